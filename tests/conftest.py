@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import runpy
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,6 +31,20 @@ WORDS = (
     "[PAD] [UNK] [CLS] [SEP] [MASK] the a cat dog sat ran on mat good bad fine awful not very and but it was is "
     "one two three four five yes no up down red blue green . , ! ? ##s ##ing"
 ).split()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--precision fp32`: the tests on a processor without bf16 (see fp32/sitecustomize.py)."""
+    parser.addoption("--precision", choices=("auto", "fp32"), default="auto", help="default precision on this CPU")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """`--precision` for this process and the subprocesses that it starts, which are also pytest-xdist's workers."""
+    if config.getoption("precision") == "fp32" and not hasattr(config, "workerinput"):
+        folder = Path(__file__).parent / "fp32"
+        runpy.run_path(str(folder / "sitecustomize.py"))
+        sys.path.insert(0, str(folder))
+        os.environ["PYTHONPATH"] = os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
