@@ -148,27 +148,16 @@ class DataSpec(Section):
         return given
 
 
-class BatchRamp(Section):
-    """A smaller batch at first: each step updates the weights several times, from a part of its micro-batches each."""
-
-    start: float = Field(gt=0, lt=1, description="Share of a step's micro-batches in an update in the beginning.")
-    until: float = Field(gt=0, le=1, description="Share of the training after which an update has all of them.")
-
-
 class TrainingKeys(Section):
     """What `training:` may have besides the fields of transformers' TrainingArguments."""
 
     budget: Annotated[str, BeforeValidator(_duration)] | None = Field(
         None, description="The time that a training takes, evaluations included, such as 90s, 60m or 1.5h."
     )
-    batch_ramp: BatchRamp | None = Field(None, description="{start, until}: a batch that grows during the training.")
     muon_learning_rate: float | None = Field(
         None, gt=0, description="With optim: muon, of the weight matrices of the layers. null: learning_rate."
     )
     muon_momentum: float = Field(0.95, ge=0, lt=1, description="With optim: muon, of the same matrices.")
-    ema: float | None = Field(
-        None, gt=0, lt=1, description="Decay of the moving average of the weights that is evaluated and saved."
-    )
     used_embeddings: bool | None = Field(
         None,
         description="Train only the rows of the word embedding whose tokens the training data have, with the same "

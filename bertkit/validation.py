@@ -41,8 +41,13 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def unknown_key(path: KeyPath, known: Iterable[str], homes: Mapping[str, str] = {}) -> KeyProblem:
-    """A key that its section does not have. homes: key -> its section, or a dotted path where it has another name."""
+    """A key that its section does not have.
+
+    homes: key -> its section, a dotted path where it has another name, or a sentence that says what to do instead.
+    """
     names, key = sorted(known), str(path[-1])
+    if " " in homes.get(key, ""):
+        return KeyProblem(path, "unknown key", homes[key])
     if key in homes:
         renamed = "." in homes[key]
         fix = f"here it is `{homes[key]}`" if renamed else f"it belongs under `{homes[key]}:`"

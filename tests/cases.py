@@ -198,15 +198,4 @@ DRAWN = [
         {"text": DOCUMENTS},
         max_length=64,
     ),
-    Case(
-        "mlm-spans",
-        {
-            "name": "pretraining",
-            "nsp": "none",
-            "spans": True,
-            "replace": "mask",
-            "curriculum": {"length": 10, "until": 0.5},
-        },
-        {"text": DOCUMENTS},
-    ),
 ]

@@ -20,7 +20,6 @@ from bertkit import processes
 from bertkit.training.arguments import ENDLESS
 from bertkit.training.clock import Clock
 
-RAMP = {"start": 0.5, "until": 1.0}  # with two micro-batches a step: two updates in the first three of six steps
 CASE = next(case for case in CASES if case.id == "class-weights")
 
 
@@ -43,7 +42,7 @@ class Time(TrainerCallback):
 def trained(encoder: Path, out: Path, batch: int, seconds: float) -> None:
     """Train for 30 seconds with steps that take so many; FOLDER/STEPS.safetensors has the weights."""
     time = Time(lambda _: seconds)
-    args = arguments(out, batch, 2, max_steps=ENDLESS, learning_rate=0.1, optim="sgd", batch_ramp=RAMP)
+    args = arguments(out, batch, 2, max_steps=ENDLESS, learning_rate=0.1, optim="sgd")
     trainer = made(CASE, encoder, args, clock=Clock(30, now=time), callbacks=[time])
     trainer.train()
     save_file(trainer.model.state_dict(), out / f"{args.process_index}-{trainer.state.global_step}.safetensors")

@@ -215,7 +215,7 @@ def with_shares(folder: Path, room: Path, out: Path) -> None:
 
 
 def trained(folder: Path, room: Path, out: Path) -> None:
-    """The same models by one process and by two: averaged weights, Muon, used embeddings alone, and students.
+    """The same models by one process and by two: Muon, used embeddings alone, and students.
 
     Their teacher is asked before training, or along with it.
     """
@@ -223,7 +223,6 @@ def trained(folder: Path, room: Path, out: Path) -> None:
     for name, more in (
         ("teacher before", (teacher,)),
         ("teacher along", (teacher, "distillation.hidden=true")),
-        ("average", ("training.ema=0.6",)),
         ("muon", ("training.optim=muon", "training.learning_rate=1e-2")),
         ("used embeddings", ("training.used_embeddings=true", "training.weight_decay=0.3")),
     ):

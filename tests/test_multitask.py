@@ -149,23 +149,23 @@ def common_name(task: str, parameter: str, model: Any) -> str:
     return inside if shared else f"{task}/{parameter}"
 
 
-def test_the_gradient_of_a_mixed_step_is_the_weighted_sum_of_the_tasks_own(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_the_gradient_of_a_step_is_the_weighted_one_of_its_task(tiny_encoder: Path, tmp_path: Path) -> None:
     """By hand: separate models, each with the mean loss over its rows of the step."""
-    weights = {"sentiment": 0.5, "entities": 2.0, "answers": 1.0, "similarity": 3.0}
-    given = recipe(tiny_encoder, *OF, mixed_steps=True, training={"gradient_accumulation_steps": 16})
+    weights = {"sentiment": 0.5, "entities": 2.0, "answers": 1.5, "similarity": 3.0}
+    given = recipe(tiny_encoder, *OF, training={"gradient_accumulation_steps": 2})
     for name, weight in weights.items():
         given["tasks"][name]["weight"] = weight
     step = FirstStep()
-    trainer = trainer_of(tmp_path, given, step, accumulate=16, optim="sgd")
+    trainer = trainer_of(tmp_path, given, step, accumulate=2, optim="sgd")
     alone = {name: copy.deepcopy(trainer.shared.of(name)) for name in OF}
     trainer.train()
     trainer.batches.set_epoch(0)
     wanted: dict[str, torch.Tensor] = {}
     logged = 0.0
     loader = trainer.get_train_dataloader()
-    fetched = [loader.collate_fn(trainer.examples.__getitems__(batch)) for batch in trainer.batches]
-    assert {batch["task"] for batch in fetched} == set(OF), "all rows of all tasks are one step"
-    for name, task in trainer.jobs.tasks.items():
+    fetched = [loader.collate_fn(trainer.examples.__getitems__(batch)) for batch in [*trainer.batches][:2]]
+    (first,) = {batch["task"] for batch in fetched}
+    for name, task in [(first, trainer.jobs.tasks[first])]:
         own = [batch for batch in fetched if batch["task"] == name]
         total = sum(task.loss(task.forward(alone[name].train(), batch), batch) for batch in own)
         loss = weights[name] * total / sum(task.count(batch) for batch in own)  # type: ignore[misc]
@@ -373,7 +373,7 @@ def test_two_processes_train_what_one_does(tiny_encoder: Path, tmp_path: Path) -
     for processes, rows in ((1, 4), (2, 2)):
         training = {"gradient_accumulation_steps": 2, "per_device_train_batch_size": rows, "max_steps": 6}
         training |= {"learning_rate": 0.1, "optim": "sgd", "bf16": False}
-        more = json.dumps({"training": training, "mixed_steps": True, "mixing": "uniform"})
+        more = json.dumps({"training": training, "mixing": "uniform"})
         folder = tmp_path / str(processes)
         launcher = ["-m", "torch.distributed.run", f"--nproc_per_node={processes}", "--standalone"]
         program = [str(Path(multitask.__file__)), str(tiny_encoder), str(folder), more]

@@ -1,4 +1,4 @@
-"""Muon and the average of the weights: which weights, each step, settings, and what they are not for."""
+"""Muon: which weights, each step, settings, and what they are not for."""
 
 from __future__ import annotations
 
@@ -7,20 +7,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import multitask
 import pytest
 import small
 import torch
 import transformers
 from cases import CASES, DRAWN
-from safetensors.torch import load_file
 from steps import arguments, made
-from test_resume import RHYTHM, killed, last, same
+from test_resume import RHYTHM, killed, same
 from torch import nn
 from transformers import TrainerCallback
 
 from bertkit.errors import ModelError, RecipeError
-from bertkit.files import read_json
 from bertkit.models.bert.bert import BertForPreTraining
 from bertkit.models.bert.bert_config import BertConfig
 from bertkit.models.trained_parts import with_lora
@@ -200,13 +197,13 @@ def test_the_schedule_is_that_of_all_weights(tiny_encoder: Path, tmp_path: Path)
     assert logged == [1e-2, 5e-3], "AdamW's"
 
 
-MUON, AVERAGED = "training.optim=muon", "training.ema=0.9"
+MUON = "training.optim=muon"
 
 
 @pytest.mark.parametrize(
     "more",
-    [(MUON,), (MUON, "peft={}"), (MUON, "freeze={layers: 1}"), (AVERAGED,), (AVERAGED, MUON, "peft={}")],
-    ids=["muon", "muon and lora", "muon and freeze", "average", "average, muon and lora"],
+    [(MUON,), (MUON, "peft={}"), (MUON, "freeze={layers: 1}")],
+    ids=["muon", "muon and lora", "muon and freeze"],
 )
 def test_a_resumed_run_is_the_uninterrupted_one(
     more: tuple[str, ...], tiny_encoder_with_dropout: Path, tmp_path: Path
@@ -250,20 +247,13 @@ def test_stable_adamw_is_resumed_too(tiny_encoder_with_dropout: Path, tmp_path: 
             ["training.optim=muon", "training.fsdp=full_shard"],
             "training.fsdp: divides the weights between processes, which optim: muon does not support",
         ),
-        (
-            ["training.optim=muon", "training.deepspeed=zero.json"],
-            "training.deepspeed: divides the weights between processes, which optim: muon does not support",
-        ),
-        (
-            ["training.ema=0.999", "training.fsdp=full_shard"],
-            "training.fsdp: divides the weights between processes, which ema does not support",
-        ),
+        (["training.deepspeed=zero.json"], "training.deepspeed: bertkit decides this\n    remove it, and write fsdp"),
         (
             ["training.optim=adafactor", "training.fsdp=full_shard"],
             "training.optim: adafactor does not work on weights that FSDP divides",
         ),
-        (["training.ema=1"], "training.ema: "),
-        (["training.ema=true"], "training.ema: "),
+        (["training.ema=0.9"], "training.ema: unknown key\n    remove it; averaged weights scored no better"),
+        (["training.batch_ramp={start: 0.5}"], "training.batch_ramp: unknown key\n    remove it; choose per_device"),
     ],
 )
 def test_what_a_recipe_may_not_say(overrides: list[str], message: str, tiny_encoder: Path, tmp_path: Path) -> None:
@@ -283,117 +273,3 @@ def test_the_schema_has_the_keys() -> None:
     training = json_schema()["properties"]["training"]["properties"]
     assert "muon" in training["optim"]["enum"]
     assert training["muon_momentum"]["exclusiveMaximum"] == 1
-
-
-# The average of the weights
-
-
-class Weights(TrainerCallback):
-    """The trained weights after each update, and those that are evaluated, with the number of updates before."""
-
-    def __init__(self) -> None:
-        self.updated: list[dict[str, torch.Tensor]] = []
-        self.evaluated: list[tuple[int, dict[str, torch.Tensor]]] = []
-
-    def on_optimizer_step(self, *_: Any, model: Any, **__: Any) -> None:
-        self.updated.append(trained(model))
-
-    def on_evaluate(self, *_: Any, model: Any, **__: Any) -> None:
-        self.evaluated.append((len(self.updated), trained(model)))
-
-
-def trained(model: Any) -> dict[str, torch.Tensor]:
-    return copies((name, p) for name, p in model.named_parameters() if p.requires_grad)
-
-
-def average(updated: list[dict[str, torch.Tensor]], decay: float) -> dict[str, torch.Tensor]:
-    """In double precision, from its definition: the weights of update n have a share of 1 - d in what is then known."""
-    averaged = {name: weight.double() for name, weight in updated[0].items()}
-    for count, weights in enumerate(updated[1:], 1):
-        d = min(decay, (1 + count) / (10 + count))
-        averaged = {name: d * averaged[name] + (1 - d) * weight for name, weight in weights.items()}
-    return {name: weight.float() for name, weight in averaged.items()}
-
-
-def assert_close(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> None:
-    assert one.keys() == other.keys()
-    for name, weight in one.items():
-        torch.testing.assert_close(other[name], weight, rtol=1e-5, atol=1e-6, msg=name)
-
-
-EMA = ("training.ema=0.6", "training.learning_rate=1e-2", "training.save_total_limit=null")
-
-
-@pytest.mark.parametrize(
-    "more", [(), ("training.optim=muon",), ("peft={}",), ("training.optim=adafactor",)], ids=lambda more: str(more)
-)
-def test_the_average_is_evaluated_and_saved_and_training_goes_on_without_it(
-    more: tuple[str, ...], tiny_encoder_with_dropout: Path, tmp_path: Path
-) -> None:
-    seen = {}
-    for name, override in (("with", ()), ("without", ("~training.ema",))):
-        seen[name] = Weights()
-        recipe = small.recipe(tmp_path, tiny_encoder_with_dropout, *RHYTHM, *EMA, *more, *override)
-        run = train(recipe, tmp_path / name, callbacks=[seen[name]])
-        if name == "with":
-            averaged = run
-    for one, other in zip(seen["with"].updated, seen["without"].updated, strict=True):
-        assert all(torch.equal(weight, other[name]) for name, weight in one.items())
-    assert [count for count, _ in seen["with"].evaluated] == [2, 4, 6, 8, 10, 12]
-    for count, weights in seen["with"].evaluated:
-        assert_close(average(seen["with"].updated[:count], 0.6), weights)
-        if not more:
-            saved = load_file(averaged.checkpoints / "seed-42" / f"checkpoint-{count}" / "model.safetensors")
-            assert_close(weights, saved)
-    if not more:
-        best = read_json(averaged.checkpoints / "seed-42" / "done.json")["best_step"]
-        assert_close(dict(seen["with"].evaluated)[best], load_file(averaged.model / "model.safetensors"))
-
-
-def test_without_an_evaluation_the_last_average_is_kept(tiny_encoder: Path, tmp_path: Path) -> None:
-    seen = Weights()
-    recipe = small.recipe(tmp_path, tiny_encoder, *RHYTHM, *EMA, "training.eval_strategy=no", "~training.eval_steps")
-    run = train(recipe, tmp_path / "run", callbacks=[seen])
-    assert_close(average(seen.updated, 0.6), load_file(run.model / "model.safetensors"))
-
-
-@pytest.mark.parametrize(("ramp", "updates"), [(None, 4), ({"start": 0.5, "until": 0.75}, 7)], ids=["steps", "ramp"])
-def test_tied_weights_have_one_average_of_all_updates(
-    ramp: Any, updates: int, tiny_encoder: Path, tmp_path: Path
-) -> None:
-    case = next(case for case in DRAWN if case.id == "mlm-nsp")
-    seen = Weights()
-    args = arguments(tmp_path, 2, 2, max_steps=4, ema=0.6, learning_rate=1e-2, batch_ramp=ramp)
-    trainer = made(case, tiny_encoder, args, callbacks=[seen])
-    trainer.train()
-    assert len(seen.updated) == updates
-    assert_close(average(seen.updated, 0.6), trained(trainer.model))
-    assert trainer.model.cls.predictions.decoder.weight is trainer.model.get_input_embeddings().weight
-
-
-def test_the_average_of_several_tasks(tiny_encoder: Path, tmp_path: Path) -> None:
-    """A head that a step does not draw keeps its weights, and so counts in with them."""
-    seen = Weights()
-    training = {"ema": 0.6, "optim": "muon", "eval_strategy": "epoch"}
-    recipe = multitask.recipe(tiny_encoder, "sentiment", "entities", training=training)
-    train(recipe, tmp_path / "run", callbacks=[seen])
-    assert len(seen.evaluated) == 2
-    for count, weights in seen.evaluated:
-        assert_close(average(seen.updated[:count], 0.6), weights)
-
-
-def test_an_average_may_begin_with_a_resumed_run(tiny_encoder_with_dropout: Path, tmp_path: Path) -> None:
-    recipe = small.recipe(tmp_path, tiny_encoder_with_dropout, *RHYTHM)
-    run = killed(recipe, tmp_path / "killed")
-    seen = Weights()
-    train(recipe.with_(*EMA), run.folder, resume=True, changed=True, callbacks=[seen])
-    assert len(seen.updated) == 6
-    for count, weights in seen.evaluated:
-        assert_close(average(seen.updated[:count], 0.6), weights)
-
-
-def test_a_resumed_run_may_give_up_its_average(tiny_encoder_with_dropout: Path, tmp_path: Path) -> None:
-    recipe = small.recipe(tmp_path, tiny_encoder_with_dropout, *RHYTHM)
-    run = killed(recipe.with_("training.ema=0.9"), tmp_path / "killed")
-    train(recipe, run.folder, resume=True, changed=True)
-    assert last(run) == last(train(recipe, tmp_path / "whole"))

@@ -20,8 +20,7 @@ from hypothesis import strategies as st
 from transformers import BertTokenizer, PreTrainedTokenizerFast
 
 from bertkit.errors import ModelError
-from bertkit.models.bert.drawing import Drawing, _in_spans
-from bertkit.models.bert.packing import pack_chunks
+from bertkit.models.bert.drawing import Drawing
 from bertkit.models.bert.pretraining_data import encode_documents
 from bertkit.models.bert.sentences import pack, sentences
 
@@ -421,12 +420,11 @@ def test_a_model_without_segments_is_not_given_any(made):
 # --- masks -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("spans", [False, True])
 @pytest.mark.parametrize("whole_word", [False, True])
-def test_masks_have_the_shares_of_the_paper(corpus, whole_word, spans):
+def test_masks_have_the_shares_of_the_paper(corpus, whole_word):
     _, rows, tokenizer = corpus
     features = encode_documents(rows, tokenizer, 128, nsp="none", short_sequences=0.0)
-    drawing = Drawing.of(tokenizer, nsp="none", whole_word=whole_word, spans=spans)
+    drawing = Drawing.of(tokenizer, nsp="none", whole_word=whole_word)
     specials = set(tokenizer.all_special_ids)
     tokens = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
     forbidden = {i for i, token in enumerate(tokens) if i in specials or token.startswith("[unused")}
@@ -497,110 +495,13 @@ def test_whole_words_are_chosen_and_treated_as_one(made):
     assert treatments[2, True] < 0.05 * treatments[1, True]  # a random piece that happens to be the right one
 
 
-@pytest.mark.parametrize("spans", [False, True])
-def test_a_single_long_word_is_masked(made, spans):
+def test_a_single_long_word_is_masked(made):
     tokenizer = made[2]
     features = encode_documents(Dataset.from_dict({"text": ["abcdefghij"]}), tokenizer, LENGTH, nsp="none")
-    drawing = Drawing.of(tokenizer, nsp="none", whole_word=True, spans=spans)
+    drawing = Drawing.of(tokenizer, nsp="none", whole_word=True)
     (example,) = drawn(features, drawing)
     assert example["labels"][1:-1] == features["input_ids"][0]
     assert len(features["input_ids"][0]) > 4
-
-
-def sampled_spans(count, budget, rng):
-    """SpanBERT's masks of a text of so many words (Joshi et al. 2020, section 3.1), one span after the other."""
-    shares = [0.2 * 0.8**length for length in range(10)]
-    masked = set()
-    while len(masked) < budget:
-        start, length = rng.randrange(count), rng.choices(range(1, 11), shares)[0]
-        if start not in masked:
-            for word in range(start, min(start + length, count)):
-                masked |= {word} if len(masked) < budget else set()
-    return masked
-
-
-def runs(masked):
-    """The lengths of the runs of masked places."""
-    places = sorted(masked)
-    firsts = [i for i, place in enumerate(places) if i == 0 or places[i - 1] != place - 1]
-    return [end - start for start, end in itertools.pairwise([*firsts, len(places)])]
-
-
-def test_spans_are_those_of_spanbert(made):
-    tokenizer = made[2]
-    features = encode_documents(Dataset.from_dict({"text": ["a " * 60]}), tokenizer, LENGTH, nsp="none")
-    drawing = Drawing.of(tokenizer, nsp="none", spans=True, mask_probability=0.3)
-    rng, ours, theirs, places = random.Random(1), Counter(), Counter(), (Counter(), Counter())
-    for epoch in range(4000):
-        labels = drawing(features, [0], 1, epoch)["labels"][0][1:-1]
-        masked = {place for place, label in enumerate(labels) if label != -100}
-        assert len(masked) == 18
-        expected = sampled_spans(60, 18, rng)
-        ours.update(runs(masked))
-        theirs.update(runs(expected))
-        for found, own in zip(places, (masked, expected), strict=True):
-            found.update(own)
-    ours, theirs = ([found[length] / found.total() for length in range(1, 19)] for found in (ours, theirs))
-    assert ours == pytest.approx(theirs, abs=0.012)
-    assert theirs[0] < 0.3  # runs of one token: without spans, seven in ten
-    shares = [[found[place] / 4000 for place in range(60)] for found in places]
-    assert shares[0] == pytest.approx(shares[1], abs=0.04)
-    assert shares[0][0] < 0.15  # the first token is in few spans
-
-
-def test_no_span_leaves_a_text_and_every_unit_is_in_one():
-    rng = np.random.default_rng(0)
-    longest = 0
-    for _ in range(200):
-        alone = rng.random(80) < 0.05
-        order = rng.permutation(80)
-        units, firsts = _in_spans(order, alone, rng)
-        reached = set()
-        for anchor in order:  # a span begins at a unit that no span before it contains
-            if anchor not in reached:
-                reached |= set(units[firsts == anchor])
-                assert anchor in reached
-        assert reached == set(range(80))
-        assert np.array_equal(firsts[firsts != np.roll(firsts, 1)], [a for a in order if a in set(firsts)])
-        assert sorted(units) == list(range(80))
-        for unit, first in zip(units, firsts, strict=True):
-            assert 0 <= unit - first < 10
-            assert not alone[first + 1 : unit + 1].any()
-            longest = max(longest, unit - first + 1)
-    assert longest == 10
-
-
-def test_spans_of_whole_words_keep_words_whole_and_are_treated_alike(made):
-    tokenizer = made[2]
-    words = [" ".join("".join(random.Random(i).choices("abcdefghij", k=3)) for _ in range(6)) for i in range(40)]
-    chunks = encode_documents(Dataset.from_dict({"text": words}), tokenizer, LENGTH, nsp="none")
-    features = pack_chunks(chunks, LENGTH, tokenizer.mask_token_id)
-    drawing = Drawing.of(tokenizer, nsp="none", whole_word=True, spans=True, mask_probability=0.4)
-    alike = []
-    for example in (example for epoch in range(10) for example in drawn(features, drawing, epoch)):
-        ids, labels = example["input_ids"], example["labels"]
-        tokens = tokenizer.convert_ids_to_tokens(unmasked(example))
-        for place, token in enumerate(tokens):
-            if token.startswith("##"):
-                assert (labels[place] == -100) == (labels[place - 1] == -100)
-            elif place and -100 not in labels[place - 1 : place + 1]:
-                alike.append(len({i == tokenizer.mask_token_id for i in ids[place - 1 : place + 1]}) == 1)
-    assert len(alike) > 400
-    assert np.mean(alike) > 0.85  # two spans may be neighbours; words of their own would be alike in 68 %
-
-
-@pytest.mark.parametrize("spans", [False, True])
-def test_masks_alone_replace_all_selected_tokens(made, spans):
-    _, rows, tokenizer = made
-    features = encode_documents(rows, tokenizer, LENGTH, nsp="none").select(range(20))
-    alone, mixed = (
-        drawn(features, Drawing.of(tokenizer, nsp="none", spans=spans, replace=replace)) for replace in ("mask", "bert")
-    )
-    for one, other in zip(alone, mixed, strict=True):
-        assert one["labels"] == other["labels"]
-        chosen = {i for i, label in zip(one["input_ids"], one["labels"], strict=True) if label != -100}
-        assert chosen == {tokenizer.mask_token_id}
-    assert [each["input_ids"] for each in alone] != [each["input_ids"] for each in mixed]
 
 
 def test_whole_words_need_pieces_that_go_on():
@@ -620,7 +521,7 @@ def test_a_tokenizer_without_a_mask_is_refused(made):
 # --- purity ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("masks", [{}, {"whole_word": True}, {"spans": True}])
+@pytest.mark.parametrize("masks", [{}, {"whole_word": True}])
 @pytest.mark.parametrize("nsp", ["nsp", "sop", "none"])
 def test_an_example_is_a_function_of_seed_epoch_and_index(made, nsp, masks):
     _, rows, tokenizer = made
@@ -643,7 +544,7 @@ FRESH = """
 import json, sys
 from datasets import Dataset
 from transformers import BertTokenizer
-from bertkit.models.bert.drawing import Drawing, _in_spans
+from bertkit.models.bert.drawing import Drawing
 from bertkit.models.bert.pretraining_data import encode_documents
 
 texts, vocab, length = json.load(sys.stdin)

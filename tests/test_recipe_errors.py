@@ -79,8 +79,6 @@ def test_text_that_is_no_recipe(tmp_path: Path, name: str) -> None:
     expect(problems(tmp_path, content), expected)
 
 
-RAMP = "training: {gradient_accumulation_steps: 2, batch_ramp: {start: 0.5, until: 0.5, %s: 1}}"
-
 # one line each, in line 4 (or instead of one of the lines 1 to 3)
 VALUES = [
     ("modle: {name: x}", 4, "modle: unknown key; did you mean 'model'?"),
@@ -172,8 +170,6 @@ VALUES = [
     ("training: {optim: adamw}", 4, "known here: adamw_torch"),
     ("training: {debug: [nan]}", 4, "debug[0]: expected '', 'underflow_overflow' or 'tpu_metrics_debug'"),
     ("training: {report_to: [1]}", 4, "report_to[0]: expected text, found the number 1"),
-    (RAMP % "untl", 4, "batch_ramp.untl: unknown key; did you mean 'until'?"),
-    (RAMP % "x", 4, "training.batch_ramp.x: unknown key\nknown here: start, until"),
     ("distillation: {teacher: a/b, student: {layers: 2, size: 1}}", 4, "student.size: unknown key\nknown here: layers"),
     ("task: {name: text2text-generation, generation: {num_beam: 2}}", 1, "did you mean 'num_beams'?"),
     ("task: {name: text2text-generation, generation: {metrics: 2}}", 1, "known here: length_penalty, max_new_tokens, "),

@@ -11,7 +11,6 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
@@ -28,7 +27,6 @@ from transformers import (
     AutoModelForSequenceClassification,
     AutoTokenizer,
     TrainerCallback,
-    TrainerState,
 )
 
 from bertkit.errors import ModelError, RecipeError, UserError
@@ -38,7 +36,6 @@ from bertkit.run import Run, only_writer
 from bertkit.tasks.text_classification import TextClassification
 from bertkit.training import checkpoint
 from bertkit.training.arguments import Arguments
-from bertkit.training.callbacks import Shutdown
 from bertkit.training.resume import latest_intact, require_own_format
 from bertkit.training.seed import run_trainer
 from bertkit.training.steps import StepTrainer
@@ -114,7 +111,7 @@ def last(run: Run) -> dict[str, str]:
     """
     folders = [checkpoint.checkpoints(seed)[-1] for seed in run.checkpoints.iterdir()]
     paths = [path for folder in folders for path in folder.glob("*.safetensors")]
-    more = [path for path in paths if path.name in ("unaveraged.safetensors", "used_embeddings.safetensors")]
+    more = [path for path in paths if path.name == "used_embeddings.safetensors"]
     assert len(paths) - len(more) == 3 * len(folders)
     return {str(path.relative_to(run.checkpoints)): sha256(path) for path in paths}
 
@@ -496,17 +493,6 @@ def test_told_in_the_last_step_what_is_left_is_done_on_resume(
     with pytest.raises(KeyboardInterrupt):
         train(recipe, tmp_path / "run", callbacks=[Told(steps, signal.SIGINT, after=after)])
     same(train(recipe, tmp_path / "run", resume=True), uninterrupted)
-
-
-def test_what_deepspeed_leaves_cannot_be_resumed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Its checkpoints have no manifest; a training that receives SIGTERM says so."""
-    (tmp_path / "checkpoint-3").mkdir()
-    trainer: Any = SimpleNamespace(is_deepspeed_enabled=True, callback_handler=SimpleNamespace(callbacks=[]))
-    with pytest.raises(ModelError, match=r"checkpoint-3: a training with DeepSpeed cannot continue"):
-        run_trainer(trainer, tmp_path)
-    with pytest.raises(SystemExit):
-        Shutdown(resumable=False).exit(TrainerState(global_step=3, max_steps=4))
-    assert caplog.messages == ["stopped after step 3 of 4; a training with DeepSpeed cannot be resumed"]
 
 
 def test_a_signal_that_is_ignored_stays_ignored(recipe: Recipe, uninterrupted: Run, tmp_path: Path) -> None:

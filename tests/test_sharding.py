@@ -160,7 +160,7 @@ def test_the_state_of_an_optimizer_that_fsdp_does_not_divide_is_refused() -> Non
         distributed.destroy_process_group()
 
 
-@pytest.mark.parametrize("name", ["teacher before", "teacher along", "average", "muon", "used embeddings"])
+@pytest.mark.parametrize("name", ["teacher before", "teacher along", "muon", "used embeddings"])
 def test_two_processes_learn_what_one_does(name: str, done: Path) -> None:
     one, two = (done / f"{name}, {count}" for count in (1, 2))
     assert codes(two) == [0, 0], said(two, "0.err")

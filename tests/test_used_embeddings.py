@@ -124,8 +124,6 @@ def test_every_task_takes_the_same_steps(name: str, tiny_encoder_with_dropout: P
     [
         {"optim": "adamw_torch"},
         {"optim": "muon", "max_grad_norm": 0.0},  # in bf16, which rounds gradients that are clipped up or down
-        {"ema": 0.6},
-        {"batch_ramp": {"start": 0.5, "until": 0.75}},
         {"batch": 4, "divide": True},
         {"weight_decay": 0.0},
         {"activation_checkpointing": True},
@@ -234,7 +232,7 @@ def recipe_of(folder: Path, encoder: Path, *overrides: str) -> Recipe:
 
 @pytest.mark.parametrize(
     "more",
-    [(), ("seeds=[1, 2]",), ("folds=2",), ("training.ema=0.6",), ("training.eval_strategy=no", "~training.eval_steps")],
+    [(), ("seeds=[1, 2]",), ("folds=2",), ("training.eval_strategy=no", "~training.eval_steps")],
     ids=str,
 )
 def test_a_run_is_that_of_the_whole_table(
@@ -280,7 +278,7 @@ def test_a_student_learns_the_same(tiny_encoder: Path, tmp_path: Path) -> None:
     assert_equal(*(load_file(run.model / "model.safetensors") for run in (whole, used)))
 
 
-@pytest.mark.parametrize("more", [(), ("training.ema=0.9",), ("training.optim=muon",)], ids=str)
+@pytest.mark.parametrize("more", [(), ("training.optim=muon",)], ids=str)
 def test_a_resumed_run_is_the_uninterrupted_one(
     more: tuple[str, ...], tiny_encoder_with_dropout: Path, tmp_path: Path
 ) -> None:
@@ -303,9 +301,8 @@ def resumed(recipe: Recipe, folder: Path, texts: Path) -> Weights:
     return load_file(newest(run) / "model.safetensors")
 
 
-@pytest.mark.parametrize("more", [(), ("training.ema=0.6",)], ids=str)
-def test_changed_data_may_use_more_rows(more: tuple[str, ...], tiny_encoder_with_dropout: Path, tmp_path: Path) -> None:
-    recipe, texts = recipe_of(tmp_path, tiny_encoder_with_dropout, *more), tmp_path / "train.jsonl"
+def test_changed_data_may_use_more_rows(tiny_encoder_with_dropout: Path, tmp_path: Path) -> None:
+    recipe, texts = recipe_of(tmp_path, tiny_encoder_with_dropout), tmp_path / "train.jsonl"
     used = resumed(recipe, tmp_path / "used", texts)
     whole = resumed(recipe.with_("training.used_embeddings=false"), tmp_path / "whole", texts)
     assert_equal(whole, used)
@@ -333,7 +330,7 @@ def test_what_needs_all_rows_cannot_continue(tiny_encoder_with_dropout: Path, tm
 
 def test_several_tasks(tiny_encoder: Path, tmp_path: Path) -> None:
     """The union of the tokens of all tasks, of which `sentiment` alone has fewer."""
-    more = {"weight_decay": 0.3, "ema": 0.6, "eval_strategy": "epoch"}
+    more = {"weight_decay": 0.3, "eval_strategy": "epoch"}
     runs = {}
     for value in (True, False):
         given = multitask.recipe(tiny_encoder, *multitask.OF, training={**more, "used_embeddings": value})

@@ -156,7 +156,6 @@ def _training_rules(
     )
     compares = options is not None and "mini_batch" in options.model_fields
     muon = training.get("optim") == "muon"
-    ramp, micro = training.get("batch_ramp"), training.get("gradient_accumulation_steps", 1)
     return (
         *((early and training.get(key) == "no", f"training.{key}", "early_stopping needs evaluations and checkpoints",
            "write epoch or steps, or remove early_stopping") for key in ("eval_strategy", "save_strategy")),
@@ -177,16 +176,10 @@ def _training_rules(
         *((not muon and training.get(key, field.default) != field.default, f"training.{key}",
            "has no effect without `optim: muon`", "remove it, or write optim: muon")
           for key, field in TrainingKeys.model_fields.items() if key.startswith("muon_")),
-        *((used and training.get(key), f"training.{key}",
-           f"divides the weights between processes, which {name} does not support", "remove one of the two")
-          for key in ("fsdp", "deepspeed")
-          for name, used in (("optim: muon", muon), ("ema", training.get("ema")), ("batch_ramp", ramp))),
+        (muon and training.get("fsdp"), "training.fsdp",
+         "divides the weights between processes, which optim: muon does not support", "remove one of the two"),
         (training.get("fsdp") and training.get("optim") == "adafactor", "training.optim",
          "adafactor does not work on weights that FSDP divides", "write adamw_torch, or remove fsdp"),
-        (ramp and micro * ramp.get("start", 1) < 1, "training.batch_ramp.start",
-         f"start × gradient_accumulation_steps is {micro * (ramp or {}).get('start', 1):g}, "
-         "but an update needs at least one micro-batch",
-         "raise training.gradient_accumulation_steps, and lower training.per_device_train_batch_size as much"),
         (peft and freeze, "freeze", "`peft` already freezes the whole encoder", "remove `freeze` or `peft`"),
     )  # fmt: skip
 
@@ -217,8 +210,6 @@ def _schedule_rules(training: Mapping[str, Any]) -> Iterator[_Rule]:
     by_steps = training.get("lr_scheduler_type") == "inverse_sqrt"
     what = "inverse_sqrt depends on the number of steps alone, and does not end with `budget`"
     yield by_time and by_steps, "training.lr_scheduler_type", what, "write linear, cosine or warmup_stable_decay"
-    what = "DeepSpeed has a learning-rate schedule of its own, by steps"
-    yield by_time and training.get("deepspeed"), "training.deepspeed", what, "remove it, or remove `budget`"
 
 
 def _method_rules(data: Mapping[str, Any], task: Mapping[str, Any], training: Mapping[str, Any]) -> Iterator[_Rule]:

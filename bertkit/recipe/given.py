@@ -25,7 +25,7 @@ SECTIONS: Mapping[str, type[BaseModel]] = {
     "early_stopping": sections.EarlyStopping, "peft": sections.Lora, "freeze": sections.Freeze, "hub": sections.Hub,
     "batching": sections.Batching,
 }  # fmt: skip
-RENAMED = {  # arguments of transformers' scripts -> their names here
+RENAMED = {  # arguments of transformers' scripts, and keys that do not exist -> what to write here
     "max_seq_length": "model.max_length", "model_name_or_path": "model.name", "model_revision": "model.revision",
     "dataset_name": "data.source", "dataset_config_name": "data.subset", "train_file": "data.source.train",
     "validation_file": "data.source.validation", "test_file": "data.source.test",
@@ -33,6 +33,12 @@ RENAMED = {  # arguments of transformers' scripts -> their names here
     "max_train_samples": "data.limit.train", "max_eval_samples": "data.limit.validation",
     "task_name": "task.name", "doc_stride": "task.stride", "epochs": "training.num_train_epochs",
     "batch_size": "training.per_device_train_batch_size", "lr": "training.learning_rate",
+    "ema": "remove it; averaged weights scored no better than the last ones (docs/benchmarks.md)",
+    "batch_ramp": "remove it; choose per_device_train_batch_size and gradient_accumulation_steps for all steps",
+    "curriculum": "remove it; write packing: true to fill rows of model.max_length",
+    "spans": "remove it; whole_word: true masks all tokens of a word",
+    "replace": "remove it; masked tokens become [MASK] (80 %), a random token or themselves (10 % each), as in BERT",
+    "mixed_steps": "remove it; all micro-batches of a step are of one task",
 }  # fmt: skip
 SHORT = {"epochs": "num_train_epochs"}  # short name -> the field of TrainingArguments
 _UNSTORED = "not stored yet"  # the fingerprint of rows while the recipe is checked

@@ -44,7 +44,7 @@ _SINGLE = {  # sections of a recipe of one task -> what to do without them
     "hub": "remove it; afterwards: bertkit push RUN/NAME OWNER/MODEL",
     "expected": "each task has its own: tasks: {NAME: {expected: …}}",
 }
-_REFUSED = ("auto_find_batch_size", "activation_checkpointing", "torch_compile", "fsdp", "deepspeed")  # of `training`
+_REFUSED = ("auto_find_batch_size", "activation_checkpointing", "torch_compile", "fsdp")  # of `training`
 
 
 class TaskPart(Section):
@@ -67,7 +67,6 @@ class MultiTaskRecipe(Section):
         description="How often a task is drawn: in proportion to its batches per epoch, to their square root, equally "
         "often, or by {NAME: weight}.",
     )
-    mixed_steps: bool = Field(False, description="Whether the micro-batches of a step are of different tasks.")
     model: ModelSpec
     batching: sections.Batching | None
     training: dict[str, Any]
@@ -169,7 +168,6 @@ class _Outer(Section):
 
     tasks: Annotated[dict[str, Part], Field(min_length=1)]
     mixing: Mixing | Annotated[dict[str, Positive], Field(min_length=1)] = "proportional"
-    mixed_steps: bool = False
 
 
 class _PartReport(Report):
@@ -270,9 +268,6 @@ def _contradictions(outer: Mapping[str, Any], shared: Mapping[str, Any]) -> Iter
     if best != MEAN and best not in parts:
         what = f"expected {MEAN!r}, or a task, found {short_repr(best)}"
         yield KeyProblem(("training", "metric_for_best_model"), what, f"tasks: {', '.join(parts)}")
-    if outer.get("mixed_steps") is True and training.get("gradient_accumulation_steps", 1) == 1:
-        what = "a step has one micro-batch, which is of one task"
-        yield KeyProblem(("mixed_steps",), what, "write training: {gradient_accumulation_steps: 2} or more, or false")
 
 
 def _mapping(given: Any) -> dict[str, Any]:

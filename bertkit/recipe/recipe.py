@@ -235,7 +235,6 @@ def json_schema() -> dict[str, Any]:
     schema = Recipe.model_json_schema()
     about = schema["properties"]["training"]["description"]
     training = training_schema()
-    schema["$defs"] |= training.pop("$defs")
     schema["properties"]["training"] = {**training, "description": about}
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
 

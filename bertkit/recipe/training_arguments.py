@@ -52,6 +52,7 @@ DECIDED = _by_name(
         "write activation_checkpointing_kwargs": "gradient_checkpointing_kwargs",
         "remove it; it takes a Python object, which a recipe cannot name": "parallelism_config",
         "remove it; torchrun sets it": "local_rank",
+        "remove it, and write fsdp and fsdp_config, whose checkpoints hold no pickle": "deepspeed",
     }
 )
 
@@ -207,4 +208,4 @@ def training_schema() -> dict[str, Any]:
         name: {k: v for k, v in field.items() if k not in ("default", "title")}
         for name, field in schema["properties"].items()
     }
-    return {"type": "object", "properties": fields, "additionalProperties": False, "$defs": schema["$defs"]}
+    return {"type": "object", "properties": fields, "additionalProperties": False}

@@ -11,12 +11,11 @@ from pydantic import Field, ValidationInfo, field_validator
 
 from bertkit.cache import cache_root
 from bertkit.data.schema import Answer, Column, Finding, Schema
-from bertkit.encoding.padding import Arrays, fills, mask_of, model_inputs
-from bertkit.errors import DataError, Problem, RecipeError
+from bertkit.encoding.padding import Arrays, model_inputs
+from bertkit.errors import DataError, Problem
 from bertkit.evaluation import pretraining as scores
 from bertkit.evaluation.graded import Scored
-from bertkit.models.bert.drawing import Drawing, Pairs, Replace
-from bertkit.models.bert.scheduled import fewer_masks, shortened
+from bertkit.models.bert.drawing import Drawing, Pairs, fewer_masks
 from bertkit.models.encoder import Encoder
 from bertkit.sections import Section
 from bertkit.tasks import masks
@@ -38,13 +37,6 @@ class MaskSchedule(Section):
     end: Share = Field(description="Share when it ends, and in evaluation.")
 
 
-class Curriculum(Section):
-    """Shorter rows at the beginning of the training; then rows that are divided evenly in them, 506 tokens of 512."""
-
-    length: int = Field(ge=8, description="Tokens of a row, special tokens included; less than `model.max_length`.")
-    until: Share = Field(description="Share of the training that has this length.")
-
-
 class PretrainingOptions(TaskOptions):
     """What a recipe may say under `task:`."""
 
@@ -57,27 +49,17 @@ class PretrainingOptions(TaskOptions):
         0.15, description="Share of tokens to predict; `{start: …, end: …}`: changing linearly."
     )
     whole_word: bool = Field(False, description="Mask all tokens of a word or none.")
-    spans: bool = Field(False, description="Mask spans of up to ten tokens, or with `whole_word` words, as SpanBERT.")
-    replace: Replace = Field(
-        "bert",
-        description="What a masked token becomes: [MASK] (80 %), a random token or itself (10 % each); or [MASK].",
-    )
     short_sequences: Annotated[float, Field(ge=0, le=1)] = Field(
         0.1, description="Share of examples that are made shorter than max_length on purpose."
     )
     packing: bool = Field(False, description="Pack documents into rows of max_length; needs `nsp: none`.")
-    curriculum: Curriculum | None = Field(
-        None, description="Shorter rows at the beginning of the training; needs `nsp: none`, without packing."
-    )
 
-    @field_validator("packing", "curriculum")
+    @field_validator("packing")
     @classmethod
-    def _of_whole_rows(cls, given: bool | Curriculum | None, info: ValidationInfo) -> bool | Curriculum | None:
-        if given and info.data.get("nsp") != "none":
+    def _of_single_texts(cls, packing: bool, info: ValidationInfo) -> bool:
+        if packing and info.data.get("nsp") != "none":
             raise ValueError("works on single texts, not on pairs: write nsp: none, or remove it")
-        if given and info.data.get("packing"):
-            raise ValueError("packed rows cannot be divided: remove packing or curriculum")
-        return given
+        return packing
 
 
 @final
@@ -125,7 +107,6 @@ class Pretraining(Task[PretrainingOptions]):
         """Such as `masked tokens (15 %), next sentences`."""
         pairs = {"nsp": ", next sentences", "sop": ", order of sentences", "none": ""}[self.options.nsp]
         kind, (start, end) = "whole words" if self.options.whole_word else "tokens", self._mask_rates
-        kind = f"spans of {kind}" if self.options.spans else kind
         share = f"{end:.0%}" if start == end else f"{start:.0%} to {end:.0%}"
         return f"masked {kind} ({share}){pairs}"
 
@@ -136,30 +117,20 @@ class Pretraining(Task[PretrainingOptions]):
 
     def encode(self, rows: Dataset) -> Dataset:
         """Documents -> chunks of sentences, without special tokens; see `encode_documents`."""
-        return self._chunks(rows, self.max_length)
-
-    def _chunks(self, rows: Dataset, max_length: int) -> Dataset:
         from bertkit.models.bert.pretraining_data import encode_documents
 
         fields = self.options.model_dump(include={"nsp", "short_sequences"})
         cache = cache_root() if len(rows) > self.chunk_size else None
-        return encode_documents(rows, self.tokenizer, max_length, cache=cache, **fields)
+        return encode_documents(rows, self.tokenizer, self.max_length, cache=cache, **fields)
 
     def features(self, rows: Dataset) -> Dataset:
         """They are on disk already; packed on request, or of a length that the curriculum divides evenly."""
-        chunks = self._chunks(rows, self._training_length)
+        chunks = self.encode(rows)
         if not self.options.packing:
             return chunks
         from bertkit.models.bert.packing import pack_chunks
 
         return pack_chunks(chunks, self.max_length, self._drawing.mask_id)
-
-    @property
-    def _training_length(self) -> int:
-        """Tokens of the longest row in training, special tokens included: rows that the curriculum divides evenly."""
-        short = self.options.curriculum.length - 2 if self.options.curriculum else 1
-        whole = (self.max_length - 2) // short * short
-        return 2 + whole if whole > short else self.max_length
 
     def examples(
         self, features: Dataset, indices: Sequence[int], draw: tuple[int, int] | None = None
@@ -168,27 +139,18 @@ class Pretraining(Task[PretrainingOptions]):
         return self._training_drawing(features, indices, *draw) if draw else self._drawing(features, indices, 0, 0)
 
     def scheduled(self, batch: Batch, progress: float) -> Batch:
-        """Fewer tokens masked, by the schedule of `mask_probability`; in shorter rows, by the curriculum."""
+        """Fewer tokens masked, by the schedule of `mask_probability`."""
         start, end = self._mask_rates
-        if start != end:
-            batch = fewer_masks(batch, start + (end - start) * progress)
-        short = self.options.curriculum
-        if short and progress < short.until:
-            batch = {**batch, "attention_mask": mask_of(batch)}
-            batch = shortened(batch, short.length, fills(self.tokenizer, self.padding))
-        return batch
+        return batch if start == end else fewer_masks(batch, start + (end - start) * progress)
 
     def __post_init__(self) -> None:
-        """Raises ModelError on a tokenizer without masks, RecipeError on a curriculum that shortens nothing."""
+        """Raises ModelError on a tokenizer without masks."""
         assert self._drawing
-        if (short := self.options.curriculum) and short.length >= self.max_length:
-            what = f"rows of {short.length} tokens, and model.max_length is {self.max_length}"
-            raise RecipeError(Problem("task.curriculum.length", what, "Write a smaller number, or remove curriculum."))
 
     @cached_property
     def _drawing(self) -> Drawing:
         """The random part of an example, as in evaluation."""
-        fields = self.options.model_dump(include={"nsp", "whole_word", "spans", "replace"})
+        fields = self.options.model_dump(include={"nsp", "whole_word"})
         return Drawing.of(self.tokenizer, mask_probability=self._mask_rates[1], **fields)
 
     @cached_property
@@ -281,4 +243,4 @@ class Pretraining(Task[PretrainingOptions]):
         """Unigrams: the most frequent token everywhere, and the perplexity of train's frequencies."""
         held_out = self.encode(rows)
         sampled = self.examples(held_out, range(min(len(held_out), scores.SAMPLE)))
-        return scores.unigrams(self._chunks(train, self._training_length), sampled["labels"], len(self.tokenizer))
+        return scores.unigrams(self.encode(train), sampled["labels"], len(self.tokenizer))

@@ -22,10 +22,8 @@ class Arguments(TrainingArguments):
     """
 
     budget: str | None = None
-    batch_ramp: dict[str, float] | None = None
     muon_learning_rate: float | None = None
     muon_momentum: float = TrainingKeys.model_fields["muon_momentum"].default
-    ema: float | None = None
     used_embeddings: bool | None = None
     muon: bool = field(init=False, default=False)
 

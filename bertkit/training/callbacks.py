@@ -202,8 +202,7 @@ class Shutdown(TrainerCallback):
     Where several processes train, a signal to one of them ends all after the same step, with a checkpoint.
     """
 
-    def __init__(self, resumable: bool = True) -> None:
-        self.resumable = resumable
+    def __init__(self) -> None:
         self.signal = self.agreed_signal = 0  # number of the signal: of this process, and agreed among all
         self.previous: dict[int, Any] = {}
 
@@ -248,7 +247,6 @@ class Shutdown(TrainerCallback):
         if processes.first():
             steps = "" if state.max_steps == ENDLESS else f" of {state.max_steps}"
             then = "the same command with --resume continues from there"
-            then = then if self.resumable else "a training with DeepSpeed cannot be resumed"
             logger.warning("stopped after step %d%s; %s", state.global_step, steps, then)
         if signal.SIGINT in (self.agreed_signal, self.signal):
             raise KeyboardInterrupt

@@ -31,21 +31,14 @@ AS_STARTED = "Use the recipe, data and encoder that the run was started with, or
 class CheckpointTrainer(Trainer):
     """Trainer whose checkpoints hold no pickle and take their name only when they are complete.
 
-    What FSDP divides between the processes is gathered for them. With DeepSpeed they are its own.
+    What FSDP divides between the processes is gathered for them.
     """
 
     def checkpoint_files(self) -> dict[str, Any]:
         """More files of a checkpoint: name -> JSON, or of a .safetensors file, its tensors."""
         return {}
 
-    @property
-    def _sharded(self) -> bool:
-        return bool(self.is_fsdp_enabled or self.is_deepspeed_enabled)
-
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        if self.is_deepspeed_enabled:
-            super()._save_checkpoint(model, trial)
-            return
         self.store_flos()
         parent = Path(str(self.args.output_dir))
         aside = parent / f".writing-{self.state.global_step}"
@@ -93,7 +86,7 @@ class CheckpointTrainer(Trainer):
 
     def _load_best_model(self) -> None:
         best = Path(str(self.state.best_model_checkpoint))
-        if not (self.is_deepspeed_enabled or is_intact(best)):
+        if not is_intact(best):
             fix = "Restore it and use --resume, or start a new run."
             raise ModelError(Problem(str(best), "the best checkpoint is damaged or missing", fix))
         if self.is_fsdp_enabled:
@@ -135,15 +128,11 @@ class CheckpointTrainer(Trainer):
         return model.to(self.args.device)
 
     def _load_optimizer_and_scheduler(self, checkpoint_folder: str | None) -> None:
-        if self.is_deepspeed_enabled:
-            super()._load_optimizer_and_scheduler(checkpoint_folder)
-        elif checkpoint_folder is not None:
+        if checkpoint_folder is not None:
             load_optimizer(Path(checkpoint_folder), self.optimizer, self.lr_scheduler, self.accelerator.scaler)
 
     def _load_rng_state(self, checkpoint_folder: str | None) -> None:
-        if self.is_deepspeed_enabled:
-            super()._load_rng_state(checkpoint_folder)
-        elif checkpoint_folder is not None:
+        if checkpoint_folder is not None:
             load_random(Path(checkpoint_folder), self.args.process_index)
 
 

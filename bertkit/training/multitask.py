@@ -80,20 +80,22 @@ class Jobs:
 
     def batches(self, size: int, *, accumulation: int, **division: int) -> MixedBatches:
         """The batches of one process. size: rows of a micro-batch. Raises DataError where a task has too few rows."""
-        recipe, run = self.recipe, 1 if self.recipe.mixed_steps else accumulation
+        recipe = self.recipe
         tokens, own, problems = recipe.batching.tokens if recipe.batching else None, [], []
         for name, job in self.by_task.items():
             try:
-                cut = batches_of(job.task, job.features, size, tokens, accumulation=run, whole=True, **division)
+                cut = batches_of(
+                    job.task, job.features, size, tokens, accumulation=accumulation, whole=True, **division
+                )
                 own.append(cut)
             except ValueError:
-                what = f"too few training rows for a step of {run} micro-batches in each process"
+                what = f"too few training rows for a step of {accumulation} micro-batches in each process"
                 problems.append(Problem(f"tasks.{name}.data", what, "Lower gradient_accumulation_steps, or add rows."))
         if problems:
             raise DataError(problems)
         mixing = recipe.mixing if isinstance(recipe.mixing, str) else [recipe.mixing[name] for name in self.by_task]
         features = [len(job.features) for job in self.by_task.values()]
-        return MixedBatches(own, features, mixing, run=run, seed=division["seed"])
+        return MixedBatches(own, features, mixing, run=accumulation, seed=division["seed"])
 
 
 @final
@@ -120,8 +122,8 @@ class MultiTaskTrainer(StepTrainer):
             clock=clock,
             profile=profile,
         )
-        if self._sharded:
-            what = "several tasks are not trained with FSDP or DeepSpeed, which divide a model between processes"
+        if self.is_fsdp_enabled:
+            what = "several tasks are not trained with FSDP, which divides a model between processes"
             raise RecipeError(Problem("", what, "Start it with torchrun, or with accelerate and multi-GPU."))
         self.jobs, self.runners, self.rows, self.shared = jobs, runners, rows, shared
 

@@ -189,7 +189,7 @@ def dry_run(
 def _word_embedding(model: Any, args: Arguments) -> tuple[int, int] | None:
     """`Job.embedding`. Raises RecipeError where `training.used_embeddings` is true and there is none."""
     try:
-        table = word_embedding(model, args, bool(args.fsdp or args.deepspeed)).weight
+        table = word_embedding(model, args, bool(args.fsdp)).weight
     except ValueError as error:
         if args.used_embeddings:
             raise RecipeError(Problem("training.used_embeddings", f"has no effect: {error}", "Remove it.")) from error

@@ -165,7 +165,7 @@ def make_trainer(
         if not is_online(recipe.distillation, job.task):
             with args.main_process_first():  # the others read them from the cache
                 features = with_soft_targets(features, job.teacher)
-    divided = args.world_size > 1 and not (args.fsdp or args.deepspeed)  # they run each forward pass in all processes
+    divided = args.world_size > 1 and not args.fsdp  # which runs each forward pass in all processes
     try:
         return TaskTrainer(
             runner=replace(runner, mapper=sharded_map) if divided else runner,
@@ -193,14 +193,11 @@ def run_trainer(trainer: StepTrainer, folder: Path) -> float:
         if isinstance(each, TensorBoardCallback) and each.logging_dir is None:  # else TENSORBOARD_LOGGING_DIR is set
             each.logging_dir = str(folder.parent.parent / "logs" / folder.name)
     start, damaged = latest_intact(folder)
-    if damaged and trainer.is_deepspeed_enabled:
-        what = "a training with DeepSpeed cannot continue from its checkpoints, which are pickles"
-        raise ModelError(Problem(str(damaged[0]), what, "Train again, into another --output-dir."))
     for bad in damaged:
         logger.warning("%s is damaged and is skipped", bad)
     if start:
         require_resumable(start, trainer)
-    shutdown = Shutdown(resumable=not trainer.is_deepspeed_enabled)
+    shutdown = Shutdown()
     trainer.add_callback(shutdown)
     try:
         with shutdown:

@@ -13,7 +13,6 @@ from typing import Any, Protocol
 
 import torch
 from datasets import Dataset
-from safetensors.torch import load_file
 from transformers import TrainerCallback
 from transformers.trainer_callback import PrinterCallback
 
@@ -24,20 +23,16 @@ from bertkit.models.cpu_kernels import faster
 from bertkit.models.malloc import memory_kept
 from bertkit.tasks.base import Batch, Task
 from bertkit.text import listed
-from bertkit.training import ramp
 from bertkit.training.arguments import Arguments
-from bertkit.training.averaging import AveragedWeights
 from bertkit.training.batching import EpochLoader
 from bertkit.training.callbacks import Profile
 from bertkit.training.checkpoint import CheckpointTrainer
 from bertkit.training.clock import TICKS, Clock, follow, schedule
 from bertkit.training.optimizers import MuonWith, layer_matrices
-from bertkit.training.ramp import MicroBatch
 from bertkit.training.used_embeddings import USED, UsedRows, used_rows
 
 BOUNDED_EVERY = 50  # steps, after which kept memory is looked at
 CLOCK = "clock.json"  # in a checkpoint: the seconds that the training has taken
-UNAVERAGED = "unaveraged.safetensors"  # in a checkpoint, whose model has the averaged weights
 MAX_ROWS_SHOWN = 64  # rows of a step that a message names
 
 
@@ -94,19 +89,18 @@ class StepTrainer(CheckpointTrainer, ABC):
         super().__init__(
             model=model, args=args, train_dataset=features, eval_dataset=validation, callbacks=list(callbacks)
         )
-        if self._sharded and (args.muon or args.ema or args.batch_ramp):
-            what = "muon, ema and batch_ramp do not support FSDP and DeepSpeed, which divide weights between processes"
-            raise RecipeError(Problem("training", what, "Start it with torchrun alone."))
+        if self.is_deepspeed_enabled:
+            what = "DeepSpeed is not supported: its checkpoints are pickles"
+            raise RecipeError(Problem("training", what, "Use training.fsdp, or start it with torchrun alone."))
+        if self.is_fsdp_enabled and args.muon:
+            what = "muon does not support FSDP, which divides weights between processes"
+            raise RecipeError(Problem("training.optim", what, "Start it with torchrun alone."))
         if self.is_fsdp_enabled and not self.accelerator.is_fsdp2:
             what = "version 1 of FSDP is not supported"
             raise RecipeError(Problem("training.fsdp_config.version", what, "Write 2, the default."))
-        if self.is_deepspeed_enabled and args.budget:
-            what = "DeepSpeed has a learning-rate schedule of its own, by steps"
-            raise RecipeError(Problem("training.budget", what, "Remove it, or start the training with torchrun alone."))
         self.remove_callback(PrinterCallback)  # Progress reports instead
         self.learner = learner
         self.objective: Objective = objective or learner
-        self.average: AveragedWeights | None = None  # with `ema`, once there is an optimizer
         self.used: UsedRows | None = None  # while it trains, if not all rows of the word embedding are trained
         self.clock = clock or Clock()
         self.add_callback(self.clock)
@@ -169,51 +163,23 @@ class StepTrainer(CheckpointTrainer, ABC):
                     optimizer.add_param_group({**group, **own})
         if self.used:
             optimizer.register_step_post_hook(self.used.shrink)
-        if self.args.ema:
-            self.average = AveragedWeights(trained, self.args.ema, self.used)
-            optimizer.register_step_post_hook(self.average.update)
         return optimizer
 
-    @contextlib.contextmanager
-    def averaged(self) -> Iterator[None]:
-        """Within the block the model has the averaged weights, if there are any."""
-        if self.average is None:
-            yield
-            return
-        self.average.swap()
-        try:
-            yield
-        finally:
-            self.average.swap()
-
-    def _evaluate(self, *given: Any, **named: Any) -> Any:
-        with self.averaged():
-            return super()._evaluate(*given, **named)
-
     def _finalize_training(self, *given: Any, **named: Any) -> Any:
-        # For good; the best checkpoint, which has the average too, and the whole embedding, may be loaded after this.
-        if self.average:
-            self.average.swap()
+        # The best checkpoint, which has the whole embedding, may be loaded after this.
         if self.used:
             self.used.restore(self.model)
             self.used = None
         return super()._finalize_training(*given, **named)  # type: ignore[no-untyped-call]
 
     def checkpoint_files(self) -> dict[str, Any]:
-        average = {UNAVERAGED: self.average.model.state_dict()} if self.average else {}
         used = {USED: {"ids": self.used.ids, "decay": self.used.others.decay}} if self.used else {}
-        return {CLOCK: {"seconds": self.clock.elapsed}, **average, **used}
+        return {CLOCK: {"seconds": self.clock.elapsed}, **used}
 
     def _load_optimizer_and_scheduler(self, checkpoint_folder: str | None) -> None:
         super()._load_optimizer_and_scheduler(checkpoint_folder)
         if checkpoint_folder and self.used:
             self.used.extend(self.optimizer)
-        file = Path(checkpoint_folder or "", UNAVERAGED)
-        if checkpoint_folder and file.is_file():  # also where `ema` was removed
-            model: Any = self.model
-            average = self.average or AveragedWeights(model, 0.0, self.used)
-            average.load(load_file(file))
-            average.swap()
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
         """The schedule of the learning rate, over so many steps or over the budget."""
@@ -226,7 +192,9 @@ class StepTrainer(CheckpointTrainer, ABC):
     def train(
         self, resume_from_checkpoint: Any = None, trial: Any = None, ignore_keys_for_eval: list[str] | None = None
     ) -> Any:
-        self.used = used_rows(self.model, self.args, self._sharded, self.features_by_task(), resume_from_checkpoint)
+        self.used = used_rows(
+            self.model, self.args, self.is_fsdp_enabled, self.features_by_task(), resume_from_checkpoint
+        )
         before = Path(resume_from_checkpoint or "") / CLOCK
         self.clock.start(read_json(before)["seconds"] if resume_from_checkpoint and before.is_file() else 0.0)
         gc.freeze()  # accelerate collects garbage first, and would scan everything imported
@@ -244,7 +212,7 @@ class StepTrainer(CheckpointTrainer, ABC):
         return (num_train_epochs, 0) if self.clock.over(self.args, self.state) else done
 
     def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: torch.device) -> tuple[list[Any], Any]:
-        """The micro-batches of one step, and a `MicroBatch` for each of them."""
+        """The micro-batches of one step, and the count of its loss terms over all processes, `()` or `(tasks,)`."""
         self.profile.switch("data")
         if self.state.global_step % BOUNDED_EVERY == BOUNDED_EVERY - 1:
             self.bound_memory()
@@ -253,18 +221,13 @@ class StepTrainer(CheckpointTrainer, ABC):
             follow(self.lr_scheduler, progress)
         collated, _ = super().get_batch_samples(epoch_iterator, num_batches, device)
         batches = [self.learner.scheduled(batch, progress) for batch in collated]
-        updates = ramp.divided(batches, self.args.batch_ramp, progress, self.args.gradient_accumulation_steps)
-        counted = self.accelerator.reduce(torch.stack([self._counted(own) for own in updates]), "sum")
+        terms = self.accelerator.reduce(self.terms(batches), "sum")
         self.profile.count(batches)
         self.profile.switch("other")
-        micro = [
-            MicroBatch(terms, len(updates), batch is own[-1] and own is not updates[-1])
-            for own, terms in zip(updates, counted, strict=True)
-            for batch in own
-        ]
-        return batches, iter(micro)
+        return batches, terms
 
-    def _counted(self, batches: list[Any]) -> torch.Tensor:
+    def terms(self, batches: Sequence[Any]) -> torch.Tensor:
+        """The count of these micro-batches' loss terms, `()` or `(tasks,)`."""
         counts = torch.tensor([self.objective.count(batch) for batch in batches], dtype=torch.float64)
         return counts.sum(0).to(self.args.device, torch.float32)
 
@@ -280,34 +243,18 @@ class StepTrainer(CheckpointTrainer, ABC):
         return (loss, outputs) if return_outputs else loss
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
-        micro: MicroBatch = next(num_items_in_batch)
         parts = list(self.divided(inputs))
-        # Trainer lets processes exchange gradients only in the last micro-batch of a step.
-        last = self.accelerator.trigger_sync_in_backward(model) if micro.update_follows else contextlib.nullcontext()
         losses = []
-        for part in parts:
-            with last if part is parts[-1] else self.accelerator.no_sync(model):
-                losses.append(self._part(model, part, micro.counted))
+        for part in parts:  # processes exchange gradients once
+            with contextlib.nullcontext() if part is parts[-1] else self.accelerator.no_sync(model):
+                losses.append(self._part(model, part, num_items_in_batch))
         loss = torch.stack(losses).sum()
         self.profile.switch("optimizer")
         if not torch.isfinite(loss):
             what = f"the loss is {loss.item()} at step {self.state.global_step + 1}, over {self._rows_of_step()}"
             fix = "Lower training.learning_rate, or check the rows with `bertkit check`."
             raise UserError(Problem("training", what, fix + " Earlier checkpoints are intact."))
-        if micro.update_follows:
-            self._update(model)
-        return loss / micro.updates
-
-    def _update(self, model: Any) -> None:
-        """Update the weights within a step, as Trainer does after it."""
-        self.accelerator.gradient_state._set_sync_gradients(True)  # else the optimizer would wait
-        if self.args.max_grad_norm > 0:
-            self._clip_grad_norm(model)  # type: ignore[no-untyped-call]
-        self.control = self.callback_handler.on_pre_optimizer_step(self.args, self.state, self.control)
-        optimizer: Any = self.optimizer
-        optimizer.step()
-        self.control = self.callback_handler.on_optimizer_step(self.args, self.state, self.control)
-        model.zero_grad()
+        return loss
 
     def _rows_of_step(self) -> str:
         """The locations of the current step's rows, for messages."""
@@ -334,6 +281,5 @@ class StepTrainer(CheckpointTrainer, ABC):
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         self.profile.switch("saving")
-        with self.averaged():
-            super()._save_checkpoint(model, trial)
+        super()._save_checkpoint(model, trial)
         self.profile.switch("other")

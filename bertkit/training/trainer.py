@@ -109,7 +109,7 @@ class TaskTrainer(StepTrainer):
         where a single unit does not fit.
         """
         batch = loader.collate_fn(loader.dataset.__getitems__(loader.batch_sampler.heaviest()))
-        units, counted = len(batch[UNIT].unique()), self._counted([batch])
+        units, counted = len(batch[UNIT].unique()), self.terms([batch])
         times = 2 if self.args.gradient_accumulation_steps > 1 else 1  # the second runs with the first one's gradients
         trained = [p for p in model.parameters() if p.requires_grad]
         optimizer: Any = self.optimizer

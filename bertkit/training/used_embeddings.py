@@ -116,12 +116,12 @@ def _replace(model: nn.Module, old: nn.Embedding, new: nn.Embedding) -> None:
 
 
 def word_embedding(model: Any, args: Arguments, sharded: bool) -> nn.Embedding:
-    """The embedding whose used rows can be trained alone. sharded: by FSDP or DeepSpeed.
+    """The embedding whose used rows can be trained alone. sharded: by FSDP.
 
     Raises ValueError with the reason where the result would differ from training the whole table.
     """
     if sharded:
-        raise ValueError("FSDP and DeepSpeed divide the word embedding between processes")
+        raise ValueError("FSDP divides the word embedding between processes")
     if args.n_gpu > 1:
         raise ValueError("without torchrun, a process with several GPUs copies the model to each of them")
     if args.optim not in OPTIMIZERS:

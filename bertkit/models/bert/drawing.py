@@ -14,6 +14,7 @@ from bertkit.errors import ModelError, Problem
 
 if TYPE_CHECKING:
     from datasets import Dataset
+    from torch import Tensor
     from transformers import PreTrainedTokenizerBase
 
     Integers = np.ndarray[Any, np.dtype[np.int64]]
@@ -21,11 +22,9 @@ if TYPE_CHECKING:
     Flags = np.ndarray[Any, np.dtype[np.bool_]]
 
 Pairs: TypeAlias = Literal["nsp", "sop", "none"]
-Replace: TypeAlias = Literal["bert", "mask"]  # 80 % [MASK], 10 % random, 10 % kept; or [MASK] alone
 
 CANDIDATES = 4  # chunks of other documents from which the second segment of a NotNext pair is taken
 ROUNDS = 8  # draws of candidates before a pair stays a real one: there may be a single document
-SPAN_STOPS, LONGEST_SPAN = 0.2, 10  # a span's length is geometric, up to ten words or tokens (Joshi et al. 2020, 3.1)
 
 _UNUSED = re.compile(r"\[unused\d+\]")
 
@@ -46,8 +45,6 @@ class Drawing:
     nsp: Pairs
     mask_probability: float
     whole_word: bool
-    spans: bool
-    replace: Replace
     keep_order: bool  # whether examples have a column `mask_order`
     cls_id: int
     sep_id: int
@@ -65,8 +62,6 @@ class Drawing:
         nsp: Pairs,
         mask_probability: float = 0.15,
         whole_word: bool = False,
-        spans: bool = False,
-        replace: Replace = "bert",
         keep_order: bool = False,
     ) -> Drawing:
         """Raises ModelError: no [CLS], [SEP] or [MASK]; or whole words, and no tokens that begin with ##."""
@@ -83,8 +78,6 @@ class Drawing:
             nsp=nsp,
             mask_probability=mask_probability,
             whole_word=whole_word,
-            spans=spans,
-            replace=replace,
             keep_order=keep_order,
             cls_id=token_id(tokenizer, "cls"),
             sep_id=token_id(tokenizer, "sep"),
@@ -158,15 +151,13 @@ class Drawing:
             chance[:, i, :size] = rng.random((3, size))
         order, kind, other = chance
         free = ~self.special[ids] & (ids != self.mask_id).all(axis=1, keepdims=True)
-        if self.whole_word or self.spans:
-            mask_order = self._units_in_order(ids, free, order, kind, rngs)
+        if self.whole_word:
+            mask_order = self._words_in_order(ids, free, order, kind)
         else:
             mask_order = np.where(free, np.where(free, order, 1.0).argsort(axis=1).argsort(axis=1) + 1, 0)
         budgets = np.rint(self.mask_probability * free.sum(axis=1)).clip(min=1)
         chosen = free & (mask_order <= budgets[:, None])
         labels = np.where(chosen, ids, -100)
-        if self.replace == "mask":
-            kind = np.zeros_like(kind)
         replaced = self.ordinary[(other * len(self.ordinary)).astype(int).clip(max=len(self.ordinary) - 1)]
         ids = np.where(chosen & (kind < 0.8), self.mask_id, np.where(chosen & (kind >= 0.9), replaced, ids))
         columns = {"input_ids": ids, "token_type_ids": types, "labels": labels}
@@ -176,52 +167,26 @@ class Drawing:
             columns["mask_order"] = mask_order
         return {n: [row[:size].tolist() for row, size in zip(c, sizes, strict=True)] for n, c in columns.items()}
 
-    def _units_in_order(
-        self, ids: Integers, free: Flags, order: Floats, kind: Floats, rngs: Sequence[np.random.Generator]
-    ) -> Integers:
-        """`mask_order` of whole words or spans, (examples, tokens); sets `kind` to be the same in each of them.
+    def _words_in_order(self, ids: Integers, free: Flags, order: Floats, kind: Floats) -> Integers:
+        """`mask_order` of whole words, (examples, tokens); sets `kind` to be the same in each of them.
 
-        Units, words or tokens, come in random order, or span by span. A unit is masked where at least half of it is
-        within the number of tokens to mask, so that on average this number is met; the first one always is.
+        Words come in random order. A word is masked where at least half of it is within the number of tokens to mask,
+        so that on average this number is met; the first one always is.
         """
-        begins = free.copy()
-        if self.whole_word:
-            begins &= ~self.continuation[ids]
-            begins[:, 1:] |= free[:, 1:] & ~free[:, :-1]
+        begins = free & ~self.continuation[ids]
+        begins[:, 1:] |= free[:, 1:] & ~free[:, :-1]
         mask_order = np.zeros_like(ids)
-        for i, rng in enumerate(rngs):
+        for i in range(len(ids)):
             inside, heads = np.flatnonzero(free[i]), np.flatnonzero(begins[i])
-            unit = begins[i, inside].cumsum() - 1
-            units = anchors = order[i, heads].argsort()
-            if self.spans:
-                units, anchors = _in_spans(units, ~free[i, heads - 1], rng)
-            sizes = np.bincount(unit)[units]
-            needed, treated = np.empty_like(units), np.empty_like(units)
-            needed[units] = sizes.cumsum() - sizes // 2
-            needed[units[:1]] = 1
-            treated[units] = anchors
-            mask_order[i, inside] = needed[unit]
-            kind[i, inside] = kind[i, heads][treated][unit]
+            word = begins[i, inside].cumsum() - 1
+            words = order[i, heads].argsort()
+            sizes = np.bincount(word)[words]
+            needed = np.empty_like(words)
+            needed[words] = sizes.cumsum() - sizes // 2
+            needed[words[:1]] = 1
+            mask_order[i, inside] = needed[word]
+            kind[i, inside] = kind[i, heads][word]
         return mask_order
-
-
-def _in_spans(order: Integers, first: Flags, rng: np.random.Generator) -> tuple[Integers, Integers]:
-    """Units span by span, and for each the unit at which its span begins.
-
-    Spans begin at the units in `order`, except for units that an earlier span contains. first: whether a unit is the
-    first after a special token, which no span contains.
-    """
-    beyond = (1 - SPAN_STOPS) ** LONGEST_SPAN
-    lengths = 1 + np.log1p(-rng.random(len(order)) * (1 - beyond)) // np.log(1 - SPAN_STOPS)  # inverse of its shares
-    ends = np.append(np.flatnonzero(first), len(order))
-    stops = ends[np.searchsorted(ends, np.arange(len(order)), side="right")]
-    stops = np.minimum(stops, np.arange(len(order)) + lengths.astype(int)).tolist()
-    span: dict[int, int] = {}
-    for anchor in order.tolist():
-        if anchor not in span:
-            for unit in range(anchor, stops[anchor]):
-                span.setdefault(unit, anchor)
-    return np.array(list(span), dtype=int), np.array(list(span.values()), dtype=int)
 
 
 @dataclass(frozen=True, eq=False)
@@ -291,3 +256,41 @@ def _fitting(
         if filled[best] >= 0:
             runs.append((i, start, stop))
     return runs
+
+
+def fewer_masks(batch: Mapping[str, Tensor], mask_probability: float) -> dict[str, Tensor]:
+    """The batch as if `Drawing` had drawn it at this lower `mask_probability`, without its column `mask_order`."""
+    rest = dict(batch)
+    order, labels, ids = rest.pop("mask_order"), batch["labels"], batch["input_ids"]  # (batch, length)
+    budgets = (mask_probability * (order > 0).sum(1, keepdim=True).double()).round().clamp(min=1)  # (batch, 1)
+    restored = (labels != -100) & (order > budgets)
+    return {**rest, "input_ids": labels.where(restored, ids), "labels": labels.masked_fill(restored, -100)}
+
+
+def shortened(batch: Mapping[str, Tensor], length: int, fill: Mapping[str, int]) -> dict[str, Tensor]:
+    """The batch in rows of at most `length` tokens: longer ones are divided, and each part has its special tokens.
+
+    batch: each row a text between two special tokens, as `Drawing` gives it without pairs. fill: column of tokens,
+    `(batch, tokens)`, -> its padding. Other columns are repeated for each part.
+    """
+    import torch
+    from torch.nn import functional as F
+
+    longest = batch["input_ids"].shape[1]
+    if longest <= length:
+        return dict(batch)
+    last = batch["attention_mask"].sum(1)[:, None, None] - 1  # (batch, 1, 1): where the second special token is
+    before = torch.arange(0, longest - 2, length - 2, device=last.device)[:, None]  # (parts, 1): tokens before the part
+    size = (last - 1 - before).clamp(0, length - 2)  # (batch, parts, 1)
+    place = torch.arange(length, device=last.device)
+    source = torch.where(place <= size, before + place, longest)  # (batch, parts, length); `longest` is padding
+    source = torch.where(place == size + 1, last, source).masked_fill(place == 0, 0).flatten(1)
+    kept = (size > 0).flatten()
+
+    def divided(name: str, values: Tensor) -> Tensor:
+        if name not in fill and name != "attention_mask":
+            return values.repeat_interleave(len(before), 0)[kept]
+        padded = F.pad(values, (0, 1), value=fill.get(name, 0))
+        return padded.gather(1, source).view(-1, length)[kept]
+
+    return {name: divided(name, values) for name, values in batch.items()}
