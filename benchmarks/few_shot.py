@@ -66,7 +66,7 @@ def by_method(
 def main() -> None:
     """Measure and print."""
     parser = arguments(__doc__)
-    parser.add_argument("--methods", nargs="+", default=["head", "contrastive", "full", "auto"], help="default: null")
+    parser.add_argument("--methods", nargs="+", default=["head", "contrastive", "full"], help="default: null")
     parser.add_argument("--max-length", type=int, default=128)
     args = parser.parse_args()
     methods: dict[str, Method] = {f"by hand, {kind}": partial(by_hand, kind, args) for kind in ("C = 1", "C by CV")}

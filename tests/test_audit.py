@@ -528,7 +528,7 @@ def test_what_cannot_be_audited_is_said_before_anything_is_written(
         ([small_recipe, "task.name=pretraining", "--output-dir", str(tmp_path / "new")], "no labels to audit"),
         (
             [str(run), "--next", "5", "--output-dir", str(tmp_path / "new")],
-            "--next: there is no file to choose rows from",
+            "next: there is no file to choose rows from",
         ),
     ):
         assert main(["audit", *words]) == 2, words
@@ -551,11 +551,11 @@ def test_what_cannot_be_audited_is_said_before_anything_is_written(
 def test_a_bug_in_a_part_is_not_told_as_damage(
     tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def row_parts(*given: Any) -> list[Part]:
-        return [{}["bug"]]
+    def near_duplicates(*_: Any) -> Part:
+        return {}["bug"]
 
     run = run_with_answers(tmp_path, tiny_encoder)
-    monkeypatch.setattr(program, "row_parts", row_parts)
+    monkeypatch.setattr(program, "near_duplicates", near_duplicates)
     with pytest.raises(KeyError, match="bug"):
         bertkit.audit(run, tmp_path / "audit")
 

@@ -11,10 +11,8 @@ import pytest
 import small
 
 import bertkit
-from bertkit.audits.drift import counted_words, drift, label_shifts, other_rows, two_samples, word_shifts
-from bertkit.audits.duplicates import PROBLEMS, clusters, duplicates
-from bertkit.audits.neighbours import nearest, outliers, row_parts, unlearned
-from bertkit.audits.next_rows import Unlabelled, changed, chosen, margin, next_part, next_rows, read_unlabelled
+from bertkit.audits.duplicates import PROBLEMS, clusters, duplicates, near_duplicates
+from bertkit.audits.next_rows import Unlabelled, chosen, margin, next_part, next_rows, read_unlabelled
 from bertkit.audits.parts import Evidence
 from bertkit.audits.rows import centred, joined, unit_vectors
 from bertkit.cli.main import main
@@ -128,114 +126,6 @@ def test_texts_are_compared_without_what_all_vectors_share() -> None:
     )
 
 
-# --- outliers
-
-
-def test_the_rows_that_are_farthest_from_their_nearest_are_listed() -> None:
-    rng = np.random.default_rng(1)
-    group = np.repeat(rng.normal(size=(2, 16)), [2, 100], axis=0)  # two copies of a row that is like no other
-    vectors = unit(group + np.where(np.arange(102) < 2, 0, 0.3)[:, None] * rng.normal(size=(102, 16)))
-    rows = placed([{"text": f"text {number}", "label": "x"} for number in range(102)])
-    distances, near = nearest(vectors, 20)
-    part = outliers(rows, distances, near)
-    assert [row["location"] for row in part.rows] == ["train.csv:2", "train.csv:3"]
-    assert part.rows[0]["distance"] == pytest.approx(np.sort(1 - vectors[0] @ vectors[1:].T)[:20].mean(), abs=1e-4)
-    assert part.rows[0]["nearest"] == " · ".join(f"text {index}" for index in near[0, :3])
-    assert part.summary == "2 rows (1% of all) with the largest mean distance to the 20 nearest others."
-
-
-def test_nearest_rows_are_those_of_brute_force() -> None:
-    vectors = unit(np.random.default_rng(2).normal(size=(30, 5)))
-    cosines = vectors @ vectors.T
-    np.fill_diagonal(cosines, -2)
-    distances, indices = nearest(vectors, 4)
-    assert np.array_equal(indices, np.argsort(-cosines, axis=1)[:, :4])
-    assert distances == pytest.approx(1 - np.take_along_axis(cosines, indices, axis=1), abs=1e-6)
-    assert nearest(vectors[:3], 20)[1].shape == (3, 2)
-
-
-# --- rows that are not learned
-
-
-def test_a_label_that_the_nearest_rows_contradict_is_wrong_and_one_that_they_share_hard() -> None:
-    sure, unsure = {"x": 0.9, "y": 0.1}, {"x": 0.4, "y": 0.6}
-    rows = placed([
-        {"text": "a", "label": "1", "answer": {"scores": sure}},
-        {"text": "b", "label": "1", "answer": {"scores": sure}},
-        {"text": "wrong", "label": "0", "answer": {"scores": sure}},
-        {"text": "hard", "label": "1", "answer": {"scores": unsure}},
-    ])  # fmt: skip
-    part = unlearned(rows, nearest(turned(0, 1, 2, 3), 2)[1], {"1": "x", "0": "y"})
-    found = [(row["text"], row["probability"], row["label"], row["answer"], row["verdict"]) for row in part.rows]
-    assert found == [("wrong", 0.1, "y", "x", "wrong"), ("hard", 0.4, "x", "y", "hard")]
-    assert [(row["nearest_with_label"], row["nearest_with_answer"]) for row in part.rows] == [(0, 2), (1, 1)]
-    assert part.summary.endswith("out of fold: their nearest rows contradict the label of 1, and share that of 1.")
-
-
-def test_of_several_labels_the_least_likely_statement_counts() -> None:
-    rows = placed([
-        {"text": "a", "labels": ["x"], "answer": {"scores": {"x": 0.9, "y": 0.7}}},
-        {"text": "b", "labels": ["x", "y"], "answer": {"scores": {"x": 0.2, "y": 0.9}}},
-        {"text": "c", "labels": [], "answer": {"scores": {"x": 0.4, "y": 0.1}}},
-    ])  # fmt: skip
-    found = unlearned(rows, nearest(turned(0, 1, 2), 2)[1], {}).rows
-    assert [(row["text"], row["probability"], row["label"], row["answer"], row["verdict"]) for row in found] == [
-        ("b", 0.2, "x", "not x", "hard"),
-        ("a", 0.3, "not y", "y", "hard"),
-    ]
-
-
-# --- drift
-
-
-def test_intervals_of_differences_are_those_that_newcombe_published() -> None:
-    # Newcombe 1998, table II, method 10: 56/70 - 48/80, 9/10 - 3/10, 10/10 - 0/20
-    for (a, m), (b, n), interval in [
-        ((56, 70), (48, 80), (0.0524, 0.3339)),
-        ((9, 10), (3, 10), (0.1705, 0.8090)),
-        ((10, 10), (0, 20), (0.6791, 1.0)),
-    ]:
-        rows = [[["x"]] * count + [[]] * (total - count) for count, total in ((b, n), (a, m))]
-        (shift,) = label_shifts(*rows)
-        assert shift.interval == pytest.approx(interval, abs=5e-5)
-    wider = label_shifts([["x"]] * 3 + [["y"]] * 3, [["x"]] * 2 + [["y"]] * 3)[0].interval
-    narrower = label_shifts([["x"]] * 3 + [[]] * 3, [["x"]] * 2 + [[]] * 3)[0].interval
-    assert wider[0] < narrower[0] < 0 < narrower[1] < wider[1]
-
-
-def test_words_are_sorted_by_their_log_odds() -> None:
-    first, second = counted_words(["the cat sat, the cat"] * 50), counted_words(["The dog sat. the Dog"] * 50)
-    assert first == {"the": 100, "cat": 100, "sat": 50}
-    found = {each.word: each for each in word_shifts(first, second)}
-    assert list(found) == ["dog", "sat", "the", "cat"]
-    assert found["the"].z == pytest.approx(0)
-    assert found["dog"].z == pytest.approx(-found["cat"].z)
-    # by hand: totals 250 each, prior of dog 500 * 100/500 = 100; ratio of odds (200/550) / (100/650)
-    assert found["dog"].z == pytest.approx(np.log(200 / 550 * 650 / 100) / np.sqrt(1 / 200 + 1 / 100))
-
-
-def test_the_area_under_the_curve_is_the_share_of_pairs_in_order() -> None:
-    rng = np.random.default_rng(3)
-    first, second = rng.normal(size=(90, 6)), rng.normal(size=(60, 6)) + 0.4
-    found = two_samples(first, second)
-    assert found.interval is not None
-    assert found.interval[0] < found.auc < found.interval[1]
-    assert found.interval[0] > 0.5
-    assert found.second.shape == (60,)
-    assert found.second.mean() > 0.5
-
-
-@pytest.mark.parametrize(("shift", "low", "high"), [(0.0, 0.9, 1.0), (1.0, 0.0, 0.0)])
-def test_files_of_one_distribution_have_a_half_in_most_intervals(shift: float, low: float, high: float) -> None:
-    rng, within = np.random.default_rng(4), []
-    for seed in range(60):
-        first, second = rng.normal(size=(80, 4)), rng.normal(size=(50, 4)) + shift
-        interval = two_samples(first, second, seed).interval
-        assert interval is not None
-        within.append(interval[0] <= 0.5 <= interval[1])
-    assert low <= np.mean(within) <= high
-
-
 def evidence(folder: Path, encoder: Path, kind: str = "single-label") -> Evidence:
     """The rows of a small recipe, with answers that are right but for the rows 2 and 5."""
     recipe = small.recipe(folder, encoder, kind=kind)
@@ -250,19 +140,15 @@ def evidence(folder: Path, encoder: Path, kind: str = "single-label") -> Evidenc
     return Evidence(recipe, rows)
 
 
-def test_the_parts_of_a_recipe(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_near_duplicates_of_all_splits(tiny_encoder: Path, tmp_path: Path) -> None:
     small.write_recipe(tmp_path, tiny_encoder)
     found = evidence(tmp_path, tiny_encoder)
     test = small.read_rows(tmp_path / "test.jsonl")
     small.write_rows(tmp_path / "test.jsonl", [*test, {**found.rows[3], "label": "good"}])
-    near, strange, hard = row_parts(found, unit_vectors(found.recipe.model))
+    near = near_duplicates(found, unit_vectors(found.recipe.model))
     first = [(row["location"], row["target"]) for row in near.rows if row["problem"] == PROBLEMS[0]]
     assert {("train.jsonl:4", "bad"), ("test.jsonl:8", "good")} <= set(first)
-    assert len(strange.rows) == 1
-    assert {row["location"] for row in hard.rows} == {"train.jsonl:3", "train.jsonl:6"}
-    assert all(
-        row[name] is not None for part in (near, strange, hard) for row in part.rows for name in (*part.columns, "text")
-    )
+    assert all(row[name] is not None for row in near.rows for name in (*near.columns, "text"))
 
 
 def test_documents_that_splits_of_retrieval_share_are_no_duplicates(tiny_encoder: Path) -> None:
@@ -270,7 +156,7 @@ def test_documents_that_splits_of_retrieval_share_are_no_duplicates(tiny_encoder
     kind = get_task("retrieval")
     data = load(recipe.data, kind.schema_of(recipe.task), partial(kind.refine, recipe.task), splits={"train"})
     rows = [{**row, "location": f"train:{number}", "answer": {}} for number, row in enumerate(data.rows["train"])]
-    alike, _ = row_parts(Evidence(recipe, rows), unit_vectors(recipe.model))
+    alike = near_duplicates(Evidence(recipe, rows), unit_vectors(recipe.model))
     assert {row["split"] for row in alike.rows} <= {"train"}
 
 
@@ -284,18 +170,6 @@ def test_the_least_sure_rows_are_chosen_each_text_once() -> None:
     assert chosen(scores, ["a", "A ", "c", "d", "e"], 3) == [0, 3, 2]
     assert chosen(scores, ["a", "b", "c", "d", "e"], 3) == [0, 1, 3]
     assert chosen(scores, ["a", "A ", "c", "d", "e"], 9) == [0, 3, 2, 4]
-
-
-def test_predictions_that_changed_are_counted_with_kappa() -> None:
-    def answered(*names: str) -> list[dict[str, Any]]:
-        return [{"scores": {"a": 0.4, "b": 0.5, name: 0.9}} for name in names]
-
-    assert changed(answered(*"aabb"), answered(*"aaba")) == "25.0% (kappa 0.500)"  # (0.75 - 0.5) / (1 - 0.5)
-    assert changed(answered("a"), answered("a")) == "0.0% (kappa 1.000)"
-    sets = [[{"labels": names, "scores": {}} for names in each] for each in ([["a", "b"], []], [["b", "a"], ["a"]])]
-    assert changed(*sets).startswith("50.0% ")
-    words = [[{"words": [{"tag": tag} for tag in tags]}] for tags in (["O", "B-X", "O"], ["O", "B-X", "B-X"])]
-    assert changed(*words) == "33.3% (kappa 0.400)"  # (2/3 - 4/9) / (1 - 4/9)
 
 
 def test_of_words_the_mean_entropy_counts() -> None:
@@ -353,80 +227,32 @@ def test_rows_are_not_chosen_without_probabilities(tiny_encoder: Path, tmp_path:
         read_unlabelled(words, tmp_path / "train.jsonl", 3, None)
 
 
-# --- drift between files
-
-
-def test_a_file_is_compared_with_train(tiny_encoder: Path, tmp_path: Path) -> None:
-    found = evidence(tmp_path, tiny_encoder)
-    encode = unit_vectors(found.recipe.model)
-    many = [{**row, "text": f"{row['text']} {number}"} for number in range(4) for row in found.rows]
-    rows = [{"text": f"dog dog dog {number}", "label": "good"} for number in range(40)]
-    other = small.write_rows(tmp_path / "other.jsonl", [*rows, {"text": many[0]["text"].upper(), "label": "good"}])
-    part = drift(Evidence(found.recipe, many), other, other_rows(found.recipe, other), encode)
-    assert part.summary.startswith(
-        "other.jsonl differs from train: a classifier tells their rows apart with an AUC of "
-    )
-    assert part.rows[0]["unlike_train"] > 0.5
-    assert {row["location"] for row in part.rows} <= {f"other.jsonl:{number}" for number in range(1, 41)}
-    notes = " ".join(part.notes)
-    assert "Label good: 50.0% of train, 100.0% of the file (+50.0 points, 95% interval " in notes
-    assert "More frequent in the file: dog" in notes
-    assert "1 of 41 rows (2.4%) is in train too" in notes
-    same = small.write_rows(
-        tmp_path / "same.jsonl", [{"text": row["text"] + "s", "label": row["label"]} for row in many]
-    )
-    alike = drift(Evidence(found.recipe, many), same, other_rows(found.recipe, same), encode)
-    assert "does not measurably differ" in alike.summary
-    assert alike.rows == []
-    assert "No label's share differs by more than chance." in alike.notes
-    few = drift(found, other, other_rows(found.recipe, other), encode)
-    assert few.rows == ()
-    assert few.summary == (
-        "41 of the rows of other.jsonl are not among the 16 training rows: "
-        "a comparison needs at least 20 on both sides."
-    )
-
-
-def test_a_file_without_words_is_compared(tiny_encoder: Path, tmp_path: Path) -> None:
-    found = evidence(tmp_path, tiny_encoder)
-    many = [{**row, "text": f"{row['text']} {number}"} for number in range(4) for row in found.rows]
-    signs = [{"text": "!" * (number + 1), "label": "good"} for number in range(30)]
-    other = small.write_rows(tmp_path / "signs.jsonl", signs)
-    part = drift(Evidence(found.recipe, many), other, other_rows(found.recipe, other), unit_vectors(found.recipe.model))
-    assert not [note for note in part.notes if "frequent" in note or "words" in note]
-
-
 # --- the command
 
 
-def test_the_command_chooses_rows_and_compares_files(tiny_encoder: Path, tmp_path: Path, capsys: Any) -> None:
+def test_the_command_chooses_rows(tiny_encoder: Path, tmp_path: Path, capsys: Any) -> None:
     file = small.write_recipe(tmp_path, tiny_encoder)
     new = small.write_rows(tmp_path / "new.jsonl", [{"text": small.text(n, 0), "nr": n} for n in range(30)])
-    other = small.write_rows(tmp_path / "other.jsonl", [{"text": f"dog {n}", "label": "good"} for n in range(40)])
     more = small.write_rows(tmp_path / "more.jsonl", small.rows("single-label", 24))
     words = ["audit", str(file), f"data.source.train={more}", "folds=2", "--output-dir", str(tmp_path / "audit")]
-    assert main([*words, "--unlabelled", str(new), "--next", "4", "--compare", str(other)]) == 0
+    assert main([*words, "--unlabelled", str(new), "--next", "4"]) == 0
     told = capsys.readouterr().out
     assert "4 of 30 rows (13.3%) are to be labelled next, from new.jsonl." in told
-    assert "other.jsonl d" in told
     found = small.read_rows(tmp_path / "audit" / "next.jsonl")
     assert [row["location"] for row in found] == [f"new.jsonl:{row['nr'] + 1}" for row in found]
     assert (tmp_path / "audit" / "next.csv").is_file()
     page = (tmp_path / "audit" / "audit.html").read_text(encoding="utf-8")
-    for part in ("duplicates", "outliers", "unlearned", "next", "drift"):
+    for part in ("duplicates", "next"):
         assert f'id="{part}"' in page
     assert main([*words, "--unlabelled", str(new), "--next", "0"]) == 2
     assert "--next: must be at least 1, is 0" in capsys.readouterr().err
-    assert main([*words, "--previous", str(tmp_path)]) == 2
-    assert "--previous: there is no file to choose rows from" in capsys.readouterr().err
 
 
-def test_bad_files_are_reported_before_anything_is_trained(tiny_encoder: Path, tmp_path: Path, capsys: Any) -> None:
+def test_a_bad_file_is_reported_before_anything_is_trained(tiny_encoder: Path, tmp_path: Path, capsys: Any) -> None:
     file = small.write_recipe(tmp_path, tiny_encoder)
     bad = small.write_rows(tmp_path / "bad.jsonl", [{"body": "x"}])
-    for option in ("--unlabelled", "--compare"):
-        assert main(["audit", str(file), "--output-dir", str(tmp_path / "audit"), option, str(bad)]) == 2
-        assert "text" in capsys.readouterr().err
+    assert main(["audit", str(file), "--output-dir", str(tmp_path / "audit"), "--unlabelled", str(bad)]) == 2
+    assert "text" in capsys.readouterr().err
     assert not (tmp_path / "audit").exists()
 
 
@@ -437,16 +263,9 @@ def test_a_run_with_a_model_answers_the_rows_to_choose_from(tiny_encoder: Path, 
     done = bertkit.audit(run.folder, tmp_path / "audit", unlabelled=new, next=2)
     texts = [row["text"] for row in small.read_rows(new)]
     answers = dict(zip(texts, bertkit.load(run.folder)(texts), strict=True))
-    (tmp_path / "other").mkdir()
-    number = small.recipe(tmp_path / "other", tiny_encoder, "training.max_steps=1", kind="regression")
-    other = bertkit.train(number, tmp_path / "regression")
-    with pytest.raises(UserError, match="which is something else"):
-        bertkit.audit(run.folder, tmp_path / "again", unlabelled=new, previous=other.folder)
-    again = bertkit.audit(run.folder, tmp_path / "again", unlabelled=new, next=2, previous=run.folder)
-    assert "differ from those of the previous run: 0.0% (kappa 1.000)" in again.parts[-1].summary
     for row in small.read_rows(tmp_path / "audit" / "next.jsonl"):
         assert (row["answer"], row["probability"]) == (
             answers[row["text"]]["label"],
             pytest.approx(answers[row["text"]]["score"], abs=1e-4),
         )
-    assert [part.name for part in done.parts] == ["labels", "duplicates", "outliers", "unlearned", "next"]
+    assert [part.name for part in done.parts] == ["labels", "duplicates", "next"]

@@ -6,10 +6,8 @@ import json
 import re
 import shutil
 from dataclasses import replace
-from html import unescape
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -25,21 +23,16 @@ from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassificati
 
 import bertkit
 from bertkit.errors import DataError, RecipeError
-from bertkit.evaluation.graded import Scored
 from bertkit.inference.predictor import load
 from bertkit.inference.runner import Runner
 from bertkit.models.heads.linear_head import TYPES
 from bertkit.models.heads.vectors import Dense, Layout, files
 from bertkit.recipe.recipe import FEW_ROWS, TRAINING_DEFAULTS, load_recipe, to_yaml
 from bertkit.report.facts import modules_of
-from bertkit.report.table import more_rows
 from bertkit.report.usage import linear_head
-from bertkit.run import Run
 from bertkit.tasks.base import Task
-from bertkit.training import contrastive, few_shot, folds, linear, preflight, seed
-from bertkit.training.finish import OutOfFold
+from bertkit.training import contrastive, few_shot, linear
 from bertkit.training.linear import STRENGTHS, Examples, fit_linear
-from bertkit.training.preflight import Job, checked_job
 from bertkit.training.seed import save
 
 CPU = torch.device("cpu")
@@ -388,145 +381,6 @@ def test_only_what_is_not_given_has_the_defaults_for_few_rows(tiny_encoder: Path
     assert given.training["learning_rate"] == 3e-3
     assert given.training["num_train_epochs"] == 2
     assert given.training["warmup_steps"] == TRAINING_DEFAULTS["warmup_steps"]
-
-
-SHIFTS = {"head": 0, "contrastive": 50, "full": 25}  # so that methods are right about different rows
-
-
-def stubbed(scores: dict[str, float], first: float, seen: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cross-validation that gives these scores, and `first` to full on its first fold."""
-
-    def cross_validated(job: Job, run: Run, record: Any) -> OutOfFold:
-        method = job.task.options.method
-        seen.append(method)
-        score = scores[method]
-        run.predictions("train-oof").parent.mkdir(parents=True)
-        run.predictions("train-oof").write_text(f"answers of {method}")
-        folds = {"mean": {"accuracy": score}, "sd": {"accuracy": 0.01}, "each": [{"seconds": 2.0}, {"seconds": 3.0}]}
-        found = {"metrics": {"accuracy": score}, "intervals": {"accuracy": [score - 0.1, 1.0]}}
-        right = np.roll(np.arange(100) < round(100 * score), SHIFTS[method])
-        graded = Scored(lambda weights: {"accuracy": right @ weights / weights.sum(0)}, len(right))
-        return OutOfFold(graded, found, {}, folds)
-
-    def train_fold(job: Job, fold: int, run: Run, record: Any) -> dict[str, Any]:
-        seen.append(f"{job.task.options.method}-{fold}")
-        return {"metrics": {"accuracy": first}, "seconds": 1.0}
-
-    monkeypatch.setattr(folds, "cross_validated", cross_validated)
-    monkeypatch.setattr(folds, "_train_fold", train_fold)
-
-
-@pytest.mark.parametrize(
-    ("scores", "first", "best"),
-    [
-        ({"head": 0.7, "contrastive": 0.8, "full": 0.75}, 0.9, "contrastive"),
-        ({"head": 0.8, "contrastive": 0.8, "full": 0.8}, 0.71, "contrastive"),
-        ({"head": 0.83, "contrastive": 0.8, "full": 0.82}, 0.81, "contrastive"),
-        ({"head": 0.7, "contrastive": 0.6, "full": 0.9}, 0.6, "full"),
-        ({"head": 0.9, "contrastive": 0.6, "full": 0.9}, 0.75, "head"),
-        ({"head": 0.8, "contrastive": 0.7, "full": 0.8}, 0.65, "contrastive"),
-    ],
-)
-def test_auto_keeps_contrastive_unless_another_is_clearly_better_and_drops_what_falls_behind_on_the_first(
-    scores: dict[str, float],
-    first: float,
-    best: str,
-    tiny_encoder: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    job, _ = checked_job(small.recipe(tmp_path, tiny_encoder, "task.method=auto", "~training"))
-    assert max(job.folds) == 3
-    seen: list[str] = []
-    stubbed(scores, first, seen, monkeypatch)
-    chosen, found = folds.validated(job, Run(tmp_path / "run"), Mock())
-    assert chosen.task.options.method == best
-    assert found is not None
-    assert Run(tmp_path / "run").predictions("train-oof").read_text() == f"answers of {best}"
-    dropped = first < max(scores[name] for name in ("head", "contrastive")) - 0.1
-    assert seen == ["head", "contrastive", "full-1", *([] if dropped else ["full"])]
-    head = {"method": "head", "score": scores["head"], "interval": [scores["head"] - 0.1, 1.0]}
-    assert found.methods[0] == {**head, "mean": scores["head"], "sd": 0.01, "seconds": 5.0}
-    if dropped:
-        assert found.methods[2] == {"method": "full", "first_fold": first, "seconds": 1.0}
-
-
-def test_auto_does_not_compare_several_processes_nor_contrasts_of_numbers(
-    tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    job, _ = checked_job(small.recipe(tmp_path, tiny_encoder, "task.method=auto", "~training", kind="regression"))
-    seen: list[str] = []
-    stubbed({"head": 0.9, "full": 0.5}, 0.95, seen, monkeypatch)
-    folds.validated(job, Run(tmp_path / "run"), Mock())
-    assert seen == ["head", "full-1", "full"]
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(RecipeError, match="in a single process"):
-        bertkit.train(job.recipe, tmp_path / "new")
-    assert not (tmp_path / "new").exists()
-
-
-def test_auto_leaves_full_fine_tuning_out_where_many_labels_have_few_rows_each(
-    tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    job, _ = checked_job(small.recipe(tmp_path, tiny_encoder, "task.method=auto", "~training"))
-    each = len(job.folds) / len(job.task.names)
-    monkeypatch.setattr(folds, "MANY_LABELS", len(job.task.names) - 1)
-    for enough, expected in ((each, ["head", "contrastive", "full-1", "full"]), (each + 1, ["head", "contrastive"])):
-        monkeypatch.setattr(folds, "ENOUGH_EACH", enough)
-        seen: list[str] = []
-        with monkeypatch.context() as patch:
-            stubbed({"head": 0.8, "contrastive": 0.7, "full": 0.9}, 0.9, seen, patch)
-            folds.validated(job, Run(tmp_path / f"run-{enough}"), Mock())
-        assert seen == expected
-
-
-def test_an_interrupted_auto_compares_nothing_again(
-    tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(preflight, "MANY_ROWS", 15)
-    given = small.recipe(tmp_path, tiny_encoder, "task.method=auto", "~training", "checkpoints=none", "folds=2")
-    given = given.with_("training.num_train_epochs=1")
-
-    def interrupted(*_: Any) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr("bertkit.training.train.train_seed", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            bertkit.train(given, tmp_path / "run")
-    (stored,) = tmp_path.rglob("learning-curve.json")
-    predicted = {
-        "rows": 70,
-        "more": 50,
-        "score": 0.7,
-        "score_interval": [0.6, 0.8],
-        "gain": 0.1,
-        "gain_interval": [0.05, 0.15],
-    }
-    curve = {"rows": [2, 8], "scores": [0.4321, 0.5], "predicted": [predicted, predicted | {"rows": 40}]}
-    stored.write_text(json.dumps(curve))
-    trained: list[str] = []
-    fit = seed.fit
-
-    def counted(job: Job, *rest: Any) -> Any:
-        trained.append(job.task.options.method)
-        return fit(job, *rest)
-
-    monkeypatch.setattr(folds, "fit", counted)
-    monkeypatch.setattr(seed, "fit", counted)
-    run = bertkit.train(given, tmp_path / "run", resume=True)
-    methods = {each["method"]: each.get("score", each.get("first_fold")) for each in run.results["methods"]}
-    assert list(methods) == ["head", "contrastive", "full"]
-    (best,) = trained
-    assert run.load().task.options.method == best
-    assert methods[best] == run.results["splits"]["train-oof"]["metrics"]["accuracy"]
-    for page in (run.folder / "report.html", run.model / "README.md"):
-        assert "ompared by cross-validation" in page.read_text()
-        assert more_rows(curve, "accuracy", best) in unescape(page.read_text())
-    assert "0.4321" in (run.folder / "report.html").read_text()
-    assert run.results["learning_curve"] == curve
-    assert not list(run.checkpoints.glob("method-*"))
-    assert "task.method auto trains up to 6 models" in (run.folder / "data.json").read_text()
 
 
 CONTRASTIVE = {**NAME, "method": "contrastive"}

@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertkit import processes
-from bertkit.audits.drift import drift, other_rows
+from bertkit.audits.duplicates import near_duplicates
 from bertkit.audits.entities import sentences
 from bertkit.audits.labels import label_sets, numbers, single_labels
-from bertkit.audits.neighbours import row_parts
 from bertkit.audits.next_rows import next_part, read_unlabelled
 from bertkit.audits.page import page
 from bertkit.audits.parts import Evidence, Part, Row
@@ -59,17 +58,6 @@ class Audit:
         return pd.DataFrame([*{part.name: part.rows for part in self.parts}[name]])
 
 
-@dataclass(frozen=True)
-class Files:
-    """Further files: one from which `count` rows are chosen for labelling, an earlier run whose answers to it are
-    compared, and a file that is compared with train."""
-
-    unlabelled: Path | None
-    count: int
-    previous: Path | None
-    compare: Path | None
-
-
 def audit(
     source: Any,
     output_dir: str | Path,
@@ -77,8 +65,6 @@ def audit(
     data: Any = None,
     unlabelled: str | Path | None = None,
     next: int | None = None,
-    previous: str | Path | None = None,
-    compare: str | Path | None = None,
     **overrides: Any,
 ) -> Audit:
     """Answer each training row with a model that was not trained on it, and list the rows that may be wrong.
@@ -86,29 +72,25 @@ def audit(
     source: a recipe, a shipped recipe's name, a recipe file or the name of a task; or a run folder, whose out-of-fold
         answers are used if it has them and nothing is overridden.
     output_dir: a new or empty folder; the same call continues what was interrupted. data, overrides: as for `train`.
-    unlabelled: a file from which `next` rows are chosen for labelling, 100 by default. previous: an earlier run, whose
-        answers to that file are compared. compare: a file that is compared with train.
+    unlabelled: a file from which `next` rows are chosen for labelling, 100 by default.
     Raises UserError, RecipeError, DataError or ModelError before anything is trained; ModelError on damaged answers.
     """
-    alone = {} if unlabelled else {"--next": next, "--previous": previous}
-    if given := [name for name, value in alone.items() if value is not None]:
-        raise UserError(Problem(given[0], "there is no file to choose rows from", "Name it with --unlabelled."))
-    files = Files(
-        Path(unlabelled) if unlabelled else None,
-        100 if next is None else next,
-        Path(previous) if previous else None,
-        Path(compare) if compare else None,
-    )
+    if next is not None and not unlabelled:
+        raise UserError(Problem("next", "there is no file to choose rows from", "Name it: unlabelled."))
+    choose = (Path(unlabelled), 100 if next is None else next) if unlabelled else None
     run = Run(Path(source)) if isinstance(source, str | Path) else None
     if run is None or not (run.folder / "recipe.yaml").is_file():
-        return _audit(adapted(source, data, overrides), Path(output_dir), files)
+        return _audit(adapted(source, data, overrides), Path(output_dir), choose)
     if data is not None or overrides:
-        return _audit(adapted(run.folder / "recipe.yaml", data, overrides), Path(output_dir), files)
-    return _audit(run.recipe, Path(output_dir), files, run)
+        return _audit(adapted(run.folder / "recipe.yaml", data, overrides), Path(output_dir), choose)
+    return _audit(run.recipe, Path(output_dir), choose, run)
 
 
-def _audit(recipe: Recipe, folder: Path, files: Files, run: Run | None = None) -> Audit:
-    """The program. run: a run of this recipe, whose out-of-fold answers and model are used, if it has them."""
+def _audit(recipe: Recipe, folder: Path, choose: tuple[Path, int] | None, run: Run | None = None) -> Audit:
+    """The program. choose: a file, and how many of its rows to choose for labelling.
+
+    run: a run of this recipe, whose out-of-fold answers and model are used, if it has them.
+    """
     if get_task(recipe.task.name).schema.corpus:
         what = f"{recipe.task.name} learns from texts alone: there are no labels to audit"
         raise RecipeError(Problem("task.name", what, "Audit the data of a task with labels."))
@@ -116,17 +98,15 @@ def _audit(recipe: Recipe, folder: Path, files: Files, run: Run | None = None) -
         recipe = recipe.with_(f"folds={COUNT}")
     _check_folder(folder, recipe)
     model = run.folder if run and (run.model / "config.json").is_file() else None
-    new = read_unlabelled(recipe, files.unlabelled, files.count, model, files.previous) if files.unlabelled else None
-    other = other_rows(recipe, files.compare) if files.compare else None
-    encode = unit_vectors(recipe.model) if recipe.model.name or new or other else None
+    new = read_unlabelled(recipe, *choose, model) if choose else None
+    encode = unit_vectors(recipe.model) if recipe.model.name or new else None
     found = run.predictions(OUT_OF_FOLD) if run else None
     answers = found if found and found.is_file() else cross_validate(recipe, folder)
     if not processes.first():
         return Audit(folder, ())
     evidence = Evidence(recipe, _answered(recipe, answers))
-    parts = [labels(evidence), *(row_parts(evidence, encode) if encode else [])]
+    parts = [labels(evidence), *([near_duplicates(evidence, encode)] if encode else [])]
     parts += [next_part(evidence, new, encode, model)] if new and encode else []
-    parts += [drift(evidence, files.compare, other, encode)] if other and files.compare and encode else []
     html = page(parts, folder, recipe)
     with only_writer(Run(folder)):
         keep_rows(recipe.data, folder / "data")

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from bertkit.audits.parts import Part, Row
-from bertkit.audits.rows import identified, joined
+from bertkit import data as sources
+from bertkit.audits.parts import Evidence, Part, Row
+from bertkit.audits.rows import Encode, by_column, centred, identified, joined
 from bertkit.data.values import folded
 from bertkit.inference.vector_cache import Vectors
 from bertkit.report.facts import named_texts
 from bertkit.retrieval.duplicates import connected
+from bertkit.tasks import get_task
 from bertkit.text import counted
 
 THRESHOLD = 0.95  # the smallest cosine of near-duplicates, as in `bertkit duplicates`
@@ -21,6 +24,24 @@ APART = 0.2  # by which numbers contradict each other, as a share of the range o
 NEARLY = ("label", "labels", "score", "grade")  # targets that are also compared where texts are only nearly the same
 SAME = ("tags", "spans", "answers")  # targets that belong to the characters of a text
 PROBLEMS = ("same text, different target", "nearly the same text, different target", "in several splits", "repeated")
+
+
+def near_duplicates(evidence: Evidence, encode: Encode) -> Part:
+    """Near-duplicates in all splits.
+
+    Splits of rows that are answered together, such as queries and documents, share documents: train is compared alone.
+    """
+    recipe, train = evidence.recipe, [{**row, "split": "train"} for row in evidence.rows]
+    kind = get_task(recipe.task.name)
+    data = sources.load(recipe.data, kind.schema_of(recipe.task), partial(kind.refine, recipe.task))
+    others = [
+        {**row, "split": split, "location": data.origins[split].public(number)}
+        for split, rows in data.rows.items()
+        if split != "train" and not kind.schema.together
+        for number, row in enumerate(rows)
+    ]
+    rows = [*train, *others]
+    return duplicates(rows, list(map(centred, by_column(rows, encode))))
 
 
 def clusters(texts: Sequence[Sequence[str]], vectors: Sequence[Vectors], threshold: float) -> np.ndarray[Any, Any]:

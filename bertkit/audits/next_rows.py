@@ -33,10 +33,6 @@ NOTE = (
     "labels, of several labels by the one nearest to 50%, of entities by the mean entropy of the words. Of equal texts "
     "one is listed. They are no random sample: do not test with them."
 )
-STABLE = (
-    "Where kappa is at least 0.99 on average over three successive comparisons, predictions hardly change any more: "
-    "further labels help little (Bloodgood and Vijay-Shanker 2009)."
-)
 ADDED = ("location", "answer", "probability", "reason")  # columns of the rows that are returned
 
 
@@ -44,14 +40,13 @@ ADDED = ("location", "answer", "probability", "reason")  # columns of the rows t
 class Unlabelled:
     """A file to choose rows from, and how many. own: its rows with the columns that they have; rows: in canonical ones.
 
-    Both have a `location`. before: the answers of an earlier run to these rows, if there is one.
+    Both have a `location`.
     """
 
     file: str
     count: int
     own: Sequence[Row]
     rows: Sequence[Row]
-    before: Sequence[Answer] = ()
 
 
 def next_part(evidence: Evidence, given: Unlabelled, encode: Encode, run: Path | None) -> Part:
@@ -74,13 +69,10 @@ def next_part(evidence: Evidence, given: Unlabelled, encode: Encode, run: Path |
     return next_rows(given, answers, columns)
 
 
-def read_unlabelled(
-    recipe: Recipe, file: Path, count: int, run: Path | None, previous: Path | None = None
-) -> Unlabelled:
+def read_unlabelled(recipe: Recipe, file: Path, count: int, run: Path | None) -> Unlabelled:
     """The rows of a file that is written like the recipe's data; targets are not read. run: as for `next_part`.
 
-    previous: an earlier run, whose answers are compared. Raises UserError where the task, a run or a value does not
-    suit.
+    Raises UserError if no rows can be chosen for the task, or `count` is not positive; DataError on unreadable rows.
     """
     if recipe.task.name != "text-classification" and (run is None or recipe.task.name != "token-classification"):
         what = f"rows are not chosen for {recipe.task.name}" + ("" if run else " without a trained model")
@@ -96,11 +88,7 @@ def read_unlabelled(
         own.append({**row, "location": f"{prefix}{number}"})
     inputs = Columns(read_inputs(own, schema, schema.inputs, recipe.data.columns))
     rows = [{"location": row["location"]} | read for row, read in zip(own, inputs, strict=True)]
-    earlier = load(previous) if previous else None
-    if earlier and (earlier.task.name != recipe.task.name or not earlier.task.known_labels):
-        what = f"is a model for {earlier.task.name} ({earlier.task.describe()}), which is something else"
-        raise UserError(Problem(str(previous), what, "Name an earlier run of these data with --previous."))
-    return Unlabelled(file.name, count, own, rows, list(earlier.stream(rows)) if earlier else [])
+    return Unlabelled(file.name, count, own, rows)
 
 
 def next_rows(given: Unlabelled, answers: Sequence[Answer], columns: Sequence[str] = ()) -> Part:
@@ -108,27 +96,14 @@ def next_rows(given: Unlabelled, answers: Sequence[Answer], columns: Sequence[st
     doubts, total = [_doubt(answer) for answer in answers], len(given.rows)
     texts = ["\n".join(texts_of(row)) for row in given.rows]
     indices = chosen(_scores(answers), texts, given.count)
-    found = changed(given.before, answers) if given.before else ""
     return Part(
         name="next",
         title=TITLE,
-        summary=f"{part_of(len(indices), total, 'row')} to be labelled next, from {given.file}."
-        + (f" Predictions that differ from those of the previous run: {found}." if found else ""),
+        summary=f"{part_of(len(indices), total, 'row')} to be labelled next, from {given.file}.",
         rows=[{**given.own[index], **dict(zip(ADDED[1:], doubts[index], strict=True))} for index in indices],
         columns=(*columns, *ADDED[1:]),
-        figures={"predictions that changed": found} if found else {},
-        notes=(NOTE, STABLE) if found else (NOTE,),
+        notes=(NOTE,),
     )
-
-
-def changed(before: Sequence[Answer], after: Sequence[Answer]) -> str:
-    """The share of predictions, of labels, sets of labels or tags, that differ, and Cohen's kappa of the two models."""
-    from sklearn.metrics import cohen_kappa_score
-
-    old, new = ([each for answer in answers for each in _predictions(answer)] for answers in (before, after))
-    differ = sum(a != b for a, b in zip(old, new, strict=True))
-    kappa = cohen_kappa_score(old, new) if differ else 1.0  # not defined where all have one label
-    return f"{differ / max(len(new), 1):.1%} (kappa {kappa:.3f})"
 
 
 def head_answers(rows: Sequence[Row], vectors: Vectors, new: Vectors) -> list[Answer]:
@@ -199,14 +174,6 @@ def _doubt(answer: Answer) -> tuple[str, float, str]:
         return ", ".join(answer["labels"]), round(max(probability, 1 - probability), 4), f"{name} {probability:.0%}"
     best = sorted(answer["scores"].items(), key=lambda pair: -pair[1])[:2]
     return best[0][0], round(best[0][1], 4), " or ".join(f"{name} {p:.0%}" for name, p in best)
-
-
-def _predictions(answer: Answer) -> list[str]:
-    if "words" in answer:
-        return [word["tag"] for word in answer["words"]]
-    return [
-        " ".join(sorted(answer["labels"])) if "labels" in answer else max(answer["scores"], key=answer["scores"].get)
-    ]
 
 
 def _mean_entropy(answer: Answer) -> float:

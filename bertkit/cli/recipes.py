@@ -144,8 +144,6 @@ def sweep(recipe: str, rest: list[str], space: Path, output_dir: Path, **limits:
     path("--output-dir", "a new folder, or an audit to continue", "DIR", required=True),
     path("--unlabelled", "rows to choose from, those that are worth labelling"),
     argument("--next", "with --unlabelled: how many rows to choose; default: 100", type=int, metavar="N"),
-    path("--previous", "with --unlabelled: an earlier run, whose answers to it are compared", "RUN"),
-    path("--compare", "rows to compare with train"),
     interrupted="the same command continues from here",
 )
 def audit(source: str, rest: list[str], output_dir: Path, **files: Any) -> None:

@@ -47,18 +47,6 @@ def over_folds(results: Mapping[str, Any]) -> str:
     return f"{name} over {folds['count']} folds (mean ± sd): {mean_of_folds(results)}; of all their rows: {all_rows}"
 
 
-def more_rows(curve: Mapping[str, Any], headline: str, best: str) -> str:
-    """What the learning curve of head predicts; of another best method it tells head's gain alone."""
-    if "reason" in curve:
-        return f"No prediction of what more rows would bring: {curve['reason']}."
-    kind, what = ("score", headline) if best == "head" else ("gain", f"its gain in {headline}")
-    parts = (
-        f"with {each['more']:,} more rows about {each[kind]:.4f} ({interval(each[f'{kind}_interval'])})"
-        for each in curve["predicted"]
-    )
-    return f"By the learning curve of head, {what}: {', '.join(parts)}."
-
-
 def mean_of_folds(results: Mapping[str, Any]) -> str:
     """Mean ± standard deviation of the headline over folds, or a dash."""
     name, folds = results["headline"], results["folds"]

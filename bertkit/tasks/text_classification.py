@@ -48,11 +48,10 @@ class TextClassificationOptions(TaskOptions):
     )
     pair: bool | None = Field(None, description="null: by the columns, `text` or `text_a` and `text_b`.")
     labels: Labels = Field(None, description="Label names in order, or {value in the data: name}. null: from train.")
-    method: Literal["auto", "head", "contrastive", "full"] | None = Field(
+    method: Literal["head", "contrastive", "full"] | None = Field(
         None,
         description="For few rows. head: a linear model on the frozen encoder. contrastive: contrastive fine-tuning of "
-        "encoder and head. full: fine-tuning, with defaults for few rows. auto: the best of these in cross-validation. "
-        "null: fine-tuning.",
+        "encoder and head. full: fine-tuning, with defaults for few rows. null: fine-tuning.",
     )
     overflow: Literal["truncate", "window", "error"] = Field(
         "truncate", description="Texts longer than max_length: truncated and counted, pooled over windows, or refused."

@@ -46,8 +46,6 @@ class OutOfFold(NamedTuple):
     scores: dict[str, Any]  # as those of a split
     baselines: dict[str, Scores]
     folds: dict[str, Any]
-    methods: Sequence[dict[str, Any]] = ()  # that `task.method: auto` compared
-    learning_curve: Mapping[str, Any] | None = None  # of head, likewise
 
 
 def complete(run: Run, explains: bool, keep: Checkpoints) -> None:
@@ -153,8 +151,6 @@ def finish(
         "seeds": outcomes,
         "over_seeds": over_seeds(outcomes),
         **({"folds": held_out.folds} if held_out else {}),
-        **({"methods": held_out.methods} if held_out and held_out.methods else {}),
-        **({"learning_curve": held_out.learning_curve} if held_out and held_out.learning_curve else {}),
         "seconds": time.monotonic() - started,
         "verified": recipe.verify,
         "expected": recipe.expected,

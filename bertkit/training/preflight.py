@@ -18,7 +18,6 @@ from transformers import TrainerCallback
 from transformers.integrations import integration_utils
 
 from bertkit import data as sources
-from bertkit import processes
 from bertkit.data import Data
 from bertkit.data.folds import fold_rows
 from bertkit.data.memory import keep_rows
@@ -46,9 +45,6 @@ from bertkit.training.used_embeddings import word_embedding
 from bertkit.validation import did_you_mean
 
 logger = logging.getLogger(__name__)
-
-AUTO_FOLDS = 3  # of `task.method: auto`, where the recipe names no number
-MANY_ROWS = 5000  # of train, from which on its comparison takes long
 
 
 @dataclass(frozen=True)
@@ -81,23 +77,14 @@ def check_hub(recipe: Recipe) -> None:
 
 def checked_job(recipe: Recipe, metrics: Sequence[Any] = ()) -> tuple[Job, list[Finding]]:
     """The job of a recipe, and the findings about its data and model. Raises UserError before anything is written."""
-    compares = dict(recipe.task).get("method") == "auto"
-    if compares and processes.world() > 1:
-        what, fix = "auto compares methods in a single process", "Name a method, or start it without torchrun."
-        raise RecipeError(Problem("task.method", what, fix))
     encoder = resolve_encoder(recipe.model)
     logger.info("encoder: %s (%s)", encoder.name, encoder.origin)
     task, data = prepare(recipe, encoder, metrics)
     logger.info("task: %s, %s", task.name, task.describe())
     features, findings = inspect(task, data)
     folds, divided = list[int](), list[Finding]()
-    if count := recipe.folds or (AUTO_FOLDS if compares else 0):
-        folds, divided = fold_rows(data, count, recipe.data.seed, task.schema.group_columns)
-        if compares and (rows := len(data.rows["train"])) > MANY_ROWS:
-            what = (
-                f"task.method auto trains up to {3 * count} models for its comparison, each on {rows:,} rows or fewer"
-            )
-            divided.append(Finding("note", what, "Name a method, or leave it out, to train one model."))
+    if recipe.folds:
+        folds, divided = fold_rows(data, recipe.folds, recipe.data.seed, task.schema.group_columns)
         sources.log_findings(divided)
     teacher, embedding, found = dry_run(recipe, encoder, task, data, features, metrics)
     job = Job(recipe, encoder, task, data, features, teacher, metrics, folds, embedding)

@@ -23,7 +23,7 @@ from bertkit.report.view import Run
 from bertkit.run import check_folder, only_writer
 from bertkit.training.callbacks import Profile, Record
 from bertkit.training.finish import complete, finish, publish, push_run
-from bertkit.training.folds import calibrated, validated
+from bertkit.training.folds import calibrated, cross_validated
 from bertkit.training.multitask import train_tasks
 from bertkit.training.preflight import check_hub, checked_job, require_unchanged, write_run_metadata
 from bertkit.training.seed import train_seed
@@ -128,7 +128,7 @@ def _train(
             require_unchanged(job, run, changed)
         stopwatch = Profile() if profile else None
         with Record(partial(write_run_metadata, job, run, findings), run.checkpoints) as record:
-            job, held_out = validated(job, run, record) if job.folds else (job, None)
+            held_out = cross_validated(job, run, record) if job.folds else None
             job = calibrated(job, held_out) if held_out else job
             outcomes = [train_seed(job, seed, run, record, stopwatch) for seed in recipe.seeds]
         if first and stopwatch:
