@@ -159,7 +159,7 @@ def test_a_temperature_of_the_recipe_is_fitted_again(tiny_encoder: Path, tmp_pat
     run = train(small.recipe(tmp_path, tiny_encoder, "task.temperature=7.0"), tmp_path / "run")
     rows = small.rows("single-label", 24, start=40)
     found = bertkit.calibrate(run.folder, small.write_rows(tmp_path / "new.jsonl", rows))
-    assert found["before"] == {"temperature": 7.0, "thresholds": None, "costs": None}
+    assert found["before"] == {"temperature": 7.0, "thresholds": None}
     answers = bertkit.load(run.folder)([row["text"] for row in rows])
     table = np.array([list(answer["scores"].values()) for answer in answers])
     truth = [list(answers[0]["scores"]).index(row["label"]) for row in rows]
@@ -172,7 +172,7 @@ def test_a_temperature_of_the_recipe_is_fitted_again(tiny_encoder: Path, tmp_pat
     )
     assert [each["precision"] for each in found["labels"]] == pytest.approx(precision.tolist())
     assert {each["threshold"] for each in found["labels"]} == {None}
-    with pytest.raises(UserError, match=r"gives the best label or none.*\n.*--precision and --costs"):
+    with pytest.raises(UserError, match=r"gives the best label or none.*\n.*Give a precision"):
         bertkit.calibrate(run.folder, recall=0.5)
 
 
@@ -261,132 +261,6 @@ def test_a_precision_of_single_labels_out_of_reach(single: Run, tmp_path: Path) 
     assert (single.model / "config.json").read_bytes() == before
 
 
-def test_single_labels_of_least_expected_cost(single: Run, tmp_path: Path) -> None:
-    rows = mixed(30)
-    texts, gold = [row["text"] for row in rows], [row["label"] for row in rows]
-    file = tmp_path / "costs.yaml"
-    file.write_text("good:\n  bad: 0.25\nbad: {good: 9}\n", encoding="utf-8")
-    before = [answer["label"] for answer in bertkit.load(single.folder)(texts)]
-    found = bertkit.calibrate(single.folder, rows, costs=file)
-    costs = {"good": {"good": 0.0, "bad": 0.25}, "bad": {"good": 9.0, "bad": 0.0}}
-    assert found["costs"] == found["options"]["costs"] == section(single)["task"]["costs"] == costs
-    assert found["goal"] == "least cost"
-    answers = bertkit.load(single.folder)(texts)
-    for answer in answers:
-        expected = {label: sum(p * costs[g][label] for g, p in answer["scores"].items()) for label in costs}
-        assert answer["label"] == min(expected, key=lambda label: expected[label])
-        assert answer["score"] == answer["scores"][answer["label"]]
-    after = [answer["label"] for answer in answers]
-    assert after != before
-    overall = found["overall"]
-    assert overall["mean_cost"] == np.mean([costs[g][p] for g, p in zip(gold, after, strict=True)])
-    assert overall["before"]["mean_cost"] == np.mean([costs[g][p] for g, p in zip(gold, before, strict=True)])
-    assert bertkit.evaluate(single.folder, rows)["metrics"]["accuracy"] == overall["accuracy"]
-    sure = bertkit.load(single.folder).with_decisions(threshold=0.6)(texts)
-    assert [a["label"] for a in sure] == [a["label"] if a["score"] >= 0.6 else None for a in answers]
-    facts = bertkit.Run(single.folder).facts
-    assert facts.options["costs"] is None  # what the scores are of
-    assert "least cost" in (single.model / "README.md").read_text(encoding="utf-8")
-    assert bertkit.calibrate(single.folder, rows)["options"]["costs"] is None
-
-
-def test_equal_costs_change_nothing(single: Run) -> None:
-    rows = mixed(30)
-    texts = [row["text"] for row in rows]
-    bertkit.calibrate(single.folder, rows)
-    before = bertkit.load(single.folder)(texts)
-    found = bertkit.calibrate(single.folder, rows, costs={})
-    assert found["costs"] == {"bad": {"bad": 0.0, "good": 1.0}, "good": {"bad": 1.0, "good": 0.0}}
-    assert bertkit.load(single.folder)(texts) == before
-    assert found["overall"]["mean_cost"] == pytest.approx(1 - found["overall"]["accuracy"])
-
-
-def test_thresholds_of_least_cost(run: Run, tmp_path: Path) -> None:
-    rows = small.rows("multi-label", 24, start=40)
-    for number in range(0, 24, 3):  # else the labels are too easy to have costs
-        rows[number]["labels"] = ["bad", "long"]
-    costs = {"bad": {"false_negative": 5}, "long": {"false_positive": 3.0, "false_negative": 0.5}}
-    found = bertkit.calibrate(run.folder, small.write_rows(tmp_path / "new.jsonl", rows), costs=costs)
-    answers = bertkit.load(run.folder)([row["text"] for row in rows])
-    total = 0.0
-    for each in found["labels"]:
-        name = each["label"]
-        priced = {"false_positive": 1.0, "false_negative": 1.0} | costs.get(name, {})
-        assert found["costs"][name] == priced
-        scores = np.array([answer["scores"][name] for answer in answers])
-        truth = np.array([name in row["labels"] for row in rows])
-
-        def cost(threshold: float, scores: Any = scores, truth: Any = truth, priced: Any = priced) -> float:
-            false, missed = (scores >= threshold) & ~truth, (scores < threshold) & truth
-            return float(false.sum() * priced["false_positive"] + missed.sum() * priced["false_negative"])
-
-        assert cost(each["threshold"]) == min(map(cost, [*scores, 2.0]))
-        assert [name in answer["labels"] for answer in answers] == (scores >= each["threshold"]).tolist()
-        total += cost(each["threshold"])
-    assert found["overall"]["mean_cost"] == pytest.approx(total / len(rows))
-    assert found["overall"]["mean_cost"] <= found["overall"]["before"]["mean_cost"]
-    assert found["options"]["costs"] is None  # answers need the thresholds alone
-
-
-def test_costs_of_two_labels_by_cosine(tiny_encoder: Path, tmp_path: Path) -> None:
-    run, file = given("similarity-labels", tiny_encoder, tmp_path)
-    rows = small.read_rows(file)
-    texts = [{name: row[name] for name in ("text_a", "text_b")} for row in rows]
-    first, second = bertkit.load(run.folder).task.names
-    for costs in ({first: {second: 100}}, {second: {first: 100}}):
-        found = bertkit.calibrate(run, file, costs=costs)
-        answers = bertkit.load(run.folder)(texts)
-        scores = np.array([answer["score"] for answer in answers])
-        truth = np.array([row["label"] == second for row in rows])
-        false, missed = found["costs"][first][second], found["costs"][second][first]
-
-        def cost(threshold: float, scores: Any = scores, truth: Any = truth, pair: Any = (false, missed)) -> float:
-            on = scores >= threshold
-            return float((on & ~truth).sum() * pair[0] + (~on & truth).sum() * pair[1])
-
-        threshold = found["options"]["threshold"]
-        assert cost(threshold) == min(map(cost, [*scores, 1.1]))
-        assert found["overall"]["mean_cost"] == cost(threshold) / len(rows)
-
-
-@pytest.mark.parametrize(
-    ("text", "told"),
-    [
-        (
-            "good: {bda: 1}\nworse: {}\nbad: {good: -1, bad: yes}\n",
-            [(":1", "good.bda: unknown key; did you mean 'bad'?"), (":2", "worse: unknown key"),
-             (":3", "bad.good: must be at least 0, found -1"), (":3", "bad.bad: expected a number, found text 'yes'")],
-        ),
-        ("[1, 2]", [(":1", "expected a mapping, found a list")]),
-        ("", [(":1", "the file of costs is empty")]),
-        ("good: 3", [(":1", "good: expected a mapping, found the number 3")]),
-        ("good: {bad: 1}\ngood: {bad: 2}", [(":2", "good: written twice, in lines 1 and 2")]),
-    ],
-)  # fmt: skip
-def test_costs_that_are_wrong(text: str, told: list[tuple[str, str]], single: Run, tmp_path: Path) -> None:
-    file, before = tmp_path / "costs.yaml", (single.model / "config.json").read_bytes()
-    file.write_text(text, encoding="utf-8")
-    with pytest.raises(UserError) as error:
-        bertkit.calibrate(single.folder, costs=file)
-    problems = error.value.problems
-    assert len(problems) == len(told)
-    for (line, what), problem in zip(told, problems, strict=True):
-        assert problem.where == f"{file}{line}"
-        assert what in problem.what
-    assert (single.model / "config.json").read_bytes() == before
-
-
-def test_costs_of_rows_with_several_labels_that_are_wrong(run: Run) -> None:
-    with pytest.raises(UserError) as error:
-        bertkit.calibrate(run.folder, costs={"good": {"bad": 1}, "long": {"false_positive": float("inf")}})
-    assert [problem.what for problem in error.value.problems] == [
-        "long.false_positive: must be finite, found inf",
-        "good.bad: unknown key",
-    ]
-    with pytest.raises(UserError, match="cannot be read"):
-        bertkit.calibrate(run.folder, costs="nowhere.yaml")
-
-
 def test_two_labels_by_cosine(tiny_encoder: Path, tmp_path: Path) -> None:
     run, file = given("similarity-labels", tiny_encoder, tmp_path)
     found = bertkit.calibrate(run, file, recall=1.0)
@@ -434,13 +308,6 @@ def test_on_the_command_line(run: Run, capsys: Any, tmp_path: Path) -> None:
     assert [line.split()[0] for line in lines[2:5]] == ["bad", "good", "long"]
     assert lines[5].startswith("accuracy 0.")
     assert lines[6].startswith("24 rows, recall of at least 0.9: temperature ")
-    costs = tmp_path / "costs.json"
-    costs.write_text('{"long": {"false_negative": 3}}', encoding="utf-8")
-    assert main(["calibrate", str(run.folder), "--data", str(file), "--costs", str(costs)]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    before, after = lines[5].partition("mean cost ")[2].split(" → ")
-    assert float(after) < float(before)
-    assert lines[6].startswith("24 rows, least cost: temperature ")
     assert main(["calibrate", str(run.folder), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["goal"] == "best F1"
     for wrong in (
@@ -448,7 +315,6 @@ def test_on_the_command_line(run: Run, capsys: Any, tmp_path: Path) -> None:
         ["--recall", "0"],
         ["--precision", "1.5"],
         ["--recall", "0.5", "--precision", "0.5"],
-        ["--recall", "0.5", "--costs", "costs.yaml"],
     ):
         assert main(["calibrate", str(run.folder), *wrong]) == 2
         assert capsys.readouterr().err.startswith("error: ")

@@ -148,55 +148,6 @@ def test_threshold_of_special_labels():
     assert calibration.fit_thresholds([[low], [high]], [[0], [1]]) == [high]  # no float lies between
 
 
-@pytest.mark.parametrize("count", [2, 3, 6])
-def test_the_label_of_least_expected_cost(count):
-    rng = np.random.default_rng(count)
-    table, names = rng.dirichlet(np.ones(count), 300), [f"l{i}" for i in range(count)]
-    costs = {gold: {given: float(rng.integers(0, 9)) for given in names} for gold in names}
-    best, reached = calibration.best_labels(table, names, costs=costs)
-    for row, found in zip(table, best.tolist(), strict=True):
-        expected = [sum(p * costs[gold][given] for p, gold in zip(row, names, strict=True)) for given in names]
-        assert expected[found] == pytest.approx(min(expected))
-    assert reached.all()
-    usual = {gold: {given: float(gold != given) for given in names} for gold in names}
-    assert calibration.best_labels(table, names, costs=usual)[0].tolist() == table.argmax(axis=1).tolist()
-    limits = {names[0]: 0.4, names[1]: 0.7}
-    best, reached = calibration.best_labels(table, names, limits, costs)
-    assert reached.tolist() == [row[at] >= limits.get(names[at], 0) for row, at in zip(table, best, strict=True)]
-
-
-@pytest.mark.parametrize("decimals", [1, 2, 8])
-def test_no_threshold_costs_less(decimals):
-    for seed in range(200):
-        rng = np.random.default_rng(seed)
-        scores = np.round(rng.random(int(rng.integers(1, 12))), decimals)
-        truth = (rng.random(len(scores)) < rng.random()).astype(int)
-        costs = rng.integers(0, 5, (2, 2)).astype(float)
-
-        def total(threshold, scores=scores, truth=truth, costs=costs):
-            return costs[truth, (scores >= threshold).astype(int)].sum()
-
-        found = calibration.thresholds_of(scores, truth)
-        assert found.cost(costs).tolist() == [total(value) for value in found.values]
-        least = calibration.least_cost_threshold(scores, truth, costs, 0.3)
-        if truth.any():
-            # any threshold decides as one of these, or as none: above a score of 1 there is none
-            tried = [*scores, *(np.unique(scores) / 2), *(np.unique(scores) + 1) / 2]
-            assert total(least) == min(map(total, tried))
-        else:
-            assert least == 0.3
-        assert 0 <= least <= 1
-
-
-def test_of_thresholds_that_cost_the_same_the_preferred_one():
-    scores, truth = [0.1, 0.3, 0.5, 0.9], [0, 0, 0, 1]
-    fair = [[0.0, 1.0], [1.0, 0.0]]
-    assert calibration.least_cost_threshold(scores, truth, fair, 0.2) == 0.7
-    free = np.zeros((2, 2))
-    assert calibration.least_cost_threshold(scores, truth, free, 0.25) == pytest.approx(0.2)
-    assert calibration.least_cost_threshold(scores, truth, free, 1.0) == pytest.approx(0.95)  # given to no row
-
-
 def test_thresholds_of_many_rows():
     rng = np.random.default_rng(0)
     truth = rng.integers(0, 2, (100_000, 3))

@@ -27,7 +27,6 @@ from bertkit.evaluation.conformal import (
     MOST,
     conformal,
     least_probability,
-    sample,
 )
 from bertkit.evaluation.labels import GradedLabels
 from bertkit.explain.explain import explain_rows
@@ -60,16 +59,16 @@ def texts() -> list[str]:
 def test_the_least_probability_is_the_gold_label_at_its_place(gold: list[float], asked: str) -> None:
     place = math.ceil((len(gold) + 1) * Fraction(asked))
     if place <= len(gold):
-        assert least_probability(sample(gold), float(asked)) == sorted(gold, reverse=True)[place - 1]
+        assert least_probability(conformal(gold), float(asked)) == sorted(gold, reverse=True)[place - 1]
     else:
         with pytest.raises(UserError):
-            least_probability(sample(gold), float(asked))
+            least_probability(conformal(gold), float(asked))
 
 
 @pytest.mark.parametrize("rows", [MOST, MOST + 1, 1999, 2000, 123_457])
 def test_what_is_kept_of_many_rows_covers_as_much_and_hardly_more(rows: int) -> None:
     gold = np.arange(rows, 0, -1) / rows  # the place of a probability p is rows * (1 - p) + 1
-    kept = sample(np.random.default_rng(0).permutation(gold))
+    kept = conformal(np.random.default_rng(0).permutation(gold))
     assert len(kept["gold"]) == MOST
     for asked in [*COVERAGES, "0.999", "0.3217"]:
         place = math.ceil((rows + 1) * Fraction(asked))
@@ -80,15 +79,15 @@ def test_what_is_kept_of_many_rows_covers_as_much_and_hardly_more(rows: int) -> 
 @pytest.mark.parametrize("asked", COVERAGES)
 def test_how_many_rows_a_coverage_takes(asked: str) -> None:
     needed = next(n for n in range(1, 1000) if math.ceil((n + 1) * Fraction(asked)) <= n)
-    assert least_probability(sample([0.5] * needed), float(asked)) == 0.5
+    assert least_probability(conformal([0.5] * needed), float(asked)) == 0.5
     with pytest.raises(UserError, match=rf"requires {needed} calibration rows, but the model has {needed - 1}"):
-        least_probability(sample([0.5] * (needed - 1)), float(asked))
+        least_probability(conformal([0.5] * (needed - 1)), float(asked))
 
 
 @pytest.mark.parametrize("wrong", [0.0, 1.0, -0.1, 1.5, math.nan])
 def test_coverages_that_are_none(wrong: float) -> None:
     with pytest.raises(UserError, match="between 0 and 1"):
-        least_probability(sample([0.5] * 100), wrong)
+        least_probability(conformal([0.5] * 100), wrong)
 
 
 @pytest.mark.parametrize(("rows", "coverage"), [(19, 0.9), (60, 0.8), (99, 0.95), (1500, 0.9)])
@@ -101,7 +100,7 @@ def test_exchangeable_rows_are_covered_as_often_as_guaranteed(rows: int, coverag
         gold = (softmax(logits / 2, axis=1).cumsum(axis=1) > rng.random((len(table), 1))).argmax(
             axis=1
         )  # overconfident
-        calibrated = sample(table[np.arange(rows), gold[:rows]])
+        calibrated = conformal(table[np.arange(rows), gold[:rows]])
         sets = table[rows:] >= least_probability(calibrated, coverage)
         shares.append(sets[np.arange(200), gold[rows:]].mean())
     mean, error = np.mean(shares), np.std(shares) / np.sqrt(len(shares))
@@ -113,7 +112,7 @@ def test_exchangeable_rows_are_covered_as_often_as_guaranteed(rows: int, coverag
 @given(seed=st.integers(0, 1000))
 def test_sets_grow_with_the_coverage(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    calibrated = sample(rng.random(200))
+    calibrated = conformal(rng.random(200))
     least = [least_probability(calibrated, float(asked)) for asked in COVERAGES]
     assert all(more <= less for less, more in pairwise(least))
 
@@ -126,27 +125,13 @@ def test_what_is_measured_is_counted() -> None:
     found = graded.details()["coverage"]
     assert [each["coverage"] for each in found] == [0.8, 0.9]
     assert found[0] == {"coverage": 0.8, "measured": 0.5, "mean_size": 1.5, "single": 0.5}
-    assert "class_conditional_coverage" not in graded.details()  # of a model that was calibrated by an earlier version
-
-
-def test_what_sets_by_label_cover_is_counted() -> None:
-    table = np.array([[0.6, 0.4], [0.9, 0.1], [0.45, 0.55], [0.2, 0.8]])
-    labels = {"a": sample([0.9, 0.8, 0.7, 0.6, 0.5]), "b": sample([0.9, 0.8, 0.7, 0.6, 0.3])}
-    gold, given = np.array([1, 1, 0, 0]), table.argmax(axis=1)
-    graded = GradedLabels("single-label", ["a", "b"], gold, given, table, 1.0, conformal=conformal([0.5], labels))
-    (found,) = graded.details()["class_conditional_coverage"]  # 5 rows of each label suffice for 0.8, rank 6 * 0.8
-    assert found.pop("labels") == {"a": 0.0, "b": 0.5}  # limits 0.5 and 0.3
-    assert found == {"coverage": 0.8, "measured": 0.25, "mean_size": 1.25, "single": 0.75}
 
 
 def test_answers_have_sets(predictor: Predictor, run: Run) -> None:
     known = predictor.task.options.conformal
     validation = small.read_rows(run.folder / "predictions" / "validation.jsonl")
     gold = sorted((row["answer"]["scores"][row["label"]] for row in validation), reverse=True)
-    assert {**known, "labels": None} == {"rows": 10, "gold": pytest.approx(gold, abs=1e-3), "labels": None}
-    for name, own in known["labels"].items():
-        gold = sorted((row["answer"]["scores"][name] for row in validation if row["label"] == name), reverse=True)
-        assert own == {"rows": len(gold), "gold": pytest.approx(gold, abs=1e-3)}
+    assert known == {"rows": 10, "gold": pytest.approx(gold, abs=1e-3)}
     plain, sizes = predictor(texts()), []
     for asked in (0.2, 0.5, 0.8, 0.9):
         answers = predictor.with_decisions(coverage=asked)(texts())
@@ -175,16 +160,31 @@ def test_measured_coverage_is_in_results_report_and_card(run: Run, predictor: Pr
         assert each["single"] == np.mean([len(labels) == 1 for labels in sets])
     card = (run.model / "README.md").read_text(encoding="utf-8")
     lines = [re.split("  +", line.strip()) for line in card.splitlines() if line.startswith(("0.8", "0.9"))]
-    assert [line[0] for line in lines] == ["0.8", "0.9", "0.8, class-conditional"]
-    by_label = run.results["splits"]["test"]["class_conditional_coverage"]
-    for each, line in zip([*found, *by_label], lines, strict=True):
-        lowest = f"{min(each['labels'].values()):.4f}" if "labels" in each else "–"
-        assert line[1:] == [
-            f"{each['measured']:.4f}",
-            lowest,
-            *(f"{each[name]:.4f}" for name in ("mean_size", "single")),
-        ]
+    for each, line in zip(found, lines, strict=True):
+        assert line == [f"{each['coverage']:g}", *(f"{each[name]:.4f}" for name in ("measured", "mean_size", "single"))]
     assert "measured on test" in (run.folder / "report.html").read_text(encoding="utf-8")
+
+
+def test_intervals_of_numbers(tiny_encoder: Path, tmp_path: Path) -> None:
+    case = BY_ID["regression"]
+    predictor = finished(case, tiny_encoder, tmp_path / "regression").load()
+    rows = [dict(row) for row in case.rows()]
+    residuals = sorted(abs(answer["score"] - row["score"]) for answer, row in zip(predictor(rows), rows, strict=True))
+    for answer in predictor.with_decisions(coverage=0.8)(rows):  # of 8 residuals, the one at rank ceil(9 * 0.8)
+        assert answer["interval"] == pytest.approx([answer["score"] + side * residuals[7] for side in (-1, 1)])
+    assert answer_line({"score": 0.5, "interval": [0.25, 0.75]}, "a text") == "0.500 [0.250, 0.750]  a text"
+    found = bertkit.evaluate(tmp_path / "regression", case.rows())["coverage"]
+    assert found == [{"coverage": 0.8, "measured": 1.0, "mean_width": pytest.approx(2 * residuals[7])}]
+
+
+def test_pairs_of_a_classifier(tiny_encoder: Path, tmp_path: Path) -> None:
+    case = BY_ID["similarity-nli"]
+    run = finished(case, tiny_encoder, tmp_path / "run")
+    predictor, rows = run.load(), [dict(row) for row in case.rows()]
+    decided = predictor.with_decisions(coverage=0.8)
+    assert all(row["label"] in answer["set"] for answer, row in zip(decided(rows), rows, strict=True))
+    assert decided("a text") == predictor("a text")  # its vector
+    assert run.results["splits"]["validation"]["coverage"][0]["measured"] == 1.0
 
 
 def test_a_threshold_of_single_labels(predictor: Predictor) -> None:
@@ -239,6 +239,10 @@ def test_the_best_scores(tiny_encoder: Path, tmp_path: Path) -> None:
         ("multi-label", {"threshold": -0.5}, "-0.5 is not a probability"),
         ("single-label", {"threshold": 0.5, "coverage": 0.5}, "give one of them"),
         ("single-label", {"coverage": 0.95}, "requires 19 calibration rows, but the model has 8"),
+        *(
+            (case, {"coverage": 0.5}, "does not support prediction sets")
+            for case in ("similarity-labels", "retrieval", "multi-label", "ner-crf", "qa")
+        ),
     ],
 )
 def test_what_can_not_be_decided(
@@ -274,7 +278,7 @@ def test_a_model_without_calibration_rows_gets_them(tiny_encoder: Path, tmp_path
     with pytest.raises(UserError, match=r"no calibration rows\n.*bertkit calibrate"):
         run.load().with_decisions(coverage=0.9)
     found = bertkit.calibrate(run, small.rows("single-label", 30, start=40))
-    assert set(found["options"]) == {"temperature", "thresholds", "costs"}
+    assert set(found["options"]) == {"temperature", "thresholds"}
     decided = run.load().with_decisions(coverage=0.9)
     assert decided.task.options.conformal["rows"] == 30
     covered = [row["label"] in decided(row["text"])["set"] for row in small.rows("single-label", 30, start=40)]

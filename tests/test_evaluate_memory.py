@@ -27,7 +27,7 @@ from bertkit.data.disk_list import DiskList
 from bertkit.data.table import column_values, features_of, on_disk, release
 from bertkit.errors import DataError, UserError
 from bertkit.evaluation import intervals, ranking, reranking
-from bertkit.evaluation.conformal import Conformal, Sample
+from bertkit.evaluation.conformal import Conformal
 from bertkit.evaluation.entities import PackedTags
 from bertkit.inference.runner import Runner
 from bertkit.sections import DataSpec
@@ -76,8 +76,7 @@ def share(*numbers: int) -> float:
 
 
 LABELS = list("abcdefgh")
-SAMPLE = Sample(rows=200, gold=[1 - n / 250 for n in range(200)])
-KNOWN = Conformal(**SAMPLE, labels=dict.fromkeys([*LABELS, "O", "PER"], SAMPLE))
+KNOWN = Conformal(rows=200, gold=[1 - n / 250 for n in range(200)])
 
 
 def single(row: int) -> dict[str, Any]:
@@ -121,7 +120,7 @@ GRADED: dict[str, tuple[dict[str, Any], Callable[[int], Any], Callable[[int], An
         170,
     ),
     "text-classification, several": (
-        {"labels": {name: name for name in LABELS}, "kind": "multi-label", "conformal": KNOWN},
+        {"labels": {name: name for name in LABELS}, "kind": "multi-label"},
         several,
         lambda row: {"labels": [LABELS[row % 8], LABELS[(row + 3) % 8]]},
         420,
@@ -134,7 +133,7 @@ GRADED: dict[str, tuple[dict[str, Any], Callable[[int], Any], Callable[[int], An
         300,
     ),
     "question-answering": (
-        {"unanswerable": True, "null_threshold": 0.0, "conformal": KNOWN},
+        {"unanswerable": True, "null_threshold": 0.0},
         spans,
         lambda row: {"answers": {"text": ["w1"] * (row % 4 > 0), "answer_start": [0] * (row % 4 > 0)}},
         200,

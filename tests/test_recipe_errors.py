@@ -113,7 +113,7 @@ VALUES = [
     ("task: {name: text-classification, labels: [positive], pos_weight: {postive: 2}}", 1, "did you mean 'positive'?"),
     ("task: {name: text-classification, temperature: 1e-400}", 1, "must be at least 0.001, found 0.0"),
     ("task: {name: text-classification, kind: regression, thresholds: 0.5}", 1, "has no meaning for kind regression"),
-    ("task: {name: text-classification, costs: {a: {b: 2}}}", 1, "costs change the decisions of a trained model"),
+    ("task: {name: text-classification, costs: 2}", 1, "costs: unknown key\nremove it; thresholds"),
     ("task: {name: text-classification, kind: single-label, pos_weight: auto}", 1, "write class_weights"),
     ("task: {name: text-classification, kind: multi-label, class_weights: auto}", 1, "write pos_weight"),
     ("task: {name: text-classification, overflow: window, stride: 126}", 1, "write at most 125"),

@@ -11,7 +11,7 @@ from bertkit.audits.confident import Share, guesses, likely_wrong, wrong_share
 from bertkit.audits.corrections import METHOD, corrected, to_check
 from bertkit.audits.parts import Evidence, Part, Row
 from bertkit.data.tagging import Entity, Learned, labelled, tags_of
-from bertkit.tasks.type_sets import type_of
+from bertkit.tasks.tags import type_of
 
 WHOLE = (
     " Where a word is doubtful, the model's entities that cover it are suggested; the rest of the sentence keeps its "

@@ -68,7 +68,6 @@ def evaluate(source: str, rest: list[str], data: Path | None, as_json: bool, wor
     path("--data", "labelled rows in the layout of the run's data; default: the run's validation rows"),
     argument("--precision", "the lowest threshold of each label with this precision", type=float, metavar="X"),
     argument("--recall", "the highest threshold of each label with this recall", type=float, metavar="X"),
-    path("--costs", "decide for the least cost; a YAML or JSON file, GOLD: {PREDICTED: COST}"),
     JSON,
 )
 def calibrate(source: str, rest: list[str], data: Path | None, as_json: bool, **goal: Any) -> None:

@@ -129,7 +129,11 @@ ENGINE = (
 )
 DECISIONS = (
     argument("--threshold", "in place of the fitted one; for single labels, unsure below it", type=float, metavar="X"),
-    argument("--coverage", "sets that have the right label or answer with this probability", type=float, metavar="X"),
-    argument("--class-conditional", "with --coverage: for the rows of each label", action="store_true"),
+    argument(
+        "--coverage",
+        "sets or intervals with the right label or number at this probability",
+        type=float,
+        metavar="X",
+    ),
     argument("--top-k", "scores of the best labels only", type=int, metavar="N"),
 )

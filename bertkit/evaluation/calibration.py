@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -16,7 +16,6 @@ from bertkit.evaluation.intervals import Bools, Floats, Ints, blocks
 
 BINS = 15  # as in Guo et al.
 COLDEST, HOTTEST, STEPS = 0.05, 20.0, 16  # bounds of a fitted temperature, and how many are tried before the search
-Costs: TypeAlias = Mapping[str, Mapping[str, float]]  # gold label -> predicted label -> cost
 TINY, BELOW_1 = np.finfo(np.float64).tiny, np.nextafter(1, 0)  # the probabilities nearest to 0 and 1 with finite logits
 
 
@@ -156,20 +155,12 @@ def best_labels(
     table: Floats,
     names: Sequence[str],
     thresholds: Mapping[str, float] | float | None = None,
-    costs: Costs | None = None,
 ) -> tuple[Ints, Bools]:
-    """The label of each row, as an id, and whether its probability reaches its threshold, if it has one; `(rows,)`.
-
-    table: probabilities `(rows, labels)`. The label is the most probable one; with costs the one of least expected cost
-    (Elkan 2001, "The Foundations of Cost-Sensitive Learning", equation 1).
+    """The most probable label of each row, as an id, and whether its probability reaches its threshold, if it has one;
+    `(rows,)`. table: probabilities `(rows, labels)`.
     """
-    best = table.argmax(axis=1) if costs is None else (table @ cost_matrix(costs, names)).argmin(axis=1)
+    best = table.argmax(axis=1)
     return best, table[np.arange(len(table)), best] >= np.array(label_thresholds(thresholds, names, 0.0))[best]
-
-
-def cost_matrix(costs: Costs, names: Sequence[str]) -> Floats:
-    """`(gold labels, predicted labels)`, in the order of the names."""
-    return np.array([[costs[gold][predicted] for predicted in names] for gold in names])
 
 
 class Thresholds(NamedTuple):
@@ -179,7 +170,6 @@ class Thresholds(NamedTuple):
     given: Floats  # (thresholds,): rows that get the label
     hits: Floats  # (thresholds,): those of them that have it
     positives: float  # rows that have it
-    rows: int
 
     @property
     def precision(self) -> Floats:
@@ -196,13 +186,6 @@ class Thresholds(NamedTuple):
         """The harmonic mean of precision and recall."""
         return 2 * self.hits / (self.given + self.positives)
 
-    def cost(self, costs: ArrayLike) -> Floats:
-        """The cost of all rows together. costs: `(2, 2)`, whether a row has the label, and whether it gets it."""
-        (right, false), (missed, hit) = np.asarray(costs, dtype=np.float64)
-        wrong = self.given - self.hits
-        without = right * (self.rows - self.positives - wrong) + false * wrong
-        return np.asarray(without + missed * (self.positives - self.hits) + hit * self.hits)
-
 
 def thresholds_of(scores: ArrayLike, truth: ArrayLike) -> Thresholds:
     """The thresholds of a label that is given where score >= threshold.
@@ -218,22 +201,7 @@ def thresholds_of(scores: ArrayLike, truth: ArrayLike) -> Thresholds:
     values = np.where(midway > below, midway, distinct)
     given = np.cumsum(np.bincount(group)[::-1])[::-1]  # rows at or above each threshold
     hits = np.cumsum(np.bincount(group, weights=right)[::-1])[::-1]
-    return Thresholds(values, given.astype(float), hits.astype(float), float(right.sum()), len(right))
-
-
-def least_cost_threshold(scores: ArrayLike, truth: ArrayLike, costs: ArrayLike, prefer: float) -> float:
-    """The threshold at which these rows cost least, of those of `thresholds_of` and one above all scores, up to 1.
-
-    costs: as for `Thresholds.cost`. Ties go to the nearest to `prefer`, then the lower. A label that no row has gets
-    `prefer` itself.
-    """
-    found, greatest = thresholds_of(scores, truth), np.max(scores)
-    if not found.positives:
-        return prefer
-    if (above := (greatest + 1) / 2) > greatest:
-        values, given, hits = (np.append(*pair) for pair in zip(found[:3], (above, 0.0, 0.0), strict=True))
-        found = Thresholds(values, given, hits, found.positives, found.rows)
-    return _nearest(found.values, -found.cost(costs), prefer)
+    return Thresholds(values, given.astype(float), hits.astype(float), float(right.sum()))
 
 
 def _nearest(values: Floats, worth: Floats, prefer: float) -> float:

@@ -11,18 +11,7 @@ from typing import Any, Self
 import numpy as np
 
 from bertkit.evaluation import calibration, metrics
-from bertkit.evaluation.conformal import (
-    Conformal,
-    Coverage,
-    Sample,
-    by_label,
-    conformal,
-    least_by_label,
-    least_probability,
-    measured,
-    measured_by_label,
-    usual,
-)
+from bertkit.evaluation.conformal import Conformal, Coverage, conformal, measured, usual
 from bertkit.evaluation.graded import Graded, Scored
 from bertkit.evaluation.intervals import Floats, blocks
 from bertkit.evaluation.metrics import Kind
@@ -35,7 +24,7 @@ class GradedLabels(Graded):
     references: label ids `(rows,)`, 0/1 `(rows, labels)` or numbers `(rows,)`. given: decisions in the same form, -1
     where no single label is given. table: probabilities `(rows, labels)`; for regression the numbers `(rows, 1)`.
     temperature, thresholds: what the answers were given with; None where no option fixes them yet. conformal: what sets
-    and intervals are taken from, likewise. costs: by which single labels were chosen.
+    and intervals are taken from, likewise.
     """
 
     kind: Kind
@@ -46,7 +35,6 @@ class GradedLabels(Graded):
     temperature: float | None = None
     thresholds: Mapping[str, float] | float | None = None
     conformal: Conformal | None = None
-    costs: calibration.Costs | None = None
 
     @classmethod
     def of(
@@ -58,7 +46,6 @@ class GradedLabels(Graded):
         temperature: float | None = None,
         thresholds: Mapping[str, float] | float | None = None,
         conformal: Conformal | None = None,
-        costs: calibration.Costs | None = None,
     ) -> Self:
         """From answers as they are written, with `label`, `labels` or `score`, and `scores`."""
         rows, single = len(answers), kind == "single-label"
@@ -75,7 +62,7 @@ class GradedLabels(Graded):
             else:
                 given[row, [ids[name] for name in answer["labels"]]] = 1
         references = references if single else references.astype(np.int8)
-        return cls(kind, names, references, given, table, temperature, thresholds, conformal, costs)
+        return cls(kind, names, references, given, table, temperature, thresholds, conformal)
 
     @cached_property
     def scored(self) -> Scored:
@@ -85,7 +72,7 @@ class GradedLabels(Graded):
     def details(self) -> dict[str, Any]:
         """Confusion matrix of the labels given (rows: truth; multi-label: 2 x 2 per label), the share of rows with a
         label where some have none, and calibration before and after."""
-        coverage = {} if self.conformal is None else self._coverage(self.conformal)
+        coverage = {} if self.conformal is None else {"coverage": list(self._coverage(self.conformal))}
         if self.kind == "regression":
             return coverage
         if self.kind == "single-label":
@@ -112,53 +99,21 @@ class GradedLabels(Graded):
         )
         return calibration.calibration_error(chain.from_iterable(parts))
 
-    def _coverage(self, known: Conformal) -> dict[str, list[Coverage]]:
-        """The sets or intervals of these rows at the usual coverages; of single labels also the sets by label."""
-        of_labels = list(self._coverage_by_label(known["labels"])) if known.get("labels") else []
-        if self.kind == "multi-label":
-            return {"coverage": of_labels}
-        found = list[Coverage]()
-        for coverage, least in usual(partial(least_probability, known)):
+    def _coverage(self, known: Conformal) -> Iterator[Coverage]:
+        """The sets or intervals of these rows at the usual coverages."""
+        for coverage, least in usual(known):
+            covered = self._gold() >= least
             if self.kind == "regression":
-                share = float(np.mean(self._gold() >= least))
-                found.append(Coverage(coverage=coverage, measured=share, mean_width=-2 * least))
+                yield Coverage(coverage=coverage, measured=float(covered.mean()), mean_width=-2 * least)
             else:
-                found.append(measured(coverage, self._gold() >= least, (self.table >= least).sum(axis=1)))
-        return {"coverage": found} | ({"class_conditional_coverage": of_labels} if of_labels else {})
+                yield measured(coverage, covered, (self.table >= least).sum(axis=1))
 
-    def _coverage_by_label(self, known: Mapping[str, Sample]) -> Iterator[Coverage]:
-        """The sets of these rows where each label has a threshold of its own."""
-        for coverage, limits in usual(partial(least_by_label, known)):
-            least = np.array([limits[name] for name in self.names])
-            if self.kind == "multi-label":  # of each label a set of yes and no
-                parts = [self.table[rows] for rows in blocks(len(self.table))]
-                sizes = np.concatenate([(part >= least).astype(np.int8) + (1 - part >= least) for part in parts])
-                right = [*np.concatenate([self._gold(rows) >= least for rows in blocks(len(self.table))]).T]
-            else:
-                gold = self._gold()
-                right = [gold[self.references == label] >= each for label, each in enumerate(least)]
-                sizes = (self.table >= least).sum(axis=1)
-            yield measured_by_label(coverage, dict(zip(self.names, right, strict=True)), sizes)
-
-    def _gold(self, rows: slice = slice(None)) -> Floats:
-        """Probabilities of the gold labels of these rows `(rows,)`, for multi-label of yes or no `(rows, labels)`; for
-        regression the residuals, negative, so that more is better here too."""
-        table, references = self.table[rows], self.references[rows]
-        if self.kind == "multi-label":
-            return np.where(references == 1, table, 1 - table)
+    def _gold(self) -> Floats:
+        """Probabilities of the gold labels `(rows,)`; for regression the residuals, negative, so that more is better
+        here too."""
         if self.kind == "regression":
-            return np.asarray(-np.abs(self.given[rows] - references))
-        return np.asarray(table[np.arange(len(table)), references])
-
-    def _conformal(self) -> Conformal:
-        """What sets or intervals with a coverage are taken from, by these rows."""
-        gold, names = self._gold(), self.names
-        if self.kind == "multi-label":
-            labels = by_label(gold.ravel(), np.tile(np.arange(len(names)), len(gold)), names)
-            return Conformal(rows=len(gold), gold=[], labels=labels)
-        if self.kind == "regression":
-            return conformal(gold)
-        return conformal(gold, by_label(gold, self.references, names))
+            return np.asarray(-np.abs(self.given - self.references))
+        return np.asarray(self.table[np.arange(len(self.table)), self.references])
 
     def pairs(self) -> tuple[Any, Any]:
         """Decisions and references, each as `references` is."""
@@ -172,23 +127,22 @@ class GradedLabels(Graded):
 
     def after_fit(self) -> Self:
         """The same rows, with what is fitted where no option fixes it: the temperature, thresholds of best F1
-        (multi-label), the calibration of sets or intervals."""
+        (multi-label), and what sets or intervals are taken from."""
         if self.kind == "regression":
-            return replace(self, conformal=self.conformal or self._conformal())
+            return replace(self, conformal=self.conformal or conformal(self._gold()))
         fitted, exclusive = self, self.kind == "single-label"
         if self.temperature is None:
             temperature = calibration.fit_temperature(self.table, self.references, exclusive=exclusive)
             fitted = replace(fitted, temperature=temperature, table=self.tempered(temperature))
         if exclusive:
-            best, reached = calibration.best_labels(fitted.table, self.names, self.thresholds, self.costs)
+            best, reached = calibration.best_labels(fitted.table, self.names, self.thresholds)
             given = np.where(reached, best, -1)
-            return replace(fitted, given=given, conformal=self.conformal or fitted._conformal())
+            return replace(fitted, given=given, conformal=self.conformal or conformal(fitted._gold()))
         limits = self.thresholds
         if limits is None:
             limits = dict(zip(self.names, calibration.fit_thresholds(fitted.table, self.references), strict=True))
         each = calibration.label_thresholds(limits, self.names, 0.5)
-        known, given = self.conformal or fitted._conformal(), (fitted.table >= each).astype(np.int8)
-        return replace(fitted, thresholds=limits, given=given, conformal=known)
+        return replace(fitted, thresholds=limits, given=(fitted.table >= each).astype(np.int8))
 
     def calibrated(self) -> dict[str, Any]:
         """What `after_fit` fits, of the options `temperature`, `thresholds` and `conformal`."""

@@ -11,8 +11,7 @@ import re
 import string
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cache, cached_property, partial
-from itertools import chain
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -20,10 +19,8 @@ from numpy.typing import ArrayLike
 
 from bertkit.data.disk_list import DiskList
 from bertkit.data.table import column_values
-from bertkit.errors import Problem, UserError
-from bertkit.evaluation import calibration, conformal
+from bertkit.evaluation import calibration
 from bertkit.evaluation.calibration import expected_calibration_error
-from bertkit.evaluation.conformal import Conformal, Coverage, Sample, measured, usual
 from bertkit.evaluation.graded import Graded, Scored
 from bertkit.evaluation.intervals import Floats, Scores, ratio
 from bertkit.evaluation.metrics import exact_roc_auc
@@ -62,45 +59,11 @@ def log_odds(null: float, best: float) -> float:
     return math.log(max(null, 1e-300)) - math.log(max(best, 1e-300))
 
 
-def candidates(answer: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """{answer, start, end, score} of each candidate of an answer as it is written, best first, "" for no answer.
-
-    Texts that the scores do not tell apart are one candidate: the best of them, with their scores summed.
-    """
-    none = {"answer": "", "start": 0, "end": 0, "score": answer["null_score"]}
-    merged: dict[tuple[str, ...], dict[str, Any]] = {}
-    for each in (*answer["n_best"], *([none] if answer["null_score"] else [])):
-        first = merged.setdefault(tuple(normalized_tokens(each["answer"])), {**each, "score": 0.0})
-        first["score"] = min(first["score"] + each["score"], 1.0)
-    return sorted(merged.values(), key=lambda each: -each["score"])
-
-
-def gold_probabilities(answers: Iterable[Mapping[str, Any]], gold: Iterable[Sequence[str]]) -> Floats:
-    """(questions,): the highest probability of a candidate that is a gold answer; 0 where none is."""
-    right = (
-        max((each["score"] for each in candidates(answer) if question_scores(each["answer"], texts)[0]), default=0.0)
-        for answer, texts in zip(answers, gold, strict=True)
-    )
-    return np.fromiter(right, np.float64)
-
-
-def least_probability(known: Sample, coverage: float) -> float:
-    """As that of `conformal`. Raises UserError where the gold answer is too often none of the candidates."""
-    least = conformal.least_probability(known, coverage)
-    if least:
-        return least
-    found = np.count_nonzero(known["gold"]) * known["rows"] // len(known["gold"])
-    what = f"the gold answer is among the candidates too rarely for {coverage:g}"
-    reached = math.floor(1000 * found / (known["rows"] + 1)) / 1000
-    fix = f"The highest coverage that these calibration rows allow is {reached:g}; a higher task.n_best may allow more."
-    raise UserError(Problem("coverage", what, fix))
-
-
 class GradedAnswers(Graded):
     """Answers as they are written, compared with the `answers` of their rows; a row without any is unanswerable.
 
     unanswerable: whether the task knows such questions; it then has `no_answer_auc`, the area under the ROC curve of
-    detecting them. fitted: the calibration in use, for `details`. known: what sets with a coverage are taken from.
+    detecting them. fitted: the calibration in use, for `details`.
     values: (2, questions), exact match and F1 of each.
     Raises ValueError: there is no question, or the lengths differ.
     """
@@ -111,12 +74,11 @@ class GradedAnswers(Graded):
         rows: Dataset,
         unanswerable: bool,
         fitted: Mapping[str, Any],
-        known: Conformal | None = None,
     ) -> None:
         if not len(rows) or len(rows) != len(answers):
             raise ValueError(f"{len(rows)} questions but {len(answers)} answers")
         self.answers, self.rows, self.unanswerable = answers, rows, unanswerable
-        self.fitted, self.known = fitted, known
+        self.fitted = fitted
         pairs = zip(answers, self._gold(), strict=True)
         graded = ((*question_scores(answer["answer"], gold), bool(gold)) for answer, gold in pairs)
         table: Floats = np.fromiter(graded, np.dtype((np.float64, 3)), len(rows))
@@ -173,17 +135,7 @@ class GradedAnswers(Graded):
         right = [question_scores(a["n_best"][0]["answer"], gold)[0] for a, gold in pairs if gold and a["n_best"]]
         counts = {"decisions": len(right), "errors": right.count(0.0)}
         ece = expected_calibration_error(self._column("score"), self.values[0])
-        details = {"calibration": {**self.fitted, **counts, "ece": ece}}
-        return details if self.known is None else details | {"coverage": list(self._coverage(self.known))}
-
-    def _coverage(self, known: Conformal) -> Iterator[Coverage]:
-        """The sets of these questions at the usual coverages."""
-        gold, limits = gold_probabilities(self.answers, self._gold()), dict(usual(partial(least_probability, known)))
-        scores = ([each["score"] for each in candidates(answer)] for answer in self.answers)
-        members = ([sum(score >= least for score in each) for least in limits.values()] for each in scores)
-        sizes = np.fromiter(chain.from_iterable(members), np.int32).reshape(len(gold), len(limits))
-        for (coverage, least), own in zip(limits.items(), sizes.T, strict=True):
-            yield measured(coverage, gold >= least, own)
+        return {"calibration": {**self.fitted, **counts, "ece": ece}}
 
     def pairs(self) -> tuple[list[str], list[list[str]]]:
         """Predicted texts, and lists of gold texts."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,34 +24,20 @@ def answer_line(answer: Mapping[str, Any], text: str = "") -> str:
     if "interval" in answer:
         score += " [{:.3f}, {:.3f}]".format(*answer["interval"])
     if "n_best" in answer:
-        unsure = answer["answer"] is None and _unsure(each or "no answer" for each in answer["set"])
-        return "  ".join(filter(None, (unsure or answer["answer"] or "no answer", score, text)))
+        return "  ".join(filter(None, (answer["answer"] or "no answer", score, text)))
     if "entities" in answer:
-        found = [f"{_types(each, each['label'])} {each['text']} ({each['score']:.3f})" for each in answer["entities"]]
-        missed = [word for word in answer["words"] if word["tag"] == "O" and {*word.get("set", ())} - {"O"}]
-        found += [f"{_types(word, 'O')} {word['word']} ({word['score']:.3f})" for word in missed]
+        found = [f"{each['label']} {each['text']} ({each['score']:.3f})" for each in answer["entities"]]
         return (", ".join(found) or "no entities") + (f"  in: {text}" if text else "")
     if "words" in answer:
-        return " ".join(f"{each['word']}/{_types(each, each['tag'])}" for each in answer["words"]) or "no words"
+        return " ".join(f"{each['word']}/{each['tag']}" for each in answer["words"]) or "no words"
     label = answer.get("label", ", ".join(answer["labels"]) or "none" if "labels" in answer else "")
     if "generated_text" in answer:
         label = " ".join(answer["generated_text"].splitlines())
     if label is None:
-        label = _unsure(answer["set"]) if "set" in answer else "unsure"
-    if answer.get("unsure"):
-        label += f" (unsure: {', '.join(answer['unsure'])})"
+        label = f"unsure: {' or '.join(answer['set']) or 'empty set'}" if "set" in answer else "unsure"
     marks = [f"({name})" for name in ("truncated", "empty", "unreadable") if answer.get(name)]
     marks += ["(unfinished)"] if answer.get("finished") is False else []
     return "  ".join(filter(None, (label, score, text, *marks)))
-
-
-def _unsure(members: Iterable[str]) -> str:
-    return f"unsure: {' or '.join(members) or 'empty set'}"
-
-
-def _types(answer: Mapping[str, Any], decoded: str) -> str:
-    """The type or label of a word or entity, or what it may be."""
-    return f"({_unsure(answer['set'])})" if answer.get("unsure") else decoded
 
 
 def flat(answer: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -14,17 +14,14 @@ from datasets import Dataset
 from bertkit import data as sources
 from bertkit.data.disk_list import DiskList
 from bertkit.data.forms import temporary_rows
-from bertkit.data.table import column_values
 from bertkit.errors import DataError, Problem, RecipeError
 from bertkit.evaluation.graded import Graded
 from bertkit.evaluation.hf_metrics import all_scores
-from bertkit.inference.decisions import with_word_scores, without_word_scores
 from bertkit.inference.multitask import tasks_of_run
 from bertkit.inference.predictor import Predictor, load, load_as
 from bertkit.inference.two_stage import evaluate_two_stages
 from bertkit.inference.workers import Mapper
 from bertkit.recipe.recipe import load_recipe, parse_data_spec
-from bertkit.tasks.type_sets import coverage_of_types
 
 OF_SOURCE = ("validation", "limit", "splits", "exclude", "relabel")  # of `data:`; not for a file given in its place
 
@@ -35,15 +32,8 @@ def score(predictor: Predictor, rows: Dataset, metrics: Sequence[Any] = ()) -> t
     metrics: a user's own `evaluate.Metric` objects; their scores are added to the task's.
     Raises UserError where the disk has no room for the answers.
     """
-    has_sets = dict(predictor.task.options).get("conformal") is not None
-    task = with_word_scores(predictor.task) if has_sets else predictor.task
-    answers = DiskList(task.answer(rows, predictor.predict_features))
-    found = scored(task.grade(answers, rows), len(rows), metrics)
-    if task is predictor.task:
-        return answers, found
-    coverage = list(coverage_of_types(answers, column_values(rows, "tags"), task.options))
-    plain = answers if predictor.task.options.word_scores else map(without_word_scores, answers)
-    return plain, {**found, "coverage": coverage}
+    answers = DiskList(predictor.task.answer(rows, predictor.predict_features))
+    return answers, scored(predictor.task.grade(answers, rows), len(rows), metrics)
 
 
 def scored(graded: Graded, rows: int, metrics: Sequence[Any] = ()) -> dict[str, Any]:

@@ -64,21 +64,18 @@ class Predictor:
         *,
         threshold: float | None = None,
         coverage: float | None = None,
-        class_conditional: bool = False,
         top_k: int | None = None,
     ) -> Predictor:
         """The same model with other decision rules, for calls, `stream` and `frame`.
 
         threshold: single-label: the probability below which `label` is None; multi-label, two labels by cosine, and no
         answer (log odds): used in place of the fitted one.
-        coverage: each answer has a prediction set, `set`, which contains the gold label with this probability; `label`
-        (of a question `answer`) is None unless the set has exactly one member. Multi-label: `unsure`, the labels that
-        are neither given nor excluded with this probability. Regression: `interval`. Words and entities: the `set` of
-        their types, and whether they are `unsure`. class_conditional: the probability holds for the rows of each
-        label; for types of words it always does. top_k: how many `scores` to return, best first.
+        coverage: single-label: each answer has a prediction set, `set`, which contains the gold label with this
+        probability; `label` is None unless the set has exactly one member. Regression: `interval`.
+        top_k: how many `scores` to return, best first.
         Raises UserError where one does not apply to the model, or there are too few calibration rows.
         """
-        task, revise = decisions(self.task, threshold, coverage, class_conditional, top_k)
+        task, revise = decisions(self.task, threshold, coverage, top_k)
         return replace(self, task=task, revise=revise)
 
     @property

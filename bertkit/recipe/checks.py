@@ -116,8 +116,6 @@ def _section_rules(data: Mapping[str, Any], task: Mapping[str, Any]) -> tuple[_R
          "hidden states are those of an encoder alone", "remove it"),
         (task.get("scheme") == "none" and task.get("data_scheme") is not None, "task.data_scheme",
          "has no meaning for scheme none, whose tags are labels of words", "remove it"),
-        (task.get("costs") is not None, "task.costs", "costs change the decisions of a trained model, not the training",
-         "remove it; after training: bertkit calibrate RUN --costs FILE"),
         (isinstance(rows.get("header"), list) and form and form not in _HEADED, "data.header",
          f"{form} files name their own columns", "remove it; `columns` maps the names in the data"),
         (rows.get("source") == MEMORY and rows.get("fingerprint") is None, "data.source",

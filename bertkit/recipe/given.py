@@ -38,6 +38,7 @@ RENAMED = {  # arguments of transformers' scripts, and keys that do not exist ->
     "curriculum": "remove it; write packing: true to fill rows of model.max_length",
     "spans": "remove it; whole_word: true masks all tokens of a word",
     "replace": "remove it; masked tokens become [MASK] (80 %), a random token or themselves (10 % each), as in BERT",
+    "costs": "remove it; thresholds by label are fitted by bertkit calibrate RUN --precision X",
     "mixed_steps": "remove it; all micro-batches of a step are of one task",
 }  # fmt: skip
 SHORT = {"epochs": "num_train_epochs"}  # short name -> the field of TrainingArguments

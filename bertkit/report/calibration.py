@@ -14,7 +14,6 @@ from bertkit.text import counted
 COVERAGE = {
     "coverage": "requested coverage",
     "measured": "measured on test",
-    "lowest": "lowest of a label",
     "mean_size": "mean size of a set",
     "single": "sets of size one",
     "mean_width": "width of an interval",
@@ -39,13 +38,10 @@ def label_thresholds(options: Mapping[str, Any]) -> Mapping[str, float]:
 
 def coverage_rows(facts: Facts) -> list[list[str]]:
     """How often sets or intervals had what is right on test; the first row is the header. Empty without any."""
-    test, rows = facts.results["splits"].get("test", {}), []
-    for name, suffix in (("coverage", ""), ("class_conditional_coverage", ", class-conditional")):
-        for each in test.get(name, ()):
-            lowest = {"lowest": min(each["labels"].values())} if "labels" in each else {}
-            rows.append({**each, **lowest, "coverage": f"{each['coverage']:g}{suffix}"})
+    test = facts.results["splits"].get("test", {})
+    rows = test.get("coverage", ())
     columns = [name for name in COVERAGE if any(name in row for row in rows)]
-    table = [[row["coverage"], *(number(row.get(name)) for name in columns[1:])] for row in rows]
+    table = [[f"{row['coverage']:g}", *(number(row.get(name)) for name in columns[1:])] for row in rows]
     return [[COVERAGE[name] for name in columns], *table] if rows else []
 
 

@@ -44,7 +44,6 @@ Labels: TypeAlias = Annotated[
     BeforeValidator(_from_pairs),
     PlainSerializer(_as_pairs, when_used="json"),
 ]
-Cost: TypeAlias = Annotated[float, Field(ge=0)]
 Weights: TypeAlias = Literal["auto"] | dict[str, Annotated[float, Field(gt=0)]]
 
 
@@ -248,12 +247,12 @@ def settle_weights(
     return {name: wanted.get(name, 1.0) for name in auto}
 
 
-def single_labels(names: Sequence[str], table: Floats, thresholds: Any = None, costs: Any = None) -> Iterator[Answer]:
+def single_labels(names: Sequence[str], table: Floats, thresholds: Any = None) -> Iterator[Answer]:
     """For each row of probabilities its `label`, the probability of that label, and the `scores` of all.
 
     `label` is None where its probability is below its threshold; see `best_labels`.
     """
-    best, reached = calibration.best_labels(table, names, thresholds, costs)
+    best, reached = calibration.best_labels(table, names, thresholds)
     for row, label, given in zip(table.tolist(), best.tolist(), reached.tolist(), strict=True):
         scores = dict(zip(names, row, strict=True))
         yield {"label": names[label] if given else None, "score": row[label], "scores": scores}
@@ -270,7 +269,7 @@ def label_answers(logits: Floats, options: Any, names: Sequence[str], *, exclusi
     """The answers to logits `(rows, labels)`: with one label where they are exclusive, else with any number."""
     table, thresholds = probabilities(logits, options, names, exclusive=exclusive), limits(options, names)
     if exclusive:
-        return single_labels(names, table, thresholds, options.costs)
+        return single_labels(names, table, thresholds)
     return (assigned_labels(names, row, thresholds) for row in table.tolist())
 
 

@@ -19,7 +19,6 @@ from bertkit.encoding.pieces import tokenize
 from bertkit.encoding.questions import Windows, encode_pairs, label_windows
 from bertkit.errors import DataError, Problem, require_finite
 from bertkit.evaluation import squad
-from bertkit.evaluation.conformal import Conformal, conformal
 from bertkit.models.encoder import Encoder, load_model
 from bertkit.models.heads.spans import (
     Candidates,
@@ -55,9 +54,6 @@ class QuestionAnsweringOptions(TaskOptions):
     )
     temperature: Annotated[float, Field(ge=1e-3)] | None = Field(
         None, description="Divides the scores of candidates. null: fitted on validation."
-    )
-    conformal: Conformal | None = Field(
-        None, description="What sets with a coverage are taken from. null: fitted on validation."
     )
 
 
@@ -198,7 +194,7 @@ class QuestionAnswering(Task[QuestionAnsweringOptions]):
 
     def fit(self, rows: Dataset, predict: Predict) -> dict[str, Any]:
         """The temperature that makes the best answers' scores their chance of being right, then the null threshold of
-        best F1, and the calibration of sets; what the recipe fixed stays."""
+        best F1; what the recipe fixed stays."""
         found, contexts, gold = list[Candidates](), rows["context"][:], [each["text"] for each in rows["answers"]]
         for chunk in predicted(self, rows, predict):
             found += self._candidates(*chunk)
@@ -214,12 +210,11 @@ class QuestionAnswering(Task[QuestionAnsweringOptions]):
 
         temperature = self.options.temperature or squad.best_temperature(judged, gold)
         answers = DiskList(best(row, temperature) for row in range(len(found)))
-        known = self.options.conformal or conformal(squad.gold_probabilities(answers, gold))
         unset = {"temperature": temperature, "null_threshold": self.options.null_threshold}
         graded = squad.GradedAnswers(answers, rows, self.unanswerable, unset)
-        return {**graded.after_fit().fitted, "conformal": known}
+        return dict(graded.after_fit().fitted)
 
     def grade(self, answers: Sequence[Answer], rows: Dataset) -> squad.GradedAnswers:
         required(rows, "answers")
         fitted = {"temperature": self.options.temperature or 1.0, "null_threshold": self.options.null_threshold}
-        return squad.GradedAnswers(answers, rows, self.unanswerable, fitted, self.options.conformal)
+        return squad.GradedAnswers(answers, rows, self.unanswerable, fitted)

@@ -17,9 +17,8 @@ from bertkit.data.table import numbers
 from bertkit.errors import DataError, ModelError, Problem
 from bertkit.evaluation import calibration
 from bertkit.evaluation.intervals import Floats
-from bertkit.models.heads.tagger import Tagged, decode_tags, expand_to_words, gold_posteriors
+from bertkit.models.heads.tagger import Tagged, expand_to_words, gold_posteriors
 from bertkit.tasks.labels import balanced_weights, output_names, repeated, settle_weights
-from bertkit.tasks.type_sets import by_type, calibrate_types, read_tags, type_names, type_of
 from bertkit.text import counted
 
 if TYPE_CHECKING:
@@ -145,14 +144,14 @@ def _ids(gold: Sequence[Sequence[str]], read: Sequence[Sequence[int]], options: 
     return [[ids[tag] for tag in tagging.restrict(tags, words, options.scheme)] for tags, words in pairs]
 
 
-def calibrated(
+def best_temperature(
     scores: Sequence[Floats],
     transitions: Any,
     gold: Sequence[Sequence[str]],
     read: Sequence[Sequence[int]],
     options: Any,
-) -> dict[str, Any]:
-    """`temperature` and `conformal`, fitted where these options leave them open.
+) -> float:
+    """The temperature of the tags' scores; see `calibration.best_temperature`.
 
     scores: of each sentence, of the words that were read `(words, tags)`; read: which these are. transitions: of a
     chain, or None. gold: tags of all words, in BIO, or labels.
@@ -163,11 +162,25 @@ def calibrated(
         found = gold_posteriors(scores, ids, transitions, options.tags, temperature, plain=plain)
         return calibration.Decisions.of(found)
 
-    temperature = options.temperature or calibration.best_temperature(decide)
-    best = decode_tags(scores, transitions, options.tags, temperature, plain=plain)
-    tables = [by_type(each.posterior, options) for each in best]
-    tags = [read_tags(*pair, options) for pair in zip(gold, read, strict=True)]
-    return {"temperature": temperature, "conformal": options.conformal or calibrate_types(tables, tags, options)}
+    return calibration.best_temperature(decide)
+
+
+def type_of(tag: str, scheme: tagging.Learned = "BIO") -> str:
+    """The entity type of a tag, O for none; in the scheme `none` the label that it is."""
+    return tag if scheme == "none" else tag.partition("-")[2] or "O"
+
+
+def type_names(options: Any) -> list[str]:
+    """What the posteriors of a word's tags are summed to: O and the types; in the scheme `none` the labels."""
+    names: list[str] = options.labels
+    return names if options.scheme == "none" else ["O", *names]
+
+
+def by_type(posterior: Floats, options: Any) -> Floats:
+    """Posteriors of tags `(words, tags)` -> those of `type_names`, `(words, types)`."""
+    kinds = [type_of(tag, options.scheme) for tag in options.tags]
+    summed = posterior @ np.array([[kind == name for name in type_names(options)] for kind in kinds])
+    return np.asarray(summed.clip(max=1.0))
 
 
 def as_answer(text: str, words: Sequence[tuple[int, int]], read: Sequence[int], best: Tagged, options: Any) -> Answer:

@@ -25,7 +25,7 @@ from bertkit.evaluation.metrics import Kind
 from bertkit.models.encoder import Encoder, classifier, load_model
 from bertkit.tasks import labels as own
 from bertkit.tasks.base import Batch, Predict, Task, TaskOptions
-from bertkit.tasks.labels import Cost, Labels, Probability, Weights
+from bertkit.tasks.labels import Labels, Probability, Weights
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -69,11 +69,9 @@ class TextClassificationOptions(TaskOptions):
         description="Probability from which a label is assigned. null: for multi-label fitted on validation, for "
         "single-label none: the label is always given.",
     )
-    costs: dict[str, dict[str, Cost]] | None = Field(
-        None, description="single-label, by `bertkit calibrate --costs`: gold label, predicted label, cost."
-    )
     conformal: Conformal | None = Field(
-        None, description="What sets and intervals with a coverage are taken from. null: fitted on validation."
+        None,
+        description="What sets and intervals with a coverage are taken from. null: fitted on validation.",
     )
 
 
@@ -239,7 +237,7 @@ class TextClassification(own.Labelled, Task[TextClassificationOptions]):
         return self.grade(DiskList(self.answer(rows, predict)), rows).calibrated()
 
     def grade(self, answers: Sequence[Answer], rows: Dataset) -> GradedLabels:
-        fixed = {name: getattr(self.options, name) for name in ("temperature", "thresholds", "conformal", "costs")}
+        fixed = {name: getattr(self.options, name) for name in ("temperature", "thresholds", "conformal")}
         return GradedLabels.of(self.kind, self.names, self._targets(rows), answers, **fixed)
 
     def baselines(self, train: Dataset, rows: Dataset) -> dict[str, Scores]:

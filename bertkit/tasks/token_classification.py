@@ -17,14 +17,12 @@ from bertkit.encoding.padding import Arrays
 from bertkit.encoding.words import encode_words
 from bertkit.evaluation import baselines as simple
 from bertkit.evaluation import words as scoring
-from bertkit.evaluation.conformal import Conformal
 from bertkit.evaluation.graded import Graded
 from bertkit.evaluation.intervals import Scores
 from bertkit.evaluation.metrics import PER_LABEL
 from bertkit.models.encoder import Encoder, classifier, load_model
 from bertkit.models.heads import tagger
 from bertkit.tasks import tags as own
-from bertkit.tasks import type_sets
 from bertkit.tasks.base import Batch, Predict, Task, TaskOptions, predicted
 from bertkit.tasks.labels import Name, Weights, weight_tensor
 
@@ -67,9 +65,6 @@ class TokenClassificationOptions(TaskOptions):
     chain_learning_rate: float = Field(100.0, gt=0, description="crf: of the transitions, times the learning rate.")
     temperature: Annotated[float, Field(ge=1e-3)] | None = Field(
         None, description="Of the tags' scores, transitions included. null: fitted on validation."
-    )
-    conformal: Conformal | None = Field(
-        None, description="What sets of types with a coverage are taken from. null: fitted on validation."
     )
     word_scores: bool = Field(False, description="Each word has the `scores` of O and all types, or of all labels.")
 
@@ -234,7 +229,7 @@ class TokenClassification(Task[TokenClassificationOptions]):
     def weights(self, like: Tensor) -> Tensor | None:
         """Class weights `(tags,)`, on the device of `like`; None where all count the same."""
         return weight_tensor(
-            self.options.class_weights, [type_sets.type_of(tag, self.options.scheme) for tag in self.tags], like
+            self.options.class_weights, [own.type_of(tag, self.options.scheme) for tag in self.tags], like
         )
 
     # --- outputs -> answers -> scores
@@ -264,9 +259,8 @@ class TokenClassification(Task[TokenClassificationOptions]):
         return [own.as_answer(*each, self.options) for each in zip(texts, words, read, best, strict=True)]
 
     def fit(self, rows: Dataset, predict: Predict) -> dict[str, Any]:
-        """The temperature that makes the gold tags' posteriors most likely (see `best_temperature`), and the
-        calibration of sets, where left open."""
-        if self.options.temperature is not None and self.options.conformal is not None:
+        """The temperature that makes the gold tags' posteriors most likely, where it is left open."""
+        if self.options.temperature is not None:
             return {}
         scores, words, chain = list[np.ndarray](), list[list[int]](), None
         for items, features, part in predicted(self, rows, predict):
@@ -274,7 +268,7 @@ class TokenClassification(Task[TokenClassificationOptions]):
             scores += own_scores
             words += read
             chain = items[0].chain
-        return own.calibrated(scores, chain, rows["tags"][:], words, self.options)
+        return {"temperature": own.best_temperature(scores, chain, rows["tags"][:], words, self.options)}
 
     def grade(self, answers: Sequence[Answer], rows: Dataset) -> Graded:
         gold = column_values(rows, required(rows, "tags"))

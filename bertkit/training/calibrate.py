@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +22,7 @@ from bertkit.tasks.base import Task
 from bertkit.training.finish import write_reports
 from bertkit.training.goals import Goal, changes, decided, fitted, goal_of, kind_of
 
-FITTED = ("temperature", "thresholds", "threshold", "null_threshold", "conformal", "costs")  # options set here
+FITTED = ("temperature", "thresholds", "threshold", "null_threshold", "conformal")  # options set here
 
 
 def calibrate(
@@ -32,27 +32,24 @@ def calibrate(
     overrides: Sequence[str] = (),
     precision: float | None = None,
     recall: float | None = None,
-    costs: str | Path | Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Fit temperature and thresholds of a trained model again, and write them into its config.json.
 
     What the recipe fixed is fitted too. source: a run, or a model folder trained by bertkit.
     data: labelled rows, as for `evaluate`; None: the run's validation rows. overrides: as for `evaluate`.
     precision: instead of the threshold of best F1, the lowest one of each label with at least this precision on these
-    rows; below it a single label is None. recall: the highest one with at least this recall. costs: of errors, as for
-    `read_costs`: single labels are then chosen by least expected cost, others by the threshold of least cost here.
+    rows; below it a single label is None. recall: the highest one with at least this recall.
 
-    Returns `rows`, `sha256` of the rows, `goal`, `options` (what is now in use), `before` (with what the run was
-    scored) and, if given, the `costs`. These are also written into config.json and into the run's results.json, whose
-    scores stay as they are. `labels` has for each label its `threshold`, `precision`, `recall`, `f1` and `support` on
-    these rows. `overall`, where there are labels, has the `accuracy` of rows, of single labels the share of rows
-    `answered` with one, and with costs the `mean_cost` of the rows answered. Both have the same under `before`, with
-    the options in use so far.
+    Returns `rows`, `sha256` of the rows, `goal`, `options` (what is now in use), and `before` (with what the run was
+    scored). These are also written into config.json and into the run's results.json, whose scores stay as they are.
+    `labels` has for each label its `threshold`, `precision`, `recall`, `f1` and `support` on these rows. `overall`,
+    where there are labels, has the `accuracy` of rows, and of single labels the share of rows `answered` with one. Both
+    have the same under `before`, with the options in use so far.
     Raises ModelError, DataError, RecipeError, and UserError where there is nothing to fit, or the goal is out of reach.
     """
     folder = _folder(source)
     predictor = require_torch_model(load(folder), source)
-    goal = goal_of(predictor.task, precision=precision, recall=recall, costs=costs)
+    goal = goal_of(predictor.task, precision, recall)
     file = data if isinstance(data, str | Path) else None
     with nullcontext() if data is None or file else temporary_rows(data) as given:
         split, rows = rows_of_split(source, predictor, file, None, ("validation",), overrides, given)
@@ -70,7 +67,6 @@ def calibrate(
         "rows": len(rows),
         "sha256": fingerprint({name: rows[name][:] for name in rows.column_names}),
         "goal": str(goal),
-        **({"costs": goal.costs} if goal.costs else {}),
         "options": {name: settled[name] for name in recorded},
         "before": section.get("calibration", {}).get("before", current),
     }
@@ -114,4 +110,4 @@ def _fitted(predictor: Predictor, names: Sequence[str], rows: Any, goal: Goal) -
         option = {"threshold": next(iter(option["thresholds"].values()))}
     task = replace(task, options=task.options.model_copy(update=option))
     used, after = graded(predictor.task), replace(found, **option).after_fit()
-    return task, changes(decided(task, used), decided(task, after), goal.costs)
+    return task, changes(decided(task, used), decided(task, after))

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bertkit.errors import Problem, UserError
-from bertkit.evaluation.calibration import Costs, cost_matrix, label_thresholds, least_cost_threshold, thresholds_of
+from bertkit.evaluation.calibration import label_thresholds, thresholds_of
 from bertkit.evaluation.graded import Graded
 from bertkit.evaluation.intervals import Bools, Floats
 from bertkit.evaluation.labels import GradedLabels
@@ -17,46 +17,35 @@ from bertkit.tasks.base import Task
 from bertkit.tasks.labels import names_of
 from bertkit.tasks.sentence_similarity import SentenceSimilarity
 from bertkit.tasks.text_classification import TextClassification
-from bertkit.training.costs import ERRORS, read_costs
 
 MEASURES = ("precision", "recall", "f1")
 
 
 class Goal(NamedTuple):
-    """The best F1, the least precision or recall of each label, or the least cost."""
+    """The best F1, or the least precision or recall of each label."""
 
     metric: str = "f1"
     least: float = 0.0
-    costs: Costs | None = None
 
     def __str__(self) -> str:
-        if self.costs:
-            return "least cost"
         return f"{self.metric} of at least {self.least:g}" if self.least else "best F1"
 
 
-def goal_of(task: Task, **given: Any) -> Goal:
-    """The goal that `calibrate` is called with.
-
-    given: precision, recall and costs, None where they are not. Raises UserError where the goal does not apply to the
-    task, and RecipeError for wrong costs.
-    """
-    asked = {name: value for name, value in given.items() if value is not None}
+def goal_of(task: Task, precision: float | None, recall: float | None) -> Goal:
+    """The goal that `calibrate` is called with. Raises UserError where it does not apply to the task."""
+    asked = {name: value for name, value in (("precision", precision), ("recall", recall)) if value is not None}
     if len(asked) > 1:
-        raise UserError(f"{' and '.join(f'--{name}' for name in asked)} exclude each other: give one of them")
+        raise UserError("precision and recall exclude each other: give one of them")
     kind, about = kind_of(task), f"a model for {task.name} ({task.describe()})"
     for name, value in asked.items():
         if not kind or (isinstance(task, SentenceSimilarity) and kind == "single-label"):
             fix = "Models that give labels to texts have them, and those of two labels by cosine."
-            raise UserError(Problem(f"--{name}", f"{about} has no thresholds of labels", fix))
+            raise UserError(Problem(name, f"{about} has no thresholds of labels", fix))
         if name == "recall" and kind == "single-label":
             what = f"{about} gives the best label or none: a threshold can only lower its recall"
-            raise UserError(Problem("--recall", what, "Its options are --precision and --costs."))
-        if name == "costs":
-            names = names_of(dict(task.options)["labels"])
-            return Goal(name, costs=read_costs(value, names, several=kind == "multi-label"))
+            raise UserError(Problem("recall", what, "Give a precision."))
         if not 0 < value <= 1:
-            raise UserError(Problem(f"--{name}", f"{value:g} is not above 0 and at most 1"))
+            raise UserError(Problem(name, f"{value:g} is not above 0 and at most 1"))
         return Goal(name, value)
     return Goal()
 
@@ -98,30 +87,11 @@ def decided(task: Task, graded: Graded) -> Decided:
 
 
 def fitted(found: Decided, goal: Goal) -> dict[str, Any]:
-    """The options that reach the goal on these rows: `costs` or `thresholds`, or none.
+    """The option `thresholds` that reaches the goal on these rows; nothing for the best F1, which training fits.
 
     Raises UserError, which names the labels that do not reach it.
     """
-    if goal.costs is None:
-        return {"thresholds": _thresholds(found, goal)} if goal.least else {}
-    if found.single:
-        return {"costs": goal.costs}
-    values = {}
-    columns = zip(found.names, _of_each(found, goal.costs), found.scores.T, found.truth.T, strict=True)
-    for name, costs, scores, truth in columns:
-        (_, false), (missed, _) = costs.tolist()
-        by_probability = found.names == [*goal.costs] and false + missed > 0  # a cosine is no probability
-        prefer = false / (false + missed) if by_probability else MIDDLE  # Elkan 2001, equation 2
-        values[name] = least_cost_threshold(scores, truth, costs, prefer)
-    return {"thresholds": values}
-
-
-def _of_each(found: Decided, costs: Costs) -> list[Floats]:
-    """The costs of each label that has a threshold, `(2, 2)`: whether a row has it, and whether it gets it."""
-    if len(found.names) < len(costs):
-        return [cost_matrix(costs, [*costs])]
-    false, missed = ERRORS
-    return [np.array([[0.0, costs[name][false]], [costs[name][missed], 0.0]]) for name in found.names]
+    return {"thresholds": _thresholds(found, goal)} if goal.least else {}
 
 
 def _thresholds(found: Decided, goal: Goal) -> dict[str, float]:
@@ -145,11 +115,11 @@ def _thresholds(found: Decided, goal: Goal) -> dict[str, float]:
     return limits
 
 
-def changes(before: Decided, after: Decided, costs: Costs | None) -> dict[str, Any]:
+def changes(before: Decided, after: Decided) -> dict[str, Any]:
     """`labels` and `overall`, as `calibrate` returns them."""
     both = zip(_by_label(after), _by_label(before), strict=True)
     labels = [own | {"before": {name: old[name] for name in ("threshold", *MEASURES)}} for own, old in both]
-    return {"labels": labels, "overall": {**_overall(after, costs), "before": _overall(before, costs)}}
+    return {"labels": labels, "overall": {**_overall(after), "before": _overall(before)}}
 
 
 def _by_label(found: Decided) -> Iterator[dict[str, Any]]:
@@ -161,17 +131,6 @@ def _by_label(found: Decided) -> Iterator[dict[str, Any]]:
         yield {"label": name, "threshold": found.thresholds.get(name), **named, "support": int(truth.sum())}
 
 
-def _overall(found: Decided, costs: Costs | None) -> dict[str, float | None]:
-    scores: dict[str, float | None] = {"accuracy": float((found.truth == found.given).all(axis=1).mean())}
-    if found.single:
-        scores["answered"] = float(found.given.any(axis=1).mean())
-    return scores if costs is None else scores | {"mean_cost": _mean_cost(found, costs)}
-
-
-def _mean_cost(found: Decided, costs: Costs) -> float | None:
-    """Per row; of single labels per row with a label, and None where there is no such row."""
-    if found.single:
-        total = float((found.truth @ cost_matrix(costs, found.names))[found.given].sum())
-        return total / count if (count := int(found.given.sum())) else None
-    columns = zip(_of_each(found, costs), found.truth.T.astype(int), found.given.T.astype(int), strict=True)
-    return sum(float(each[truth, given].sum()) for each, truth, given in columns) / len(found.truth)
+def _overall(found: Decided) -> dict[str, float]:
+    scores = {"accuracy": float((found.truth == found.given).all(axis=1).mean())}
+    return scores | ({"answered": float(found.given.any(axis=1).mean())} if found.single else {})
