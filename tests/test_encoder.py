@@ -55,6 +55,16 @@ def folder(tiny_encoder: Path, tmp_path: Path) -> Path:
     return shutil.copytree(tiny_encoder, tmp_path / "copy")
 
 
+def test_weights_are_copied_to_aligned_memory(folder: Path) -> None:
+    """Wherever they begin in the file: on AVX2 the last bits of a product depend on it."""
+    file = folder / "model.safetensors"
+    weights = load_file(file)
+    for padding in range(0, 64, 8):
+        save_file(weights, file, metadata={"format": "pt", "padding": " " * padding})
+        model = classifier(folder)
+        assert not [name for name, each in model.state_dict().items() if each.data_ptr() % 64], padding
+
+
 def offline(*_: Any) -> Path:
     raise ModelError("the Hub cannot be reached")
 

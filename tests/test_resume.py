@@ -485,6 +485,33 @@ def test_told_twice_it_stops_at_once(recipe: Recipe, tmp_path: Path) -> None:
     assert not (tmp_path / "run/checkpoints/seed-42/checkpoint-3").exists()
 
 
+class Alignment(TrainerCallback):
+    """The parameters and the optimizer's states that do not begin at a multiple of 64 bytes, after each step."""
+
+    def __init__(self) -> None:
+        self.steps, self.found = 0, set[str]()
+
+    def on_step_end(
+        self, args: Any, state: Any, control: Any, model: Any = None, optimizer: Any = None, **_: Any
+    ) -> None:
+        self.steps += 1
+        for name, parameter in model.named_parameters():
+            states = getattr(optimizer, "optimizer", optimizer).state.get(parameter, {})
+            tensors = {"": parameter, **{key: each for key, each in states.items() if isinstance(each, torch.Tensor)}}
+            self.found |= {f"{name} {key}" for key, each in tensors.items() if each.data_ptr() % 64}
+
+
+@pytest.mark.parametrize("more", [(), ("peft={}",), ("training.optim=muon",)], ids=str)
+def test_a_resumed_training_computes_in_aligned_memory(
+    more: tuple[str, ...], tiny_encoder_with_dropout: Path, tmp_path: Path
+) -> None:
+    recipe = small.recipe(tmp_path, tiny_encoder_with_dropout, *RHYTHM, *more)
+    run, seen = killed(recipe, tmp_path / "killed"), Alignment()
+    train(recipe, run.folder, resume=True, callbacks=[seen])
+    assert seen.steps
+    assert not seen.found
+
+
 @pytest.mark.parametrize("after", [False, True], ids=["in it", "after it"])
 def test_told_in_the_last_step_what_is_left_is_done_on_resume(
     after: bool, recipe: Recipe, uninterrupted: Run, tmp_path: Path

@@ -257,6 +257,7 @@ def load_model(
             ignore_mismatched_sizes=True,
             output_loading_info=True,
         )
+    _own_memory(model)
     unset = sorted({*report["missing_keys"], *(entry[0] for entry in report["mismatched_keys"])})
     ours = "" if model.base_model is model else f"{model.base_model_prefix}."
     # Checkpoints of masked language models have no pooler; it belongs to the classifier that reads it.
@@ -270,6 +271,16 @@ def load_model(
     if new:
         logger.info("randomly initialised, to be trained: %s", ", ".join(new))
     return model  # type: ignore[no-any-return]
+
+
+def _own_memory(model: PreTrainedModel) -> None:
+    """Copy weights out of the file that safetensors maps, where they may begin at any multiple of 8 bytes.
+
+    torch's own memory is aligned to 64 bytes, and on processors with AVX2 the last bits of a product depend on it: a
+    resumed training has to compute in memory like that of an uninterrupted one.
+    """
+    for tensor in (*model.parameters(), *model.buffers()):
+        tensor.data = tensor.data.clone()
 
 
 def _lacks(encoder: Encoder, tensors: Sequence[str], part: str, fix: str) -> ModelError:

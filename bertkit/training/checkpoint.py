@@ -195,7 +195,8 @@ def load_optimizer(folder: Path, optimizer: Any, scheduler: Any, scaler: Any = N
     """
     rest = read_json(folder / OPTIMIZER)
     parts: dict[str, dict[int, dict[str, Any]]] = {"state": {}, "groups": {}}
-    for key, value in {**load_file(folder / "optimizer.safetensors"), **rest["plain"]}.items():
+    tensors = {name: value.clone() for name, value in load_file(folder / "optimizer.safetensors").items()}  # aligned
+    for key, value in {**tensors, **rest["plain"]}.items():
         part, index, name = key.split(".", 2)
         parts[part].setdefault(int(index), {})[name] = value
     groups = [group for _, group in sorted(parts["groups"].items())]
