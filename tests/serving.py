@@ -30,7 +30,7 @@ KEPT = {case.id: case for case in [*CASES, *DRAWN]}
 def make_app(
     predictor: Predictor, name: str, limits: Limits, api_key: str | None = None, store: Store | None = None
 ) -> FastAPI:
-    """The application of one model. name: of the model, in /info. api_key and store: as for `model_app` and Service."""
+    """The application of a model. name: of the model, in /info. api_key and store: as for `model_app` and Service."""
     return model_app(Service(predictor, name, limits, store), api_key)
 
 

@@ -34,7 +34,7 @@ from bertkit.serve.batcher import Batcher
 from bertkit.serve.limits import Limits
 from bertkit.serve.metrics import Metrics
 from bertkit.serve.middleware import LimitsMiddleware
-from bertkit.serve.server import Served, listen, make_server, serve
+from bertkit.serve.server import listen, make_server, serve
 
 # --- the whole application, with a model that waits ------------------------------------------------------------------
 
@@ -397,6 +397,6 @@ def test_a_server_that_no_longer_answers_ends(
     monkeypatch.setattr(Batcher, "_next_batch", bug)
     predictor = predictor_of(KEPT["single-label"], tiny_encoder)
     with pytest.raises(UserError, match=r"the server: requests are no longer answered \(ZeroDivisionError\)"):
-        serve({"": Served(predictor, "small")}, host="127.0.0.1", port=0, limits=Limits())
+        serve(predictor, "small", host="127.0.0.1", port=0, limits=Limits())
     assert "in bug" in caplog.text
     assert SECRET not in caplog.text

@@ -21,8 +21,7 @@ from starlette.routing import Route
 from bertkit.errors import DataError, StoreError, UserError
 from bertkit.serve import tei
 from bertkit.serve.answers import list_of, schema
-from bertkit.serve.limits import Limits, Refused
-from bertkit.serve.metrics import AllMetrics, Metrics
+from bertkit.serve.limits import Refused
 from bertkit.serve.middleware import OPEN, LimitsMiddleware, cancel_on_disconnect, error_response
 from bertkit.serve.search import SearchRequest, SearchResponse
 from bertkit.serve.service import Service
@@ -46,34 +45,22 @@ OpenAIError = schema("OpenAIError", "An error response for OpenAI clients.", err
 
 
 def model_app(service: Service, api_key: str | None = None) -> FastAPI:
-    """The application of one model. api_key: what clients must send; None: nothing.
+    """The application of a model. api_key: what clients must send; None: nothing.
 
-    /predict for every task; those of SHAPES and /v1/embeddings that the task has; /search; and those of `new_app`.
+    /predict for every task; those of SHAPES and /v1/embeddings that the task has; /search; /info, /health, /v1/models,
+    /metrics, /docs and /openapi.json. It runs the service's batchers, `app.state.batchers`.
     """
-    app = new_app(f"bertkit: {service.task.name}", service.task.describe(), {"": service}, {"": service.metrics})
-    app.add_api_route("/info", service.info, summary="The model, and the server's limits")
-    _add_answer_paths(app, service)
-    protect(app, service.limits, service.metrics, api_key, service.name)
-    return app
-
-
-def new_app(title: str, about: str, services: Mapping[str, Service], metrics: Mapping[str, Metrics]) -> FastAPI:
-    """An application with /health, /v1/models, /metrics, /docs and /openapi.json, which runs the services' batchers.
-
-    services: by name; "" for the only one. metrics: as for AllMetrics. `app.state.batchers` are the batchers.
-    """
-    batchers = [batcher for service in services.values() for batcher in service.batchers]
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         async with AsyncExitStack() as running:
-            for batcher in batchers:
+            for batcher in service.batchers:
                 await running.enter_async_context(batcher)
             yield
 
     app = FastAPI(
-        title=title,
-        description=about,
+        title=f"bertkit: {service.task.name}",
+        description=service.task.describe(),
         version=version("bertkit"),
         lifespan=lifespan,
         docs_url=None,  # FastAPI's own pages load scripts from the internet
@@ -82,17 +69,21 @@ def new_app(title: str, about: str, services: Mapping[str, Service], metrics: Ma
         telemetry=NO_TELEMETRY,
         responses=_errors(Error),
     )
-    app.state.batchers = batchers
+    app.state.batchers = service.batchers
     for kind in (Refused, UserError, RequestValidationError, HTTPException):
         app.add_exception_handler(kind, _error)
-    _add_service_paths(app, services, AllMetrics(metrics))
+    app.add_api_route("/info", service.info, summary="The model, and the server's limits")
+    _add_service_paths(app, service)
+    _add_answer_paths(app, service)
+    _protect(app, service, api_key)
     return app
 
 
-def protect(app: FastAPI, limits: Limits, metrics: Metrics, api_key: str | None, model: str | None = None) -> None:
+def _protect(app: FastAPI, service: Service, api_key: str | None) -> None:
     """Add LimitsMiddleware and the API key to an application that has all its paths."""
     paths = frozenset(route.path for route in app.routes if isinstance(route, Route))
-    app.add_middleware(LimitsMiddleware, limits=limits, metrics=metrics, paths=paths, api_key=api_key, model=model)
+    limits, metrics = service.limits, service.metrics
+    app.add_middleware(LimitsMiddleware, limits=limits, metrics=metrics, paths=paths, api_key=api_key)
     if api_key is not None:
         document = app.openapi()
         document["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
@@ -101,24 +92,23 @@ def protect(app: FastAPI, limits: Limits, metrics: Metrics, api_key: str | None,
             document["paths"][path]["get"]["security"] = []
 
 
-def _add_service_paths(app: FastAPI, services: Mapping[str, Service], metrics: AllMetrics) -> None:
+def _add_service_paths(app: FastAPI, service: Service) -> None:
     pages = Environment(loader=PackageLoader("bertkit.serve", "."), autoescape=True, undefined=StrictUndefined)
     pages.filters["as_json"] = lambda value: json.dumps(value, indent=2, ensure_ascii=False)
 
     @app.get("/health", summary="Health check")
     async def health() -> dict[str, str]:
-        for name, service in services.items():
-            if not all(batcher.alive for batcher in service.batchers):
-                raise Refused(503, f"{name or 'the model'} no longer answers", "Unhealthy")
+        if not all(batcher.alive for batcher in service.batchers):
+            raise Refused(503, "the model no longer answers", "Unhealthy")
         return {"status": "ok"}
 
-    @app.get("/v1/models", summary="The models, for OpenAI clients", responses=_errors(OpenAIError))
+    @app.get("/v1/models", summary="The model, for OpenAI clients", responses=_errors(OpenAIError))
     async def models() -> dict[str, Any]:
-        return {"object": "list", "data": [service.openai_model() for service in services.values()]}
+        return {"object": "list", "data": [service.openai_model()]}
 
     @app.get("/metrics", summary="Metrics in Prometheus's text format")
     async def metrics_text() -> Response:
-        return Response(metrics.text(), media_type=CONTENT_TYPE_LATEST)
+        return Response(service.metrics.text(), media_type=CONTENT_TYPE_LATEST)
 
     @app.get("/docs", include_in_schema=False)
     async def docs() -> HTMLResponse:
@@ -127,8 +117,8 @@ def _add_service_paths(app: FastAPI, services: Mapping[str, Service], metrics: A
 
 def _add_answer_paths(app: FastAPI, service: Service) -> None:
     name = service.task.name
-    add_path(app, "/predict", service.predict, *service.predict_types(), "Answers to rows, in their order")
-    add_path(app, "/tokenize", service.tokenize, tei.TokenizeRequest, list_of(list_of(tei.Token)), "Tokens of texts")
+    _add_path(app, "/predict", service.predict, *service.predict_types(), "Answers to rows, in their order")
+    _add_path(app, "/tokenize", service.tokenize, tei.TokenizeRequest, list_of(list_of(tei.Token)), "Tokens of texts")
     for path, shapes in SHAPES.items():
         shape = shapes.get(name)
         if shape is None:
@@ -136,16 +126,16 @@ def _add_answer_paths(app: FastAPI, service: Service) -> None:
         elif shape.of_tokens and service.predictor.backend == "onnx":
             _refuse(app, path, "an exported model gives no vectors of tokens: serve the run that it was exported from")
         else:
-            add_path(app, path, service.handler(shape), shape.request, shape.response, shape.summary)
+            _add_path(app, path, service.handler(shape), shape.request, shape.response, shape.summary)
     if isinstance(service.task, VectorTask):
         summary = "Vectors of texts, for OpenAI clients"
-        add_path(app, "/v1/embeddings", service.openai, tei.OpenAIRequest, tei.OpenAIResponse, summary)
+        _add_path(app, "/v1/embeddings", service.openai, tei.OpenAIRequest, tei.OpenAIResponse, summary)
     else:
         _refuse(app, "/v1/embeddings", f"a model for {name} does not answer /v1/embeddings")
     if service.store is None:
         _refuse(app, "/search", "there is no store: start the server with --store STORE")
     else:
-        add_path(app, "/search", service.search, SearchRequest, SearchResponse, "Documents nearest to queries")
+        _add_path(app, "/search", service.search, SearchRequest, SearchResponse, "Documents nearest to queries")
 
 
 def _refuse(app: FastAPI, path: str, why: str) -> None:
@@ -154,19 +144,10 @@ def _refuse(app: FastAPI, path: str, why: str) -> None:
         raise Refused(424, why, "Backend")  # as text-embeddings-inference
 
 
-def add_path(
-    app: FastAPI,
-    path: str,
-    handler: Handler,
-    request_type: Any,
-    response_type: Any,
-    summary: str,
-    model_of: Callable[[Any], str | None] | None = None,
-) -> None:
-    """Add a POST path whose handler gets the validated body. model_of: body -> the model's name for the log."""
+def _add_path(app: FastAPI, path: str, handler: Handler, request_type: Any, response_type: Any, summary: str) -> None:
+    """Add a POST path whose handler gets the validated body."""
 
     async def endpoint(body: Any, request: Request) -> Response:
-        request.state.model = model_of and model_of(body)
         build = await cancel_on_disconnect(request, handler(body))
         content = await asyncio.to_thread(lambda: to_json(build()))  # slow for many vectors
         return Response(content, media_type="application/json")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric, ProcessCollector, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
@@ -12,10 +10,11 @@ TOKENS = (64, 256, 1024, 4096, 16_384, 65_536)
 
 
 class Metrics:
-    """The metrics of one model, in their own registry."""
+    """The metrics of the process and its model, in their own registry."""
 
     def __init__(self) -> None:
         self.registry = to = CollectorRegistry()
+        ProcessCollector(registry=to)
         self.requests = Counter("bertkit_requests", "Answered requests", ["path", "status"], registry=to)
         self.seconds = Histogram("bertkit_request_seconds", "Per request", ["path"], buckets=SECONDS, registry=to)
         self.active = Gauge("bertkit_active_requests", "Requests being read, queued or answered", registry=to)
@@ -26,25 +25,6 @@ class Metrics:
         self.batch_tokens = Histogram("bertkit_batch_tokens", "Estimated, per call", buckets=TOKENS, registry=to)
         self.model_seconds = Histogram("bertkit_model_seconds", "Per call of the model", buckets=SECONDS, registry=to)
 
-
-class AllMetrics:
-    """What /metrics shows: the process, and the metrics of each model with its name as the label `model`."""
-
-    def __init__(self, models: Mapping[str, Metrics]) -> None:
-        """models: by name; "" for no label."""
-        self._models, self._process = models, ProcessCollector(registry=None)
-
-    def collect(self) -> Iterator[Metric]:
-        """Each metric once, with the samples of all models."""
-        yield from self._process.collect()
-        merged = dict[str, Metric]()
-        for name, metrics in self._models.items():
-            label = {"model": name} if name else {}
-            for own in metrics.registry.collect():
-                metric = merged.setdefault(own.name, Metric(own.name, own.documentation, own.type))
-                metric.samples += [sample._replace(labels=sample.labels | label) for sample in own.samples]
-        yield from merged.values()
-
     def text(self) -> bytes:
         """All metrics in Prometheus's text format."""
-        return generate_latest(self)
+        return generate_latest(self.registry)

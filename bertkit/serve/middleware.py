@@ -19,7 +19,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from bertkit.serve.batcher import traceback_without_message
 from bertkit.serve.limits import RETRY, Limits, Refused
-from bertkit.serve.logs import REQUESTS
 from bertkit.serve.metrics import Metrics
 
 logger = logging.getLogger(__name__)
@@ -43,8 +42,7 @@ class LimitsMiddleware:
     """Enforces the limits and the API key, and gives each request an id.
 
     A POST counts as active before its body is read, so that bodies in memory are limited too.
-    paths: those with their own metrics. api_key: what clients must send; None: nothing. model: for the log, its name;
-    None: `state.model` of a request.
+    paths: those with their own metrics. api_key: what clients must send; None: nothing.
     """
 
     def __init__(
@@ -54,10 +52,8 @@ class LimitsMiddleware:
         metrics: Metrics,
         paths: frozenset[str],
         api_key: str | None = None,
-        model: str | None = None,
     ) -> None:
         self.app, self.limits, self.metrics, self.paths, self.api_key = app, limits, metrics, paths, api_key
-        self.model = model
         self.active = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -89,12 +85,7 @@ class LimitsMiddleware:
             # One series for all unknown paths: there is no limit to their number.
             path = scope["path"] if scope["path"] in self.paths else "other"
             self.metrics.requests.labels(path, status or "disconnected").inc()
-            seconds = time.perf_counter() - started
-            self.metrics.seconds.labels(path).observe(seconds)
-            model = self.model or scope.get("state", {}).get("model")
-            fields = {"id": request_id, "method": scope["method"], "path": path, "model": model}
-            fields |= {"status": status or None, "seconds": round(seconds, 6)}
-            REQUESTS.info("%(method)s %(path)s %(status)s", fields, extra={"request": fields})
+            self.metrics.seconds.labels(path).observe(time.perf_counter() - started)
 
     def _error(self, path: str, headers: Headers) -> Refused | None:
         """Why any request is refused by its headers."""

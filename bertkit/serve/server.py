@@ -8,12 +8,11 @@ import os
 import re
 import signal
 import socket
-from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import h11
 import uvicorn
@@ -24,7 +23,6 @@ from bertkit.errors import Problem, UserError
 from bertkit.inference.predictor import Predictor
 from bertkit.serve.app import model_app
 from bertkit.serve.limits import Limits
-from bertkit.serve.models import make_models_app
 from bertkit.serve.service import Service
 
 if TYPE_CHECKING:
@@ -50,36 +48,23 @@ def read_api_key(file: Path | None) -> str | None:
     return text
 
 
-class Served(NamedTuple):
-    """A model, where it was loaded from, and the store for its /search."""
-
-    predictor: Predictor
-    source: str
-    store: Store | None = None
-
-
-def serve(models: Mapping[str, Served], *, host: str, port: int, limits: Limits, api_key: str | None = None) -> None:
+def serve(
+    predictor: Predictor, source: str, store: Store | None = None, *, host: str, port: int, limits: Limits,
+    api_key: str | None = None,
+) -> None:  # fmt: skip
     """Answer until SIGTERM or Ctrl-C, then all accepted requests, within the limits' timeout.
 
-    models: by the names of their paths, see `make_models_app`; "" for the only one, whose paths have no name.
-    port: 0 for any free one. api_key: what clients must send; None: nothing.
-    Raises UserError where the address cannot be used or requests are no longer answered, ModelError where the model
-    cannot answer.
+    source: where the model was loaded from. store: for /search. port: 0 for any free one. api_key: what clients must
+    send; None: nothing. Raises UserError where the address cannot be used or requests are no longer answered,
+    ModelError where the model cannot answer.
     """
-    thread = ThreadPoolExecutor(1, thread_name_prefix="bertkit-model")  # one, as each model uses all cores
-    services = {
-        name: Service(predictor, source, limits, store, thread, name)
-        for name, (predictor, source, store) in models.items()
-    }
-    for service in services.values():
-        # This loads libraries, and detects a damaged model before the first request
-        list(service.predictor.stream([service.predictor.any_row(())]))
-    app = model_app(services[""], api_key) if "" in services else make_models_app(services, limits, api_key)
+    # This loads libraries, and detects a damaged model before the first request
+    list(predictor.stream([predictor.any_row(())]))
+    app = model_app(Service(predictor, source, limits, store), api_key)
     server = make_server(app, limits)
     listener = listen(host, port)
     url = f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
-    for name, (predictor, source, _) in models.items():
-        logger.info("%s (%s) on %s", source, predictor.task.name, f"{url}/models/{name}" if name else url)
+    logger.info("%s (%s) on %s", source, predictor.task.name, url)
     with listener, _stopped_by_signals(server):
         server.run(sockets=[listener])
     if failure := _failure(app):
@@ -89,12 +74,12 @@ def serve(models: Mapping[str, Served], *, host: str, port: int, limits: Limits,
 
 
 def _failure(app: FastAPI) -> str | None:
-    """Why the requests to a model are no longer answered."""
+    """Why requests are no longer answered."""
     return next((failure for batcher in app.state.batchers if (failure := batcher.failure)), None)
 
 
 def make_server(app: FastAPI, limits: Limits) -> uvicorn.Server:
-    """uvicorn for an application of `new_app`. It stops when requests are no longer answered."""
+    """uvicorn for an application of `model_app`. It stops when requests are no longer answered."""
 
     async def stop_after_failure() -> None:
         if _failure(app):

@@ -41,17 +41,11 @@ class Service:
         model: str,
         limits: Limits,
         store: Store | None = None,
-        thread: ThreadPoolExecutor | None = None,
-        name: str = "",
     ) -> None:
-        """model: where it was loaded from. store: what /search searches, made with this model.
-
-        thread: that calls the model; None: its own. name: of the model for clients; "": as `model`.
-        """
+        """model: its name for clients. store: what /search searches, made with this model."""
         self.predictor, self.model, self.limits, self.store = predictor, model, limits, store
-        self.name = name or model
         self.metrics = Metrics()
-        thread = thread or ThreadPoolExecutor(1, thread_name_prefix="bertkit-model")
+        thread = ThreadPoolExecutor(1, thread_name_prefix="bertkit-model")  # one, as a model uses all cores
         self.batcher = Batcher(lambda rows: list(predictor.stream(rows)), limits, self.metrics, thread)
         self.states_batcher = Batcher(partial(token_states, predictor), limits, self.metrics, thread)
         self.batchers = self.batcher, self.states_batcher
@@ -96,7 +90,7 @@ class Service:
         answers = await self._answers(tei.embed_rows(self.task, texts, None), "input")
         ids = (await self.batcher.call(lambda: self.task.tokenizer(texts, verbose=False)))["input_ids"]
         read = sum(min(len(each), self.task.max_length) for each in ids)
-        return lambda: tei.openai_response(answers, body, self.name, read)
+        return lambda: tei.openai_response(answers, body, self.model, read)
 
     async def search(self, body: SearchRequest) -> Build:
         """/search: the documents of the store that are nearest to the queries."""
@@ -148,13 +142,13 @@ class Service:
 
     def openai_model(self) -> dict[str, Any]:
         """This model in /v1/models, created when the server started."""
-        return {"id": self.name, "object": "model", "created": self.started, "owned_by": "bertkit"}
+        return {"id": self.model, "object": "model", "created": self.started, "owned_by": "bertkit"}
 
     async def info(self) -> dict[str, Any]:
         """The response of /info: text-embeddings-inference's fields, and the task."""
         return {
             "model_id": self.model,
-            "served_model_name": self.name,
+            "served_model_name": self.model,
             "model_dtype": self.predictor.precision,
             "model_type": tei.model_type(self.task),
             "task": self.task.name,
