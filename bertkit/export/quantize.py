@@ -40,9 +40,9 @@ def _scope(node: NodeProto) -> str:
 def quantized(proto: ModelProto, file: Path, *, only: Collection[str] = (), but: Collection[str] = ()) -> ModelProto:
     """The graph with int8 weights, per channel, in `only` these nodes or all `but` these; `file` is overwritten.
 
-    Weights are unsigned, like activations: processors with AVX2 and without VNNI multiply unsigned by signed bytes with
-    sums that saturate at 16 bits, unsigned by unsigned bytes without. So the graph computes the same sums everywhere.
-    Activations are quantised when they are computed (dynamic quantisation), so no calibration data are needed.
+    Weights have 7 bits: processors with AVX2 and without VNNI add up two products in 16 bits, which saturate with 8. So
+    the graph computes the same sums everywhere. Activations are quantised when they are computed (dynamic
+    quantisation), so no calibration data are needed.
     """
     import onnx
     from onnxruntime.quantization import QuantType, quantize_dynamic
@@ -60,7 +60,8 @@ def quantized(proto: ModelProto, file: Path, *, only: Collection[str] = (), but:
             file,
             op_types_to_quantize=["MatMul", "Gather"],
             per_channel=True,
-            weight_type=QuantType.QUInt8,
+            weight_type=QuantType.QInt8,
+            reduce_range=True,
             nodes_to_quantize=list(only) or None,
             nodes_to_exclude=list(but),
         )
