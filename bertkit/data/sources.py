@@ -251,13 +251,13 @@ def _hub_parts(rows: Dataset, name: str, wanted: Collection[str]) -> list[Part]:
 def _load_hub(spec: DataSpec) -> Mapping[str, Dataset]:
     import datasets
     from datasets.exceptions import DatasetsError
-    from httpx2 import HTTPError
+    from huggingface_hub.errors import HfHubHTTPError
     from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]  # exported lazily
 
     try:
         validate_repo_id(str(spec.source))
         return dict(datasets.load_dataset(str(spec.source), name=spec.subset, revision=spec.revision))
-    except (OSError, ValueError, RuntimeError, DatasetsError, HTTPError) as error:
+    except (*HfHubHTTPError.__bases__, ValueError, RuntimeError, DatasetsError) as error:  # the HTTP client's, OSError
         raise DataError(_hub_problem(spec, error)) from None
 
 

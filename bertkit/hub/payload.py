@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 from collections.abc import Callable, Iterable, Iterator
 from fnmatch import fnmatch
@@ -15,11 +16,17 @@ from bertkit.models.untrusted import shapes_of
 from bertkit.report.card import write_card
 from bertkit.report.facts import local_paths
 from bertkit.run import Run
-from bertkit.text import first_line
 
-# safetensors, JSON, the card, and the vocabularies of tokenizers
-PUSHED = ("*.safetensors", "*.json", "README.md", "vocab.txt", "merges.txt", "*.model")
+logger = logging.getLogger(__name__)
+
 CARD, REPORT = "README.md", "report.html"
+PUSHED = (  # what a model folder has: paths in it; and `beside` of its config.json
+    *(CARD, "config.json", "generation_config.json", "model.safetensors", "model.safetensors.index.json"),
+    *("model-?????-of-?????.safetensors", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"),
+    *("added_tokens.json", "vocab.txt", "vocab.json", "merges.txt", "spiece.model", "sentencepiece.bpe.model"),
+    *("modules.json", "sentence_bert_config.json", "config_sentence_transformers.json"),  # of sentence-transformers
+    *("[0-9]_*/config.json", "[0-9]_*/model.safetensors"),
+)
 MIN_PATH_LENGTH = 6  # a shorter path may occur in a text by chance
 TOKEN = re.compile("(hf_|api_org_)[A-Za-z0-9]{30,}")
 
@@ -36,9 +43,10 @@ class Item(NamedTuple):
 def payload(run: Run, repo_id: str, *, predictions: bool = False, report: bool = False) -> list[Item]:
     """The files that a push of this run uploads, by path; the card is generated again for this repository.
 
-    predictions: include RUN/predictions, which repeat rows of the data. report: include RUN/report.html.
-    Raises ModelError with all problems: no results, files that are neither safetensors, JSON nor a tokenizer's, a card
-    that cannot be made or is invalid, local paths or a token in a file, a folder that does not load.
+    Files that no model folder has are left out, and named in the log. predictions: include RUN/predictions, which
+    repeat rows of the data. report: include RUN/report.html. Raises ModelError with all problems: no results, links and
+    damaged files, a card that cannot be made or is invalid, local paths or a token in a file, a folder that does not
+    load.
     """
     if not run.finished:
         what, fix = "is not a finished run: it has no results.json", "Name the folder that `bertkit train` wrote."
@@ -46,15 +54,19 @@ def payload(run: Run, repo_id: str, *, predictions: bool = False, report: bool =
             fix = f"Finish it: bertkit train {run.folder}/recipe.yaml --output-dir {run.folder} --resume"
         raise ModelError(Problem(str(run.folder), what, fix))
     problems = _problems(lambda: write_card(run, repo_id))
-    files = {str(file.relative_to(run.model)): file for file in sorted(run.model.rglob("*")) if not file.is_dir()}
-    problems += [problem for path, file in files.items() for problem in _unsafe(path, file)]
+    found = {file.relative_to(run.model).as_posix(): file for file in sorted(run.model.rglob("*")) if not file.is_dir()}
+    extra = _extra_modules(run.model / "config.json")
+    files = {path: file for path, file in found.items() if path in extra or any(fnmatch(path, each) for each in PUSHED)}
+    if left := found.keys() - files.keys():
+        logger.warning("not uploaded, as no model folder has them: %s", ", ".join(sorted(left)))
+    problems += [problem for file in files.values() for problem in _unsafe(file)]
     files |= {REPORT: run.folder / REPORT} if report else {}
     if report and not (run.folder / REPORT).is_file():
         problems.append(Problem(str(run.folder / REPORT), "is missing", f"Make it: bertkit report {run.folder}"))
     if not problems:
         from bertkit.inference.predictor import load
 
-        problems = [*_card(run.model / CARD), *_private(run, files), *_problems(lambda: load(run.model))]
+        problems = [*_private(run, files), *_problems(lambda: load(run.model))]
     if problems:
         raise ModelError(dict.fromkeys(problems))  # a damaged file stops the card too
     if predictions:
@@ -76,34 +88,21 @@ def _problems(call: Callable[[], Any]) -> list[Problem]:
     return []
 
 
-def _unsafe(path: str, file: Path) -> Iterator[Problem]:
+def _extra_modules(config: Path) -> set[str]:
+    """The weights beside model.safetensors that a model's config names."""
+    try:
+        return set(read_json(config)["bertkit"]["beside"].values())
+    except (OSError, UserError, KeyError, TypeError, AttributeError):
+        return set()  # `load` reports what is wrong with it
+
+
+def _unsafe(file: Path) -> Iterator[Problem]:
     if file.is_symlink() or not file.is_file():
         yield Problem(str(file), "is a link, or not a regular file", "Replace it by the file itself, or remove it.")
-    elif not any(fnmatch(file.name, pattern) for pattern in PUSHED) or file.name.startswith("."):
-        what = "is neither safetensors, JSON nor a tokenizer's file"
-        yield Problem(str(file), what, f"Remove {path} from the model.")
     elif file.suffix == ".json":
         yield from _problems(lambda: read_json(file))
     elif file.suffix == ".safetensors":
         yield from _problems(lambda: shapes_of(file))
-
-
-def _card(file: Path) -> Iterator[Problem]:
-    """Problems that huggingface_hub, offline, and the Hub's page have with the card."""
-    from huggingface_hub import ModelCardData
-    from ruamel.yaml import YAML
-    from ruamel.yaml.error import YAMLError
-
-    front = re.match(r"---\n(.*?\n)---\n", file.read_text(encoding="utf-8"), re.DOTALL)
-    try:
-        stated: Any = ModelCardData(**YAML(typ="safe", pure=True).load(front[1] if front else "{}"))
-        data = stated.to_dict()
-    except (ValueError, TypeError, YAMLError) as error:
-        yield Problem(str(file), f"the card's metadata are not valid: {first_line(error)}")
-        return
-    for key in ("library_name", "pipeline_tag"):
-        if not isinstance(data.get(key), str):
-            yield Problem(str(file), f"the card's metadata have no {key}")
 
 
 def _private(run: Run, files: dict[str, Path]) -> Iterator[Problem]:

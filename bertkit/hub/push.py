@@ -1,4 +1,4 @@
-"""Upload a run's model to the Hub in one commit: private by default, and verified after upload."""
+"""Upload a run's model to the Hub in one commit, private by default."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any
 
 from huggingface_hub import (
     CommitOperationAdd,
@@ -20,13 +19,11 @@ from huggingface_hub import (
     errors,
     get_token,
 )
-from huggingface_hub.hf_api import RepoFile
 
 from bertkit.errors import ModelError, Problem
 from bertkit.files import MODEL_FILES, write_text
 from bertkit.hub.payload import CARD, Item, hashed, payload
-from bertkit.models.download import content_hash
-from bertkit.models.hub_errors import FAILURES, LOGIN, WAITS, persistently, redacted, refuse, refused, wait
+from bertkit.models.hub_errors import FAILURES, LOGIN, hub_error, redacted
 from bertkit.report.card import with_yours, yours
 from bertkit.run import Run
 from bertkit.sections import REPO_ID, Hub
@@ -62,7 +59,7 @@ def push(
     predictions: bool = False,
     report: bool = False,
 ) -> Pushed:
-    """Upload exactly the model folder of a finished run, in one commit, to a model repository of the Hub.
+    """Upload the files of a finished run's model, in one commit, to a model repository of the Hub.
 
     The card is generated again first; text between its markers, here or on the Hub, stays.
     repo_id: owner/model. A new repository is private; with `public` it is made public, after the upload.
@@ -80,29 +77,33 @@ def push(
         raise ModelError(problems)
     if dry_run:
         return Pushed(repo_id, files)
-    api = HfApi()
-    state = "Nothing was changed on the Hub."
+    api, state = HfApi(), "Nothing was changed on the Hub."
     try:
         _check_metadata(run.model / CARD)
         was_public = _repository(api, repo_id, public, create_pr)
-        state = f"{repo_id} has no new commit; a new repository is empty and private."
+        state = f"A new repository {repo_id} is private. Check whether it has a new commit before you push again."
         if revision is not None:
-            persistently(lambda: api.create_branch(repo_id, branch=revision, exist_ok=True))
-        head = persistently(lambda: api.model_info(repo_id, revision=revision)).sha
-        hashes = _hashes(api, repo_id, head)
-        if CARD in hashes:
+            api.create_branch(repo_id, branch=revision, exist_ok=True)
+        head = api.model_info(repo_id, revision=revision).sha
+        remote = api.list_repo_files(repo_id, revision=head)
+        if CARD in remote:
             _merge_card(api, repo_id, head, run.model / CARD, create_pr)
             files = hashed((item.path, item.file) for item in files)
-        commit, url = _commit(api, repo_id, _operations(files, hashes), revision, head, create_pr)
-        state = f"The commit {commit} may be incomplete; do not use it."
-        _verify(api, repo_id, commit, files)
-        state = f"All files are there, in commit {commit}, but {repo_id} is still private."
+        commit = api.create_commit(
+            repo_id,
+            _operations(files, remote),
+            commit_message="Push by bertkit",
+            revision=revision,
+            create_pr=create_pr,
+            parent_commit=head,  # a commit of somebody else in between is an error
+        )
+        state = f"All files are there, in commit {commit.oid}, but {repo_id} is still private."
         if public and not was_public and not create_pr:
-            persistently(lambda: api.update_repo_settings(repo_id, private=False))
+            api.update_repo_settings(repo_id, private=False)
     except FAILURES as error:
-        refuse(error, "push", repo_id, state)
-    logger.info("pushed %d files to %s, commit %s", len(files), repo_id, commit)
-    return Pushed(repo_id, files, commit, url)
+        raise hub_error(error, "push", repo_id, state) from None
+    logger.info("pushed %d files to %s, commit %s", len(files), repo_id, commit.oid)
+    return Pushed(repo_id, files, commit.oid, commit.pr_url or commit.commit_url)
 
 
 def login_problems() -> list[Problem]:
@@ -151,7 +152,7 @@ def target_problems(repo_id: str, revision: str | None, create_pr: bool) -> list
 def _check_metadata(card: Path) -> None:
     """Validate the card's metadata on the Hub. Raises ModelError where it rejects them."""
     try:
-        persistently(ModelCard.load(card).validate)
+        ModelCard.load(card).validate()
     except ValueError as error:
         raise ModelError(Problem(str(card), f"the Hub does not accept the card: {redacted(str(error))}")) from None
 
@@ -163,7 +164,7 @@ def _merge_card(api: HfApi, repo_id: str, commit: str | None, card: Path, create
     except for a pull request, which people review before it is merged.
     """
     where = f"{CARD} of {repo_id}"
-    file = persistently(lambda: api.hf_hub_download(repo_id, CARD, revision=commit))
+    file = api.hf_hub_download(repo_id, CARD, revision=commit)
     remote, text = Path(file).read_text(encoding="utf-8"), card.read_text(encoding="utf-8")
     try:
         theirs = yours(remote, where)
@@ -181,22 +182,16 @@ def _merge_card(api: HfApi, repo_id: str, commit: str | None, card: Path, create
 def _repository(api: HfApi, repo_id: str, public: bool, create_pr: bool) -> bool:
     """Create the repository if needed; returns whether it is public. Raises ModelError if that was not requested."""
     try:
-        known = persistently(lambda: api.model_info(repo_id))
+        known = api.model_info(repo_id)
     except errors.RepositoryNotFoundError as error:
         if create_pr or error.response.status_code == 401:
             raise
-        persistently(lambda: api.create_repo(repo_id, private=True, exist_ok=True))
+        api.create_repo(repo_id, private=True, exist_ok=True)
         return False
     if known.private is not True and not public:
         what, fix = f"{repo_id} is public, so the model would be too", "Add --public, or name another repository."
         raise ModelError(Problem("push", what, fix))
     return known.private is not True
-
-
-def _hashes(api: HfApi, repo_id: str, commit: str | None) -> dict[str, str]:
-    """Path of each file of a commit -> the Hub's hash: sha256 for large files (git LFS), else git's sha1 of a blob."""
-    tree = persistently(lambda: list(api.list_repo_tree(repo_id, revision=commit, recursive=True)))
-    return {f.path: f.lfs.sha256 if f.lfs else f.blob_id for f in tree if isinstance(f, RepoFile)}
 
 
 def _operations(files: Sequence[Item], remote: Iterable[str]) -> list[CommitOperationAdd | CommitOperationDelete]:
@@ -205,48 +200,3 @@ def _operations(files: Sequence[Item], remote: Iterable[str]) -> list[CommitOper
     old = [path for path in remote if path not in sent and any(fnmatch(path, pattern) for pattern in MODEL_FILES)]
     adding = [CommitOperationAdd(path_in_repo=item.path, path_or_fileobj=str(item.file)) for item in files]
     return [*adding, *(CommitOperationDelete(path_in_repo=path) for path in old)]
-
-
-def _commit(
-    api: HfApi,
-    repo_id: str,
-    operations: list[CommitOperationAdd | CommitOperationDelete],
-    branch: str | None,
-    parent: str | None,
-    create_pr: bool,
-) -> tuple[str, str]:
-    """The hash of the commit and its page, or the pull request's.
-
-    The commit names its parent, so that a retry after a lost response cannot make it twice.
-    """
-    failure: Exception | None = None
-    for seconds in (*WAITS, 0.0):
-        try:
-            names: dict[str, Any] = {"revision": branch, "create_pr": create_pr, "parent_commit": parent}
-            commit = api.create_commit(repo_id, operations, commit_message="Push by bertkit", **names)
-            return commit.oid, commit.pr_url or commit.commit_url
-        except FAILURES as error:
-            if create_pr and not refused(error):  # rather none than two pull requests
-                refuse(error, "push", repo_id, f"Check whether {repo_id} has the pull request before you push again.")
-            if create_pr:
-                raise
-            wait(error, seconds)
-            failure = error
-        try:
-            head = persistently(lambda: api.model_info(repo_id, revision=branch)).sha
-        except FAILURES as error:
-            refuse(error, "push", repo_id, f"Check whether {repo_id} has a new commit before you push again.")
-        if head is not None and head != parent:  # only the response was lost; or it is somebody else's commit
-            return head, f"{api.endpoint}/{repo_id}/commit/{head}"
-    assert failure is not None
-    raise failure
-
-
-def _verify(api: HfApi, repo_id: str, commit: str, files: Sequence[Item]) -> None:
-    """Compare the hashes of a commit with those of the files. Raises ModelError where they differ."""
-    hashes = _hashes(api, repo_id, commit)
-    unlike = [item for item in files if hashes.get(item.path) != item.sha256]
-    wrong = [item.path for item in unlike if hashes.get(item.path) != content_hash(item.file, large=False)]
-    if wrong:
-        what = f"commit {commit} of {repo_id} is not what was sent: {', '.join(wrong)}"
-        raise ModelError(Problem("push", what, "Somebody else may have pushed at the same time. Push again."))
