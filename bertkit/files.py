@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import hashlib
 import json
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from glob import escape
@@ -17,6 +17,7 @@ from typing import Any, TextIO
 from bertkit.errors import DataError, ModelError, Problem
 
 LARGEST_JSON = 64_000_000  # bytes
+ABANDONED = 24 * 60 * 60  # seconds
 MODEL_FILES = ["*.json", "*.safetensors", "*.txt", "*.model"]  # patterns of what is downloaded: no pickles, no code
 
 
@@ -24,7 +25,7 @@ MODEL_FILES = ["*.json", "*.safetensors", "*.txt", "*.model"]  # patterns of wha
 def written_aside(path: Path, encoding: str = "utf-8") -> Iterator[TextIO]:
     """A text file that gets its name only when the block ends without an error; a link stays a link.
 
-    What killed processes left of the same file is removed. Raises OSError, which names the file.
+    What killed processes left of the same file is removed, once it is a day old. Raises OSError, which names the file.
     """
     path = Path(os.path.realpath(path))
     if path.is_dir():
@@ -33,11 +34,12 @@ def written_aside(path: Path, encoding: str = "utf-8") -> Iterator[TextIO]:
     _remove_abandoned(path)
     aside = path.with_name(f".{path.name}.{token_hex(4)}.writing")
     try:
-        with errors_naming(path), _locked(aside, encoding) as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-            aside.replace(path)
+        with errors_naming(path):
+            with aside.open("w", encoding=encoding, newline="") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            aside.replace(path)  # closed before, as Windows requires
     finally:
         aside.unlink(missing_ok=True)
 
@@ -52,23 +54,12 @@ def errors_naming(path: Path) -> Iterator[None]:
         raise
 
 
-def _locked(aside: Path, encoding: str) -> TextIO:
-    """The new file `aside`, locked for as long as this process writes it."""
-    while True:
-        file = aside.open("w", encoding=encoding, newline="")
-        with suppress(OSError):  # a file system without locks, where nothing that was left is removed
-            fcntl.flock(file, fcntl.LOCK_EX)
-        if os.fstat(file.fileno()).st_nlink:
-            return file
-        file.close()  # before it was locked, another process took it for abandoned
-
-
 def _remove_abandoned(path: Path) -> None:
-    """Remove the files aside of this one that no process has locked."""
+    """Remove the files aside of this one that no process has written to for a day."""
     for aside in path.parent.glob(f".{escape(path.name)}.*.writing"):
-        with suppress(OSError), aside.open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            aside.unlink()
+        with suppress(OSError):
+            if time.time() - aside.stat().st_mtime > ABANDONED:
+                aside.unlink()
 
 
 def write_text(path: Path, text: str) -> None:

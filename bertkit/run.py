@@ -152,19 +152,22 @@ def clean(
 @contextmanager
 def only_writer(run: Run) -> Iterator[None]:
     """Lock the run folder against other processes that train into it. The lock ends with the process."""
-    import fcntl
+    from filelock import FileLock, Timeout
 
     try:
         run.folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(Problem(str(run.folder), f"cannot be created: {error.strerror}")) from error
-    with (run.folder / ".lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            what = "another process is training into this folder"
-            raise UserError(Problem(str(run.folder), what, "Wait for it, or name another --output-dir.")) from error
+    lock = FileLock(run.folder / ".lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout as error:
+        what = "another process is training into this folder"
+        raise UserError(Problem(str(run.folder), what, "Wait for it, or name another --output-dir.")) from error
+    try:
         yield
+    finally:
+        lock.release()
 
 
 def versions() -> dict[str, str | None]:

@@ -6,9 +6,13 @@ import argparse
 import io
 import logging
 import os
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib.metadata import version
+from types import FrameType
 
 from bertkit.cli import doctor, models, recipes, runs, serving, shell, vectors
 from bertkit.errors import UserError, not_installed
@@ -35,7 +39,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     command = options.pop("command")
     try:
         _set_up_output()
-        code = command.run(**options) or 0
+        with _ended_by_signals():
+            code = command.run(**options) or 0
         sys.stdout.flush()
         return int(code)
     except BrokenPipeError:  # the reader of our output went away, as `head` does
@@ -59,6 +64,24 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"error: a library in Rust, such as tokenizers, failed: {first_line(error)}", file=sys.stderr)
         print("    A text or a file of the model triggers it. Find it by halving the input.", file=sys.stderr)
         return 2
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """Within the block, SIGTERM and SIGHUP end the command like `sys.exit`, so that temporary files are removed."""
+
+    def end(number: int, _: FrameType | None) -> None:
+        sys.exit(128 + number)
+
+    numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if name in signal.Signals.__members__]
+    before = {}
+    if threading.current_thread() is threading.main_thread():  # signal handlers can only be set there
+        before = {each: signal.signal(each, end) for each in numbers if signal.getsignal(each) is signal.SIG_DFL}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _discard_output(code: int) -> int:
