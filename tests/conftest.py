@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import os
 import runpy
+import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
-os.environ["BERTKIT_CACHE"] = os.path.join(tempfile.mkdtemp(prefix="bertkit-cache-"), "vectors")
+# Temporary files of this process, and of those that it starts; except for pytest's own, which failed tests keep.
+os.environ["PYTEST_DEBUG_TEMPROOT"] = os.environ.get("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
+os.environ["TMPDIR"] = tempfile.mkdtemp(prefix="bertkit-", dir=os.environ["PYTEST_DEBUG_TEMPROOT"])
+os.environ["BERTKIT_CACHE"] = os.path.join(os.environ["TMPDIR"], "vectors")
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
@@ -40,11 +44,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """`--precision` for this process and the subprocesses that it starts, which are also pytest-xdist's workers."""
+    tempfile.tempdir = None  # which is TMPDIR from here on
     if config.getoption("precision") == "fp32" and not hasattr(config, "workerinput"):
         folder = Path(__file__).parent / "fp32"
         runpy.run_path(str(folder / "sitecustomize.py"))
         sys.path.insert(0, str(folder))
         os.environ["PYTHONPATH"] = os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
+
+
+def pytest_unconfigure() -> None:
+    """Leave nothing behind."""
+    shutil.rmtree(os.environ["TMPDIR"], ignore_errors=True)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ import small
 import transformers
 
 from bertkit.errors import ModelError
-from bertkit.files import written_aside
+from bertkit.files import ABANDONED, written_aside
 from bertkit.models.encoder import save_tokenizer
 
 
@@ -29,7 +30,9 @@ def test_what_a_killed_process_left_is_removed_by_the_next_that_writes_the_file(
     worker.start()
     worker.join()
     assert worker.exitcode == -signal.SIGKILL
-    assert [file.read_text() for file in tmp_path.iterdir()] == ["half"]
+    (aside,) = tmp_path.iterdir()
+    assert aside.read_text() == "half"
+    os.utime(aside, (time.time() - ABANDONED - 1,) * 2)
     with written_aside(tmp_path / "other.jsonl") as file:
         file.write("of another file")
     assert len(list(tmp_path.iterdir())) == 2

@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     command = options.pop("command")
     try:
         _set_up_output()
-        with _ended_by_signals():
+        with ended_by_signals():
             code = command.run(**options) or 0
         sys.stdout.flush()
         return int(code)
@@ -67,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 @contextmanager
-def _ended_by_signals() -> Iterator[None]:
+def ended_by_signals() -> Iterator[None]:
     """Within the block, SIGTERM and SIGHUP end the command like `sys.exit`, so that temporary files are removed."""
 
     def end(number: int, _: FrameType | None) -> None:

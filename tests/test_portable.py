@@ -1,0 +1,68 @@
+"""What holds on every system: modules that Windows lacks are not needed, and nothing is left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import small
+
+WITHOUT_POSIX = """
+import builtins, sys
+real = builtins.__import__
+def hidden(name, globals=None, locals=None, fromlist=(), level=0):
+    if name in ("fcntl", "grp", "pwd", "readline", "resource", "termios") and globals["__name__"].startswith("bertkit"):
+        raise ImportError(f"there is no {name} on Windows")  # other libraries ask for the platform before
+    return real(name, globals, locals, fromlist, level)
+builtins.__import__ = hidden
+from bertkit.cli.main import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def run(*words: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", WITHOUT_POSIX, *map(str, words)]
+    environment |= {"OMP_NUM_THREADS": "1"}
+    return subprocess.run(command, env=os.environ | environment, capture_output=True, text=True, check=False)
+
+
+def test_the_steps_of_the_quickstart_need_no_module_that_windows_lacks(tiny_encoder: Path, tmp_path: Path) -> None:
+    file, folder = small.write_recipe(tmp_path, tiny_encoder), tmp_path / "run"
+    for words in (
+        ("train", file, "--output-dir", folder, "training.num_train_epochs=1"),
+        ("predict", folder, "the cat was good"),
+        ("report", folder),
+    ):
+        done = run(*words)
+        assert done.returncode == 0, done.stderr
+    assert (folder / "report.html").is_file()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_a_command_and_removes_its_temporary_files(number: signal.Signals, tmp_path: Path) -> None:
+    program = (
+        "import os, tempfile\n"
+        "from bertkit.cli.main import ended_by_signals\n"
+        f"with ended_by_signals(), tempfile.TemporaryDirectory(): os.kill(os.getpid(), {int(number)})\n"
+    )
+    environment = os.environ | {"TMPDIR": str(tmp_path)}
+    assert subprocess.run([sys.executable, "-c", program], env=environment, check=False).returncode == 128 + number
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_training_that_is_stopped_leaves_no_temporary_files(tiny_encoder: Path, tmp_path: Path) -> None:
+    (temporary := tmp_path / "temporary").mkdir()
+    file, folder = small.write_recipe(tmp_path, tiny_encoder), tmp_path / "run"
+    words = ["train", file, "--output-dir", folder, "training.num_train_epochs=1000", "training.logging_steps=1"]
+    environment = os.environ | {"TMPDIR": str(temporary), "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen([sys.executable, "-m", "bertkit", *map(str, words)], env=environment) as process:
+        while process.poll() is None and not (folder / "metrics.jsonl").is_file():
+            time.sleep(0.05)
+        process.terminate()
+        assert process.wait() == 128 + signal.SIGTERM
+    assert not list(temporary.iterdir())
