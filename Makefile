@@ -1,46 +1,65 @@
 # Two commands on a fresh machine: `make quickstart` and `make test`. Both set up everything they need.
 PYTHON ?= python3
-BIN := .venv/bin
+VENV ?= .venv
+CONSTRAINTS ?= constraints.txt
+BIN := $(VENV)/bin
 RUN := runs/quickstart
+PYTEST := HF_HUB_OFFLINE=1 $(BIN)/python -m pytest
 
-.PHONY: quickstart test lint format docs clean
+.PHONY: quickstart test lint format docs clean test-avx2 test-sse test-newest test-oldest wheel-check
 
-quickstart: .venv/quickstart
+quickstart: $(VENV)/quickstart
 	rm -rf $(RUN)
 	$(BIN)/bertkit train quickstart --output-dir $(RUN)
 	@echo
 	$(BIN)/bertkit predict $(RUN) "Not bad at all, I could get used to this." "Oh great, another update that breaks everything." "Slow service, but the food made up for the wait."
 
-test: .venv/dev
-	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest
+test: $(VENV)/dev
+	$(PYTEST)
 
-lint: .venv/dev
+lint: $(VENV)/dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-format: .venv/dev
+format: $(VENV)/dev
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-docs: .venv/docs
+docs: $(VENV)/docs
 	$(BIN)/sphinx-build --builder html --conf-dir docs --fail-on-warning --nitpicky --keep-going --quiet . docs/_build
 	@echo docs/_build/index.html
 
-.venv/quickstart: pyproject.toml constraints.txt
-	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[quickstart]"
-	touch $@
+# Other machines: the whole suite as on an older processor, with other versions, from the wheel. Another Python:
+# make test PYTHON=python3.12 VENV=.venv-3.12
 
-.venv/dev: pyproject.toml constraints.txt
-	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
-	touch $@ .venv/quickstart
+test-avx2: $(VENV)/dev
+	ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2 $(PYTEST) --precision fp32
 
-.venv/docs: pyproject.toml constraints.txt
-	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[docs]"
+test-sse: $(VENV)/dev
+	ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 MKL_ENABLE_INSTRUCTIONS=SSE4_2 $(PYTEST) --precision fp32
+
+test-newest:
+	$(MAKE) test VENV=.venv-newest CONSTRAINTS=/dev/null
+
+test-oldest:
+	$(MAKE) test VENV=.venv-oldest CONSTRAINTS=constraints-oldest.txt
+
+wheel-check: $(VENV)/dev
+	rm -rf dist .venv-wheel
+	$(BIN)/python -m hatchling build --target wheel
+	$(PYTHON) -m venv .venv-wheel
+	.venv-wheel/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt "$$(ls dist/*.whl)[quickstart]"
+	root=$$PWD && room=$$(mktemp -d) && cd $$room && trap "rm -rf $$room" EXIT && \
+	$$root/.venv-wheel/bin/bertkit train quickstart --output-dir run training.num_train_epochs=1 && \
+	$$root/.venv-wheel/bin/bertkit predict run "Not bad at all." && $$root/.venv-wheel/bin/bertkit report run && \
+	for name in $$($$root/.venv-wheel/bin/bertkit recipes | cut -d' ' -f1); do $$root/.venv-wheel/bin/bertkit show $$name > shown || exit 1; done
+
+$(VENV)/%: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c $(CONSTRAINTS) -e ".[$*]"
 	touch $@
+	[ $* != dev ] || touch $(VENV)/quickstart  # which dev contains
 
 clean:
-	rm -rf .venv runs dist docs/_build
+	rm -rf .venv .venv-* runs dist docs/_build

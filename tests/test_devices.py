@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import parity
 import pytest
 import torch
 from cases import CASES, TAGS, TOKENS, Case, encoder
@@ -27,7 +28,6 @@ from bertkit.encoding.padding import fills, pad
 from bertkit.inference import runner as running
 from bertkit.inference.predictor import Predictor
 from bertkit.inference.runner import Runner
-from bertkit.models import parity
 from bertkit.models.heads import crf
 from bertkit.models.heads.crf import Chain
 

@@ -1,4 +1,4 @@
-"""Numeric parity: whether every path by which this machine can compute attention gives the same numbers.
+"""Whether every path by which this machine can compute attention gives the same numbers.
 
 A wrong fast path fails silently: it gives wrong answers. A small BERT with random weights reads the same texts by every
 path: each text alone, all of them padded in one batch, and backwards. The reference is the plainest path there is:
