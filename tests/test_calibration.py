@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy.special import expit, logit, logsumexp, softmax
 
-from bertkit.evaluation import calibration
+from bertkit.evaluation import calibration, similarity
 from bertkit.tasks.labels import assigned_labels
 
 
@@ -143,9 +143,29 @@ def test_threshold_of_special_labels():
     assert calibration.fit_thresholds([[0.9], [0.1]], [[0], [0]]) == [0.5]
     assert calibration.fit_thresholds([[0.3], [0.4]], [[1], [1]]) == [0.15]  # always on
     assert calibration.fit_thresholds([[0.0], [0.0]], [[1], [0]]) == [0.0]
-    low = 0.7
-    high = np.nextafter(low, 1)
-    assert calibration.fit_thresholds([[low], [high]], [[0], [1]]) == [high]  # no float lies between
+
+
+@pytest.mark.parametrize("noise", [-2e-6, -1e-7, 1e-7, 2e-6])
+def test_no_threshold_lies_between_the_scores_of_one_row_in_two_batches(noise):
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        scores = np.repeat(np.unique(np.round(rng.random(9), 3)), 2)
+        truth, moved = rng.integers(0, 2, len(scores)), scores + noise * rng.random(len(scores))
+        found = calibration.thresholds_of(moved, truth)
+        assert found.values == pytest.approx(calibration.thresholds_of(scores, truth).values, abs=3e-6)
+        for threshold, given in zip(found.values, found.given, strict=True):
+            assert (scores >= threshold).tolist() == (moved >= threshold).tolist()
+            assert given == (scores >= threshold).sum()
+        threshold = similarity.best_threshold(truth, moved)
+        assert (scores >= threshold).tolist() == (moved >= threshold).tolist()
+
+
+def test_scores_without_gaps_have_thresholds_too():
+    scores = 0.5 + np.arange(1000) / 1e6
+    found = calibration.thresholds_of(scores, scores > 0.5004)
+    assert len(found.values) == 100
+    assert found.values[found.f1.argmax()] == pytest.approx(0.5004, abs=1.1e-5)
+    assert found.given.tolist() == [(scores >= value).sum() for value in found.values]
 
 
 def test_thresholds_of_many_rows():

@@ -6,6 +6,7 @@ import csv
 import json
 import math
 import re
+from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
@@ -23,6 +24,7 @@ from scipy.special import softmax
 import bertkit
 from bertkit.cli.main import main
 from bertkit.errors import UserError
+from bertkit.evaluation.calibration import ROUNDING
 from bertkit.evaluation.conformal import (
     MOST,
     conformal,
@@ -30,6 +32,7 @@ from bertkit.evaluation.conformal import (
 )
 from bertkit.evaluation.labels import GradedLabels
 from bertkit.explain.explain import explain_rows
+from bertkit.inference.decisions import decisions
 from bertkit.inference.display import answer_line
 from bertkit.inference.predictor import Predictor
 from bertkit.report.mistakes import mistakes
@@ -59,7 +62,8 @@ def texts() -> list[str]:
 def test_the_least_probability_is_the_gold_label_at_its_place(gold: list[float], asked: str) -> None:
     place = math.ceil((len(gold) + 1) * Fraction(asked))
     if place <= len(gold):
-        assert least_probability(conformal(gold), float(asked)) == sorted(gold, reverse=True)[place - 1]
+        at_place = sorted(gold, reverse=True)[place - 1]
+        assert least_probability(conformal(gold), float(asked)) == pytest.approx(at_place * (1 - ROUNDING), rel=1e-12)
     else:
         with pytest.raises(UserError):
             least_probability(conformal(gold), float(asked))
@@ -67,19 +71,19 @@ def test_the_least_probability_is_the_gold_label_at_its_place(gold: list[float],
 
 @pytest.mark.parametrize("rows", [MOST, MOST + 1, 1999, 2000, 123_457])
 def test_what_is_kept_of_many_rows_covers_as_much_and_hardly_more(rows: int) -> None:
-    gold = np.arange(rows, 0, -1) / rows  # the place of a probability p is rows * (1 - p) + 1
+    gold = np.arange(rows, 0, -1.0)  # the place of p is rows - p + 1
     kept = conformal(np.random.default_rng(0).permutation(gold))
     assert len(kept["gold"]) == MOST
     for asked in [*COVERAGES, "0.999", "0.3217"]:
         place = math.ceil((rows + 1) * Fraction(asked))
-        found = rows - round(least_probability(kept, float(asked)) * rows) + 1
+        found = rows - round(least_probability(kept, float(asked)) / (1 - ROUNDING)) + 1
         assert place <= found < place + rows / MOST
 
 
 @pytest.mark.parametrize("asked", COVERAGES)
 def test_how_many_rows_a_coverage_takes(asked: str) -> None:
     needed = next(n for n in range(1, 1000) if math.ceil((n + 1) * Fraction(asked)) <= n)
-    assert least_probability(conformal([0.5] * needed), float(asked)) == 0.5
+    assert least_probability(conformal([0.5] * needed), float(asked)) == pytest.approx(0.5 * (1 - ROUNDING), rel=1e-12)
     with pytest.raises(UserError, match=rf"requires {needed} calibration rows, but the model has {needed - 1}"):
         least_probability(conformal([0.5] * (needed - 1)), float(asked))
 
@@ -279,10 +283,26 @@ def test_a_model_without_calibration_rows_gets_them(tiny_encoder: Path, tmp_path
         run.load().with_decisions(coverage=0.9)
     found = bertkit.calibrate(run, small.rows("single-label", 30, start=40))
     assert set(found["options"]) == {"temperature", "thresholds"}
-    decided = run.load().with_decisions(coverage=0.9)
-    assert decided.task.options.conformal["rows"] == 30
-    covered = [row["label"] in decided(row["text"])["set"] for row in small.rows("single-label", 30, start=40)]
-    assert sum(covered) >= math.ceil(31 * 0.9) - 1
+    assert run.load().with_decisions(coverage=0.9).task.options.conformal["rows"] == 30
+
+
+@pytest.mark.parametrize("noise", [-2e-6, -1e-7, 0.0, 1e-7, 2e-6])
+def test_a_set_does_not_depend_on_the_batch_of_its_row(noise: float, tiny_encoder: Path) -> None:
+    task, names = BY_ID["single-label"].task(tiny_encoder), ("a", "b", "c")
+    logits = np.random.default_rng(0).normal(size=(10, 3)).repeat(3, axis=0)
+    rows, gold = len(logits), np.arange(len(logits)) % 3
+    graded = GradedLabels("single-label", names, gold, gold, softmax(logits, axis=1), 1.0)
+    known = graded.calibrated()["conformal"]
+    for asked in (0.7, 0.8, 0.9):
+        options = task.options.model_copy(update={"conformal": known})
+        _, revise = decisions(replace(task, options=options), None, asked, None)
+        sets = [
+            [revise({"scores": dict(zip(names, row, strict=True))})["set"] for row in softmax(table, axis=1)]
+            for table in (logits, logits + noise * np.array([1, -1, 1]))
+        ]
+        assert sets[0] == sets[1]
+        covered = sum(names[right] in labels for right, labels in zip(gold, sets[1], strict=True))
+        assert covered >= math.ceil((rows + 1) * Fraction(str(asked)))
 
 
 def test_on_the_command_line(run: Run, capsys: Any, tmp_path: Path) -> None:

@@ -281,7 +281,7 @@ def test_from_a_german_file_to_predictions_that_open_in_excel(
     )
     sheet = list(openpyxl.load_workbook(tmp_path / "o.xlsx").active.values)
     assert [list(row[:5]) for row in sheet] == rows
-    assert [row[at] for row in sheet[1:]] == [answer["score"] for answer in told]
+    assert [row[at] for row in sheet[1:]] == pytest.approx([answer["score"] for answer in told], rel=1e-14)
 
 
 @pytest.fixture(scope="module")

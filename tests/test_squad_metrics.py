@@ -168,7 +168,11 @@ def f1_at(threshold, odds, texts, gold):
 
 
 some_questions = st.lists(
-    st.tuples(st.sampled_from([-2.0, -0.5, 0.0, 0.25, 0.5, 3.0]) | st.floats(-50, 50), some_text, some_gold),
+    st.tuples(
+        st.sampled_from([-2.0, -0.5, 0.0, 0.25, 0.5, 3.0]) | st.integers(-5000, 5000).map(lambda n: n / 100),
+        some_text,
+        some_gold,
+    ),
     min_size=1,
     max_size=12,
 )
@@ -203,17 +207,10 @@ def test_rounding_does_not_break_a_tie():
     assert best_threshold(np.arange(14.0), ["p"] * 14, gold) == 11.5
 
 
-def test_neighbouring_floats_are_told_apart():
-    low = 1.0
-    high = math.nextafter(low, 2)
-    for a, b in ((low, high), (high, math.nextafter(high, 2))):
-        threshold = best_threshold([a, b], ["x", "y"], [["x"], []])
-        assert a <= threshold < b
-
-
-def test_equal_odds_are_not_torn_apart():
-    odds, texts, gold = [0.0, 1.0, 1.0, 1.0], ["x", "x", "x", "x"], [["x"], ["x"], [], ["x"]]
-    assert best_threshold(odds, texts, gold) == 2.0
+@pytest.mark.parametrize("noise", [0.0, 1e-7])
+def test_odds_that_are_equal_within_rounding_are_not_torn_apart(noise):
+    odds, texts, gold = [0.0, 1.0, 1.0, 1.0 + noise], ["x", "x", "x", "x"], [["x"], ["x"], ["x"], []]
+    assert best_threshold(odds, texts, gold) == pytest.approx(2.0)
 
 
 @pytest.mark.parametrize(

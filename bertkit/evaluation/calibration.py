@@ -16,6 +16,7 @@ from bertkit.evaluation.intervals import Bools, Floats, Ints, blocks
 
 BINS = 15  # as in Guo et al.
 COLDEST, HOTTEST, STEPS = 0.05, 20.0, 16  # bounds of a fitted temperature, and how many are tried before the search
+ROUNDING = 1e-5  # scores no further apart count as equal: in fp32 the rows beside it in a batch change a row's by less
 TINY, BELOW_1 = np.finfo(np.float64).tiny, np.nextafter(1, 0)  # the probabilities nearest to 0 and 1 with finite logits
 
 
@@ -164,7 +165,7 @@ def best_labels(
 
 
 class Thresholds(NamedTuple):
-    """The distinct decision thresholds of one label, ascending, and the numbers of rows at each."""
+    """The different decision thresholds of one label, ascending, and the numbers of rows at each."""
 
     values: Floats  # (thresholds,)
     given: Floats  # (thresholds,): rows that get the label
@@ -187,18 +188,29 @@ class Thresholds(NamedTuple):
         return 2 * self.hits / (self.given + self.positives)
 
 
+def apart(scores: Floats) -> Bools:
+    """Of ascending scores `(scores,)`: whether a threshold may lie directly below each.
+
+    It may where the gap exceeds `ROUNDING`: otherwise which side a row is on would depend on its batch. Scores that
+    follow each other without such a gap are divided into groups of that width.
+    """
+    first = np.diff(scores, prepend=-np.inf) > ROUNDING
+    start = scores[first][np.cumsum(first) - 1]
+    return np.asarray(first | (np.diff((scores - start) // ROUNDING, prepend=0.0) > 0))
+
+
 def thresholds_of(scores: ArrayLike, truth: ArrayLike) -> Thresholds:
     """The thresholds of a label that is given where score >= threshold.
 
-    They lie midway between neighbouring distinct scores, 0 counting as one of them. scores: (rows,), at least one.
-    truth: (rows,) 0 and 1.
+    They lie midway between neighbouring scores that are `apart`, 0 counting as one of them; the lowest of cosines
+    below 0 lies below all of these. scores: (rows,), at least one. truth: (rows,) 0 and 1.
     """
-    distinct, group = np.unique(scores, return_inverse=True)
-    right = np.asarray(truth, dtype=np.float64)
-    below = np.concatenate([[0.0], distinct[:-1]])
-    midway = (below + distinct) / 2
-    # Between two neighbouring floats there is no midpoint: it rounds to one of them, maybe the lower.
-    values = np.where(midway > below, midway, distinct)
+    distinct, place = np.unique(np.asarray(scores, dtype=np.float64), return_inverse=True)
+    first = apart(distinct)
+    group, right = (np.cumsum(first) - 1)[place], np.asarray(truth, dtype=np.float64)
+    lowest = 0.0 if distinct[0] >= 0 else distinct[0] - 2 * ROUNDING
+    below = np.concatenate([[lowest], distinct[:-1]])[first]
+    values = (below + distinct[first]) / 2
     given = np.cumsum(np.bincount(group)[::-1])[::-1]  # rows at or above each threshold
     hits = np.cumsum(np.bincount(group, weights=right)[::-1])[::-1]
     return Thresholds(values, given.astype(float), hits.astype(float), float(right.sum()))

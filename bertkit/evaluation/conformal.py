@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike
 from typing_extensions import TypedDict
 
 from bertkit.errors import Problem, UserError
+from bertkit.evaluation.calibration import ROUNDING
 
 MOST = 1000  # probabilities that are saved
 MEASURED = (0.8, 0.9, 0.95)  # coverages reported for rows with targets
@@ -54,9 +55,10 @@ def least_probability(known: Conformal, coverage: float) -> float:
     """The probability from which a label is in the set.
 
     Of the gold labels' probabilities for n calibration rows, in descending order, it is the one at rank
-    ceil((n + 1) * coverage), or the next lower one that was saved, which covers at most 1 / 1,000 more rows. The set of
-    a new row that is exchangeable with them has its gold label with at least the probability `coverage`. Raises
-    UserError where there are too few rows.
+    ceil((n + 1) * coverage), or the next lower one that was saved, which covers at most 1 / 1,000 more rows; lowered by
+    the share `ROUNDING`, so that the row it comes from is covered in any batch. The set of a new row that is
+    exchangeable with them has its gold label with at least the probability `coverage`. Raises UserError where there are
+    too few rows.
     """
     rows, needed = known["rows"], _rows_needed(coverage)
     if rows < needed:
@@ -64,7 +66,8 @@ def least_probability(known: Conformal, coverage: float) -> float:
         fix = "Use more rows, bertkit calibrate RUN --data FILE, or a lower coverage."
         raise UserError(Problem("coverage", what, fix))
     rank = ceil((rows + 1) * _decimal(coverage))
-    return known["gold"][(rank - 1) * len(known["gold"]) // rows]
+    least = known["gold"][(rank - 1) * len(known["gold"]) // rows]
+    return least - ROUNDING * abs(least)  # of an interval it is negative
 
 
 def usual(known: Conformal) -> Iterator[tuple[float, float]]:

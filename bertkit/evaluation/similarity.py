@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 
 from bertkit.data.schema import Answer
 from bertkit.data.table import column_values
+from bertkit.evaluation.calibration import ROUNDING, apart
 from bertkit.evaluation.graded import Graded, Scored
 from bertkit.evaluation.intervals import Floats
 from bertkit.evaluation.metrics import PER_LABEL, regression, selecting
@@ -135,11 +136,11 @@ def best_threshold(similar: ArrayLike, cosines: ArrayLike) -> float:
     truth, given = np.asarray(similar, dtype=bool), np.asarray(cosines, dtype=np.float64)
     order = np.argsort(-given, kind="stable")
     truth, given = truth[order], given[order]
-    # Right answers when the first k pairs are called similar, k = 0 … n; a cut between equal cosines is none.
+    # Right answers when the first k pairs are called similar, k = 0 … n; a cut needs two cosines that are `apart`.
     right = np.concatenate([[0], np.cumsum(truth)]) + np.concatenate([np.cumsum(~truth[::-1])[::-1], [0]])
-    between = np.concatenate([[True], given[:-1] > given[1:], [True]])
+    between = np.concatenate([[True], apart(given[::-1])[:0:-1], [True]])
     best = int(np.argmax(np.where(between, right, -1)))
-    edges = np.concatenate([[given[0] + 1e-6], (given[:-1] + given[1:]) / 2, [given[-1] - 1e-6]])
+    edges = np.concatenate([[given[0] + ROUNDING], (given[:-1] + given[1:]) / 2, [given[-1] - ROUNDING]])
     return float(edges[best])
 
 

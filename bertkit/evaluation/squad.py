@@ -151,8 +151,8 @@ class GradedAnswers(Graded):
 def best_threshold(null_odds: ArrayLike, best_texts: Sequence[str], gold: Sequence[Sequence[str]]) -> float:
     """The threshold of best F1 over questions, where an answer is "" if its null odds are above the threshold.
 
-    Candidates lie midway between neighbouring distinct odds, and 1 beyond the lowest and the highest. Of equally
-    good ones the middle one is taken, the lower of two.
+    Candidates lie midway between neighbouring odds that are `calibration.apart`, and 1 beyond the lowest and the
+    highest. Of equally good ones the middle one is taken, the lower of two.
 
     null_odds: (questions,) score of no answer minus score of the best span, in nats. best_texts: (questions,) texts.
     gold: (questions, answers) texts; a question without any is unanswerable.
@@ -165,12 +165,12 @@ def best_threshold(null_odds: ArrayLike, best_texts: Sequence[str], gold: Sequen
         question_scores(text, answers)[1] - question_scores("", answers)[1]
         for text, answers in zip(best_texts, gold, strict=True)
     ]
-    distinct, group = np.unique(odds, return_inverse=True)
-    # F1 over that of answering nothing, when 0, 1, 2 … of the distinct odds are at or below the threshold.
+    distinct, place = np.unique(odds, return_inverse=True)
+    first = calibration.apart(distinct)
+    group = (np.cumsum(first) - 1)[place]
+    # F1 over that of answering nothing, when 0, 1, 2 … of these groups of odds are at or below the threshold.
     sums = np.concatenate([[0.0], np.cumsum(np.bincount(group, weights=gains))])
-    midway = (distinct[:-1] + distinct[1:]) / 2
-    # Between two neighbouring floats there is no midpoint: it rounds to one of them, maybe the higher.
-    between = np.where(midway < distinct[1:], midway, distinct[:-1])
+    between = ((distinct[:-1] + distinct[1:]) / 2)[first[1:]]
     candidates = np.concatenate([[distinct[0] - 1], between, [distinct[-1] + 1]])
     best = candidates[sums >= sums.max() - _TIE]
     return float(best[(len(best) - 1) // 2])
