@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+from bertkit.text import printable
+
 EXTRAS = {
     **dict.fromkeys(("accelerate", "captum", "evaluate", "peft", "torch"), "torch"),  # training, and models as trained
     **{"ir_measures": "retrieval", "lancedb": "retrieval", "onnx": "onnx", "onnxscript": "onnx", "optuna": "sweep"},
@@ -26,7 +28,7 @@ class Problem(NamedTuple):
 
     def __str__(self) -> str:
         head = f"{self.where}: {self.what}" if self.where else self.what
-        return f"{head}\n    {self.fix}" if self.fix else head
+        return printable(f"{head}\n    {self.fix}" if self.fix else head)
 
 
 class UserError(Exception):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 KeyPath: TypeAlias = tuple[str | int, ...]
-_CONTROLS = "[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+_MOVES = "\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff"  # a regular expression's set
+_CONTROLS = f"[\t\n{_MOVES}]"
 
 
 def counted(count: int, noun: str, verb: str = "") -> str:
@@ -58,6 +60,17 @@ def first_line(error: object) -> str:
 def escape_controls(text: str) -> str:
     """The text with control characters, changes of direction and surrogates escaped: it must not move the cursor."""
     return re.sub(_CONTROLS, lambda match: repr(match[0])[1:-1], text)
+
+
+def printable(text: str, kept: str = "") -> str:
+    """Lines of text that are safe to print: control characters other than newline, tab and `kept` are escaped."""
+    return re.sub(f"[{_MOVES}]", lambda match: match[0] if match[0] in kept else repr(match[0])[1:-1], text)
+
+
+def json_line(value: Any) -> str:
+    """The value as JSON on one line, which is safe to print: control characters are escaped, as JSON does it."""
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return re.sub(_CONTROLS, lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def beginning(text: str, most: int) -> str:

@@ -236,6 +236,25 @@ def test_train_prints_scores_and_what_to_type_next(capsys: Any, tmp_path: Path, 
     assert "this model" in said(capsys, *again, "--resume")
 
 
+def test_a_label_does_not_control_the_terminal(capsys: Any, tmp_path: Path, recipe: Path) -> None:
+    """Neither in what check and train print, nor in the card, nor in a file for spreadsheets."""
+    evil = "\x1b]0;title\x07\x1b[2J\x9b\u202e"
+    for split in small.SIZES:
+        rows = small.read_rows(tmp_path / f"{split}.jsonl")
+        named = [{**row, "label": row["label"].replace("good", f"good{evil}")} for row in rows]
+        small.write_rows(tmp_path / f"{split}.jsonl", named)
+    words = ("training.max_steps=2", "training.logging_steps=1", "--output-dir", tmp_path / "run")
+    assert main(["check", str(recipe)]) == main(["train", str(recipe), *map(str, words)]) == 0
+    printed = capsys.readouterr()
+    said(capsys, "predict", tmp_path / "run", "--input", tmp_path / "test.jsonl", "--output", tmp_path / "answers.csv")
+    answers = said(capsys, "predict", tmp_path / "run", "--input", tmp_path / "test.jsonl")
+    written = [tmp_path / "run/model/README.md", tmp_path / "run/mistakes.csv", tmp_path / "answers.csv"]
+    texts = [printed.out, printed.err, answers, *(file.read_text("utf-8-sig") for file in written)]
+    assert not [text for text in texts if set(evil) & set(text) & set("\x1b\x07\x9b\u202e")]
+    assert r"good\x1b]0;title\x07" in printed.out
+    assert json.loads(answers.splitlines()[0])["label"] in ("bad", f"good{evil}")
+
+
 HINTED = [
     "single-label",
     "pair",

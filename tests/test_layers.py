@@ -10,7 +10,8 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "bertkit"
 FLOORS = [
-    {"errors", "sections", "text"},
+    {"text"},
+    {"errors", "sections"},
     {"files", "processes", "validation"},
     {"cache"},
     {"data"},

@@ -122,6 +122,20 @@ def test_every_format_in_and_out(name: str, suffix: str, predictor: Predictor, r
     assert {row["answer.truncated"] for row in rows} == {"False"}
 
 
+@pytest.mark.parametrize("raw_cells", [False, True])
+def test_no_cell_of_a_csv_is_a_formula(raw_cells: bool, predictor: Predictor, run: Run, tmp_path: Path) -> None:
+    """Numbers and their signs stay, and so does every cell if that is asked for."""
+    texts = ["=1+1", "+49 30 1", "@SUM(A1)", "- a cat", "'=1", "\ta cat", "a\x1bcat\r\ndog", "a=b"]
+    rows = [{"text": text, "score": "-3,5", "count": "+4"} for text in texts]
+    source, out = small.write_rows(tmp_path / "rows.jsonl", rows), tmp_path / "out.csv"
+    predict_file(predictor, str(run.folder), str(source), out, {}, raw_cells=raw_cells)
+    with out.open(newline="") as file:
+        told = list(csv.DictReader(file))
+    safe = [*(f"'{text}" for text in texts[:6]), r"a\x1bcat" + "\r\ndog", texts[7]]
+    assert [row["text"] for row in told] == (texts if raw_cells else safe)
+    assert {(row["score"], row["count"]) for row in told} == {("-3,5", "+4")}
+
+
 @pytest.mark.usefixtures("small_chunks")
 def test_stdin_to_stdout(predictor: Predictor, run: Run, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     content = "".join(json.dumps(row) + "\n" for row in made()).encode()

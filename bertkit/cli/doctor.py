@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from bertkit.cli.output import say
 from bertkit.cli.shared import JSON, command
 from bertkit.text import columns, listed
 
@@ -176,4 +177,4 @@ def _sizes(folder: Path) -> Iterator[int]:
 @command("show devices, versions and extras, and which promises hold here", JSON)
 def doctor(as_json: bool) -> None:
     facts = examine()
-    print(json.dumps(facts, indent=2) if as_json else doctor_text(facts))
+    say(json.dumps(facts, indent=2) if as_json else doctor_text(facts))

@@ -15,6 +15,7 @@ from importlib.metadata import version
 from types import FrameType
 
 from bertkit.cli import doctor, models, recipes, runs, serving, shell, vectors
+from bertkit.cli.output import LogFormatter, say
 from bertkit.errors import UserError, not_installed
 from bertkit.text import first_line
 
@@ -47,22 +48,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _discard_output(0)
     except UserError as error:
         for problem in error.problems:
-            print(f"error: {problem}", file=sys.stderr)
+            say(f"error: {problem}", file=sys.stderr)
         return 2
     except OSError as error:  # a full disk, a folder without write permission: no file has its final name yet
-        print(f"error: {error.filename or 'writing'}: {error.strerror or error}", file=sys.stderr)
+        say(f"error: {error.filename or 'writing'}: {error.strerror or error}", file=sys.stderr)
         return _discard_output(2)
     except ModuleNotFoundError as error:
-        print(f"error: {not_installed(error)}", file=sys.stderr)
+        say(f"error: {not_installed(error)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("\n" + "; ".join(filter(None, ["interrupted", command.interrupted])), file=sys.stderr)
+        say("\n" + "; ".join(filter(None, ["interrupted", command.interrupted])), file=sys.stderr)
         return 130
     except BaseException as error:
         if type(error).__module__ != "pyo3_runtime":  # a panic in Rust, as in tokenizers, which is not an Exception
             raise
-        print(f"error: a library in Rust, such as tokenizers, failed: {first_line(error)}", file=sys.stderr)
-        print("    A text or a file of the model triggers it. Find it by halving the input.", file=sys.stderr)
+        say(f"error: a library in Rust, such as tokenizers, failed: {first_line(error)}", file=sys.stderr)
+        say("    A text or a file of the model triggers it. Find it by halving the input.", file=sys.stderr)
         return 2
 
 
@@ -133,7 +134,7 @@ def _set_up_output() -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("%(message)s"))
+    handler.setFormatter(LogFormatter("%(message)s"))
     logger = logging.getLogger("bertkit")
     logger.handlers = [handler]
     logger.setLevel(logging.INFO)

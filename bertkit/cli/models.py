@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from bertkit import processes
+from bertkit.cli.output import say
 from bertkit.cli.shared import (
     COLUMNS,
     DECISIONS,
@@ -26,13 +27,14 @@ from bertkit.cli.shared import (
     cluster,
     column_names,
     command,
+    flag,
     on_all_processes,
     path,
 )  # fmt: skip
 from bertkit.errors import DataError, Problem, UserError
 from bertkit.inference.workers import Workers
 from bertkit.processes import Shard
-from bertkit.text import counted
+from bertkit.text import counted, json_line
 
 
 @command(
@@ -55,10 +57,10 @@ def evaluate(source: str, rest: list[str], data: Path | None, as_json: bool, wor
 
     scores = evaluate(source, file=data, overrides=rest, mapper=workers.mapper, **options)
     if as_json:
-        print(json.dumps(scores, indent=2))
+        say(json.dumps(scores, indent=2))
         return
     names = tasks_of_run(Path(source).expanduser())
-    print("\n\n".join(f"{name}\n{scores_table(scores[name])}" for name in names) or scores_table(scores))
+    say("\n\n".join(f"{name}\n{scores_table(scores[name])}" for name in names) or scores_table(scores))
 
 
 @command(
@@ -75,7 +77,7 @@ def calibrate(source: str, rest: list[str], data: Path | None, as_json: bool, **
     from bertkit.training.calibrate import calibrate
 
     found = calibrate(source, data, overrides=rest, **goal)
-    print(json.dumps(found, indent=2) if as_json else calibration_table(found))
+    say(json.dumps(found, indent=2) if as_json else calibration_table(found))
 
 
 @command(
@@ -89,6 +91,7 @@ def calibrate(source: str, rest: list[str], data: Path | None, as_json: bool, **
         ".jsonl, .csv or .xlsx; with --format .jsonl, .conll, .json or .tsv; default: stdout; "
         "with ray a folder, or 'FOLDER/*.csv'",
     ),
+    flag("--raw-cells", "with csv: leave cells as they are, also those that a spreadsheet would run as a formula"),
     COLUMNS,
     SHARD,
     argument("--format", "of entities, or of GLUE", choices=("entities", "conll", "label-studio", "glue")),
@@ -102,8 +105,10 @@ def calibrate(source: str, rest: list[str], data: Path | None, as_json: bool, **
 def predict(
     source: str, rest: list[str], context: Path | None, input: str | None, output: Path | None, column: list[str],
     shard: str | None, format: str | None, task: str | None, revision: str | None, as_json: bool, workers: Workers,
-    engine: str, address: str | None, ray_workers: int | None, **decisions: Any,
+    engine: str, address: str | None, ray_workers: int | None, raw_cells: bool, **decisions: Any,
 ) -> None:  # fmt: skip
+    if raw_cells and (output is None or output.suffix != ".csv"):
+        raise UserError("--raw-cells works only with --output FILE.csv")
     if not (rest or input) or (input and any(not text.startswith("data.") for text in rest)):
         raise UserError("predict needs texts, or --input FILE", "bertkit predict RUN 'some text'")
     if input and context:
@@ -140,20 +145,20 @@ def predict(
         predictor = replace(loaded.with_decisions(**decisions), mapper=workers.mapper)
     if not input:
         return _predict_texts(predictor.reading(rest[0]) if several else predictor, source, rest, context, as_json)
-    count = _write_answers(predictor, source, columns, rest, format, input, output, part)
-    print(counted(count, "row") + (f" in {output}" if output else ""), file=sys.stderr)
+    count = _write_answers(predictor, source, columns, rest, format, input, output, part, raw_cells)
+    say(counted(count, "row") + (f" in {output}" if output else ""), file=sys.stderr)
 
 
 def _write_answers(
     predictor: Any, source: str, columns: dict[str, str], overrides: list[str], format: str | None,
-    file: str | Path, output: Path | None, part: Shard | None = None,
+    file: str | Path, output: Path | None, part: Shard | None = None, raw_cells: bool = False,
 ) -> int:  # fmt: skip
     from bertkit.inference.output_formats import writer_of
     from bertkit.inference.predict_file import predict_file
 
     writer = writer_of(format, output, predictor, columns) if format else None
     out = output if processes.first() else None
-    return predict_file(predictor, source, str(file), out, columns, overrides, writer, part)
+    return predict_file(predictor, source, str(file), out, columns, overrides, writer, part, raw_cells)
 
 
 def _predict_on_ray(
@@ -167,7 +172,7 @@ def _predict_on_ray(
     if options["format"] == "glue":
         raise UserError("--format glue writes one file, named after its task", "Leave --engine ray out.")
     suffixes = OUTPUT_FORMATS[options["format"]][0] if options["format"] else (".jsonl", ".csv", ".xlsx")
-    print(write_files(file_predictor, source, options, str(files), output, suffixes, **given), file=sys.stderr)
+    say(write_files(file_predictor, source, options, str(files), output, suffixes, **given), file=sys.stderr)
 
 
 def file_predictor(
@@ -213,13 +218,13 @@ def _predict_texts(predictor: Any, source: str, texts: list[str], context: Path 
         raise UserError(what, fix + example(source, predictor.task, reads))
     passage = read_context(context) if context else ""
     for name in filter(os.path.isfile, texts if processes.first() else ()):
-        print(f"note: {name} is read as a text; for the rows of the file: --input {name}", file=sys.stderr)
+        say(f"note: {name} is read as a text; for the rows of the file: --input {name}", file=sys.stderr)
     rows = [{"question": text, "context": passage} if context else text for text in texts]
     for text, answer in zip(texts, predictor.stream(rows), strict=True):
         both = {"text": text, "answer": answer}
         lines = [answer_line(answer, text)] if alone else [text]
         lines += () if alone else (f"  {name}: {answer_line(own)}" for name, own in answer.items())
-        print(json.dumps(both, ensure_ascii=False) if as_json else "\n".join(map(escape_controls, lines)))
+        say(json_line(both) if as_json else "\n".join(map(escape_controls, lines)))
 
 
 @command(
@@ -267,13 +272,13 @@ def explain(
     colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
     for each in explanations:
         if as_json:
-            print(json.dumps({**each, **dict.fromkeys(each.keys() & MAPS)}, ensure_ascii=False))
+            say(json_line({**each, **dict.fromkeys(each.keys() & MAPS)}))
         else:
-            print("\n".join(lines(each, colour)), end="\n\n")
+            print("\n".join(lines(each, colour)), end="\n\n")  # noqa: T201 - colours of our own, all else escaped
     if not as_json:
-        print(LEGEND)
+        say(LEGEND)
     if output and processes.first():
-        print(write_explanations_page(explanations, source, output), file=sys.stderr)
+        say(write_explanations_page(explanations, source, output), file=sys.stderr)
 
 
 def _explain_run(source: str, **only_with_texts: Any) -> None:
@@ -284,5 +289,5 @@ def _explain_run(source: str, **only_with_texts: Any) -> None:
     from bertkit.report.facts import damage_as_error
 
     with damage_as_error(source):
-        print(write_explanations(Path(source)))
-    print(f"bertkit report {source} shows them", file=sys.stderr)
+        say(write_explanations(Path(source)))
+    say(f"bertkit report {source} shows them", file=sys.stderr)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bertkit import processes
+from bertkit.cli.output import say
 from bertkit.cli.shared import LAYOUT, OVERRIDES, RECIPE, argument, command, files_and_overrides, flag, path
 from bertkit.errors import Problem, UserError
 from bertkit.recipe.shipped import shipped_recipes
@@ -20,8 +21,8 @@ def recipes() -> None:
     try:
         from bertkit.recipe.multitask import MultiTaskRecipe, load_any
     except ModuleNotFoundError as error:  # installed without dependencies: names are still an answer
-        print("\n".join(f"{name}  ({file.parent.name})" for name, file in shipped))
-        print(f"\nEncoders and scores need {error.name}: pip install bertkit", file=sys.stderr)
+        say("\n".join(f"{name}  ({file.parent.name})" for name, file in shipped))
+        say(f"\nEncoders and scores need {error.name}: pip install bertkit", file=sys.stderr)
         return
     rows = [["recipe", "task", "encoder", "expected"]]
     for name, file in shipped:
@@ -30,7 +31,7 @@ def recipes() -> None:
         stated = (each for part in parts.values() for each in (part.expected or {}).items())
         ranges = [f"{metric} {bounds[0]}–{bounds[1]}" for metric, bounds in stated if isinstance(bounds, list)]
         rows.append([name, " + ".join(parts), recipe.model.title, ", ".join(ranges) or "none stated"])
-    print(columns(rows))
+    say(columns(rows))
 
 
 @command(
@@ -44,12 +45,12 @@ def show(recipe: str | None, rest: list[str], schema: bool) -> None:
     from bertkit.recipe.recipe import Recipe, to_yaml
 
     if schema:
-        print(json.dumps(multitask.any_json_schema(), indent=2))
+        say(json.dumps(multitask.any_json_schema(), indent=2))
     elif recipe is None:
         raise UserError("no recipe given", "`bertkit recipes` lists the shipped ones.")
     else:
         loaded = multitask.load_any(recipe, rest, check_files=False)
-        print(to_yaml(loaded) if isinstance(loaded, Recipe) else multitask.to_yaml(loaded), end="")
+        say(to_yaml(loaded) if isinstance(loaded, Recipe) else multitask.to_yaml(loaded), end="")
 
 
 @command("copy a shipped recipe to a file of your own", RECIPE, argument("file", "a new file", type=Path))
@@ -62,7 +63,7 @@ def copy(recipe: str, file: Path) -> None:
     if file.exists():
         raise UserError(Problem(str(file), "already exists", "Name another file."))
     write_text(file, source.read_text(encoding="utf-8"))
-    print(f"{file} is yours. Next: bertkit check {file}")
+    say(f"{file} is yours. Next: bertkit check {file}")
 
 
 @command("check a recipe and its data without training", RECIPE, OVERRIDES)
@@ -78,17 +79,17 @@ def check(recipe: str, rest: list[str]) -> None:
     jobs = {"": checked_job(loaded)[0]} if isinstance(loaded, Recipe) else checked_jobs(loaded)[0].by_task
     for name, job in jobs.items():
         task, first = job.task, job.task.examples(job.features, [0])["input_ids"][0]
-        print(f"{name}: {task.name}: {task.describe()}" if name else f"{task.name}: {task.describe()}")
-        print(f"first row as the model reads it: {task.tokenizer.decode(first)}")
+        say(f"{name}: {task.name}: {task.describe()}" if name else f"{task.name}: {task.describe()}")
+        say(f"first row as the model reads it: {task.tokenizer.decode(first)}")
     if embedding := job.embedding:
         features_by_task = [(each.task, each.features) for each in jobs.values()]
-        print(summary(embedding, features_by_task, loaded.training.get("used_embeddings")))
+        say(summary(embedding, features_by_task, loaded.training.get("used_embeddings")))
     divided = loaded.folds if isinstance(loaded, Recipe) else None
     ready = f" {len(loaded.seeds) + divided} times: {divided} folds, and on all rows" if divided else ""
     if budget := loaded.training.get("budget"):
         ready += ", each" if divided else " each seed" if len(loaded.seeds) > 1 else ""
         ready += f" for {budget}"
-    print(f"ready to train{ready}")
+    say(f"ready to train{ready}")
 
 
 @command(
@@ -112,7 +113,7 @@ def train(recipe: str, rest: list[str], output_dir: Path, resume: bool, changed:
 
     run = train(loaded, output_dir, resume, profile=profile, changed=changed)
     if run.finished and processes.first():
-        print(after_training(run.folder, run.results))
+        say(after_training(run.folder, run.results))
 
 
 @command(
@@ -133,8 +134,8 @@ def sweep(recipe: str, rest: list[str], space: Path, output_dir: Path, **limits:
     from bertkit.sweeps.sweep import sweep
 
     done = sweep(loaded, space, output_dir, **limits)
-    print("\n".join(done.results["verdict"]))
-    print(f"\nrecipe: {done.folder}/best.yaml\nrun: {done.folder}/best\nall trials: {done.folder}/sweep.html")
+    say("\n".join(done.results["verdict"]))
+    say(f"\nrecipe: {done.folder}/best.yaml\nrun: {done.folder}/best\nall trials: {done.folder}/sweep.html")
 
 
 @command(
@@ -155,8 +156,8 @@ def audit(source: str, rest: list[str], output_dir: Path, **files: Any) -> None:
 
     done = audit(recipe, output_dir, **files)
     if processes.first():
-        print("\n".join(part.summary for part in done.parts))
-        print(f"\nall parts: {done.folder}/audit.html")
+        say("\n".join(part.summary for part in done.parts))
+        say(f"\nall parts: {done.folder}/audit.html")
 
 
 @command(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from bertkit.cli.output import say
 from bertkit.cli.shared import RUN, argument, command, flag, path
 from bertkit.text import counted
 
@@ -19,12 +20,12 @@ def report(runs: list[Path], output: Path | None) -> None:
     from bertkit.text import columns
 
     if len(runs) == 1:
-        print(write_report(runs, output))
+        say(write_report(runs, output))
         return
     page, pairs = write_comparison(runs, output)
     for pair in pairs:
-        print(f"{columns(pair.differences)}\n\n{pair.verdict} {pair.rows}\n" if pair.units else f"{pair.rows}\n")
-    print(page)
+        say(f"{columns(pair.differences)}\n\n{pair.verdict} {pair.rows}\n" if pair.units else f"{pair.rows}\n")
+    say(page)
 
 
 @command(
@@ -37,7 +38,7 @@ def clean(runs: list[Path], checkpoints: Any, dry_run: bool) -> None:
     from bertkit.run import clean
 
     for folder, freed in clean(runs, checkpoints, dry_run=dry_run):
-        print(f"{folder}: {freed:,} bytes {'would be ' if dry_run else ''}freed")
+        say(f"{folder}: {freed:,} bytes {'would be ' if dry_run else ''}freed")
 
 
 @command(
@@ -56,13 +57,13 @@ def export(source: str, output: Path, opset: int | None, **options: Any) -> None
     facts = export(source, output, opset=OPSET if opset is None else opset, **options)
     headline = facts["headline"]
     rows = f"{counted(facts['fp32']['rows'], 'row')} ({facts['split']})"
-    print(f"{output}: {facts['task']}, compared with the model on {rows}")
+    say(f"{output}: {facts['task']}, compared with the model on {rows}")
     for name in ("fp32", "int8"):
         if figures := facts.get(name):
             values = [metrics.get(headline) for metrics in figures["metrics"].values()]
             scores = " -> ".join("-" if value is None else f"{value:.4f}" for value in values)
             equal = figures["rows"] - figures["answers_differ"]
-            print(f"  {name}: {figures['megabytes']:.1f} MB, {headline} {scores}, {equal:,} equal predictions")
+            say(f"  {name}: {figures['megabytes']:.1f} MB, {headline} {scores}, {equal:,} equal predictions")
 
 
 @command(
@@ -80,8 +81,8 @@ def push(**options: Any) -> None:
     from bertkit.hub.push import push
 
     pushed = push(options.pop("source"), options.pop("repo_id"), **options)
-    print(pushed.table())
+    say(pushed.table())
     if pushed.commit is None:
-        print("\nnothing was uploaded: --dry-run")
+        say("\nnothing was uploaded: --dry-run")
     else:
-        print(f'\n{pushed.url}\nbertkit.load("{pushed.repo_id}", revision="{pushed.commit}")')
+        say(f'\n{pushed.url}\nbertkit.load("{pushed.repo_id}", revision="{pushed.commit}")')

@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.cli.models import read_context
+from bertkit.cli.output import say
 from bertkit.cli.shared import DECISIONS, JSON, REVISION, RUN, TASK, command, path
 from bertkit.errors import DataError, Problem, UserError
+from bertkit.text import json_line
 
 
 @command(
@@ -57,12 +59,12 @@ def converse(reply: Callable[[str], tuple[dict[str, Any], str]], expects: str, a
     for line in _lines(expects):
         try:
             answer, shown = reply(_decoded(line))
-            print(json.dumps(answer, ensure_ascii=False, default=str) if as_json else shown, flush=True)
+            say(json_line(answer) if as_json else shown, flush=True)
         except UserError as error:
             if as_json:
-                print(json.dumps({"error": str(error)}, ensure_ascii=False), flush=True)
+                say(json_line({"error": str(error)}), flush=True)
             else:
-                print(*(f"error: {problem}" for problem in error.problems), sep="\n", file=sys.stderr)
+                say(*(f"error: {problem}" for problem in error.problems), sep="\n", file=sys.stderr)
 
 
 def _lines(expects: str) -> Iterator[bytes]:
@@ -72,7 +74,7 @@ def _lines(expects: str) -> Iterator[bytes]:
         return
     with suppress(ImportError):  # Windows
         import readline  # noqa: F401  # with it, `input` edits a line, and knows the ones before
-    print(f"{expects} on each line; Ctrl-D ends", file=sys.stderr)
+    say(f"{expects} on each line; Ctrl-D ends", file=sys.stderr)
     with suppress(EOFError):
         while True:
             if line := input("> ").strip():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import warnings
 from collections.abc import Callable
@@ -10,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from bertkit.cli.output import say
 from bertkit.cli.shared import (
     COLUMN,
     COLUMNS,
@@ -32,7 +32,7 @@ from bertkit.cli.shell import converse
 from bertkit.errors import Problem, UserError
 from bertkit.inference.workers import ALONE, Workers
 from bertkit.processes import Shard
-from bertkit.text import counted, part_of
+from bertkit.text import counted, json_line, part_of
 
 TABLES_OF_TEXTS = "csv, tsv, xlsx, json, jsonl, parquet, arrow, or txt with one text per line"
 VECTOR_FILES = (".parquet", ".npy")
@@ -62,15 +62,15 @@ def embed(
     if engine == "ray":
         from bertkit.inference.ray_engine import write_files
 
-        print(write_files(file_embedder, source, options, str(input), output, VECTOR_FILES, **given), file=sys.stderr)
+        say(write_files(file_embedder, source, options, str(input), output, VECTOR_FILES, **given), file=sys.stderr)
         return
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("default")
         count = file_embedder(source, workers=workers, part=part, **options)(input, output)
     for warning in caught:
-        print(f"warning: {warning.message}", file=sys.stderr)
+        say(f"warning: {warning.message}", file=sys.stderr)
     if count is not None:
-        print(f"{counted(count, 'vector')} in {output}", file=sys.stderr)
+        say(f"{counted(count, 'vector')} in {output}", file=sys.stderr)
 
 
 def file_embedder(
@@ -110,7 +110,7 @@ def mine(source: str, data: Path, split: str, output: Path, workers: Workers, **
     model = dual_encoder(source, workers=workers)
     count = workers.lead(lambda: mine_file(model, data, split, output, **options))
     if count is not None:
-        print(f"{counted(count, 'row')} in {output}", file=sys.stderr)
+        say(f"{counted(count, 'row')} in {output}", file=sys.stderr)
 
 
 @command(
@@ -143,9 +143,9 @@ def duplicates(
     if output:
         write_duplicates(clusters, output)
     else:
-        print("\n".join(duplicates_text(clusters)), end="\n" * bool(clusters))
+        say("\n".join(duplicates_text(clusters)), end="\n" * bool(clusters))
     summary = f"{part_of(sum(map(len, clusters)), texts, 'text')} in {counted(len(clusters), 'cluster')}"
-    print(f"{summary} of near-duplicates" + (f", in {output}" if output else ""), file=sys.stderr)
+    say(f"{summary} of near-duplicates" + (f", in {output}" if output else ""), file=sys.stderr)
 
 
 @command(
@@ -158,7 +158,7 @@ def cache(action: str, days: float | None) -> None:
 
     if action == "show" and days is not None:
         raise UserError("--days works only with clear")
-    print(clear_cache(days) if action == "clear" else cache_table())
+    say(clear_cache(days) if action == "clear" else cache_table())
 
 
 @command(
@@ -185,7 +185,7 @@ def index(
         from bertkit.retrieval.models import document_encoder
 
         options["encoders"] = lambda files: encoders(partial(document_encoder, located(source), files), **given)
-    print(index_file(source, store, columns=column_names(column), overrides=rest, **options))
+    say(index_file(source, store, columns=column_names(column), overrides=rest, **options))
 
 
 @command(
@@ -219,7 +219,7 @@ def search(
     options["rerank"] = reranker(rerank) if rerank else None
     if input:
         count = search_file(store, input, output, column=column or "text", overrides=rest, **options)
-        print(counted(count, "row") + (f" in {output}" if output else ""), file=sys.stderr)
+        say(counted(count, "row") + (f" in {output}" if output else ""), file=sys.stderr)
         return
     find = searcher(store, **options)
 
@@ -231,6 +231,6 @@ def search(
         return converse(reply, "a query", as_json)
     hits = find(rest[0])
     for hit in hits if as_json else ():
-        print(json.dumps(asdict(hit), ensure_ascii=False, default=str))
+        say(json_line(asdict(hit)))
     if not as_json:
-        print(hits_text(hits))
+        say(hits_text(hits))

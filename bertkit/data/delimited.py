@@ -17,7 +17,7 @@ from bertkit.data.schema import warn
 from bertkit.data.table import MAX_LOCATIONS, NumberedRow, Problems, setting
 from bertkit.errors import DataError, Problem
 from bertkit.sections import DataSpec
-from bertkit.text import counted, listed
+from bertkit.text import counted, listed, printable
 
 # What a spreadsheet would run (CWE-1236; OWASP, "CSV Injection"), whatever number of apostrophes is before it.
 _FORMULA = re.compile(r"'*[=+\-@\t\r]")
@@ -94,6 +94,11 @@ def named_records(
 def guarded(cell: Any) -> Any:
     """A cell of a csv for spreadsheets: texts that these would run as a formula begin with an apostrophe."""
     return f"'{cell}" if isinstance(cell, str) and _FORMULA.match(cell) else cell
+
+
+def readable_cell(cell: Any) -> Any:
+    """A cell of a csv for people: `guarded`, and control characters are escaped, other than tabs and ends of lines."""
+    return guarded(printable(cell, "\r")) if isinstance(cell, str) else cell
 
 
 def unguarded(cell: Any) -> Any:

@@ -14,6 +14,7 @@ from bertkit.errors import DataError, Problem
 from bertkit.files import require_suffix
 from bertkit.inference.predictor import Predictor
 from bertkit.tasks.labels import names_of
+from bertkit.text import json_line
 
 Pairs: TypeAlias = Iterable[tuple[Answer, Mapping[str, Any]]]  # answers and their rows
 Writer: TypeAlias = Callable[[IO[str], Pairs], None]
@@ -53,7 +54,7 @@ def writer_of(name: str, output: Path | None, predictor: Predictor, columns: Map
 def write_jsonl(file: IO[str], pairs: Pairs) -> None:
     """`{…the row's own columns, "answer": {…}}`, a line each."""
     for answer, row in pairs:
-        file.write(json.dumps({**row, "answer": answer}, ensure_ascii=False, default=str) + "\n")
+        file.write(json_line({**row, "answer": answer}) + "\n")
 
 
 def _write_entities(columns: Mapping[str, Any], file: IO[str], pairs: Pairs) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import logging
+import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
@@ -13,6 +14,7 @@ from itertools import chain, islice, tee
 from pathlib import Path
 from typing import Any, TextIO, TypeVar
 
+from bertkit.data.delimited import readable_cell
 from bertkit.data.excel import write_sheet
 from bertkit.data.loading import ANSWER, LEFT_OUT
 from bertkit.data.readers import FORMATS, TABLES, read_rows, read_stream, suffix_of, text_a_row, written_like
@@ -31,6 +33,8 @@ from bertkit.text import part_of
 
 logger = logging.getLogger(__name__)
 
+_NUMBER = re.compile(r"[+-]?\d+([.,]\d+)?([eE][+-]?\d+)?")  # in columns of the input, which no spreadsheet runs
+
 AnyPredictor = TypeVar("AnyPredictor", Predictor, MultiTaskPredictor)
 
 
@@ -43,6 +47,7 @@ def predict_file(
     overrides: Sequence[str] = (),
     writer: Writer | None = None,
     shard: Shard | None = None,
+    raw_cells: bool = False,
 ) -> int:
     """Write `{…the row's own columns, "answer": {…}}` for each row of `file`; returns the number of rows.
 
@@ -50,9 +55,12 @@ def predict_file(
     source: the run, whose data layout `file` has. file: a path, or - for jsonl from stdin.
     output: .jsonl, or .csv or .xlsx with columns such as `answer.label`, which are empty where an answer lacks them;
     None: jsonl to stdout. A csv file has the delimiter, encoding and decimal separator of a csv file that was read.
+    In csv, what a spreadsheet would run as a formula begins with an apostrophe, and control characters are escaped.
     columns: canonical column -> column of the file. overrides: of the layout, such as `data.delimiter=";"`.
     writer: of another format, see `writer_of`. shard: the part of the rows to answer, by the model of one task; the
-    file is then read twice. Raises DataError or RecipeError, and then leaves no output.
+    file is then read twice. raw_cells: leave the cells of csv as they are.
+
+    Raises DataError or RecipeError, and then leaves no output.
     """
     if output and writer is None:
         require_suffix(output, ".jsonl", ".csv", ".xlsx")
@@ -96,7 +104,7 @@ def predict_file(
         elif suffix == ".jsonl":
             write_jsonl(out, pairs)
         elif suffix == ".csv":
-            _write_csv(out, pairs, delimiter, spec.decimal, answered)
+            _write_csv(out, pairs, delimiter, spec.decimal, answered, raw_cells)
         else:
             write_sheet(out.buffer, _flat_rows(pairs, answered))
     if judged:
@@ -176,11 +184,19 @@ def _rows(file: str, spec: DataSpec, documents: bool) -> Iterator[tuple[int, dic
     return read_rows(Path(file), spec if documents else text_a_row(Path(file), spec))
 
 
-def _write_csv(file: TextIO, pairs: Pairs, delimiter: str, decimal: str, answered: Sequence[str]) -> None:
+def _write_csv(
+    file: TextIO, pairs: Pairs, delimiter: str, decimal: str, answered: Sequence[str], raw_cells: bool
+) -> None:
     writer = csv.writer(file, delimiter=delimiter)
+
+    def written(value: Any) -> Any:
+        if isinstance(value, float):
+            return str(value).replace(".", decimal)
+        return value if raw_cells or (isinstance(value, str) and _NUMBER.fullmatch(value)) else readable_cell(value)
+
     try:
         for values in _flat_rows(pairs, answered):
-            writer.writerow([str(v).replace(".", decimal) if isinstance(v, float) else v for v in values])
+            writer.writerow(map(written, values))
     except UnicodeEncodeError as error:
         what = f"{error.object[error.start]!r} cannot be written in {file.encoding}, the encoding of the input"
         raise DataError(Problem("csv output", what, "Write .jsonl, or save the input as UTF-8.")) from error

@@ -20,7 +20,7 @@ from bertkit.report.verdict import FEW
 from bertkit.run import OUT_OF_FOLD, Run
 from bertkit.sections import MEMORY
 from bertkit.tasks.text_classification import ON_VECTORS
-from bertkit.text import columns
+from bertkit.text import columns, printable
 
 BEGIN, END = "<!-- bertkit: yours -->", "<!-- bertkit: end -->"
 YOURS = re.compile(rf"^{BEGIN}[ \t]*\n(.*?)^{END}[ \t]*$", re.MULTILINE | re.DOTALL)
@@ -72,7 +72,7 @@ def card(facts: Facts, repo_id: str | None = None) -> str:
     # The page is Markdown: these filters of the template escape what comes from the data, not Jinja's autoescape.
     markdown = library().overlay(autoescape=False, lstrip_blocks=False, keep_trailing_newline=True)
     markdown.filters = markdown.filters | {"inline": _inline, "fenced": _fenced, "columns": columns}
-    return markdown.get_template("card.md").render(
+    text = markdown.get_template("card.md").render(
         facts=facts,
         sections=sections,
         calibration=calibration,
@@ -91,6 +91,7 @@ def card(facts: Facts, repo_id: str | None = None) -> str:
         limits=list(_limits(facts)),
         **_usage(facts, name or PLACEHOLDER),
     )
+    return printable(text)
 
 
 def _metadata(facts: Facts, repo_id: str | None) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
-from bertkit.data.delimited import guarded
+from bertkit.data.delimited import readable_cell
 from bertkit.files import written_aside
 from bertkit.report.facts import Facts, named_texts
 from bertkit.report.mistakes import Mistakes
@@ -22,4 +22,4 @@ def write_mistakes(facts: Facts, found: Mistakes, path: Path) -> None:
         for each, texts in zip(found.every, rows, strict=True):
             place = [facts.rows[each.row - 1].get(name, "") for name in ("id", "location")]
             cells = [each.row, *place, each.gold, each.answer, each.measure, each.check_label]
-            writer.writerow(map(guarded, [*cells, *(texts[name] for name in names)]))
+            writer.writerow(map(readable_cell, [*cells, *(texts[name] for name in names)]))
