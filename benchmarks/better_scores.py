@@ -39,11 +39,11 @@ from torch.nn import functional as F
 from transformers import Trainer, TrainerCallback
 
 from bertkit import load_recipe
+from bertkit.engine.clock import Clock
 from bertkit.inference.runner import Runner
 from bertkit.models.heads.words import word_logits
 from bertkit.recipe.recipe import Recipe
 from bertkit.tasks.base import Batch, Task, evaluate
-from bertkit.training.clock import Clock
 from bertkit.training.preflight import Job, arguments, checked_job
 from bertkit.training.seed import make_trainer, run_trainer, untrained
 from bertkit.training.trainer import TaskTrainer

@@ -50,15 +50,15 @@ from transformers import (
 )
 
 from bertkit import data as sources
+from bertkit.attachments.used_rows import token_ids
+from bertkit.engine.arguments import Arguments
 from bertkit.inference.runner import Runner
 from bertkit.models.device import best_device, best_precision
 from bertkit.models.encoder import Encoder, load_tokenizer, resolve_encoder
 from bertkit.sections import DataSpec, ModelSpec
 from bertkit.tasks import get_task
 from bertkit.tasks.base import Task, prepare
-from bertkit.training.arguments import Arguments
 from bertkit.training.trainer import TaskTrainer
-from bertkit.training.used_embeddings import token_ids
 
 TASKS = {".tsv": "text-classification", ".conll": "token-classification", ".json": "question-answering"}
 READ = {".tsv": {"columns": {"text": "sentence"}}, ".conll": {"delimiter": "\t"}, ".json": {}}

@@ -22,6 +22,7 @@ from predict import Contestant, asked, classified, sorted_by_length, tagged
 from torch.nn import functional as F
 from transformers import AutoModel, AutoTokenizer, PrinterCallback, Trainer, TrainerCallback
 
+from bertkit.attachments.muon import layer_matrices
 from bertkit.inference.predictor import load
 from bertkit.inference.runner import Runner
 from bertkit.models.device import best_device, best_precision
@@ -29,7 +30,6 @@ from bertkit.models.encoder import Encoder, load_tokenizer
 from bertkit.models.heads.vectors import pool
 from bertkit.tasks import get_task
 from bertkit.tasks.base import Task, prepare
-from bertkit.training.optimizers import layer_matrices
 from bertkit.training.seed import save
 from bertkit.training.trainer import TaskTrainer
 

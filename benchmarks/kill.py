@@ -34,11 +34,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 from cases import CASES, DRAWN
 from conftest import build_encoder
 
+from bertkit.engine import checkpoint
+from bertkit.engine.resume import latest_intact
 from bertkit.files import sha256
 from bertkit.recipe.recipe import Recipe, load_recipe
-from bertkit.training import checkpoint
 from bertkit.training import train as program
-from bertkit.training.resume import latest_intact
 from bertkit.training.trainer import TaskTrainer
 
 ROWS = ("training.per_device_train_batch_size=2",)

@@ -17,13 +17,13 @@ import torch
 from datasets import Dataset
 
 from bertkit import data as sources
+from bertkit.engine.batching import batches_of
 from bertkit.models.bert.bert import BertForMaskedLM, config
 from bertkit.models.bert.packing import packed_inputs
 from bertkit.models.cpu_kernels import faster
 from bertkit.models.encoder import load_tokenizer, resolve_encoder
 from bertkit.sections import DataSpec, ModelSpec
 from bertkit.tasks.pretraining import Pretraining, PretrainingOptions
-from bertkit.training.batching import batches_of
 
 BATCH, ROUNDS = 32, 9
 

@@ -16,11 +16,11 @@ import numpy as np
 
 from bertkit import data as sources
 from bertkit.encoding.padding import batches_by_length
+from bertkit.engine.batching import LengthBatches, TokenBatches
 from bertkit.models.encoder import load_tokenizer, resolve_encoder
 from bertkit.sections import DataSpec, ModelSpec
 from bertkit.tasks import get_task
 from bertkit.tasks.base import prepare
-from bertkit.training.batching import LengthBatches, TokenBatches
 
 SETS = {
     "SST-2": ("text-classification", "sst2/train.tsv", {"text": "sentence"}, 128),

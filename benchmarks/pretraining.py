@@ -41,13 +41,13 @@ from transformers import (
 )
 
 from bertkit import data as sources
+from bertkit.engine.arguments import Arguments
 from bertkit.inference.runner import Runner
 from bertkit.models.device import best_device, best_precision
 from bertkit.models.encoder import resolve_encoder
 from bertkit.sections import DataSpec, ModelSpec
 from bertkit.tasks.base import prepare
 from bertkit.tasks.pretraining import Pretraining, PretrainingOptions
-from bertkit.training.arguments import Arguments
 from bertkit.training.trainer import TaskTrainer
 
 LENGTH, BATCH = 128, 32

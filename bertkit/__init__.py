@@ -9,6 +9,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from bertkit.audits.audit import audit
+    from bertkit.decisions.calibrate import calibrate
     from bertkit.errors import DataError, ModelError, RecipeError, UserError
     from bertkit.evaluation.hf_metrics import as_evaluate_metric
     from bertkit.inference.batch import batch
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from bertkit.inference.predictor import Predictor, load
     from bertkit.recipe.recipe import Recipe, load_recipe
     from bertkit.report.view import Run
-    from bertkit.training.calibrate import calibrate
     from bertkit.training.train import train
 
 __all__ = [
@@ -38,7 +38,7 @@ _MODULES = {
     "inference.predictor": "Predictor load",
     "recipe.recipe": "Recipe load_recipe",
     "report.view": "Run",
-    "training.calibrate": "calibrate",
+    "decisions.calibrate": "calibrate",
     "training.train": "train",
 }
 

@@ -17,8 +17,8 @@ from steps import arguments, made
 from transformers import TrainerCallback
 
 from bertkit import processes
-from bertkit.training.arguments import ENDLESS
-from bertkit.training.clock import Clock
+from bertkit.engine.arguments import ENDLESS
+from bertkit.engine.clock import Clock
 
 CASE = next(case for case in CASES if case.id == "class-weights")
 

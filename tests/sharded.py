@@ -33,6 +33,7 @@ from torch import distributed
 from transformers import TrainerCallback, set_seed
 
 from bertkit.cli.main import main
+from bertkit.engine.sharding import distributed_inference
 from bertkit.errors import RecipeError
 from bertkit.inference.predict_file import predict_file
 from bertkit.inference.predictor import load
@@ -40,7 +41,6 @@ from bertkit.inference.workers import ALONE
 from bertkit.tasks import TASKS
 from bertkit.tasks.text_classification import TextClassification
 from bertkit.training.seed import save
-from bertkit.training.sharding import distributed_inference
 from bertkit.training.train import train
 
 NAMES = ("single-label", "ner-crf-windows-bioes", "qa-windows-or-none", "similarity-in-batch", "retrieval")

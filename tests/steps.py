@@ -13,8 +13,8 @@ from cases import CASES, DRAWN, SEVEN, Case, encoder
 from safetensors.torch import save_file
 from transformers import Trainer, TrainerCallback, set_seed
 
+from bertkit.engine.arguments import Arguments
 from bertkit.inference.runner import Runner
-from bertkit.training.arguments import Arguments
 from bertkit.training.trainer import TaskTrainer
 
 

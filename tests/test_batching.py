@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from steps import arguments, made
 
 from bertkit.encoding.padding import Collator, batches_by_length, mask_of
+from bertkit.engine.batching import LengthBatches, TokenBatches
 from bertkit.sections import Batching
-from bertkit.training.batching import LengthBatches, TokenBatches
 
 sizes = st.integers(1, 4)
 

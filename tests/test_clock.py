@@ -25,6 +25,8 @@ from test_resume import Killed, Told, _signals, events, kill, same  # noqa: F401
 from transformers import TrainerCallback
 
 from bertkit.cli.main import main
+from bertkit.engine.clock import Clock, schedule
+from bertkit.engine.shared_encoder import MultiTask
 from bertkit.errors import RecipeError
 from bertkit.files import read_json
 from bertkit.recipe.recipe import Recipe, load_recipe
@@ -34,8 +36,6 @@ from bertkit.tasks.base import Batch
 from bertkit.tasks.text_classification import TextClassification
 from bertkit.training import multitask as several
 from bertkit.training import seed
-from bertkit.training.clock import Clock, schedule
-from bertkit.training.shared_encoder import MultiTask
 from bertkit.training.train import train
 
 CASE = next(case for case in CASES if case.id == "single-label")

@@ -24,6 +24,18 @@ from test_equivalence import BY_ROW, assert_same_step
 from test_resume import RHYTHM, killed
 from transformers import AutoModelForSequenceClassification, set_seed
 
+from bertkit.attachments import distillation
+from bertkit.attachments.distillation import (
+    Distiller,
+    Teacher,
+    check_sizes,
+    chosen_layers,
+    find_teacher,
+    is_online,
+    keep_layers,
+    with_soft_targets,
+)
+from bertkit.attachments.soft_targets import SOFT_TARGETS
 from bertkit.encoding.padding import Collator
 from bertkit.errors import ModelError, RecipeError, UserError
 from bertkit.files import sha256
@@ -36,20 +48,8 @@ from bertkit.report.table import after_training, teacher_table
 from bertkit.run import Run
 from bertkit.sections import Distillation
 from bertkit.tasks.base import Batch, Task
-from bertkit.training import distillation
-from bertkit.training.distillation import (
-    Distiller,
-    Teacher,
-    check_sizes,
-    chosen_layers,
-    find_teacher,
-    is_online,
-    keep_layers,
-    with_soft_targets,
-)
 from bertkit.training.finish import compare_with_teacher
 from bertkit.training.seed import save
-from bertkit.training.soft_targets import SOFT_TARGETS
 from bertkit.training.train import train
 from bertkit.training.trainer import TaskTrainer
 

@@ -12,6 +12,7 @@ from cases import CASES, TEXTS, encoder
 from conftest import WORDS, build_encoder
 from starlette.testclient import TestClient
 
+from bertkit.attachments.distillation import check_sizes, find_teacher, keep_layers
 from bertkit.encoding.padding import Collator
 from bertkit.errors import ModelError
 from bertkit.inference.predictor import load
@@ -21,7 +22,6 @@ from bertkit.sections import Distillation, Freeze, Lora
 from bertkit.serve.app import model_app
 from bertkit.serve.limits import Limits
 from bertkit.serve.service import Service
-from bertkit.training.distillation import check_sizes, find_teacher, keep_layers
 from bertkit.training.seed import save
 
 (CASE,) = (case for case in CASES if case.id == "text-to-text")

@@ -80,7 +80,7 @@ def test_micro_batches_of_unequal_rows_equal_one_batch(
     identifier: str, tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A token budget leaves as many rows to each micro-batch as fit; three of them are this step."""
-    monkeypatch.setattr("bertkit.training.batching.MAX_PADDING", 1.0)
+    monkeypatch.setattr("bertkit.engine.batching.MAX_PADDING", 1.0)
     case = next(case for case in [*CASES, *DRAWN] if case.id == identifier)
     whole = first_step(case, tiny_encoder, tmp_path / "whole", 100, 1)
     assert_same_step(whole, first_step(case, tiny_encoder, tmp_path / "parts", 1, 3, tokens=10_000))

@@ -25,14 +25,14 @@ import bertkit
 from bertkit.errors import DataError, RecipeError
 from bertkit.inference.predictor import load
 from bertkit.inference.runner import Runner
+from bertkit.methods import contrastive, head, linear
+from bertkit.methods.linear import STRENGTHS, Examples, fit_linear
 from bertkit.models.heads.linear_head import TYPES
 from bertkit.models.heads.vectors import Dense, Layout, files
 from bertkit.recipe.recipe import FEW_ROWS, TRAINING_DEFAULTS, load_recipe, to_yaml
 from bertkit.report.facts import modules_of
 from bertkit.report.usage import linear_head
 from bertkit.tasks.base import Task
-from bertkit.training import contrastive, few_shot, linear
-from bertkit.training.linear import STRENGTHS, Examples, fit_linear
 from bertkit.training.seed import save
 
 CPU = torch.device("cpu")
@@ -58,8 +58,8 @@ def learned(case: Case, folder: Path) -> tuple[Any, Runner, Examples]:
     task: Any = case.task(folder)
     runner = Runner(task, task.model(encoder(folder)), CPU, "fp32", 4)
     features = task.features(case.rows())
-    model, _ = few_shot.learn(runner, features, seed=0)
-    return task, replace(runner, model=model), few_shot.examples_of(runner, features)
+    model, _ = head.learn(runner, features, seed=0)
+    return task, replace(runner, model=model), head.examples_of(runner, features)
 
 
 def answers(task: Task, runner: Runner, case: Case) -> list[dict[str, Any]]:
@@ -71,11 +71,11 @@ def answers(task: Task, runner: Runner, case: Case) -> list[dict[str, Any]]:
 def test_a_head_answers_as_scikit_learn(
     case: Case, layout: Layout | None, tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(few_shot, "words_of", lambda names: [])
+    monkeypatch.setattr(head, "words_of", lambda names: [])
     task, runner, examples = learned(case, with_layout(tiny_encoder, tmp_path / "encoder", layout))
     x, y = examples.vectors / np.linalg.norm(examples.vectors, axis=1).mean(), examples.targets
     found = answers(task, runner, case)
-    C = few_shot.fit_head(task, examples, None, seed=0).strength
+    C = head.fit_head(task, examples, None, seed=0).strength
     if task.kind == "regression":
         expected = RidgeCV([1 / each for each in STRENGTHS]).fit(x, y).predict(x)
         assert [each["score"] for each in found] == pytest.approx(expected, abs=1e-5)
@@ -223,7 +223,7 @@ def test_sentence_transformers_gives_the_logits_of_a_saved_head(
     task, runner, examples = learned(KINDS[1], with_layout(tiny_encoder, tmp_path / "encoder", layout))
     save(runner.model, task, tmp_path / "model", SETTINGS)
     theirs = SentenceTransformer(str(tmp_path / "model"), device="cpu").encode(TEXTS)
-    linear = few_shot.fit_head(task, examples, few_shot.names_of(runner), seed=0)
+    linear = head.fit_head(task, examples, head.names_of(runner), seed=0)
     np.testing.assert_allclose(theirs, linear.logits(examples.vectors)[:8], atol=1e-4)
     found = [list(each["scores"].values()) for each in load(tmp_path / "model")(TEXTS)]
     np.testing.assert_allclose(found, softmax(theirs, 1), atol=1e-5)
@@ -260,7 +260,7 @@ def test_transformers_own_class_gives_the_logits_of_a_head_on_the_first_token(
     kind: str, tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = of_type(kind, tiny_encoder, tmp_path / "encoder")
-    monkeypatch.setattr(few_shot, "words_of", lambda names: [])
+    monkeypatch.setattr(head, "words_of", lambda names: [])
     task, runner, examples = learned(KINDS[1], folder)
     save(runner.model, task, tmp_path / "model", SETTINGS)
     assert not (tmp_path / "model" / "modules.json").exists()
@@ -273,7 +273,7 @@ def test_transformers_own_class_gives_the_logits_of_a_head_on_the_first_token(
         logits = stock(**batch).logits.double().numpy()
     assert type(stock).__module__.startswith("transformers.")
     np.testing.assert_allclose(examples.vectors[:8], vectors, atol=1e-5)
-    expected = few_shot.fit_head(task, examples, None, seed=0).logits(vectors)
+    expected = head.fit_head(task, examples, None, seed=0).logits(vectors)
     np.testing.assert_allclose(logits, expected, rtol=1e-4, atol=1e-4 * np.abs(expected).max())
     found = [list(each["scores"].values()) for each in load(tmp_path / "model", precision="fp32")(TEXTS)]
     np.testing.assert_allclose(found, softmax(expected, 1), atol=1e-4)
@@ -404,9 +404,9 @@ def test_texts_with_a_label_in_common_are_pulled_together(
         model = task.model(encoder(tiny_encoder_with_dropout))
         before = {name: value.clone() for name, value in model.named_parameters()}
         runner = Runner(task, model, CPU, "fp32", 4)
-        contrasts = [contrast(few_shot.examples_of(runner, features))]
-        assert few_shot.learn(runner, features, seed=3)[1]["steps"] == 80
-        contrasts.append(contrast(few_shot.examples_of(runner, features)))
+        contrasts = [contrast(head.examples_of(runner, features))]
+        assert head.learn(runner, features, seed=3)[1]["steps"] == 80
+        contrasts.append(contrast(head.examples_of(runner, features)))
         assert contrasts[1] > contrasts[0] + 0.04
         moved = {name for name, value in model.named_parameters() if not torch.equal(value, before[name])}
         assert {name for name in before if name.startswith(("encoder.", "classifier."))} == moved
@@ -430,12 +430,12 @@ def test_prototypes_start_as_means_of_texts_and_names(tiny_encoder: Path, monkey
     case = PULLED[0]
     task: Any = case.task(tiny_encoder)
     runner, features = Runner(task, task.model(encoder(tiny_encoder)), CPU, "fp32", 8), task.features(case.rows())
-    rows, names = few_shot.examples_of(runner, features), few_shot.names_of(runner)
+    rows, names = head.examples_of(runner, features), head.names_of(runner)
     assert names is not None
     unit = (rows + names).vectors / np.linalg.norm((rows + names).vectors, axis=1, keepdims=True)
     labels = (rows + names).targets
     means = np.stack([unit[labels == label].mean(0) for label in range(len(task.names))])
-    model, facts = few_shot.learn(runner, features, seed=0)
+    model, facts = head.learn(runner, features, seed=0)
     weight, bias = (each.detach().numpy() for each in (model.classifier.linear.weight, model.classifier.linear.bias))
     np.testing.assert_allclose(weight, 20 * means / np.linalg.norm(means, axis=1, keepdims=True), atol=1e-5)
     counts = np.bincount(labels)
@@ -452,10 +452,10 @@ def test_the_first_loss_is_that_of_a_softmax_over_cosines(
     case = Case("weights", {**CONTRASTIVE, "class_weights": weights}, {"text": TEXTS, "label": LABELS})
     task: Any = case.task(tiny_encoder)
     runner, features = Runner(task, task.model(encoder(tiny_encoder)), CPU, "fp32", 8), task.features(case.rows())
-    rows, names = few_shot.examples_of(runner, features), few_shot.names_of(runner)
+    rows, names = head.examples_of(runner, features), head.names_of(runner)
     assert names is not None
     with caplog.at_level("INFO", logger="bertkit"):
-        model, _ = few_shot.learn(runner, features, seed=0)
+        model, _ = head.learn(runner, features, seed=0)
     total = rows + names
     logits = total.vectors @ model.classifier.linear.weight.detach().numpy().T
     logits += model.classifier.linear.bias.detach().numpy()
@@ -481,7 +481,7 @@ def test_contrastive_fine_tuning_needs_labels_but_one_row_of_each_is_enough(
     assert not (tmp_path / "refused").exists()
     case = Case("alone", CONTRASTIVE, {"text": TEXTS[:3], "label": ["a", "b", "c"]})
     task: Any = case.task(tiny_encoder)
-    model, _ = few_shot.learn(
+    model, _ = head.learn(
         Runner(task, task.model(encoder(tiny_encoder)), CPU, "fp32", 4), task.features(case.rows()), 0
     )
     assert torch.isfinite(model.classifier.linear.weight).all()

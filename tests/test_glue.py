@@ -24,6 +24,7 @@ from safetensors.torch import load_file, save_file
 
 from bertkit.cli.main import main
 from bertkit.data.readers import read_rows
+from bertkit.engine.clock import Clock
 from bertkit.errors import DataError
 from bertkit.inference.output_formats import writer_of
 from bertkit.inference.predict_file import layout_of
@@ -33,7 +34,6 @@ from bertkit.run import Run
 from bertkit.sections import DataSpec
 from bertkit.tasks.text_classification import TextClassification
 from bertkit.training import seed as seeds
-from bertkit.training.clock import Clock
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = (ROOT / "docs" / "glue.md").read_text(encoding="utf-8")

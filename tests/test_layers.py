@@ -19,12 +19,12 @@ FLOORS = [
     {"tasks"},
     {"recipe"},
     {"inference"},
-    {"run", "explain", "export", "retrieval"},
-    {"serve"},
+    {"run", "explain", "export", "retrieval", "engine", "methods"},
+    {"serve", "attachments"},
     {"report"},
     {"hub"},
     {"training"},
-    {"sweeps", "audits"},
+    {"sweeps", "audits", "decisions"},
     {"cli"},
 ]
 FLOOR = {name: number for number, names in enumerate(FLOORS) for name in names}

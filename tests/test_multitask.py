@@ -28,14 +28,14 @@ from steps import FirstStep, arguments
 
 from bertkit import evaluate, load, load_tasks
 from bertkit.cli.main import main
+from bertkit.engine.batching import LengthBatches, TokenBatches
+from bertkit.engine.mixing import MixedBatches, shares
 from bertkit.errors import DataError, ModelError, RecipeError, UserError
 from bertkit.files import read_json, sha256, write_text
 from bertkit.recipe.multitask import MultiTaskRecipe, load_any, to_yaml
 from bertkit.recipe.multitask import multitask as read
 from bertkit.recipe.recipe import Recipe, load_recipe
 from bertkit.report.view import Run
-from bertkit.training.batching import LengthBatches, TokenBatches
-from bertkit.training.mixing import MixedBatches, shares
 from bertkit.training.multitask import MultiTaskTrainer, checked_jobs
 from bertkit.training.seed import runner_of
 from bertkit.training.train import train

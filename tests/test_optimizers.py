@@ -17,13 +17,13 @@ from test_resume import RHYTHM, killed, same
 from torch import nn
 from transformers import TrainerCallback
 
+from bertkit.attachments.muon import layer_matrices
 from bertkit.errors import ModelError, RecipeError
 from bertkit.models.bert.bert import BertForPreTraining
 from bertkit.models.bert.bert_config import BertConfig
 from bertkit.models.trained_parts import with_lora
 from bertkit.recipe.recipe import json_schema
 from bertkit.sections import Lora
-from bertkit.training.optimizers import layer_matrices
 from bertkit.training.train import train
 
 SIZES = {"vocab_size": 30, "hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 12}

@@ -11,9 +11,9 @@ import torch
 from steps import CASES, arguments, made
 
 from bertkit.cli.main import main
+from bertkit.engine import callbacks
+from bertkit.engine.callbacks import PARTS, Profile, profile_lines
 from bertkit.files import read_json
-from bertkit.training import callbacks
-from bertkit.training.callbacks import PARTS, Profile, profile_lines
 
 
 def test_every_moment_belongs_to_one_part(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ import pytest
 import transformers
 
 from bertkit.data.readers import COMPRESSIONS, FORMATS
+from bertkit.engine.arguments import Arguments
 from bertkit.errors import RecipeError
 from bertkit.recipe import shipped
 from bertkit.recipe.recipe import (
@@ -28,7 +29,6 @@ from bertkit.recipe.recipe import (
 from bertkit.recipe.shipped import shipped_recipes
 from bertkit.recipe.training_arguments import DECIDED, REMOVED, training_fields, training_schema
 from bertkit.recipe.yaml import parse
-from bertkit.training.arguments import Arguments
 
 REPOSITORY = Path(__file__).parents[1]
 SHIPPED = shipped_recipes()

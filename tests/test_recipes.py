@@ -11,13 +11,13 @@ import pytest
 import small
 from clocked import Time
 
+from bertkit.engine.clock import Clock
 from bertkit.models.encoder import PACKAGED
 from bertkit.recipe.recipe import Recipe, load_recipe, to_yaml
 from bertkit.recipe.shipped import shipped_recipes
 from bertkit.sections import seconds
 from bertkit.tasks import TASKS
 from bertkit.training import seed
-from bertkit.training.clock import Clock
 from bertkit.training.train import train
 
 ROOT = Path(__file__).resolve().parent.parent

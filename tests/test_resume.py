@@ -29,14 +29,14 @@ from transformers import (
     TrainerCallback,
 )
 
+from bertkit.engine import checkpoint
+from bertkit.engine.arguments import Arguments
+from bertkit.engine.resume import latest_intact, require_own_format
 from bertkit.errors import ModelError, RecipeError, UserError
 from bertkit.files import read_json, sha256, write_json, write_text
 from bertkit.recipe.recipe import Recipe, load_recipe
 from bertkit.run import Run, only_writer
 from bertkit.tasks.text_classification import TextClassification
-from bertkit.training import checkpoint
-from bertkit.training.arguments import Arguments
-from bertkit.training.resume import latest_intact, require_own_format
 from bertkit.training.seed import run_trainer
 from bertkit.training.steps import StepTrainer
 from bertkit.training.train import train
@@ -706,7 +706,7 @@ def test_what_has_changed_is_recorded_before_anything_is_trained(recipe: Recipe,
     assert sorted(path.name for path in (run.folder / "data").iterdir()) == ["train.parquet", "validation.parquet"]
     head = recipe.with_("task.method=head", "~training")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("bertkit.training.few_shot.learn", Mock(side_effect=Killed))
+        patch.setattr("bertkit.methods.head.learn", Mock(side_effect=Killed))
         with pytest.raises(Killed):
             train(head, run.folder, resume=True, changed=True)
     assert run.recipe == head

@@ -18,6 +18,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from bertkit.cli.main import main
+from bertkit.engine import checkpoint
 from bertkit.errors import DataError, ModelError, RecipeError, UserError
 from bertkit.files import read_json, sha256, write_json
 from bertkit.inference.predictor import load
@@ -26,7 +27,6 @@ from bertkit.models.untrusted import vet
 from bertkit.recipe.recipe import load_recipe
 from bertkit.run import Run
 from bertkit.sections import ModelSpec
-from bertkit.training import checkpoint
 from bertkit.training.train import train
 
 

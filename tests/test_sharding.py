@@ -25,8 +25,8 @@ from torch.distributed.tensor import Shard, distribute_tensor
 from bertkit import processes
 from bertkit.cli.main import QUIET, main
 from bertkit.encoding.padding import Arrays
+from bertkit.engine.checkpoint import is_intact, whole_state
 from bertkit.errors import RecipeError
-from bertkit.training.checkpoint import is_intact, whole_state
 
 ENVIRONMENT = {**os.environ, **QUIET, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
 
@@ -223,7 +223,7 @@ def test_a_port_that_is_taken_is_said(monkeypatch: pytest.MonkeyPatch, capfd: An
 
 def test_each_process_runs_its_part(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 7 batches, process 1 of 3 runs the second and the fifth."""
-    from bertkit.training import sharding
+    from bertkit.engine import sharding
 
     monkeypatch.setattr(sharding.distributed, "get_rank", lambda: 1)
     monkeypatch.setattr(sharding.distributed, "get_world_size", lambda: 3)

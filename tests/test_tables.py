@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from bertkit.attachments.soft_targets import SOFT_TARGETS
 from bertkit.audits.audit import LABELS
 from bertkit.explain.targets import TARGETS
 from bertkit.export.extra_outputs import EXTRA_OUTPUTS
@@ -16,7 +17,6 @@ from bertkit.report.usage import USAGE
 from bertkit.serve.answers import ANSWERS
 from bertkit.serve.shapes import SHAPES
 from bertkit.tasks import TASKS
-from bertkit.training.soft_targets import SOFT_TARGETS
 
 VECTORS = ("sentence-similarity", "retrieval")
 TABLES: dict[str, tuple[Mapping[str, Any], Collection[str]]] = {
@@ -32,7 +32,7 @@ TABLES: dict[str, tuple[Mapping[str, Any], Collection[str]]] = {
     "report/usage": (USAGE, ()),
     "serve/answers": (ANSWERS, ()),
     "serve/shapes": (SHAPES["/"], ()),
-    "training/soft_targets": (SOFT_TARGETS, ()),
+    "attachments/soft_targets": (SOFT_TARGETS, ()),
 }
 
 

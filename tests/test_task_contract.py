@@ -15,12 +15,12 @@ from datasets import Dataset
 from transformers import set_seed
 
 from bertkit.data.words import words
+from bertkit.engine.arguments import Arguments
 from bertkit.errors import DataError
 from bertkit.inference.predictor import Predictor, load
 from bertkit.inference.runner import Runner
 from bertkit.tasks.base import Task, calibrate
 from bertkit.tasks.base import evaluate as evaluate_task
-from bertkit.training.arguments import Arguments
 from bertkit.training.seed import save
 from bertkit.training.trainer import TaskTrainer
 

@@ -21,6 +21,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipe
 
 import bertkit
 from bertkit.encoding.padding import Collator
+from bertkit.engine.batching import LengthBatches
 from bertkit.errors import DataError, ModelError
 from bertkit.evaluation import ranking
 from bertkit.evaluation.hf_metrics import compute_user_metric
@@ -33,7 +34,6 @@ from bertkit.recipe.recipe import load_recipe
 from bertkit.sections import DataSpec
 from bertkit.tasks.base import prepare
 from bertkit.tasks.text_ranking import TextRanking, TextRankingOptions
-from bertkit.training.batching import LengthBatches
 from bertkit.training.seed import save
 from bertkit.training.train import train
 

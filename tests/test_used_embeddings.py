@@ -19,14 +19,14 @@ from test_resume import RHYTHM, killed, last, newest
 from torch import nn
 from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification, TrainerCallback
 
+from bertkit.attachments.used_rows import UsedRows, used_rows
 from bertkit.cli.main import main
+from bertkit.engine.checkpoint import checkpoints
 from bertkit.errors import ModelError, RecipeError, UserError
 from bertkit.files import read_json, sha256
 from bertkit.recipe.recipe import Recipe
 from bertkit.run import Run
-from bertkit.training.checkpoint import checkpoints
 from bertkit.training.train import train
-from bertkit.training.used_embeddings import UsedRows, used_rows
 
 Weights = dict[str, torch.Tensor]
 USED = ("training.used_embeddings=true", "training.weight_decay=0.3", "training.bf16=false")

@@ -14,14 +14,14 @@ import small
 
 import bertkit
 from bertkit.data.schema import Finding
+from bertkit.engine.arguments import ENDLESS
+from bertkit.engine.callbacks import Progress
+from bertkit.engine.clock import Clock
 from bertkit.errors import ModelError
 from bertkit.report import sections, view
 from bertkit.report.facts import read_facts
 from bertkit.report.mistakes import Mistake, Mistakes, Part, mistakes
 from bertkit.report.view import Run
-from bertkit.training.arguments import ENDLESS
-from bertkit.training.callbacks import Progress
-from bertkit.training.clock import Clock
 from bertkit.training.train import train
 
 
@@ -186,7 +186,7 @@ def test_with_a_budget_the_progress_is_in_seconds(
     clock = Clock(60.0, lambda: now[0])
     clock.start(elapsed=6.0)
     progress = Progress("training", "accuracy", clock)
-    monkeypatch.setattr("bertkit.training.callbacks.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("bertkit.engine.callbacks.time.monotonic", lambda: now[0])
     state = SimpleNamespace(global_step=7, max_steps=ENDLESS, epoch=0.5, is_world_process_zero=True)
     with caplog.at_level("INFO", logger="bertkit"):
         progress.on_train_begin(None, state, None)

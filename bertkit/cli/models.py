@@ -73,8 +73,8 @@ def evaluate(source: str, rest: list[str], data: Path | None, as_json: bool, wor
     JSON,
 )
 def calibrate(source: str, rest: list[str], data: Path | None, as_json: bool, **goal: Any) -> None:
+    from bertkit.decisions.calibrate import calibrate
     from bertkit.report.table import calibration_table
-    from bertkit.training.calibrate import calibrate
 
     found = calibrate(source, data, overrides=rest, **goal)
     say(json.dumps(found, indent=2) if as_json else calibration_table(found))

@@ -72,9 +72,9 @@ def check(recipe: str, rest: list[str]) -> None:
     from bertkit.recipe.recipe import Recipe
 
     loaded = load_any(recipe, rest, own_metrics=False)
+    from bertkit.attachments.used_rows import summary
     from bertkit.training.multitask import checked_jobs
     from bertkit.training.preflight import checked_job
-    from bertkit.training.used_embeddings import summary
 
     jobs = {"": checked_job(loaded)[0]} if isinstance(loaded, Recipe) else checked_jobs(loaded)[0].by_task
     for name, job in jobs.items():

@@ -44,7 +44,7 @@ def on_all_processes(run: Callable[..., None]) -> Callable[..., None]:
         os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", KERNELS)  # read when torch first computes
         if processes.world() == 1:
             return run(workers=ALONE, **options)
-        from bertkit.training.sharding import distributed_inference
+        from bertkit.engine.sharding import distributed_inference
 
         with distributed_inference() as workers:
             return run(workers=workers, **options)

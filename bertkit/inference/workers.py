@@ -1,4 +1,4 @@
-"""The processes that run a command together. Here it is one; `training.sharding` has several."""
+"""The processes that run a command together. Here it is one; `engine.sharding` has several."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Training: the program, the trainer, its batches and its checkpoints."""
+"""Training: the program."""

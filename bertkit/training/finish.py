@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import torch
 from datasets import Dataset
 
+from bertkit.attachments.distillation import Teacher
 from bertkit.data import Data
 from bertkit.data.table import Origin
 from bertkit.errors import ModelError, Problem, UserError
@@ -30,7 +31,6 @@ from bertkit.inference.evaluate import score
 from bertkit.inference.predictor import Predictor, load
 from bertkit.run import OUT_OF_FOLD, Run, environment, free
 from bertkit.sections import Checkpoints, Hub
-from bertkit.training.distillation import Teacher
 from bertkit.training.preflight import Job, scored_splits
 
 logger = logging.getLogger(__name__)

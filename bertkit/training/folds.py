@@ -20,6 +20,8 @@ from bertkit import processes
 from bertkit.data.disk_list import DiskList
 from bertkit.data.schema import Answer
 from bertkit.data.table import numbers
+from bertkit.engine.callbacks import Record
+from bertkit.engine.checkpoint import checkpoints
 from bertkit.evaluation.hf_metrics import all_scores
 from bertkit.evaluation.intervals import Scores
 from bertkit.evaluation.labels import GradedLabels
@@ -31,8 +33,6 @@ from bertkit.models.trained_parts import merged
 from bertkit.recipe.recipe import Recipe, to_yaml
 from bertkit.run import OUT_OF_FOLD, Run, check_folder, only_writer
 from bertkit.tasks.base import Task, calibrate
-from bertkit.training.callbacks import Record
-from bertkit.training.checkpoint import checkpoints
 from bertkit.training.finish import OutOfFold, over, write_predictions
 from bertkit.training.preflight import Job, checked_job, require_unchanged, write_run_metadata
 from bertkit.training.seed import fit

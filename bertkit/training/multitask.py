@@ -20,6 +20,13 @@ from datasets import Dataset
 from transformers import TrainerCallback, set_seed
 
 from bertkit import processes
+from bertkit.engine.arguments import Arguments
+from bertkit.engine.batching import EpochLoader, batches_of
+from bertkit.engine.callbacks import Profile, Record
+from bertkit.engine.clock import Clock
+from bertkit.engine.mixing import MixedBatches, MixedCollator, MixedExamples
+from bertkit.engine.sharding import sharded_map
+from bertkit.engine.shared_encoder import MultiTask, SharedEncoder
 from bertkit.errors import DataError, Problem, RecipeError, UserError
 from bertkit.files import read_json, write_json, write_text
 from bertkit.inference.runner import Runner
@@ -30,12 +37,7 @@ from bertkit.report.verdict import reported_split
 from bertkit.report.view import Run
 from bertkit.run import check_folder, only_writer
 from bertkit.tasks.base import Task, evaluate
-from bertkit.training.arguments import Arguments
-from bertkit.training.batching import EpochLoader, batches_of
-from bertkit.training.callbacks import Profile, Record
-from bertkit.training.clock import Clock
 from bertkit.training.finish import finish, free_checkpoints, publish, write_reports
-from bertkit.training.mixing import MixedBatches, MixedCollator, MixedExamples
 from bertkit.training.preflight import Job, arguments, checked_job, require_unchanged, write_run_metadata
 from bertkit.training.seed import (
     Fitted,
@@ -46,8 +48,6 @@ from bertkit.training.seed import (
     settings_of,
     usual_callbacks,
 )
-from bertkit.training.sharding import sharded_map
-from bertkit.training.shared_encoder import MultiTask, SharedEncoder
 from bertkit.training.steps import StepTrainer
 
 logger = logging.getLogger(__name__)

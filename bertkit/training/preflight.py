@@ -18,15 +18,21 @@ from transformers import TrainerCallback
 from transformers.integrations import integration_utils
 
 from bertkit import data as sources
+from bertkit.attachments.distillation import Teacher, check_sizes, find_teacher, keep_layers
+from bertkit.attachments.muon import layer_matrices
+from bertkit.attachments.used_rows import word_embedding
 from bertkit.data import Data
 from bertkit.data.folds import fold_rows
 from bertkit.data.memory import keep_rows
 from bertkit.data.schema import Finding
+from bertkit.engine.arguments import Arguments
+from bertkit.engine.clock import TICKS, schedule
 from bertkit.errors import DataError, Problem, RecipeError, RowsError
 from bertkit.files import read_json, write_json, write_text
 from bertkit.inference.probe import check_token_types, padding_findings
 from bertkit.inference.runner import Runner
 from bertkit.inference.settings import resolve_max_length
+from bertkit.methods import head
 from bertkit.models.device import best_device, best_precision, resolve_precision
 from bertkit.models.encoder import Encoder, resolve_encoder
 from bertkit.models.quiet import quiet_logger
@@ -36,12 +42,6 @@ from bertkit.run import ANYWAY, Run, versions
 from bertkit.tasks import get_task
 from bertkit.tasks.base import Task, evaluate
 from bertkit.tasks.base import prepare as prepare_task
-from bertkit.training import few_shot
-from bertkit.training.arguments import Arguments
-from bertkit.training.clock import TICKS, schedule
-from bertkit.training.distillation import Teacher, check_sizes, find_teacher, keep_layers
-from bertkit.training.optimizers import layer_matrices
-from bertkit.training.used_embeddings import word_embedding
 from bertkit.validation import did_you_mean
 
 logger = logging.getLogger(__name__)
@@ -155,7 +155,7 @@ def dry_run(
         if args.muon and not layer_matrices(model):
             what = "no weight matrix of a layer is trained, and muon trains nothing else"
             raise RecipeError(Problem("training.optim", what, "Remove it, or freeze fewer layers."))
-        embedding = None if few_shot.applies(task) else _word_embedding(model, args)
+        embedding = None if head.applies(task) else _word_embedding(model, args)
         check_token_types(model, task.examples(features, range(min(len(features), 8))))
         findings = list(padding_findings(task, model))
         if recipe.distillation:

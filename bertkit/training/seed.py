@@ -16,24 +16,24 @@ from safetensors.torch import save_file
 from transformers import EarlyStoppingCallback, TrainerCallback, TrainerState, set_seed
 from transformers.integrations.integration_utils import TensorBoardCallback
 
+from bertkit.attachments.distillation import Distiller, is_online, with_soft_targets
+from bertkit.engine.arguments import Arguments
+from bertkit.engine.callbacks import MetricsLog, Profile, Progress, Record, Shutdown
+from bertkit.engine.checkpoint import step_of
+from bertkit.engine.clock import Clock
+from bertkit.engine.resume import latest_intact, require_resumable
+from bertkit.engine.sharding import sharded_map
 from bertkit.errors import ModelError, Problem, RecipeError
 from bertkit.files import read_json, write_json
 from bertkit.inference.runner import Runner
+from bertkit.methods import head
 from bertkit.models.device import resolve_precision
 from bertkit.models.encoder import save_tokenizer
 from bertkit.models.trained_parts import merged, save_adapter
 from bertkit.run import Run
 from bertkit.sections import EarlyStopping
 from bertkit.tasks.base import Task, calibrate, evaluate
-from bertkit.training import few_shot
-from bertkit.training.arguments import Arguments
-from bertkit.training.callbacks import MetricsLog, Profile, Progress, Record, Shutdown
-from bertkit.training.checkpoint import step_of
-from bertkit.training.clock import Clock
-from bertkit.training.distillation import Distiller, is_online, with_soft_targets
 from bertkit.training.preflight import Job, arguments, build, scored_splits
-from bertkit.training.resume import latest_intact, require_resumable
-from bertkit.training.sharding import sharded_map
 from bertkit.training.steps import StepTrainer
 from bertkit.training.trainer import TaskTrainer, out_of_memory
 
@@ -90,11 +90,11 @@ def fit(
     runner = untrained(job, args)
     headline = str(args.metric_for_best_model or job.task.metrics[0])
     settings = settings_of(job, args)
-    if few_shot.applies(job.task):
+    if head.applies(job.task):
         if not args.should_save:
             return None
         record.write()  # no trainer calls it
-        model, facts = few_shot.learn(replace(runner, model=runner.model.to(args.device)), job.features, seed)
+        model, facts = head.learn(replace(runner, model=runner.model.to(args.device)), job.features, seed)
         return Fitted(replace(runner, model=model), headline, settings, facts)
     clock = Clock(args.seconds)
     built_in = usual_callbacks(recipe.early_stopping, title, headline, log, seed, clock)

@@ -16,6 +16,13 @@ from datasets import Dataset
 from transformers import TrainerCallback
 from transformers.trainer_callback import PrinterCallback
 
+from bertkit.attachments.muon import MuonWith, layer_matrices
+from bertkit.attachments.used_rows import USED, UsedRows, used_rows
+from bertkit.engine.arguments import Arguments
+from bertkit.engine.batching import EpochLoader
+from bertkit.engine.callbacks import Profile
+from bertkit.engine.checkpoint import CheckpointTrainer
+from bertkit.engine.clock import TICKS, Clock, follow, schedule
 from bertkit.errors import Problem, RecipeError, UserError
 from bertkit.evaluation.intervals import Scores
 from bertkit.files import read_json
@@ -23,13 +30,6 @@ from bertkit.models.cpu_kernels import faster
 from bertkit.models.malloc import memory_kept
 from bertkit.tasks.base import Batch, Task
 from bertkit.text import listed
-from bertkit.training.arguments import Arguments
-from bertkit.training.batching import EpochLoader
-from bertkit.training.callbacks import Profile
-from bertkit.training.checkpoint import CheckpointTrainer
-from bertkit.training.clock import TICKS, Clock, follow, schedule
-from bertkit.training.optimizers import MuonWith, layer_matrices
-from bertkit.training.used_embeddings import USED, UsedRows, used_rows
 
 BOUNDED_EVERY = 50  # steps, after which kept memory is looked at
 CLOCK = "clock.json"  # in a checkpoint: the seconds that the training has taken

@@ -15,13 +15,13 @@ from typing import Any, overload
 from transformers import TrainerCallback
 
 from bertkit import processes
+from bertkit.engine.callbacks import Profile, Record
 from bertkit.errors import Problem, RecipeError
 from bertkit.models.quiet import no_bars, quiet_logger
 from bertkit.recipe.multitask import MultiTaskRecipe, multitask
 from bertkit.recipe.recipe import Recipe, adapted, to_yaml
 from bertkit.report.view import Run
 from bertkit.run import check_folder, only_writer
-from bertkit.training.callbacks import Profile, Record
 from bertkit.training.finish import complete, finish, publish, push_run
 from bertkit.training.folds import calibrated, cross_validated
 from bertkit.training.multitask import train_tasks

@@ -15,15 +15,15 @@ from accelerate.utils.memory import clear_device_cache, should_reduce_batch_size
 from datasets import Dataset
 from transformers import TrainerCallback
 
+from bertkit.attachments.distillation import Distiller
 from bertkit.encoding.padding import Collator
+from bertkit.engine.arguments import Arguments
+from bertkit.engine.batching import UNIT, EpochLoader, Examples, batches_of
+from bertkit.engine.callbacks import Profile
+from bertkit.engine.clock import Clock
 from bertkit.files import read_json
 from bertkit.inference.runner import Runner
 from bertkit.tasks.base import Batch, Task, evaluate
-from bertkit.training.arguments import Arguments
-from bertkit.training.batching import UNIT, EpochLoader, Examples, batches_of
-from bertkit.training.callbacks import Profile
-from bertkit.training.clock import Clock
-from bertkit.training.distillation import Distiller
 from bertkit.training.steps import StepTrainer
 
 logger = logging.getLogger(__name__)

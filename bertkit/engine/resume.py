@@ -11,9 +11,9 @@ from safetensors import safe_open
 from transformers import TrainerState
 from transformers.utils import SAFE_WEIGHTS_NAME
 
+from bertkit.engine.checkpoint import AS_STARTED, OPTIMIZER, STATE, CheckpointTrainer, checkpoints, is_intact, step_of
 from bertkit.errors import ModelError, Problem, UserError
 from bertkit.files import read_json
-from bertkit.training.checkpoint import AS_STARTED, OPTIMIZER, STATE, CheckpointTrainer, checkpoints, is_intact, step_of
 
 
 def latest_intact(folder: Path) -> tuple[Path | None, list[Path]]:

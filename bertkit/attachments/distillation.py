@@ -20,6 +20,7 @@ import torch
 from datasets import Dataset, concatenate_datasets
 from torch import Tensor, nn
 
+from bertkit.attachments.soft_targets import SOFT_TARGETS
 from bertkit.cache import cache_root, cached_folder, model_key
 from bertkit.encoding.padding import SOFT, Collator, mask_of
 from bertkit.errors import ModelError, Problem, UserError
@@ -30,7 +31,6 @@ from bertkit.models.heads import soft_losses
 from bertkit.models.trained_parts import halves
 from bertkit.sections import Distillation
 from bertkit.tasks.base import Batch, Task
-from bertkit.training.soft_targets import SOFT_TARGETS
 
 logger = logging.getLogger(__name__)
 

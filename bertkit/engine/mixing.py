@@ -13,8 +13,8 @@ from datasets import Dataset
 from torch.utils.data import Sampler
 
 from bertkit.encoding.padding import Collator
+from bertkit.engine.batching import Batches
 from bertkit.tasks.base import Task
-from bertkit.training.batching import Batches
 
 TASK = "task"  # of a batch: the name of its task
 

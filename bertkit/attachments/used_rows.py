@@ -18,10 +18,10 @@ from torch import Tensor, nn
 from torch.nn.functional import embedding
 
 from bertkit.encoding.padding import fills
+from bertkit.engine.arguments import Arguments
+from bertkit.engine.checkpoint import other_optimizer
 from bertkit.errors import Problem, UserError
 from bertkit.tasks.base import Task
-from bertkit.training.arguments import Arguments
-from bertkit.training.checkpoint import other_optimizer
 
 USED = "used_embeddings.safetensors"  # in a checkpoint: `ids` of the trained rows, `decay` of the others
 OPTIMIZERS = ("adamw_torch", "adamw_torch_fused")  # they update each number by itself, with decoupled weight decay

@@ -20,10 +20,10 @@ from transformers import TrainerCallback
 
 from bertkit import processes
 from bertkit.encoding.padding import mask_of
+from bertkit.engine.arguments import ENDLESS
+from bertkit.engine.clock import Clock
 from bertkit.files import write_json
 from bertkit.text import counted
-from bertkit.training.arguments import ENDLESS
-from bertkit.training.clock import Clock
 
 logger = logging.getLogger(__name__)
 

@@ -11,6 +11,7 @@ from typing import Any
 from bertkit.data import fingerprint
 from bertkit.data.disk_list import DiskList
 from bertkit.data.forms import temporary_rows
+from bertkit.decisions.goals import Goal, changes, decided, fitted, goal_of, kind_of
 from bertkit.errors import DataError, ModelError, Problem, UserError
 from bertkit.evaluation.similarity import LabelledPairs
 from bertkit.files import read_json, write_json
@@ -20,7 +21,6 @@ from bertkit.run import Run
 from bertkit.tasks import base
 from bertkit.tasks.base import Task
 from bertkit.training.finish import write_reports
-from bertkit.training.goals import Goal, changes, decided, fitted, goal_of, kind_of
 
 FITTED = ("temperature", "thresholds", "threshold", "null_threshold", "conformal")  # options set here
 

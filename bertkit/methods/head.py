@@ -16,12 +16,12 @@ from bertkit.data.table import numbers
 from bertkit.encoding.padding import model_inputs
 from bertkit.evaluation.intervals import Floats
 from bertkit.inference.runner import Runner
+from bertkit.methods.contrastive import SCALE, Texts, pull_to_prototypes
+from bertkit.methods.linear import Examples, Linear, fit_linear, words_of
 from bertkit.models.heads.linear_head import as_sequence_classifier
 from bertkit.tasks.base import Task
 from bertkit.tasks.text_classification import ON_VECTORS, TextClassification
 from bertkit.text import counted
-from bertkit.training.contrastive import SCALE, Texts, pull_to_prototypes
-from bertkit.training.linear import Examples, Linear, fit_linear, words_of
 
 logger = logging.getLogger(__name__)
 

@@ -12,9 +12,9 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from bertkit.engine.mixing import TASK
 from bertkit.models.shared_encoder import share_encoder
 from bertkit.tasks.base import Batch, Task
-from bertkit.training.mixing import TASK
 
 WEIGHTS = "model.safetensors"  # where Trainer looks for them
 

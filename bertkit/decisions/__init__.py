@@ -1,0 +1,1 @@
+"""Decisions of a saved model, fitted after the training: thresholds by goal."""
