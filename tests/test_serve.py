@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -294,8 +295,12 @@ BAD: list[tuple[str, int, str]] = [
     ('{"inputs": 5}', 422, "inputs"),
     ('{"inputs": "a", "raw_scores": true}', 422, "raw_scores"),
     ('{"rows": [{"\\ud800": "a"}]}', 422, "no text in this row"),
-    ("[" * 100_000, 400, "parsing"),
-    ('{"rows": [' + "9" * 5000 + "]}", 400, "parsing"),
+    ("[" * 100_000, 400, "nested too deeply"),
+    ('{"rows": [' + "9" * 5000 + "]}", 400, "a number of the body has too many digits"),
+    ('{"rows": ["a"], ' + ", ".join(f'"k{n}": 1' for n in range(1000)) + "}", 413, "the body has 1001 keys; 1000 are"),
+    ('{"rows": [{"text": ' + "[" * 100 + '"a"' + "]" * 100 + "}]}", 422, "row 1: `text` holds"),
+    ('{"inputs": [' + ",".join(['["a", "b"]'] * 257) + "]}", 413, "`inputs` has 257 items; 256 are allowed"),
+    ('{"rows": [{"text": [' + ",".join(["1"] * 16_385) + "]}]}", 413, "`rows[0].text` has 16385 items; 16384 are"),
     ('{"rows": [' + ",".join(['"a"'] * 257) + "]}", 413, "257 items; 256 are allowed"),
     ('{"rows": ["a", "' + "a b " * 16_384 + '"]}', 413, "`rows`, item 2: about 16,385 tokens; 16,384 are allowed"),
     ('{"rows": ["' + "a" * 2_000_000 + '"]}', 413, "larger than 2,000,000 bytes"),
@@ -319,8 +324,13 @@ def test_bad_bodies(classifier: TestClient, body: str, status: int, part: str) -
 
 def test_rows_are_counted_before_they_are_read(classifier: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     """Reading half a million of them would keep the event loop from everyone else for seconds."""
-    monkeypatch.setattr("bertkit.serve.rows.read_inputs", lambda *_: pytest.fail("they were read"))
+    monkeypatch.setattr("fastapi.routing.solve_dependencies", lambda **_: pytest.fail("the body was validated"))
     assert said(classifier, "/predict", status=413, rows=[5] * 257)["error"] == "`rows` has 257 items; 256 are allowed"
+    assert "`inputs` has 257 items" in said(classifier, "/predict", status=413, inputs=[["a", "b"]] * 257)["error"]
+    assert (
+        "1001 keys"
+        in said(classifier, "/tokenize", status=413, inputs="a", **dict.fromkeys(map(str, range(1000))))["error"]
+    )
 
 
 @pytest.mark.parametrize(
@@ -350,9 +360,9 @@ def test_keys_are_named_as_the_client_writes_them(client: TestClient, path: str,
 @pytest.mark.parametrize(
     ("client", "path", "body", "kinds"),
     [
-        ("retrieval", "/embed", {"inputs": [5] * 300}, 2),  # neither a string nor a list of strings
-        ("ranking-binary", "/rerank", {"query": "a", "texts": [5] * 300}, 1),
-        ("single-label", "/predict", {"inputs": [[5]] * 300}, 2),
+        ("retrieval", "/embed", {"inputs": [5] * 200}, 2),  # neither a string nor a list of strings
+        ("ranking-binary", "/rerank", {"query": "a", "texts": [5] * 200}, 1),
+        ("single-label", "/predict", {"inputs": [[5]] * 200}, 2),
     ],
     indirect=["client"],
 )
@@ -364,6 +374,18 @@ def test_json_must_be_said_to_be_json(classifier: TestClient) -> None:
     response = classifier.post("/predict", content='{"rows": ["a"]}', headers={"Content-Type": "text/plain"})
     assert response.status_code == 415
     assert classifier.get("/predict").status_code == 405
+
+
+@pytest.mark.parametrize(("header", "status"), [({"Content-Encoding": "gzip"}, 415), ({}, 400)])
+def test_a_compressed_body_is_said_to_be_one(classifier: TestClient, header: dict[str, str], status: int) -> None:
+    body, headers = gzip.compress(b'{"rows": ["a"]}'), {"Content-Type": "application/json", **header}
+    response = classifier.post("/predict", content=body, headers=headers)
+    assert response.status_code == status
+    assert "compressed" in response.json()["error"]
+    latin = classifier.post(
+        "/predict", content='{"rows": ["é"]}'.encode("latin-1"), headers=headers | {"Content-Encoding": ""}
+    )
+    assert (latin.status_code, latin.json()["error"]) == (400, "not JSON: it is not text in UTF-8")
 
 
 def test_a_body_of_unknown_length_is_refused_while_it_is_read(classifier: TestClient) -> None:
@@ -386,6 +408,30 @@ def test_lone_surrogates_are_read_as_the_predictor_reads_them(classifier: TestCl
         "/predict", content='{"rows": ["cat \\ud800 dog"]}', headers={"Content-Type": "application/json"}
     )
     alike(response.json()["answers"], own)
+
+
+@pytest.mark.parametrize(
+    ("client", "path", "body"),
+    [
+        *(("retrieval", path, '{"inputs": "\\ud800 cat"}') for path in ("/", "/embed", "/embed_all", "/tokenize")),
+        ("retrieval", "/similarity", '{"inputs": {"source_sentence": "\\ud800", "sentences": ["\\ud800 cat"]}}'),
+        ("retrieval", "/v1/embeddings", '{"input": ["\\ud800 cat"]}'),
+        ("ranking-binary", "/rerank", '{"query": "\\ud800", "texts": ["\\ud800 cat"], "return_text": true}'),
+        ("mlm", "/", '{"inputs": "\\ud800 [MASK]"}'),
+        ("qa", "/", '{"inputs": {"question": "\\ud800", "context": "\\ud800 cat"}}'),
+        ("ner-softmax", "/", '{"inputs": "\\ud800 cat"}'),
+        ("text-to-text", "/", '{"inputs": "\\ud800 cat"}'),
+        ("single-label", "/predict", '{"inputs": "\\ud800 cat"}'),
+    ],
+    indirect=["client"],
+)
+def test_a_lone_surrogate_is_read_as_the_replacement_character(client: TestClient, path: str, body: str) -> None:
+    headers = {"Content-Type": "application/json"}
+    response = client.post(path, content=body, headers=headers)
+    assert response.status_code == 200, response.text
+    assert (
+        response.json() == client.post(path, content=body.replace("\\ud800", "\ufffd").encode(), headers=headers).json()
+    )
 
 
 @served("ner-softmax")

@@ -237,6 +237,9 @@ def test_openai_models(openai_client: openai.OpenAI) -> None:
     (model,) = openai_client.models.list()
     assert (model.id, model.object, model.owned_by) == ("org/small", "model", "bertkit")
     assert abs(model.created - time.time()) < 600
+    assert openai_client.models.retrieve("org/small") == model
+    with pytest.raises(openai.NotFoundError, match="GET /v1/models"):
+        openai_client.models.retrieve("org/other")
     with pytest.raises(openai.APIStatusError, match="token-classification") as error:
         openai_client.embeddings.create(model="-", input=TEXTS)
     assert (error.value.status_code, error.value.type) == (424, "Backend")
@@ -304,8 +307,9 @@ def test_what_is_open_without_the_key(tiny_encoder: Path) -> None:
     with TestClient(make_app(predictor_of(KEPT["single-label"], tiny_encoder), "small", Limits(), KEY)) as client:
         for path in ("/health", "/metrics"):
             assert client.get(path).status_code == 200
-        for path in ("/info", "/docs", "/openapi.json", "/v1/models", "/nowhere"):
-            response = client.get(path)
+        closed = [("GET", path) for path in ("/info", "/docs", "/openapi.json", "/v1/models", "/nowhere")]
+        for method, path in (*closed, ("POST", "/health"), ("POST", "/metrics")):
+            response = client.request(method, path)
             assert (response.status_code, response.headers["WWW-Authenticate"]) == (401, "Bearer")
             assert KEY not in response.text
         for wrong in (KEY, f"Basic {KEY}", f"Bearer {KEY}x", "Bearer ", "Bearer", f"Bearer  {KEY}", "Bearer é"):

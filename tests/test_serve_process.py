@@ -34,7 +34,7 @@ from bertkit.serve.batcher import Batcher
 from bertkit.serve.limits import Limits
 from bertkit.serve.metrics import Metrics
 from bertkit.serve.middleware import LimitsMiddleware
-from bertkit.serve.server import listen, make_server, serve
+from bertkit.serve.server import listen, make_server, name_for_clients, serve
 
 # --- the whole application, with a model that waits ------------------------------------------------------------------
 
@@ -389,6 +389,12 @@ def test_small_answers_are_sent_at_once() -> None:
         accepted, _ = listener.accept()
         with accepted:
             assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
+def test_clients_are_not_told_where_a_model_is(model_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(model_folder)
+    assert {name_for_clients(each) for each in (str(model_folder), ".")} == {model_folder.name}
+    assert name_for_clients("org/model") == "org/model"
 
 
 def test_a_server_that_no_longer_answers_ends(

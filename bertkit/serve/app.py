@@ -21,6 +21,7 @@ from starlette.routing import Route
 from bertkit.errors import DataError, StoreError, UserError
 from bertkit.serve import tei
 from bertkit.serve.answers import list_of, schema
+from bertkit.serve.bodies import counted_route
 from bertkit.serve.limits import Refused
 from bertkit.serve.middleware import OPEN, LimitsMiddleware, cancel_on_disconnect, error_response
 from bertkit.serve.search import SearchRequest, SearchResponse
@@ -70,6 +71,7 @@ def model_app(service: Service, api_key: str | None = None) -> FastAPI:
         responses=_errors(Error),
     )
     app.state.batchers = service.batchers
+    app.router.route_class = counted_route(service.limits)
     for kind in (Refused, UserError, RequestValidationError, HTTPException):
         app.add_exception_handler(kind, _error)
     app.add_api_route("/info", service.info, summary="The model, and the server's limits")
@@ -105,6 +107,14 @@ def _add_service_paths(app: FastAPI, service: Service) -> None:
     @app.get("/v1/models", summary="The model, for OpenAI clients", responses=_errors(OpenAIError))
     async def models() -> dict[str, Any]:
         return {"object": "list", "data": [service.openai_model()]}
+
+    @app.get("/v1/models/{name:path}", summary="The model, for OpenAI clients", responses=_errors(OpenAIError))
+    async def model(name: str) -> dict[str, Any]:
+        if name != service.model:
+            raise Refused(
+                404, "there is no model of this name; GET /v1/models names the one that answers", "Validation"
+            )
+        return service.openai_model()
 
     @app.get("/metrics", summary="Metrics in Prometheus's text format")
     async def metrics_text() -> Response:

@@ -72,7 +72,7 @@ class LimitsMiddleware:
             await send(message)
 
         respond: ASGIApp = self._post if scope["method"] == "POST" else self.app
-        if error := self._error(scope["path"], headers):
+        if error := self._error(scope, headers):
             respond = error_response(error, scope["path"])
         try:
             await respond(scope, receive, send_and_note_status)
@@ -87,18 +87,18 @@ class LimitsMiddleware:
             self.metrics.requests.labels(path, status or "disconnected").inc()
             self.metrics.seconds.labels(path).observe(time.perf_counter() - started)
 
-    def _error(self, path: str, headers: Headers) -> Refused | None:
+    def _error(self, scope: Scope, headers: Headers) -> Refused | None:
         """Why any request is refused by its headers."""
         if {"content-length", "transfer-encoding"}.issubset(headers):  # RFC 9112, 6.3: maybe request smuggling; close
             what = "Content-Length and Transfer-Encoding contradict each other: send one of them"
             return Refused(400, what, "Validation", {"Connection": "close"})
-        if not self._authorized(path, headers):
+        if not self._authorized(scope, headers):
             what = "send the API key: Authorization: Bearer KEY"
             return Refused(401, what, "Unauthorized", {"WWW-Authenticate": "Bearer"})
         return None
 
-    def _authorized(self, path: str, headers: Headers) -> bool:
-        if self.api_key is None or path in OPEN:
+    def _authorized(self, scope: Scope, headers: Headers) -> bool:
+        if self.api_key is None or (scope["path"] in OPEN and scope["method"] in ("GET", "HEAD")):
             return True
         scheme, _, key = headers.get("authorization", "").partition(" ")
         return scheme.lower() == "bearer" and compare_digest(key.encode("latin-1"), self.api_key.encode())
@@ -121,6 +121,8 @@ class LimitsMiddleware:
             return Refused(429, "too many concurrent requests", "Overloaded", RETRY)
         if headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
             return Refused(415, "send JSON, with the header Content-Type: application/json", "Validation")
+        if headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
+            return Refused(415, "send the body as it is: compressed bodies are not accepted", "Validation")
         length = headers.get("content-length", "")
         if length.isdecimal() and int(length[:20]) > self.limits.payload_limit:
             return Refused(413, self._too_large, "Validation")

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import BaseModel, ConfigDict, Field
 
 from bertkit.data.schema import Answer
+from bertkit.data.values import replace_surrogates
 from bertkit.serve.answers import SPAN, schema
 from bertkit.serve.limits import Refused
 from bertkit.tasks.base import Task
@@ -139,7 +140,7 @@ def spans(task: Task, body: QuestionRequest, answers: Sequence[Answer]) -> Any:
 def fills(task: Task, body: MaskRequest, answers: Sequence[Answer]) -> list[Any]:
     """The best tokens for a mask, best first; a list of such lists for several masks. Raises Refused without a mask."""
     mask = str(task.tokenizer.mask_token)
-    parts = body.inputs.split(mask)
+    parts = replace_surrogates(body.inputs).split(mask)
     if not (masks := answers[0].get("masks")):
         raise Refused(422, f"`inputs`: no {mask} within the model's {task.max_length} tokens", "Validation")
     found = []

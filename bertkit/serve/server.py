@@ -60,7 +60,7 @@ def serve(
     """
     # This loads libraries, and detects a damaged model before the first request
     list(predictor.stream([predictor.any_row(())]))
-    app = model_app(Service(predictor, source, limits, store), api_key)
+    app = model_app(Service(predictor, name_for_clients(source), limits, store), api_key)
     server = make_server(app, limits)
     listener = listen(host, port)
     url = f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
@@ -71,6 +71,12 @@ def serve(
         what = f"requests are no longer answered ({failure})"
         raise UserError(Problem("the server", what, "Start it again, and please report what the log says."))
     logger.info("all accepted requests are answered")
+
+
+def name_for_clients(source: str) -> str:
+    """The Hub's id, or the name of the folder: clients are not told where the model is on this machine."""
+    folder = Path(source).expanduser()
+    return folder.resolve().name if folder.exists() else source
 
 
 def _failure(app: FastAPI) -> str | None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import Discriminator, Tag
 
 from bertkit.data.schema import Answer
+from bertkit.data.values import replace_surrogates
 from bertkit.inference.predictor import Predictor
 from bertkit.inference.token_states import token_states
 from bertkit.serve import tei
@@ -86,7 +87,7 @@ class Service:
 
     async def openai(self, body: tei.OpenAIRequest) -> Build:
         """/v1/embeddings: the same in OpenAI's format, with the number of tokens."""
-        texts = tei.as_list(body.input)
+        texts = list(map(replace_surrogates, tei.as_list(body.input)))
         answers = await self._answers(tei.embed_rows(self.task, texts, None), "input")
         ids = (await self.batcher.call(lambda: self.task.tokenizer(texts, verbose=False)))["input_ids"]
         read = sum(min(len(each), self.task.max_length) for each in ids)
@@ -107,7 +108,7 @@ class Service:
 
     async def tokenize(self, body: tei.TokenizeRequest) -> Build:
         """/tokenize: the tokens of each text."""
-        texts = tei.as_list(body.inputs)
+        texts = list(map(replace_surrogates, tei.as_list(body.inputs)))
         self._require_limits([{"text": text} for text in texts], "inputs")
         found = await self.batcher.call(lambda: tei.tokens(self.task.tokenizer, texts, body.add_special_tokens))
         return lambda: found

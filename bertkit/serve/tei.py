@@ -17,6 +17,7 @@ from pydantic import Field
 from scipy.special import expit, logit
 
 from bertkit.data.schema import Answer
+from bertkit.data.values import replace_surrogates
 from bertkit.evaluation.similarity import unit
 from bertkit.serve.answers import described, list_of, schema
 from bertkit.serve.limits import Refused
@@ -212,7 +213,7 @@ def ranks(answers: Sequence[Answer], request: RerankRequest, activation: str) ->
         scores = expit(scores).tolist()
     table: list[dict[str, Any]] = [{"index": index, "score": score} for index, score in enumerate(scores)]
     if request.return_text:
-        table = [row | {"text": text} for row, text in zip(table, request.texts, strict=True)]
+        table = [row | {"text": replace_surrogates(text)} for row, text in zip(table, request.texts, strict=True)]
     # By the model's own scores: their sigmoid may be 1 for several texts.
     return sorted(table, key=lambda row: -answers[row["index"]]["score"])
 
