@@ -29,6 +29,7 @@ from bertkit.data.decoding import decoded, text_lines
 from bertkit.data.delimited import delimited_rows, named_records
 from bertkit.data.excel import sheet_records
 from bertkit.data.exports import exported, is_pair
+from bertkit.data.json_keys import RepeatedKey, unique_json
 from bertkit.data.squad import is_squad, squad_rows
 from bertkit.data.table import NumberedRow, Problems, WrongType, setting
 from bertkit.errors import DataError, Problem
@@ -214,6 +215,8 @@ def _documents(lines: Lines, spec: DataSpec, problems: Problems) -> Iterator[Num
 
 
 def _not_json(error: ValueError | RecursionError) -> str:
+    if isinstance(error, RepeatedKey):
+        return f"{error.msg}; it begins at column {error.colno}"
     if isinstance(error, json.JSONDecodeError):
         return f"not JSON: {error.msg} at column {error.colno}"
     return f"not JSON that can be read: {error}"
@@ -224,7 +227,7 @@ def _jsonl(lines: Lines, spec: DataSpec, problems: Problems) -> Iterator[Numbere
         if not line.strip():
             continue
         try:
-            row = json.loads(line.rstrip())
+            row = unique_json(line.rstrip())
         except (ValueError, RecursionError) as error:
             problems.add(number, _not_json(error))
             row = {}
@@ -248,7 +251,7 @@ def _json(stream: IO[bytes], spec: DataSpec, problems: Problems) -> Iterator[Num
     data = read_all(stream, name, "Write it as jsonl, one object per line, which is streamed.")
     text = decoded(data, spec.encoding, name)
     try:
-        content = json.loads(text)
+        content = unique_json(text)
     except (ValueError, RecursionError) as error:
         what = _not_json(error) if text.strip() else "the file is empty"
         fix = f"if every line is an object, {setting('format', 'jsonl')}" if "Extra data" in what else ""
