@@ -115,7 +115,7 @@ def run(recipe: Recipe, folder: Path, resume: bool, told: Path, kind: str | None
     moments.around(TaskTrainer, "_run_epoch", "between epochs")
     moments.around(program, "save", "saving the model")
     try:
-        program.train(recipe, folder, resume)
+        program.train(recipe, folder, resume=resume)
         told.with_suffix(".counts").write_text(json.dumps(moments.seen))
     except BaseException:
         told.with_suffix(".error").write_text(traceback.format_exc())

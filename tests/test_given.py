@@ -119,7 +119,7 @@ def test_a_key_goes_where_the_only_section_has_it() -> None:
 )
 def test_overrides_that_no_section_has_are_refused(values: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(bertkit.RecipeError, match=message):
-        bertkit.train("text-classification", ROWS, tmp_path / "run", model="some/model", **values)
+        bertkit.train("text-classification", tmp_path / "run", data=ROWS, model="some/model", **values)
     with pytest.raises(bertkit.RecipeError, match=message):
         bertkit.Recipe(**BASE).with_(**values)
 
@@ -157,13 +157,17 @@ def test_data_replaces_the_data_of_a_shipped_recipe_and_its_expected_scores() ->
 def test_train_says_what_it_expects(tmp_path: Path) -> None:
     train: Any = bertkit.train
     with pytest.raises(bertkit.RecipeError, match="expected a task, a recipe or its name first, found a list"):
-        train(ROWS, "text-classification", tmp_path / "run")
+        train(ROWS, tmp_path / "run", data="text-classification")
     with pytest.raises(bertkit.RecipeError, match="text-clasification: no such task or recipe; did you mean 'text-cl"):
-        train("text-clasification", ROWS, tmp_path / "run")
-    with pytest.raises(bertkit.RecipeError, match="output_dir: missing"):
+        train("text-clasification", tmp_path / "run", data=ROWS)
+    with pytest.raises(
+        bertkit.RecipeError, match="output_dir: expected a folder, found a list; the data go by keyword"
+    ):
         train("text-classification", ROWS)
-    with pytest.raises(bertkit.RecipeError, match="model: missing"):
+    with pytest.raises(TypeError, match="takes 2 positional arguments but 3 were given"):
         train("text-classification", ROWS, tmp_path / "run")
+    with pytest.raises(bertkit.RecipeError, match="model: missing"):
+        train("text-classification", tmp_path / "run", data=ROWS)
     with pytest.raises(bertkit.RecipeError, match="data: missing"):
         train("text-classification", tmp_path / "run", model="some/model")
     with pytest.raises(bertkit.RecipeError, match=r"`memory` stands for rows that are given"):

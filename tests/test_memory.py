@@ -1,4 +1,4 @@
-"""Rows given from Python: `bertkit.train(task, data, output_dir)`, the run that keeps them, and its fresh processes."""
+"""Rows from Python, `bertkit.train(task, output_dir, data=…)`: the run that keeps them, and its fresh processes."""
 
 from __future__ import annotations
 
@@ -194,15 +194,19 @@ def test_what_is_no_data_is_refused_with_what_to_write(
 def test_problems_are_located_by_split_and_row(tmp_path: Path, tiny_encoder: Path) -> None:
     rows = [*TRAIN[:11], {**TRAIN[11], "text": 12.5}, *TRAIN[12:]]
     with pytest.raises(bertkit.DataError, match=r"train, row 12: `text` holds 12.5, but 'the cat"):
-        bertkit.train("text-classification", rows, tmp_path / "run", model=tiny_encoder, max_length=32)
+        bertkit.train("text-classification", tmp_path / "run", data=rows, model=tiny_encoder, max_length=32)
     frame = pandas.DataFrame(TRAIN).assign(label=[None if number == 11 else "good" for number in range(16)])
     with pytest.raises(bertkit.DataError, match=r"1 of 16 rows of train has no `label`: train, row 12"):
-        bertkit.train("text-classification", frame, tmp_path / "run", model=tiny_encoder, max_length=32)
+        bertkit.train("text-classification", tmp_path / "run", data=frame, model=tiny_encoder, max_length=32)
     with pytest.raises(
         bertkit.DataError, match=r"train: needs a column `text`.*found: 'words', 'label'(?s:.*)text: words"
     ):
         bertkit.train(
-            "text-classification", {"words": ["a"], "label": ["b"]}, tmp_path / "run", model=tiny_encoder, max_length=32
+            "text-classification",
+            tmp_path / "run",
+            data={"words": ["a"], "label": ["b"]},
+            model=tiny_encoder,
+            max_length=32,
         )
     assert not (tmp_path / "run").exists()
 
@@ -227,13 +231,13 @@ def run(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> bertkit
     """Trained on frames, of two libraries."""
     data = {"train": pandas.DataFrame(TRAIN), "validation": VALIDATION, "test": polars.DataFrame(TEST)}
     folder = tmp_path_factory.mktemp("memory") / "run"
-    return bertkit.train("text-classification", data, folder, model=str(tiny_encoder), **QUICK)
+    return bertkit.train("text-classification", folder, data=data, model=str(tiny_encoder), **QUICK)
 
 
 def test_a_frame_trains_as_its_file_does(run: bertkit.Run, tiny_encoder: Path, tmp_path: Path) -> None:
     for split, rows in (("train", TRAIN), ("validation", VALIDATION), ("test", TEST)):
         small.write_rows(tmp_path / f"{split}.jsonl", rows)
-    from_files = bertkit.train("text-classification", tmp_path, tmp_path / "run", model=str(tiny_encoder), **QUICK)
+    from_files = bertkit.train("text-classification", tmp_path / "run", data=tmp_path, model=str(tiny_encoder), **QUICK)
     ours, theirs = (load_file(each.model / "model.safetensors") for each in (run, from_files))
     assert all((ours[name] == theirs[name]).all() for name in theirs)
     facts = [read_json(each.folder / "data.json") for each in (run, from_files)]
@@ -288,11 +292,13 @@ def test_an_interrupted_run_continues_from_its_folder_alone(
 
     data = {"train": TRAIN, "validation": VALIDATION, "test": TEST}
     with pytest.raises(KeyboardInterrupt):
-        bertkit.train("text-classification", data, tmp_path / "run", callbacks=[Stop()], model=tiny_encoder, **QUICK)
+        bertkit.train(
+            "text-classification", tmp_path / "run", data=data, callbacks=[Stop()], model=tiny_encoder, **QUICK
+        )
     monkeypatch.setenv("BERTKIT_CACHE", str(tmp_path / "empty"))
     other = {**data, "train": TRAIN[:-1]}
     with pytest.raises(bertkit.RecipeError, match="another recipe; new lines: fingerprint"):
-        bertkit.train("text-classification", other, tmp_path / "run", resume=True, model=tiny_encoder, **QUICK)
+        bertkit.train("text-classification", tmp_path / "run", data=other, resume=True, model=tiny_encoder, **QUICK)
     assert main(["train", f"{tmp_path}/run/recipe.yaml", "--output-dir", f"{tmp_path}/run", "--resume"]) == 0
     resumed = bertkit.Run(tmp_path / "run")
     assert resumed.results["splits"]["test"] == run.results["splits"]["test"]
@@ -442,7 +448,7 @@ def test_a_frame_has_a_column_of_each_label_whatever_the_best_labels_are(run: be
 def test_a_label_called_as_a_column_of_the_answer_keeps_its_prefix(tiny_encoder: Path, tmp_path: Path) -> None:
     rows = [{**row, "label": {"good": "score", "bad": "bad"}[row["label"]]} for row in TRAIN]
     data = {"train": rows, "validation": 0.25}
-    predictor = bertkit.train("text-classification", data, tmp_path / "run", model=tiny_encoder, **QUICK).load()
+    predictor = bertkit.train("text-classification", tmp_path / "run", data=data, model=tiny_encoder, **QUICK).load()
     names = ["label", "score", "bad", "scores.score", "truncated", "empty", "unreadable"]
     best = predictor.with_decisions(top_k=1)
     assert [list(each.frame(rows[:1])) for each in (predictor, best)] == [names, names]

@@ -344,7 +344,12 @@ def test_a_resumed_run_is_the_uninterrupted_one(
         ):
             train({**given, "tasks": tasks}, tmp_path / "run", resume=True, changed=True)
     with pytest.raises(ModelError, match=r"lacks the weight bert\.\S+, which the model has now\n.*start a new run"):
-        train({**{name: given[name] for name in given if name != "tasks"}, **one}, tmp_path / "run", True, changed=True)
+        train(
+            {**{name: given[name] for name in given if name != "tasks"}, **one},
+            tmp_path / "run",
+            resume=True,
+            changed=True,
+        )
     assert {path: sha256(path) for path in (tmp_path / "run").rglob("*") if path.is_file()} == before
     resumed = train(load_any(tmp_path / "run" / "recipe.yaml"), tmp_path / "run", resume=True)
     for name, one in resumed.tasks.items():
@@ -528,7 +533,7 @@ def test_too_few_rows_for_a_step(tiny_encoder: Path, tmp_path: Path) -> None:
 
 def test_python_refuses_data_and_metrics_for_several_tasks(tiny_encoder: Path, tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match="`tasks`"):
-        train(recipe(tiny_encoder, "sentiment"), [{"text": "a", "label": "b"}], tmp_path / "run")
+        train(recipe(tiny_encoder, "sentiment"), tmp_path / "run", data=[{"text": "a", "label": "b"}])
 
 
 def test_the_commands(tiny_encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -592,11 +592,11 @@ def test_a_refused_checkpoint_leaves_the_run_as_it_was(recipe: Recipe, uninterru
     before = files(run)
     given = {split: small.rows("single-label", 16) for split in ("train", "validation")}  # rows that a run folder keeps
     with pytest.raises(ModelError, match="of another optimizer"):
-        train(recipe, given, run.folder, resume=True, changed=True, optim="adafactor")
+        train(recipe, run.folder, data=given, resume=True, changed=True, optim="adafactor")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Arguments, "world_size", 2)
         with pytest.raises(ModelError, match="the number of processes"):
-            train(recipe, given, run.folder, resume=True, changed=True)
+            train(recipe, run.folder, data=given, resume=True, changed=True)
     assert files(run) == before
     train(recipe, run.folder, resume=True, changed=True)
     assert read_json(run.folder / "environment.json")["versions"] == environment["versions"]
@@ -701,7 +701,7 @@ def test_what_has_changed_is_recorded_before_anything_is_trained(recipe: Recipe,
     with pytest.MonkeyPatch.context() as patch:
         kill(patch, at=1)
         with pytest.raises(Killed):
-            train(recipe, given, run.folder, resume=True, changed=True)
+            train(recipe, run.folder, data=given, resume=True, changed=True)
     assert run.recipe.data.source == "memory"
     assert sorted(path.name for path in (run.folder / "data").iterdir()) == ["train.parquet", "validation.parquet"]
     head = recipe.with_("task.method=head", "~training")

@@ -111,7 +111,7 @@ def train(recipe: str, rest: list[str], output_dir: Path, resume: bool, changed:
     from bertkit.report.table import after_training
     from bertkit.training.train import train
 
-    run = train(loaded, output_dir, resume, profile=profile, changed=changed)
+    run = train(loaded, output_dir, resume=resume, profile=profile, changed=changed)
     if run.finished and processes.first():
         say(after_training(run.folder, run.results))
 

@@ -165,7 +165,7 @@ def stored_files(spec: DataSpec) -> dict[str, Path]:
         raise DataError(Problem(str(known), what, fix))
     what = "the recipe's rows were given from Python, and its `data` folder is not beside it"
     fix = "The run that was trained on them keeps them: name its folder, data.folder=RUN/data, or give them again: "
-    raise DataError(Problem("data.source: memory", what, f"{fix}bertkit.train(recipe, data, output_dir)."))
+    raise DataError(Problem("data.source: memory", what, f"{fix}bertkit.train(recipe, output_dir, data=…)."))
 
 
 def keep_rows(spec: DataSpec, folder: Path) -> dict[str, str]:

@@ -119,7 +119,7 @@ def _section_rules(data: Mapping[str, Any], task: Mapping[str, Any]) -> tuple[_R
         (isinstance(rows.get("header"), list) and form and form not in _HEADED, "data.header",
          f"{form} files name their own columns", "remove it; `columns` maps the names in the data"),
         (rows.get("source") == MEMORY and rows.get("fingerprint") is None, "data.source",
-         "`memory` stands for rows that are given from Python: bertkit.train(recipe, data, output_dir)",
+         "`memory` stands for rows that are given from Python: bertkit.train(recipe, output_dir, data=…)",
          "name files or a data set of the Hub; a folder of this name is ./memory"),
         *((rows.get("source", MEMORY) != MEMORY and rows.get(key) is not None, f"data.{key}",
            "goes with `source: memory`", f"remove it (~data.{key} on the command line)")

@@ -135,7 +135,7 @@ def adapted(base: Any, data: Any, values: Mapping[str, Any]) -> Recipe:
         given = base._given() if isinstance(base, Recipe) else base
     elif not isinstance(base, str | Path):
         what = f"expected a task, a recipe or its name first, found {describe(base)}"
-        raise RecipeError(Problem("", what, 'bertkit.train("text-classification", data, "runs/x", model=…)'))
+        raise RecipeError(Problem("", what, 'bertkit.train("text-classification", "runs/x", data=…, model=…)'))
     elif str(base) in tasks:
         given = {"task": str(base)}
     else:

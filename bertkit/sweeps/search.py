@@ -176,7 +176,7 @@ def train_or_resume(recipe: Recipe, folder: Path, *callbacks: TrainerCallback) -
     if not resume:
         shutil.rmtree(folder, ignore_errors=True)
     with quiet_logger("bertkit"):
-        run = train(recipe, folder, resume, callbacks=callbacks)
+        run = train(recipe, folder, resume=resume, callbacks=callbacks)
     if not run.finished:
         raise KeyboardInterrupt
     return run

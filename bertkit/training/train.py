@@ -10,7 +10,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, overload
+from typing import Any
 
 from transformers import TrainerCallback
 
@@ -27,41 +27,17 @@ from bertkit.training.folds import calibrated, cross_validated
 from bertkit.training.multitask import train_tasks
 from bertkit.training.preflight import check_hub, checked_job, require_unchanged, write_run_metadata
 from bertkit.training.seed import train_seed
+from bertkit.validation import describe
 
 logger = logging.getLogger(__name__)
 
 
-@overload
-def train(
-    recipe: Recipe | Mapping[str, Any] | str | Path,
-    data: Any,
-    output_dir: str | Path,
-    resume: bool = False,
-    *,
-    metrics: Sequence[Any] = (),
-    callbacks: Sequence[TrainerCallback] = (),
-    profile: bool = False,
-    changed: bool = False,
-    **overrides: Any,
-) -> Run: ...
-@overload
 def train(
     recipe: Recipe | MultiTaskRecipe | Mapping[str, Any] | str | Path,
     output_dir: str | Path,
-    resume: bool = False,
     *,
-    metrics: Sequence[Any] = (),
-    callbacks: Sequence[TrainerCallback] = (),
-    profile: bool = False,
-    changed: bool = False,
-    **overrides: Any,
-) -> Run: ...
-def train(  # type: ignore[misc]
-    recipe: Any,
     data: Any = None,
-    output_dir: Any = None,
     resume: bool = False,
-    *,
     metrics: Sequence[Any] = (),
     callbacks: Sequence[TrainerCallback] = (),
     profile: bool = False,
@@ -71,10 +47,10 @@ def train(  # type: ignore[misc]
     """Train, select the best model, calibrate, save, reload and score it: everything a run folder holds.
 
     recipe: a recipe, a shipped recipe's name or a recipe file, or the name of a task.
-    data: what replaces the recipe's `data:` section, as in `train(recipe, data, output_dir)`: a pandas or polars
-        DataFrame, a `datasets.Dataset`, a list of dicts, a dict of columns, or a path, Hub id or `sample:NAME`; or
-        these by split, `{"train": …, "validation": 0.1, "test": …}`, where validation may be a fraction of train to
-        hold out. The run folder keeps rows that are given like this.
+    data: what replaces the recipe's `data:` section: a pandas or polars DataFrame, a `datasets.Dataset`, a list of
+        dicts, a dict of columns, or a path, Hub id or `sample:NAME`; or these by split,
+        `{"train": …, "validation": 0.1, "test": …}`, where validation may be a fraction of train to hold out. The run
+        folder keeps rows that Python hands over.
     overrides: sections of the recipe (`model="bert-base-uncased"`, `task={"kind": "multi-label"}`), or their keys by
         their own names (`learning_rate=1e-4`, `max_length=256`); `epochs` is num_train_epochs.
     resume: continue an interrupted run of the same recipe, data and libraries from its latest intact checkpoint.
@@ -85,18 +61,21 @@ def train(  # type: ignore[misc]
     profile: write profile.json: how the time of the training steps of this process is spent.
     Raises RecipeError, DataError or ModelError before anything is trained, and leaves no incomplete file.
     """
-    if output_dir is None or isinstance(output_dir, bool):  # train(recipe, output_dir[, resume])
-        data, output_dir, resume = None, data, resume or bool(output_dir)
-    if not isinstance(output_dir, str | Path):
-        raise RecipeError(Problem("output_dir", "missing", 'bertkit.train("text-classification", data, "runs/x", …)'))
+    try:
+        folder = Path(output_dir)
+    except TypeError:
+        what = f"expected a folder, found {describe(output_dir)}; the data go by keyword"
+        raise RecipeError(
+            Problem("output_dir", what, 'bertkit.train("text-classification", "runs/x", data=…)')
+        ) from None
     if several := multitask(recipe, overrides):
         if data is not None or metrics:
             what = "a recipe of several tasks has the data in `tasks`, and takes no metrics of your own"
             raise RecipeError(Problem("", what, 'tasks: {NAME: {"task": …, "data": …}}'))
-        return train_tasks(several, Path(output_dir), resume, callbacks, profile, changed)
+        return train_tasks(several, folder, resume, callbacks, profile, changed)
     settled = adapted(recipe, data, overrides)
     del data  # it is on disk: a frame that nobody else holds need not be in memory
-    return _train(settled, Path(output_dir), resume, metrics, callbacks, profile, changed)
+    return _train(settled, folder, resume, metrics, callbacks, profile, changed)
 
 
 def _train(
