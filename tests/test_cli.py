@@ -440,6 +440,12 @@ def test_predict_stdin(capsys: Any, run: Run, monkeypatch: pytest.MonkeyPatch) -
     assert (told["id"], told["answer"]["label"]) == (7, "bad")
 
 
+def test_a_removed_command_names_what_does_its_work(capsys: Any) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["shell", "runs/mine"])
+    assert "there is no command shell; use bertkit predict RUN --input -\n" in capsys.readouterr().err
+
+
 def test_a_closed_stdout_is_said(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """As by >&-: Python then has no sys.stdout, and print discards its text."""
     with monkeypatch.context() as patch:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import io
 import itertools
 import json
 import lzma
@@ -14,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bertkit.data import read_rows, read_stream
+from bertkit.data import read_rows
 from bertkit.data.conll import conll_rows
 from bertkit.data.sources import find_files, open_source
 from bertkit.data.table import Problems
@@ -119,10 +118,9 @@ def test_suffixes(tmp_path, suffix, packed, pack):
     assert found == {"validation": [tmp_path / f"dev.{suffix}{packed}"]}
 
 
-def test_other_names_and_streams_need_the_format(tmp_path):
+def test_other_names_need_the_format(tmp_path):
     content = b"EU\tB-ORG\nrejects\tO\n"
     assert read(tmp_path, content, name="train.txt", format="conll") == [EU]
-    assert list(read_stream(io.BytesIO(content), "standard input", spec(format="conll"))) == [EU]
 
 
 def test_words_before_the_first_document_make_it_one_document(tmp_path):

@@ -258,16 +258,16 @@ def test_reading_streams():
     assert endless.given < 2000
 
 
-def test_a_stream_of_each_text_format():
-    for file_format, content in (
-        ("jsonl", b'{"a": "x"}'),
-        ("csv", b"a\nx\n"),
-        ("tsv", b"a\nx\n"),
-        ("json", b'[{"a": "x"}]'),
-    ):
-        assert [row for _, row in read_stream(io.BytesIO(content), "stdin", spec(format=file_format))] == [{"a": "x"}]
-    with pytest.raises(DataError, match="stdin:1: not JSON"):
-        list(read_stream(io.BytesIO(b"hello"), "stdin", spec()))
+def test_a_line_of_a_stream_is_an_object_or_a_text():
+    content = b'{"a": "x"}\n\nhello  \r\n {"a": "y"}\n[1]\n{hello\n\xff\n'
+    read = read_stream(io.BytesIO(content), "stdin", spec())
+    expected = [(1, {"a": "x"}), (3, {"text": "hello  "}), (4, {"a": "y"}), (5, {"text": "[1]"})]
+    assert list(itertools.islice(read, 4)) == expected
+    with pytest.raises(DataError, match=r"^stdin:6: not JSON") as error:  # before the next line is read
+        next(read)
+    assert len(error.value.problems) == 1
+    with pytest.raises(DataError, match=r"stdin:1: .*not UTF-8"):
+        list(read_stream(io.BytesIO(b"the \xff\n"), "stdin", spec()))
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz", ".xz"])

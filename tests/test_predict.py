@@ -8,6 +8,9 @@ import gzip
 import io
 import json
 import math
+import re
+import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -143,7 +146,37 @@ def test_stdin_to_stdout(predictor: Predictor, run: Run, monkeypatch: pytest.Mon
     assert answer_file(predictor, run, "-", None) == COUNT
     told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [row["id"] for row in told] == [row["id"] for row in made()]
-    assert told[3]["answer"] == predictor(made()[0:5])[3]
+    assert told[3]["answer"] == predictor(made()[3])
+
+
+def test_a_line_of_stdin_is_answered_before_the_next_is_written(run: Run) -> None:
+    # A test suite in the background of a script ignores SIGINT, and so would its children.
+    words = ["env", "--default-signal=INT", sys.executable, "-m", "bertkit", "predict", str(run.folder)]
+    predictor = run.load().with_decisions(top_k=1)
+    row = {"id": "7", "text": "the dog was bad"}
+    pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    started: Any = subprocess.Popen([*words, "--input", "-", "--top-k", "1"], text=True, **pipes)
+    with started as process:
+        try:
+            for line, expected in (("the cat was good", {"text": "the cat was good"}), (json.dumps(row), row)):
+                process.stdin.write(line + "\n")
+                process.stdin.flush()
+                assert json.loads(process.stdout.readline()) == {**expected, "answer": predictor(expected)}
+            process.send_signal(signal.SIGINT)
+            assert process.wait(60) == 130
+            assert process.stderr.read() == "\ninterrupted\n"
+        finally:
+            process.kill()
+
+
+def test_a_bad_line_of_stdin_ends_the_answers(
+    predictor: Predictor, run: Run, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    for bad, said in ((b"{smile}", "stdin:2: not JSON"), (b'{"text": 5}', "row 2: `text` holds 5, where text is")):
+        monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(b"the cat\n" + bad + b"\nthe dog\n")))
+        with pytest.raises(DataError, match=re.escape(said)):
+            answer_file(predictor, run, "-", None)
+        assert [json.loads(line)["text"] for line in capsys.readouterr().out.splitlines()] == ["the cat"]
 
 
 @pytest.mark.parametrize("name", ["texts.txt", "texts.txt.gz"])

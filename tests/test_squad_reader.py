@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import io
 import json
 from typing import Any
 
@@ -11,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from bertkit.data import read_rows, read_stream
+from bertkit.data import read_rows
 from bertkit.data.squad import check_answers, is_squad, read_answers, squad_rows
 from bertkit.data.table import Problems
 from bertkit.errors import DataError
@@ -83,10 +82,6 @@ def test_answers_of_an_impossible_question_are_not_read(tmp_path):
     document = version_2()
     document["data"][1]["paragraphs"][1]["qas"][0]["answers"] = PLAUSIBLE
     assert read(tmp_path, document) == read(tmp_path, version_2())
-
-
-def test_a_stream_is_read_like_a_file(tmp_path):
-    assert list(read_stream(io.BytesIO(json.dumps(V1).encode()), "stdin", SPEC)) == read(tmp_path, V1)
 
 
 def change(path: list[Any], value: Any = None) -> dict[str, Any]:

@@ -14,18 +14,19 @@ from contextlib import contextmanager
 from importlib.metadata import version
 from types import FrameType
 
-from bertkit.cli import doctor, models, recipes, runs, serving, shell, vectors
+from bertkit.cli import doctor, models, recipes, runs, serving, vectors
 from bertkit.cli.output import LogFormatter, say
 from bertkit.errors import UserError, not_installed
 from bertkit.text import first_line
 
 COMMANDS = (
     *(recipes.recipes, recipes.show, recipes.copy, recipes.check, recipes.train),
-    *(models.evaluate, models.predict, shell.shell, models.calibrate),
+    *(models.evaluate, models.predict, models.calibrate),
     *(vectors.embed, vectors.duplicates, vectors.mine, vectors.cache, vectors.index, vectors.search),
     *(runs.push, runs.report, runs.clean, models.explain, runs.export, serving.serve),
     *(recipes.sweep, recipes.audit, recipes.tokenizer_train, doctor.doctor),
 )
+REMOVED = {"shell": "bertkit predict RUN --input -"}  # command -> what does its work
 QUIET = {  # environment variables that turn off the progress bars and notices of libraries which are not imported yet
     "HF_DATASETS_DISABLE_PROGRESS_BARS": "1",
     "HF_HUB_DISABLE_PROGRESS_BARS": "1",
@@ -94,6 +95,8 @@ def _discard_output(code: int) -> int:
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """Options may stand before, between and after the words of a command, which argparse alone does not allow."""
     parser = make_parser()
+    if (first := next(iter(sys.argv[1:] if argv is None else argv), "")) in REMOVED:
+        parser.error(f"there is no command {first}; use {REMOVED[first]}")
     args, extra = parser.parse_known_args(argv)
     if any(word.startswith("-") for word in extra) or (extra and "rest" not in args):
         hint = "" if "rest" not in args else " (put a text that starts with - after --)"

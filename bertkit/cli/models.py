@@ -85,7 +85,11 @@ def calibrate(source: str, rest: list[str], data: Path | None, as_json: bool, **
     RUN,
     argument("rest", "texts, with --context questions; or with --input data.KEY=VALUE", nargs="*", metavar="TEXT"),
     path("--context", "the text that the questions are about"),
-    argument("--input", f"{ROWS}; - reads jsonl from stdin; with ray also a folder or 'FOLDER/*.csv'", metavar="FILE"),
+    argument(
+        "--input",
+        f"{ROWS}; - reads lines of stdin, rows as JSON or texts; with ray also a folder or 'FOLDER/*.csv'",
+        metavar="FILE",
+    ),
     path(
         "--output",
         ".jsonl, .csv or .xlsx; with --format .jsonl, .conll, .json or .tsv; default: stdout; "

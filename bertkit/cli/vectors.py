@@ -28,7 +28,6 @@ from bertkit.cli.shared import (
     on_all_processes,
     path,
 )
-from bertkit.cli.shell import converse
 from bertkit.errors import Problem, UserError
 from bertkit.inference.workers import ALONE, Workers
 from bertkit.processes import Shard
@@ -189,7 +188,7 @@ def index(
 
 
 @command(
-    "find the documents of a store that are nearest to a query, or to each query of a file or of stdin",
+    "find the documents of a store that are nearest to a query, or to each query of a file",
     argument("store", "a folder, or the URI of an object store", metavar="STORE"),
     argument("rest", "a text; none: each line of stdin; with --input data.KEY=VALUE", nargs="*", metavar="QUERY"),
     path("--input", f"queries: {ROWS}"),
@@ -207,7 +206,7 @@ def search(
     store: str, rest: list[str], input: Path | None, output: Path | None, column: str | None, rerank: str | None,
     as_json: bool, **options: Any,
 ) -> None:  # fmt: skip
-    if len(rest) > 1 if not input else any(not word.startswith("data.") for word in rest):
+    if len(rest) != 1 if not input else any(not word.startswith("data.") for word in rest):
         raise UserError("search needs one query, in quotes, or --input FILE", "bertkit search STORE 'some words'")
     if not input and (given := [name for name, value in {"output": output, "column": column}.items() if value]):
         raise UserError([Problem("", f"--{name} works only with --input FILE") for name in given])
@@ -221,15 +220,7 @@ def search(
         count = search_file(store, input, output, column=column or "text", overrides=rest, **options)
         say(counted(count, "row") + (f" in {output}" if output else ""), file=sys.stderr)
         return
-    find = searcher(store, **options)
-
-    def reply(query: str) -> tuple[dict[str, Any], str]:
-        hits = find(query)
-        return {"query": query, "hits": list(map(asdict, hits))}, hits_text(hits)
-
-    if not rest:
-        return converse(reply, "a query", as_json)
-    hits = find(rest[0])
+    hits = searcher(store, **options)(rest[0])
     for hit in hits if as_json else ():
         say(json_line(asdict(hit)))
     if not as_json:

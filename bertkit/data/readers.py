@@ -147,11 +147,21 @@ def read_texts(file: Path, spec: DataSpec, column: str = "text", *, skip_missing
 
 
 def read_stream(stream: IO[bytes], name: str, spec: DataSpec) -> Iterator[NumberedRow]:
-    """Stream the rows of an open binary stream, such as `sys.stdin.buffer`, as `read_rows` does.
+    """The rows of a stream as they come: a line is a JSON object, or the text of a row.
 
-    name: for messages.  `spec.format`: None means jsonl.
+    name: for messages. Raises DataError at the first line that cannot be read: the rows before it may have answers.
     """
-    return _rows(stream, Problems(name), spec, spec.format or "jsonl")
+    problems = Problems(name)
+    for number, row in exported(_jsonl(_objects(stream, spec, problems), spec, problems), f"{name}:", spec, problems):
+        problems.raise_if_any()
+        yield number, row
+    problems.raise_if_any()
+
+
+def _objects(stream: IO[bytes], spec: DataSpec, problems: Problems) -> Lines:
+    for number, line in text_lines(stream, spec.encoding, problems):
+        is_text = line.strip() and not line.lstrip().startswith("{")
+        yield number, json.dumps({"text": line.rstrip("\r\n")}) if is_text else line
 
 
 def _rows(

@@ -52,7 +52,8 @@ def predict_file(
     """Write `{…the row's own columns, "answer": {…}}` for each row of `file`; returns the number of rows.
 
     predictor: of several tasks, those answer that read the columns of the first row: `"answer": {NAME: {…}}`.
-    source: the run, whose data layout `file` has. file: a path, or - for jsonl from stdin.
+    source: the run, whose data layout `file` has. file: a path, or - for lines of stdin, each a JSON object or a text;
+    without `output` each is answered alone, before the next is read.
     output: .jsonl, or .csv or .xlsx with columns such as `answer.label`, which are empty where an answer lacks them;
     None: jsonl to stdout. A csv file has the delimiter, encoding and decimal separator of a csv file that was read.
     In csv, what a spreadsheet would run as a formula begins with an apostrophe, and control characters are escaped.
@@ -95,8 +96,11 @@ def predict_file(
     if table and first and isinstance(predictor, Predictor):  # several tasks have no decisions
         answered = [f"answer.{name}" for name in predictor.answer_columns(first[0])]
     rows, read = tee(chain(first, given))
-    answers = _unread_counted(predictor.stream(read, start), several=isinstance(predictor, MultiTaskPredictor))
+    live = file == "-" and output is None and not (isinstance(predictor, Predictor) and predictor.task.schema.together)
+    stream = predictor.stream(read, start) if not live else _one_by_one(predictor, read)
+    answers = _unread_counted(stream, several=isinstance(predictor, MultiTaskPredictor))
     suffix, pairs = output.suffix if output else ".jsonl", zip(answers, rows, strict=True)
+    pairs = _flushed(pairs) if live else pairs
     delimiter, encoding = written_like(Path(file), spec) if suffix == ".csv" and file != "-" else (",", "utf-8")
     with written_aside(output, encoding) if output else nullcontext(sys.stdout) as out:
         if writer is not None:
@@ -110,6 +114,17 @@ def predict_file(
     if judged:
         logger.warning("`%s`, the column in which Prodigy notes what was accepted, is left out of the output", ANSWER)
     return count
+
+
+def _one_by_one(predictor: Predictor | MultiTaskPredictor, rows: Iterable[dict[str, Any]]) -> Iterator[Answer]:
+    for number, row in enumerate(rows):
+        yield from predictor.stream([row], number)
+
+
+def _flushed(pairs: Pairs) -> Pairs:
+    for pair in pairs:
+        yield pair
+        sys.stdout.flush()  # the line of this pair is written when the next pair is requested
 
 
 def _unread_counted(answers: Iterable[Answer], several: bool) -> Iterator[Answer]:
@@ -179,8 +194,8 @@ def _bounds(shard: Shard | None, predictor: Any, file: str, spec: DataSpec) -> t
 def _rows(file: str, spec: DataSpec, documents: bool) -> Iterator[tuple[int, dict[str, Any]]]:
     if file == "-":
         if sys.stdin is None:
-            raise DataError(Problem("--input -", "stdin is closed", "Write rows to it, or name a file."))
-        return read_stream(sys.stdin.buffer, "stdin", spec.model_copy(update={"format": "jsonl"}))
+            raise DataError(Problem("--input -", "stdin is closed", "Write lines to it, or name a file."))
+        return read_stream(sys.stdin.buffer, "stdin", spec)
     return read_rows(Path(file), spec if documents else text_a_row(Path(file), spec))
 
 
