@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -62,8 +64,13 @@ def test_all_is_there(done: Path) -> None:
     ids = stored(done / "index, 2" / "written" / "store")["id"]
     assert ids == sorted(row["id"] for row in [*divided.ROWS, {"id": "new"}] if row["id"] not in ("r2", "r3"))
     # Texts that are repeated in a later chunk are encoded once, and each vector is stored once.
-    segments = [list(done.glob(f"embed, {count}/cache/*/segments/*.npy")) for count in (1, 2)]
-    assert len(segments[0]) == len(segments[1]) > 0
+    files = [file for count in (1, 2) for file in done.glob(f"embed, {count}/cache/*/vectors.sqlite")]
+    counts = []
+    for file in files:
+        with closing(sqlite3.connect(file)) as connection:
+            counts.append(connection.execute("SELECT count(*) FROM vectors").fetchone()[0])
+    assert len(files) == 2
+    assert counts[0] == counts[1] > 0
 
 
 @pytest.mark.parametrize(

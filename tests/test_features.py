@@ -400,7 +400,7 @@ def test_a_model_that_changes_between_fit_and_use_is_an_error(tmp_path: Path, ro
     build_encoder(folder, seed=1)
     with pytest.raises(ModelError, match="changed since"):
         model.transform(TEXTS)
-    assert not list(root.glob("*/segments/*"))
+    assert not list(root.glob("*/vectors.sqlite"))
 
 
 # --- what can not be

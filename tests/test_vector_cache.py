@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import errno
+import hashlib
 import multiprocessing
 import os
 import shutil
 import signal
+import sqlite3
 import time
 import warnings
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -59,8 +61,13 @@ def right(texts: list[str]) -> list[list[float]]:
     return [[float(len(text)), number(text)] for text in texts]
 
 
-def segments(root: Path) -> list[Path]:
-    return sorted(root.glob("*/segments/[!.]*"))
+def database(root: Path) -> Path:
+    (file,) = root.glob("*/vectors.sqlite")
+    return file
+
+
+def sha256_of(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def test_a_text_is_encoded_once() -> None:
@@ -199,57 +206,29 @@ def test_concurrent_writers_give_a_whole_store(tmp_path: Path) -> None:
     vectors, seen = through(texts)
     assert vectors.tolist() == right(texts)
     assert seen == []
-    assert not list(tmp_path.glob("*/segments/.*"))
 
 
 def die() -> None:
-    """Be killed when the vectors are half written."""
-    real = np.save
+    """Be killed before the vectors that are written are committed."""
+    real = sqlite3.connect
 
-    def save(file: Any, array: np.ndarray) -> None:
-        real(file, array)
-        if array.dtype == np.float32:
+    class Connection(sqlite3.Connection):
+        def executemany(self, *args: Any) -> Any:
+            super().executemany(*args)
             os.kill(os.getpid(), signal.SIGKILL)
 
-    np.save = save  # type: ignore[assignment]
+    sqlite3.connect = lambda *args, **options: real(*args, factory=Connection, **options)  # type: ignore[assignment]
     cached(["b", "c"], Encoder(), name="m", key=KEY)
 
 
-def test_a_killed_writer_leaves_nothing_half_read(tmp_path: Path) -> None:
+def test_a_killed_writer_leaves_nothing_half_read() -> None:
     through(["a"])
     worker = multiprocessing.get_context("spawn").Process(target=die)
     worker.start()
     worker.join()
     assert worker.exitcode == -signal.SIGKILL
-    assert list(tmp_path.glob("*/segments/.*"))  # what it left aside
     vectors, seen = through(["a", "b", "c"])
     assert (vectors.tolist(), seen) == (right(["a", "b", "c"]), ["b", "c"])
-
-
-def shorten(file: Path) -> None:
-    file.write_bytes(file.read_bytes()[:-3])
-
-
-def cut_after_the_digests(file: Path) -> None:
-    file.write_bytes(file.read_bytes()[: 128 + 2 * 16])
-
-
-def unclosed(file: Path) -> None:
-    """A header that never ends, which numpy's reader does not call a ValueError."""
-    file.write_bytes(file.read_bytes().replace(b"}", b" ", 1))
-
-
-def second_unclosed(file: Path) -> None:
-    before, _, vectors = file.read_bytes().rpartition(b"}")
-    file.write_bytes(before + b" " + vectors)
-
-
-def without_texts(file: Path) -> None:
-    with file.open("rb") as stream:
-        arrays = [np.load(stream) for _ in range(3)]
-    with file.open("wb") as stream:
-        for array in arrays:
-            np.save(stream, array[:0])
 
 
 def flip(file: Path, bit: int) -> None:
@@ -258,103 +237,102 @@ def flip(file: Path, bit: int) -> None:
     file.write_bytes(content)
 
 
-def in_the_other_byte_order(file: Path) -> None:
-    """One flipped bit, which leaves every byte of the vectors as it is."""
-    file.write_bytes(file.read_bytes().replace(b"<f4", b">f4"))
-
-
-def narrower(file: Path) -> None:
-    file.write_bytes(file.read_bytes().replace(b"(2, 2)", b"(2, 1)"))
+def change(file: Path, statement: str) -> None:
+    with closing(sqlite3.connect(file)) as connection, connection:
+        connection.execute(statement)
 
 
 @pytest.mark.parametrize(
     "spoil",
     [
-        shorten,
-        cut_after_the_digests,
-        unclosed,
-        second_unclosed,
-        without_texts,
-        in_the_other_byte_order,
-        narrower,
-        lambda file: file.write_bytes(b""),
-        lambda file: file.write_bytes(b"xyz" * 99),
-        lambda file: flip(file, -1),  # of the last vector
+        lambda file: file.write_bytes(file.read_bytes()[:-20_000]),
+        lambda file: file.write_bytes(b"xyz" * 999),
+        lambda file: change(file, "UPDATE vectors SET vector = x'0000803f0000803f' WHERE length(vector) = 8"),
+        lambda file: change(file, "UPDATE vectors SET vector = 'eight ch'"),
+        lambda file: change(file, "UPDATE vectors SET vector = NULL"),
+        lambda file: change(file, "UPDATE vectors SET vector = x''"),
+        lambda file: change(file, "UPDATE vectors SET checksum = checksum + 1"),
+        lambda file: change(file, "ALTER TABLE vectors RENAME vector TO other"),
     ],
 )
-def test_a_damaged_segment_is_left_out_and_encoded_again(tmp_path: Path, spoil: Callable[[Path], Any]) -> None:
+def test_a_damaged_file_is_removed_and_its_texts_are_encoded_again(
+    tmp_path: Path, spoil: Callable[[Path], Any]
+) -> None:
     through(["a", "bb"])
-    through(["ccc"])
-    damaged = next(file for file in segments(tmp_path) if len(np.load(file)) == 2)
-    spoil(damaged)
-    with pytest.warns(UserWarning, match=f"{damaged.name} is damaged"):
+    spoil(database(tmp_path))
+    with pytest.warns(UserWarning, match=r"vectors\.sqlite is damaged"):
         vectors, seen = through(["a", "bb", "ccc"])
-    assert (vectors.tolist(), seen) == (right(["a", "bb", "ccc"]), ["a", "bb"])
+    assert (vectors.tolist(), seen) == (right(["a", "bb", "ccc"]), ["a", "bb", "ccc"])
     assert through(["a", "bb", "ccc"])[1] == []  # and without a warning
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(bit=st.integers(0, 8 * (3 * 128 + 2 * (16 + 4 + 8)) - 1))
-def test_a_flipped_bit_gives_no_wrong_vector(tmp_path: Path, bit: int) -> None:
+def test_a_vector_of_another_text_is_noticed(tmp_path: Path) -> None:
+    """As a damaged index would return it."""
+    through(["a", "bb"])
+    change(database(tmp_path), f"UPDATE vectors SET text = x'00' WHERE text = x'{sha256_of('a')}'")
+    change(database(tmp_path), f"UPDATE vectors SET text = x'{sha256_of('a')}' WHERE text = x'{sha256_of('bb')}'")
+    with pytest.warns(UserWarning, match="the checksum of a vector differs"):
+        assert through(["a"])[0].tolist() == right(["a"])
+
+
+@pytest.mark.parametrize("part", ["whole", "rows"])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(place=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7))
+def test_a_flipped_bit_gives_no_wrong_vector(tmp_path: Path, part: str, place: float, bit: int) -> None:
     key = {"example": time.perf_counter_ns()}
     through(["a", "bb"], key)
-    (segment,) = tmp_path.glob(f"{sha256_of_json(key)[:32]}/segments/*")
-    flip(segment, bit)
+    file = tmp_path / sha256_of_json(key)[:32] / "vectors.sqlite"
+    content = file.read_bytes()
+    used = [n for n, byte in enumerate(content) if byte] if part == "rows" else range(len(content))
+    flip(file, 8 * used[int(place * len(used))] + bit)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that it is damaged, where the text is not merely unknown now
         assert through(["bb", "a"], key)[0].tolist() == right(["bb", "a"])
+        assert through(["bb", "a", "c"], key)[0].tolist() == right(["bb", "a", "c"])
 
 
-def test_a_merged_segment_has_the_checksums_of_its_parts(tmp_path: Path) -> None:
-    """Or it would approve of vectors that were damaged before it was written."""
-    texts = [f"text {n}" for n in range(16)]
-    for text in texts[:15]:
-        through([text])
-    flip(segments(tmp_path)[0], -1)
-    through(texts[15:])
-    assert len(segments(tmp_path)) == 1
-    with pytest.warns(UserWarning, match="the checksum of a vector differs"):
-        vectors, seen = through(texts)
-    assert (vectors.tolist(), seen) == (right(texts), texts)
+def test_a_full_disk_costs_nothing_but_one_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = sqlite3.connect
 
+    def small(*args: Any, **options: Any) -> sqlite3.Connection:
+        connection = real(*args, **options)
+        connection.execute("PRAGMA max_page_count = 4")  # SQLite reports a file of this size as a full disk
+        return connection
 
-def test_digests_and_vectors_must_be_as_many(tmp_path: Path) -> None:
-    through(["a", "bb"])
-    (segment,) = segments(tmp_path)
-    with segment.open("rb") as file:
-        arrays = [np.load(file), np.load(file), np.zeros((1, 2), dtype=np.float32)]
-    with segment.open("wb") as file:
-        for array in arrays:
-            np.save(file, array)
-    with pytest.warns(UserWarning, match="2 texts, but vectors of shape"):
-        assert through(["a"])[1] == ["a"]
-
-
-def test_a_segment_that_vanishes_is_a_miss(tmp_path: Path) -> None:
-    """As one does that another process has just merged."""
-    through(["a"])
-    (segment,) = segments(tmp_path)
-    segment.unlink()
-    segment.symlink_to(tmp_path / "nowhere")  # listed, but gone when it is opened
-    assert through(["a"])[1] == ["a"]
-
-
-def test_a_full_disk_costs_nothing_but_one_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(file: Any, array: np.ndarray) -> None:
-        file.write(b"half")
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    through(["a"])
-    texts = ["a", "b", "c", "d", "e", "f"]
+    texts = [f"text {n}" for n in range(2000)]
+    through(texts[:1])
     with monkeypatch.context() as patch:
-        patch.setattr(vector_cache, "CHUNK", 2)
-        patch.setattr(np, "save", full)
-        with pytest.warns(UserWarning, match="No space left on device") as told:
+        patch.setattr(vector_cache, "CHUNK", 500)
+        patch.setattr(sqlite3, "connect", small)
+        with pytest.warns(UserWarning, match="is full") as messages:
             vectors, _ = through(texts)
-    assert len(told) == 1
+    assert len(messages) == 1
     assert vectors.tolist() == right(texts)
-    assert not list(tmp_path.glob("*/segments/.*"))
-    assert through(texts)[1] == texts[1:]
+    vectors, seen = through(texts)
+    assert vectors.tolist() == right(texts)
+    assert seen == texts[-len(seen) :] != texts
+
+
+def test_a_cache_that_cannot_be_written_is_still_read(tmp_path: Path) -> None:
+    through(["a"])
+    change(database(tmp_path), "PRAGMA user_version = 1")
+    content = bytearray(database(tmp_path).read_bytes())
+    content[18] = 3  # a file format that this SQLite reads, but does not write
+    database(tmp_path).write_bytes(content)
+    with pytest.warns(UserWarning, match="computed without the cache"):
+        vectors, seen = through(["a", "b"])
+    assert (vectors.tolist(), seen) == (right(["a", "b"]), ["b"])
+
+
+def test_another_process_that_writes_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """But not for ever."""
+    through(["a"])
+    monkeypatch.setattr(vector_cache, "_WAIT", 0.01)
+    with closing(sqlite3.connect(database(tmp_path), isolation_level="EXCLUSIVE")) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        with pytest.warns(UserWarning, match="database is locked"):
+            assert through(["a"])[0].tolist() == right(["a"])
+    assert through(["a"])[1] == []
 
 
 def test_a_root_that_is_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -375,32 +353,6 @@ def test_what_was_encoded_is_kept_after_every_chunk(monkeypatch: pytest.MonkeyPa
     with pytest.raises(RuntimeError):
         cached(list("abcdef"), fail, name="m", key=KEY)
     assert through(list("abcdef"))[1] == ["e", "f"]
-
-
-def test_a_full_chunk_is_written_without_reading_those_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vector_cache, "CHUNK", 2)
-    opened = list[Path]()
-    real = vector_cache._segments
-
-    def counted(store: Path) -> Any:
-        opened.append(store)
-        return real(store)
-
-    monkeypatch.setattr(vector_cache, "_segments", counted)
-    texts = list("abcdefg")
-    assert through(texts)[1] == texts
-    assert len(opened) == 2  # to look all texts up, and to merge the last chunk, which is not full
-    assert through(texts)[1] == []
-
-
-def test_many_small_calls_leave_few_segments(tmp_path: Path) -> None:
-    texts = [f"text {n}" for n in range(40)]
-    for text in texts:
-        through([text])
-    assert len(segments(tmp_path)) == 2 + 8  # 40 in base 16
-    vectors, seen = through(texts)
-    assert (vectors.tolist(), seen) == (right(texts), [])
-    assert stores()[0].texts == 40
 
 
 # --- to see and to clear

@@ -1,38 +1,36 @@
-"""Vectors kept on disk under the model, its options and the text: a store per model and options.
+"""Vectors kept on disk under the model, its options and the text: a store, one SQLite file, per model and options.
 
-A store's segments are files that are written aside, renamed and never changed: any number of processes may read and
-add at once, without locks, and a process that is killed leaves nothing incomplete.
+SQLite's transactions let any number of processes read and add at once, and a killed process leaves nothing incomplete.
 """
 
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
+import sqlite3
 import warnings
 import zlib
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
+from os import utime
 from pathlib import Path
-from tokenize import TokenError
 from typing import Any, NamedTuple
-from uuid import uuid4
 
 import numpy as np
 
 from bertkit.cache import cache_root, sha256_of_json
 from bertkit.errors import Problem, UserError
-from bertkit.files import read_json, write_json, written_aside
+from bertkit.files import read_json, write_json
 from bertkit.text import columns, counted
 
 Vectors = np.ndarray[Any, np.dtype[np.float32]]
-Digests = np.ndarray[Any, np.dtype[np.bytes_]]
-Sums = np.ndarray[Any, np.dtype[np.uint32]]
 
 CHUNK = 4096  # texts encoded before their vectors are stored: what a killed process can lose
-_FAN = 16  # segments of similar size that are merged into one
+_FILE = "vectors.sqlite"
+_QUERY = 500  # texts looked up at once
+_WAIT = 60.0  # seconds for another process to finish writing
+_TABLE = "CREATE TABLE IF NOT EXISTS vectors (text BLOB PRIMARY KEY, checksum INTEGER, vector BLOB)"
 
 
 def cached(texts: Sequence[str], encode: Callable[[list[str]], Vectors], *, name: str, key: dict[str, Any]) -> Vectors:
@@ -42,11 +40,12 @@ def cached(texts: Sequence[str], encode: Callable[[list[str]], Vectors], *, name
     encode: texts -> `(texts, size)`; called with at most CHUNK texts, whose vectors are stored after each call.
     Where the cache cannot be read or written (a full disk), vectors are returned all the same, with one warning.
     """
-    distinct = list(dict.fromkeys(texts))
+    index_of = {text: index for index, text in enumerate(dict.fromkeys(texts))}
+    distinct = list(index_of)
     if not distinct:
         return np.asarray(encode([]), dtype=np.float32)
-    store, digests, usable = cache_root() / sha256_of_json(key)[:32], _digests(distinct), True
-    missing, vectors = np.arange(len(distinct)), np.empty((0, 0), dtype=np.float32)
+    store, digests, usable = cache_root() / sha256_of_json(key)[:32], [_digest(text) for text in distinct], True
+    missing, vectors = list(range(len(distinct))), np.empty((0, 0), dtype=np.float32)
     try:
         missing, vectors = _lookup(store, digests)
     except OSError as error:
@@ -59,17 +58,18 @@ def cached(texts: Sequence[str], encode: Callable[[list[str]], Vectors], *, name
         vectors[part] = new
         try:
             if usable:
-                _add(store, {"name": name, "key": key}, digests[part], new)
+                _add(store, {"name": name, "key": key}, [digests[index] for index in part], new)
         except OSError as error:
             usable = _unusable(store, error)
-    index_of = {text: index for index, text in enumerate(distinct)}
     return vectors if len(distinct) == len(texts) else vectors[[index_of[text] for text in texts]]
 
 
-def _digests(texts: Sequence[str]) -> Digests:
-    """`(texts,)`, 16 bytes each."""
-    digests = (hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest() for text in texts)
-    return np.frombuffer(b"".join(digests), dtype="S16")
+def _digest(text: str) -> bytes:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
+
+
+def _checksum(digest: bytes, vector: bytes) -> int:
+    return zlib.crc32(vector, zlib.crc32(digest))
 
 
 def _unusable(store: Path, error: OSError) -> bool:
@@ -78,97 +78,71 @@ def _unusable(store: Path, error: OSError) -> bool:
     return False
 
 
-class _Segment(NamedTuple):
-    file: Path
-    digests: Digests  # (texts,), sorted
-    sums: Sums  # (texts,), the checksums of the vectors
-    vectors: Vectors  # (texts, size), in the order of the digests, not in memory
+@contextmanager
+def _opened(file: Path) -> Iterator[sqlite3.Connection]:
+    """The database, in one transaction."""
+    # the default rollback journal: write-ahead logging does not work across the hosts of a network file system
+    with closing(sqlite3.connect(file, timeout=_WAIT, isolation_level="IMMEDIATE")) as database, database:
+        database.text_factory = bytes  # a damaged column is not decoded
+        database.execute("PRAGMA page_size = 16384")  # of a new file: rows of some kB waste less of a page
+        database.execute(_TABLE)
+        yield database
 
 
-def _segments(store: Path) -> Iterator[_Segment]:
-    """The intact segments; a damaged one is skipped and removed, with a warning. Raises OSError on unreadable ones."""
-    for file in sorted(store.glob("segments/[!.]*.npy")):
-        try:
-            with file.open("rb") as stream:
-                digests, sums = np.lib.format.read_array(stream), np.lib.format.read_array(stream)
-                np.lib.format.read_magic(stream)
-                shape, _, dtype = np.lib.format.read_array_header_1_0(stream)
-                vectors = np.memmap(stream, dtype, "r", stream.tell(), shape)
-                rest = os.fstat(stream.fileno()).st_size - vectors.offset - vectors.nbytes
-            count = len(digests)
-            if not count or sums.shape != (count,) or len(shape) != 2 or shape[0] != count:
-                raise ValueError(f"{count} texts, but vectors of shape {shape}")
-            types = [np.dtype("S16"), np.dtype(np.uint32), np.dtype(np.float32)]
-            if [digests.dtype, sums.dtype, dtype] != types or rest:
-                raise ValueError(f"{rest} bytes after arrays of {digests.dtype}, {sums.dtype} and {dtype}")
-            yield _Segment(file, digests, sums, vectors)
-        except FileNotFoundError:
-            continue  # another process has just merged it: at worst its texts are encoded once more
-        except (ValueError, SyntaxError, TokenError) as error:  # the last two: numpy cannot read the header
-            _remove_damaged(file, error)
+@contextmanager
+def _repaired(file: Path) -> Iterator[None]:
+    """Damage ends the block, and the file is removed, with a warning. Raises OSError on other errors of SQLite."""
+    try:
+        yield
+    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # the latter: of a message that quotes the damage
+        # of OperationalError, only the general code speaks of the content, such as of a table that is not there
+        if isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode != sqlite3.SQLITE_ERROR:
+            raise OSError(str(error)) from error
+        warnings.warn(f"{file} is damaged ({error}); its texts are encoded again", stacklevel=4)
+        with suppress(OSError):
+            file.unlink()
 
 
-def _remove_damaged(file: Path, reason: object) -> None:
-    warnings.warn(f"{file} is damaged ({reason}); its texts are encoded again", stacklevel=5)
-    with suppress(OSError):
-        file.unlink()
-
-
-def _checksums(vectors: Vectors) -> Sums:
-    """CRC-32 of each vector's bytes, `(texts,)`."""
-    return np.fromiter((zlib.crc32(vector.tobytes()) for vector in vectors), np.uint32, len(vectors))
-
-
-def _lookup(store: Path, digests: Digests) -> tuple[np.ndarray, Vectors]:
+def _lookup(store: Path, digests: Sequence[bytes]) -> tuple[list[int], Vectors]:
     """The texts that are not stored, by their index, and the vectors, `(texts, size)`, or `(0, 0)` where none is."""
-    missing, vectors = np.arange(len(digests)), np.empty((0, 0), dtype=np.float32)
-    for segment in _segments(store):
-        rows = np.searchsorted(segment.digests, digests[missing]).clip(max=len(segment.digests) - 1)
-        same = segment.digests[rows] == digests[missing]
-        if not same.any():
-            continue
-        found = np.asarray(segment.vectors)[rows[same]]
-        if (_checksums(found) != segment.sums[rows[same]]).any():
-            _remove_damaged(segment.file, "the checksum of a vector differs")
-            continue
-        if not vectors.size:
-            vectors = np.empty((len(digests), segment.vectors.shape[1]), dtype=np.float32)
-        vectors[missing[same]] = found
-        missing = missing[~same]
-        if not len(missing):
-            break
+    vectors = np.empty((0, 0), dtype=np.float32)
+    missing = {digest: index for index, digest in enumerate(digests)}
+    if not (store / _FILE).is_file():
+        return list(missing.values()), vectors
+    with _repaired(store / _FILE), _opened(store / _FILE) as database:
+        for start in range(0, len(digests), _QUERY):
+            part = digests[start : start + _QUERY]
+            marks = ", ".join("?" * len(part))
+            query = f"SELECT text, checksum, vector FROM vectors WHERE text IN ({marks})"
+            for digest, checksum, vector in database.execute(query, part):
+                if not isinstance(vector, bytes) or checksum != _checksum(digest, vector):
+                    raise sqlite3.DatabaseError("the checksum of a vector differs")
+                if not vectors.size:
+                    vectors = np.empty((len(digests), len(vector) // 4), dtype=np.float32)
+                vectors[missing.pop(digest)] = np.frombuffer(vector, dtype="<f4")
     if len(missing) < len(digests):
         with suppress(FileNotFoundError):  # another process has just cleared the cache
-            os.utime(store / "store.json")
-    return missing, vectors
+            utime(store / "store.json")
+    return list(missing.values()), vectors
 
 
-def _add(store: Path, card: Mapping[str, Any], digests: Digests, vectors: Vectors) -> None:
+def _add(store: Path, card: Mapping[str, Any], digests: Sequence[bytes], vectors: Vectors) -> None:
     """Store the vectors `(texts, size)` of these texts. Raises OSError, and then stores none of them."""
     if not (store / "store.json").exists():
         store.parent.mkdir(mode=0o700, parents=True, exist_ok=True)  # vectors reveal much of their texts
         write_json(store / "store.json", card)
-    _write(store, digests, _checksums(vectors), vectors)
-    if len(digests) >= CHUNK:
-        return
-    # Every lookup opens all segments: small ones of similar size are merged.
-    tiers: defaultdict[int, list[_Segment]] = defaultdict(list)
-    for segment in _segments(store):
-        if len(segment.digests) < CHUNK:
-            tiers[(len(segment.digests).bit_length() - 1) // 4].append(segment)
-    for tier in tiers.values():
-        if len(tier) >= _FAN:
-            _, *columns = zip(*tier, strict=True)
-            _write(store, *map(np.concatenate, columns))
-            for segment in tier:
-                segment.file.unlink(missing_ok=True)
+    blobs = [vector.astype("<f4").tobytes() for vector in vectors]
+    rows = [(digest, _checksum(digest, blob), blob) for digest, blob in zip(digests, blobs, strict=True)]
+    with _repaired(store / _FILE), _opened(store / _FILE) as database:
+        database.executemany("INSERT OR IGNORE INTO vectors VALUES (?, ?, ?)", rows)
 
 
-def _write(store: Path, digests: Digests, sums: Sums, vectors: Vectors) -> None:
-    digests, first = np.unique(digests, return_index=True)
-    with written_aside(store / "segments" / f"{uuid4().hex}.npy") as file:
-        for array in (digests, sums[first], vectors[first]):
-            np.save(file.buffer, array)
+def _texts(file: Path) -> int:
+    if not file.is_file():
+        return 0
+    with _repaired(file), _opened(file) as database:
+        return int(database.execute("SELECT count(*) FROM vectors").fetchone()[0])
+    return 0
 
 
 class Store(NamedTuple):
@@ -190,10 +164,9 @@ def stores() -> list[Store]:
         if not isinstance(content, dict) or not isinstance(content.get("key"), dict):
             what = "is damaged: it does not describe its store"
             raise UserError(Problem(str(card), what, "bertkit cache clear  removes all stores."))
-        texts = sum(len(segment.digests) for segment in _segments(folder))
         size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
         used = datetime.fromtimestamp(card.stat().st_mtime, UTC)
-        listed.append(Store(str(content.get("name")), content["key"], texts, size, used, folder))
+        listed.append(Store(str(content.get("name")), content["key"], _texts(folder / _FILE), size, used, folder))
     return sorted(listed, key=lambda store: store.used, reverse=True)
 
 
@@ -222,7 +195,7 @@ def clear_cache(days: float | None = None) -> str:
     for card in root.glob("*/store.json"):
         age = datetime.now(UTC) - datetime.fromtimestamp(card.stat().st_mtime, UTC)
         if days is None or age > timedelta(days=days):
-            shutil.rmtree(card.parent / "segments", ignore_errors=True)  # first: without its card it would not be found
+            (card.parent / _FILE).unlink(missing_ok=True)  # first: without its card it would not be found
             shutil.rmtree(card.parent, ignore_errors=True)
             count += 1
     if days is None:
