@@ -99,8 +99,8 @@ def predict_file(
     live = file == "-" and output is None and not (isinstance(predictor, Predictor) and predictor.task.schema.together)
     stream = predictor.stream(read, start) if not live else _one_by_one(predictor, read)
     answers = _unread_counted(stream, several=isinstance(predictor, MultiTaskPredictor))
-    suffix, pairs = output.suffix if output else ".jsonl", zip(answers, rows, strict=True)
-    pairs = _flushed(pairs) if live else pairs
+    suffix, answered_rows = output.suffix if output else ".jsonl", zip(answers, rows, strict=True)
+    pairs: Pairs = _flushed(answered_rows) if live else answered_rows
     delimiter, encoding = written_like(Path(file), spec) if suffix == ".csv" and file != "-" else (",", "utf-8")
     with written_aside(output, encoding) if output else nullcontext(sys.stdout) as out:
         if writer is not None:
