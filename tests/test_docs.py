@@ -58,9 +58,9 @@ def models(model: Any, name: str) -> Iterator[tuple[str, dict[str, Any]]]:
 def test_the_first_lines_of_python_train_a_frame(
     tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def train(task: str, data: Any, folder: str, **settings: Any) -> bertkit.Run:
+    def train(task: str, folder: str, **settings: Any) -> bertkit.Run:
         small = {"model": tiny_encoder, "max_length": 32, "epochs": 1, "explain": False, "verify": False}
-        return real(task, data, tmp_path / folder, **{**settings, **small})
+        return real(task, tmp_path / folder, **{**settings, **small})
 
     real = bertkit.train
     monkeypatch.setattr(bertkit, "train", train)

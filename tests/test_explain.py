@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,7 +18,6 @@ from transformers import set_seed
 
 from bertkit.data.words import words
 from bertkit.errors import DataError
-from bertkit.explain.attention import attentions
 from bertkit.explain.explain import explain, explain_frame, explain_rows, rows_of, rows_of_file, texts_of
 from bertkit.explain.gradients import integrated_gradients
 from bertkit.explain.text import lines
@@ -27,7 +25,6 @@ from bertkit.explain.words import Text, add_feature
 from bertkit.inference.display import answer_line
 from bertkit.inference.predictor import Predictor
 from bertkit.models.encoder import load_tokenizer
-from bertkit.report.html import write_explanations_page
 from bertkit.tasks.base import Task
 
 CPU = torch.device("cpu")
@@ -264,57 +261,6 @@ def test_windows_add_up_and_what_was_cut_has_no_share(tiny_encoder: Path) -> Non
     assert [share.score for share in read.shares] == [1, 1, 2, 2, 1, 1, None]
 
 
-# --- attention
-
-
-@pytest.mark.parametrize("name", ["single-label", "similarity-cosent", "ner-crf", "mlm-nsp"])
-def test_attention_is_that_of_the_eager_kernel(name: str, tiny_encoder: Path) -> None:
-    """Of our own BERT, and of models whose hooks make something else of the outputs."""
-    task = KNOWN[name].task(tiny_encoder)
-    model: Any = task.model(encoder(tiny_encoder)).eval()
-    before = model.config._attn_implementation
-    ids = torch.tensor([task.tokenizer("the cat was good , not bad")["input_ids"]])
-    batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-    found = attentions(task, model, batch)
-    assert found.shape == (2, 2, ids.shape[1], ids.shape[1])
-    torch.testing.assert_close(found.sum(-1), torch.ones(found.shape[:-1]))
-    theirs = transformers.AutoModel.from_pretrained(tiny_encoder, attn_implementation="eager").eval()
-    with torch.no_grad():
-        wanted = theirs(**batch, output_attentions=True).attentions
-    torch.testing.assert_close(found, torch.cat(wanted))
-    assert model.config._attn_implementation == before
-
-
-def test_attention_is_written_as_it_is(tiny_encoder: Path) -> None:
-    task = KNOWN["single-label"].task(tiny_encoder)
-    predictor = predictor_of(task, tiny_encoder)
-    (made,) = explain_rows(predictor, ["the cat was good"])
-    kept = made["attention"]
-    assert kept is not None
-    assert kept["pieces"] == ["[CLS]", "the", "cat", "was", "good", "[SEP]"]
-    levels = np.frombuffer(base64.b64decode(kept["levels"]), dtype=np.uint8).reshape(kept["shape"])
-    assert np.abs(levels.sum(-1) / 255 - 1).max() < 6 * 0.5 / 255
-
-
-def test_maps_of_an_encoder_decoder_are_of_both_texts(tiny_encoder: Path, tmp_path: Path) -> None:
-    predictor = predictor_of(KNOWN["text-to-text"].task(tiny_encoder), tiny_encoder)
-    explanations = explain_rows(predictor, ["the cat was good", "a dog"])
-    source, own, cross = (explanations[0][name] for name in ("attention", "decoder_attention", "cross_attention"))
-    assert source is not None
-    assert own is not None
-    assert cross is not None
-    assert source["pieces"] == cross["attended"] == ["[CLS]", "the", "cat", "was", "good", "[SEP]"]
-    assert own["pieces"] == cross["pieces"]
-    assert own["pieces"][0] == "[CLS]"  # the start token
-    assert cross["shape"] == [2, 2, len(own["pieces"]), 6]
-    for kept, across in ((own, len(own["pieces"])), (cross, 6)):
-        levels = np.frombuffer(base64.b64decode(kept["levels"]), dtype=np.uint8).reshape(kept["shape"])
-        assert np.abs(levels.sum(-1) / 255 - 1).max() < across * 0.5 / 255 + 1e-9
-    page = write_explanations_page(explanations, "RUN", tmp_path / "page.html").read_text(encoding="utf-8")
-    for kind in ("Attention maps", "Decoder attention maps", "Cross-attention maps"):
-        assert page.count(f"<summary>{kind} of row ") == 2
-
-
 # --- rows
 
 
@@ -359,7 +305,6 @@ def test_the_weightiest_words_are_listed_in_their_order() -> None:
         "texts": {"text": "w " * 60},
         "answer": {"label": "x", "score": 0.5},
         "attributed": [{**each, "steps": 64, "words": {"text": words}, "rest": 0.0}],
-        "attention": None,
     }
     told = list(lines(made))
     assert told[0] == "x  0.500"
@@ -376,7 +321,6 @@ def test_neither_labels_nor_texts_move_the_cursor() -> None:
         "texts": {"text": evil},
         "answer": {"label": evil, "score": 0.5},
         "attributed": [{**each, "steps": 64, "words": {"text": [(0, len(evil), 1.0)]}, "rest": 0.0}],
-        "attention": None,
     }
     told = "".join(lines(made))
     assert told.isprintable()

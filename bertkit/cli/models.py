@@ -232,7 +232,7 @@ def _predict_texts(predictor: Any, source: str, texts: list[str], context: Path 
 
 
 @command(
-    "attribute predictions to words: integrated gradients, and attention maps",
+    "attribute predictions to words by integrated gradients",
     RUN,
     argument(
         "rest",
@@ -243,7 +243,7 @@ def _predict_texts(predictor: Any, source: str, texts: list[str], context: Path 
     path("--input", f"rows: {ROWS}"),
     COLUMNS,
     SHARD,
-    path("--output", "write an HTML page too, with attention maps"),
+    path("--output", "write an HTML page too"),
     TASK,
     REVISION,
     JSON,
@@ -260,7 +260,6 @@ def explain(
     part = Shard.parse(shard)
     if not rest and not input:
         return workers.lead(lambda: _explain_run(source, output=output, json=as_json, **options))
-    from bertkit.explain.attention import MAPS
     from bertkit.explain.explain import explain_rows, rows_of, rows_of_file
     from bertkit.explain.text import LEGEND, lines
     from bertkit.inference.predict_file import with_columns
@@ -276,7 +275,7 @@ def explain(
     colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
     for each in explanations:
         if as_json:
-            say(json_line({**each, **dict.fromkeys(each.keys() & MAPS)}))
+            say(json_line(each))
         else:
             print("\n".join(lines(each, colour)), end="\n\n")  # noqa: T201 - colours of our own, all else escaped
     if not as_json:

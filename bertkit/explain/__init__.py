@@ -1,1 +1,1 @@
-"""Explanations: the attribution of each word to an answer, and the attention maps."""
+"""Explanations: the attribution of each word to an answer."""

@@ -1,4 +1,4 @@
-"""Explanations of a model's answers: the attribution of each word, and the attention weights."""
+"""Explanations of a model's answers: the attribution of each word."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from bertkit.data.schema import Answer
 from bertkit.data.words import words
 from bertkit.encoding.padding import Collator
 from bertkit.errors import DataError, Problem
-from bertkit.explain.attention import Maps, maps
 from bertkit.explain.gradients import MAX_STEPS, Integrated, integrated_gradients
 from bertkit.explain.targets import TARGETS, Read, Target, generated
 from bertkit.explain.words import Share, Text, add_feature
@@ -51,7 +50,7 @@ class Attributed(TypedDict):
     rest: float  # of tokens that belong to no word
 
 
-class Explanation(Maps):
+class Explanation(TypedDict):
     """A row, its answer, and what the answer comes from."""
 
     texts: dict[str, str]  # column -> text, as the model read it
@@ -82,7 +81,6 @@ def explain(
         texts={each.name: each.text for each in texts_of(task, own)},
         answer=answer,
         attributed=[_attributed(predictor, batches, texts_of(task, own), each, max_steps) for each in targets],
-        **(maps(predictor, batches[0]) if batches else Maps(attention=None)),
     )
 
 

@@ -14,7 +14,6 @@ import numpy as np
 
 from bertkit.data.rows import Columns
 from bertkit.evaluation.similarity import unit
-from bertkit.explain.attention import MAPS
 from bertkit.explain.explain import explain
 from bertkit.files import write_json
 from bertkit.inference.display import answer_line
@@ -73,8 +72,6 @@ def write_explanations(folder: Path) -> Path:
     else:
         kinds = zip(_wrong_and_right(predictor.task, facts), ("mistake", "hit"), strict=False)
         found = [each for chosen in kinds for each in islice(_explained(predictor, *chosen), EXAMPLES)]
-    for each in [each for each in found if each["attention"]][1:]:
-        each.update(dict.fromkeys(each.keys() & MAPS))  # the maps of one example are enough
     of_texts = {"neighbours": neighbours(predictor, facts.rows), "beams": beams(predictor, facts.rows)}
     write_json(folder / "explanations.json", {"examples": found, **of_texts})
     return folder / "explanations.json"

@@ -23,7 +23,6 @@ Points: TypeAlias = Sequence[tuple[float, float]]
 INK, FAINT = "#010101", "#020202"  # placeholders, which `to_svg` replaces by names of the page's colours
 SERIES = ("#030301", "#030302", "#030303", "#030304", "#030305", "#030306")
 NAMES = {INK: "ink", FAINT: "faint", **{color: f"s{place}" for place, color in enumerate(SERIES, 1)}}
-BLUE, GAP = (43, 143, 208, 255), (128, 128, 128, 110)  # of images, which have no names: visible in light and dark
 DASHES = ("-", "--", ":", "-.")
 MARKS = "os^Dv*"
 MIN_POINTS = 3  # of a curve; with fewer, a sentence gives the values
@@ -283,29 +282,6 @@ def setting(
     note += " Triangles were stopped early." * any(not each.complete for each in tried)
     note += " Trials in the band may be as good as the winner." * bool(bands)
     return Picture(key, to_svg(figure, key), f"{metric} over {key}: {', '.join(scored)}.", note)
-
-
-@mpl.rc_context(STYLE)
-def attention(levels: Any, title: str) -> Picture:
-    """Attention maps, a row of them for each layer, a column for each head.
-
-    levels: `(layers, heads, tokens, attended)`, 0 to 255.
-    """
-    layers, heads, tokens, attended = levels.shape
-    cells = np.full((layers, heads, tokens + 1, attended + 1, 4), GAP, dtype=np.uint8)
-    cells[:, :, :-1, :-1] = BLUE
-    cells[:, :, :-1, :-1, 3] = np.sqrt(levels / 255) * 255  # weights are small: roots are easier to distinguish
-    table = cells.transpose(0, 2, 1, 3, 4).reshape(layers * (tokens + 1), heads * (attended + 1), 4)
-    figure, axes = _axes("head", "layer", height=0.6 + 0.72 * layers, width=0.6 + 0.72 * heads)
-    axes.imshow(table, interpolation="none")
-    axes.set_xticks((attended + 1) * (np.arange(heads) + 0.5) - 0.5, range(1, heads + 1))
-    axes.set_yticks((tokens + 1) * (np.arange(layers) + 0.5) - 0.5, range(1, layers + 1))
-    axes.tick_params(length=0)
-    axes.spines[:].set_visible(False)
-    alt = f"{title} of {layers} layers with {heads} heads each, {tokens} by {attended} tokens. On average a token "
-    alt += f"gives {levels[:, :, :, 0].mean() / 255:.0%} of its attention to the first one."
-    note = "In each map, rows are tokens that attend and columns are those attended to; darker is more."
-    return Picture(title, to_svg(figure, "attention"), alt, note)
 
 
 def _axes(across: str = "", along: str = "", height: float = 2.9, width: float = 4.6) -> tuple[Figure, Any]:

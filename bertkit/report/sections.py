@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from bertkit.data.schema import Finding
 from bertkit.explain.text import difference_line
@@ -30,11 +27,6 @@ LEARNED = {  # by `task.method`
     "contrastive": "fine-tuned with a contrastive loss, with a linear head",
 }
 KINDS = {"mistake": "Mistake", "hit": "Right answer"}
-MAPS = {  # of an explanation
-    "attention": "Attention maps",
-    "decoder_attention": "Decoder attention maps",
-    "cross_attention": "Cross-attention maps",
-}
 
 
 class Headline(NamedTuple):
@@ -58,13 +50,12 @@ class Attribution(NamedTuple):
 
 
 class Explained(NamedTuple):
-    """An explained answer. maps: of attention, each with the tokens of its rows, and of its columns if others."""
+    """An explained answer."""
 
     title: str
     answer: str
     gold: str
     attributions: list[Attribution]
-    maps: list[tuple[Picture, list[str], list[str]]]
 
 
 def published(name: object) -> str:
@@ -249,14 +240,8 @@ def explained(explanations: Sequence[Mapping[str, Any]]) -> list[Explained]:
     for place, each in enumerate(explanations, 1):
         title = f"{KINDS[each['kind']]}, row {each['row']}" if "kind" in each else f"Row {place}"
         attributions = [_attribution(each["texts"], one) for one in each["attributed"]]
-        maps = [_map(attention, name) for key, name in MAPS.items() if (attention := each.get(key))]
-        pages.append(Explained(title, answer_line(each["answer"]), each.get("gold", ""), attributions, maps))
+        pages.append(Explained(title, answer_line(each["answer"]), each.get("gold", ""), attributions))
     return pages
-
-
-def _map(attention: Mapping[str, Any], name: str) -> tuple[Picture, list[str], list[str]]:
-    levels = np.frombuffer(base64.b64decode(attention["levels"]), dtype=np.uint8).reshape(attention["shape"])
-    return pictures.attention(levels, name), attention["pieces"], attention.get("attended", [])
 
 
 def _attribution(texts: Mapping[str, str], one: Any) -> Attribution:
