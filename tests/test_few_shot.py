@@ -14,6 +14,7 @@ import pytest
 import small
 import torch
 from cases import GRADES, LABELS, LONG, NAME, SIDES, TEXTS, Case, encoder
+from huggingface_hub import ModelCard
 from safetensors.torch import save_file
 from scipy.special import expit, softmax
 from sklearn.linear_model import LogisticRegression, RidgeCV
@@ -30,7 +31,6 @@ from bertkit.methods.linear import STRENGTHS, Examples, fit_linear
 from bertkit.models.heads.linear_head import TYPES
 from bertkit.models.heads.vectors import Dense, Layout, files
 from bertkit.recipe.recipe import FEW_ROWS, TRAINING_DEFAULTS, load_recipe, to_yaml
-from bertkit.report.facts import modules_of
 from bertkit.report.usage import linear_head
 from bertkit.tasks.base import Task
 from bertkit.training.seed import save
@@ -292,7 +292,7 @@ def test_a_training_of_a_head_on_the_first_token(kind: str, tiny_encoder: Path, 
         assert {each["label"]: each["score"] for each in scores} == pytest.approx(answer["scores"], abs=1e-5)
     card = (run.model / "README.md").read_text()
     assert 'pipeline("text-classification"' in card
-    assert "load_file" not in card
+    assert ModelCard(card).data.library_name == "transformers"
 
 
 @pytest.mark.parametrize(
@@ -315,6 +315,12 @@ def test_other_heads_have_the_layout_of_sentence_transformers(
     save(runner.model, task, tmp_path / "model", SETTINGS)
     assert "_Dense" in (tmp_path / "model" / "modules.json").read_text()
     assert load(tmp_path / "model", precision="fp32")(TEXTS) == answers(task, runner, case)
+    with pytest.raises(RuntimeError, match="ignore_mismatched_sizes"):  # it would have a random head
+        AutoModelForSequenceClassification.from_pretrained(tmp_path / "model")
+    with pytest.raises(KeyError, match="logits"):  # it has the bare encoder
+        pipeline("text-classification", model=str(tmp_path / "model"))("a text")
+    _, found = AutoModel.from_pretrained(tmp_path / "model", output_loading_info=True)
+    assert not found["missing_keys"]
 
 
 def test_a_training_of_a_head(tiny_encoder: Path, tmp_path: Path) -> None:
@@ -326,8 +332,9 @@ def test_a_training_of_a_head(tiny_encoder: Path, tmp_path: Path) -> None:
     assert load(run.folder).task.options.temperature is not None
     assert (run.folder / "report.html").is_file()
     card = (run.model / "README.md").read_text()
-    (code,) = re.findall(r"```python\n(import torch.*?)```", card, re.DOTALL)
-    assert "bertkit\n" not in code
+    metadata = ModelCard(card).data
+    assert (metadata.library_name, metadata.pipeline_tag) == ("sentence-transformers", "text-classification")
+    (code,) = re.findall(r"```python\n(from sentence_transformers.*?)```", card, re.DOTALL)
     found: dict[str, Any] = {}
     exec(code.replace("PATH_OR_HUB_ID", str(run.model)), found)
     answers = bertkit.load(run.folder, precision="fp32")(["your text", "another"])
@@ -343,7 +350,7 @@ def test_the_cards_code_gives_the_same(case: Case, layout: Layout | None, tiny_e
     task, runner, _ = learned(case, with_layout(tiny_encoder, tmp_path / "encoder", layout))
     task = replace(task, options=task.options.model_copy(update={"temperature": 1.5}))
     save(runner.model, task, tmp_path / "model", SETTINGS)
-    code = linear_head(list(modules_of(tmp_path / "model")), dict(task.options), task.max_length)
+    code = linear_head(dict(task.options))
     found: dict[str, Any] = {}
     exec(code.replace("PATH_OR_HUB_ID", str(tmp_path / "model")), found)
     pair = [{"text_a": "your text", "text_b": "another"}]

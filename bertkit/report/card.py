@@ -19,7 +19,6 @@ from bertkit.report.usage import USAGE, WORD_LABELS, linear_head
 from bertkit.report.verdict import FEW
 from bertkit.run import OUT_OF_FOLD, Run
 from bertkit.sections import MEMORY
-from bertkit.tasks.text_classification import ON_VECTORS
 from bertkit.text import columns, printable
 
 BEGIN, END = "<!-- bertkit: yours -->", "<!-- bertkit: end -->"
@@ -97,16 +96,18 @@ def card(facts: Facts, repo_id: str | None = None) -> str:
 def _metadata(facts: Facts, repo_id: str | None) -> str:
     """The Hub's metadata, as YAML: https://huggingface.co/docs/hub/model-cards."""
     hub = facts.recipe.hub
-    tag = USAGE[facts.task].tag or facts.task
+    usage = USAGE[facts.task]
+    tag = facts.task if usage.tag == "" else usage.tag
+    vectors = facts.linear or "sentence_transformers" in usage.plain
     base, data = _hub_id(facts.recipe.model.name), _hub_id(facts.recipe.data.source)
-    results = list(_results(facts, tag))
+    results = list(_results(facts, tag or facts.task))
     return ModelCardData(
         base_model=base,
         base_model_relation="finetune" if base else None,  # adapters are merged before they are saved
         datasets=[data] if data else None,
         eval_results=results or None,
         language=hub.language if hub else None,
-        library_name="sentence-transformers" if "sentence_transformers" in USAGE[facts.task].plain else "transformers",
+        library_name="sentence-transformers" if vectors else "transformers",
         license=hub.license if hub else None,
         metrics=list(dict.fromkeys(each.metric_type for each in results)) or None,
         model_name=repo_id.partition("/")[2] if repo_id else _title(facts),
@@ -152,8 +153,8 @@ def _usage(facts: Facts, name: str) -> dict[str, str]:
     if facts.options.get("pair"):
         plain = plain.replace('"your text"', '{"text": "your text", "text_pair": "another"}')
         arguments = '{"text_a": "your text", "text_b": "another"}'
-    if facts.options.get("method") in ON_VECTORS and facts.modules:
-        plain = linear_head(facts.modules, facts.options, facts.max_length)
+    if facts.linear:
+        plain = linear_head(facts.options)
     ours = f'import bertkit\n\nbertkit.load("{name}")({arguments})'
     return {"plain": plain.replace(PLACEHOLDER, name), "ours": ours, "adds": adds}
 

@@ -23,6 +23,7 @@ from bertkit.recipe.recipe import Recipe
 from bertkit.report.verdict import reported_split
 from bertkit.run import Run
 from bertkit.tasks import get_task
+from bertkit.tasks.text_classification import ON_VECTORS
 from bertkit.tasks.vectors import VectorTask
 
 Row: TypeAlias = Mapping[str, Any]
@@ -53,7 +54,7 @@ class Facts:
     max_length: int  # tokens of a window
     lengths: tuple[int, ...]  # tokens of the first 2,000 rows' texts, special ones included; empty if not known
     transitions: Any  # of a CRF, `(tags, tags)` fp64, from row to column; else None
-    modules: tuple[tuple[str, Row], ...]  # behind the encoder, in sentence-transformers' layout: folder, config
+    linear: bool  # whether the model is an encoder with a linear head, which only sentence-transformers computes
     parameters: int  # of the saved model
     megabytes: float  # of its safetensors
     explanations: Mapping[str, Any] = field(default_factory=dict, repr=False)  # explanations.json, if it exists
@@ -128,7 +129,7 @@ def read_facts(folder: str | Path, split: str = "") -> Facts:
         max_length=settings["max_length"],
         lengths=_lengths(run.model / "tokenizer.json", rows, issubclass(task, VectorTask)),
         transitions=load_file(crf)["transitions"].astype(float) if crf.is_file() else None,
-        modules=tuple(modules_of(run.model)),
+        linear=options.get("method") in ON_VECTORS and (run.model / "modules.json").is_file(),
         parameters=sum(prod(shape) for file in weights for shape in shapes_of(file)),
         megabytes=sum(file.stat().st_size for file in weights) / 1e6,
         explanations=_mapping(explanations, ("examples", "neighbours")) if explanations.is_file() else {},
@@ -193,15 +194,6 @@ def lines_of(path: Path) -> Iterator[Row]:
                 yield json.loads(line)
             except ValueError as error:
                 raise ModelError(Problem(f"{path}:{number}", f"is damaged: not valid JSON ({error})")) from error
-
-
-def modules_of(folder: Path) -> Iterator[tuple[str, Row]]:
-    """The modules behind the encoder of a model folder, each with its folder and config."""
-    file = folder / "modules.json"
-    for module in read_json(file) if file.is_file() else ():
-        if path := module["path"]:
-            config = folder / path / "config.json"
-            yield path, read_json(config) if config.is_file() else {}
 
 
 def _lengths(file: Path, rows: tuple[Row, ...], separate: bool) -> tuple[int, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 
@@ -12,7 +12,7 @@ class Usage(NamedTuple):
     plain: str  # code without bertkit; PATH_OR_HUB_ID stands for the model
     arguments: str  # what `load("PATH_OR_HUB_ID")(…)` is called with
     adds: str  # what bertkit's answers have that those of `plain` lack
-    tag: str = ""  # the Hub's pipeline tag, if it is not the name of the task
+    tag: str | None = ""  # the Hub's pipeline tag, if it is not the name of the task; None: the Hub has none
 
 
 WORD_LABELS = Usage(  # of token-classification where tags are labels of words
@@ -98,48 +98,23 @@ pipeline("fill-mask", model="PATH_OR_HUB_ID")("A text with one [MASK] in it.")""
         tag="fill-mask",
     ),
 }
-POOLED = {  # setting of a module Pooling -> its code
-    "pooling_mode_mean_tokens": "vectors = (states * mask).sum(1) / mask.sum(1)",
-    "pooling_mode_cls_token": "vectors = states[:, 0]",
-    "pooling_mode_max_tokens": "vectors = states.masked_fill(mask == 0, -torch.inf).amax(1)",
-}
-READ_OUT = {
-    "single-label": "probabilities = (logits / temperature).softmax(-1)",
-    "multi-label": "probabilities = (logits / temperature).sigmoid()",
-    "regression": "scores = logits[:, 0]",
-}
 
 
-def linear_head(modules: Sequence[tuple[str, Mapping[str, Any]]], options: Mapping[str, Any], max_length: int) -> str:
-    """Code without bertkit for text-classification by a linear head. modules: behind the encoder, folder and config."""
-    *before, head = [line for folder, config in modules for line in _module(folder, config)]
-    texts = '["your text"], ["another"]' if options["pair"] else '["your text", "another"]'
+def linear_head(options: Mapping[str, Any]) -> str:
+    """Code without bertkit for text-classification by a linear head behind the modules of sentence-transformers."""
+    texts = '[["your text", "another"]]' if options["pair"] else '["your text", "another"]'
+    function = {"single-label": "softmax(-1)", "multi-label": "sigmoid()"}.get(options["kind"])
+    decoded = ["scores = logits[:, 0]"]
+    if function:
+        decoded = [
+            'temperature = model.config.bertkit["task"]["temperature"] or 1.0',
+            f"probabilities = (logits / temperature).{function}  # a column for each of model.config.id2label",
+        ]
     lines = [
-        "import torch",
-        "from safetensors.torch import load_file",
-        "from transformers import AutoModel, AutoTokenizer",
+        "from sentence_transformers import SentenceTransformer",
         "",
-        'folder = "PATH_OR_HUB_ID"  # of a Hub id: huggingface_hub.snapshot_download(ID)',
-        "model, tokenizer = AutoModel.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)",
-        f'inputs = tokenizer({texts}, padding=True, truncation=True, max_length={max_length}, return_tensors="pt")',
-        "with torch.inference_mode():",
-        '    states, mask = model(**inputs).last_hidden_state, inputs["attention_mask"][..., None]',
-        *(f"    {line}" for line in before),
-        f"    {head.replace('vectors =', 'logits =', 1)}",
-        'temperature = model.config.bertkit["task"]["temperature"] or 1.0',
-        READ_OUT[options["kind"]],
+        'model = SentenceTransformer("PATH_OR_HUB_ID")',
+        f"logits = model.encode({texts}, convert_to_tensor=True)",
+        *decoded,
     ]
     return "\n".join(lines)
-
-
-def _module(folder: str, config: Mapping[str, Any]) -> Iterator[str]:
-    """The lines for a module of sentence-transformers."""
-    if folder.endswith("_Pooling"):
-        yield next(code for setting, code in POOLED.items() if config[setting])
-    elif folder.endswith("_Normalize"):
-        yield "vectors = torch.nn.functional.normalize(vectors, dim=-1)"
-    else:
-        name = str(config["activation_function"]).rpartition(".")[2]
-        yield f'layer = load_file(f"{{folder}}/{folder}/model.safetensors")'
-        bias = 'layer["linear.bias"]' if config["bias"] else "None"
-        yield f'vectors = torch.nn.{name}()(torch.nn.functional.linear(vectors, layer["linear.weight"], {bias}))'
