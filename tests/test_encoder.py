@@ -30,6 +30,8 @@ from transformers import (
 )
 
 from bertkit.errors import ModelError, UserError
+from bertkit.inference.features import Features
+from bertkit.inference.predictor import load, load_as, model_folder
 from bertkit.inference.settings import resolve_max_length
 from bertkit.models import download
 from bertkit.models import encoder as module
@@ -118,16 +120,54 @@ def test_another_model_does_not_come_from_the_package(monkeypatch: pytest.Monkey
         resolve_encoder(spec("google-bert/bert-base-uncased"))
 
 
-def test_a_folder_without_safetensors_or_config_is_refused(folder: Path) -> None:
+UNREAD = {
+    "pytorch_model.bin": ("has no *.safetensors; bertkit does not unpickle pytorch_model.bin", "Convert it once"),
+    "model.gguf": ("has no *.safetensors; model.gguf is GGUF", "Name the model that it was converted from"),
+    "model.onnx": ("model.onnx is a graph that `bertkit export` has not written", "Name the model that it was conv"),
+    "onnx/model.onnx": ("onnx/model.onnx is a graph that `bertkit export`", "Name the model that it was converted from"),
+    "tf_model.h5": ("tf_model.h5 is TensorFlow's or Flax's", "Convert it once"),
+    "adapter_config.json": ("is an adapter, which names another model to load", "Merge it into its model once"),
+    "modules.json": ("is a StaticEmbedding of sentence-transformers", "name a model that has an encoder"),
+    "readme.txt": ("is neither a run nor a model folder: it has no config.json", "Name the folder that config.json"),
+}
+
+
+@pytest.mark.parametrize("config", [True, False])
+@pytest.mark.parametrize("file", UNREAD)
+def test_what_bertkit_does_not_load_is_one_message_everywhere(file: str, config: bool, folder: Path) -> None:
+    if file != "modules.json":
+        (folder / "model.safetensors").unlink()
+    (folder / file).parent.mkdir(exist_ok=True)
+    static = [{"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.StaticEmbedding"}]
+    (folder / file).write_text(json.dumps(static))
+    what, fix = UNREAD[file]
+    if not config:
+        (folder / "config.json").unlink()
+    elif file == "readme.txt":
+        what, fix = UNREAD["pytorch_model.bin"]
+    told = set()
+    for door in (
+        lambda: load(folder),
+        lambda: load_as("text-classification", folder),
+        lambda: Features(str(folder)).fit(["a text"]),
+        lambda: resolve_encoder(spec(folder)),  # of `train`
+    ):
+        with pytest.raises(ModelError) as caught:
+            door()
+        told.add(str(caught.value))
+    (message,) = told
+    assert message.startswith(f"{folder}: ")
+    assert what in message
+    assert fix in message
+
+
+def test_an_export_is_loaded_but_not_trained(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"bertkit": {"onnx": ["logits"]}}))
     (folder / "model.safetensors").unlink()
-    (folder / "pytorch_model.bin").write_bytes(b"\x80\x04 not to be read")
-    with pytest.raises(ModelError, match=r"does not unpickle pytorch_model\.bin"):
+    with pytest.raises(ModelError, match=r"is an exported model.*\n.*Name the run that it was exported from"):
         resolve_encoder(spec(folder))
-    with pytest.raises(ModelError, match="cannot be loaded"):
-        classifier(folder)
-    (folder / "config.json").unlink()
-    with pytest.raises(ModelError, match=r"no config\.json"):
-        resolve_encoder(spec(folder))
+    assert model_folder(folder) == folder
 
 
 # --- tokenizer and length

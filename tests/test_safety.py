@@ -21,7 +21,8 @@ from bertkit.cli.main import main
 from bertkit.engine import checkpoint
 from bertkit.errors import DataError, ModelError, RecipeError, UserError
 from bertkit.files import read_json, sha256, write_json
-from bertkit.inference.predictor import load
+from bertkit.inference.features import Features
+from bertkit.inference.predictor import load, load_as
 from bertkit.models.encoder import load_tokenizer, resolve_encoder
 from bertkit.models.untrusted import vet
 from bertkit.recipe.recipe import load_recipe
@@ -82,7 +83,7 @@ def test_a_folder_whose_weights_are_a_pickle_is_refused(archive: bool, model: Pa
         bomb(model / name, marker, archive=archive)
     with pytest.raises(ModelError, match="does not unpickle"):
         resolve_encoder(ModelSpec(name=str(model)))
-    with pytest.raises(ModelError, match="cannot be loaded"):
+    with pytest.raises(ModelError, match="does not unpickle"):
         load(model)
     assert main(["predict", str(model), "a text"]) == 2
     assert not marker.exists()
@@ -318,6 +319,7 @@ MANY_LABELS = {
         ("num_labels", 10**6, "num_labels is 1,000,000"),
         ("id2label", dict(enumerate("a" * 10_001)), "the length of id2label is 10,001"),
         ("bertkit", MANY_LABELS, "the length of labels is 10,001"),
+        ("num_attention_heads", 10**6, "num_attention_heads is 1,000,000"),
         ("transformers_weights", "sub/model.safetensors.index.json", "transformers_weights names 'sub/model"),
         ("configuration_files", ["config.4.0.0.json"], "configuration_files names"),
         ("num_attention_heads", 0, "cannot be loaded"),
@@ -333,6 +335,65 @@ def test_a_config_that_asks_for_too_much_is_refused(field: str, value: Any, told
     said(model, **{field: value})
     with pytest.raises(ModelError, match=told):
         load(model)
+
+
+def test_numbers_that_size_no_tensor_are_not_bounded(model: Path) -> None:
+    answer = load(model)("the cat was good")
+    said(model, rope_theta=250_000, global_rope_theta=1_000_000, rotary_emb_base=500_000, training_tokens=10**12)
+    assert load(model)("the cat was good") == answer
+
+
+@pytest.mark.parametrize("wide", [torch.zeros(200_000, dtype=torch.int8), torch.zeros(0, 10**9)], ids=["wide", "empty"])
+def test_no_tensor_explains_a_hundred_thousand_labels(wide: torch.Tensor, model: Path) -> None:
+    change(model, lambda tensors: tensors.update(more=wide))
+    said(model, id2label=dict(enumerate("a" * 100_001)))
+    with pytest.raises(ModelError, match="the length of id2label is 100,001"):
+        load(model)
+
+
+# --- links
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json", "vocab.txt", "2_Dense/model.safetensors", "2_Dense"])
+@pytest.mark.parametrize("door", ["load", "task", "features", "train"])
+def test_a_link_out_of_the_folder_is_never_opened(name: str, door: str, model: Path, tmp_path: Path) -> None:
+    (model / name).parent.mkdir(exist_ok=True)
+    outside = tmp_path / "outside"
+    if (model / name).is_file():
+        shutil.move(model / name, outside)
+    else:
+        os.mkfifo(outside)  # opening it would wait without end
+    (model / name).symlink_to(outside)
+    with pytest.raises(ModelError, match=rf"{name}: is a link to a place outside of the model's folder"):
+        match door:
+            case "load":
+                load(model)
+            case "task":
+                load_as("text-classification", model)
+            case "features":
+                Features(str(model)).fit(["a text"])
+            case "train":
+                resolve_encoder(ModelSpec(name=str(model)))
+
+
+def test_links_within_a_folder_and_to_the_blobs_of_its_cache_are_followed(model: Path, tmp_path: Path) -> None:
+    answer = load(model)("the cat was good")
+    (model / "weights").mkdir()
+    shutil.move(model / "model.safetensors", model / "weights" / "a")
+    (model / "model.safetensors").symlink_to("weights/a")
+    assert load(model)("the cat was good") == answer
+    (tmp_path / "models--me--model" / "snapshots").mkdir(parents=True)
+    cached = shutil.copytree(model, tmp_path / "models--me--model" / "snapshots" / ("0" * 40))
+    blobs = tmp_path / "models--me--model" / "blobs"
+    blobs.mkdir()
+    shutil.move(cached / "config.json", blobs / "c")
+    (cached / "config.json").symlink_to("../../blobs/c")
+    assert load(cached)("the cat was good") == answer
+    other = shutil.copytree(tmp_path / "models--me--model", tmp_path / "models--me--other", symlinks=True)
+    shutil.move(other / "blobs" / "c", tmp_path / "c")
+    (other / "blobs" / "c").symlink_to(tmp_path / "c")
+    with pytest.raises(ModelError, match=r"config\.json: is a link to a place outside"):
+        load(other / "snapshots" / ("0" * 40))
 
 
 @pytest.mark.parametrize("name", ["../other.safetensors", "/etc/passwd", "pytorch_model.bin", "", "gone.safetensors"])
@@ -442,6 +503,20 @@ PUNCTUATION = [
     *({"type": "Replace", "pattern": {"String": mark}, "content": f" {mark} "} for mark in "!?.,;:'()-/&%$"),
     {"type": "Replace", "pattern": {"Regex": r"\s+"}, "content": " "},
 ]
+CLS, TEXT = {"SpecialToken": {"id": "[CLS]", "type_id": 0}}, [{"Sequence": {"id": "A", "type_id": 0}}]
+
+
+def template(single: list[Any] | None = None, pair: list[Any] | None = None) -> dict[str, Any]:
+    """A post-processor that adds [CLS], or [X] of an id that no vocabulary has."""
+    ids = {"[CLS]": 2, "[X]": 999_999}
+    return {
+        "type": "TemplateProcessing",
+        "single": single or [CLS, *TEXT],
+        "pair": pair or [CLS, *TEXT, {"Sequence": {"id": "B", "type_id": 1}}],
+        "special_tokens": {name: {"id": name, "ids": [number], "tokens": [name]} for name, number in ids.items()},
+    }
+
+
 DEMANDING = {
     "a million tokens": ({"extra_ids": 10**6}, {}, "extra_ids: 1,000,000"),
     "listed tokens": ({"extra_special_tokens": [f"<{n}>" for n in range(20_000)]}, {}, "extra_special_tokens: 20,000"),
@@ -464,20 +539,23 @@ DEMANDING = {
     ),
     "special tokens": (
         {},
-        {
-            "post_processor": {
-                "type": "TemplateProcessing",
-                "single": [{"SpecialToken": {"id": "[CLS]", "type_id": 0}}] * 10_000,
-                "pair": [{"SpecialToken": {"id": "[CLS]", "type_id": 0}}] * 10_000,
-                "special_tokens": {"[CLS]": {"id": "[CLS]", "ids": [2], "tokens": ["[CLS]"]}},
-            }
-        },
+        {"post_processor": template(pair=[CLS] * 10_000)},
         "makes 10,000 tokens of the pair `a`, `a`",
+    ),
+    "special tokens of single texts": (
+        {"tokenizer_class": "TokenizersBackend"},
+        {"post_processor": template(single=[CLS] * 10_000)},
+        "makes 10,000 tokens of the text `a`",
     ),
     "unknown tokens": (
         {},
         {"post_processor": {"type": "BertProcessing", "sep": ["[SEP]", 10**6], "cls": ["[CLS]", 2]}},
         "token ids up to 1,000,000",
+    ),
+    "unknown tokens of single texts": (
+        {"tokenizer_class": "TokenizersBackend"},
+        {"post_processor": template(single=[{"SpecialToken": {"id": "[X]", "type_id": 0}}, *TEXT])},
+        "token ids up to 999,999",
     ),
 }
 

@@ -29,6 +29,7 @@ from bertkit.inference.settings import damaged_settings, read_settings, resolve_
 from bertkit.inference.workers import Mapper
 from bertkit.models.device import ModelPrecision, Precision, best_device, resolve_precision
 from bertkit.models.encoder import Encoder, load_config, load_tokenizer, resolve_encoder
+from bertkit.models.formats import require_model
 from bertkit.models.untrusted import read_object
 from bertkit.sections import ModelSpec
 from bertkit.tasks import get_task
@@ -239,6 +240,7 @@ def model_folder(source: str | Path, revision: str | None = None) -> Path:
     path = Path(source).expanduser()
     for folder in (path / "model", path):
         if (folder / "config.json").is_file():
+            require_model(folder, exports=True)
             return folder
     if (path / "recipe.yaml").is_file():
         if tasks := sorted(str(file.parents[1]) for file in path.glob("*/model/config.json")):
@@ -246,8 +248,10 @@ def model_folder(source: str | Path, revision: str | None = None) -> Path:
             raise ModelError(Problem(str(source), "a run of several tasks", fix))
         fix = f"Finish it: bertkit train {path}/recipe.yaml --output-dir {path} --resume"
         raise ModelError(Problem(str(source), "this run has no model yet", fix))
+    if path.is_dir():
+        require_model(path)
     if path.exists():
-        raise ModelError(Problem(str(source), "neither a run nor a model folder", "It has no config.json."))
+        raise ModelError(Problem(str(source), "is neither a run nor a model folder, but a file", "Name its folder."))
     if str(source).count("/") > 1 or str(source).startswith((".", "/", "~")):
         raise ModelError(Problem(str(source), "no such folder"))
     return resolve_encoder(ModelSpec(name=str(source), revision=revision)).folder

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -71,8 +72,12 @@ def resolve_max_length(encoder: Encoder, tokenizer: PreTrainedTokenizerBase, req
     # of an encoder–decoder, both configs; otherwise the one
     halves = [half for name in ("encoder", "decoder") if isinstance(half := config.get(name), dict)] or [config]
     config = halves[0]
-    pair = tokenizer("a", "a", verbose=False)["input_ids"]  # a post-processor may add tokens that no vocabulary has
-    rows, last = config.get("vocab_size"), max(*tokenizer.get_vocab().values(), *pair)
+    # A post-processor has rules of its own for single texts and for pairs, and may add tokens that no vocabulary has.
+    read = {
+        name: tokenizer(*texts, verbose=False)["input_ids"]
+        for name, texts in {"the text `a`": ["a"], "the pair `a`, `a`": ["a", "a"]}.items()
+    }
+    rows, last = config.get("vocab_size"), max(chain(tokenizer.get_vocab().values(), *read.values()))
     if isinstance(rows, int) and last >= rows:
         what = f"its tokenizer has token ids up to {last:,}, but the model has embeddings for {rows:,}"
         raise ModelError(Problem(folder, what, "Tokenizer and weights belong to different models."))
@@ -87,7 +92,8 @@ def resolve_max_length(encoder: Encoder, tokenizer: PreTrainedTokenizerBase, req
     if requested is not None and requested > limit:
         what = f"{requested}, but {folder} reads at most {limit} tokens"
         raise ModelError(Problem("model.max_length", what))
-    if len(pair) > (requested or limit):
-        what = f"its tokenizer makes {len(pair):,} tokens of the pair `a`, `a`; a window holds {requested or limit}"
-        raise ModelError(Problem(folder, what, "Its post-processor is damaged, or made to exhaust memory."))
+    for name, ids in read.items():
+        if len(ids) > (requested or limit):
+            what = f"its tokenizer makes {len(ids):,} tokens of {name}; a window holds {requested or limit}"
+            raise ModelError(Problem(folder, what, "Its post-processor is damaged, or made to exhaust memory."))
     return requested or limit

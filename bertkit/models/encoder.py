@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from bertkit.data.sources import SAMPLE, local_path
 from bertkit.errors import ModelError, Problem, UserError
 from bertkit.files import MODEL_FILES, sha256
+from bertkit.models.formats import require_model
 from bertkit.models.quiet import no_bars, quiet_logger
 from bertkit.models.special_tokens import keep_out
 from bertkit.models.untrusted import bounded, read_object, vet
@@ -87,12 +88,7 @@ def resolve_encoder(spec: ModelSpec) -> Encoder:
     if spec.config is not None:
         return _new(spec)
     encoder = _located(str(spec.name), spec.revision)
-    if not (encoder.folder / "config.json").is_file():
-        raise ModelError(Problem("model.name", f"{encoder.folder} has no config.json", "Name a model folder."))
-    if not any(encoder.folder.glob("*.safetensors")):
-        what = f"{encoder.folder} has no *.safetensors; bertkit does not unpickle pytorch_model.bin"
-        fix = "Convert it once where you trust it: AutoModel.from_pretrained(…).save_pretrained(…) writes safetensors."
-        raise ModelError(Problem("model.name", what, fix))
+    require_model(encoder.folder)
     return encoder
 
 
@@ -165,6 +161,7 @@ def load_tokenizer(
     if tokenizer.pad_token_id is None:
         raise ModelError(Problem("model.name", f"the tokenizer of {folder} has no padding token", "Use an encoder."))
     with _one_problem("model.name", f"the tokenizer of {folder} cannot read a text", fix):
+        tokenizer(string.printable, verbose=False)
         tokenizer(string.printable, string.printable, verbose=False)
         keep_out(tokenizer)
     if tokenizer.padding_side != "right":

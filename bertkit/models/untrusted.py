@@ -7,6 +7,8 @@ pickles, that no code of the model is run, and that every tensor is present.
 from __future__ import annotations
 
 import math
+import os
+import re
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -26,6 +28,9 @@ if TYPE_CHECKING:
 LARGEST_VOCABULARY = 500_000_000  # bytes of tokenizer.json and the like
 POSITIONS = 1_000_000  # more than anyone has; some positions have no tensor to compare with
 SMALL = 10_000  # numbers up to here need no tensor to explain them
+LONGEST = 100_000  # entries of a list or object: transformers copies and prints id2label several times
+# What a number that sizes a tensor is called; others, such as rope_theta and rotary_emb_base, may be any.
+SIZE = re.compile("size|dim|layer|num_|^n_|^d_|head|pos|width|len|window|rank|bucket|label|group|hidden|embed|bins")
 TENSORS = 20_000  # of a file; a BERT of 24 layers has 400
 UNEXPLAINED = 250_000_000  # parameters beyond the bytes of the weights, such as those of a new head
 NORMALIZERS, GROWTH = 1_000, 256  # steps of a tokenizer's normalizer; characters that it may make of one
@@ -40,9 +45,30 @@ def vet(folder: Path, *, tokenizer: bool = False) -> None:
     tokenizer: check its settings too, which may ask for tokens or characters without end.
     """
     # Each opens only what passed the ones before.
-    for check in (_irregular, _unsuitable, _implausible, *([_exploding] if tokenizer else [])):
+    vet_files(folder)
+    for check in (_unsuitable, _implausible, *([_exploding] if tokenizer else [])):
         if problems := list(check(folder)):
             raise ModelError(problems)
+
+
+def vet_files(folder: Path) -> None:
+    """Raises ModelError with the files that must not be opened: pipes, devices, links to what is outside the folder.
+
+    In the Hub's cache, where each file of a model is a link to a blob, those of its own repository are inside. This
+    opens no file.
+    """
+    real = Path(os.path.realpath(folder))
+    inside = (real, real.parents[1] / "blobs") if real.parent.name == "snapshots" else (real,)
+    problems = []
+    for file in sorted(folder.rglob("*")):
+        target = Path(os.path.realpath(file))
+        if not any(target.is_relative_to(each) for each in inside):
+            fix = "Replace it by the file itself, where you trust it."
+            problems.append(Problem(str(file), "is a link to a place outside of the model's folder", fix))
+        elif file.exists() and not (file.is_file() or file.is_dir()):  # opening one may wait without end
+            problems.append(Problem(str(file), "is not a regular file", "Remove it."))
+    if problems:
+        raise ModelError(problems)
 
 
 def read_object(file: Path, largest: int = LARGEST_JSON) -> dict[str, Any]:
@@ -85,13 +111,6 @@ def bounded(folder: Path) -> Iterator[None]:
         buffers.remove()
 
 
-def _irregular(folder: Path) -> Iterator[Problem]:
-    """Pipes, sockets and devices, which an archive may hold; opening one may wait without end."""
-    for file in sorted(folder.rglob("*")):
-        if file.exists() and not (file.is_file() or file.is_dir()):
-            yield Problem(str(file), "is not a regular file", "Remove it.")
-
-
 def _unsuitable(folder: Path) -> Iterator[Problem]:
     """Files that are too large, or name others: transformers would open what an index names, wherever it is."""
     for file in sorted(folder.rglob("*")):
@@ -108,9 +127,14 @@ def _unsuitable(folder: Path) -> Iterator[Problem]:
                 yield Problem(str(index), f"names {name!r:.100}, not a safetensors file in its folder")
             elif not (index.parent / name).is_file():
                 yield Problem(str(index), f"names {name!r:.100}, which does not exist")
+    yield from adapter_problems(folder)
+
+
+def adapter_problems(folder: Path) -> Iterator[Problem]:
+    """An adapter of peft, with which transformers would load another model, wherever it is."""
     if (folder / "adapter_config.json").is_file():
         fix = "Merge it into its model once: PeftModel.from_pretrained(…).merge_and_unload().save_pretrained(…)."
-        yield Problem(str(folder), "an adapter, which names another model to load", fix)
+        yield Problem(str(folder), "is an adapter, which names another model to load", fix)
 
 
 def _implausible(folder: Path) -> Iterator[Problem]:
@@ -132,14 +156,16 @@ def _implausible(folder: Path) -> Iterator[Problem]:
     if config.get("quantization_config"):
         fix = "Save it once in fp32 or bf16, where you trust it."
         yield Problem(str(file), "its weights are quantised; bertkit neither trains nor loads those", fix)
-    widest = max((size for shape in shapes for size in shape), default=0)
+    widest = max((size for shape in shapes if 0 not in shape for size in shape), default=0)
     for name, number in chain(config.items(), _lengths(config)) if shapes else ():
         if "layers" in name and isinstance(number, str | float):
             yield Problem(str(file), f"{name} is {number!r:.60}, not a whole number")
-        if type(number) is not int or name.endswith(("_id", "_index")):
+        if type(number) is not int or name.endswith(("_id", "_index")) or not SIZE.search(name):
             continue
         least, most = -math.inf, max(SMALL, widest)
-        if "layers" in name:
+        if name.startswith("the length"):
+            most = min(most, LONGEST)
+        elif "layers" in name:
             least, most = 0, max(100, len(shapes))  # layers may share their weights, as in ALBERT
         elif "position" in name:
             most = POSITIONS
