@@ -45,7 +45,7 @@ class Fault:
 class Repo:
     """Commits: hash -> path -> content. Branches: name -> hash."""
 
-    private: bool
+    private: bool | None  # None: the Hub does not say
     commits: dict[str, dict[str, bytes]]
     branches: dict[str, str]
     titles: list[str] = field(default_factory=list)  # one per commit but the first

@@ -124,7 +124,10 @@ UNREAD = {
     "pytorch_model.bin": ("has no *.safetensors; bertkit does not unpickle pytorch_model.bin", "Convert it once"),
     "model.gguf": ("has no *.safetensors; model.gguf is GGUF", "Name the model that it was converted from"),
     "model.onnx": ("model.onnx is a graph that `bertkit export` has not written", "Name the model that it was conv"),
-    "onnx/model.onnx": ("onnx/model.onnx is a graph that `bertkit export`", "Name the model that it was converted from"),
+    "onnx/model.onnx": (
+        "onnx/model.onnx is a graph that `bertkit export`",
+        "Name the model that it was converted from",
+    ),
     "tf_model.h5": ("tf_model.h5 is TensorFlow's or Flax's", "Convert it once"),
     "adapter_config.json": ("is an adapter, which names another model to load", "Merge it into its model once"),
     "modules.json": ("is a StaticEmbedding of sentence-transformers", "name a model that has an encoder"),

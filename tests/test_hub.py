@@ -271,6 +271,16 @@ def test_private_unless_public_is_said(trained: Run, hub: FakeHub) -> None:
     assert "PUT /api/models/me/open/settings" not in hub.requests
 
 
+def test_only_a_repository_that_says_so_is_private(trained: Run, hub: FakeHub) -> None:
+    hub.create("me/silent").private = None
+    with pytest.raises(ModelError, match="me/silent is public, so the model would be too"):
+        push(trained.folder, "me/silent")
+    assert hub.repos["me/silent"].titles == []
+    push(trained.folder, "me/silent", public=True)
+    assert "config.json" in hub.files("me/silent")
+    assert "PUT /api/models/me/silent/settings" not in hub.requests  # taken for public already
+
+
 def test_a_new_public_repository_is_private_until_all_is_there(trained: Run, hub: FakeHub) -> None:
     push(trained.folder, ME, public=True)
     order = [line for line in hub.requests if re.match(r"POST /api/repos|POST .*/commit/|PUT .*/settings", line)]
@@ -299,6 +309,8 @@ def damage(run: Run, kind: str) -> None:
             write_text(model / "README.md", text.replace(END, ""))
         case "link":
             (model / "vocab.txt").symlink_to("/etc/hostname")
+        case "hard link":
+            (model / "vocab.txt").hardlink_to(run.folder / "data.json")
         case "renamed pickle":
             torch.save({}, model / "model-00001-of-00002.safetensors")
         case "no JSON":
@@ -326,6 +338,7 @@ REFUSED = {
     "card without markers": "README.md: is a card without the lines",
     "markers torn": "README.md: is a card without the lines",
     "link": "vocab.txt: is a link",
+    "hard link": "vocab.txt: is a link",
     "renamed pickle": "safetensors: is damaged, or not safetensors",
     "no JSON": "vocab.json: is damaged: it is not JSON",
     "local path": "names a folder of this machine",

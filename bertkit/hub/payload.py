@@ -97,8 +97,8 @@ def _extra_modules(config: Path) -> set[str]:
 
 
 def _unsafe(file: Path) -> Iterator[Problem]:
-    if file.is_symlink() or not file.is_file():
-        yield Problem(str(file), "is a link, or not a regular file", "Replace it by the file itself, or remove it.")
+    if file.is_symlink() or not file.is_file() or file.stat().st_nlink > 1:  # of a hard link, the other name is unknown
+        yield Problem(str(file), "is a link, or not a regular file", "Replace it by a copy of the file, or remove it.")
     elif file.suffix == ".json":
         yield from _problems(lambda: read_json(file))
     elif file.suffix == ".safetensors":

@@ -119,11 +119,11 @@ def linear_tensors(model: Any) -> dict[str, Tensor]:
     """
     from transformers import MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING
 
-    auto_class = MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING.get(type(model.config), None)
-    if auto_class is None or not linear_modules(model):
+    known: Any = MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING
+    if not linear_modules(model) or type(model.config) not in known:
         return {}
     with torch.device("meta"):
-        plain = auto_class(model.config)
+        plain = known[type(model.config)](model.config)
     names = [name for name, _ in plain.named_parameters() if not name.startswith(f"{plain.base_model_prefix}.")]
     return {names[-1]: torch.zeros(0)}
 
