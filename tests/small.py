@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tokenizers import normalizers
+from transformers import PreTrainedModel, TrainingArguments
 
 from bertkit.data import Data, load
 from bertkit.recipe.recipe import Recipe, load_recipe
@@ -20,12 +21,19 @@ from bertkit.tasks.base import Task, TaskOptions
 WORDS = ("cat", "dog", "mat", "one", "two", "three", "four", "five")
 SIZES = {"train": 16, "validation": 10, "test": 7}
 WRONG = (18, 21, 27)  # rows of validation and test with a wrong label, so that no score is perfect
+# The name of the option, which was gradient_checkpointing before transformers 5.23.
+CHECKPOINTING = next(name for name in TrainingArguments.__dataclass_fields__ if name.endswith("_checkpointing"))
 LEARN = (  # overrides with which a model learns the small rows, in some three seconds
     "training.num_train_epochs=25",
     "training.learning_rate=1e-2",
     "training.eval_strategy=steps",
     "training.eval_steps=20",
 )
+
+
+def recompute_activations(model: PreTrainedModel) -> None:
+    """What the trainer does where CHECKPOINTING is true."""
+    getattr(model, f"{CHECKPOINTING}_enable")()
 
 
 def read_data(spec: DataSpec, kind: type[Task], options: TaskOptions, **more: Any) -> Data:

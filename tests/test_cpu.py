@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import small
 import torch
 import torch.nn.functional as F
 from cases import CASES, encoder
@@ -196,7 +197,7 @@ def test_the_trainer_takes_it_unless_activations_are_recomputed(
     checkpointing: bool, tiny_encoder_with_dropout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def drawn() -> torch.Tensor:
-        first_step(CASES[0], tiny_encoder_with_dropout, tmp_path, 8, 1, activation_checkpointing=checkpointing)
+        first_step(CASES[0], tiny_encoder_with_dropout, tmp_path, 8, 1, **{small.CHECKPOINTING: checkpointing})
         return torch.rand(4)
 
     ours = drawn()

@@ -126,7 +126,7 @@ def test_every_task_takes_the_same_steps(name: str, tiny_encoder_with_dropout: P
         {"optim": "muon", "max_grad_norm": 0.0},  # in bf16, which rounds gradients that are clipped up or down
         {"batch": 4, "divide": True},
         {"weight_decay": 0.0},
-        {"activation_checkpointing": True},
+        {small.CHECKPOINTING: True},
     ],
     ids=str,
 )

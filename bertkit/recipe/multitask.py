@@ -44,7 +44,8 @@ _SINGLE = {  # sections of a recipe of one task -> what to do without them
     "hub": "remove it; afterwards: bertkit push RUN/NAME OWNER/MODEL",
     "expected": "each task has its own: tasks: {NAME: {expected: …}}",
 }
-_REFUSED = ("auto_find_batch_size", "activation_checkpointing", "torch_compile", "fsdp")  # of `training`
+# of `training`; checkpointing by both of its names in transformers 5
+_REFUSED = ("auto_find_batch_size", "activation_checkpointing", "gradient_checkpointing", "torch_compile", "fsdp")
 
 
 class TaskPart(Section):

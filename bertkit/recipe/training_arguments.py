@@ -48,18 +48,18 @@ DECIDED = _by_name(
             "prediction_loss_only batch_eval_metrics include_for_metrics eval_do_concat_batches eval_accumulation_steps"
         ),
         "remove it; bertkit drops no row": "dataloader_drop_last",
-        "write activation_checkpointing: {value}": "gradient_checkpointing",
-        "write activation_checkpointing_kwargs": "gradient_checkpointing_kwargs",
         "remove it; it takes a Python object, which a recipe cannot name": "parallelism_config",
         "remove it; torchrun sets it": "local_rank",
         "remove it, and write fsdp and fsdp_config, whose checkpoints hold no pickle": "deepspeed",
     }
 )
 
-# fields of transformers 4 that version 5 does not have: what to write instead -> fields
+# fields that the installed transformers may lack or deprecate: what to write instead -> fields
 REMOVED = _by_name(
     {
         "remove it": "mp_parameters past_index ray_scope use_legacy_prediction_loop",
+        "write activation_checkpointing: {value}": "gradient_checkpointing",
+        "write activation_checkpointing_kwargs": "gradient_checkpointing_kwargs",
         "write optim: adafactor": "adafactor",
         "write accelerator_config: {{name}: {value}}": "dispatch_batches split_batches",
         "write eval_strategy: {value}": "evaluation_strategy",
@@ -114,17 +114,18 @@ class TrainingField(NamedTuple):
 def training_fields() -> Mapping[str, TrainingField]:
     """Name -> field of the installed transformers.TrainingArguments, without importing it, and bertkit's own keys.
 
-    Raises UserError if transformers is not installed.
+    Without those that transformers is going to remove. Raises UserError if transformers is not installed.
     """
     own = {
         name: TrainingField(str(field.annotation), repr(field.default), field.description or "")
         for name, field in TrainingKeys.model_fields.items()
     }
-    return own | {
+    stated = {
         node.target.id: TrainingField(ast.unparse(node.annotation), *_default_and_help(node.value))
         for node in _classes()["TrainingArguments"].body
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value is not None
     }
+    return own | {name: field for name, field in stated.items() if "will be removed in v" not in field.about}
 
 
 @functools.cache
@@ -192,7 +193,7 @@ def check_training(values: Mapping[str, Any], homes: Mapping[str, str]) -> Itera
         if name in DECIDED and value is False and fields[name].default == "False":
             continue  # push_to_hub: false asks for nothing
         if name in DECIDED or (name in REMOVED and name not in fields):
-            what = "bertkit decides this" if name in DECIDED else "the installed transformers has no such field"
+            what = "bertkit decides this" if name in DECIDED else "the installed transformers lacks or deprecates it"
             answer = DECIDED.get(name) or REMOVED[name]
             yield KeyProblem(path, what, answer.replace("{name}", name).replace("{value}", text))
         elif name not in fields:

@@ -265,7 +265,7 @@ class StepTrainer(CheckpointTrainer, ABC):
 
     def _part(self, model: Any, part: Batch, counted: Any) -> torch.Tensor:
         self.profile.switch("forward")
-        plain = not (self.args.torch_compile or self.args.activation_checkpointing)
+        plain = not (self.args.torch_compile or self.args.gradient_checkpointing)  # its name in all of transformers 5
         with faster(self.args.device) if plain else contextlib.nullcontext():
             return super().training_step(model, part, counted)
 
