@@ -144,3 +144,15 @@ def test_house_rules() -> None:
                 for keyword in node.keywords:
                     trusts = keyword.arg == "trust_remote_code" and ast.unparse(keyword.value) != "False"
                     assert not trusts, f"{file}:{node.lineno}"
+
+
+def test_errors_of_the_library_name_its_arguments_and_no_options_of_the_command_line() -> None:
+    """Only what parses those, and the engine of the command line, may begin with one."""
+    command_line = ("processes.py", "inference/predict_file.py", "inference/ray_engine.py", "inference/ray_vectors.py")
+    for file in sorted(PACKAGE.rglob("*.py")):
+        name = file.relative_to(PACKAGE).as_posix()
+        if name.startswith("cli/") or name in command_line:
+            continue
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "Problem" and node.args:
+                assert not ast.unparse(node.args[0]).lstrip("f'\"").startswith("--"), f"{name}:{node.lineno}"

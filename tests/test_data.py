@@ -178,6 +178,20 @@ def test_a_column_that_is_only_called_id_may_hold_anything(given, kept, shown, t
         assert "`id` holds" in fails(path, columns={"id": "id"})
 
 
+@pytest.mark.parametrize("first", [1, 1500])  # in the first block of rows, or a later one
+@pytest.mark.parametrize("suffix", ["jsonl", "json"])
+def test_an_id_that_the_first_rows_lack_is_read(first, suffix, tmp_path):
+    rows = [{"text": f"text {n}", "label": "ab"[n % 2], **({"id": n} if n >= first else {})} for n in range(1510)]
+    path = tmp_path / f"t.{suffix}"
+    path.write_text(json.dumps(rows) if suffix == "json" else "".join(json.dumps(row) + "\n" for row in rows))
+    parts = {"train": str(write(tmp_path / "u.jsonl", labelled("a", "b"))), "test": str(path)}
+    data = get(parts)
+    assert data.rows["train"].column_names == ["text", "label"]
+    assert data.rows["test"]["id"][:] == [str(n) if n >= first else None for n in range(1510)]
+    assert data.origins["test"][0].endswith("1")
+    assert data.origins["test"][1509].endswith("1510, id 1509")
+
+
 @pytest.mark.parametrize("column", ["text", "labels"])
 def test_a_column_called_id_that_is_mapped_to_another_is_no_id(column, tmp_path):
     values = {"text": "a text", "labels": ["a", "b"]}

@@ -104,7 +104,7 @@ def test_a_threshold_of_1_finds_equal_texts_and_equal_vectors(tmp_path: Path) ->
 
 @pytest.mark.parametrize("threshold", [0, -0.5, 1.01, float("nan")])
 def test_a_threshold_is_a_cosine(tmp_path: Path, threshold: float) -> None:
-    with pytest.raises(DataError, match=r"--threshold: is .*\n.*above 0, and at most 1"):
+    with pytest.raises(DataError, match=r"threshold: is .*\n.*above 0, and at most 1"):
         find_duplicates(compass, files(tmp_path), threshold)
 
 

@@ -351,6 +351,13 @@ def get(path: Path, *rows: dict[str, Any], **options: Any) -> Any:
     return load_data(spec, QuestionAnswering, task)
 
 
+def test_offsets_that_the_first_row_lacks_are_read(tmp_path: Path) -> None:
+    """Of the two `cat`s the second is meant."""
+    data = get(tmp_path, asked("1", []), asked("2", ["cat"], answer_start=[45]))
+    assert CAT[45:48] == "cat"
+    assert data.rows["train"]["answers"][1] == {"text": ["cat"], "answer_start": [45]}
+
+
 @pytest.mark.parametrize(
     "answers",
     [

@@ -428,7 +428,7 @@ class Full(TrainerCallback):
 def test_a_full_disk_leaves_the_last_checkpoint(recipe: Recipe, uninterrupted: Run, tmp_path: Path) -> None:
     limits, folder = resource.getrlimit(resource.RLIMIT_FSIZE), tmp_path / "run"
     try:
-        with pytest.raises(ModelError, match=r"cannot be written.*\n.*use --resume"):
+        with pytest.raises(ModelError, match=r"cannot be written.*\n.*a resumed run continues"):
             train(recipe, folder, callbacks=[Full()])
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)

@@ -270,7 +270,7 @@ def test_models_of_other_tasks_are_refused(tiny_encoder: Path, tmp_path: Path) -
     with pytest.raises(ModelError, match=r"a model for retrieval does not rank texts\n.*text-ranking"):
         reranker(retriever)
     for depth in (0, -1, 101):
-        with pytest.raises(UserError, match=f"--depth: {depth}, where 1 to 100 is expected"):
+        with pytest.raises(UserError, match=f"depth: {depth}, where 1 to 100 is expected"):
             evaluate_two_stages(load(retriever), load(ranker), Dataset.from_dict({}), depth)
 
 

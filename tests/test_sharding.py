@@ -126,7 +126,7 @@ def test_a_run_under_fsdp_that_receives_a_signal_resumes_to_the_same_model(done:
     ended = done / "stopped, 2"
     assert codes(ended) == [0, 0], said(ended, "0.err") + said(ended, "1.err")
     assert [said(ended, f"{rank}.ended") for rank in (0, 1)] == ["143", "143"]
-    assert "stopped after step 3 of 4; the same command with --resume continues from there" in said(ended, "0.err")
+    assert "stopped after step 3 of 4; a resumed run continues from there" in said(ended, "0.err")
     left = ended / "left" / "checkpoint-3"
     assert is_intact(left)
     assert {path.suffix for path in left.iterdir()} == {".json", ".safetensors"}

@@ -392,7 +392,7 @@ def test_a_damaged_card_is_named(content: str) -> None:
 @pytest.mark.parametrize("days", [-1.0, float("nan"), float("inf"), 1e300])
 def test_days_that_can_not_be_counted_clear_nothing(days: float) -> None:
     through(["a"])
-    with pytest.raises(UserError, match=r"--days: .*, where a number from 0 on"):
+    with pytest.raises(UserError, match=r"days: .*, where a number from 0 on"):
         clear_cache(days)
     assert len(stores()) == 1
     assert clear_cache(0.0).startswith("1 store removed")

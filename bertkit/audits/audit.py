@@ -151,14 +151,14 @@ def _answered(recipe: Recipe, file: Path) -> list[Row]:
 def _check_folder(folder: Path, recipe: Recipe) -> None:
     """Raises UserError unless the folder is new or empty, or holds an audit of this recipe."""
     if folder.exists() and not folder.is_dir():
-        raise UserError(Problem(str(folder), "is not a folder", "Name a folder with --output-dir."))
+        raise UserError(Problem(str(folder), "is not a folder", "Name a folder."))
     if not folder.is_dir() or {path.name for path in folder.iterdir()} <= {".lock"}:
         return
     stored = folder / "recipe.yaml"
     if not stored.is_file() or Run(folder).finished:
-        raise UserError(Problem(str(folder), "is neither empty nor an audit", "Name another --output-dir."))
+        raise UserError(Problem(str(folder), "is neither empty nor an audit", "Name another folder."))
     if stored.read_text(encoding="utf-8", errors="replace") != to_yaml(recipe):
-        fix = "Give the same recipe and overrides, or name another --output-dir."
+        fix = "Give the same recipe and overrides, or name another folder."
         raise RecipeError(Problem(str(stored), "the audit was started with another recipe", fix))
 
 

@@ -77,9 +77,9 @@ def read_unlabelled(recipe: Recipe, file: Path, count: int, run: Path | None) ->
     if recipe.task.name != "text-classification" and (run is None or recipe.task.name != "token-classification"):
         what = f"rows are not chosen for {recipe.task.name}" + ("" if run else " without a trained model")
         fix = "Text classification needs a recipe or a run, token classification a run with a model."
-        raise RecipeError(Problem("--unlabelled", what, fix))
+        raise RecipeError(Problem("unlabelled", what, fix))
     if count < 1:
-        raise UserError(Problem("--next", f"must be at least 1, is {count}"))
+        raise UserError(Problem("next", f"must be at least 1, is {count}"))
     schema, spec = get_task(recipe.task.name).schema, text_a_row(file, like_data(recipe.data, str(file)))
     prefix, own = row_prefix(file.name, format_of(file, spec)), list[Row]()
     for number, row in read_rows(file, spec):

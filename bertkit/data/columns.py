@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import chain
 
 from bertkit.data.schema import Column, Schema, Source, columns_of, mapped_columns
 from bertkit.data.table import Problems, setting
@@ -59,6 +60,13 @@ def choose_columns(
         what = f"`{joined[0]}` is joined from several columns, but the offsets of spans count in one; map that one"
         raise DataError(Problem("data.columns", what))
     return {name: spec.columns.get(name, name) for name in columns if name in chosen}
+
+
+def optional_columns(spec: DataSpec, schema: Schema) -> list[str]:
+    """Canonical columns that no row needs, neither to be answered nor to be learned from."""
+    needed = {*chain.from_iterable(schema.inputs), *schema.targets}
+    other = mapped_columns(spec) - spec.columns.keys()  # the recipe says that these are something else
+    return [name for name in schema.columns if name not in needed and (name in spec.columns or name not in other)]
 
 
 def label_names(values: Iterable[str], class_names: Sequence[str] = ()) -> list[str]:

@@ -8,10 +8,10 @@ from itertools import chain
 from sys import intern
 from typing import Any, TypeAlias
 
-from bertkit.data.columns import choose_columns
+from bertkit.data.columns import choose_columns, optional_columns
 from bertkit.data.corrections import Refine, corrected
 from bertkit.data.disk_list import DiskList
-from bertkit.data.schema import ID, Column, Finding, Schema, cell, columns_of, given_name, note, warn
+from bertkit.data.schema import ID, Finding, Schema, cell, columns_of, given_name, note, warn
 from bertkit.data.sources import Part, open_source
 from bertkit.data.splits import SPLITS, hold_out, known_only, labels_of, limit_rows, names_of, normal, normalize_labels
 from bertkit.data.squad import with_starts
@@ -142,7 +142,7 @@ def _read_tables(
     """The rows of all splits that were opened or held out, their target, and what was noticed."""
     tables, findings = dict[str, Table](), list[Finding]()
     for split in parts:
-        table, judged = _read(parts[split], schema.columns, spec, grouped=split == "train")
+        table, judged = _read(parts[split], schema, spec, grouped=split == "train")
         tables[split], left_out = _accepted(table, judged, split)
         findings += left_out
     refine = corrected(refine, tables, spec, schema, complete=complete)
@@ -190,20 +190,21 @@ def _read_tables(
     return tables, target, findings
 
 
-def _read(
-    parts: Sequence[Part], columns: Mapping[str, Column], spec: DataSpec, *, grouped: bool
-) -> tuple[Table, bytes]:
+def _read(parts: Sequence[Part], schema: Schema, spec: DataSpec, *, grouped: bool) -> tuple[Table, bytes]:
     """The rows of a split: labels and numbers in memory, all else on disk; and whether ANSWER accepts each of them.
 
     Answers get the offsets that STARTS holds, which is no column of the table: here, before `data.relabel` may replace
     them by answers without one.
     grouped: whether the column that `data.group_by` names must be there.
     """
+    columns = schema.columns
     names = [name for name in columns if any(name in part.mapping for part in parts)]
-    read = {name: list[Any]() if columns[name].holds in ("label", "number") else DiskList() for name in names}
-    theirs = {name: given_name(name, spec.columns) for name in names}
+    read = {name: list[Any]() if columns[name].holds in ("label", "number") else DiskList() for name in columns}
+    theirs = {name: given_name(name, spec.columns) for name in columns}
+    optional = optional_columns(spec, schema)
     origin, judged = Origin([part.prefix for part in parts]), bytearray()
     for index, part in enumerate(parts):
+        mapping = dict(part.mapping)
         free = ANSWER not in chain.from_iterable(map(columns_of, part.mapping.values()))
         mapped = part.mapping.get(spec.group_by or "")
         group_by = mapped if isinstance(mapped, str) else spec.group_by
@@ -211,6 +212,13 @@ def _read(
             what = f"no column `{group_by}`, which `data.group_by` names; found: {listed(part.columns)}"
             raise DataError(Problem(part.name, f"{what}{did_you_mean(group_by, part.columns)}"))
         for block in in_blocks(part.rows):
+            for name in optional if part.objects else ():  # the first object may lack it
+                source = spec.columns.get(name, name)
+                if name not in mapping and any(each in row for _, row in block for each in columns_of(source)):
+                    mapping[name] = source
+                    if name not in names:
+                        names.append(name)
+                        read[name].extend(convert([None] * len(origin), theirs[name], columns[name], origin))
             for number, row in block:
                 origin.add(index, number)
                 if group_by:  # a row without a value is a group of its own
@@ -220,7 +228,7 @@ def _read(
             judged += bytes(_judgement(row.get(ANSWER)) if free else ACCEPTED for _, row in block)
             places = origin.select(range(len(origin) - len(block), len(origin)))
             for name in names:
-                source = part.mapping.get(name)
+                source = mapping.get(name)
                 values = [None if source is None else cell(row, source) for _, row in block]
                 if columns[name].holds == "labels":
                     values = [split_labels(value, spec.labels_separator) for value in values]
@@ -232,6 +240,7 @@ def _read(
                     read[name].extend(convert(values, theirs[name], columns[name], places, spec.decimal))
     for name in (name for name in names if columns[name].holds == "label"):
         read[name] = convert(read[name], theirs[name], columns[name], origin)
+    read = {name: read[name] for name in columns if name in names}
     starts = read.pop(STARTS, None)
     if starts is not None and "answers" in read:
         read["answers"] = DiskList(map(with_starts, read["answers"], starts))

@@ -48,6 +48,7 @@ class Part:
     mapping: Mapping[str, Source] = field(default_factory=dict)  # canonical column -> column, once columns are chosen
     fingerprint: str = ""  # of a Hub data set, or of rows from Python; "" for a file of the user
     export: Export | None = None  # what the file is, where a tool wrote it
+    objects: bool = False  # rows are objects of json, each with keys of its own
 
 
 def open_source(spec: DataSpec, splits: Collection[str] | None, wanted: Collection[str]) -> dict[str, list[Part]]:
@@ -220,18 +221,20 @@ def _file_parts(paths: Sequence[Path], spec: DataSpec, name: str = "") -> list[P
 
 
 def _file_part(path: Path, spec: DataSpec, name: str) -> Part:
-    problems = Problems(name)
+    problems, objects = Problems(name), False
     if path.is_dir():
         rows, prefix = brat_rows(path, problems), f"{name}, document "
     elif files := {} if path.is_file() else parallel_files(path, spec):
         rows, prefix = parallel_rows(files, spec), f"{name}.{{{','.join(files)}}}:"
     else:
         rows, prefix = read_rows(path, spec, problems), row_prefix(name, format_of(path, spec))
+        objects = format_of(path, spec) in ("json", "jsonl")
     first = next(rows)
     rows = chain([first], rows)
     if problems.export is None:
         of_memory = spec.fingerprint or ""
-        return Part(name, prefix, list(first[1]), rows, problems.class_names, problems.findings, fingerprint=of_memory)
+        names, found = problems.class_names, problems.findings
+        return Part(name, prefix, list(first[1]), rows, names, found, fingerprint=of_memory, objects=objects)
     numbered = DiskList(rows)  # its columns are those of all its rows
     columns, findings = survey(problems.export, numbered, name, mapped_columns(spec))
     annotated = ((number, row) for number, row in numbered if row.get("annotated", True))

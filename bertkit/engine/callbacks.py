@@ -246,7 +246,7 @@ class Shutdown(TrainerCallback):
         """End as the signal demands. Raises KeyboardInterrupt or SystemExit."""
         if processes.first():
             steps = "" if state.max_steps == ENDLESS else f" of {state.max_steps}"
-            then = "the same command with --resume continues from there"
+            then = "a resumed run continues from there"
             logger.warning("stopped after step %d%s; %s", state.global_step, steps, then)
         if signal.SIGINT in (self.agreed_signal, self.signal):
             raise KeyboardInterrupt

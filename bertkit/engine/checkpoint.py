@@ -87,7 +87,7 @@ class CheckpointTrainer(Trainer):
     def _load_best_model(self) -> None:
         best = Path(str(self.state.best_model_checkpoint))
         if not is_intact(best):
-            fix = "Restore it and use --resume, or start a new run."
+            fix = "Restore it and resume the run, or start a new one."
             raise ModelError(Problem(str(best), "the best checkpoint is damaged or missing", fix))
         if self.is_fsdp_enabled:
             self._load_from_checkpoint(str(best))

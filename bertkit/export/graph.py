@@ -92,7 +92,7 @@ def build(predictor: Predictor, sample: Arrays, opset: int) -> Graph:
     """
     if opset not in OPSETS:
         fix = f"Choose {OPSETS[0]} to {OPSETS[-1]}; {OPSET} is the default."
-        raise UserError(Problem("--opset", f"{opset} is not supported", fix))
+        raise UserError(Problem("opset", f"{opset} is not supported", fix))
     task, model = predictor.task, predictor.model
     batch = {name: torch.from_numpy(_repeated(values)) for name, values in sample.items()}
     reduced = list(Reduced(task, model, extra=False)(batch))

@@ -96,4 +96,4 @@ def search(
             return excluded, steps
     falls = "; ".join(f"{step['drop']:.4f} with {len(step['fp32_layers'])} layers in fp32" for step in steps)
     what = f"in int8 the metric falls by more than {max_drop:g}, whichever layers stay in fp32: by {falls}"
-    raise ModelError(Problem("--int8", what, "Export without --int8, or allow a larger --max-drop."))
+    raise ModelError(Problem("int8", what, "Export without int8, or allow a larger drop."))

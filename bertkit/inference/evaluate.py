@@ -83,7 +83,7 @@ def rows_of_split(
     split = split or next((name for name in preferred if name in labelled), "train")
     if split not in data.rows:
         what = f"the data have no such split, only {', '.join(data.rows)}"
-        raise DataError(Problem(f"--split {split}", what))
+        raise DataError(Problem(f"split {split}", what))
     targets, rows = task.schema.targets, data.rows[split]
     if targets and not set(targets) & set(rows.column_names):
         what = f"no column {' or '.join(f'`{name}`' for name in targets)} to score answers by"
@@ -130,7 +130,7 @@ def evaluate(
     if data is not None and file is not None:
         raise RecipeError(Problem("", "`data` and `file` both name the rows: give one of them"))
     if split is not None and file is not None and not Path(file).is_dir():
-        raise RecipeError(Problem("", "--split names a split of the run's data, --data a file: give one of them"))
+        raise RecipeError(Problem("", "`split` names a split of the run's data, `file` a file: give one of them"))
     predictor = replace(load(source, revision=revision, task=task), mapper=mapper)
     with nullcontext() if data is None else temporary_rows(data) as given:
         split, rows = rows_of_split(source, predictor, file, split, ("test", "validation"), overrides, given)

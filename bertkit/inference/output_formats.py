@@ -45,7 +45,7 @@ def writer_of(name: str, output: Path | None, predictor: Predictor, columns: Map
         return _glue_writer(output, predictor)
     suffixes, write = OUTPUT_FORMATS[name]
     if predictor.task.name != "token-classification" or predictor.task.options.scheme == "none":
-        raise DataError(Problem(f"--format {name}", "is for models that find entities", "Leave it out."))
+        raise DataError(Problem(f"format {name}", "is for models that find entities", "Leave it out."))
     if output:
         require_suffix(output, *suffixes)
     return partial(write, {**predictor.columns, **columns})
@@ -68,7 +68,7 @@ def _write_conll(columns: Mapping[str, Any], file: IO[str], pairs: Pairs) -> Non
         for word in answer["words"]:
             if len(word["word"].split()) != 1:
                 what = f"the word {word['word']!r} is empty or contains a space, which CoNLL cannot hold"
-                raise DataError(Problem(f"row {number}", what, "Write --format entities."))
+                raise DataError(Problem(f"row {number}", what, "Write the format `entities`."))
             file.write(f"{word['word']}\t{word['tag']}\n")
         file.write("\n")
 
@@ -100,7 +100,7 @@ def _glue_writer(output: Path | None, predictor: Predictor) -> Writer:
     """What writes the submission that the file's name stands for."""
     if output is None or output.suffix != ".tsv" or output.stem not in GLUE:
         what = "GLUE names the file of a submission after its task"
-        raise DataError(Problem("--format glue", what, f"Give --output one of {', '.join(f'{n}.tsv' for n in GLUE)}."))
+        raise DataError(Problem("format glue", what, f"Name the output one of {', '.join(f'{n}.tsv' for n in GLUE)}."))
     labels, task = GLUE[output.stem], predictor.task
     kind = "single-label" if labels else "regression"
     fits = task.name == "text-classification" and task.options.kind == kind

@@ -151,7 +151,7 @@ def with_columns(predictor: AnyPredictor, columns: Mapping[str, str]) -> AnyPred
     known = {name for each in several.values() for name in chain(each.task.schema.context, *each.task.inputs)}
     if unknown := [name for name in columns if name not in known]:
         what = f"this model reads no column {', '.join(map(repr, unknown))}"
-        raise DataError(Problem("--column", what, f"It reads {', '.join(sorted(known))}."))
+        raise DataError(Problem("column", what, f"It reads {', '.join(sorted(known))}."))
     changed = {name: replace(each, columns={**each.columns, **columns}) for name, each in several.items()}
     return replace(predictor, tasks=changed) if isinstance(predictor, MultiTaskPredictor) else changed[""]
 

@@ -22,12 +22,12 @@ def evaluate_two_stages(retriever: Predictor, ranker: Predictor, rows: Dataset, 
     """
     if not 1 <= depth <= DEPTH:
         what = f"{depth}, where 1 to {DEPTH} is expected"
-        raise UserError(Problem("--depth", what, f"The retriever returns the first {DEPTH} documents of a query."))
+        raise UserError(Problem("depth", what, f"The retriever returns the first {DEPTH} documents of a query."))
     task = retriever.task
     if not isinstance(task, Retrieval):
-        raise UserError(Problem("the model", f"--rerank goes with a model for retrieval, not for {task.name}"))
+        raise UserError(Problem("the model", f"reranking is for models for retrieval, not for {task.name}"))
     if ranker.task.name != "text-ranking":
-        raise UserError(Problem("--rerank", f"a model for {ranker.task.name}", "Name one for text-ranking."))
+        raise UserError(Problem("rerank", f"a model for {ranker.task.name}", "Name one for text-ranking."))
     answers = list(task.answer(rows, retriever.predict_features))
     graded = task.grade(reranked(answers, rows, ranker, depth), rows)
     return {

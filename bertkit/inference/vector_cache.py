@@ -190,7 +190,7 @@ def clear_cache(days: float | None = None) -> str:
     Raises UserError on an invalid number of days.
     """
     if days is not None and not 0 <= days <= timedelta.max.days:
-        raise UserError(Problem("--days", f"{days:g}, where a number from 0 on is expected"))
+        raise UserError(Problem("days", f"{days:g}, where a number from 0 on is expected"))
     root, count = cache_root(), 0
     for card in root.glob("*/store.json"):
         age = datetime.now(UTC) - datetime.fromtimestamp(card.stat().st_mtime, UTC)

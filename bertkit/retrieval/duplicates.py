@@ -53,7 +53,7 @@ def find_duplicates(
     Raises DataError and RecipeError before a text is encoded, and ModelError on a vector that is 0 or not finite.
     """
     if not 0 < threshold <= 1:
-        raise DataError(Problem("--threshold", f"is {threshold:g}", "Take a cosine above 0, and at most 1."))
+        raise DataError(Problem("threshold", f"is {threshold:g}", "Take a cosine above 0, and at most 1."))
     rows, owners = _rows(files, column, overrides)
     numbers = {text: number for number, text in enumerate(dict.fromkeys(row.text for row in rows))}
     vectors, members = _unit_vectors(encode, list(numbers)), dict[int, list[int]]()

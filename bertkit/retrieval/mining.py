@@ -33,7 +33,7 @@ def mine_file(
     """
     require_suffix(output, ".jsonl")
     if count < 1 or skip < 0:
-        raise DataError(Problem("", f"--count {count} --skip {skip}: at least 1 and 0 are required"))
+        raise DataError(Problem("", f"count {count}, skip {skip}: at least 1 and 0 are required"))
     beir = read_beir(folder)
     if split not in beir.qrels:
         raise DataError(Problem(str(folder), f"no {split} split; available: {', '.join(beir.qrels)}"))

@@ -219,7 +219,13 @@ def run_trainer(trainer: StepTrainer, folder: Path) -> float:
 
 
 def _not_written(folder: Path, error: SafetensorError) -> ModelError:
-    return ModelError(Problem(str(folder), f"cannot be written: {error}", "Free some space, then use --resume."))
+    return ModelError(
+        Problem(
+            str(folder),
+            f"cannot be written: {error}",
+            "Free some space; a resumed run continues from its last checkpoint.",
+        )
+    )
 
 
 def merge_and_calibrate(
