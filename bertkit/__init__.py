@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
+import warnings
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -43,10 +46,19 @@ _MODULES = {
 }
 
 
+def _choose_bar() -> None:
+    """In a notebook without ipywidgets tqdm takes its plain bar, of which it would warn when it is first imported."""
+    if "ipykernel.zmqshell" in sys.modules and "tqdm.auto" not in sys.modules:
+        with warnings.catch_warnings(), contextlib.suppress(ModuleNotFoundError):
+            warnings.filterwarnings("ignore", "IProgress not found")
+            import_module("tqdm.auto")
+
+
 def __getattr__(name: str) -> Any:
     """Import a public name when it is first used: `import bertkit` stays cheap. UserError: a library is missing."""
     for module, names in _MODULES.items():
         if name in names.split():
+            _choose_bar()
             try:
                 return getattr(import_module(f"bertkit.{module}"), name)
             except ModuleNotFoundError as error:

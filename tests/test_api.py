@@ -6,6 +6,8 @@ import ast
 import importlib
 import inspect
 import pkgutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -103,6 +105,19 @@ def test_nothing_happens_on_import() -> None:
         allowed = ("_Plain.add_representer", "sys.exit(main())")  # a class that is being defined; __main__
         assert not [ast.unparse(node) for node in loose if not ast.unparse(node).startswith(allowed)], file
         assert not [node for node in ast.walk(tree) if isinstance(node, ast.Global)], file
+
+
+def test_a_notebook_without_ipywidgets_gets_the_plain_bar_in_silence() -> None:
+    code = (
+        "import sys, types; sys.modules.update({'ipykernel.zmqshell': types.ModuleType('x'), 'ipywidgets': None})\n"
+        "sys.modules['IPython'] = types.SimpleNamespace(get_ipython=lambda: object())\n"
+        "import bertkit; bertkit.DataError\n"
+        "import tqdm.auto; print(tqdm.auto.tqdm.__mro__[-3:])"
+    )
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "tqdm.std.tqdm" in done.stdout
+    assert "notebook" not in done.stdout
 
 
 def test_house_rules() -> None:

@@ -786,6 +786,14 @@ def test_a_text_that_one_split_lacks_does_not_tell_rows_apart(tmp_path):
     assert not sides[0] & sides[1]
 
 
+def test_repeated_rows_of_train_and_of_what_is_held_out_of_it_are_one_warning(tmp_path):
+    rows = [{"text": f"text {n % 40}", "label": "ab"[n % 2]} for n in range(80)]
+    data = get(write(tmp_path / "t.jsonl", rows), validation=0.3)
+    assert {split: len(own) for split, own in data.rows.items()} == {"train": 56, "validation": 24}
+    (found,) = [each.what for each in check(data) if "repeat" in each.what]
+    assert found.startswith("train and validation: 40 rows repeat an earlier row; e.g. ")
+
+
 def test_texts_of_a_pair_are_compared_one_by_one(tmp_path):
     pairs = [("ab", "c"), ("a", "bc"), ("same", ""), ("same", "")]
     rows = [{"text_a": a, "text_b": b, "label": "xy"[n % 2]} for n, (a, b) in enumerate(pairs)]

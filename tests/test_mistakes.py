@@ -1,4 +1,4 @@
-"""The list of mistakes: gold labels to check, mistakes that are alike, and the table of all of them."""
+"""The list of mistakes: the most confident first, mistakes that are alike, and the table of all of them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from cases import CASES
 from finished import finished, report
@@ -33,16 +32,9 @@ def facts(run: Path) -> Facts:
     return read_facts(run)
 
 
-def with_rows(facts: Facts, rows: list[Row], error: float = 0.05) -> Facts:
-    """These facts with other rows, and with this calibration error."""
-    scores = {**facts.scores, "calibration": {**facts.scores["calibration"], "ece_after": error}}
-    results = {**facts.results, "splits": {**facts.results["splits"], facts.split: scores}}
-    return replace(
-        facts,
-        rows=tuple(rows),
-        results=results,
-        options={**facts.options, "labels": dict(zip(LABELS, LABELS, strict=True))},
-    )
+def with_rows(facts: Facts, rows: list[Row]) -> Facts:
+    """These facts with other rows."""
+    return replace(facts, rows=tuple(rows), options={**facts.options, "labels": dict(zip(LABELS, LABELS, strict=True))})
 
 
 def row_of(text: str, label: str, answer: str, score: float, **more: Any) -> Row:
@@ -50,53 +42,15 @@ def row_of(text: str, label: str, answer: str, score: float, **more: Any) -> Row
     return {"text": text, "label": label, **more, "answer": {"label": answer, "score": score, "scores": scores}}
 
 
-def test_labels_to_check_are_those_of_the_confident_joint(facts: Facts) -> None:
-    """Oracle: the off-diagonal rows of the confident joint (Northcutt et al. 2021, equation 1), from 0.9 on."""
-    rng = np.random.default_rng(0)
-    truth, table = rng.integers(0, 3, 300), rng.dirichlet([0.3, 0.3, 0.3], 300)
-    sure = rng.random(300) < 0.8
-    table[sure] = 0.2 * table[sure] + 0.8 * np.eye(3)[truth[sure]]
-    given = np.where(rng.random(300) < 0.1, (truth + 1) % 3, truth)
-    rows = [
-        {
-            "text": f"{chr(97 + i % 26)}{chr(97 + i // 26)}",
-            "label": LABELS[label],
-            "answer": {
-                "label": LABELS[int(scores.argmax())],
-                "score": float(scores.max()),
-                "scores": dict(zip(LABELS, scores.tolist(), strict=True)),
-            },
-        }
-        for i, (label, scores) in enumerate(zip(given, table, strict=True))
-    ]
-    limits = np.array([table[given == label, label].mean() for label in range(3)])
-    confident = np.where(table >= limits, table, 0)
-    joint = confident.argmax(axis=1)
-    expected = {i + 1 for i in range(300) if confident[i].any() and joint[i] != given[i] and table[i].max() >= 0.9}
+def test_the_most_confident_come_first_and_none_is_called_a_wrong_label(facts: Facts) -> None:
+    """Most confident mistakes are the model's, and its answers to held-out rows do not tell these from wrong labels."""
+    rows = [row_of("x", "a", "a", 0.9), row_of("y", "b", "a", 0.5), row_of("z", "a", "b", 0.99)]
     found = mistakes(with_rows(facts, rows))
     assert found is not None
-    assert {each.row for each in found.every if each.check_label} == expected
-    assert 5 < found.doubtful == len(expected) < len(found.every)
-    assert [each.check_label for each in found.every] == [True] * len(expected) + [False] * (
-        len(found.every) - len(expected)
-    )
-    page = well_formed(report(with_rows(facts, rows)))
-    assert f"look for them among the first {len(expected)}: the model" in page.text
-    assert page.text.count("check the label") == sum(each.check_label for each in found.top)
-
-
-@pytest.mark.parametrize("why", ["not calibrated", "trained on"])
-def test_no_label_is_doubted_without_grounds(why: str, facts: Facts) -> None:
-    rows = [row_of("x", "a", "a", 0.9), row_of("y", "b", "b", 0.9), row_of("z", "a", "b", 0.99)]
-    doubted = mistakes(with_rows(facts, rows))
-    assert doubted is not None
-    assert doubted.doubtful == 1
-    own = with_rows(facts, rows, 0.2) if why == "not calibrated" else replace(with_rows(facts, rows), split="train")
-    if why == "trained on":
-        own = replace(own, results={**own.results, "splits": {"train": with_rows(facts, rows).scores}})
-    found = mistakes(own)
-    assert found is not None
-    assert found.doubtful == 0
+    assert [each.row for each in found.every] == [3, 2]
+    page = well_formed(report(with_rows(facts, rows))).text
+    assert "2 of 3 rows of validation have another answer" in page
+    assert "check the label" not in page
 
 
 def test_generated_texts_are_listed_by_their_chrf(tiny_encoder: Path, tmp_path: Path) -> None:
@@ -157,7 +111,6 @@ def test_all_mistakes_are_written_beside_the_page(run: Path, facts: Facts, tmp_p
             "gold": own["label"],
             "answer": own["answer"]["label"],
             "confidence": str(own["answer"]["score"]),
-            "check_label": "False",
             "text": own["text"],
         }
     assert 'href="mistakes.csv" download' in (run / "report.html").read_text(encoding="utf-8")

@@ -125,6 +125,11 @@ def test_every_format_in_and_out(name: str, suffix: str, predictor: Predictor, r
     assert {row["answer.truncated"] for row in rows} == {"False"}
 
 
+def test_a_predictor_is_shown_in_one_line(predictor: Predictor) -> None:
+    shown = "single texts, single-label, 2 labels: bad, good; bert, cpu, fp32"
+    assert repr(predictor) == f"Predictor(text-classification: {shown})"
+
+
 @pytest.mark.parametrize("raw_cells", [False, True])
 def test_no_cell_of_a_csv_is_a_formula(raw_cells: bool, predictor: Predictor, run: Run, tmp_path: Path) -> None:
     """Numbers and their signs stay, and so does every cell if that is asked for."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,6 +22,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 from small import read_data as load_data
+from torch import nn
 
 import bertkit
 from bertkit.data.tagged import sentences, words_of
@@ -196,6 +199,20 @@ def test_a_chain_learns_faster_and_does_not_decay(tiny_encoder: Path, tmp_path: 
     assert rate > 1e-3
     assert chain == [(rate, 0.0)] * 3
     assert set(found.values()) == {(1e-3, 0.1), (1e-3, 0.0)}
+
+
+def test_a_chain_within_an_adapted_head_of_several_tasks_learns_faster(tiny_encoder: Path, tmp_path: Path) -> None:
+    """LoRA puts modules between the names that a task knows; the other task's chain has a rate of its own."""
+    case = next(case for case in CASES if case.id == "ner-crf")
+    trainer = steps.made(case, tiny_encoder, steps.arguments(tmp_path, 4, 1, learning_rate=1e-3))
+    heads = {name: nn.ModuleDict({"adapted": copy.deepcopy(trainer.model)}) for name in ("entities", "other")}
+    trainer.model = nn.ModuleDict({"heads": nn.ModuleDict(heads)})
+    trainer.learner = SimpleNamespace(learning_rate_factors={"heads.entities.crf": 30.0})
+    rates = {p: group["lr"] for group in trainer.create_optimizer().param_groups for p in group["params"]}
+    fast = [name for name, p in trainer.model.named_parameters() if rates[p] != 1e-3]
+    assert len(fast) == 3
+    assert all(name.startswith("heads.entities.adapted.crf.") for name in fast)
+    assert max(rates.values()) == pytest.approx(3e-2)
 
 
 def test_rows_without_words_do_not_stop_training(tiny_encoder: Path, tmp_path: Path) -> None:

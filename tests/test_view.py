@@ -77,7 +77,6 @@ def test_mistakes_as_a_frame(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
             "gold": rows[first.row - 1]["label"],
             "answer": rows[first.row - 1]["answer"]["label"],
             "confidence": rows[first.row - 1]["answer"]["score"],
-            "check_label": False,
             "text": rows[first.row - 1]["text"],
         }
     ]

@@ -42,6 +42,8 @@ def check(data: Data) -> list[Finding]:
     texts = [name for name, column in data.columns.items() if column.holds in ("text", "words")]
     everywhere = [name for name in texts if all(name in rows.column_names for rows in data.rows.values())]
     findings, trained = list(data.findings), None
+    held_out = [split for split in data.rows if split != "train" and _held_out(split, data)]
+    seen_in = {split: _Seen.of(rows, everywhere) for split, rows in data.rows.items()}
     for split, rows in data.rows.items():
         origin = data.origins[split]
         findings.append(note(f"{split}: {counted(len(rows), 'row')}"))
@@ -50,12 +52,13 @@ def check(data: Data) -> list[Finding]:
         name = data.target if data.target in rows.column_names else None
         if name and not data.columns[name].unchecked:
             findings += _balance(rows, name, data.columns[name], split)
-        seen = _Seen.of(rows, everywhere)
-        findings += _duplicates(seen, split, data)
+        if split not in held_out:
+            of_one_source = [split, *held_out] if split == "train" else [split]
+            findings += _duplicates({each: seen_in[each] for each in of_one_source}, data)
         if split == "train":
-            trained = seen
+            trained = seen_in[split]
         elif trained is not None:
-            findings += _shared(seen, trained, split, data)
+            findings += _shared(seen_in[split], trained, split, data)
     return findings
 
 
@@ -149,10 +152,37 @@ class _Seen:
         return cls(indices, keys, indices[index][inverse])
 
 
-def _duplicates(seen: _Seen, split: str, data: Data) -> list[Finding]:
+def _held_out(split: str, data: Data) -> bool:
+    """Whether the rows of this split are some of those that train was read from."""
+    return "train" in data.origins and data.origins[split].files == data.origins["train"].files
+
+
+def _duplicates(seen_in: Mapping[str, _Seen], data: Data) -> list[Finding]:
+    """One warning for the splits of one source, whose equal texts are all in the same one."""
+    counts, examples = [0, 0], ["", ""]  # with the same target, and with another
+    for split, seen in seen_in.items():
+        origin = data.origins[split]
+        for kind, pairs in enumerate(_repeats(seen, split, data)):
+            if len(pairs) and not counts[kind]:
+                first, row = pairs[0].tolist()
+                examples[kind] = f"{origin[row]} and {origin[first]}"
+            counts[kind] += len(pairs)
+    findings, where = [], " and ".join(seen_in)
+    if counts[0]:
+        what = f"{where}: {counted(counts[0], 'row', 'repeat')} an earlier row; e.g. {examples[0]}"
+        findings.append(warn(what, "Remove them, unless they should count more than once."))
+    if counts[1]:
+        what = f"{where}: {counted(counts[1], 'row', 'repeat')} an earlier text with another target; e.g. {examples[1]}"
+        fix = "Correct their targets: a model gives the same text the same answer."
+        findings.append(severe(counts[1], sum(len(data.rows[split]) for split in seen_in), what, fix))
+    return findings
+
+
+def _repeats(seen: _Seen, split: str, data: Data) -> tuple[Ints, Ints]:
+    """Rows that repeat an earlier one, with the same target and with another: `(rows, 2)`, each after the earlier."""
     import numpy as np
 
-    rows, origin, target = data.rows[split], data.origins[split], data.target
+    rows, target = data.rows[split], data.target
     repeated = np.flatnonzero(seen.first != seen.rows)
     pairs = np.stack([seen.first[repeated], seen.rows[repeated]], axis=1)
     if target is None or target not in rows.column_names or not len(pairs):
@@ -162,18 +192,7 @@ def _duplicates(seen: _Seen, split: str, data: Data) -> list[Finding]:
         values = (column_values(rows.select(side), target) for side in pairs.T)
         values = (map(named, side) if named else side for side in values)
         differ = np.fromiter((one != other for one, other in zip(*values, strict=True)), bool, len(pairs))
-
-    def what(some: Ints, of: str) -> str:
-        first, row = some[0].tolist()
-        return f"{split}: {counted(len(some), 'row', 'repeat')} {of}; e.g. {origin[row]} and {origin[first]}"
-
-    findings, same, other = [], pairs[~differ], pairs[differ]
-    if len(same):
-        findings.append(warn(what(same, "an earlier row"), "Remove them, unless they should count more than once."))
-    if len(other):
-        fix = "Correct their targets: a model gives the same text the same answer."
-        findings.append(severe(len(other), len(rows), what(other, "an earlier text with another target"), fix))
-    return findings
+    return pairs[~differ], pairs[differ]
 
 
 def _shared(seen: _Seen, trained: _Seen, split: str, data: Data) -> list[Finding]:

@@ -35,6 +35,7 @@ from bertkit.sections import ModelSpec
 from bertkit.tasks import get_task
 from bertkit.tasks.base import Task
 from bertkit.tasks.vectors import VectorTask, stacked
+from bertkit.text import beginning
 
 logger = logging.getLogger(__name__)
 
@@ -59,6 +60,10 @@ class Predictor:
     columns: Mapping[str, Source]
     mapper: Mapper = map
     revise: Revise = as_it_is
+
+    def __repr__(self) -> str:
+        encoder = "ONNX Runtime" if self.device is None else f"{self.model.config.model_type}, {self.device}"
+        return f"Predictor({beginning(f'{self.task.name}: {self.task.describe()}', 200)}; {encoder}, {self.precision})"
 
     def with_decisions(
         self,

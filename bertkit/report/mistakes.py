@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
-from statistics import fmean
 from typing import Any, NamedTuple
 
 from bertkit.data import tagging
@@ -15,11 +13,9 @@ from bertkit.evaluation import squad
 from bertkit.evaluation.translation import Translations
 from bertkit.report.facts import Facts, Row, texts_of
 from bertkit.report.rankings import Query, is_ranked, queries, target
-from bertkit.report.verdict import MAX_ECE
 
 MAX_MISTAKES = 50  # that a report lists, beside those of other confusions
 MAX_CONFUSIONS = 150  # with more, gold and answer are texts rather than labels
-SURE = 0.9  # probability from which a calibrated answer casts doubt on the gold label
 MAX_CHARACTERS = 1500  # of a text
 NONE = "(none)"
 MISSING_CHRF = "100 - chrF"
@@ -39,8 +35,7 @@ class Part(NamedTuple):
 class Mistake(NamedTuple):
     """One wrong answer. row: from 1; where: its id, file and line. lines: name -> the text in parts, some marked.
 
-    check_label: the gold label rather than the answer may be wrong. alike: how many others differ only in digits and
-    punctuation.
+    alike: how many others differ only in digits and punctuation.
     """
 
     row: int
@@ -51,7 +46,6 @@ class Mistake(NamedTuple):
     lines: tuple[tuple[str, tuple[Part, ...]], ...] = ()
     notes: tuple[str, ...] = ()
     where: str = ""
-    check_label: bool = False
     alike: int = 0
 
     @property
@@ -61,7 +55,7 @@ class Mistake(NamedTuple):
 
 
 class Mistakes(NamedTuple):
-    """Wrong answers: those whose gold label is to be checked, then the others, each the largest `measure` first.
+    """Wrong answers, the largest `measure` first.
 
     total: how many rows or queries (`unit`) there are.
     """
@@ -84,11 +78,6 @@ class Mistakes(NamedTuple):
         more = {each.row for each in confusions.values()} if len(confusions) <= MAX_CONFUSIONS else set[int]()
         kept = [each for place, each in enumerate(distinct) if place < MAX_MISTAKES or each.row in more]
         return [each._replace(alike=alike[each.content] - 1) for each in kept]
-
-    @property
-    def doubtful(self) -> int:
-        """How many gold labels are to be checked."""
-        return sum(each.check_label for each in self.every)
 
 
 def mistakes(facts: Facts) -> Mistakes | None:
@@ -138,25 +127,7 @@ def _labels(facts: Facts) -> Mistakes:
         return _off(facts, "off by", [abs(row["answer"]["score"] - row["score"]) for row in facts.rows])
     if facts.options.get("kind") == "multi-label":
         return _by_row(facts, "confidence", _label_set)
-    return _doubtful_first(facts, _by_row(facts, "confidence", _label))
-
-
-def _doubtful_first(facts: Facts, found: Mistakes) -> Mistakes:
-    """The same mistakes, those first where wrong gold labels would be (confident learning, Northcutt et al. 2021).
-
-    The answer must be at least as probable as it is on average for the rows of that label, and 0.9; that says
-    something only where probabilities are calibrated, and of rows that the model was not trained on.
-    """
-    error = facts.scores.get("calibration", {}).get("ece_after")
-    if facts.split == "train" or error is None or error > MAX_ECE:
-        return found
-    own: dict[str, list[float]] = {}
-    for row in facts.rows:
-        label = label_of(facts, row["label"])
-        own.setdefault(label, []).append(row["answer"]["scores"][label])
-    limits = {label: max(SURE, fmean(scores)) for label, scores in own.items()}
-    marked = [m._replace(check_label=m.measure >= limits.get(m.answer, math.inf)) for m in found.every]
-    return found._replace(every=sorted(marked, key=lambda each: not each.check_label))
+    return _by_row(facts, "confidence", _label)
 
 
 def _label(facts: Facts, number: int, row: Row) -> Mistake | None:

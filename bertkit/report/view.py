@@ -44,13 +44,13 @@ class Run(run.Run):
         return pd.json_normalize([*lines_of(files[split])])
 
     def mistakes(self, n: int = 10) -> DataFrame:
-        """The first `n` mistakes of RUN/mistakes.csv: labels to check, then the most confident or farthest off."""
+        """The first `n` mistakes of RUN/mistakes.csv: the most confident, or those that are farthest off."""
         import pandas as pd
 
         found = mistakes(self.facts)
-        names = ["row", "where", "gold", "answer", found.measure if found else "measure", "check_label", "text"]
+        names = ["row", "where", "gold", "answer", found.measure if found else "measure", "text"]
         listed = found.every[:n] if found else []
-        cells = [(m.row, m.where, m.gold, m.answer, m.measure, m.check_label, " | ".join(_texts(m))) for m in listed]
+        cells = [(m.row, m.where, m.gold, m.answer, m.measure, " | ".join(_texts(m))) for m in listed]
         return pd.DataFrame(cells, columns=names)
 
     def explain(self, rows: Any) -> Any:
