@@ -40,24 +40,11 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from gpu_rows import ENCODERS
+
 from bertkit.files import read_json, write_json, write_text
 from bertkit.text import first_line
 
-ENCODERS: dict[str, tuple[str, dict[str, int]]] = {  # on the Hub -> its config, for random weights
-    "sentence-transformers/all-MiniLM-L6-v2": (
-        "bert",
-        {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 1536},
-    ),
-    "google-bert/bert-base-uncased": ("bert", {}),
-    "answerdotai/ModernBERT-base": ("modernbert", {}),
-    "tiny": (
-        "bert",
-        {
-            **{"vocab_size": 500, "hidden_size": 16},
-            **{"num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32},
-        },
-    ),
-}
 TASKS = ("text-classification", "token-classification", "question-answering", "sentence-similarity")
 HERE = Path(__file__).resolve().parent
 TESTS = HERE.parent / "tests" / "test_devices.py"

@@ -8,13 +8,27 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gpu import ENCODERS
 from transformers import AutoConfig, AutoModel, BertTokenizer
 
 from bertkit.errors import UserError
 from bertkit.models.encoder import Encoder, resolve_encoder
 from bertkit.sections import ModelSpec
 
+ENCODERS: dict[str, tuple[str, dict[str, int]]] = {  # on the Hub -> its config, for random weights
+    "sentence-transformers/all-MiniLM-L6-v2": (
+        "bert",
+        {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 1536},
+    ),
+    "google-bert/bert-base-uncased": ("bert", {}),
+    "answerdotai/ModernBERT-base": ("modernbert", {}),
+    "tiny": (
+        "bert",
+        {
+            **{"vocab_size": 500, "hidden_size": 16},
+            **{"num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32},
+        },
+    ),
+}
 LENGTHS: dict[str, tuple[int, float, int]] = {  # words of a text: median, sigma of the logarithm, maximum; a review,
     "text-classification": (60, 0.6, 250),
     "token-classification": (22, 0.5, 100),  # a sentence of the news,

@@ -13,7 +13,6 @@ EXTRAS = {
     **{"ir_measures": "retrieval", "lancedb": "retrieval", "onnx": "onnx", "onnxscript": "onnx", "optuna": "sweep"},
     "onnxruntime": "onnx-runtime",
     "openpyxl": "excel",
-    "ray": "ray",
     "sacrebleu": "translation",
     **dict.fromkeys(("fastapi", "h11", "prometheus_client", "starlette", "uvicorn"), "serve"),
 }  # library -> the extra that brings it

@@ -1,7 +1,7 @@
-"""Commands run by one process and by several, as torchrun starts them; a program, which test_sharding.py reads after.
+"""Evaluations and trainings by one process and by several, as torchrun starts them; a program for test_sharding.py.
 
 The processes are forked from this one, which has imported everything.
-FOLDER/NAME/ gets, for each command that NAME stands for, what every process printed (0.out, 0.err, 1.out, …), the
+FOLDER/NAME/ gets, for each run that NAME stands for, what every process printed (0.out, 0.err, 1.out, …), the
 exit codes (codes.json) and what was written (written/).
 
 Run:  python sharded.py ENCODER FOLDER
@@ -19,11 +19,12 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import small
 import torch
 from accelerate.state import AcceleratorState, PartialState
@@ -32,14 +33,10 @@ from cases import CASES, DRAWN, encoder
 from torch import distributed
 from transformers import TrainerCallback, set_seed
 
-from bertkit.cli.main import main
-from bertkit.engine.sharding import distributed_inference
-from bertkit.errors import RecipeError
-from bertkit.inference.predict_file import predict_file
+from bertkit.engine.sharding import sharded_map
+from bertkit.errors import RecipeError, UserError
 from bertkit.inference.predictor import load
-from bertkit.inference.workers import ALONE
 from bertkit.tasks import TASKS
-from bertkit.tasks.text_classification import TextClassification
 from bertkit.training.seed import save
 from bertkit.training.train import train
 
@@ -106,62 +103,42 @@ def models(folder: Path, room: Path) -> None:
 
 
 def answers(room: Path, out: Path, names: tuple[str, ...], precision: Any) -> Callable[[int], int]:
-    """A `run` that answers the rows of these cases."""
+    """A `run` that answers the rows of these cases, as an evaluation during training does; each process writes all."""
 
     def run(rank: int) -> int:
-        with distributed_inference() if int(os.environ["WORLD_SIZE"]) > 1 else nullcontext(ALONE) as workers:
-            for name in names:
-                predictor = replace(load(room / name / "model", precision=precision), mapper=workers.mapper)
-                output = out / "written" / f"{name}.jsonl" if rank == 0 else None
-                predict_file(predictor, "", str(room / name / "rows.jsonl"), output, {})
+        several = int(os.environ["WORLD_SIZE"]) > 1
+        if several:
+            distributed.init_process_group("gloo")
+        for name in names:
+            predictor = load(room / name / "model", precision=precision)
+            runner = replace(predictor.predict_features, mapper=sharded_map if several else map)
+            rows = [json.loads(line) for line in (room / name / "rows.jsonl").read_text().splitlines()]
+            found = predictor.task.answer(predictor.canonical(rows, 0), runner)
+            (out / "written" / f"{name}.{rank}.jsonl").write_text("".join(json.dumps(each) + "\n" for each in found))
         return 0
 
     return run
 
 
-def commands(room: Path, folder: Path) -> None:
-    """What the command line does where all goes well, and where something is wrong with one process or all."""
-    model, rows = room / "single-label" / "model", room / "single-label" / "rows.jsonl"
-    late, few = room / "late.jsonl", room / "few.jsonl"
-    late.write_text(rows.read_text() + '{"text": 3}\n')
-    few.write_text("".join(rows.read_text().splitlines(keepends=True)[:4]))
-    reduce = TextClassification.reduce
+def broken(out: Path) -> None:
+    """Two processes, of which the second has other rows, or is killed."""
 
-    def run(name: str, count: int, *words: Any, before: Callable[[], None] = lambda: None) -> None:
-        def one(rank: int) -> int:
-            if rank == count - 1:
-                before()
-            return main([str(word).replace("OUT", str(folder / name / "written")) for word in words])
+    def run(rank: int, batches: int, killed: bool) -> int:
+        def one(batch: int) -> dict[str, np.ndarray]:
+            if killed and rank == 1:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return {"x": np.full(1, batch)}
 
-        several(count, folder / name, one)
+        distributed.init_process_group("gloo")
+        try:
+            sharded_map(one, range(batches))
+        except UserError as error:
+            sys.stderr.write(str(error))
+            return 2
+        return 0
 
-    def in_the_second_chunk(what: Callable[[], Any]) -> Callable[[], None]:
-        seen: list[int] = []
-
-        def failing(self: Any, outputs: Any, batch: Any) -> Any:
-            seen.append(1)
-            return reduce(self, outputs, batch) if len(seen) == 1 else what()
-
-        return lambda: setattr(TextClassification, "reduce", failing)
-
-    def predict(name: str, file: Any = rows, output: str = "OUT/made.csv", **more: Any) -> None:
-        run(name, 2, "predict", model, "--input", file, "--output", output, **more)
-
-    for count in (1, 2):
-        run(f"to a file, {count}", count, "predict", model, "--input", rows, "--output", "OUT/made.csv")
-        run(f"to stdout, {count}", count, "predict", model, "--input", rows)
-        run(f"scores, {count}", count, "evaluate", model, "--data", rows, "--json")
-    predict("a bad row", late)
-    predict("stdin", "-")
-    (folder / "a folder.jsonl").mkdir()
-    predict("a folder as output", output=folder / "a folder.jsonl")
-    os.chdir(room)
-    predict("one finds no file", "few.jsonl", before=lambda: os.chdir(folder))
-    predict("one has other rows", "few.jsonl", before=lambda: os.chdir(room / "single-label"))
-    predict("one has a bug", before=in_the_second_chunk(lambda: 1 / 0))
-    predict("one is killed", before=in_the_second_chunk(lambda: os.kill(os.getpid(), signal.SIGKILL)))
-    alone = {"WORLD_SIZE": "2", "MASTER_ADDR": ""}
-    run("no launcher", 1, "predict", model, "a", before=lambda: os.environ.update(alone))
+    several(2, out / "one has other rows", lambda rank: run(rank, 4 + rank, killed=False))
+    several(2, out / "one is killed", lambda rank: run(rank, 4, killed=True))
 
 
 def with_shares(folder: Path, room: Path, out: Path) -> None:
@@ -242,13 +219,12 @@ def trained(folder: Path, room: Path, out: Path) -> None:
 def program(folder: Path, out: Path) -> None:
     room = out / "models"
     models(folder, room)
-    (room / "single-label" / "few.jsonl").write_bytes((room / "single-label" / "rows.jsonl").read_bytes())
     every = tuple(case.id for case in [*CASES, *DRAWN])
     for count in (1, 3):  # a chunk has two batches
         several(count, out / f"fp32, {count}", answers(room, out / f"fp32, {count}", every, "fp32"))
     for count in (1, 2):
         several(count, out / f"bf16, {count}", answers(room, out / f"bf16, {count}", NAMES, "bf16"))
-    commands(room, out)
+    broken(out)
     with_shares(folder, room, out)
     trained(folder, room, out)
 

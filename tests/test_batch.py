@@ -6,8 +6,6 @@ import csv
 import json
 import pickle
 import re
-import shutil
-import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -303,15 +301,16 @@ def test_threads_take_turns(model: Path, predictor: Predictor, monkeypatch: pyte
     """Tokenizers raise where two threads use one, and Dask's DataFrames run in threads."""
     running, most = [0], [0]
 
-    def watched(run: Any, batches: Any) -> Any:
+    def watched(runner: Runner, features: Any, real: Any = Runner.__call__) -> Any:
         running[0] += 1
         most[0] = max(most[0], running[0])
         time.sleep(0.02)
-        made = list(map(run, batches))
+        made = real(runner, features)
         running[0] -= 1
         return made
 
-    monkeypatch.setattr("bertkit.inference.batch.load", lambda *_, **__: replace(predictor, mapper=watched))
+    monkeypatch.setattr("bertkit.inference.batch.load", lambda *_, **__: predictor)
+    monkeypatch.setattr(Runner, "__call__", watched)
     answers = bertkit.batch(model)
     with ThreadPoolExecutor(4) as pool:
         made = list(pool.map(answers, [COLUMNS] * 4))
@@ -319,13 +318,7 @@ def test_threads_take_turns(model: Path, predictor: Predictor, monkeypatch: pyte
     assert all(each == made[0] for each in made)
 
 
-# --- the lines of docs/scaling.md; for Ray Data they are in test_ray.py
-
-
-def code(number: int) -> str:
-    """A block of the section on Spark and Dask."""
-    section = SCALING.read_text(encoding="utf-8").split("## In Spark and Dask\n")[1].split("\n## ")[0]
-    return re.findall(r"^```python\n(.*?)^```$", section, re.M | re.S)[number]
+# --- the lines of docs/scaling.md for Dask; Ray Data and Spark are in test_cluster.py
 
 
 def answered(rows: pd.DataFrame, predictor: Predictor) -> None:
@@ -333,24 +326,6 @@ def answered(rows: pd.DataFrame, predictor: Predictor) -> None:
     rows = rows.sort_values("id", ignore_index=True)
     told = [dict(flat(answer, "answer.")) for part in (TEXTS[:4], TEXTS[4:]) for answer in predictor(part)]
     assert rows.to_dict("list") == COLUMNS | {name: [row[name] for row in told] for name in told[0]}
-
-
-@pytest.mark.filterwarnings("default")
-def test_the_lines_for_spark(
-    model: Path, predictor: Predictor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sql = pytest.importorskip("pyspark.sql", reason="Spark is not installed: pip install pyspark")
-    if shutil.which("java") is None:
-        pytest.skip("Spark needs Java")
-    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
-    spark = sql.SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
-    try:
-        reviews = spark.createDataFrame(pd.DataFrame(COLUMNS)).repartitionByRange(2, "id")
-        names = {"bertkit": bertkit, "spark": spark, "reviews": reviews}
-        exec(code(0).replace("runs/sst2", str(model)).replace('"answers"', repr(f"{tmp_path}/answers")), names)
-    finally:
-        spark.stop()
-    answered(pd.read_parquet(tmp_path / "answers"), predictor)
 
 
 @pytest.mark.filterwarnings("default")
@@ -363,7 +338,8 @@ def test_the_lines_for_dask(model: Path, predictor: Predictor, tmp_path: Path, m
     for number, start in enumerate((0, 4)):
         part = {name: values[start : start + 4] for name, values in COLUMNS.items()}
         pd.DataFrame(part).to_parquet(tmp_path / "reviews" / f"{number}.parquet")
-    exec(code(1).replace("runs/sst2", str(model)), {"bertkit": bertkit, "dask": dask})
+    (code,) = re.findall(r"^```python\n(.*?)^```$", SCALING.read_text(encoding="utf-8"), re.M | re.S)
+    exec(code.replace("runs/sst2", str(model)), {"bertkit": bertkit, "dask": dask})
     answered(pd.read_parquet(tmp_path / "answers"), predictor)
 
 

@@ -570,6 +570,12 @@ def test_options_are_not_abbreviated(capsys: pytest.CaptureFixture[str]) -> None
     assert "unrecognized arguments: --api-key" in capsys.readouterr().err
 
 
+def test_a_removed_option_is_answered_with_what_takes_its_place(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["predict", "runs/none", "--input", "x.csv", "--engine", "ray"])
+    assert "--engine ray (use bertkit.batch on a cluster" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("words", [["predict", "x", "a text"], ["evaluate", "x"]])
 def test_few_kernels_are_kept_for_prediction(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Unless the user's environment says how many."""

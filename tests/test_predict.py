@@ -13,7 +13,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -286,20 +285,6 @@ def test_each_label_has_a_column_whatever_the_best_labels_are(
         f"answer.{name}" for name in ("label", "score", "scores.bad", "scores.good", "truncated", "empty", "unreadable")
     ]
     assert [row[5:7] for row in cells] == expected
-
-
-def test_several_processes_do_not_wait_for_the_columns_of_one(predictor: Predictor, run: Run, tmp_path: Path) -> None:
-    """Process 0 alone writes the table, so what it computes for the columns must not be shared with the others."""
-    shared = list[int]()
-
-    def counted(run: Any, batches: Any) -> Any:
-        shared.append(len(batches))
-        return map(run, batches)
-
-    best = replace(predictor.with_decisions(top_k=1), mapper=counted)
-    for out in (tmp_path / "out.jsonl", tmp_path / "out.csv"):
-        answer_file(best, run, write(tmp_path / "a.csv"), out)
-    assert shared[: len(shared) // 2] * 2 == shared != []
 
 
 def test_an_old_output_stays_when_the_new_one_fails(predictor: Predictor, run: Run, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ SCRIPTS = list(blocks(PAGE, "bash"))
 
 def ours(script: str) -> list[list[str]]:
     """The words of each command of bertkit in a script, wherever it stands."""
-    found = re.findall(r"(?:^|-m |&& )bertkit ([^&']+?)(?= &&|'|$)", script.replace("\\\n", " "), re.M)
+    found = re.findall(r"(?:^|-m |&& |')bertkit ([^&']+?)(?= &&|'|$)", script.replace("\\\n", " "), re.M)
     return [shlex.split(words.split(" > ")[0]) for words in found]
 
 

@@ -305,7 +305,7 @@ def loaded(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str | None]]:
     """The commands load the model of the stores here, or one with another fingerprint; these are noted."""
     names: list[tuple[str, str | None]] = []
 
-    def load(name: str, revision: str | None = None, workers: Any = None) -> DualEncoder:
+    def load(name: str, revision: str | None = None) -> DualEncoder:
         names.append((name, revision))
         other = replace(MODEL, fingerprint=name, name=name, revision=revision)
         tokenizer: Any = ByWords()
@@ -380,7 +380,7 @@ def test_nothing_is_deleted_where_the_rest_can_not_be_done(tmp_path: Path) -> No
 
 
 def test_a_model_that_was_moved_can_be_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def absent(name: str, revision: str | None = None, workers: Any = None) -> DualEncoder:
+    def absent(name: str, revision: str | None = None) -> DualEncoder:
         raise ModelError(f"no model {name}")
 
     monkeypatch.setattr(commands, "dual_encoder", absent)

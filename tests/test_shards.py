@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import divided
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from cases import CASES, encoder
+import small
+from cases import CASES, TEXTS, encoder
 from sharded import SETTINGS
 from transformers import set_seed
 
@@ -22,7 +22,8 @@ from bertkit.processes import Shard
 from bertkit.tasks import TASKS
 from bertkit.training.seed import save
 
-ROWS = divided.ROWS  # 11, in chunks of 3
+# 11, in chunks of 3, of which some texts are repeated
+ROWS = [{"id": f"r{number}", "text": text} for number, text in enumerate([*TEXTS, TEXTS[0], "a dog ran", TEXTS[3]])]
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +47,7 @@ def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def rows(tmp_path: Path) -> Path:
-    return divided.write(tmp_path / "rows.jsonl", ROWS)
+    return small.write_rows(tmp_path / "rows.jsonl", ROWS)
 
 
 @pytest.mark.parametrize("chunk", [1, 3, 4096])
@@ -68,7 +69,7 @@ def test_answers_of_parts_are_those_of_the_whole(case: str, count: int, models: 
     """Also for a task that ranks the documents of a chunk, and one that reads sentences with their neighbours."""
     texts = [{"query": row["text"], "document": row["text"]} for row in ROWS] if case == "retrieval" else ROWS
     texts = [{**row, "document": "one"} for row in ROWS] if case == "ner-document" else texts
-    file, made = divided.write(tmp_path / "in.jsonl", texts), tmp_path / "made.jsonl"
+    file, made = small.write_rows(tmp_path / "in.jsonl", texts), tmp_path / "made.jsonl"
     command = ["predict", str(models / case), "--input", str(file), "--output", str(made)]
     assert main(command) == 0
     whole, parts = made.read_bytes(), b""
@@ -129,7 +130,7 @@ def test_more_parts_than_chunks_are_refused(models: Path, rows: Path, tmp_path: 
 
 
 def test_a_row_has_its_number_in_the_file(models: Path, tmp_path: Path, capsys: Any) -> None:
-    file = divided.write(tmp_path / "in.jsonl", [*ROWS[:10], {"id": "bad"}])
+    file = small.write_rows(tmp_path / "in.jsonl", [*ROWS[:10], {"id": "bad"}])
     command = ["predict", str(models / "single-label"), "--input", str(file), "--output", str(tmp_path / "out.jsonl")]
     assert main([*command, "--shard", "1/2"]) == 0
     capsys.readouterr()
@@ -158,3 +159,35 @@ def test_an_empty_part_is_an_error() -> None:
     assert Shard(2, 3).rows("x", 3) == range(1, 2)
     with pytest.raises(DataError, match="Use at most 2 shards"):
         Shard(2, 3).rows("x", 2)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_under_torchrun_each_process_writes_its_part(
+    rank: int, models: Path, rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in `--shard $((RANK + 1))/$WORLD_SIZE`."""
+    words = ["predict", str(models / "single-label"), "--input", str(rows), "--shard", f"{rank + 1}/2", "--output"]
+    assert main([*words, str(tmp_path / "alone.jsonl")]) == 0
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", str(rank))
+    assert main([*words, str(tmp_path / "part.jsonl")]) == 0
+    assert (tmp_path / "part.jsonl").read_bytes() == (tmp_path / "alone.jsonl").read_bytes()
+
+
+@pytest.mark.parametrize(
+    "command", ["predict", "embed", "explain", "evaluate", "calibrate", "index", "mine", "duplicates"]
+)
+def test_several_processes_without_a_part_are_refused(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    needed = {
+        "embed": ["--input", "x.csv", "--output", "x.npy"],
+        "index": ["--store", "x"],
+        "mine": ["--data", "x", "--output", "x.jsonl"],
+        "duplicates": ["--model", "x"],
+    }
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert main([command, "nowhere", *needed.get(command, [])]) == 2
+    said = capsys.readouterr().err
+    assert "WORLD_SIZE: each of 2 processes would do all of the work\n    Start one process, without torchrun" in said
+    assert ("--shard $((RANK + 1))/$WORLD_SIZE" in said) == (command in ("predict", "embed", "explain"))

@@ -26,7 +26,10 @@ COMMANDS = (
     *(runs.push, runs.report, runs.clean, models.explain, runs.export, serving.serve),
     *(recipes.sweep, recipes.audit, recipes.tokenizer_train, doctor.doctor),
 )
-REMOVED = {"shell": "bertkit predict RUN --input -"}  # command -> what does its work
+REMOVED = {  # command or option -> what does its work
+    "shell": "bertkit predict RUN --input -",
+    "--engine": "bertkit.batch on a cluster, as in recipes/cluster/predict_ray.py",
+}
 QUIET = {  # environment variables that turn off the progress bars and notices of libraries which are not imported yet
     "HF_DATASETS_DISABLE_PROGRESS_BARS": "1",
     "HF_HUB_DISABLE_PROGRESS_BARS": "1",
@@ -100,6 +103,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     args, extra = parser.parse_known_args(argv)
     if any(word.startswith("-") for word in extra) or (extra and "rest" not in args):
         hint = "" if "rest" not in args else " (put a text that starts with - after --)"
+        hint = f" (use {REMOVED['--engine']})" if "--engine" in extra else hint
         parser.error(f"unrecognized arguments: {' '.join(extra)}{hint}")
     if extra:
         args.rest = [*args.rest, *extra]

@@ -5,18 +5,13 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bertkit import processes
 from bertkit.cli.output import say
 from bertkit.cli.shared import (
     COLUMNS,
     DECISIONS,
-    ENGINE,
     JSON,
     REVISION,
     ROWS,
@@ -24,15 +19,13 @@ from bertkit.cli.shared import (
     SHARD,
     TASK,
     argument,
-    cluster,
     column_names,
     command,
     flag,
-    on_all_processes,
+    one_process,
     path,
 )  # fmt: skip
 from bertkit.errors import DataError, Problem, UserError
-from bertkit.inference.workers import Workers
 from bertkit.processes import Shard
 from bertkit.text import counted, json_line
 
@@ -49,13 +42,13 @@ from bertkit.text import counted, json_line
     argument("--depth", "documents per query for --rerank", default=20),
     JSON,
 )
-@on_all_processes
-def evaluate(source: str, rest: list[str], data: Path | None, as_json: bool, workers: Workers, **options: Any) -> None:
+@one_process
+def evaluate(source: str, rest: list[str], data: Path | None, as_json: bool, **options: Any) -> None:
     from bertkit.inference.evaluate import evaluate
     from bertkit.inference.multitask import tasks_of_run
     from bertkit.report.table import scores_table
 
-    scores = evaluate(source, file=data, overrides=rest, mapper=workers.mapper, **options)
+    scores = evaluate(source, file=data, overrides=rest, **options)
     if as_json:
         say(json.dumps(scores, indent=2))
         return
@@ -72,6 +65,7 @@ def evaluate(source: str, rest: list[str], data: Path | None, as_json: bool, wor
     argument("--recall", "the highest threshold of each label with this recall", type=float, metavar="X"),
     JSON,
 )
+@one_process
 def calibrate(source: str, rest: list[str], data: Path | None, as_json: bool, **goal: Any) -> None:
     from bertkit.decisions.calibrate import calibrate
     from bertkit.report.table import calibration_table
@@ -85,16 +79,8 @@ def calibrate(source: str, rest: list[str], data: Path | None, as_json: bool, **
     RUN,
     argument("rest", "texts, with --context questions; or with --input data.KEY=VALUE", nargs="*", metavar="TEXT"),
     path("--context", "the text that the questions are about"),
-    argument(
-        "--input",
-        f"{ROWS}; - reads lines of stdin, rows as JSON or texts; with ray also a folder or 'FOLDER/*.csv'",
-        metavar="FILE",
-    ),
-    path(
-        "--output",
-        ".jsonl, .csv or .xlsx; with --format .jsonl, .conll, .json or .tsv; default: stdout; "
-        "with ray a folder, or 'FOLDER/*.csv'",
-    ),
+    argument("--input", f"{ROWS}; - reads lines of stdin, rows as JSON or texts", metavar="FILE"),
+    path("--output", ".jsonl, .csv or .xlsx; with --format .jsonl, .conll, .json or .tsv; default: stdout"),
     flag("--raw-cells", "with csv: leave cells as they are, also those that a spreadsheet would run as a formula"),
     COLUMNS,
     SHARD,
@@ -103,13 +89,12 @@ def calibrate(source: str, rest: list[str], data: Path | None, as_json: bool, **
     TASK,
     REVISION,
     JSON,
-    *ENGINE,
 )
-@on_all_processes
+@one_process
 def predict(
     source: str, rest: list[str], context: Path | None, input: str | None, output: Path | None, column: list[str],
-    shard: str | None, format: str | None, task: str | None, revision: str | None, as_json: bool, workers: Workers,
-    engine: str, address: str | None, ray_workers: int | None, raw_cells: bool, **decisions: Any,
+    shard: str | None, format: str | None, task: str | None, revision: str | None, as_json: bool, raw_cells: bool,
+    **decisions: Any,
 ) -> None:  # fmt: skip
     if raw_cells and (output is None or output.suffix != ".csv"):
         raise UserError("--raw-cells works only with --output FILE.csv")
@@ -119,77 +104,34 @@ def predict(
         raise UserError("--context works only with TEXTs; rows of --input have a context each")
     if not input and (output or column or format or shard):
         raise UserError("--output, --column, --format and --shard work only with --input FILE")
-    columns, part, several_processes = column_names(column), Shard.parse(shard), processes.world() > 1
-    given = cluster(engine, address, ray_workers, shard)
-    if engine == "ray":
-        loading = {"task": task, "revision": revision, "decisions": decisions}
-        options = {"columns": columns, "overrides": rest, "format": format, **loading}
-        return _predict_on_ray(source, input, output, options, given)
-    if input == "-" and (part or several_processes):
-        what = "stdin cannot be read " + ("twice, as --shard does" if part else "by several processes")
-        raise UserError(Problem("--input -", what, "Name a file of rows."))
+    columns, part = column_names(column), Shard.parse(shard)
+    if input == "-" and part:
+        raise UserError(Problem("--input -", "stdin cannot be read twice, as --shard does", "Name a file of rows."))
     if part and (format not in (None, "entities") or (output and output.suffix != ".jsonl")):
         raise UserError("--shard writes parts that can be concatenated: .jsonl, also with --format entities")
+    from bertkit.inference.output_formats import writer_of
+    from bertkit.inference.predict_file import predict_file
     from bertkit.inference.predictor import load
 
     predictor: Any
     if several := _has_tasks(Path(source).expanduser()):
         of_one = (context, format, shard, task, revision, *decisions.values())
-        if any(each is not None and each is not False for each in of_one) or several_processes:
+        if any(each is not None and each is not False for each in of_one):
             what = (
                 "a run of several tasks does not take --context, --format, --shard, --task, --revision or options of "
-                "decisions such as --threshold, nor several processes"
+                "decisions such as --threshold"
             )
             raise UserError(Problem(source, what, f"Name the run of one task: {source}/NAME"))
         from bertkit.inference.multitask import load_tasks
 
         predictor = load_tasks(source)
     else:
-        loaded = load(source, revision=revision, task=task)
-        predictor = replace(loaded.with_decisions(**decisions), mapper=workers.mapper)
+        predictor = load(source, revision=revision, task=task).with_decisions(**decisions)
     if not input:
         return _predict_texts(predictor.reading(rest[0]) if several else predictor, source, rest, context, as_json)
-    count = _write_answers(predictor, source, columns, rest, format, input, output, part, raw_cells)
-    say(counted(count, "row") + (f" in {output}" if output else ""), file=sys.stderr)
-
-
-def _write_answers(
-    predictor: Any, source: str, columns: dict[str, str], overrides: list[str], format: str | None,
-    file: str | Path, output: Path | None, part: Shard | None = None, raw_cells: bool = False,
-) -> int:  # fmt: skip
-    from bertkit.inference.output_formats import writer_of
-    from bertkit.inference.predict_file import predict_file
-
     writer = writer_of(format, output, predictor, columns) if format else None
-    out = output if processes.first() else None
-    return predict_file(predictor, source, str(file), out, columns, overrides, writer, part, raw_cells)
-
-
-def _predict_on_ray(
-    source: str, files: str | None, output: Path | None, options: dict[str, Any], given: dict[str, Any]
-) -> None:
-    from bertkit.inference.output_formats import OUTPUT_FORMATS
-    from bertkit.inference.ray_engine import write_files
-
-    if files in (None, "-") or output is None:
-        raise UserError("--engine ray needs --input with files, and --output with a folder")
-    if options["format"] == "glue":
-        raise UserError("--format glue writes one file, named after its task", "Leave --engine ray out.")
-    suffixes = OUTPUT_FORMATS[options["format"]][0] if options["format"] else (".jsonl", ".csv", ".xlsx")
-    say(write_files(file_predictor, source, options, str(files), output, suffixes, **given), file=sys.stderr)
-
-
-def file_predictor(
-    source: str, *, columns: dict[str, str], overrides: list[str], format: str | None, task: str | None,
-    revision: str | None, decisions: dict[str, Any],
-) -> Callable[[Path, Path], int]:  # fmt: skip
-    """What writes the answers to a file's rows to another file, and returns how many. Arguments as of `predict`."""
-    from bertkit.inference.predict_file import require_independent, with_columns
-    from bertkit.inference.predictor import load
-
-    predictor = load(source, revision=revision, task=task).with_decisions(**decisions)
-    require_independent(with_columns(predictor, columns))
-    return partial(_write_answers, predictor, source, columns, overrides, format)
+    count = predict_file(predictor, source, str(input), output, columns, rest, writer, part, raw_cells)
+    say(counted(count, "row") + (f" in {output}" if output else ""), file=sys.stderr)
 
 
 def _has_tasks(folder: Path) -> bool:
@@ -221,7 +163,7 @@ def _predict_texts(predictor: Any, source: str, texts: list[str], context: Path 
         what = f"this model reads {read_together(predictor.task)} together, not a single text"
         raise UserError(what, fix + example(source, predictor.task, reads))
     passage = read_context(context) if context else ""
-    for name in filter(os.path.isfile, texts if processes.first() else ()):
+    for name in filter(os.path.isfile, texts):
         say(f"note: {name} is read as a text; for the rows of the file: --input {name}", file=sys.stderr)
     rows = [{"question": text, "context": passage} if context else text for text in texts]
     for text, answer in zip(texts, predictor.stream(rows), strict=True):
@@ -248,10 +190,10 @@ def _predict_texts(predictor: Any, source: str, texts: list[str], context: Path 
     REVISION,
     JSON,
 )
-@on_all_processes
+@one_process
 def explain(
     source: str, rest: list[str], input: Path | None, column: list[str], shard: str | None, output: Path | None,
-    as_json: bool, workers: Workers, **options: Any,
+    as_json: bool, **options: Any,
 ) -> None:  # fmt: skip
     if input and any(not text.startswith("data.") for text in rest):
         raise UserError("explain takes texts, or --input FILE, but not both")
@@ -259,7 +201,7 @@ def explain(
         raise UserError("--column and --shard work only with --input FILE")
     part = Shard.parse(shard)
     if not rest and not input:
-        return workers.lead(lambda: _explain_run(source, output=output, json=as_json, **options))
+        return _explain_run(source, output=output, json=as_json, **options)
     from bertkit.explain.explain import explain_rows, rows_of, rows_of_file
     from bertkit.explain.text import LEGEND, lines
     from bertkit.inference.predict_file import with_columns
@@ -271,7 +213,7 @@ def explain(
     if part and input:
         chosen = part.rows(input, len(rows))
         rows, start = rows[chosen.start : chosen.stop], chosen.start
-    explanations = explain_rows(predictor, rows, start, workers)
+    explanations = explain_rows(predictor, rows, start)
     colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
     for each in explanations:
         if as_json:
@@ -280,7 +222,7 @@ def explain(
             print("\n".join(lines(each, colour)), end="\n\n")  # noqa: T201 - colours of our own, all else escaped
     if not as_json:
         say(LEGEND)
-    if output and processes.first():
+    if output:
         say(write_explanations_page(explanations, source, output), file=sys.stderr)
 
 

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple, TypeAlias
 
 from bertkit import processes
 from bertkit.errors import Problem, UserError
-from bertkit.inference.workers import ALONE
 
 Argument: TypeAlias = tuple[str, dict[str, Any]]  # what `add_argument` of argparse takes
 
@@ -33,23 +32,22 @@ def command(help: str, *arguments: Argument, interrupted: str = "") -> Callable[
 KERNELS = "64"  # that oneDNN keeps: it compiles one for each layer and shape of a batch, and batches go by length
 
 
-def on_all_processes(run: Callable[..., None]) -> Callable[..., None]:
-    """Divides the work of a command between the processes that torchrun started, by its argument `workers`.
+def one_process(run: Callable[..., None]) -> Callable[..., None]:
+    """For a command that runs a model: several processes, as torchrun starts them, are an error without `--shard`.
 
-    It also bounds the memory of oneDNN's kernels, where the environment does not.
+    It also bounds the memory of oneDNN's kernels, where the environment does not. The command raises UserError.
     """
 
     @wraps(run)
-    def started(**options: Any) -> None:
+    def checked(**options: Any) -> None:
         os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", KERNELS)  # read when torch first computes
-        if processes.world() == 1:
-            return run(workers=ALONE, **options)
-        from bertkit.engine.sharding import distributed_inference
+        if (count := processes.world()) > 1 and not options.get("shard"):
+            fix = "Start one process, without torchrun"
+            fix += "; or give each a part of --input: --shard $((RANK + 1))/$WORLD_SIZE." if "shard" in options else "."
+            raise UserError(Problem("WORLD_SIZE", f"each of {count} processes would do all of the work", fix))
+        return run(**options)
 
-        with distributed_inference() as workers:
-            return run(workers=workers, **options)
-
-    return started
+    return checked
 
 
 def argument(name: str, help: str, **options: Any) -> Argument:
@@ -80,20 +78,6 @@ def column_names(pairs: Sequence[str]) -> dict[str, str]:
     return names
 
 
-def cluster(engine: str, address: str | None, workers: int | None, shard: str | None) -> dict[str, Any]:
-    """The options of the Ray cluster; none where it is not used. Raises UserError."""
-    given = {name: value for name, value in {"address": address, "workers": workers}.items() if value is not None}
-    if engine == "local" and given:
-        raise UserError([Problem("", f"--{name} works only with --engine ray") for name in given])
-    if engine == "ray" and processes.world() > 1:
-        raise UserError("--engine ray starts processes of its own", "Run the command without torchrun.")
-    if engine == "ray" and shard:
-        raise UserError("--shard is for jobs without --engine ray, which divides by files")
-    if workers is not None and workers < 1:
-        raise UserError(Problem("--workers", f"{workers}, where a number from 1 on is expected"))
-    return given
-
-
 def files_and_overrides(words: Sequence[str]) -> tuple[list[Path], list[str]]:
     """Files, and the `data.KEY=VALUE` among them."""
     overrides = [word for word in words if word.lstrip("~").startswith("data.") and "=" in word]
@@ -116,17 +100,6 @@ SHARD = argument(
     "--shard", "with --input: the i-th of n parts of the rows; concatenated, they are the whole", metavar="i/n"
 )
 JSON = flag("--json", "print JSON", dest="as_json")
-ENGINE = (
-    argument("--engine", "ray: models in the workers of a Ray cluster", choices=("local", "ray"), default="local"),
-    argument("--address", "with ray: the cluster's; default: RAY_ADDRESS, or this machine", metavar="HOST:PORT"),
-    argument(
-        "--workers",
-        "with ray: how many; default: one per GPU, or else per core",
-        dest="ray_workers",
-        type=int,
-        metavar="N",
-    ),
-)
 DECISIONS = (
     argument("--threshold", "in place of the fitted one; for single labels, unsure below it", type=float, metavar="X"),
     argument(

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,82 +11,61 @@ from bertkit.cli.output import say
 from bertkit.cli.shared import (
     COLUMN,
     COLUMNS,
-    ENGINE,
     JSON,
     LAYOUT,
     MODEL,
     ROWS,
     SHARD,
     argument,
-    cluster,
     column_names,
     command,
     files_and_overrides,
     flag,
-    on_all_processes,
+    one_process,
     path,
 )
 from bertkit.errors import Problem, UserError
-from bertkit.inference.workers import ALONE, Workers
 from bertkit.processes import Shard
 from bertkit.text import counted, json_line, part_of
 
 TABLES_OF_TEXTS = "csv, tsv, xlsx, json, jsonl, parquet, arrow, or txt with one text per line"
-VECTOR_FILES = (".parquet", ".npy")
 
 
 @command(
     "embed the texts of a file, as parquet or npy",
     MODEL,
     LAYOUT,
-    path("--input", f"{TABLES_OF_TEXTS}; with ray also a folder or 'FOLDER/*.csv'", required=True),
-    path("--output", ".parquet or .npy; with ray a folder, or 'FOLDER/*.npy'", required=True),
+    path("--input", TABLES_OF_TEXTS, required=True),
+    path("--output", ".parquet or .npy", required=True),
     COLUMN,
     SHARD,
     argument("--side", "which prefix to prepend", choices=("text", "query", "document"), default="text"),
     argument("--layers", "hidden layers instead of the model's own vector", type=int, nargs="+", metavar="N"),
     argument("--combine", "how to combine several --layers", choices=("concat", "sum", "mean"), default="concat"),
     argument("--pool", "how to pool --layers over tokens", choices=("mean", "cls", "max"), default="mean"),
-    *ENGINE,
 )
-@on_all_processes
+@one_process
 def embed(
-    source: str, rest: list[str], input: Path, output: Path, shard: str | None, workers: Workers, engine: str,
-    address: str | None, ray_workers: int | None, **options: Any,
+    source: str, rest: list[str], input: Path, output: Path, shard: str | None, column: str, side: str,
+    layers: list[int] | None, combine: Any, pool: Any,
 ) -> None:  # fmt: skip
-    options["overrides"], part = rest, Shard.parse(shard)
-    given = cluster(engine, address, ray_workers, shard)
-    if engine == "ray":
-        from bertkit.inference.ray_engine import write_files
-
-        say(write_files(file_embedder, source, options, str(input), output, VECTOR_FILES, **given), file=sys.stderr)
-        return
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("default")
-        count = file_embedder(source, workers=workers, part=part, **options)(input, output)
-    for warning in caught:
-        say(f"warning: {warning.message}", file=sys.stderr)
-    if count is not None:
-        say(f"{counted(count, 'vector')} in {output}", file=sys.stderr)
-
-
-def file_embedder(
-    source: str, *, side: str, layers: list[int] | None, combine: Any, pool: Any, column: str, overrides: list[str],
-    workers: Workers = ALONE, part: Shard | None = None,
-) -> Callable[[Path, Path], int | None]:  # fmt: skip
-    """What writes the vectors of a file's texts to another file, and returns how many. Arguments as of `embed`."""
     from bertkit.inference.embed import embed_features, embed_file
 
-    options: dict[str, Any] = {"column": column, "overrides": overrides, "shard": part}
-    if layers:
-        from bertkit.inference.features import Features
+    options: dict[str, Any] = {"column": column, "overrides": rest, "shard": Shard.parse(shard)}
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")
+        if layers:
+            from bertkit.inference.features import Features
 
-        features = Features(source, layers=tuple(layers), combine=combine, pool=pool)
-        return partial(embed_features, features, workers=workers, **options)
-    from bertkit.retrieval.models import cached_vectors
+            features = Features(source, layers=tuple(layers), combine=combine, pool=pool)
+            count = embed_features(features, input, output, **options)
+        else:
+            from bertkit.retrieval.models import cached_vectors
 
-    encode = cached_vectors(source, side, workers)
-    return lambda file, output: workers.lead(lambda: embed_file(encode, file, output, **options))
+            count = embed_file(cached_vectors(source, side), input, output, **options)
+    for warning in caught:
+        say(f"warning: {warning.message}", file=sys.stderr)
+    say(f"{counted(count, 'vector')} in {output}", file=sys.stderr)
 
 
 @command(
@@ -101,15 +78,13 @@ def file_embedder(
     argument("--count", "documents per query", default=1),
     argument("--skip", "nearest documents to skip", default=0),
 )
-@on_all_processes
-def mine(source: str, data: Path, split: str, output: Path, workers: Workers, **options: Any) -> None:
+@one_process
+def mine(source: str, data: Path, split: str, output: Path, **options: Any) -> None:
     from bertkit.retrieval.mining import mine_file
     from bertkit.retrieval.models import dual_encoder
 
-    model = dual_encoder(source, workers=workers)
-    count = workers.lead(lambda: mine_file(model, data, split, output, **options))
-    if count is not None:
-        say(f"{counted(count, 'row')} in {output}", file=sys.stderr)
+    count = mine_file(dual_encoder(source), data, split, output, **options)
+    say(f"{counted(count, 'row')} in {output}", file=sys.stderr)
 
 
 @command(
@@ -121,10 +96,8 @@ def mine(source: str, data: Path, split: str, output: Path, workers: Workers, **
     flag("--across", "only clusters with texts of several files, such as train and test"),
     path("--output", ".jsonl, a line per text: cluster, where, id, cosine, text; default: the screen"),
 )
-@on_all_processes
-def duplicates(
-    rest: list[str], model: str, threshold: float, output: Path | None, workers: Workers, **options: Any
-) -> None:
+@one_process
+def duplicates(rest: list[str], model: str, threshold: float, output: Path | None, **options: Any) -> None:
     from bertkit.files import require_suffix
     from bertkit.retrieval.duplicates import duplicates_text, find_duplicates, write_duplicates
     from bertkit.retrieval.models import cached_vectors
@@ -134,11 +107,8 @@ def duplicates(
         raise UserError("no files to compare", "bertkit duplicates FILE --model MODEL")
     if output:
         require_suffix(output, ".jsonl")
-    encode = cached_vectors(model, "text", workers)
-    found = workers.lead(lambda: find_duplicates(encode, files, threshold, overrides=overrides, **options))
-    if found is None:
-        return
-    clusters, texts = found
+    encode = cached_vectors(model, "text")
+    clusters, texts = find_duplicates(encode, files, threshold, overrides=overrides, **options)
     if output:
         write_duplicates(clusters, output)
     else:
@@ -168,22 +138,11 @@ def cache(action: str, days: float | None) -> None:
     COLUMNS,
     argument("--store", "a folder, or the URI of an object store", required=True, metavar="DIR"),
     argument("--delete", "documents to delete first", action="extend", nargs="+", default=[], metavar="ID"),
-    *ENGINE,
 )
-@on_all_processes
-def index(
-    source: str, rest: list[str], store: str, column: list[str], engine: str, address: str | None,
-    ray_workers: int | None, **options: Any,
-) -> None:  # fmt: skip
+@one_process
+def index(source: str, rest: list[str], store: str, column: list[str], **options: Any) -> None:
     from bertkit.retrieval.commands import index_file
 
-    given = cluster(engine, address, ray_workers, None)
-    if engine == "ray":
-        from bertkit.inference.ray_engine import located
-        from bertkit.inference.ray_vectors import encoders
-        from bertkit.retrieval.models import document_encoder
-
-        options["encoders"] = lambda files: encoders(partial(document_encoder, located(source), files), **given)
     say(index_file(source, store, columns=column_names(column), overrides=rest, **options))
 
 

@@ -21,7 +21,6 @@ from bertkit.explain.targets import TARGETS, Read, Target, generated
 from bertkit.explain.words import Share, Text, add_feature
 from bertkit.inference.predict_file import layout_of
 from bertkit.inference.predictor import Predictor
-from bertkit.inference.workers import ALONE, Workers
 from bertkit.tasks.base import Batch
 from bertkit.tasks.text2text_generation import Text2TextGeneration
 from bertkit.tasks.vectors import VectorTask
@@ -142,23 +141,20 @@ def rows_of(predictor: Predictor, texts: Sequence[str]) -> Sequence[str | Mappin
     return [dict(zip(pair, texts, strict=True))]
 
 
-def explain_rows(
-    predictor: Predictor, rows: Iterable[str | Mapping[str, Any]], start: int = 0, workers: Workers = ALONE
-) -> list[Explanation]:
+def explain_rows(predictor: Predictor, rows: Iterable[str | Mapping[str, Any]], start: int = 0) -> list[Explanation]:
     """Explain the answer to each text or row, in order; every row is read by itself.
 
-    rows, start: as for `Predictor.stream`. workers: they divide the rows. Raises DataError for a row without the task's
-    columns, and for an answer with nothing to explain.
+    rows, start: as for `Predictor.stream`. Raises DataError for a row without the task's columns, and for an answer
+    with nothing to explain.
     """
 
-    def explained(numbered: tuple[int, str | Mapping[str, Any]]) -> Explanation:
-        number, given = numbered
+    def explained(number: int, given: str | Mapping[str, Any]) -> Explanation:
         explanation = explain(predictor, predictor.canonical([given], number - 1))
         if not explanation["attributed"]:
             raise DataError(Problem(f"row {number}", NOTHING.get(predictor.task.name, "there is nothing to explain")))
         return explanation
 
-    return list(workers.each(explained, list(enumerate(predictor.each(rows), start + 1))))
+    return [explained(number, row) for number, row in enumerate(predictor.each(rows), start + 1)]
 
 
 def explain_frame(predictor: Predictor, rows: Any) -> Any:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -20,7 +19,6 @@ from bertkit.data.values import replace_surrogates
 from bertkit.errors import DataError, Problem
 from bertkit.files import require_suffix, written_aside
 from bertkit.inference.vector_cache import CHUNK, Vectors
-from bertkit.inference.workers import ALONE, Workers
 from bertkit.processes import Shard
 from bertkit.recipe.recipe import parse_layout
 from bertkit.sections import DataSpec
@@ -76,28 +74,24 @@ def embed_file(
     return count
 
 
-def embed_features(
-    features: Features, file: str | Path, output: Path, *, workers: Workers = ALONE, **options: Any
-) -> int | None:
+def embed_features(features: Features, file: str | Path, output: Path, **options: Any) -> int:
     """`embed_file` with a frozen encoder; one warning counts the texts that were cut, over all rows.
 
-    options: of `embed_file`. Returns None in other processes than the first. Raises ModelError on invalid parameters of
-    `features`, and as `embed_file`.
+    options: of `embed_file`. Raises ModelError on invalid parameters of `features`, and as `embed_file`.
     """
     from bertkit.inference.features import cut_texts
 
     cut = dropped = 0
-    reader = replace(features.fit([]).reader_, mapper=workers.mapper)
-    everywhere = workers.shared(reader.vectors)
+    reader = features.fit([]).reader_
 
     def encode(texts: list[str]) -> Vectors:
         nonlocal cut, dropped
-        vectors, lost = features.vectors(texts, everywhere)
+        vectors, lost = features.vectors(texts)
         cut, dropped = cut + int(np.count_nonzero(lost)), dropped + int(lost.sum())
         return vectors
 
-    count = workers.lead(lambda: embed_file(encode, file, output, **options))
-    if count and cut:
+    count = embed_file(encode, file, output, **options)
+    if cut:
         warnings.warn(cut_texts(cut, count, dropped, reader.max_length), stacklevel=2)
     return count
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,6 @@ from bertkit.evaluation.hf_metrics import all_scores
 from bertkit.inference.multitask import tasks_of_run
 from bertkit.inference.predictor import Predictor, load, load_as
 from bertkit.inference.two_stage import evaluate_two_stages
-from bertkit.inference.workers import Mapper
 from bertkit.recipe.recipe import load_recipe, parse_data_spec
 
 OF_SOURCE = ("validation", "limit", "splits", "exclude", "relabel")  # of `data:`; not for a file given in its place
@@ -105,7 +103,6 @@ def evaluate(
     metrics: Sequence[Any] = (),
     rerank: str | None = None,
     depth: int = 20,
-    mapper: Mapper = map,
 ) -> dict[str, Any]:
     """Score a run, a model folder or a Hub model on a split of the run's data, or on other rows in the same layout.
 
@@ -114,7 +111,7 @@ def evaluate(
     file: rows in the layout of the run's data; or a folder of split files, of which `split` (test) is taken.
     rerank, depth: a cross-encoder that reorders the first `depth` documents of a retrieval model.
     overrides: of the data's settings, such as `data.columns.text=sentence`. revision, task, metrics: as for `load`
-    and `score`. mapper: as of `Workers`.
+    and `score`.
     Returns `split` and the result of `score`; of a run of several tasks, which are scored on their own data alone, a
     dict: name of the task -> the same. Raises ModelError, RecipeError or DataError.
     """
@@ -124,17 +121,16 @@ def evaluate(
             what = "a run of several tasks, each of which is scored on its own data"
             raise RecipeError(Problem(str(source), what, f"Name the run of one task: {source}/NAME"))
         of_task = partial(evaluate, split=split, overrides=overrides, revision=revision, task=task, metrics=metrics)
-        return {name: of_task(folder / name, rerank=rerank, depth=depth, mapper=mapper) for name in names}
+        return {name: of_task(folder / name, rerank=rerank, depth=depth) for name in names}
     if isinstance(data, str | Path) and file is None:
         data, file = None, data
     if data is not None and file is not None:
         raise RecipeError(Problem("", "`data` and `file` both name the rows: give one of them"))
     if split is not None and file is not None and not Path(file).is_dir():
         raise RecipeError(Problem("", "`split` names a split of the run's data, `file` a file: give one of them"))
-    predictor = replace(load(source, revision=revision, task=task), mapper=mapper)
+    predictor = load(source, revision=revision, task=task)
     with nullcontext() if data is None else temporary_rows(data) as given:
         split, rows = rows_of_split(source, predictor, file, split, ("test", "validation"), overrides, given)
     if rerank is None:
         return {"split": split, **score(predictor, rows, metrics)[1]}
-    ranker = replace(load_as("text-ranking", rerank), mapper=mapper)
-    return {"split": split, **evaluate_two_stages(predictor, ranker, rows, depth)}
+    return {"split": split, **evaluate_two_stages(predictor, load_as("text-ranking", rerank), rows, depth)}

@@ -20,7 +20,6 @@ from bertkit.errors import DataError, ModelError, Problem
 from bertkit.inference.layer_reader import Ints, LayerReader, changed
 from bertkit.inference.settings import MIN_LENGTH, resolve_max_length
 from bertkit.inference.vector_cache import CHUNK, Vectors, cached
-from bertkit.inference.workers import Encode
 from bertkit.models.device import Precision, best_device, best_precision
 from bertkit.models.encoder import load_config, load_tokenizer, resolve_encoder
 from bertkit.sections import ModelSpec
@@ -100,10 +99,10 @@ class Features(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             warnings.warn(cut, stacklevel=3)  # past scikit-learn's wrapper
         return vectors
 
-    def vectors(self, X: Any, encode: Encode | None = None) -> tuple[Vectors, Ints]:
+    def vectors(self, X: Any) -> tuple[Vectors, Ints]:
         """The result of `transform`, and how many tokens of each text were dropped, `(texts,)`, without a warning.
 
-        encode: in place of the reader's own `vectors`. Raises ModelError with pool="none".
+        Raises ModelError with pool="none".
         """
         check_is_fitted(self)
         reader, texts = self.reader_, _texts(X)
@@ -111,11 +110,10 @@ class Features(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             raise ModelError(Problem("pool", "'none' gives vectors of words, not of texts", "Write mean, cls or max."))
         if not texts:
             return np.zeros((0, reader.size), dtype=np.float32), np.zeros(0, dtype=np.int64)
-        encode = encode or reader.vectors
         if reader.params.cache:
-            both = cached(texts, encode, name=reader.encoder.name, key=reader.key)
+            both = cached(texts, reader.vectors, name=reader.encoder.name, key=reader.key)
         else:
-            both = np.concatenate([encode(part) for part in _chunks(texts)])
+            both = np.concatenate([reader.vectors(part) for part in _chunks(texts)])
         return np.ascontiguousarray(both[:, :-1]), both[:, -1].astype(np.int64)
 
     def __sklearn_tags__(self) -> Any:

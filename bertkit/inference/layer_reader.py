@@ -12,12 +12,11 @@ from transformers import PreTrainedTokenizerBase
 
 from bertkit.cache import fingerprint, model_key
 from bertkit.data.words import words
-from bertkit.encoding.padding import Arrays, Collator, batches_by_length, mask_of, model_inputs
+from bertkit.encoding.padding import Collator, batches_by_length, mask_of, model_inputs
 from bertkit.encoding.texts import encode_texts
 from bertkit.encoding.words import encode_words
 from bertkit.errors import ModelError, Problem
 from bertkit.inference.vector_cache import Vectors
-from bertkit.inference.workers import Mapper
 from bertkit.models.device import Precision
 from bertkit.models.encoder import Encoder, load_model
 
@@ -47,7 +46,6 @@ class LayerReader:
     max_length: int
     device: torch.device
     precision: Precision
-    mapper: Mapper = map  # of `Workers`
 
     @cached_property
     def model(self) -> Any:
@@ -109,7 +107,7 @@ class LayerReader:
         inputs = model_inputs(self.tokenizer, columns)
         batches = batches_by_length(columns["length"], self.batch_size)
 
-        def run(indices: Ints) -> Arrays:
+        def run(indices: Ints) -> Vectors:
             batch = collate({name: [values[index] for index in indices] for name, values in inputs.items()})
             batch = {name: values.to(self.device) for name, values in batch.items()}
             with (
@@ -123,10 +121,10 @@ class LayerReader:
                 hidden = torch.cat(chosen, dim=-1)
             else:
                 hidden = torch.stack(chosen).sum(0) / (len(chosen) if self.params.combine == "mean" else 1)
-            return {"kept": keep(hidden, mask_of(batch)).cpu().numpy()}
+            return keep(hidden, mask_of(batch)).cpu().numpy()
 
-        for indices, arrays in zip(batches, self.mapper(run, batches), strict=True):
-            yield indices, arrays["kept"]
+        for indices in batches:
+            yield indices, run(indices)
 
     def _check_lengths(self, states: Sequence[torch.Tensor], tokens: int) -> None:
         """Raises ModelError where a requested layer has fewer states than tokens: Funnel pools them after a block."""

@@ -26,7 +26,6 @@ from bertkit.inference.display import flat
 from bertkit.inference.onnx_session import OnnxModel, open_model
 from bertkit.inference.runner import Runner
 from bertkit.inference.settings import damaged_settings, read_settings, resolve_max_length
-from bertkit.inference.workers import Mapper
 from bertkit.models.device import ModelPrecision, Precision, best_device, resolve_precision
 from bertkit.models.encoder import Encoder, load_config, load_tokenizer, resolve_encoder
 from bertkit.models.formats import require_model
@@ -49,7 +48,7 @@ class Predictor:
 
     device: None where the model runs in ONNX Runtime.
     columns: canonical column -> column of the user's rows, as the recipe maps them.
-    mapper: who runs which batch; see `Workers`. revise: changes the task's answers; see `with_decisions`.
+    revise: changes the task's answers; see `with_decisions`.
     """
 
     task: Task
@@ -58,7 +57,6 @@ class Predictor:
     precision: ModelPrecision
     batch_size: BatchSize
     columns: Mapping[str, Source]
-    mapper: Mapper = map
     revise: Revise = as_it_is
 
     def __repr__(self) -> str:
@@ -87,7 +85,7 @@ class Predictor:
     @property
     def predict_features(self) -> Runner:
         """Features -> the task's items, in the features' order."""
-        return Runner(self.task, self.model, self.device, self.precision, self.batch_size, self.mapper)
+        return Runner(self.task, self.model, self.device, self.precision, self.batch_size)
 
     @property
     def backend(self) -> Literal["torch", "onnx"]:
@@ -191,12 +189,12 @@ class Predictor:
     def any_answers(self, names: Iterable[str]) -> Iterator[Answer]:
         """Answers to any row with these columns, without decisions and with them.
 
-        Together they have the columns of all answers to such rows. They are computed in this process alone.
+        Together they have the columns of all answers to such rows.
         """
         rows = [self.any_row(names)]
         if self.task.schema.corpus:  # pretraining, where answers to texts with masks have other columns
             rows.append({"text": str(self.task.tokenizer.mask_token)})
-        for answer in replace(self, revise=as_it_is, mapper=map).stream(rows):
+        for answer in replace(self, revise=as_it_is).stream(rows):
             yield answer
             yield self.revise(answer)
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from bertkit.encoding.padding import Arrays, BatchSize, batches_by_length, fills, pad, unmasked
-from bertkit.inference.workers import Mapper
 from bertkit.models.device import ModelPrecision
 from bertkit.models.malloc import give_back
 from bertkit.tasks.base import Batch, Task
@@ -18,6 +17,8 @@ from bertkit.tasks.base import Batch, Task
 if TYPE_CHECKING:
     import torch
     from datasets import Dataset
+
+Mapper: TypeAlias = Callable[[Callable[[Any], Any], Sequence[Any]], Iterable[Any]]
 
 GIVEN_BACK_EVERY = 16  # batches, after which freed memory is given back to the system
 
@@ -29,7 +30,8 @@ class Runner:
     Features are batched by length, longest first, so that memory runs out at once or never.
 
     device: None where `model` is called with NumPy arrays and returns the task's reduced arrays, as `OnnxModel` does.
-    mapper: applies a function to all batches; see `Workers`.
+    mapper: applies a function to all batches, and gives the results in their order; in a training by several processes,
+    each runs a part of the batches.
     keep: (outputs, batch) -> an item per feature, in place of the task's own.
     """
 

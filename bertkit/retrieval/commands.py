@@ -6,7 +6,7 @@ import json
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import asdict
 from itertools import chain, islice, tee
 from pathlib import Path
@@ -17,11 +17,10 @@ from bertkit.data.table import Problems
 from bertkit.data.values import replace_surrogates
 from bertkit.errors import DataError, ModelError, Problem
 from bertkit.files import require_suffix, written_aside
-from bertkit.inference.workers import ALONE, Encoders, Workers
 from bertkit.recipe.recipe import parse_layout
 from bertkit.retrieval.models import DualEncoder, dual_encoder
 from bertkit.retrieval.search import Hit, search
-from bertkit.retrieval.store import Encode, Indexed, Store
+from bertkit.retrieval.store import Indexed, Store
 from bertkit.sections import DataSpec
 from bertkit.text import beginning, counted, escape_controls
 
@@ -38,40 +37,31 @@ def index_file(
     delete: Sequence[str] = (),
     columns: Mapping[str, str] = {},
     overrides: Sequence[str] = (),
-    workers: Workers = ALONE,
-    encoders: Callable[[str], AbstractContextManager[Encoders]] | None = None,
-) -> str | None:
+) -> str:
     """Delete documents from a store, then add and replace those of a file; the store is created where needed.
 
     model: a run, folder or Hub id. documents: in any format that bertkit reads; see `Store.index`.
     columns: `id`, `text`, `title` or another column -> its name in the file. overrides: how the file is written, such
-    as `data.delimiter=";"`. encoders: of a model whose files have this fingerprint, for documents, in place of the
-    model in this process. Returns a summary; None in other processes than the first, which writes. Raises DataError,
-    RecipeError and ModelError, before the model is loaded where possible.
+    as `data.delimiter=";"`. Returns a summary. Raises DataError, RecipeError and ModelError, before the model is loaded
+    where possible.
     """
     if not documents:
         if not delete:
             raise DataError(Problem("", "nothing to do", "Add --documents FILE, or --delete ID."))
-        return workers.lead(lambda: _delete(Store.open(store), delete))
+        return _delete(Store.open(store), delete)
     spec = parse_layout(overrides)
     prefix, numbered = row_prefix(str(documents), format_of(documents, spec)), read_rows(documents, spec)
     numbers, rows = tee(chain([next(numbered)], numbered))
     if delete:
         Store.open(store)
-    loaded = dual_encoder(model, workers=workers)
-
-    def write(encode: Encode, times: int) -> str:
-        opened = Store.open_or_create(store, loaded.identity)
-        lines = [_delete(opened, delete)] if delete else []
-        contents = (_renamed(row, columns) for _, row in rows)
-        locations = (f"{prefix}{number}" for number, _ in numbers)
-        done = opened.index(contents, encode, loaded.tokenizer, locations=locations, times=times)
-        written = f"{counted(done.passages, 'passage')} written; {store} holds {counted(len(opened), 'passage')}"
-        return "\n".join([*lines, f"{_counts(done)}: {written}"])
-
-    alone = nullcontext(Encoders(loaded.encode_documents, 1))
-    with encoders(loaded.identity.fingerprint) if encoders else alone as ours:  # before anything is written
-        return workers.lead(lambda: write(*ours))
+    loaded = dual_encoder(model)
+    opened = Store.open_or_create(store, loaded.identity)
+    lines = [_delete(opened, delete)] if delete else []
+    contents = (_renamed(row, columns) for _, row in rows)
+    locations = (f"{prefix}{number}" for number, _ in numbers)
+    done = opened.index(contents, loaded.encode_documents, loaded.tokenizer, locations=locations)
+    written = f"{counted(done.passages, 'passage')} written; {store} holds {counted(len(opened), 'passage')}"
+    return "\n".join([*lines, f"{_counts(done)}: {written}"])
 
 
 def _counts(done: Indexed) -> str:

@@ -62,13 +62,13 @@ def read_documents(rows: Iterable[tuple[str, Mapping[str, Any]]], seen: FirstSee
     problems.raise_if_any()
 
 
-def batches(documents: Iterable[Document], times: int = 1) -> Iterator[list[Document]]:
-    """In order, up to `times` BATCH_DOCUMENTS and BATCH_CHARACTERS each; a longer document is a batch of its own."""
+def batches(documents: Iterable[Document]) -> Iterator[list[Document]]:
+    """In order, up to BATCH_DOCUMENTS and BATCH_CHARACTERS each; a longer document is a batch of its own."""
     batch: list[Document] = []
     characters = 0
     for document in documents:
         size = len(document.title) + len(document.text)
-        if batch and (len(batch) == times * BATCH_DOCUMENTS or characters + size > times * BATCH_CHARACTERS):
+        if batch and (len(batch) == BATCH_DOCUMENTS or characters + size > BATCH_CHARACTERS):
             yield batch
             batch, characters = [], 0
         batch.append(document)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
 
@@ -15,7 +15,6 @@ from bertkit.errors import ModelError, Problem
 from bertkit.evaluation.similarity import unit
 from bertkit.inference.predictor import Predictor, load_as, model_folder
 from bertkit.inference.vector_cache import cached
-from bertkit.inference.workers import ALONE, Workers
 from bertkit.models.device import best_device, best_precision
 from bertkit.retrieval.store import Encode, ModelIdentity, Vectors
 from bertkit.tasks.vectors import VectorTask
@@ -33,27 +32,15 @@ class DualEncoder:
     encode_queries: Encode
 
 
-def dual_encoder(model: str, revision: str | None = None, workers: Workers = ALONE) -> DualEncoder:
+def dual_encoder(model: str, revision: str | None = None) -> DualEncoder:
     """The model of a run, a folder or a Hub id; one without bertkit's settings is read as sentence-transformers does.
 
     Raises ModelError, also where its task gives no vectors.
     """
-    predictor = replace(_load(model, revision), mapper=workers.mapper)
+    predictor = _load(model, revision)
     identity = model_identity(predictor, model, revision)
-    sides = (workers.shared(partial(_unit_vectors, predictor, side)) for side in ("document", "query"))
+    sides = (partial(_unit_vectors, predictor, side) for side in ("document", "query"))
     return DualEncoder(identity, predictor.task.tokenizer, *sides)
-
-
-def document_encoder(model: str, files: str) -> Encode:
-    """Of a model with these files, by their fingerprint: in a worker, where the name may stand for other files.
-
-    Raises ModelError.
-    """
-    loaded = dual_encoder(model)
-    if loaded.identity.fingerprint != files:
-        what = "has other files on a worker's machine than where the command was started"
-        raise ModelError(Problem(model, what, "Name a folder that all machines share."))
-    return loaded.encode_documents
 
 
 def model_identity(predictor: Predictor, model: str, revision: str | None = None) -> ModelIdentity:
@@ -68,7 +55,7 @@ def _unit_vectors(predictor: Predictor, side: Any, texts: Sequence[str]) -> Vect
     return np.asarray(unit(predictor.encode(list(texts), side)), dtype=np.float32)
 
 
-def cached_vectors(model: str, side: Any, workers: Workers = ALONE) -> Callable[[list[str]], Any]:
+def cached_vectors(model: str, side: Any) -> Callable[[list[str]], Any]:
     """Texts -> their vectors `(texts, size)`, cached on disk. side: text, query or document.
 
     The weights are loaded for the first text that is not in the cache. Raises ModelError.
@@ -83,10 +70,9 @@ def cached_vectors(model: str, side: Any, workers: Workers = ALONE) -> Callable[
         loaded = _load(model, None)
         if key["model"] != fingerprint(folder):
             raise ModelError(Problem(model, "its files have changed in the meantime", "Run the same command again."))
-        return replace(loaded, mapper=workers.mapper)
+        return loaded
 
-    encode = workers.shared(lambda texts: predictor().encode(texts, side))
-    return lambda texts: cached(texts, encode, name=model, key=key)
+    return lambda texts: cached(texts, lambda new: predictor().encode(new, side), name=model, key=key)
 
 
 def reranker(model: str) -> Callable[[str, Sequence[str]], Sequence[float]]:

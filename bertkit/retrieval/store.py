@@ -162,7 +162,6 @@ class Store:
         tokenizer: PreTrainedTokenizerBase,
         ann_from: int = ANN_FROM,
         locations: Iterable[str] | None = None,
-        times: int = 1,
     ) -> Indexed:
         """Add documents, and replace those with a known id and other contents; unchanged ones are not encoded again.
 
@@ -170,14 +169,14 @@ class Store:
         or of lists of one of these}`.
         Each batch is written in one step with all its passages, so that a killed call loses at most one batch: repeat
         it with the same documents. ann_from: minimum number of passages for an approximate index.
-        locations: one per document, for messages; None: their numbers. times: how many usual batches are one.
+        locations: one per document, for messages; None: their numbers.
         Raises DataError on bad rows and a full disk, ModelError on bad vectors, ValueError where locations are fewer
         or more than the documents; earlier batches are in the store.
         """
         seen, columns, counts = FirstSeen(), self.columns, Counter[str]()
         numbered = ((f"row {n}", document) for n, document in enumerate(documents, 1))
         rows = numbered if locations is None else zip(locations, documents, strict=True)
-        for batch in batches(read_documents(rows, seen), times):
+        for batch in batches(read_documents(rows, seen)):
             new = infer_column_types(batch, columns)
             if new:
                 with database_errors(self.uri):
