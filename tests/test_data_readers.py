@@ -208,6 +208,35 @@ def test_what_is_held_whole_has_a_limit(name, tmp_path, monkeypatch):
     assert caught.value.problems[0].fix
 
 
+@pytest.mark.parametrize(("name", "before", "after"), [("t.csv", "text\n", "\n"), ("t.json", '[{"text": "', '"}]')])
+@pytest.mark.parametrize(
+    ("text", "written", "encoding", "noticed"),
+    [
+        ("größer", "utf-8", "cp1252", True),
+        ("größer", "utf-8", "utf-8", False),
+        ("größer", "cp1252", "cp1252", False),
+        ("größer", "utf-16", "utf-16", False),
+        ("plain", "utf-8", "cp1252", False),
+    ],
+)
+def test_utf8_that_is_read_in_another_encoding_is_noticed(
+    name, before, after, text, written, encoding, noticed, tmp_path
+):
+    path, problems = tmp_path / name, Problems(name)
+    path.write_bytes(f"{before}{text}{after}".encode(written))
+    list(read_rows(path, DataSpec(source=str(path), encoding=encoding), problems))
+    found = [each.what for each in problems.findings if each.level == "warn"]
+    assert len(found) == noticed
+    assert all("read as CP1252, but it is UTF-8" in each and "größer" in each for each in found)
+
+
+def test_one_line_that_is_no_utf8_says_that_the_file_is_not(tmp_path):
+    path, problems = tmp_path / "t.csv", Problems("t.csv")
+    path.write_bytes(b"text\n" + "größer\n".encode() + "größer\n".encode("cp1252"))
+    list(read_rows(path, DataSpec(source=str(path), encoding="cp1252"), problems))
+    assert not problems.findings
+
+
 @pytest.mark.parametrize("encoding", ["utf-8", "cp1252", "utf-16-le"])
 def test_memory_does_not_grow_with_the_file_in_any_encoding(encoding):
     class Large(io.RawIOBase):

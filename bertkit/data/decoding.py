@@ -9,12 +9,14 @@ from contextlib import suppress
 from typing import IO, Any, cast
 
 from bertkit.data.conll import Lines
+from bertkit.data.schema import Finding, warn
 from bertkit.data.table import Problems, setting
 from bertkit.errors import DataError, Problem
 
 MAX_LINE = 10_000_000  # characters of a line and of a quoted field: bounds an unclosed quote
 SHOWN = 30  # characters shown on either side of a byte that cannot be decoded
 
+_UTF8 = ("utf-8", "utf-8-sig")
 _ESCAPED = re.compile("[\udc80-\udcff]")  # what the error handler `surrogateescape` makes of a byte
 _MARKS = {codecs.BOM_UTF8: "utf-8", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
 
@@ -23,10 +25,11 @@ def text_lines(stream: IO[bytes], encoding: str, problems: Problems) -> Lines:
     """Lines as (number from 1, text with its line end), without a byte order mark.
 
     problems: gets bytes that are not in this encoding, NUL and a line of over MAX_LINE characters, which ends the
-    lines. Raises DataError where the file begins with the mark of another encoding, or has old Mac line ends.
+    lines; after the last line a finding where all of them are UTF-8 too. Raises DataError where the file begins with
+    the mark of another encoding, or has old Mac line ends.
     """
     text = io.TextIOWrapper(cast(Any, stream), encoding, "surrogateescape", newline="\n")
-    number, advised = 0, False
+    number, advised, in_utf8, other = 0, False, codecs.lookup(encoding).name not in _UTF8, ""
     try:
         while line := text.readline(MAX_LINE + 1):
             number += 1
@@ -46,7 +49,12 @@ def text_lines(stream: IO[bytes], encoding: str, problems: Problems) -> Lines:
             if "\0" in line:
                 what = f"a NUL byte at column {line.index(chr(0)) + 1}; is this a text file in {encoding.upper()}?"
                 problems.add(number, what)
+            if in_utf8 and not line.isascii():
+                read = _as_utf8(line, encoding)
+                in_utf8, other = read is not None, other or read or ""
             yield number, line
+        if in_utf8 and other:
+            problems.findings.append(_misread(problems.name, encoding, other))
     except UnicodeError:  # of encodings in which the next character cannot be found after a wrong byte
         problems.add(problems.name, f"after line {number:,} something is not {encoding.upper()}")
     finally:
@@ -54,8 +62,12 @@ def text_lines(stream: IO[bytes], encoding: str, problems: Problems) -> Lines:
             text.detach()
 
 
-def decoded(data: bytes, encoding: str, name: str) -> str:
-    """A whole document, without a byte order mark. Raises DataError at the first byte that is not in this encoding."""
+def decoded(data: bytes, encoding: str, problems: Problems) -> str:
+    """A whole document, without a byte order mark. Raises DataError at the first byte that is not in this encoding.
+
+    problems: gets a finding where the document is UTF-8 too.
+    """
+    name = problems.name
     try:
         text = without_mark(data.decode(encoding, "surrogateescape"), encoding, name)
     except UnicodeError as error:
@@ -63,7 +75,26 @@ def decoded(data: bytes, encoding: str, name: str) -> str:
     if found := _ESCAPED.search(text):
         start, number = text.rfind("\n", 0, found.start()) + 1, text.count("\n", 0, found.start()) + 1
         raise DataError(Problem(f"{name}:{number}", *bad_byte(text[start:].partition("\n")[0], encoding)))
+    if not text.isascii() and codecs.lookup(encoding).name not in _UTF8:
+        with suppress(UnicodeError):
+            problems.findings.append(_misread(name, encoding, data.decode()))
     return text
+
+
+def _as_utf8(line: str, encoding: str) -> str | None:
+    """The line in UTF-8, None where its bytes are not."""
+    with suppress(UnicodeError):
+        return line.encode(encoding, "surrogateescape").decode()
+    return None
+
+
+def _misread(name: str, encoding: str, text: str) -> Finding:
+    """text: some of the file in UTF-8, with at least one letter that is not ASCII."""
+    at = next(place for place, letter in enumerate(text) if not letter.isascii())
+    shown = text[max(0, at - SHOWN) : at + SHOWN].strip()
+    return warn(
+        f"{name}: read as {encoding.upper()}, but it is UTF-8, in which it has {shown!r}", setting("encoding", "utf-8")
+    )
 
 
 def without_mark(text: str, encoding: str, name: str) -> str:

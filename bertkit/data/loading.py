@@ -213,9 +213,9 @@ def _read(parts: Sequence[Part], schema: Schema, spec: DataSpec, *, grouped: boo
             raise DataError(Problem(part.name, f"{what}{did_you_mean(group_by, part.columns)}"))
         for block in in_blocks(part.rows):
             for name in optional if part.objects else ():  # the first object may lack it
-                source = spec.columns.get(name, name)
-                if name not in mapping and any(each in row for _, row in block for each in columns_of(source)):
-                    mapping[name] = source
+                later = spec.columns.get(name, name)
+                if name not in mapping and any(each in row for _, row in block for each in columns_of(later)):
+                    mapping[name] = later
                     if name not in names:
                         names.append(name)
                         read[name].extend(convert([None] * len(origin), theirs[name], columns[name], origin))

@@ -259,7 +259,7 @@ def _check_object(row: Any, text: str, where: str | int, problems: Problems) -> 
 def _json(stream: IO[bytes], spec: DataSpec, problems: Problems) -> Iterator[NumberedRow]:
     name = problems.name
     data = read_all(stream, name, "Write it as jsonl, one object per line, which is streamed.")
-    text = decoded(data, spec.encoding, name)
+    text = decoded(data, spec.encoding, problems)
     try:
         content = unique_json(text)
     except (ValueError, RecursionError) as error:

@@ -14,11 +14,13 @@ from itertools import chain, islice, tee
 from pathlib import Path
 from typing import Any, TextIO, TypeVar
 
+from bertkit.data.checks import log_findings
 from bertkit.data.delimited import readable_cell
 from bertkit.data.excel import write_sheet
 from bertkit.data.loading import ANSWER, LEFT_OUT
 from bertkit.data.readers import FORMATS, TABLES, read_rows, read_stream, suffix_of, text_a_row, written_like
 from bertkit.data.schema import Answer
+from bertkit.data.table import Problems
 from bertkit.errors import DataError, Problem
 from bertkit.files import require_suffix, written_aside
 from bertkit.inference.display import flat
@@ -67,14 +69,14 @@ def predict_file(
         require_suffix(output, ".jsonl", ".csv", ".xlsx")
     table = bool(output and writer is None and output.suffix != ".jsonl")
     corpus = isinstance(predictor, Predictor) and predictor.task.schema.corpus
-    count, judged = 0, False
+    count, judged, problems = 0, False, Problems(file)
     spec = layout_of(source, file, overrides)
     predictor = with_columns(predictor, columns)
     start, stop = _bounds(shard, predictor, file, spec)
 
     def checked() -> Iterator[dict[str, Any]]:
         nonlocal count, judged
-        for number, row in islice(_rows(file, spec, corpus), start, stop):
+        for number, row in islice(_rows(file, spec, corpus, problems), start, stop):
             if row.get(ANSWER) in ("accept", *LEFT_OUT):
                 judged = True
                 row = {name: value for name, value in row.items() if name != ANSWER}
@@ -111,6 +113,7 @@ def predict_file(
             _write_csv(out, pairs, delimiter, spec.decimal, answered, raw_cells)
         else:
             write_sheet(out.buffer, _flat_rows(pairs, answered))
+    log_findings(each for each in problems.findings if each.level == "warn")
     if judged:
         logger.warning("`%s`, the column in which Prodigy notes what was accepted, is left out of the output", ANSWER)
     return count
@@ -186,17 +189,17 @@ def _bounds(shard: Shard | None, predictor: Any, file: str, spec: DataSpec) -> t
     """The first row to answer and the one after the last, from 0."""
     if shard is None:
         return 0, None
-    rows = sum(1 for _ in _rows(file, spec, predictor.task.schema.corpus))
+    rows = sum(1 for _ in _rows(file, spec, predictor.task.schema.corpus, Problems(file)))
     part = shard.rows(file, rows, predictor.task.chunk_size)
     return part.start, part.stop
 
 
-def _rows(file: str, spec: DataSpec, documents: bool) -> Iterator[tuple[int, dict[str, Any]]]:
+def _rows(file: str, spec: DataSpec, documents: bool, problems: Problems) -> Iterator[tuple[int, dict[str, Any]]]:
     if file == "-":
         if sys.stdin is None:
             raise DataError(Problem("--input -", "stdin is closed", "Write lines to it, or name a file."))
         return read_stream(sys.stdin.buffer, "stdin", spec)
-    return read_rows(Path(file), spec if documents else text_a_row(Path(file), spec))
+    return read_rows(Path(file), spec if documents else text_a_row(Path(file), spec), problems)
 
 
 def _write_csv(
