@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from copyreg import __newobj__  # type: ignore[attr-defined]
 from typing import Any, NamedTuple
 
 from bertkit.text import printable
@@ -39,6 +40,10 @@ class UserError(Exception):
             problems = Problem("", problems, fix)
         self.problems: tuple[Problem, ...] = (problems,) if isinstance(problems, Problem) else tuple(problems)
         super().__init__("\n".join(map(str, self.problems)))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """With its attributes: from the message, which is all that Exception passes on, a subclass cannot be made."""
+        return __newobj__, (type(self), *self.args), vars(self)
 
 
 def not_installed(error: ModuleNotFoundError) -> UserError:

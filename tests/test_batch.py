@@ -25,7 +25,7 @@ from finished import finished
 from transformers import set_seed
 
 import bertkit
-from bertkit.errors import DataError, UserError
+from bertkit.errors import DataError, Problem, RowsError, UserError
 from bertkit.inference.display import flat
 from bertkit.inference.predict_file import predict_file
 from bertkit.inference.predictor import Predictor, load
@@ -361,6 +361,18 @@ def test_a_column_of_the_name_of_an_answer_is_refused(model: Path, similar: Path
 def test_rows_that_cannot_be_read_are_named(model: Path) -> None:
     with pytest.raises(DataError, match=r"row 2: `text` holds"):
         bertkit.batch(model)({"text": ["a", ["b"]]})
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RowsError([(3, "holds nothing", "Write a text.")], {3: "a.csv:5"}.__getitem__),
+        DataError([Problem("here", "is wrong", "Mend it."), Problem("", "so is this")]),
+    ],
+)
+def test_an_error_of_a_worker_is_pickled_with_its_problems(error: UserError) -> None:
+    copy = pickle.loads(pickle.dumps(error))
+    assert (type(copy), str(copy), vars(copy)) == (type(error), str(error), vars(error))
 
 
 def test_a_model_that_compares_the_rows_of_a_batch_gives_vectors_only(tiny_encoder: Path, tmp_path: Path) -> None:
