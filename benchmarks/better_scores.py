@@ -36,20 +36,20 @@ import transformers
 from finetune import of_task
 from torch import Tensor, nn
 from torch.nn import functional as F
-from transformers import Trainer, TrainerCallback
+from transformers import TrainerCallback
 
 from bertkit import load_recipe
 from bertkit.engine.clock import Clock
+from bertkit.engine.trainer import Trainer
 from bertkit.inference.runner import Runner
 from bertkit.models.heads.words import word_logits
 from bertkit.recipe.recipe import Recipe
 from bertkit.tasks.base import Batch, Task, evaluate
 from bertkit.training.preflight import Job, arguments, checked_job
 from bertkit.training.seed import make_trainer, run_trainer, untrained
-from bertkit.training.trainer import TaskTrainer
 
 LAYER = re.compile(r"\.layers?\.(\d+)\.")
-Apply = Callable[[TaskTrainer], Any]
+Apply = Callable[[Trainer], Any]
 
 
 class LayerDecay(TrainerCallback):
@@ -108,12 +108,12 @@ class RDrop:
         return (word_logits(logits, batch) if "heads" in batch else logits).float()
 
 
-def r_drop(trainer: TaskTrainer) -> None:
-    trainer.learner = trainer.objective = RDrop(trainer.task)
+def r_drop(trainer: Trainer) -> None:
+    trainer.learner = trainer.objective = RDrop(trainer.data.learner)
 
 
 def before_head(dropout: float) -> Apply:
-    def apply(trainer: TaskTrainer) -> None:
+    def apply(trainer: Trainer) -> None:
         model: Any = trainer.model
         (own,) = (module for module in model.children() if isinstance(module, nn.Dropout))
         own.p = dropout
@@ -146,7 +146,7 @@ def trained(job: Job, variant: str, seed: int, folder: Path) -> Runner:
     trainer = make_trainer(job, untrained(job, args), args, [], Clock(args.seconds), None)
     VARIANTS[variant][1](trainer)
     run_trainer(trainer, folder)
-    return trainer.runner
+    return trainer.data.runner
 
 
 class Best(TrainerCallback):

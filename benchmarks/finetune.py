@@ -50,15 +50,16 @@ from transformers import (
 )
 
 from bertkit import data as sources
-from bertkit.attachments.used_rows import token_ids
+from bertkit.attachments.used_rows import UsedEmbeddings, token_ids
+from bertkit.engine import trainer
 from bertkit.engine.arguments import Arguments
+from bertkit.engine.training_data import TaskData
 from bertkit.inference.runner import Runner
 from bertkit.models.device import best_device, best_precision
 from bertkit.models.encoder import Encoder, load_tokenizer, resolve_encoder
 from bertkit.sections import DataSpec, ModelSpec
 from bertkit.tasks import get_task
 from bertkit.tasks.base import Task, prepare
-from bertkit.training.trainer import TaskTrainer
 
 TASKS = {".tsv": "text-classification", ".conll": "token-classification", ".json": "question-answering"}
 READ = {".tsv": {"columns": {"text": "sentence"}}, ".conll": {"delimiter": "\t"}, ".json": {}}
@@ -149,14 +150,14 @@ def as_run_glue(given: Setting, rows: int) -> Trainer:
     return Trainer(model=given.model(), args=arguments(8, False), train_dataset=Dataset.from_dict(dict(padded)))
 
 
-def ours(given: Setting, **more: Any) -> TaskTrainer:
+def ours(given: Setting, **more: Any) -> trainer.Trainer:
     args = arguments(32, True, remove_unused_columns=False, **more)
     return trainer_of(given.task, given.features, given.task.model(given.encoder), args)
 
 
-def trainer_of(task: Task, features: Dataset, model: Any, args: Arguments) -> TaskTrainer:
+def trainer_of(task: Task, features: Dataset, model: Any, args: Arguments) -> trainer.Trainer:
     runner = Runner(task, model, args.device, "bf16", 32)
-    return TaskTrainer(runner=runner, args=args, features=features, validation=None, callbacks=[])
+    return trainer.Trainer(TaskData(runner, features), args, attachments=[UsedEmbeddings(args.used_embeddings, None)])
 
 
 def embeddings(given: Setting, rounds: int) -> None:

@@ -23,6 +23,9 @@ from torch.nn import functional as F
 from transformers import AutoModel, AutoTokenizer, PrinterCallback, Trainer, TrainerCallback
 
 from bertkit.attachments.muon import layer_matrices
+from bertkit.attachments.used_rows import UsedEmbeddings
+from bertkit.engine import trainer
+from bertkit.engine.training_data import TaskData
 from bertkit.inference.predictor import load
 from bertkit.inference.runner import Runner
 from bertkit.models.device import best_device, best_precision
@@ -31,7 +34,6 @@ from bertkit.models.heads.vectors import pool
 from bertkit.tasks import get_task
 from bertkit.tasks.base import Task, prepare
 from bertkit.training.seed import save
-from bertkit.training.trainer import TaskTrainer
 
 MAX_LENGTH = {"text-classification": 256, "question-answering": 384}
 OPTIONS = {"sentence-similarity": {"loss": "cosine-mse"}}
@@ -209,10 +211,12 @@ def stock(given: Setting, batch: int, epochs: int, workers: int) -> Trainer:
     )
 
 
-def ours(given: Setting, batch: int, epochs: int, workers: int) -> TaskTrainer:
+def ours(given: Setting, batch: int, epochs: int, workers: int) -> trainer.Trainer:
     args = arguments(batch, True, num_train_epochs=epochs, dataloader_num_workers=workers, remove_unused_columns=False)
     runner = Runner(given.task, given.task.model(given.encoder), args.device, best_precision(args.device), batch)
-    return TaskTrainer(runner=runner, args=args, features=given.features, validation=None, callbacks=[])
+    return trainer.Trainer(
+        TaskData(runner, given.features), args, attachments=[UsedEmbeddings(args.used_embeddings, None)]
+    )
 
 
 # --- pairs of texts, which no model of transformers compares

@@ -36,10 +36,10 @@ from conftest import build_encoder
 
 from bertkit.engine import checkpoint
 from bertkit.engine.resume import latest_intact
+from bertkit.engine.trainer import Trainer
 from bertkit.files import sha256
 from bertkit.recipe.recipe import Recipe, load_recipe
 from bertkit.training import train as program
-from bertkit.training.trainer import TaskTrainer
 
 ROWS = ("training.per_device_train_batch_size=2",)
 SCENARIOS = {  # name -> case of tests/cases.py, overrides
@@ -109,10 +109,10 @@ def run(recipe: Recipe, folder: Path, resume: bool, told: Path, kind: str | None
     """In a process of its own: train, and perhaps die."""
     logging.disable(logging.CRITICAL)
     moments = Moments(told, kind, nth, share)
-    moments.around(TaskTrainer, "training_step", "step")
-    moments.around(TaskTrainer, "_save_checkpoint", "checkpoint")
-    moments.around(TaskTrainer, "evaluate", "evaluation")
-    moments.around(TaskTrainer, "_run_epoch", "between epochs")
+    moments.around(Trainer, "training_step", "step")
+    moments.around(Trainer, "_save_checkpoint", "checkpoint")
+    moments.around(Trainer, "evaluate", "evaluation")
+    moments.around(Trainer, "_run_epoch", "between epochs")
     moments.around(program, "save", "saving the model")
     try:
         program.train(recipe, folder, resume=resume)

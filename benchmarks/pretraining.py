@@ -41,14 +41,16 @@ from transformers import (
 )
 
 from bertkit import data as sources
+from bertkit.attachments.used_rows import UsedEmbeddings
+from bertkit.engine import trainer as engine
 from bertkit.engine.arguments import Arguments
+from bertkit.engine.training_data import TaskData
 from bertkit.inference.runner import Runner
 from bertkit.models.device import best_device, best_precision
 from bertkit.models.encoder import resolve_encoder
 from bertkit.sections import DataSpec, ModelSpec
 from bertkit.tasks.base import prepare
 from bertkit.tasks.pretraining import Pretraining, PretrainingOptions
-from bertkit.training.trainer import TaskTrainer
 
 LENGTH, BATCH = 128, 32
 PRODUCTS = {f"aten::{name}" for name in ("mm", "addmm", "bmm", "baddbmm")}  # matrix products
@@ -117,15 +119,11 @@ def stock(task: Pretraining, pairs: Dataset, ours: Any, steps: int) -> Trainer:
     return trainer
 
 
-def bertkit(task: Pretraining, features: Dataset, model: Any, steps: int) -> TaskTrainer:
+def bertkit(task: Pretraining, features: Dataset, model: Any, steps: int) -> engine.Trainer:
     args = arguments(steps, remove_unused_columns=False)
-    return TaskTrainer(
-        runner=Runner(task, copy.deepcopy(model), args.device, "bf16", BATCH),
-        args=args,
-        features=features,
-        validation=None,
-        callbacks=[],
-    )
+    runner = Runner(task, copy.deepcopy(model), args.device, "bf16", BATCH)
+    used = UsedEmbeddings(args.used_embeddings, None)
+    return engine.Trainer(TaskData(runner, features), args, attachments=[used])
 
 
 def rate(trainer: Trainer, pieces: float, clock: Callable[[], float] = time.perf_counter) -> float:

@@ -13,9 +13,14 @@ from cases import CASES, DRAWN, SEVEN, Case, encoder
 from safetensors.torch import save_file
 from transformers import Trainer, TrainerCallback, set_seed
 
+from bertkit.attachments.memory import MicroBatchSplit
+from bertkit.attachments.muon import MuonOptimizer
+from bertkit.attachments.used_rows import UsedEmbeddings
+from bertkit.engine import trainer
 from bertkit.engine.arguments import Arguments
+from bertkit.engine.attachment import Attachment
+from bertkit.engine.training_data import TaskData
 from bertkit.inference.runner import Runner
-from bertkit.training.trainer import TaskTrainer
 
 
 class FirstStep(TrainerCallback):
@@ -52,24 +57,24 @@ def arguments(folder: Path, batch: int, accumulate: int, **more: Any) -> Argumen
 def first_step(
     case: Case, folder: Path, out: Path, batch: int, accumulate: int, tokens: int | None = None, **more: Any
 ) -> tuple[float, dict[str, torch.Tensor]]:
-    """Loss and gradients of the first step by `TaskTrainer`."""
+    """Loss and gradients of the first step by `trainer.Trainer`."""
     step = FirstStep()
-    trainer = made(case, folder, arguments(out, batch, accumulate, **more), tokens=tokens, callbacks=[step])
-    trainer.train()
-    return next(e["loss"] for e in trainer.state.log_history if "loss" in e), step.gradients
+    ours = made(case, folder, arguments(out, batch, accumulate, **more), tokens=tokens, callbacks=[step])
+    ours.train()
+    return next(e["loss"] for e in ours.state.log_history if "loss" in e), step.gradients
 
 
-def made(case: Case, folder: Path, args: Arguments, **more: Any) -> TaskTrainer:
-    """A trainer of the case's model on its rows."""
+def made(
+    case: Case, folder: Path, args: Arguments, *, tokens: int | None = None, divide: bool = False, **more: Any
+) -> trainer.Trainer:
+    """A trainer of the case's model on its rows, with what the arguments ask for."""
     task = case.task(folder)
     set_seed(5)
-    return TaskTrainer(
-        runner=Runner(task, task.model(encoder(folder)), args.device, "fp32", 8),
-        args=args,
-        features=task.features(case.rows()),
-        validation=None,
-        **{"callbacks": [], **more},
-    )
+    runner = Runner(task, task.model(encoder(folder)), args.device, "fp32", 8)
+    attachments: list[Attachment] = [*([MuonOptimizer()] if args.muon else ())]
+    attachments += [UsedEmbeddings(args.used_embeddings, None), *([MicroBatchSplit()] if divide else ())]
+    data = TaskData(runner, task.features(case.rows()), tokens=tokens)
+    return trainer.Trainer(data, args, attachments=attachments, **more)
 
 
 def stock_first_step(case: Case, folder: Path, out: Path, batch: int, accumulate: int) -> dict[str, torch.Tensor]:

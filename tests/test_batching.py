@@ -225,6 +225,6 @@ def test_the_model_gets_a_mask_only_where_there_is_padding(even: bool, tiny_enco
     model: Any = trainer.model
     model.register_forward_pre_hook(lambda _, args, given: masks.append(given.get("attention_mask")), with_kwargs=True)
     trainer.train()
-    trainer.runner(trainer.features)
+    trainer.data.runner(trainer.data.features)
     assert len(masks) == 3
     assert all((mask is None) == even for mask in masks)

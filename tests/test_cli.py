@@ -542,12 +542,12 @@ def test_what_the_parser_refuses_exits_with_2(capsys: Any) -> None:
 
 
 def test_an_interrupt_is_not_a_traceback(capsys: Any, recipe: Path, tmp_path: Path, monkeypatch: Any) -> None:
-    from bertkit.training.trainer import TaskTrainer
+    from bertkit.engine.trainer import Trainer
 
     def interrupt(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(TaskTrainer, "training_step", interrupt)
+    monkeypatch.setattr(Trainer, "training_step", interrupt)
     assert main(["train", str(recipe), "--output-dir", str(tmp_path / "run")]) == 130
     told = capsys.readouterr().err
     assert "--resume" in told

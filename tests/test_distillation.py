@@ -28,6 +28,7 @@ from bertkit.attachments import distillation
 from bertkit.attachments.distillation import (
     Distiller,
     Teacher,
+    TeacherLoss,
     check_sizes,
     chosen_layers,
     find_teacher,
@@ -36,7 +37,11 @@ from bertkit.attachments.distillation import (
     with_soft_targets,
 )
 from bertkit.attachments.soft_targets import SOFT_TARGETS
+from bertkit.attachments.teacher import compare_with_teacher
 from bertkit.encoding.padding import Collator
+from bertkit.engine.attachment import Finished
+from bertkit.engine.trainer import Trainer
+from bertkit.engine.training_data import TaskData
 from bertkit.errors import ModelError, RecipeError, UserError
 from bertkit.files import sha256
 from bertkit.inference.evaluate import score
@@ -48,10 +53,8 @@ from bertkit.report.table import after_training, teacher_table
 from bertkit.run import Run
 from bertkit.sections import Distillation
 from bertkit.tasks.base import Batch, Task
-from bertkit.training.finish import compare_with_teacher
 from bertkit.training.seed import save
 from bertkit.training.train import train
-from bertkit.training.trainer import TaskTrainer
 
 BY_ID = {case.id: case for case in [*CASES, *DRAWN]}
 SETTINGS = {"version": "0", "precision": "fp32", "batch_size": 3, "columns": {}}
@@ -187,14 +190,9 @@ def first_step(case: Case, home: Path, out: Path, batch: int, accumulate: int, *
     set_seed(5)
     model: Any = task.model(encoder(home))
     step, args, features = FirstStep(), arguments(out, batch, accumulate), task.features(case.rows())
-    trainer = TaskTrainer(
-        runner=Runner(task, model, args.device, "fp32", 8),
-        args=args,
-        features=features if is_online(spec, task) else with_soft_targets(features, teacher),
-        validation=None,
-        callbacks=[step],
-        distiller=Distiller(spec, teacher, task, model.base_model),
-    )
+    loss = TeacherLoss(spec, teacher, task)
+    data = TaskData(Runner(task, model, args.device, "fp32", 8), loss.features(features, args))
+    trainer = Trainer(data, args, callbacks=[step], attachments=[loss])
     trainer.train()
     return next(e["loss"] for e in trainer.state.log_history if "loss" in e), step.gradients
 
@@ -238,14 +236,9 @@ def test_a_student_learns_the_teachers_probabilities_and_not_the_labels(tiny_enc
     set_seed(5)
     model: Any = task.model(encoder(tiny_encoder))
     args = dataclasses.replace(arguments(tmp_path / "run", 8, 1), max_steps=150, learning_rate=1e-2)
-    trainer = TaskTrainer(
-        runner=Runner(task, model, args.device, "fp32", 8),
-        args=args,
-        features=with_soft_targets(features, teacher),
-        validation=None,
-        callbacks=[],
-        distiller=Distiller(spec, teacher, task, model.base_model),
-    )
+    loss = TeacherLoss(spec, teacher, task)
+    data = TaskData(Runner(task, model, args.device, "fp32", 8), loss.features(features, args))
+    trainer = Trainer(data, args, attachments=[loss])
     trainer.train()
     own = Predictor(task, model.eval(), torch.device("cpu"), "fp32", 8, {})
     ours, theirs = ([answer["scores"]["good"] for answer in each(TEXTS)] for each in (own, teacher.predictor))
@@ -529,11 +522,15 @@ def test_other_tasks_strike_a_bargain_too(identifier: str, tiny_encoder: Path, t
     task, _, teacher = teach(case, tiny_encoder, tmp_path / "teacher")
     student, rows = load(save_teacher(case, tiny_encoder, tmp_path / "student", seed=2)), case.rows()
     graded = score(student, rows)[1]
-    struck = compare_with_teacher(teacher, tmp_path / "student", student, rows, graded, task.metrics[0])
+    struck = compare_with_teacher(
+        teacher.predictor,
+        teacher.folder,
+        Finished(tmp_path / "student", student, "validation", rows, graded, task.metrics[0], ()),
+    )
     assert struck["student / teacher"]["parameters"] == 1.0
     assert struck["student"]["score"] == graded["metrics"][task.metrics[0]]
     assert struck["teacher"]["score"] == score(teacher.predictor, rows)[1]["metrics"][task.metrics[0]]
-    assert "95 % interval" in teacher_table({"split": "validation", **struck})
+    assert "95 % interval" in teacher_table(struck)
 
 
 def test_alpha_0_is_training_without_a_teacher(taught_by: Run, tiny_encoder: Path, tmp_path: Path) -> None:

@@ -95,7 +95,8 @@ def test_dividing_what_does_not_fit_into_memory_changes_no_step(
     for divide in (False, True):
         args = arguments(tmp_path / str(divide), 4, 2, max_steps=3, learning_rate=0.1, optim="sgd")
         trainer = made(case, tiny_encoder, args, divide=divide)
-        forward, room = type(trainer.task).forward, max(Counter(trainer.task.units(trainer.features)).values())
+        task = trainer.data.learner
+        forward, room = type(task).forward, max(Counter(task.units(trainer.data.features)).values())
 
         def cramped(self: Any, model: Any, batch: Any, forward: Any = forward, room: int = room) -> Any:
             sizes.append(len(batch["input_ids"]))
@@ -105,15 +106,16 @@ def test_dividing_what_does_not_fit_into_memory_changes_no_step(
 
         with monkeypatch.context() as patch:
             if divide:
-                patch.setattr(type(trainer.task), "forward", cramped)
+                patch.setattr(type(task), "forward", cramped)
             trainer.train()
         curves.append([event["loss"] for event in trainer.state.log_history if "loss" in event])
         weights.append({name: tensor.clone() for name, tensor in trainer.model.state_dict().items()})
-    assert trainer.parts > 1
+    assert trainer.attachments[-1].count > 1
     assert "do not fit into memory" in caplog.text
     heaviest = sizes[0]
     assert heaviest == max(sizes), "the heaviest micro-batch is tried first"
-    assert sum(size > room for size in sizes) == trainer.parts.bit_length() - 1, "and after that all fit"
+    parts = trainer.attachments[-1].count
+    assert sum(size > room for size in sizes) == parts.bit_length() - 1, "and after that all fit"
     assert curves[1] == pytest.approx(curves[0], rel=1e-4)
     assert len(curves[0]) == 3
     for name, tensor in weights[0].items():
@@ -127,7 +129,7 @@ def test_trying_what_fits_draws_no_random_number(tiny_encoder_with_dropout: Path
         trainer = made(CASES[0], tiny_encoder_with_dropout, args, divide=divide)
         trainer.train()
         losses.append(trainer.state.log_history[0]["loss"])
-    assert trainer.parts == 1
+    assert trainer.attachments[-1].count == 1
     assert losses[0] == losses[1]
 
 

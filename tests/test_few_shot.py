@@ -28,6 +28,7 @@ from bertkit.inference.predictor import load
 from bertkit.inference.runner import Runner
 from bertkit.methods import contrastive, head, linear
 from bertkit.methods.linear import STRENGTHS, Examples, fit_linear
+from bertkit.methods.table import METHODS
 from bertkit.models.heads.linear_head import TYPES
 from bertkit.models.heads.vectors import Dense, Layout, files
 from bertkit.recipe.recipe import FEW_ROWS, TRAINING_DEFAULTS, load_recipe, to_yaml
@@ -53,12 +54,17 @@ KINDS = [
 every_kind = pytest.mark.parametrize("case", KINDS, ids=[case.id for case in KINDS])
 
 
+def fit(runner: Runner, features: Any, seed: int) -> tuple[Any, dict[str, Any]]:
+    """By the method that the runner's task names."""
+    return METHODS[str(runner.task.method)](runner, features, seed)
+
+
 def learned(case: Case, folder: Path) -> tuple[Any, Runner, Examples]:
     """The task, the model fitted on the case's rows, and their vectors."""
     task: Any = case.task(folder)
     runner = Runner(task, task.model(encoder(folder)), CPU, "fp32", 4)
     features = task.features(case.rows())
-    model, _ = head.learn(runner, features, seed=0)
+    model, _ = fit(runner, features, seed=0)
     return task, replace(runner, model=model), head.examples_of(runner, features)
 
 
@@ -412,7 +418,7 @@ def test_texts_with_a_label_in_common_are_pulled_together(
         before = {name: value.clone() for name, value in model.named_parameters()}
         runner = Runner(task, model, CPU, "fp32", 4)
         contrasts = [contrast(head.examples_of(runner, features))]
-        assert head.learn(runner, features, seed=3)[1]["steps"] == 80
+        assert fit(runner, features, seed=3)[1]["steps"] == 80
         contrasts.append(contrast(head.examples_of(runner, features)))
         assert contrasts[1] > contrasts[0] + 0.04
         moved = {name for name, value in model.named_parameters() if not torch.equal(value, before[name])}
@@ -442,7 +448,7 @@ def test_prototypes_start_as_means_of_texts_and_names(tiny_encoder: Path, monkey
     unit = (rows + names).vectors / np.linalg.norm((rows + names).vectors, axis=1, keepdims=True)
     labels = (rows + names).targets
     means = np.stack([unit[labels == label].mean(0) for label in range(len(task.names))])
-    model, facts = head.learn(runner, features, seed=0)
+    model, facts = fit(runner, features, seed=0)
     weight, bias = (each.detach().numpy() for each in (model.classifier.linear.weight, model.classifier.linear.bias))
     np.testing.assert_allclose(weight, 20 * means / np.linalg.norm(means, axis=1, keepdims=True), atol=1e-5)
     counts = np.bincount(labels)
@@ -462,7 +468,7 @@ def test_the_first_loss_is_that_of_a_softmax_over_cosines(
     rows, names = head.examples_of(runner, features), head.names_of(runner)
     assert names is not None
     with caplog.at_level("INFO", logger="bertkit"):
-        model, _ = head.learn(runner, features, seed=0)
+        model, _ = fit(runner, features, seed=0)
     total = rows + names
     logits = total.vectors @ model.classifier.linear.weight.detach().numpy().T
     logits += model.classifier.linear.bias.detach().numpy()
@@ -488,9 +494,7 @@ def test_contrastive_fine_tuning_needs_labels_but_one_row_of_each_is_enough(
     assert not (tmp_path / "refused").exists()
     case = Case("alone", CONTRASTIVE, {"text": TEXTS[:3], "label": ["a", "b", "c"]})
     task: Any = case.task(tiny_encoder)
-    model, _ = head.learn(
-        Runner(task, task.model(encoder(tiny_encoder)), CPU, "fp32", 4), task.features(case.rows()), 0
-    )
+    model, _ = fit(Runner(task, task.model(encoder(tiny_encoder)), CPU, "fp32", 4), task.features(case.rows()), 0)
     assert torch.isfinite(model.classifier.linear.weight).all()
 
 

@@ -24,6 +24,7 @@ from bertkit.data.folds import fold_rows
 from bertkit.data.schema import Column
 from bertkit.data.splits import folds, names_of
 from bertkit.data.table import Origin, Table
+from bertkit.engine.trainer import Trainer
 from bertkit.errors import DataError, RecipeError
 from bertkit.files import read_json, sha256, write_text
 from bertkit.recipe.recipe import Recipe, load_recipe, to_yaml
@@ -36,7 +37,6 @@ from bertkit.sections import DataSpec
 from bertkit.tasks import get_task
 from bertkit.training.folds import cross_validate
 from bertkit.training.train import train
-from bertkit.training.trainer import TaskTrainer
 
 LABEL = names_of(Column("label", ""))
 
@@ -235,16 +235,16 @@ def test_a_fold_keeps_no_checkpoints_and_a_finished_run_needs_none_of_its_files(
 def test_resumed_in_the_second_fold_it_is_the_run_that_was_never_stopped(
     recipe: Recipe, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, steps = TaskTrainer.training_step, iter(range(1, 10_000))
+    real, steps = Trainer.training_step, iter(range(1, 10_000))
 
-    def training_step(self: TaskTrainer, *given: Any) -> Any:
+    def training_step(self: Trainer, *given: Any) -> Any:
         if "fold-2" in str(self.args.output_dir) and next(steps) == 5:  # after the checkpoint of the first epoch
             raise Killed
         return real(self, *given)
 
     folder = tmp_path / "run"
     with monkeypatch.context() as patch:
-        patch.setattr(TaskTrainer, "training_step", training_step)
+        patch.setattr(Trainer, "training_step", training_step)
         with pytest.raises(Killed):
             train(recipe, folder)
     first = sha256(folder / "checkpoints" / "fold-1" / "answers.jsonl")

@@ -6,8 +6,6 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 PACKAGE = Path(__file__).parent.parent / "bertkit"
 FLOORS = [
     {"text"},
@@ -50,14 +48,25 @@ def room(module: str) -> str:
     return module.split(".")[1] if "." in module else ""
 
 
-@pytest.mark.parametrize("module", sorted(MODULES))
-def test_imports_go_down(module: str) -> None:
-    own = room(module)
-    if own in ("", "__main__"):  # the public names, imported lazily, and the entry point
-        return
-    names = {name for name in imported(MODULES[module]) if room(name) != own}
-    above = {name for name in names if FLOOR.get(room(name), len(FLOORS)) >= FLOOR[own]}
-    assert not above, f"{module} imports what does not stand below it"
+def imports() -> dict[str, set[str]]:
+    """Module -> the modules of other rooms that it imports."""
+    return {module: {name for name in imported(file) if room(name) != room(module)} for module, file in MODULES.items()}
+
+
+def test_imports_go_down() -> None:
+    up = {
+        (module, name)
+        for module, names in imports().items()
+        if room(module) not in ("", "__main__")  # the public names, imported lazily, and the entry point
+        for name in names
+        if FLOOR.get(room(name), len(FLOORS)) >= FLOOR[room(module)]
+    }
+    assert not up, "a module imports what is not below it"
+
+
+def test_attachments_are_named_through_their_table() -> None:
+    named = {name for names in imports().values() for name in names if room(name) == "attachments"}
+    assert named == {"bertkit.attachments.table"}
 
 
 def test_no_file_imports_itself_through_others() -> None:

@@ -30,13 +30,14 @@ from bertkit import evaluate, load, load_tasks
 from bertkit.cli.main import main
 from bertkit.engine.batching import LengthBatches, TokenBatches
 from bertkit.engine.mixing import MixedBatches, shares
+from bertkit.engine.trainer import Trainer
 from bertkit.errors import DataError, ModelError, RecipeError, UserError
 from bertkit.files import read_json, sha256, write_text
 from bertkit.recipe.multitask import MultiTaskRecipe, load_any, to_yaml
 from bertkit.recipe.multitask import multitask as read
 from bertkit.recipe.recipe import Recipe, load_recipe
 from bertkit.report.view import Run
-from bertkit.training.multitask import MultiTaskTrainer, checked_jobs
+from bertkit.training.multitask import checked_jobs
 from bertkit.training.seed import runner_of
 from bertkit.training.train import train
 
@@ -133,13 +134,13 @@ def test_whole_steps_have_all_their_micro_batches(units: int, size: int, accumul
 # --- the steps
 
 
-def trainer_of(folder: Path, given: dict[str, Any], callback: Any = None, **more: Any) -> MultiTaskTrainer:
+def trainer_of(folder: Path, given: dict[str, Any], callback: Any = None, **more: Any) -> Trainer:
     """A trainer of this recipe's tasks, with these arguments."""
     jobs, _ = checked_jobs(read(given, {}))  # type: ignore[arg-type]
     args = arguments(folder, 2, more.pop("accumulate", 1), **more)
     transformers.set_seed(5)
     runners = {name: runner_of(job, args) for name, job in jobs.by_task.items()}
-    return MultiTaskTrainer(jobs, runners, args, [callback] if callback else [], None)
+    return Trainer(jobs.training_data(runners), args, callbacks=[callback] if callback else [])
 
 
 def common_name(task: str, parameter: str, model: Any) -> str:
@@ -157,15 +158,18 @@ def test_the_gradient_of_a_step_is_the_weighted_one_of_its_task(tiny_encoder: Pa
         given["tasks"][name]["weight"] = weight
     step = FirstStep()
     trainer = trainer_of(tmp_path, given, step, accumulate=2, optim="sgd")
-    alone = {name: copy.deepcopy(trainer.shared.of(name)) for name in OF}
+    alone = {name: copy.deepcopy(trainer.model.of(name)) for name in OF}
     trainer.train()
     trainer.batches.set_epoch(0)
     wanted: dict[str, torch.Tensor] = {}
     logged = 0.0
     loader = trainer.get_train_dataloader()
-    fetched = [loader.collate_fn(trainer.examples.__getitems__(batch)) for batch in [*trainer.batches][:2]]
+    fetched = [
+        loader.collate_fn(trainer.data.examples(trainer.batches).__getitems__(batch))
+        for batch in [*trainer.batches][:2]
+    ]
     (first,) = {batch["task"] for batch in fetched}
-    for name, task in [(first, trainer.jobs.tasks[first])]:
+    for name, task in [(first, trainer.data.tasks[first])]:
         own = [batch for batch in fetched if batch["task"] == name]
         total = sum(task.loss(task.forward(alone[name].train(), batch), batch) for batch in own)
         loss = weights[name] * total / sum(task.count(batch) for batch in own)  # type: ignore[misc]
@@ -203,7 +207,7 @@ def test_a_head_that_is_not_drawn_is_not_updated(tiny_encoder: Path, tmp_path: P
     given = recipe(tiny_encoder, *OF)
     trainer = trainer_of(tmp_path, given, Watch(), max_steps=16, weight_decay=0.5, learning_rate=0.01)
     trainer.train()
-    assert moved == [set(trainer.examples.split(batch)) for batch in trainer.batches]
+    assert moved == [set(trainer.data.examples(trainer.batches).split(batch)) for batch in trainer.batches]
     assert {name for names in moved for name in names} == set(OF)
 
 
@@ -315,15 +319,15 @@ def test_a_resumed_run_is_the_uninterrupted_one(
 ) -> None:
     training = {"gradient_accumulation_steps": 2, "eval_strategy": "steps", "eval_steps": 2}
     given = recipe(tiny_encoder_with_dropout, *OF, training=training)
-    real, count = MultiTaskTrainer.training_step, iter(range(1, 1000))
+    real, count = Trainer.training_step, iter(range(1, 1000))
 
-    def training_step(self: MultiTaskTrainer, *args: Any) -> torch.Tensor:
+    def training_step(self: Trainer, *args: Any) -> torch.Tensor:
         if next(count) == 22:  # the second half of step 11, in the second epoch
             raise Killed
         return real(self, *args)
 
     with monkeypatch.context() as patch:
-        patch.setattr(MultiTaskTrainer, "training_step", training_step)
+        patch.setattr(Trainer, "training_step", training_step)
         with pytest.raises(Killed):
             train(given, tmp_path / "run")
     assert not Run(tmp_path / "run").finished

@@ -172,7 +172,7 @@ def test_steps_are_those_of_torch(identifier: str, more: dict[str, Any], tiny_en
     trainer.train()
     weights = {name: nn.Parameter(weight.clone()) for name, weight in updates.taken[0][0].items()}
     rate, momentum = more.get("muon_learning_rate"), more.get("muon_momentum", 0.95)
-    chain = max(trainer.task.learning_rate_factors.values(), default=1.0)
+    chain = max(trainer.data.learner.learning_rate_factors.values(), default=1.0)
     optimizers = list(by_hand(weights, rate, momentum, chain))
     for before, gradients, after in updates.taken:
         assert all(torch.equal(weights[name], weight) for name, weight in before.items())

@@ -32,15 +32,15 @@ from transformers import (
 from bertkit.engine import checkpoint
 from bertkit.engine.arguments import Arguments
 from bertkit.engine.resume import latest_intact, require_own_format
+from bertkit.engine.trainer import Trainer
 from bertkit.errors import ModelError, RecipeError, UserError
 from bertkit.files import read_json, sha256, write_json, write_text
+from bertkit.methods.table import METHODS
 from bertkit.recipe.recipe import Recipe, load_recipe
 from bertkit.run import Run, only_writer
 from bertkit.tasks.text_classification import TextClassification
 from bertkit.training.seed import run_trainer
-from bertkit.training.steps import StepTrainer
 from bertkit.training.train import train
-from bertkit.training.trainer import TaskTrainer
 
 # 16 rows in micro-batches of 2, two to a step: 4 steps an epoch, 12 in all, a checkpoint every 2.
 RHYTHM = (
@@ -60,14 +60,14 @@ class Killed(BaseException):
 
 def kill(monkeypatch: pytest.MonkeyPatch, at: int, seed: int = 42) -> None:
     """From here on, training of this seed dies in its micro-batch number `at`, before it changes anything."""
-    real, count = TaskTrainer.training_step, iter(range(1, 10_000))
+    real, count = Trainer.training_step, iter(range(1, 10_000))
 
-    def training_step(self: TaskTrainer, *given: Any) -> torch.Tensor:
+    def training_step(self: Trainer, *given: Any) -> torch.Tensor:
         if self.args.seed == seed and next(count) == at:
             raise Killed
         return real(self, *given)
 
-    monkeypatch.setattr(TaskTrainer, "training_step", training_step)
+    monkeypatch.setattr(Trainer, "training_step", training_step)
 
 
 def killed(recipe: Recipe, folder: Path, at: int = KILLED_AT, seed: int = 42, resume: bool = False) -> Run:
@@ -193,7 +193,7 @@ def test_lora_is_not_resumed_with_fsdp_where_it_began_without(tiny_encoder_with_
     given = small.recipe(tmp_path, tiny_encoder_with_dropout, *RHYTHM, "peft={r: 2}")
     run = killed(given, tmp_path / "run")
 
-    def under_fsdp(trainer: StepTrainer, folder: Path) -> float:
+    def under_fsdp(trainer: Trainer, folder: Path) -> float:
         trainer.is_fsdp_enabled = True
         return run_trainer(trainer, folder)
 
@@ -706,7 +706,7 @@ def test_what_has_changed_is_recorded_before_anything_is_trained(recipe: Recipe,
     assert sorted(path.name for path in (run.folder / "data").iterdir()) == ["train.parquet", "validation.parquet"]
     head = recipe.with_("task.method=head", "~training")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("bertkit.methods.head.learn", Mock(side_effect=Killed))
+        patch.setitem(METHODS, "head", Mock(side_effect=Killed))
         with pytest.raises(Killed):
             train(head, run.folder, resume=True, changed=True)
     assert run.recipe == head

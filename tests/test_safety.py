@@ -105,19 +105,19 @@ def unpickled(*_: Any, **__: Any) -> None:
 def test_pickles_in_a_checkpoint_are_never_read_on_resume(
     peft: str, tiny_encoder_with_dropout: Path, tmp_path: Path, marker: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from bertkit.training.trainer import TaskTrainer
+    from bertkit.engine.trainer import Trainer
 
     recipe = small.recipe(tmp_path / "data", tiny_encoder_with_dropout, f"peft={peft}")
     whole = train(recipe, tmp_path / "whole")
-    real, steps = TaskTrainer.training_step, iter(range(1, 100))
+    real, steps = Trainer.training_step, iter(range(1, 100))
 
-    def dying(self: TaskTrainer, *given: Any) -> torch.Tensor:
+    def dying(self: Trainer, *given: Any) -> torch.Tensor:
         if next(steps) == 6:  # of 8, after the checkpoint at 4
             raise KeyboardInterrupt
         return real(self, *given)
 
     with monkeypatch.context() as patch:
-        patch.setattr(TaskTrainer, "training_step", dying)
+        patch.setattr(Trainer, "training_step", dying)
         with pytest.raises(KeyboardInterrupt):
             train(recipe, tmp_path / "run")
     (folder,) = checkpoint.checkpoints(tmp_path / "run" / "checkpoints" / "seed-42")

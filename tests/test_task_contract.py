@@ -16,13 +16,14 @@ from transformers import set_seed
 
 from bertkit.data.words import words
 from bertkit.engine.arguments import Arguments
+from bertkit.engine.trainer import Trainer
+from bertkit.engine.training_data import TaskData
 from bertkit.errors import DataError
 from bertkit.inference.predictor import Predictor, load
 from bertkit.inference.runner import Runner
 from bertkit.tasks.base import Task, calibrate
 from bertkit.tasks.base import evaluate as evaluate_task
 from bertkit.training.seed import save
-from bertkit.training.trainer import TaskTrainer
 
 CPU = torch.device("cpu")
 ODD = [
@@ -62,13 +63,7 @@ def fit(case: Case, folder: Path, out: Path, steps: int = 200, batch: int = 4) -
         disable_tqdm=True,
         remove_unused_columns=False,
     )
-    trainer = TaskTrainer(
-        runner=Runner(task, model, CPU, "fp32", 4),
-        args=args,
-        features=task.features(case.rows()),
-        validation=None,
-        callbacks=[],
-    )
+    trainer = Trainer(TaskData(Runner(task, model, CPU, "fp32", 4), task.features(case.rows())), args)
     trainer.train()
     return task, model
 

@@ -27,6 +27,8 @@ from transformers import (
 
 import bertkit
 from bertkit.data import load
+from bertkit.engine.trainer import Trainer
+from bertkit.engine.training_data import TaskData
 from bertkit.errors import DataError, ModelError, RecipeError
 from bertkit.files import read_json
 from bertkit.inference.runner import Runner
@@ -39,7 +41,6 @@ from bertkit.report.examples import beams
 from bertkit.sections import DataSpec, Lora
 from bertkit.tasks.text2text_generation import Generation, Text2TextGeneration, Text2TextGenerationOptions
 from bertkit.training.train import train
-from bertkit.training.trainer import TaskTrainer
 
 ROWS = [{"text": text, "target": target} for text, target in zip(TEXTS, EVEN, strict=True)]
 
@@ -198,12 +199,8 @@ def test_batches_have_sources_and_targets_of_similar_length(tiny_encoder: Path, 
     task = Text2TextGeneration(options, load_tokenizer(tiny_encoder), 32)
     args = arguments(tmp_path, 4, 1)
     model: Any = task.model(encoder(tiny_encoder))
-    trainer = TaskTrainer(
-        runner=Runner(task, model, args.device, "fp32", 8),
-        args=args,
-        features=task.features(Dataset.from_dict(rows)),
-        validation=None,
-        callbacks=[],
+    trainer = Trainer(
+        TaskData(Runner(task, model, args.device, "fp32", 8), task.features(Dataset.from_dict(rows))), args
     )
     longest = [
         max(len(ids) for ids in (*batch["input_ids"], *batch["labels"])) for batch in trainer.get_train_dataloader()

@@ -8,27 +8,33 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self, final
 
 import numpy as np
 import pyarrow as pa
 import torch
 from datasets import Dataset, concatenate_datasets
+from peft import PeftModel
 from torch import Tensor, nn
 
 from bertkit.attachments.soft_targets import SOFT_TARGETS
+from bertkit.attachments.teacher import compare_with_teacher
 from bertkit.cache import cache_root, cached_folder, model_key
 from bertkit.encoding.padding import SOFT, Collator, mask_of
+from bertkit.engine.arguments import Arguments
+from bertkit.engine.attachment import Attachment, Draft, Finished
+from bertkit.engine.training_data import Objective
 from bertkit.errors import ModelError, Problem, UserError
 from bertkit.inference.predictor import Predictor, load_as, model_folder, require_torch_model
 from bertkit.inference.settings import resolve_max_length
 from bertkit.models.encoder import Encoder
 from bertkit.models.heads import soft_losses
 from bertkit.models.trained_parts import halves
+from bertkit.recipe.recipe import Recipe
 from bertkit.sections import Distillation
 from bertkit.tasks.base import Batch, Task
 
@@ -146,6 +152,41 @@ def _keep_layers(model: Any, count: int) -> None:
 def chosen_layers(total: int, count: int) -> list[int]:
     """The layers, counted from 0, that a student with `count` layers keeps."""
     return [int(index) for index in np.linspace(0, total - 1, count).round()]
+
+
+@final
+class TeacherLoss(Attachment):
+    """Adds the teacher's losses; at the end, teacher and student are measured one after the other."""
+
+    def __init__(self, spec: Distillation, teacher: Teacher, task: Task) -> None:
+        self.spec, self.teacher, self.task = spec, teacher, task
+
+    @classmethod
+    def of(cls, draft: Draft) -> Self | None:
+        if not (spec := draft.recipe.distillation):
+            return None
+        teacher = find_teacher(spec, draft.task)
+        check_sizes(spec, teacher, draft.task, draft.model, draft.features)
+        return cls(spec, teacher, draft.task)
+
+    @classmethod
+    def build(cls, recipe: Recipe, model: Any) -> Any:
+        student = recipe.distillation.student if recipe.distillation else None
+        return keep_layers(model, student.layers) if student else model
+
+    def features(self, features: Dataset, args: Arguments) -> Dataset:
+        if is_online(self.spec, self.task):
+            return features
+        with args.main_process_first():  # the others read them from the cache
+            return with_soft_targets(features, self.teacher)
+
+    def objective(self, objective: Objective, model: Any) -> Distiller:
+        inner = model.get_base_model() if isinstance(model, PeftModel) else model
+        return Distiller(self.spec, self.teacher, self.task, inner.base_model)
+
+    def results(self, finished: Finished) -> Mapping[str, Any]:
+        teacher = self.teacher
+        return {"distillation": compare_with_teacher(teacher.predictor, teacher.folder, finished)}
 
 
 class Distiller:

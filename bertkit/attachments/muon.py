@@ -1,11 +1,39 @@
-"""Optimizers that transformers does not have."""
+"""Muon, an optimizer that transformers does not have."""
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
+from typing import Any, Self, final
 
 from torch import Tensor, nn
 from torch.optim import Muon, Optimizer
+
+from bertkit.engine.attachment import Attachment, Draft, Steps
+from bertkit.errors import Problem, RecipeError
+
+
+@final
+class MuonOptimizer(Attachment):
+    """Trains the weight matrices of the layers by Muon, all other parameters by the engine's optimizer."""
+
+    @classmethod
+    def of(cls, draft: Draft) -> Self | None:
+        if not draft.args.muon:
+            return None
+        if not layer_matrices(draft.model):
+            what = "no weight matrix of a layer is trained, and muon trains nothing else"
+            raise RecipeError(Problem("training.optim", what, "Remove it, or freeze fewer layers."))
+        return cls()
+
+    def start(self, trainer: Steps, checkpoint: Path | None) -> None:
+        if trainer.is_fsdp_enabled:
+            what = "muon does not support FSDP, which divides weights between processes"
+            raise RecipeError(Problem("training.optim", what, "Start it with torchrun alone."))
+
+    def optimizer(self, optimizer: Any, trainer: Steps) -> MuonWith:
+        args = trainer.args
+        rate, momentum = args.muon_learning_rate or args.learning_rate, args.muon_momentum
+        return MuonWith(optimizer, layer_matrices(trainer.model), lr=rate, momentum=momentum)
 
 
 class MuonWith(Optimizer):

@@ -6,9 +6,9 @@ factor is all there is to know about them, and gradients and moments are needed 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self, final
 
 import pyarrow.compute as pc
 import torch
@@ -19,14 +19,62 @@ from torch.nn.functional import embedding
 
 from bertkit.encoding.padding import fills
 from bertkit.engine.arguments import Arguments
+from bertkit.engine.attachment import Attachment, Draft, Steps
 from bertkit.engine.checkpoint import other_optimizer
-from bertkit.errors import Problem, UserError
+from bertkit.errors import Problem, RecipeError, UserError
 from bertkit.tasks.base import Task
 
 USED = "used_embeddings.safetensors"  # in a checkpoint: `ids` of the trained rows, `decay` of the others
 OPTIMIZERS = ("adamw_torch", "adamw_torch_fused")  # they update each number by itself, with decoupled weight decay
 FEATURES_AT_A_TIME = 4096
 WORTHWHILE = 1_000_000  # bytes
+
+
+@final
+class UsedEmbeddings(Attachment):
+    """Trains the used rows alone where `training.used_embeddings` says so, or where it pays."""
+
+    def __init__(self, asked: bool | None, shape: tuple[int, int] | None) -> None:
+        """asked: `training.used_embeddings`. shape: (tokens, width) of an embedding that can be trained by rows."""
+        self.asked, self.shape = asked, shape
+        self.rows: UsedRows | None = None  # while it trains, if not all rows are trained
+
+    @classmethod
+    def of(cls, draft: Draft) -> Self:
+        asked = draft.args.used_embeddings
+        try:
+            table = word_embedding(draft.model, draft.args, bool(draft.args.fsdp)).weight
+        except ValueError as error:
+            if asked:
+                raise RecipeError(
+                    Problem("training.used_embeddings", f"has no effect: {error}", "Remove it.")
+                ) from error
+            return cls(asked, None)
+        return cls(asked, (table.shape[0], table.shape[1]))
+
+    def summary(self, features_by_task: Iterable[tuple[Task, Dataset]]) -> str | None:
+        return summary(self.shape, features_by_task, self.asked) if self.shape else None
+
+    def start(self, trainer: Steps, checkpoint: Path | None) -> None:
+        features = trainer.data.features_by_task
+        self.rows = used_rows(trainer.model, trainer.args, trainer.is_fsdp_enabled, features, checkpoint)
+
+    def optimizer(self, optimizer: Any, trainer: Steps) -> Any:
+        if self.rows:
+            optimizer.register_step_post_hook(self.rows.shrink)
+        return optimizer
+
+    def restore(self, optimizer: Any) -> None:
+        if self.rows:
+            self.rows.extend(optimizer)
+
+    def files(self) -> Mapping[str, Any]:
+        return {USED: {"ids": self.rows.ids, "decay": self.rows.others.decay}} if self.rows else {}
+
+    def finish(self, model: Any) -> None:
+        if self.rows:  # the best checkpoint, which is loaded next, has the whole embedding
+            self.rows.restore(model)
+            self.rows = None
 
 
 class OtherRows(NamedTuple):
@@ -169,7 +217,11 @@ def pays(shape: tuple[int, ...], used: int, asked: bool | None) -> bool:
 
 
 def used_rows(
-    model: Any, args: Arguments, sharded: bool, features_by_task: Iterable[tuple[Task, Dataset]], checkpoint: str | None
+    model: Any,
+    args: Arguments,
+    sharded: bool,
+    features_by_task: Iterable[tuple[Task, Dataset]],
+    checkpoint: Path | None,
 ) -> UsedRows | None:
     """The rows that are trained, now in the model's word embedding's place; None where all rows are.
 
@@ -182,7 +234,7 @@ def used_rows(
         whole = word_embedding(model, args, sharded)
     except ValueError as reason:
         if checkpoint:
-            raise other_optimizer(Path(checkpoint)) from reason
+            raise other_optimizer(checkpoint) from reason
         return None
     ids, decay = token_ids(features_by_task, whole.num_embeddings), 1.0
     if whole.padding_idx is not None and whole.padding_idx not in ids:

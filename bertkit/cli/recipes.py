@@ -72,7 +72,6 @@ def check(recipe: str, rest: list[str]) -> None:
     from bertkit.recipe.recipe import Recipe
 
     loaded = load_any(recipe, rest, own_metrics=False)
-    from bertkit.attachments.used_rows import summary
     from bertkit.training.multitask import checked_jobs
     from bertkit.training.preflight import checked_job
 
@@ -81,9 +80,9 @@ def check(recipe: str, rest: list[str]) -> None:
         task, first = job.task, job.task.examples(job.features, [0])["input_ids"][0]
         say(f"{name}: {task.name}: {task.describe()}" if name else f"{task.name}: {task.describe()}")
         say(f"first row as the model reads it: {task.tokenizer.decode(first)}")
-    if embedding := job.embedding:
-        features_by_task = [(each.task, each.features) for each in jobs.values()]
-        say(summary(embedding, features_by_task, loaded.training.get("used_embeddings")))
+    features_by_task = [(each.task, each.features) for each in jobs.values()]
+    for line in filter(None, (each.summary(features_by_task) for each in job.attachments)):
+        say(line)
     divided = loaded.folds if isinstance(loaded, Recipe) else None
     ready = f" {len(loaded.seeds) + divided} times: {divided} folds, and on all rows" if divided else ""
     if budget := loaded.training.get("budget"):

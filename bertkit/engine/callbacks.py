@@ -136,7 +136,7 @@ class Record(TrainerCallback):
 class Profile(TrainerCallback):
     """A stopwatch over `PARTS`; it runs from the beginning to the end of each training.
 
-    TaskTrainer and Trainer's callbacks switch it. On an accelerator each switch waits for pending work, so that
+    The trainer and its's callbacks switch it. On an accelerator each switch waits for pending work, so that
     seconds are counted for the part that started the work.
     """
 

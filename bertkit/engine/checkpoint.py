@@ -31,8 +31,17 @@ AS_STARTED = "Use the recipe, data and encoder that the run was started with, or
 class CheckpointTrainer(Trainer):
     """Trainer whose checkpoints hold no pickle and take their name only when they are complete.
 
-    What FSDP divides between the processes is gathered for them.
+    What FSDP divides between the processes is gathered for them. Raises RecipeError for what it cannot save.
     """
+
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        if self.is_deepspeed_enabled:
+            what = "DeepSpeed is not supported: its checkpoints are pickles"
+            raise RecipeError(Problem("training", what, "Use training.fsdp, or start it with torchrun alone."))
+        if self.is_fsdp_enabled and not self.accelerator.is_fsdp2:
+            what = "version 1 of FSDP is not supported"
+            raise RecipeError(Problem("training.fsdp_config.version", what, "Write 2, the default."))
 
     def checkpoint_files(self) -> dict[str, Any]:
         """More files of a checkpoint: name -> JSON, or of a .safetensors file, its tensors."""

@@ -7,7 +7,8 @@ matrix products; with weights of one it is the metric of the rows themselves.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from statistics import fmean
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -168,3 +169,10 @@ def _percentiles(values: Floats) -> Interval | None:
     with np.errstate(invalid="ignore"):  # between two infinities
         low, high = np.quantile(defined, [0.025, 0.975])
     return (float(low), float(high)) if np.isfinite([low, high]).all() else None
+
+
+def mean(scores: Iterable[float | None]) -> float | None:
+    """The mean; None if one of the scores is not defined."""
+    values = list(scores)
+    defined = [score for score in values if score is not None]
+    return fmean(defined) if len(defined) == len(values) else None

@@ -7,26 +7,35 @@ and is learned with the encoder (proxies, Movshovitz-Attias et al. 2017).
 from __future__ import annotations
 
 import logging
+import time
 from math import ceil
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from datasets import Dataset
 from torch.nn import functional as F
 
-from bertkit.encoding.padding import Collator
+from bertkit.data.rows import Columns
+from bertkit.data.table import numbers
+from bertkit.encoding.padding import Collator, model_inputs
 from bertkit.evaluation.intervals import Floats
 from bertkit.inference.runner import Runner
+from bertkit.methods.head import examples_of, facts_of, fit_head, label_words, names_of, set_head
+from bertkit.methods.linear import Linear
 from bertkit.models.cpu_kernels import faster
 from bertkit.models.malloc import memory_kept
 from bertkit.models.trained_parts import freeze
 from bertkit.sections import Freeze
+from bertkit.tasks.text_classification import TextClassification
 from bertkit.text import counted
 
 logger = logging.getLogger(__name__)
 
 SCALE = 20.0  # factor on cosines: 1 / temperature
 LEARNING_RATE, PROTOTYPES, WEIGHT_DECAY = 1e-4, 1e-3, 0.01  # of AdamW: encoder, prototypes
+# C of a linear head: no held-out row shows which is best, since the encoder has learned them all.
+STRENGTH = 16.0
 PASSES, MIN_STEPS, MAX_STEPS = 6, 20, 400  # over the texts; steps
 WARMUP = 0.1  # of the steps; the learning rate then falls to zero, linearly
 TEXTS = 64  # of a batch
@@ -43,6 +52,34 @@ class Texts(NamedTuple):
     def __add__(self, other: Any) -> Texts:
         inputs = {name: [*values, *other.inputs[name]] for name, values in self.inputs.items()}
         return Texts(inputs, np.concatenate([self.targets, other.targets]))
+
+
+def fit(runner: Runner, features: Dataset, seed: int) -> tuple[Any, dict[str, Any]]:
+    """The runner's model, its encoder and head fitted on these features, and the facts of this training.
+
+    The head of one label per text is the softmax that the encoder was trained with; of several, a linear model.
+    """
+    started = time.monotonic()
+    task: TextClassification = runner.task  # type: ignore[assignment]
+    single, words = task.kind == "single-label", label_words(task)
+    _, starts = np.unique(numbers(features, "row"), return_index=True)
+    columns = task.examples(features, starts.tolist())
+    texts = Texts(model_inputs(task.tokenizer, columns), np.asarray(columns["labels"]))
+    if single:
+        texts = texts._replace(targets=np.eye(len(task.names))[texts.targets])
+    if words:
+        named: Any = task.encode(Columns({"text": words}))
+        examples = task.examples(named, range(len(words)))
+        texts += Texts(model_inputs(task.tokenizer, examples), np.eye(len(words)))
+    weights: Any = task.options.class_weights or {}  # settled: by name
+    factors = np.array([weights[name] for name in task.names]) if weights else None
+    steps, prototypes, bias = pull_to_prototypes(runner, texts, factors, seed)
+    if single:
+        linear = Linear(SCALE * prototypes, bias, None, bool(words))
+    else:
+        linear = fit_head(task, examples_of(runner, features), names_of(runner), seed, STRENGTH)
+    set_head(runner.model, linear)
+    return runner.model, facts_of(linear, features, steps, started)
 
 
 def pull_to_prototypes(runner: Runner, texts: Texts, weights: Floats | None, seed: int) -> tuple[int, Floats, Floats]:

@@ -13,75 +13,43 @@ from datasets import Dataset
 
 from bertkit.data.rows import Columns
 from bertkit.data.table import numbers
-from bertkit.encoding.padding import model_inputs
 from bertkit.evaluation.intervals import Floats
 from bertkit.inference.runner import Runner
-from bertkit.methods.contrastive import SCALE, Texts, pull_to_prototypes
 from bertkit.methods.linear import Examples, Linear, fit_linear, words_of
 from bertkit.models.heads.linear_head import as_sequence_classifier
-from bertkit.tasks.base import Task
-from bertkit.tasks.text_classification import ON_VECTORS, TextClassification
+from bertkit.tasks.text_classification import TextClassification
 from bertkit.text import counted
 
 logger = logging.getLogger(__name__)
 
-# C after contrastive fine-tuning: no held-out row shows which is best, since the encoder has learned them all.
-STRENGTH = 16.0
 
-
-def applies(task: Task) -> bool:
-    """Whether the task's model is trained by `learn`."""
-    return isinstance(task, TextClassification) and task.options.method in ON_VECTORS
-
-
-def learn(runner: Runner, features: Dataset, seed: int) -> tuple[Any, dict[str, Any]]:
+def fit(runner: Runner, features: Dataset, seed: int) -> tuple[Any, dict[str, Any]]:
     """The runner's model, its head fitted on these features, and the facts of this training.
 
     It is a `…ForSequenceClassification` where that class has the same logits; see `as_sequence_classifier`.
     """
     started = time.monotonic()
-    model: Any = runner.model
-    if runner.task.options.method == "contrastive":
-        steps, linear = _contrasted(runner, features, seed)
-        _set_head(model, linear)
-    else:
-        examples = examples_of(runner, features)
-        steps, linear = 0, fit_head(runner.task, examples, names_of(runner), seed)
-        _set_head(model, linear)
-        model = as_sequence_classifier(model, float(np.abs(examples.vectors).max()))
-    strength = "" if linear.strength is None else f", C = {linear.strength:g}"
-    names = ", with the labels' names as further rows" if linear.with_names else ""
-    logger.info("head: learned from %s%s%s", counted(len(np.unique(numbers(features, "row"))), "row"), strength, names)
-    facts = {"steps": steps, "seconds": time.monotonic() - started, "best_step": None}
-    return model, facts | {"C": linear.strength, "with_names": linear.with_names}
+    examples = examples_of(runner, features)
+    linear = fit_head(runner.task, examples, names_of(runner), seed)
+    set_head(runner.model, linear)
+    model = as_sequence_classifier(runner.model, float(np.abs(examples.vectors).max()))
+    return model, facts_of(linear, features, 0, started)
 
 
-def _set_head(model: Any, linear: Linear) -> None:
+def set_head(model: Any, linear: Linear) -> None:
+    """Give the model this head."""
     with torch.no_grad():
         model.classifier.linear.weight.copy_(torch.from_numpy(linear.weight))
         model.classifier.linear.bias.copy_(torch.from_numpy(linear.bias))
 
 
-def _contrasted(runner: Runner, features: Dataset, seed: int) -> tuple[int, Linear]:
-    """Fine-tune the encoder; returns the number of steps, and the head: of one label per text the softmax that the
-    encoder was trained with, of several a linear model as in `head`."""
-    task: TextClassification = runner.task  # type: ignore[assignment]
-    single, words = task.kind == "single-label", _words(task)
-    _, starts = np.unique(numbers(features, "row"), return_index=True)
-    columns = task.examples(features, starts.tolist())
-    texts = Texts(model_inputs(task.tokenizer, columns), np.asarray(columns["labels"]))
-    if single:
-        texts = texts._replace(targets=np.eye(len(task.names))[texts.targets])
-    if words:
-        named: Any = task.encode(Columns({"text": words}))
-        examples = task.examples(named, range(len(words)))
-        texts += Texts(model_inputs(task.tokenizer, examples), np.eye(len(words)))
-    weights: Any = task.options.class_weights or {}  # settled: by name
-    factors = np.array([weights[name] for name in task.names]) if weights else None
-    steps, prototypes, bias = pull_to_prototypes(runner, texts, factors, seed)
-    if single:
-        return steps, Linear(SCALE * prototypes, bias, None, bool(words))
-    return steps, fit_head(task, examples_of(runner, features), names_of(runner), seed, STRENGTH)
+def facts_of(linear: Linear, features: Dataset, steps: int, started: float) -> dict[str, Any]:
+    """Log and return the facts of a training. steps: of the encoder. started: by time.monotonic."""
+    strength = "" if linear.strength is None else f", C = {linear.strength:g}"
+    names = ", with the labels' names as further rows" if linear.with_names else ""
+    logger.info("head: learned from %s%s%s", counted(len(np.unique(numbers(features, "row"))), "row"), strength, names)
+    facts = {"steps": steps, "seconds": time.monotonic() - started, "best_step": None}
+    return facts | {"C": linear.strength, "with_names": linear.with_names}
 
 
 def fit_head(task: Any, examples: Examples, names: Examples | None, seed: int, strength: float | None = None) -> Linear:
@@ -104,14 +72,14 @@ def examples_of(runner: Runner, features: Dataset) -> Examples:
 def names_of(runner: Runner) -> Examples | None:
     """The names of the labels as rows; None where texts are pairs, or where the names say nothing."""
     task: TextClassification = runner.task  # type: ignore[assignment]
-    if not (words := _words(task)):
+    if not (words := label_words(task)):
         return None
     ids = np.arange(len(words))
     targets = np.eye(len(words)) if task.kind == "multi-label" else ids
     return Examples(_vectors(runner, task.encode(Columns({"text": words}))), targets)
 
 
-def _words(task: TextClassification) -> list[str]:
+def label_words(task: TextClassification) -> list[str]:
     """The names of the labels as texts; none where texts are pairs, or where the names say nothing."""
     return [] if task.options.pair else words_of(task.names)
 

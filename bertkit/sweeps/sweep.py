@@ -24,7 +24,7 @@ from bertkit.run import Run, only_writer
 from bertkit.sweeps.space import brief, read_space
 from bertkit.tasks.base import Task
 from bertkit.text import KeyPath
-from bertkit.training.preflight import arguments, dry_run, inspect, prepare
+from bertkit.training.preflight import arguments, check_model, inspect, prepare
 from bertkit.validation import KeyProblem
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def _dry_run(base: Recipe, variants: Mapping[KeyPath, Recipe], report: Report) -
             what = "no validation split to select by; a sweep does not select by `folds`"
             raise DataError(Problem("data", what, "Name one in data.source, or hold one out: data: {validation: 0.1}"))
         features, _ = inspect(task, data)
-        dry_run(recipe, encoder, task, data, features)
+        check_model(recipe, encoder, task, data, features)
         return task, data
 
     task, data = checked(base)

@@ -112,6 +112,11 @@ class Task(ABC, Generic[O]):
         return self.schema.inputs
 
     @property
+    def method(self) -> str | None:
+        """The method that fits the model, in `methods/table.py`. Default: it is trained by steps."""
+        return None
+
+    @property
     def known_labels(self) -> frozenset[str] | None:
         """The values that a target column may hold; None where targets are not labels."""
         return None

@@ -174,11 +174,15 @@ class TextClassification(own.Labelled, Task[TextClassificationOptions]):
 
     # --- features -> model -> loss
 
+    @property
+    def method(self) -> str | None:
+        return self.options.method if self.options.method in ON_VECTORS else None
+
     def model(self, encoder: Encoder, *, new_head: bool = True) -> PreTrainedModel:
         from transformers import AutoModelForSequenceClassification
 
         settings = classifier(self.names or ["score"]) | {"problem_type": PROBLEMS[self.kind]}
-        if self.options.method in ON_VECTORS and (new_head or (encoder.folder / "modules.json").is_file()):
+        if self.method and (new_head or (encoder.folder / "modules.json").is_file()):
             from bertkit.models.heads.linear_head import linear_classifier
 
             unit = self.options.method == "contrastive"

@@ -10,19 +10,17 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from statistics import fmean, median, stdev
+from statistics import fmean, stdev
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
-import torch
 from datasets import Dataset
 
-from bertkit.attachments.distillation import Teacher
 from bertkit.data import Data
 from bertkit.data.table import Origin
+from bertkit.engine.attachment import Finished
 from bertkit.errors import ModelError, Problem, UserError
 from bertkit.evaluation.graded import Graded
 from bertkit.evaluation.intervals import Scores
@@ -34,9 +32,6 @@ from bertkit.sections import Checkpoints, Hub
 from bertkit.training.preflight import Job, scored_splits
 
 logger = logging.getLogger(__name__)
-
-SINGLE_ROWS, BATCHED_ROWS, REPEATS = 20, 64, 3  # rows timed one by one, and in batches of 32
-MEASURES = ("parameters", "megabytes", "latency_ms", "rows_per_second", "score")
 
 
 class OutOfFold(NamedTuple):
@@ -156,12 +151,10 @@ def finish(
         "expected": recipe.expected,
         **({"trained_with": list(trained_with)} if trained_with else {}),
     }
-    if job.teacher:
-        chosen = "validation" if "validation" in splits else next(iter(splits))
-        compared = compare_with_teacher(
-            job.teacher, run.model, predictor, data.rows[chosen], splits[chosen], headline, job.metrics
-        )
-        results["distillation"] = {"split": chosen, **compared}
+    split = "validation" if "validation" in splits else next(iter(splits))
+    done = Finished(run.model, predictor, split, data.rows[split], splits[split], headline, job.metrics)
+    for each in job.attachments:
+        results |= each.results(done)
     write_json(run.folder / "results.json", results)
 
 
@@ -231,59 +224,3 @@ def verify(run: Run, predictor: Predictor, rows: Dataset) -> None:
         what = f"a fresh process answers {len(different)} of {len(ours)} rows differently, first row {different[0] + 1}"
         raise ModelError(Problem(str(run.model), what, "This is a bug of bertkit; please report it with the recipe."))
     logger.info("verified: a fresh process gives the same %d answers", len(ours))
-
-
-def compare_with_teacher(
-    teacher: Teacher,
-    folder: Path,
-    student: Predictor,
-    rows: Dataset,
-    graded: dict[str, Any],
-    headline: str,
-    metrics: Sequence[Any] = (),
-) -> dict[str, Any]:
-    """Both models' sizes, speed on these rows in this process, and headline metric; and the ratios student / teacher.
-
-    folder: of the student. graded: the result of `evaluate.score` for the student on these rows.
-    """
-    theirs = _measured(teacher.predictor, teacher.folder, rows, score(teacher.predictor, rows, metrics)[1], headline)
-    ours = _measured(student, folder, rows, graded, headline)
-    return {
-        "headline": headline,
-        "rows": len(rows),
-        "device": student.device.type,
-        "threads": torch.get_num_threads(),
-        "teacher": theirs,
-        "student": ours,
-        "student / teacher": {
-            name: ours[name] / theirs[name] if ours[name] is not None and theirs[name] else None for name in MEASURES
-        },
-    }
-
-
-def _measured(
-    predictor: Predictor, folder: Path, rows: Dataset, graded: dict[str, Any], headline: str
-) -> dict[str, Any]:
-    single = [rows.select([index]) for index in range(min(len(rows), SINGLE_ROWS))]
-    batched = rows.select(range(min(len(rows), BATCHED_ROWS)))
-    files = [*folder.glob("*.safetensors"), *folder.glob("[0-9]_*/*.safetensors")]
-    return {
-        "parameters": sum(parameter.numel() for parameter in predictor.model.parameters()),
-        "megabytes": sum(file.stat().st_size for file in files) / 1e6,
-        "latency_ms": 1000 * _seconds(predictor, single, 1),
-        "rows_per_second": len(batched) / _seconds(predictor, [batched] * REPEATS, 32),
-        "precision": predictor.precision,
-        "score": graded["metrics"].get(headline),
-        "interval": graded["intervals"].get(headline),
-    }
-
-
-def _seconds(predictor: Predictor, parts: list[Dataset], batch_size: int) -> float:
-    """The median time for one of these parts, from text to answer; the first runs once more, to warm up."""
-    runner = replace(predictor, batch_size=batch_size).predict_features
-    times = []
-    for part in [parts[0], *parts]:
-        started = time.perf_counter()
-        list(predictor.task.answer(part, runner))
-        times.append(time.perf_counter() - started)
-    return median(times[1:])

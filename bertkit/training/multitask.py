@@ -13,21 +13,19 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from statistics import fmean
-from typing import Any, final
+from typing import Any
 
-from datasets import Dataset
 from transformers import TrainerCallback, set_seed
 
 from bertkit import processes
 from bertkit.engine.arguments import Arguments
-from bertkit.engine.batching import EpochLoader, batches_of
 from bertkit.engine.callbacks import Profile, Record
 from bertkit.engine.clock import Clock
-from bertkit.engine.mixing import MixedBatches, MixedCollator, MixedExamples
 from bertkit.engine.sharding import sharded_map
-from bertkit.engine.shared_encoder import MultiTask, SharedEncoder
-from bertkit.errors import DataError, Problem, RecipeError, UserError
+from bertkit.engine.trainer import Trainer
+from bertkit.engine.training_data import MixedData, TaskData, mixed_batches
+from bertkit.errors import Problem, RecipeError, UserError
+from bertkit.evaluation.intervals import mean
 from bertkit.files import read_json, write_json, write_text
 from bertkit.inference.runner import Runner
 from bertkit.models.quiet import no_bars, quiet_logger
@@ -36,7 +34,6 @@ from bertkit.report.facts import lines_of
 from bertkit.report.verdict import reported_split
 from bertkit.report.view import Run
 from bertkit.run import check_folder, only_writer
-from bertkit.tasks.base import Task, evaluate
 from bertkit.training.finish import finish, free_checkpoints, publish, write_reports
 from bertkit.training.preflight import Job, arguments, checked_job, require_unchanged, write_run_metadata
 from bertkit.training.seed import (
@@ -48,7 +45,6 @@ from bertkit.training.seed import (
     settings_of,
     usual_callbacks,
 )
-from bertkit.training.steps import StepTrainer
 
 logger = logging.getLogger(__name__)
 
@@ -62,11 +58,6 @@ class Jobs:
     recipe: MultiTaskRecipe
     by_task: Mapping[str, Job]
 
-    @property
-    def tasks(self) -> dict[str, Task]:
-        """Name -> task."""
-        return {name: job.task for name, job in self.by_task.items()}
-
     def headline(self, name: str) -> str:
         """The metric of this task that the choice of the checkpoint depends on."""
         job = self.by_task[name]
@@ -78,90 +69,22 @@ class Jobs:
         shared = first.recipe.model_copy(update={"training": self.recipe.training})
         return arguments(shared, first.task, first.data, folder, seed)
 
-    def batches(self, size: int, *, accumulation: int, **division: int) -> MixedBatches:
-        """The batches of one process. size: rows of a micro-batch. Raises DataError where a task has too few rows."""
-        recipe = self.recipe
-        tokens, own, problems = recipe.batching.tokens if recipe.batching else None, [], []
-        for name, job in self.by_task.items():
-            try:
-                cut = batches_of(
-                    job.task, job.features, size, tokens, accumulation=accumulation, whole=True, **division
-                )
-                own.append(cut)
-            except ValueError:
-                what = f"too few training rows for a step of {accumulation} micro-batches in each process"
-                problems.append(Problem(f"tasks.{name}.data", what, "Lower gradient_accumulation_steps, or add rows."))
-        if problems:
-            raise DataError(problems)
-        mixing = recipe.mixing if isinstance(recipe.mixing, str) else [recipe.mixing[name] for name in self.by_task]
-        features = [len(job.features) for job in self.by_task.values()]
-        return MixedBatches(own, features, mixing, run=accumulation, seed=division["seed"])
-
-
-@final
-class MultiTaskTrainer(StepTrainer):
-    """Trainer of several tasks over one encoder: each batch is of one task, and all are evaluated."""
-
-    def __init__(
-        self, jobs: Jobs, runners: Mapping[str, Runner], args: Arguments, callbacks: Sequence[TrainerCallback],
-        profile: Profile | None, clock: Clock | None = None,
-    ) -> None:  # fmt: skip
-        """runners: of each task, with its own model, which become those of `self.model`."""
-        weights = {name: part.weight for name, part in jobs.recipe.tasks.items()}
-        models = {name: runner.model for name, runner in runners.items()}
-        shared = SharedEncoder(jobs.tasks, models, lora=jobs.recipe.peft is not None)
-        splits = {name: job.data.rows for name, job in jobs.by_task.items()}
-        rows = {name: split["validation"] for name, split in splits.items() if "validation" in split}
-        super().__init__(
-            learner=MultiTask(jobs.tasks, weights),
-            model=shared,
-            args=args,
-            features=None,
-            validation=rows,
-            callbacks=callbacks,
-            clock=clock,
-            profile=profile,
-        )
-        if self.is_fsdp_enabled:
-            what = "several tasks are not trained with FSDP, which divides a model between processes"
-            raise RecipeError(Problem("", what, "Start it with torchrun, or with accelerate and multi-GPU."))
-        self.jobs, self.runners, self.rows, self.shared = jobs, runners, rows, shared
-
-    def get_train_dataloader(self) -> EpochLoader:
-        self.batches = self.jobs.batches(self._train_batch_size, **self.division())
-        features = {name: job.features for name, job in self.jobs.by_task.items()}
-        self.examples = MixedExamples(self.jobs.tasks, features, self.batches)
-        return self.loader(self.examples, MixedCollator(self.jobs.tasks))
-
-    def features_by_task(self) -> Sequence[tuple[Task, Dataset]]:
-        return [(job.task, job.features) for job in self.jobs.by_task.values()]
-
-    def located(self, indices: Sequence[int]) -> Sequence[str]:
-        places = []
-        for name, own in self.examples.split(indices).items():
-            job = self.jobs.by_task[name]
-            places += [job.data.origins["train"][row] for row in sorted(set(job.features[own]["row"]))]
-        return places
-
-    def evaluate(
-        self, eval_dataset: Any = None, ignore_keys: list[str] | None = None, metric_key_prefix: str = "eval"
-    ) -> dict[str, float]:
-        """`NAME/METRIC` of each task on its validation rows, the selection metric also as `NAME`, and their `mean`."""
-        self.profile.switch("evaluation")
-        scores, headlines = dict[str, float | None](), dict[str, float | None]()
-        for name, rows in self.rows.items():
-            runner = replace(self.runners[name], model=self.shared.of(name))
-            own, headline = evaluate(runner.task, rows, runner, fitted=True), self.jobs.headline(name)
-            scores |= {f"{name}/{metric}": own[metric] for metric in own if "/" not in metric or metric == headline}
-            headlines[name] = own[headline]
-        return self.tell({**scores, **headlines, MEAN: mean(headlines.values())}, metric_key_prefix)
-
-
-def mean(scores: Iterable[float | None]) -> float | None:
-    """None where one of them is not defined."""
-    given = list(scores)
-    defined = [score for score in given if score is not None]
-    return fmean(defined) if len(defined) == len(given) else None
+    def training_data(self, runners: Mapping[str, Runner]) -> MixedData:
+        """What the trainer asks of the tasks. runners: of each task, with its own model."""
+        recipe, tokens = self.recipe, self.recipe.batching.tokens if self.recipe.batching else None
+        parts = {
+            name: TaskData(
+                runners[name],
+                job.features,
+                job.data.rows.get("validation"),
+                tokens=tokens,
+                locate=job.data.origins["train"].__getitem__,
+            )
+            for name, job in self.by_task.items()
+        }
+        weights = {name: part.weight for name, part in recipe.tasks.items()}
+        headlines = {name: self.headline(name) for name in parts}
+        return MixedData(parts, weights, headlines, recipe.mixing, recipe.peft is not None)
 
 
 def checked_jobs(recipe: MultiTaskRecipe) -> tuple[Jobs, dict[str, list[Any]]]:
@@ -186,7 +109,9 @@ def checked_jobs(recipe: MultiTaskRecipe) -> tuple[Jobs, dict[str, list[Any]]]:
     jobs = Jobs(recipe, by_task)
     args = jobs.arguments(Path(), recipe.seeds[0])
     accumulation, world = args.gradient_accumulation_steps, args.world_size
-    jobs.batches(args.train_batch_size, accumulation=accumulation, world=world, seed=0)
+    parts = {name: (job.task, job.features) for name, job in by_task.items()}
+    tokens = recipe.batching.tokens if recipe.batching else None
+    mixed_batches(parts, recipe.mixing, args.train_batch_size, tokens, accumulation=accumulation, world=world, seed=0)
     return jobs, findings
 
 
@@ -203,14 +128,20 @@ def fit(
     best = str(args.metric_for_best_model)
     clock = Clock(args.seconds)
     own = usual_callbacks(recipe.early_stopping, title, best, log, seed, clock)
-    trainer = MultiTaskTrainer(jobs, runners, args, [*own, *callbacks], profile, clock)
+    data, first = jobs.training_data(runners), next(iter(jobs.by_task.values()))
+    trainer = Trainer(
+        data, args, callbacks=[*own, *callbacks], attachments=first.attachments, clock=clock, profile=profile
+    )
+    if trainer.is_fsdp_enabled:
+        what = "several tasks are not trained with FSDP, which divides a model between processes"
+        raise RecipeError(Problem("", what, "Start it with torchrun, or with accelerate and multi-GPU."))
     seconds = run_trainer(trainer, folder)
     trainer.accelerator.wait_for_everyone()  # all have read the best checkpoint, which may be deleted from here on
     if not args.should_save:
         return None
     fitted = {}
     for name, job in jobs.by_task.items():
-        model = trainer.shared.of(name)
+        model = data.model.of(name)
         if recipe.peft:
             model = copy.deepcopy(model)  # adapters are merged into the encoder, once for each
         runner = replace(runners[name], model=model, mapper=map)

@@ -18,21 +18,19 @@ from transformers import TrainerCallback
 from transformers.integrations import integration_utils
 
 from bertkit import data as sources
-from bertkit.attachments.distillation import Teacher, check_sizes, find_teacher, keep_layers
-from bertkit.attachments.muon import layer_matrices
-from bertkit.attachments.used_rows import word_embedding
+from bertkit.attachments import table
 from bertkit.data import Data
 from bertkit.data.folds import fold_rows
 from bertkit.data.memory import keep_rows
 from bertkit.data.schema import Finding
 from bertkit.engine.arguments import Arguments
+from bertkit.engine.attachment import Attachment, Draft
 from bertkit.engine.clock import TICKS, schedule
 from bertkit.errors import DataError, Problem, RecipeError, RowsError
 from bertkit.files import read_json, write_json, write_text
 from bertkit.inference.probe import check_token_types, padding_findings
 from bertkit.inference.runner import Runner
 from bertkit.inference.settings import resolve_max_length
-from bertkit.methods import head
 from bertkit.models.device import best_device, best_precision, resolve_precision
 from bertkit.models.encoder import Encoder, resolve_encoder
 from bertkit.models.quiet import quiet_logger
@@ -56,10 +54,9 @@ class Job:
     task: Task
     data: Data
     features: Dataset  # of the training rows
-    teacher: Teacher | None = None
+    attachments: Sequence[Attachment] = ()
     metrics: Sequence[Any] = ()  # the user's own
     folds: Sequence[int] = ()  # of each training row, from 1; empty without cross-validation
-    embedding: tuple[int, int] | None = None  # of a word embedding that can be trained by rows: (tokens, width)
     callbacks: Sequence[TrainerCallback] = ()  # the user's own
 
 
@@ -86,9 +83,9 @@ def checked_job(recipe: Recipe, metrics: Sequence[Any] = ()) -> tuple[Job, list[
     if recipe.folds:
         folds, divided = fold_rows(data, recipe.folds, recipe.data.seed, task.schema.group_columns)
         sources.log_findings(divided)
-    teacher, embedding, found = dry_run(recipe, encoder, task, data, features, metrics)
-    job = Job(recipe, encoder, task, data, features, teacher, metrics, folds, embedding)
-    return job, [*findings, *divided, *found]
+    attachments, model_findings = check_model(recipe, encoder, task, data, features, metrics)
+    job = Job(recipe, encoder, task, data, features, attachments, metrics, folds)
+    return job, [*findings, *divided, *model_findings]
 
 
 def prepare(recipe: Recipe, encoder: Encoder, metrics: Sequence[Any] = ()) -> tuple[Task, Data]:
@@ -132,35 +129,26 @@ def inspect(task: Task, data: Data) -> tuple[Dataset, list[Finding]]:
 
 def build(recipe: Recipe, encoder: Encoder, task: Task) -> Any:
     """The model to train: encoder and head; with fewer layers, frozen parts or LoRA on request. Raises UserError."""
-    model: Any = task.model(encoder)
-    student = recipe.distillation.student if recipe.distillation else None
-    model = keep_layers(model, student.layers) if student else model
+    model = table.build(recipe, task.model(encoder))
     model = freeze(model, recipe.freeze) if recipe.freeze else model
     return with_lora(model, recipe.peft, task.extra_modules(model)) if recipe.peft else model
 
 
-def dry_run(
+def check_model(
     recipe: Recipe, encoder: Encoder, task: Task, data: Data, features: Dataset, metrics: Sequence[Any] = ()
-) -> tuple[Teacher | None, tuple[int, int] | None, list[Finding]]:
+) -> tuple[Sequence[Attachment], list[Finding]]:
     """Build arguments and model once, for what transformers and peft refuse, and let the model read a few inputs.
 
     features: of the training rows. metrics: the user's own; where one selects the checkpoint, the untrained model is
-    evaluated, because only what a metric returns has its names. Returns the teacher, where the recipe names one,
-    `Job.embedding`, and what was found. Raises UserError; nothing is written.
+    evaluated, because only what a metric returns has its names. Returns the attachments and the findings. Raises
+    UserError; nothing is written.
     """
-    teacher: Teacher | None = None
     with TemporaryDirectory() as folder, quiet_logger("bertkit"):
         args = arguments(recipe, task, data, Path(folder), recipe.seeds[0])
         model = build(recipe, encoder, task)
-        if args.muon and not layer_matrices(model):
-            what = "no weight matrix of a layer is trained, and muon trains nothing else"
-            raise RecipeError(Problem("training.optim", what, "Remove it, or freeze fewer layers."))
-        embedding = None if head.applies(task) else _word_embedding(model, args)
+        attachments = () if task.method else table.attachments(Draft(recipe, args, task, model, features))
         check_token_types(model, task.examples(features, range(min(len(features), 8))))
         findings = list(padding_findings(task, model))
-        if recipe.distillation:
-            teacher = find_teacher(recipe.distillation, task)
-            check_sizes(recipe.distillation, teacher, task, model, features)
         headline = recipe.training.get("metric_for_best_model", task.metrics[0])
         if headline not in task.metrics:
             split = next(name for name in ("validation", *scored_splits(data)) if name in data.rows)
@@ -170,18 +158,7 @@ def dry_run(
             if headline not in scores:
                 raise _no_metric(task, headline, [name for name in scores if "/" not in name])
     sources.log_findings(findings)
-    return teacher, embedding, findings
-
-
-def _word_embedding(model: Any, args: Arguments) -> tuple[int, int] | None:
-    """`Job.embedding`. Raises RecipeError where `training.used_embeddings` is true and there is none."""
-    try:
-        table = word_embedding(model, args, bool(args.fsdp)).weight
-    except ValueError as error:
-        if args.used_embeddings:
-            raise RecipeError(Problem("training.used_embeddings", f"has no effect: {error}", "Remove it.")) from error
-        return None
-    return table.shape[0], table.shape[1]
+    return attachments, findings
 
 
 def require_unchanged(job: Job, run: Run, changed: bool = False) -> None:
@@ -242,7 +219,7 @@ def scored_splits(data: Data) -> list[str]:
 
 def arguments(recipe: Recipe, task: Task, data: Data, folder: Path, seed: int) -> Arguments:
     """Hugging Face's arguments for one seed. Raises RecipeError where transformers refuses them."""
-    given = {**recipe.training, "auto_find_batch_size": False}  # TaskTrainer does it
+    given = {**recipe.training, "auto_find_batch_size": False}  # attachments/memory.py does it
     device = best_device()
     evaluates = "validation" in data.rows and recipe.training["eval_strategy"] != "no"
     defaults: dict[str, Any] = {

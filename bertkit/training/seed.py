@@ -16,17 +16,18 @@ from safetensors.torch import save_file
 from transformers import EarlyStoppingCallback, TrainerCallback, TrainerState, set_seed
 from transformers.integrations.integration_utils import TensorBoardCallback
 
-from bertkit.attachments.distillation import Distiller, is_online, with_soft_targets
 from bertkit.engine.arguments import Arguments
 from bertkit.engine.callbacks import MetricsLog, Profile, Progress, Record, Shutdown
 from bertkit.engine.checkpoint import step_of
 from bertkit.engine.clock import Clock
 from bertkit.engine.resume import latest_intact, require_resumable
 from bertkit.engine.sharding import sharded_map
+from bertkit.engine.trainer import Trainer, out_of_memory
+from bertkit.engine.training_data import TaskData
 from bertkit.errors import ModelError, Problem, RecipeError
 from bertkit.files import read_json, write_json
 from bertkit.inference.runner import Runner
-from bertkit.methods import head
+from bertkit.methods.table import METHODS
 from bertkit.models.device import resolve_precision
 from bertkit.models.encoder import save_tokenizer
 from bertkit.models.trained_parts import merged, save_adapter
@@ -34,8 +35,6 @@ from bertkit.run import Run
 from bertkit.sections import EarlyStopping
 from bertkit.tasks.base import Task, calibrate, evaluate
 from bertkit.training.preflight import Job, arguments, build, scored_splits
-from bertkit.training.steps import StepTrainer
-from bertkit.training.trainer import TaskTrainer, out_of_memory
 
 logger = logging.getLogger(__name__)
 
@@ -90,11 +89,12 @@ def fit(
     runner = untrained(job, args)
     headline = str(args.metric_for_best_model or job.task.metrics[0])
     settings = settings_of(job, args)
-    if head.applies(job.task):
+    if method := job.task.method:
         if not args.should_save:
             return None
         record.write()  # no trainer calls it
-        model, facts = head.learn(replace(runner, model=runner.model.to(args.device)), job.features, seed)
+        fit_model = METHODS[method]
+        model, facts = fit_model(replace(runner, model=runner.model.to(args.device)), job.features, seed)
         return Fitted(replace(runner, model=model), headline, settings, facts)
     clock = Clock(args.seconds)
     built_in = usual_callbacks(recipe.early_stopping, title, headline, log, seed, clock)
@@ -156,36 +156,27 @@ def make_trainer(
     callbacks: Sequence[TrainerCallback],
     clock: Clock,
     profile: Profile | None,
-) -> TaskTrainer:
+) -> Trainer:
     """The trainer of one seed's model. Raises RecipeError where transformers refuses the arguments."""
-    recipe, data, features, distiller = job.recipe, job.data, job.features, None
-    if recipe.distillation and job.teacher:
-        encoder = (runner.model.get_base_model() if recipe.peft else runner.model).base_model
-        distiller = Distiller(recipe.distillation, job.teacher, job.task, encoder)
-        if not is_online(recipe.distillation, job.task):
-            with args.main_process_first():  # the others read them from the cache
-                features = with_soft_targets(features, job.teacher)
+    data, features = job.data, job.features
+    for each in job.attachments:
+        features = each.features(features, args)
     divided = args.world_size > 1 and not args.fsdp  # which runs each forward pass in all processes
+    own = TaskData(
+        replace(runner, mapper=sharded_map) if divided else runner,
+        features,
+        data.rows.get("validation"),
+        job.metrics,
+        job.recipe.batching.tokens if job.recipe.batching else None,
+        data.origins["train"].__getitem__,
+    )
     try:
-        return TaskTrainer(
-            runner=replace(runner, mapper=sharded_map) if divided else runner,
-            args=args,
-            features=features,
-            validation=data.rows.get("validation"),
-            metrics=job.metrics,
-            callbacks=callbacks,
-            clock=clock,
-            distiller=distiller,
-            tokens=recipe.batching.tokens if recipe.batching else None,
-            divide=bool(recipe.training.get("auto_find_batch_size")),
-            profile=profile,
-            locate=data.origins["train"].__getitem__,
-        )
+        return Trainer(own, args, callbacks=callbacks, attachments=job.attachments, clock=clock, profile=profile)
     except (ImportError, RuntimeError, ValueError) as error:  # such as report_to: a library that is not installed
         raise RecipeError(Problem("training", str(error).strip())) from error
 
 
-def run_trainer(trainer: StepTrainer, folder: Path) -> float:
+def run_trainer(trainer: Trainer, folder: Path) -> float:
     """Train from the latest intact checkpoint in `folder`, if any; returns the seconds it took, with those up to the
     checkpoint. Raises UserError.
     """

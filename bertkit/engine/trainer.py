@@ -1,34 +1,34 @@
-"""Steps of a training: the loss of the whole step, divided once, over accumulation and processes."""
+"""The trainer: the loss of the whole step, divided once, over accumulation and processes."""
 
 from __future__ import annotations
 
 import contextlib
 import gc
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from copy import copy
 from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, final
 
 import torch
-from datasets import Dataset
+from accelerate.utils.memory import should_reduce_batch_size
 from transformers import TrainerCallback
 from transformers.trainer_callback import PrinterCallback
 
-from bertkit.attachments.muon import MuonWith, layer_matrices
-from bertkit.attachments.used_rows import USED, UsedRows, used_rows
 from bertkit.engine.arguments import Arguments
+from bertkit.engine.attachment import Attachment
 from bertkit.engine.batching import EpochLoader
 from bertkit.engine.callbacks import Profile
 from bertkit.engine.checkpoint import CheckpointTrainer
 from bertkit.engine.clock import TICKS, Clock, follow, schedule
-from bertkit.errors import Problem, RecipeError, UserError
+from bertkit.engine.training_data import Learner, Objective, TrainingData
+from bertkit.errors import Problem, UserError
 from bertkit.evaluation.intervals import Scores
 from bertkit.files import read_json
 from bertkit.models.cpu_kernels import faster
 from bertkit.models.malloc import memory_kept
-from bertkit.tasks.base import Batch, Task
+from bertkit.tasks.base import Batch
 from bertkit.text import listed
 
 BOUNDED_EVERY = 50  # steps, after which kept memory is looked at
@@ -36,31 +36,8 @@ CLOCK = "clock.json"  # in a checkpoint: the seconds that the training has taken
 MAX_ROWS_SHOWN = 64  # rows of a step that a message names
 
 
-class Objective(Protocol):
-    """What is minimised; see `Task`, whose methods these are."""
-
-    def loss(self, outputs: Any, batch: Batch, label_smoothing: float = 0.0) -> torch.Tensor:
-        """The sum of this batch's losses, `()`, or of each of several tasks, `(tasks,)`."""
-
-    def count(self, batch: Batch) -> float | tuple[float, ...]:
-        """The number of their terms."""
-
-
-class Learner(Objective, Protocol):
-    """What a model is trained for: a task, or several."""
-
-    @property
-    def learning_rate_factors(self) -> Mapping[str, float]:
-        """Part of a parameter's name -> factor on the learning rate."""
-
-    def scheduled(self, batch: Batch, progress: float) -> Batch:
-        """A micro-batch as it is trained on at this progress of the training, from 0 to 1."""
-
-    def forward(self, model: Any, batch: Batch) -> Any:
-        """The model's outputs."""
-
-
-class StepTrainer(CheckpointTrainer, ABC):
+@final
+class Trainer(CheckpointTrainer):
     """Trainer whose loss is a sum, divided by the count of the whole step, over accumulation and processes.
 
     Stock Trainer takes gradients of BERT's heads `accumulation` times and `processes` times too large.
@@ -68,90 +45,59 @@ class StepTrainer(CheckpointTrainer, ABC):
 
     loss_is_scaled_for_ga = True
     args: Arguments
+    batches: Any  # the batch sampler, once there is one
+    trim_memory: Callable[[], None]  # while it trains
 
     def __init__(
         self,
-        *,
-        learner: Learner,
-        model: Any,
+        data: TrainingData,
         args: Arguments,
-        features: Dataset | None,
-        validation: Any,
-        callbacks: Sequence[TrainerCallback],
+        *,
+        callbacks: Sequence[TrainerCallback] = (),
+        attachments: Sequence[Attachment] = (),
         clock: Clock | None = None,
-        objective: Objective | None = None,
         profile: Profile | None = None,
     ) -> None:
-        """clock: the time that the training may take. objective: in place of the learner's own loss.
-
-        profile: measures the parts of a step.
-        """
-        super().__init__(
-            model=model, args=args, train_dataset=features, eval_dataset=validation, callbacks=list(callbacks)
-        )
-        if self.is_deepspeed_enabled:
-            what = "DeepSpeed is not supported: its checkpoints are pickles"
-            raise RecipeError(Problem("training", what, "Use training.fsdp, or start it with torchrun alone."))
-        if self.is_fsdp_enabled and args.muon:
-            what = "muon does not support FSDP, which divides weights between processes"
-            raise RecipeError(Problem("training.optim", what, "Start it with torchrun alone."))
-        if self.is_fsdp_enabled and not self.accelerator.is_fsdp2:
-            what = "version 1 of FSDP is not supported"
-            raise RecipeError(Problem("training.fsdp_config.version", what, "Write 2, the default."))
+        """clock: the time that the training may take. profile: measures the parts of a step."""
+        super().__init__(model=data.model, args=args, eval_dataset=data.validation, callbacks=list(callbacks))
         self.remove_callback(PrinterCallback)  # Progress reports instead
-        self.learner = learner
-        self.objective: Objective = objective or learner
-        self.used: UsedRows | None = None  # while it trains, if not all rows of the word embedding are trained
-        self.clock = clock or Clock()
+        self.data, self.attachments = data, [copy(each) for each in attachments]
+        self.learner: Learner = data.learner
+        self.objective: Objective = self.learner
+        for each in self.attachments:
+            self.objective = each.objective(self.objective, data.model)
+        self.clock, self.profile = clock or Clock(), profile or Profile()
         self.add_callback(self.clock)
-        self.profile = profile or Profile()
         if profile:  # a profile that is no callback measures nothing
             self.add_callback(profile)
 
-    batches: Any  # the batch sampler of the training, once there is one
-    bound_memory: Callable[[], None]  # while it trains
-
-    @abstractmethod
-    def features_by_task(self) -> Sequence[tuple[Task, Dataset]]:
-        """Each task, and its training features."""
-
-    @abstractmethod
-    def located(self, indices: Sequence[int]) -> Sequence[str]:
-        """The locations of the rows of these features, for messages."""
-
-    def divided(self, batch: Batch) -> Iterator[Batch]:
-        """The parts of a micro-batch that fit into memory. Default: all of it."""
-        yield batch
-
-    def division(self) -> dict[str, int]:
-        """How steps are divided into micro-batches, for `Batches`."""
-        return {
-            "accumulation": self.args.gradient_accumulation_steps,
-            "world": self.args.world_size,
-            "rank": self.args.process_index,
-            "seed": self.args.seed,
-        }
-
-    def loader(self, examples: Any, collate: Any) -> EpochLoader:
-        """A loader of `self.batches`."""
+    def get_train_dataloader(self) -> EpochLoader:
+        args = self.args
+        self.batches = self.data.batches(
+            self._train_batch_size,
+            accumulation=args.gradient_accumulation_steps,
+            world=args.world_size,
+            rank=args.process_index,
+            seed=args.seed,
+        )
+        examples = self.data.examples(self.batches)
+        for each in self.attachments:
+            examples = each.examples(examples)
         return EpochLoader(
             examples,
             batch_sampler=self.batches,
-            collate_fn=collate,
-            num_workers=self.args.dataloader_num_workers,
-            pin_memory=self.args.dataloader_pin_memory,
+            collate_fn=self.data.collator(),
+            num_workers=args.dataloader_num_workers,
+            pin_memory=args.dataloader_pin_memory,
         )
 
     def create_optimizer(self, model: Any = None) -> Any:
-        """Trainer's optimizer, or Muon with it; parameters with a factor of the task get their own learning rate and
-        no decay.
-        """
+        """Trainer's optimizer; parameters with a factor of the task get their own learning rate and no decay."""
         if self.optimizer is not None:
             return self.optimizer
         optimizer: Any = super().create_optimizer(model)
-        if self.args.muon:
-            rate, momentum = self.args.muon_learning_rate or self.args.learning_rate, self.args.muon_momentum
-            optimizer = self.optimizer = MuonWith(optimizer, layer_matrices(self.model), lr=rate, momentum=momentum)
+        for each in self.attachments:
+            optimizer = self.optimizer = each.optimizer(optimizer, self)
         trained: Any = self.model
         for part, factor in self.learner.learning_rate_factors.items():
             words = set(part.split("."))
@@ -161,25 +107,31 @@ class StepTrainer(CheckpointTrainer, ABC):
                     group["params"] = [p for p in group["params"] if p not in fast]
                     own = {"params": chosen, "lr": group["lr"] * factor, "weight_decay": 0.0}
                     optimizer.add_param_group({**group, **own})
-        if self.used:
-            optimizer.register_step_post_hook(self.used.shrink)
         return optimizer
 
     def _finalize_training(self, *given: Any, **named: Any) -> Any:
-        # The best checkpoint, which has the whole embedding, may be loaded after this.
-        if self.used:
-            self.used.restore(self.model)
-            self.used = None
+        for each in self.attachments:
+            each.finish(self.model)
         return super()._finalize_training(*given, **named)  # type: ignore[no-untyped-call]
 
     def checkpoint_files(self) -> dict[str, Any]:
-        used = {USED: {"ids": self.used.ids, "decay": self.used.others.decay}} if self.used else {}
-        return {CLOCK: {"seconds": self.clock.elapsed}, **used}
+        files: dict[str, Any] = {CLOCK: {"seconds": self.clock.elapsed}}
+        for each in self.attachments:
+            files |= each.files()
+        return files
 
     def _load_optimizer_and_scheduler(self, checkpoint_folder: str | None) -> None:
         super()._load_optimizer_and_scheduler(checkpoint_folder)
-        if checkpoint_folder and self.used:
-            self.used.extend(self.optimizer)
+        for each in self.attachments if checkpoint_folder else ():
+            each.restore(self.optimizer)
+
+    def _prepare_for_training(self, max_steps: int, train_dataloader: Any, resume_from_checkpoint: Any) -> Any:
+        prepared = super()._prepare_for_training(  # type: ignore[no-untyped-call]
+            max_steps, train_dataloader, resume_from_checkpoint
+        )
+        for each in self.attachments:
+            each.prepared(self, prepared[0], train_dataloader, _path(resume_from_checkpoint))
+        return prepared
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
         """The schedule of the learning rate, over so many steps or over the budget."""
@@ -192,14 +144,14 @@ class StepTrainer(CheckpointTrainer, ABC):
     def train(
         self, resume_from_checkpoint: Any = None, trial: Any = None, ignore_keys_for_eval: list[str] | None = None
     ) -> Any:
-        self.used = used_rows(
-            self.model, self.args, self.is_fsdp_enabled, self.features_by_task(), resume_from_checkpoint
-        )
-        before = Path(resume_from_checkpoint or "") / CLOCK
-        self.clock.start(read_json(before)["seconds"] if resume_from_checkpoint and before.is_file() else 0.0)
+        checkpoint = _path(resume_from_checkpoint)
+        for each in self.attachments:
+            each.start(self, checkpoint)
+        told = checkpoint / CLOCK if checkpoint else None
+        self.clock.start(read_json(told)["seconds"] if told and told.is_file() else 0.0)
         gc.freeze()  # accelerate collects garbage first, and would scan everything imported
         try:
-            with memory_kept() as self.bound_memory:
+            with memory_kept() as self.trim_memory:
                 return super().train(resume_from_checkpoint, trial, ignore_keys_for_eval)
         finally:
             gc.unfreeze()
@@ -215,7 +167,7 @@ class StepTrainer(CheckpointTrainer, ABC):
         """The micro-batches of one step, and the count of its loss terms over all processes, `()` or `(tasks,)`."""
         self.profile.switch("data")
         if self.state.global_step % BOUNDED_EVERY == BOUNDED_EVERY - 1:
-            self.bound_memory()
+            self.trim_memory()
         progress = self.clock.progress(self.args, self.state)
         if self.clock.budget is not None and self.state.global_step:
             follow(self.lr_scheduler, progress)
@@ -243,11 +195,13 @@ class StepTrainer(CheckpointTrainer, ABC):
         return (loss, outputs) if return_outputs else loss
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
-        parts = list(self.divided(inputs))
+        parts = [inputs]
+        for each in self.attachments:
+            parts = [smaller for part in parts for smaller in each.parts(part)]
         losses = []
         for part in parts:  # processes exchange gradients once
             with contextlib.nullcontext() if part is parts[-1] else self.accelerator.no_sync(model):
-                losses.append(self._part(model, part, num_items_in_batch))
+                losses.append(self.part_step(model, part, num_items_in_batch))
         loss = torch.stack(losses).sum()
         self.profile.switch("optimizer")
         if not torch.isfinite(loss):
@@ -260,26 +214,46 @@ class StepTrainer(CheckpointTrainer, ABC):
         """The locations of the current step's rows, for messages."""
         micro = self.args.gradient_accumulation_steps
         start = self.state.global_step % -(-len(self.batches) // micro) * micro
-        rows = self.located([i for batch in islice(self.batches, start, start + micro) for i in batch])
+        indices = [index for batch in islice(self.batches, start, start + micro) for index in batch]
+        rows = self.data.row_locations(self.batches, indices)
         return listed(rows, MAX_ROWS_SHOWN)
 
-    def _part(self, model: Any, part: Batch, counted: Any) -> torch.Tensor:
+    def part_step(self, model: Any, part: Batch, terms: Any) -> torch.Tensor:
+        """Forward and backward of a part of a micro-batch; returns its share of the step's loss."""
         self.profile.switch("forward")
         plain = not (self.args.torch_compile or self.args.gradient_checkpointing)  # its name in all of transformers 5
         with faster(self.args.device) if plain else contextlib.nullcontext():
-            return super().training_step(model, part, counted)
+            return super().training_step(model, part, terms)
 
-    def tell(self, scores: Scores, prefix: str) -> dict[str, float]:
+    def evaluate(
+        self, eval_dataset: Any = None, ignore_keys: list[str] | None = None, metric_key_prefix: str = "eval"
+    ) -> dict[str, float]:
+        """The scores on the validation rows, or on `eval_dataset`; see `TrainingData.evaluate`."""
+        self.profile.switch("evaluation")
+        return self.log_scores(
+            self.data.evaluate(self.model, self.args.metric_for_best_model, eval_dataset), metric_key_prefix
+        )
+
+    def log_scores(self, scores: Scores, prefix: str) -> dict[str, float]:
         """Log these scores of an evaluation, and let callbacks and the choice of the checkpoint see them."""
-        told = {  # NaN is never better than anything, which is how an undefined metric must compare
+        logged = {  # NaN is never better than anything, which is how an undefined metric must compare
             f"{prefix}_{name}": math.nan if value is None else value for name, value in scores.items()
         }
         self.profile.switch("other")
-        self.log(dict(told))
-        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, told)
-        return told
+        self.log(dict(logged))
+        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, logged)
+        return logged
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         self.profile.switch("saving")
         super()._save_checkpoint(model, trial)
         self.profile.switch("other")
+
+
+def _path(checkpoint: Any) -> Path | None:
+    return Path(checkpoint) if checkpoint else None
+
+
+def out_of_memory(error: Exception) -> bool:
+    """Whether the device, or the CPU's allocator, had no memory left."""
+    return isinstance(error, torch.OutOfMemoryError) or should_reduce_batch_size(error)

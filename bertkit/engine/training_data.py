@@ -1,0 +1,218 @@
+"""What a training learns from and is evaluated on: the features of one task, or of several over one encoder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import chain
+from typing import Any, Protocol, final
+
+import torch
+from datasets import Dataset
+
+from bertkit.encoding.padding import Collator
+from bertkit.engine.batching import Batches, Examples, batches_of
+from bertkit.engine.mixing import MixedBatches, MixedCollator, MixedExamples
+from bertkit.engine.shared_encoder import MultiTask, SharedEncoder
+from bertkit.errors import DataError, Problem
+from bertkit.evaluation.intervals import Scores, mean
+from bertkit.inference.runner import Runner
+from bertkit.recipe.multitask import MEAN
+from bertkit.tasks.base import Batch, Task, evaluate
+
+
+class Objective(Protocol):
+    """What is minimised; see `Task`, whose methods these are."""
+
+    def loss(self, outputs: Any, batch: Batch, label_smoothing: float = 0.0) -> torch.Tensor:
+        """The sum of this batch's losses, `()`, or of each of several tasks, `(tasks,)`."""
+
+    def count(self, batch: Batch) -> float | tuple[float, ...]:
+        """The number of their terms."""
+
+
+class Learner(Objective, Protocol):
+    """What a model is trained for: a task, or several."""
+
+    @property
+    def learning_rate_factors(self) -> Mapping[str, float]:
+        """Part of a parameter's name -> factor on the learning rate."""
+
+    def scheduled(self, batch: Batch, progress: float) -> Batch:
+        """A micro-batch as it is trained on at this progress of the training, from 0 to 1."""
+
+    def forward(self, model: Any, batch: Batch) -> Any:
+        """The model's outputs."""
+
+
+class TrainingData(Protocol):
+    """What the trainer asks of one task or of several."""
+
+    @property
+    def learner(self) -> Learner:
+        """What the model is trained for."""
+
+    @property
+    def model(self) -> Any:
+        """The model to train."""
+
+    @property
+    def validation(self) -> Any:
+        """Validation rows; false without any."""
+
+    @property
+    def features_by_task(self) -> Sequence[tuple[Task, Dataset]]:
+        """Each task, and its training features."""
+
+    def batches(self, size: int, **division: int) -> Any:
+        """The batch sampler. size: rows of a micro-batch."""
+
+    def examples(self, batches: Any) -> Any:
+        """What a data loader reads for these batches."""
+
+    def collator(self) -> Callable[[Any], Batch]:
+        """Examples -> a batch."""
+
+    def row_locations(self, batches: Any, indices: Sequence[int]) -> Sequence[str]:
+        """The locations of the rows of these features, for messages."""
+
+    def evaluate(self, model: Any, metric: str | None, rows: Any = None) -> Scores:
+        """The scores of the model as it is now. rows: in place of the validation rows."""
+
+
+def location(row: int) -> str:
+    """The location of a row whose file is not known."""
+    return f"row {row + 1}"
+
+
+@final
+@dataclass(frozen=True)
+class TaskData(TrainingData):
+    """One task. runner: the task, the model to train, and how it is evaluated."""
+
+    runner: Runner
+    features: Dataset
+    validation: Dataset | None = None
+    metrics: Sequence[Any] = ()  # the user's own, in addition to the task's
+    tokens: int | None = None  # slots of a micro-batch, in place of its rows
+    locate: Callable[[int], str] = location  # training row -> its location
+
+    @property
+    def learner(self) -> Task:
+        return self.runner.task
+
+    @property
+    def model(self) -> Any:
+        return self.runner.model
+
+    @property
+    def features_by_task(self) -> Sequence[tuple[Task, Dataset]]:
+        return [(self.learner, self.features)]
+
+    def batches(self, size: int, **division: int) -> Batches:
+        return batches_of(self.learner, self.features, size, self.tokens, **division)
+
+    def examples(self, batches: Batches) -> Examples:
+        return Examples(self.learner, self.features, batches)
+
+    def collator(self) -> Collator:
+        return Collator.of(self.learner.tokenizer, self.learner.padding)
+
+    def row_locations(self, batches: Any, indices: Sequence[int]) -> Sequence[str]:
+        columns = self.features[indices]
+        rows = chain(*columns["rows"]) if "rows" in columns else columns["row"]  # several in each, where packed
+        return [self.locate(row) for row in sorted(set(rows))]
+
+    def evaluate(self, model: Any, metric: str | None, rows: Dataset | None = None) -> Scores:
+        """The overall metrics, the user's own too.
+
+        Thresholds, and where labels have one the temperature, are fitted on these rows; see `Graded.after_fit`.
+        """
+        rows = self.validation if rows is None else rows
+        scores = evaluate(self.learner, rows, replace(self.runner, model=model), fitted=True, metrics=self.metrics)
+        return {name: scores[name] for name in scores if "/" not in name or name == metric}
+
+
+@final
+@dataclass(frozen=True)
+class MixedData(TrainingData):
+    """Several tasks over one encoder: each batch is of one task, and all are evaluated."""
+
+    parts: Mapping[str, TaskData]  # each with its own model; they become those of `model`
+    weights: Mapping[str, float]
+    headlines: Mapping[str, str]  # the metric of each task that the choice of the checkpoint depends on
+    mixing: str | Mapping[str, float]
+    lora: bool = False
+
+    @property
+    def tasks(self) -> dict[str, Task]:
+        """Name -> task."""
+        return {name: part.learner for name, part in self.parts.items()}
+
+    @cached_property
+    def learner(self) -> MultiTask:
+        return MultiTask(self.tasks, self.weights)
+
+    @cached_property
+    def model(self) -> SharedEncoder:
+        return SharedEncoder(self.tasks, {name: part.model for name, part in self.parts.items()}, lora=self.lora)
+
+    @property
+    def validation(self) -> dict[str, Dataset]:
+        return {name: part.validation for name, part in self.parts.items() if part.validation is not None}
+
+    @property
+    def features_by_task(self) -> Sequence[tuple[Task, Dataset]]:
+        return [(part.learner, part.features) for part in self.parts.values()]
+
+    def batches(self, size: int, **division: int) -> MixedBatches:
+        tokens = next(iter(self.parts.values())).tokens
+        return mixed_batches(
+            dict(zip(self.parts, self.features_by_task, strict=True)), self.mixing, size, tokens, **division
+        )
+
+    def examples(self, batches: MixedBatches) -> MixedExamples:
+        return MixedExamples(self.tasks, {name: part.features for name, part in self.parts.items()}, batches)
+
+    def collator(self) -> MixedCollator:
+        return MixedCollator(self.tasks)
+
+    def row_locations(self, batches: MixedBatches, indices: Sequence[int]) -> Sequence[str]:
+        own = self.examples(batches).split(indices)
+        return [each for name in own for each in self.parts[name].row_locations(batches, own[name])]
+
+    def evaluate(self, model: Any, metric: str | None, rows: Any = None) -> Scores:
+        """`NAME/METRIC` of each task on its validation rows, the selection metric also as `NAME`, and their `mean`."""
+        scores, headlines = dict[str, float | None](), dict[str, float | None]()
+        for name in self.validation:
+            own = self.parts[name].evaluate(self.model.of(name), self.headlines[name])
+            scores |= {f"{name}/{metric}": score for metric, score in own.items()}
+            headlines[name] = own[self.headlines[name]]
+        return {**scores, **headlines, MEAN: mean(headlines.values())}
+
+
+def mixed_batches(
+    parts: Mapping[str, tuple[Task, Dataset]],
+    mixing: str | Mapping[str, float],
+    size: int,
+    tokens: int | None,
+    *,
+    accumulation: int,
+    **division: int,
+) -> MixedBatches:
+    """The batches of one process. size: rows of a micro-batch. Raises DataError where a task has too few rows."""
+    each, problems = list[Batches](), list[Problem]()
+    for name, (task, features) in parts.items():
+        try:
+            cut = batches_of(task, features, size, tokens, accumulation=accumulation, whole=True, **division)
+            each.append(cut)
+        except ValueError:
+            what = f"too few training rows for a step of {accumulation} micro-batches in each process"
+            problems.append(Problem(f"tasks.{name}.data", what, "Lower gradient_accumulation_steps, or add rows."))
+    if problems:
+        raise DataError(problems)
+    weights = mixing if isinstance(mixing, str) else [mixing[name] for name in parts]
+    return MixedBatches(
+        each, [len(features) for _, features in parts.values()], weights, run=accumulation, seed=division["seed"]
+    )
