@@ -7,10 +7,10 @@ from contextlib import contextmanager
 from copyreg import __newobj__  # type: ignore[attr-defined]
 from typing import Any, NamedTuple
 
-from bertkit.text import printable
+from bertkit.text import first_line, printable
 
 EXTRAS = {
-    **dict.fromkeys(("accelerate", "captum", "evaluate", "peft", "torch"), "torch"),  # training, and models as trained
+    **dict.fromkeys(("accelerate", "captum", "peft", "torch"), "torch"),  # training, and models as trained
     **{"ir_measures": "retrieval", "lancedb": "retrieval", "onnx": "onnx", "onnxscript": "onnx", "optuna": "sweep"},
     "onnxruntime": "onnx-runtime",
     "openpyxl": "excel",
@@ -64,6 +64,29 @@ def extras_required() -> Iterator[None]:
         yield
     except ModuleNotFoundError as error:
         raise not_installed(error) from error
+
+
+@contextmanager
+def translated(
+    exceptions: type[BaseException] | tuple[type[BaseException], ...],
+    kind: type[UserError],
+    where: str,
+    what: str,
+    fix: str = "",
+) -> Iterator[None]:
+    """Within the block, these exceptions, and panics of libraries in Rust, become a UserError of this kind.
+
+    what: what failed; why is added, in one line. UserErrors stay as they are.
+    """
+    try:
+        yield
+    except UserError:
+        raise
+    except BaseException as error:
+        if not isinstance(error, exceptions) and type(error).__module__ != "pyo3_runtime":
+            raise
+        reason = first_line((isinstance(error, OSError) and error.strerror) or error)
+        raise kind(Problem(where, f"{what}: {reason}", fix)) from error
 
 
 class RecipeError(UserError):

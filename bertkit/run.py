@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from bertkit import processes
-from bertkit.errors import Problem, RecipeError, UserError
+from bertkit.errors import Problem, RecipeError, UserError, translated
 from bertkit.files import read_json
 from bertkit.inference.multitask import tasks_of_run
 from bertkit.recipe.recipe import Recipe, load_recipe
@@ -154,10 +154,8 @@ def only_writer(run: Run) -> Iterator[None]:
     """Lock the run folder against other processes that train into it. The lock ends with the process."""
     from filelock import FileLock, Timeout
 
-    try:
+    with translated(OSError, UserError, str(run.folder), "cannot be created"):
         run.folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(Problem(str(run.folder), f"cannot be created: {error.strerror}")) from error
     lock = FileLock(run.folder / ".lock")
     try:
         lock.acquire(timeout=0)

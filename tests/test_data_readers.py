@@ -169,7 +169,7 @@ def test_a_cut_archive_is_an_error_and_not_fewer_rows(tmp_path, suffix, pack):
 
 def test_a_folder_and_a_missing_file(tmp_path):
     (tmp_path / "d.csv").mkdir()
-    with pytest.raises(DataError, match="this is a folder"):
+    with pytest.raises(DataError, match="cannot be read: Is a directory"):
         next(read_rows(tmp_path / "d.csv", spec()))
     with pytest.raises(DataError, match="No such file"):
         next(read_rows(tmp_path / "none.csv", spec()))

@@ -23,7 +23,7 @@ from bertkit.data.sources import Part
 from bertkit.data.splits import SPLITS
 from bertkit.data.table import Loaded, Origin, Problems, WrongType, locations
 from bertkit.data.values import folded, is_blank
-from bertkit.errors import DataError, Problem
+from bertkit.errors import DataError, Problem, translated
 from bertkit.files import read_json, write_json
 from bertkit.sections import DataSpec
 from bertkit.text import counted
@@ -72,13 +72,9 @@ def _cached(parts: Sequence[Part], spec: DataSpec, split: str, share: float | No
         logger.info("reading the corpus of %s once, into %s", split, root)
         _read(parts, spec, split, share, folder)
 
-    try:
-        names = ", ".join(Path(part.name).name for part in parts)
+    names, fix = ", ".join(Path(part.name).name for part in parts), "make room, or name another folder in BERTKIT_CACHE"
+    with translated(OSError, DataError, str(root), "the corpus cannot be cached here", fix):
         return cached_folder({"corpus": key}, f"documents: {names}", write)[0]
-    except OSError as error:
-        what = f"the corpus cannot be cached here: {error.strerror or error}"
-        fix = "make room, or name another folder in BERTKIT_CACHE"
-        raise DataError(Problem(str(root), what, fix)) from error
 
 
 def _read(parts: Sequence[Part], spec: DataSpec, split: str, share: float | None, folder: Path) -> None:

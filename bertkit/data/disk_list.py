@@ -7,12 +7,12 @@ import tempfile
 import weakref
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from copy import copy
 from itertools import islice
 from typing import IO, Any, overload
 
-from bertkit.errors import DataError, Problem
+from bertkit.errors import DataError, translated
 
 AT_A_TIME = 1000  # rows, or values of a column, that are Python objects at the same time
 
@@ -72,14 +72,10 @@ class DiskList(Sequence[Any]):
         return json.loads(self._file.readline().decode(errors="surrogatepass"))
 
 
-@contextmanager
-def disk_full_as_error() -> Iterator[None]:
+def disk_full_as_error() -> AbstractContextManager[None]:
     """For code that writes temporary files. Raises DataError where the disk is full."""
-    try:
-        yield
-    except OSError as error:
-        what = f"rows and answers cannot be written there: {error.strerror or error}"
-        raise DataError(Problem(tempfile.gettempdir(), what, "Make room, or name another folder in TMPDIR.")) from error
+    what, fix = "rows and answers cannot be written there", "Make room, or name another folder in TMPDIR."
+    return translated(OSError, DataError, tempfile.gettempdir(), what, fix)
 
 
 def close(file: IO[bytes]) -> None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from bertkit.cache import cache_root, cached_folder, file_digest, folder_of, sha256_of_json
 from bertkit.data.disk_list import AT_A_TIME
 from bertkit.data.table import Problems
-from bertkit.errors import DataError, Problem
+from bertkit.errors import DataError, Problem, translated
 from bertkit.sections import MEMORY, DataSpec
 from bertkit.text import first_line, listed, short_repr
 
@@ -132,8 +132,8 @@ def write_rows(rows: Mapping[str, Rows], folder: Path) -> str:
 
 def store_rows(rows: Mapping[str, Rows]) -> dict[str, str]:
     """Keep the rows in the cache; returns the keys of the `data:` section by which they are found. Raises DataError."""
-    root = cache_root()
-    try:
+    root, fix = cache_root(), "Make room, or name another folder in BERTKIT_CACHE."
+    with translated(OSError, DataError, str(root), "rows cannot be stored there", fix):
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
         with TemporaryDirectory(dir=root, prefix=".") as aside:
             fingerprint = write_rows(rows, Path(aside))
@@ -143,9 +143,6 @@ def store_rows(rows: Mapping[str, Rows]) -> dict[str, str]:
                     shutil.move(file, folder)
 
             folder, _ = cached_folder(_key(fingerprint), f"rows: {', '.join(rows)}", move)
-    except OSError as error:
-        what = f"rows cannot be stored there: {error.strerror or error}"
-        raise DataError(Problem(str(root), what, "Make room, or name another folder in BERTKIT_CACHE.")) from error
     return {"source": MEMORY, "fingerprint": fingerprint, "folder": str(folder)}
 
 

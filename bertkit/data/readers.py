@@ -32,7 +32,7 @@ from bertkit.data.exports import exported, is_pair
 from bertkit.data.json_keys import RepeatedKey, unique_json
 from bertkit.data.squad import is_squad, squad_rows
 from bertkit.data.table import NumberedRow, Problems, WrongType, setting
-from bertkit.errors import DataError, Problem
+from bertkit.errors import DataError, Problem, translated
 from bertkit.sections import DataSpec
 
 FORMATS = {  # suffix of a file name -> format
@@ -104,16 +104,14 @@ def read_rows(
 @contextmanager
 def opened(path: Path) -> Iterator[IO[bytes]]:
     """The content of a file, and for the block DataErrors in place of the errors of reading it."""
-    try:
-        with _open(path) as stream:
-            yield stream
-    except (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile) as error:
-        what = f"the archive is damaged or incomplete ({error})"
-        raise DataError(Problem(str(path), what, "copy or download the file again")) from error
-    except IsADirectoryError as error:
-        raise DataError(Problem(str(path), "this is a folder; a file is needed here")) from error
-    except OSError as error:
-        raise DataError(Problem(str(path), f"cannot be read: {error.strerror or error}")) from error
+    where, fix = str(path), "copy or download the file again"
+    damage = (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile)
+    with (
+        translated(OSError, DataError, where, "cannot be read"),
+        translated(damage, DataError, where, "the archive is damaged or incomplete", fix),
+        _open(path) as stream,
+    ):
+        yield stream
 
 
 class TextRow(NamedTuple):

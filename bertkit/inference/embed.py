@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -16,13 +16,12 @@ import pyarrow.parquet as pq
 
 from bertkit.data.readers import TextRow, read_texts
 from bertkit.data.values import replace_surrogates
-from bertkit.errors import DataError, Problem
+from bertkit.errors import DataError, Problem, translated
 from bertkit.files import require_suffix, written_aside
 from bertkit.inference.vector_cache import CHUNK, Vectors
 from bertkit.processes import Shard
 from bertkit.recipe.recipe import parse_layout
 from bertkit.sections import DataSpec
-from bertkit.text import first_line
 
 if TYPE_CHECKING:
     from bertkit.inference.features import Features
@@ -116,13 +115,9 @@ def _inspect(file: Path, chunks: Iterable[list[TextRow]], parquet: bool) -> tupl
     return schema, count
 
 
-@contextmanager
-def _arrow_errors(where: str) -> Iterator[None]:
-    try:
-        yield
-    except (pa.ArrowException, OverflowError) as error:
-        what = f"cannot be written as parquet: {first_line(error)}"
-        raise DataError(Problem(where, what, "Let a column hold values of one kind, or write .npy.")) from error
+def _arrow_errors(where: str) -> AbstractContextManager[None]:
+    what, fix = "cannot be written as parquet", "Let a column hold values of one kind, or write .npy."
+    return translated((pa.ArrowException, OverflowError), DataError, where, what, fix)
 
 
 def _table(rows: Sequence[Mapping[str, Any]], schema: pa.Schema | None, file: Path) -> pa.Table:

@@ -6,14 +6,13 @@ import copy
 import importlib.util
 import logging
 import string
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertkit.data.sources import SAMPLE, local_path
-from bertkit.errors import ModelError, Problem, UserError
+from bertkit.errors import ModelError, Problem, translated
 from bertkit.files import MODEL_FILES, sha256
 from bertkit.models.formats import require_model
 from bertkit.models.quiet import no_bars, quiet_logger
@@ -146,7 +145,7 @@ def load_tokenizer(
     vet(folder, tokenizer=True)
     inputs = {} if token_types else {"model_input_names": ["input_ids", "attention_mask"]}
     fix = "The folder needs tokenizer.json and tokenizer_config.json."
-    with _one_problem("model.name", f"no tokenizer could be loaded from {folder}", fix):
+    with translated(Exception, ModelError, "model.name", f"no tokenizer could be loaded from {folder}", fix):
         tokenizer: PreTrainedTokenizerBase = _tokenizer_class(folder, exported).from_pretrained(
             folder, local_files_only=True, trust_remote_code=False, split_special_tokens=split_special_tokens, **inputs
         )
@@ -160,7 +159,7 @@ def load_tokenizer(
         raise ModelError(Problem("model.name", what, "Use an encoder whose tokenizer comes as tokenizer.json."))
     if tokenizer.pad_token_id is None:
         raise ModelError(Problem("model.name", f"the tokenizer of {folder} has no padding token", "Use an encoder."))
-    with _one_problem("model.name", f"the tokenizer of {folder} cannot read a text", fix):
+    with translated(Exception, ModelError, "model.name", f"the tokenizer of {folder} cannot read a text", fix):
         tokenizer(string.printable, verbose=False)
         tokenizer(string.printable, string.printable, verbose=False)
         keep_out(tokenizer)
@@ -205,7 +204,8 @@ def load_config(folder: Path) -> PretrainedConfig:
     if file.is_file() and read_object(file).get("model_type") == PRE_NORM:
         what = f"{folder} is a BERT with norm: pre, which only bertkit has, and only for pretraining"
         raise ModelError(Problem("model.name", what, "Pretrain one with norm: post to fine-tune it."))
-    with _one_problem("model.name", f"{file} cannot be loaded by transformers", "Use an encoder of the BERT family."):
+    what, fix = f"{file} cannot be loaded by transformers", "Use an encoder of the BERT family."
+    with translated(Exception, ModelError, "model.name", what, fix):
         config: PretrainedConfig = AutoConfig.from_pretrained(
             folder, local_files_only=True, trust_remote_code=False, **EXECUTION
         )
@@ -243,7 +243,8 @@ def load_model(
         return _from_config(config, auto_class)
     what = f"{encoder.name!r} cannot be loaded as {auto_class.__name__}"
     fix = f"Use an encoder in safetensors that {auto_class.__name__} supports, such as a BERT or RoBERTa."
-    with _one_problem("model.name", what, fix), quiet_logger("transformers"), no_bars(), bounded(encoder.folder):
+    errors = translated(Exception, ModelError, "model.name", what, fix)
+    with errors, quiet_logger("transformers"), no_bars(), bounded(encoder.folder):
         model, report = auto_class.from_pretrained(
             encoder.folder,
             config=config,
@@ -305,18 +306,5 @@ def load_extra_module(encoder: Encoder, name: str, module: Module) -> None:
 
     file = encoder.folder / f"{name}.safetensors"
     fix = "It was saved with model.safetensors; the two belong together."
-    with _one_problem(encoder.name, f"{file} is missing, damaged, or of another model", fix):
+    with translated(Exception, ModelError, encoder.name, f"{file} is missing, damaged, or of another model", fix):
         module.load_state_dict(load_file(file))
-
-
-@contextmanager
-def _one_problem(where: str, what: str, fix: str) -> Iterator[None]:
-    """Within the block, libraries read a folder that may hold anything. Raises ModelError for all their errors."""
-    try:
-        yield
-    except UserError:
-        raise
-    except BaseException as error:
-        if not (isinstance(error, Exception) or type(error).__module__ == "pyo3_runtime"):  # a panic in Rust
-            raise
-        raise ModelError(Problem(where, f"{what}: {first_line(error)}", fix)) from error

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError, safe_open
 
-from bertkit.errors import ModelError, Problem
+from bertkit.errors import ModelError, Problem, translated
 from bertkit.files import LARGEST_JSON, read_json
 
 if TYPE_CHECKING:
@@ -73,10 +73,8 @@ def vet_files(folder: Path) -> None:
 
 def read_object(file: Path, largest: int = LARGEST_JSON) -> dict[str, Any]:
     """The JSON object in a model's file. Raises ModelError where there is none, or the file has more bytes."""
-    try:
+    with translated(OSError, ModelError, str(file), "cannot be read"):
         content = read_json(file, largest)
-    except OSError as error:
-        raise ModelError(Problem(str(file), f"cannot be read: {error.strerror or error}")) from error
     if not isinstance(content, dict):
         raise ModelError(Problem(str(file), "is not a JSON object"))
     return content

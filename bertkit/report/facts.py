@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import reduce
 from math import prod
@@ -15,7 +15,7 @@ from jinja2 import TemplateError
 from pydantic import ValidationError
 from safetensors.numpy import load_file
 
-from bertkit.errors import ModelError, Problem
+from bertkit.errors import ModelError, Problem, translated
 from bertkit.files import read_json
 from bertkit.inference.settings import damaged_settings
 from bertkit.models.untrusted import shapes_of
@@ -136,15 +136,11 @@ def read_facts(folder: str | Path, split: str = "") -> Facts:
     )
 
 
-@contextmanager
-def damage_as_error(folder: str | Path) -> Iterator[None]:
+def damage_as_error(folder: str | Path) -> AbstractContextManager[None]:
     """Within the block, values of another type or shape than those that bertkit writes raise a ModelError."""
     kinds = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError, StopIteration)
-    try:
-        yield
-    except (*kinds, TemplateError) as error:
-        what = f"one of its files has unexpected content ({type(error).__name__}: {error})"
-        raise ModelError(Problem(str(folder), what, f"{EDITED} Otherwise please report a bug of bertkit.")) from error
+    what, fix = "one of its files has unexpected content", f"{EDITED} Otherwise please report a bug of bertkit."
+    return translated((*kinds, TemplateError), ModelError, str(folder), what, fix)
 
 
 def named_texts(row: Row) -> dict[str, str]:
