@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from bertkit.audits.audit import audit
     from bertkit.decisions.calibrate import calibrate
     from bertkit.errors import DataError, ModelError, RecipeError, UserError
-    from bertkit.evaluation.hf_metrics import as_evaluate_metric
     from bertkit.inference.batch import batch
     from bertkit.inference.evaluate import evaluate
     from bertkit.inference.features import Features
@@ -26,14 +25,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DataError", "Features", "ModelError", "Predictor", "Recipe", "RecipeError", "Run",
-    "UserError", "as_evaluate_metric", "audit", "batch", "calibrate", "evaluate", "load", "load_recipe", "load_tasks",
+    "UserError", "audit", "batch", "calibrate", "evaluate", "load", "load_recipe", "load_tasks",
     "train",
 ]  # fmt: skip
 
 _MODULES = {
     "audits.audit": "audit",
     "errors": "DataError ModelError RecipeError UserError",
-    "evaluation.hf_metrics": "as_evaluate_metric",
     "inference.batch": "batch",
     "inference.evaluate": "evaluate",
     "inference.features": "Features",

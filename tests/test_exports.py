@@ -397,49 +397,6 @@ def test_ordinary_rows_are_no_export(tmp_path):
         assert [row for _, row in read_rows(path, DataSpec(source=str(path)))] == rows
 
 
-# --- brat
-
-
-def brat(folder: Path, **files: str) -> Path:
-    folder.mkdir()
-    for name, content in files.items():
-        write(folder / name.replace("_", "."), content)
-    return folder
-
-
-ANN = "T1\tPER 0 3\tAnn\nT2\tLOC 8 15\tNew York\nR1\tlives Arg1:T1 Arg2:T2\n#1\tAnnotatorNotes T1\tsee T2\n"
-
-
-def test_brat_standoff(tmp_path):
-    ann = ANN.replace("8 15", "8 16")
-    folder = brat(
-        tmp_path / "train", b_txt="Ann in\r\nNew\nYork", b_ann=ann, a_txt="😀 Bo", a_ann="T1\tPER 2 4\tBo\n", c_txt="c"
-    )
-    data = get(folder)
-    assert tagged(data) == [("😀 Bo", ["O", "B-PER"]), ("Ann in\r\nNew\nYork", ["B-PER", "O", "B-LOC", "I-LOC"])]
-    what = "read as brat's standoff annotations: 3 documents, 1 without annotation left out"
-    assert notes(data) == [f"{folder}: {what}"]
-    assert data.origins["train"][1] == f"{folder}, document 2, id b"
-    brat(tmp_path / "dev", a_txt="Bo", a_ann="")
-    for source in (tmp_path, {"train": folder, "validation": tmp_path / "dev"}):
-        assert tagged(get(source), "validation") == [("Bo", ["O"])]
-
-
-def test_brat_standoff_that_is_wrong(tmp_path):
-    two = "T1\tPER 0 1;2 3\tA n\nT2\tPER\n"
-    folder = brat(tmp_path / "a", a_txt="Ann in New York", a_ann=ANN, b_txt="Ann", b_ann=two, c_ann="")
-    said = fails(folder)
-    for part in (
-        f"{folder}/a.ann:2: the span 'New York' is from 8 to 15, where the text has 'ew York'",
-        f"{folder}/b.ann:1: the span 'A n' is discontinuous (0 1;2 3)",
-        f"{folder}/b.ann:2: not brat's ID<tab>TYPE START END<tab>TEXT: 'T2\\tPER'",
-        f"{folder}/c.ann: its text, c.txt, is not in the same folder",
-    ):
-        assert part in said
-    (folder / "b.txt").write_bytes(b"\xe9")
-    assert f"{folder}/b.txt: is not UTF-8" in fails(folder)
-
-
 # --- CoNLL-U, with a sentence of its own documentation
 
 

@@ -243,60 +243,6 @@ def test_a_diverged_model_is_named():
         metrics.regression([1, 2], [1, np.inf])
 
 
-@pytest.fixture
-def evaluate(tmp_path, monkeypatch):
-    """The library, with its cache in a temporary folder."""
-    evaluate = pytest.importorskip("evaluate")
-    monkeypatch.setattr(evaluate.config, "HF_METRICS_CACHE", tmp_path)
-    return evaluate
-
-
-def test_evaluate_metrics_say_the_same(evaluate):
-    rng = np.random.default_rng(0)
-    probabilities, truth = softmax_rows(rng, 60, 3), rng.integers(0, 3, 60)
-    chosen = probabilities.argmax(axis=1)
-    scores = metrics.scored("single-label", truth, probabilities, LABELS).scores
-    hard = ["accuracy", "f1_macro", "matthews_correlation", "f1/b", "support/c"]
-    combined = evaluate.combine([hf_metrics.as_evaluate_metric(name, LABELS) for name in hard])
-    assert combined.compute(predictions=chosen, references=truth) == {name: scores[name] for name in hard}
-    for name in metrics.PROBABILISTIC:
-        metric = hf_metrics.as_evaluate_metric(name)
-        metric.add_batch(predictions=probabilities[:20], references=truth[:20])
-        metric.add_batch(predictions=probabilities[20:], references=truth[20:])
-        assert metric.compute() == {name: scores[name]}
-
-
-def test_evaluate_metrics_of_the_other_kinds(evaluate):
-    pearson = hf_metrics.as_evaluate_metric("pearson")
-    assert pearson.compute(predictions=[1, 2, 3.5], references=[1, 2, 3]) == {
-        "pearson": metrics.regression([1, 2, 3], [1, 2, 3.5]).scores["pearson"]
-    }
-    assert pearson.compute(predictions=[1, 1], references=[1, 2]) == {"pearson": None}
-    truth, given = [[1, 0], [1, 1]], [[0.9, 0.6], [0.2, 0.8]]
-    chosen = [[1, 1], [0, 1]]
-    scores = metrics.scored("multi-label", truth, given, ["a", "b"], chosen).scores
-    for name in ["subset_accuracy", "f1_micro", "ece", "neg_log_loss"]:
-        metric = hf_metrics.as_evaluate_metric(name, kind="multi-label")
-        predictions = given if name in metrics.PROBABILISTIC else chosen
-        assert metric.compute(predictions=predictions, references=truth) == {name: scores[name]}
-
-
-def test_evaluate_metric_without_labels_averages_over_what_occurs(evaluate):
-    f1 = hf_metrics.as_evaluate_metric("f1_macro").compute(predictions=[0, 5, 5], references=[0, 5, 0])
-    assert f1 == {"f1_macro": sk.f1_score([0, 5, 0], [0, 5, 5], average="macro")}
-
-
-def test_unknown_evaluate_metric():
-    with pytest.raises(UserError, match=r"'f1'[\s\S]*f1_macro"):
-        hf_metrics.as_evaluate_metric("f1")
-
-
-def test_without_evaluate_the_extra_is_named(monkeypatch):
-    monkeypatch.setitem(sys.modules, "evaluate", None)
-    with pytest.raises(UserError, match=r'pip install "bertkit\[torch\]"'):
-        hf_metrics.as_evaluate_metric("accuracy")
-
-
 class Mine:
     def __init__(self, result):
         self.result = result
@@ -312,11 +258,6 @@ def test_user_metric():
     for wrong in [None, 0.5, {"a": [1, 2]}, {"a": "1"}, {1: 1.0}]:
         with pytest.raises(UserError, match="the metric returned"):
             hf_metrics.compute_user_metric(Mine(wrong), [1], [1])
-
-
-def test_user_metric_of_evaluate(evaluate):
-    metric = hf_metrics.as_evaluate_metric("accuracy")
-    assert hf_metrics.compute_user_metric(metric, [0, 1], [0, 0]) == {"accuracy": 0.5}
 
 
 def test_importing_is_cheap():

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from bertkit.data.arrow import class_names, named_rows
 from bertkit.data.beir import Beir, pairs, read_beir
-from bertkit.data.brat import brat_rows, is_brat
 from bertkit.data.disk_list import AT_A_TIME, DiskList
 from bertkit.data.exports import survey
 from bertkit.data.memory import stored_files
@@ -103,7 +102,7 @@ def find_files(spec: DataSpec) -> dict[str, list[Path]] | None:
     if isinstance(spec.source, dict):
         return _named_files(spec.source, spec)
     path = local_path(spec.source)
-    if path.is_dir() and not is_brat(path):
+    if path.is_dir():
         return _folder(path, spec)
     if path.exists() or parallel_files(path, spec):
         return {"train": [path]}
@@ -127,7 +126,7 @@ def _named_files(source: Mapping[str, str | list[str]], spec: DataSpec) -> dict[
     found = {k: [Path(p).expanduser() for p in ([v] if isinstance(v, str) else v)] for k, v in source.items()}
     for paths in found.values():
         for path in paths:
-            if not path.is_file() and not is_brat(path) and not parallel_files(path, spec):
+            if not path.is_file() and not parallel_files(path, spec):
                 what = "is a folder; a file is needed here" if path.is_dir() else "no such file"
                 what = "is not a regular file" if path.exists() and not path.is_dir() else what
                 problems.add(str(path), f"{what} (looked from {Path.cwd()})")
@@ -172,10 +171,8 @@ def _folder(folder: Path, spec: DataSpec) -> dict[str, list[Path]]:
 def _by_name(folder: Path, spec: DataSpec) -> dict[str, list[Path]]:
     """Name without suffix and number of the shard -> the files of a folder whose format is known."""
     by_name: dict[str, list[Path]] = {}
-    for path in sorted(p for p in folder.iterdir() if p.is_file() or is_brat(p)):
-        if path.is_dir():
-            by_name[path.name] = [path]
-        elif stem := stem_of(path, spec):
+    for path in sorted(p for p in folder.iterdir() if p.is_file()):
+        if stem := stem_of(path, spec):
             by_name[stem.name] = [stem]
         elif spec.format or suffix_of(path) in FORMATS:
             plain = path.with_suffix("") if path.suffix in COMPRESSIONS else path
@@ -222,9 +219,7 @@ def _file_parts(paths: Sequence[Path], spec: DataSpec, name: str = "") -> list[P
 
 def _file_part(path: Path, spec: DataSpec, name: str) -> Part:
     problems, objects = Problems(name), False
-    if path.is_dir():
-        rows, prefix = brat_rows(path, problems), f"{name}, document "
-    elif files := {} if path.is_file() else parallel_files(path, spec):
+    if files := {} if path.is_file() else parallel_files(path, spec):
         rows, prefix = parallel_rows(files, spec), f"{name}.{{{','.join(files)}}}:"
     else:
         rows, prefix = read_rows(path, spec, problems), row_prefix(name, format_of(path, spec))
