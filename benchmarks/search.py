@@ -22,8 +22,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bertkit.data.readers import read_rows
+from bertkit.retrieval.models import DualEncoder, Encode, ModelFiles
+from bertkit.retrieval.passages import Window
 from bertkit.retrieval.search import Hit, search
-from bertkit.retrieval.store import Encode, ModelIdentity, Store
+from bertkit.retrieval.store import Store
 from bertkit.sections import DataSpec
 
 SIZE, CENTRES, TOP_K = 384, 1000, 10
@@ -108,17 +110,18 @@ def main() -> None:
 
 def compare(contest: Contest, folder: Path) -> None:
     """Prints the time to index and to build, recall and latencies."""
-    identity = ModelIdentity("benchmark", None, "", contest.size, contest.max_length, min(32, contest.max_length // 4))
-    store = Store.create(folder, identity)
+    files, window = ModelFiles("benchmark", None, ""), Window(contest.max_length, min(32, contest.max_length // 4))
+    encoder = DualEncoder(files, contest.size, window, contest.tokenizer, contest.encode, contest.encode)
+    store = Store.open(folder, encoder)
     started = time.perf_counter()
-    store.index(contest.documents, contest.encode, contest.tokenizer, ann_from=10**12)
+    store.index((("", document) for document in contest.documents), encoder, ann_from=10**12)
     print(f"lancedb {version('lancedb')}, {len(store):,} passages of {contest.size} numbers")
     print(f"indexed in {time.perf_counter() - started:.1f} s, with making the vectors")
     vectors = contest.encode(contest.queries)
     exact, latency = timed(lambda q, v: search(store, q, v, TOP_K, exact=True), contest.queries, vectors)
     print(f"exact        {latency}, {len(exact)} queries")
     started = time.perf_counter()
-    store.index([], contest.encode, contest.tokenizer, ann_from=0)
+    store.index([], encoder, ann_from=0)
     built = time.perf_counter() - started
     assert store.approximate
     found, latency = timed(lambda q, v: search(store, q, v, TOP_K), contest.queries, vectors)

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import http.client
 import json
+import os
+import re
 import shutil
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -15,14 +21,16 @@ import pytest
 import transformers
 from serving import KEPT, SECRET, alike, make_app, predictor_of, said
 from starlette.testclient import TestClient
+from test_search import ATTACKS
 
 from bertkit.cli.main import main
 from bertkit.errors import ModelError
 from bertkit.inference.predictor import Predictor, load
-from bertkit.retrieval.commands import index_file, search_store
-from bertkit.retrieval.models import model_identity
+from bertkit.retrieval.commands import index_file, searcher
+from bertkit.retrieval.models import dual_encoder
 from bertkit.retrieval.store import Store
 from bertkit.serve.limits import Limits
+from bertkit.serve.search import MAX_SEARCHES
 
 DOCUMENTS = [
     {"id": "a", "title": "Cats", "text": "the cat sat on a mat", "year": 2020, "tags": ["red"]},
@@ -57,15 +65,14 @@ def model(tiny_encoder: Path, tmp_path: Path) -> str:
 def store(model: str, tmp_path: Path) -> str:
     """The URI of a store of DOCUMENTS."""
     uri = str(tmp_path / "store")
-    index_file(model, uri, documents=write(tmp_path / "documents.jsonl", DOCUMENTS))
+    index_file(model, uri, write(tmp_path / "documents.jsonl", DOCUMENTS))
     return uri
 
 
 @pytest.fixture
 def served(model: str, store: str) -> tuple[Predictor, Store]:
     """What `bertkit serve MODEL --store STORE` serves."""
-    predictor = load(model)
-    return predictor, Store.open(store, model_identity(predictor, model))
+    return load(model), Store.open(store)
 
 
 @pytest.fixture
@@ -79,14 +86,17 @@ def client(served: tuple[Predictor, Store]) -> Iterator[TestClient]:
     [
         {},
         {"top_k": 2},
-        {"filter": "year > 2020"},
-        {"filter": "array_has(tags, 'red')", "hybrid": True},
+        {"filter": {"year": {"gt": 2020}}},
+        {"filter": {"tags": "red"}, "hybrid": True},
         {"exact": True},
     ],
     ids=str,
 )
 def test_the_documents_of_the_command(client: TestClient, store: str, options: dict[str, Any]) -> None:
-    expected = [list(map(asdict, hits)) for hits in search_store(store, QUERIES, **options)]
+    conditions = {"year": "year>2020", "tags": "tags=red"}
+    theirs = {**options, "filter": [conditions[name] for name in options.get("filter", ())]}
+    find = searcher(store, **theirs)
+    expected = [list(map(asdict, hits)) for hits in find(QUERIES)]
     assert len({json.dumps(hits) for hits in expected}) == len(QUERIES)  # so that swapped answers would be seen
     alike(said(client, "/search", query=QUERIES[0], **options), {"hits": expected[0]})
     alike(said(client, "/search", queries=QUERIES, **options), {"hits": expected})
@@ -118,9 +128,11 @@ def test_the_schema_that_is_promised(client: TestClient) -> None:
         ({"queries": ["a"] * 11, "top_k": 1000}, 413, "more than 10,000 in all"),
         ({"queries": ["a"] * 257}, 413, "257 items; 256 are allowed"),
         ({"query": "a b " * 20_000}, 413, "`query`, item 1: about 20,002 tokens"),
-        ({"query": "a", "filter": "yeer > 2020"}, 422, "Columns: id (text)"),
-        ({"query": "a", "filter": "(" * 5000}, 422, "filter"),
-        ({"query": "a", "filter": "x" * 10_001}, 422, "filter"),
+        ({"query": "a", "filter": {"yeer": 2020}}, 422, "there is no column 'yeer'; there are id (text)"),
+        ({"query": "a", "filter": {"year": "2020"}}, 422, "`year` holds whole numbers"),
+        ({"query": "a", "filter": {str(n): n for n in range(101)}}, 422, "more than 100 values"),
+        ({"query": "a", "filter": {"year": list(range(200))}}, 422, "more than 100 values"),
+        ({"query": "a", "filter": []}, 422, "filter"),
         ({"query": "a", "rerank": "b"}, 422, "rerank: Extra inputs"),
     ],
 )
@@ -131,30 +143,41 @@ def test_requests_that_are_refused(client: TestClient, body: dict[str, Any], sta
     assert len(said(client, "/search", query="the cat")["hits"]) == 4
 
 
+@pytest.mark.parametrize("attack", ATTACKS, ids=range(len(ATTACKS)))
+def test_a_filter_is_no_code(client: TestClient, monkeypatch: pytest.MonkeyPatch, attack: str) -> None:
+    """What ended the process as a filter in SQL is refused before a model or LanceDB is asked, or is a text."""
+    with monkeypatch.context() as patched:
+        patched.setattr("bertkit.serve.service.Service._answers", None)
+        assert "filter" in said(client, "/search", status=422, query="a", filter=attack)["error"]
+        for filter in ({attack: 1}, {"year": {"gt": attack}}, {"year": {attack: 1}}):
+            assert said(client, "/search", status=422, query="a", filter=filter)["error"].startswith("filter: ")
+    assert said(client, "/search", query="a", filter={"title": attack[:1000]}) == {"hits": []}
+
+
 def test_documents_that_are_written_while_it_serves(
     client: TestClient, served: tuple[Predictor, Store], model: str, store: str, tmp_path: Path
 ) -> None:
     new = {"id": "new", "text": "the cat", "lang": "en"}
-    index_file(model, store, documents=write(tmp_path / "more.jsonl", [new]), delete=["d"])
+    index_file(model, store, write(tmp_path / "more.jsonl", [new]), delete=["d"])
     served[1].table.checkout_latest()  # which LanceDB does by itself once 5 seconds have passed
     hits = {hit["id"]: hit for hit in said(client, "/search", query="the cat")["hits"]}
     assert hits.keys() == {"a", "b", "c", "new"}
     assert hits["new"]["metadata"] == {"lang": "en"}
-    (hit,) = said(client, "/search", query="the cat", filter="lang = 'en'")["hits"]
-    assert hit == {**hits["new"], "score": pytest.approx(hits["new"]["score"], abs=1e-6)}
+    (hit,) = said(client, "/search", query="the cat", filter={"lang": "en"})["hits"]
+    alike(hit, hits["new"])
 
 
 def test_a_store_that_is_emptied_removed_or_replaced(
     client: TestClient, served: tuple[Predictor, Store], model: str, store: str, tiny_encoder: Path, tmp_path: Path
 ) -> None:
-    index_file(model, store, delete=list("abcd"))
+    served[1].delete(list("abcd"))
     served[1].table.checkout_latest()
     assert "the store is empty" in said(client, "/search", status=500, query="the cat")["error"]
     shutil.rmtree(store)
     error = said(client, "/search", status=500, query="the cat")
     assert error["error_type"] == "Backend"
     other = retriever(tiny_encoder, tmp_path / "other", prefix="no ")
-    index_file(other, store, documents=tmp_path / "documents.jsonl")
+    index_file(other, store, tmp_path / "documents.jsonl")
     served[1].table.checkout_latest()
     assert "is another model" in said(client, "/search", status=500, query="the cat")["error"]
 
@@ -173,20 +196,68 @@ def test_a_search_that_fails(
     assert said(client, "/search", query="the cat")["hits"]
 
 
-def test_a_search_that_takes_too_long(served: tuple[Predictor, Store], monkeypatch: pytest.MonkeyPatch) -> None:
-    may = threading.Event()
-    monkeypatch.setattr("bertkit.retrieval.search.search", lambda *_, **__: may.wait(30))
+def test_late_searches_stop_no_other_answer(served: tuple[Predictor, Store], monkeypatch: pytest.MonkeyPatch) -> None:
+    """They count until they end: when all threads are busy, a search is refused, and other paths answer."""
+    may, busy = threading.Event(), threading.Semaphore(0)
+
+    def slow(*_: Any, **__: Any) -> Any:
+        busy.release()
+        assert may.wait(60)
+        return []
+
+    monkeypatch.setattr("bertkit.retrieval.search.search", slow)
     with TestClient(make_app(served[0], "small", Limits(timeout=1), store=served[1])) as client:
-        error = said(client, "/search", status=504, query="the cat")["error"]
+        for _ in range(MAX_SEARCHES):
+            late = said(client, "/search", status=504, query="the cat")
+            assert late["error"] == "the search did not end in time"
+        assert all(busy.acquire(timeout=60) for _ in range(MAX_SEARCHES))
+        assert said(client, "/search", status=503, query="the cat")["error"] == "all searches are busy"
+        assert not busy.acquire(blocking=False)
+        assert said(client, "/predict", rows=[{"text": "the cat"}])["answers"]
+        assert client.get("/health").status_code == 200
         may.set()
-    assert error == "not found within 1 seconds"
+        while client.post("/search", json={"query": "the cat"}).status_code == 503:
+            pass
+        assert said(client, "/search", query="the cat") == {"hits": []}
+
+
+def serve_slowly(model: str, store: str) -> None:
+    """In a process of its own: a server whose searches never end."""
+
+    def slow(*_: Any, **__: Any) -> Any:
+        sys.stdout.write("searching\n")
+        sys.stdout.flush()
+        threading.Event().wait()
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("bertkit.retrieval.search.search", slow)
+        sys.exit(main(["serve", model, "--store", store, "--port", "0", "--timeout", "600"]))
+
+
+def test_a_search_does_not_hold_up_the_end_of_the_server(model: str, store: str) -> None:
+    paths = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+    process = subprocess.Popen(
+        [sys.executable, "-c", f"import test_serve_search; test_serve_search.serve_slowly({model!r}, {store!r})"],
+        env={**os.environ, "PYTHONPATH": paths}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    assert process.stderr is not None
+    with process:
+        port = next(int(found[1]) for line in process.stderr if (found := re.search(r"http://.*:(\d+)", line)))
+        client = http.client.HTTPConnection("127.0.0.1", port, timeout=300)
+        client.request("POST", "/search", json.dumps({"query": "a"}), {"Content-Type": "application/json"})
+        assert process.stdout.readline() == "searching\n"
+        process.send_signal(signal.SIGTERM)
+        assert client.getresponse().status == 504
+        client.close()
+        assert process.wait(timeout=300) == 0
 
 
 def test_a_store_that_is_empty_at_the_start(served: tuple[Predictor, Store], model: str, tmp_path: Path) -> None:
     served[1].delete(list("abcd"))
     with TestClient(make_app(served[0], "small", Limits(), store=served[1])) as client:
         assert "the store is empty" in said(client, "/search", status=500, query="the cat")["error"]
-        index_file(model, served[1].uri, documents=tmp_path / "documents.jsonl")
+        index_file(model, served[1].uri, tmp_path / "documents.jsonl")
         served[1].table.checkout_latest()
         assert len(said(client, "/search", query="the cat")["hits"]) == 4
 
@@ -206,4 +277,4 @@ def test_the_command_refuses_a_store_of_another_model(
         assert main(["serve", other, "--store", where, "--port", "0"]) == 2
         assert message in capsys.readouterr().err
     with pytest.raises(ModelError, match="gives no vectors"):
-        model_identity(predictor_of(KEPT["single-label"], tiny_encoder), "small")
+        dual_encoder("small", predictor=predictor_of(KEPT["single-label"], tiny_encoder))

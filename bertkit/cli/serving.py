@@ -50,8 +50,9 @@ def serve(
 
     key, predictor, opened = read_api_key(api_key_file), load(source, revision=revision, task=task), None
     if store is not None:  # which imports pyarrow
-        from bertkit.retrieval.models import model_identity
+        from bertkit.retrieval.models import dual_encoder
         from bertkit.retrieval.store import Store
 
-        opened = Store.open(store, model_identity(predictor, source, revision))
+        opened = Store.open(store)
+        opened.require(dual_encoder(source, revision, predictor).files)
     serve(predictor, source, opened, host=host, port=port, limits=Limits(**limits), api_key=key)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +27,11 @@ from bertkit.cli.shared import (
 )
 from bertkit.errors import Problem, UserError
 from bertkit.processes import Shard
-from bertkit.text import counted, json_line, part_of
+from bertkit.text import beginning, counted, escape_controls, json_line, part_of
 
 TABLES_OF_TEXTS = "csv, tsv, xlsx, json, jsonl, parquet, arrow, or txt with one text per line"
+COUNTS = ("added", "replaced", "unchanged", "repeated", "empty")  # documents of `bertkit index`
+MAX_TEXT, MAX_PASSAGE = 100, 200  # characters on the screen
 
 
 @command(
@@ -98,8 +101,8 @@ def mine(source: str, data: Path, split: str, output: Path, **options: Any) -> N
 )
 @one_process
 def duplicates(rest: list[str], model: str, threshold: float, output: Path | None, **options: Any) -> None:
-    from bertkit.files import require_suffix
-    from bertkit.retrieval.duplicates import duplicates_text, find_duplicates, write_duplicates
+    from bertkit.files import require_suffix, written_aside
+    from bertkit.retrieval.duplicates import find_duplicates
     from bertkit.retrieval.models import cached_vectors
 
     files, overrides = files_and_overrides(rest)
@@ -107,12 +110,16 @@ def duplicates(rest: list[str], model: str, threshold: float, output: Path | Non
         raise UserError("no files to compare", "bertkit duplicates FILE --model MODEL")
     if output:
         require_suffix(output, ".jsonl")
-    encode = cached_vectors(model, "text")
-    clusters, texts = find_duplicates(encode, files, threshold, overrides=overrides, **options)
+    clusters, texts = find_duplicates(cached_vectors(model, "text"), files, threshold, overrides=overrides, **options)
     if output:
-        write_duplicates(clusters, output)
-    else:
-        say("\n".join(duplicates_text(clusters)), end="\n" * bool(clusters))
+        with written_aside(output) as file:
+            for each in chain(*clusters):
+                file.write(f"{json_line(each)}\n")
+    for group in () if output else clusters:
+        say(f"cluster {group[0]['cluster']}: {len(group):,} texts")
+        for each in group:
+            name = "" if each["id"] is None else f" ({escape_controls(str(each['id']))})"
+            say(f"  {each['cosine']:.4f}  {each['where']}{name}  {beginning(each['text'], MAX_TEXT)}")
     summary = f"{part_of(sum(map(len, clusters)), texts, 'text')} in {counted(len(clusters), 'cluster')}"
     say(f"{summary} of near-duplicates" + (f", in {output}" if output else ""), file=sys.stderr)
 
@@ -140,22 +147,47 @@ def cache(action: str, days: float | None) -> None:
     argument("--delete", "documents to delete first", action="extend", nargs="+", default=[], metavar="ID"),
 )
 @one_process
-def index(source: str, rest: list[str], store: str, column: list[str], **options: Any) -> None:
+def index(
+    source: str, rest: list[str], store: str, documents: Path | None, delete: list[str], column: list[str]
+) -> None:
+    from bertkit.data.values import replace_surrogates
     from bertkit.retrieval.commands import index_file
+    from bertkit.retrieval.store import Store
 
-    say(index_file(source, store, columns=column_names(column), overrides=rest, **options))
+    if not documents and not delete:
+        raise UserError("nothing to do", "Add --documents FILE, or --delete ID.")
+    if documents:
+        names = column_names(column)
+        opened, deleted, counts = index_file(source, store, documents, delete=delete, columns=names, overrides=rest)
+    else:
+        opened = Store.open(store)
+        deleted = opened.delete(delete)
+    if absent := [name for name in map(replace_surrogates, delete) if name not in deleted]:
+        say(f"not in the store: {', '.join(absent)}", file=sys.stderr)
+    if delete:
+        say(f"{counted(len(deleted), 'document')} deleted")
+    if documents:
+        numbers = ", ".join(f"{counts[name]:,} {name}" for name in COUNTS if counts[name] or name in COUNTS[:3])
+        say(f"documents: {numbers}; {counted(counts['passages'], 'passage')} written")
+    say(f"{store} holds {counted(len(opened), 'passage')}")
 
 
 @command(
     "find the documents of a store that are nearest to a query, or to each query of a file",
     argument("store", "a folder, or the URI of an object store", metavar="STORE"),
-    argument("rest", "a text; none: each line of stdin; with --input data.KEY=VALUE", nargs="*", metavar="QUERY"),
+    argument("rest", "a text; with --input data.KEY=VALUE", nargs="*", metavar="QUERY"),
     path("--input", f"queries: {ROWS}"),
     path("--output", ".jsonl, for --input; default: stdout"),
     argument("--column", "the column of queries in --input; default: text", metavar="NAME"),
     argument("--top-k", "number of documents", default=10),
     argument("--rerank", "a cross-encoder that reranks the documents found", metavar="MODEL"),
-    argument("--filter", "such as \"year >= 2020 and town = 'Ulm'\"", metavar="SQL"),
+    argument(
+        "--filter",
+        "such as lang=en or 'year>=2020'; all columns must hold",
+        action="append",
+        default=[],
+        metavar="CONDITION",
+    ),
     flag("--hybrid", "add full-text search and fuse the two rankings"),
     flag("--exact", "compare with every passage instead of using the index"),
     argument("--model", "current location of the store's model, if it was moved", metavar="MODEL"),
@@ -171,7 +203,7 @@ def search(
         raise UserError([Problem("", f"--{name} works only with --input FILE") for name in given])
     from dataclasses import asdict
 
-    from bertkit.retrieval.commands import hits_text, search_file, searcher
+    from bertkit.retrieval.commands import search_file, searcher
     from bertkit.retrieval.models import reranker
 
     options["rerank"] = reranker(rerank) if rerank else None
@@ -179,8 +211,9 @@ def search(
         count = search_file(store, input, output, column=column or "text", overrides=rest, **options)
         say(counted(count, "row") + (f" in {output}" if output else ""), file=sys.stderr)
         return
-    hits = searcher(store, **options)(rest[0])
-    for hit in hits if as_json else ():
-        say(json_line(asdict(hit)))
-    if not as_json:
-        say(hits_text(hits))
+    (hits,) = searcher(store, **options)(rest)
+    for rank, hit in enumerate(hits, 1):
+        head = escape_controls(f"{rank:>3}  {hit.relevance:.4f}  {hit.id}  {hit.title}".rstrip())
+        say(json_line(asdict(hit)) if as_json else f"{head}\n     {beginning(hit.text, MAX_PASSAGE)}")
+    if not hits and not as_json:
+        say("no hits")

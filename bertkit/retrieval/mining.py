@@ -16,8 +16,7 @@ from bertkit.errors import DataError, Problem
 from bertkit.files import require_suffix, written_aside
 from bertkit.retrieval.models import DualEncoder
 
-DOCUMENT_BLOCK = 4096  # documents whose vectors are in memory at a time
-QUERY_BLOCK = 1024  # queries compared with a block at a time
+BLOCK, MOST_SCORES = 4096, 2**24  # documents, and scores, in memory at a time
 Form = Literal["negatives", "candidates"]
 
 
@@ -59,23 +58,16 @@ def mine_file(
 
 
 def nearest(model: DualEncoder, queries: Sequence[str], documents: Mapping[str, str], depth: int) -> list[list[str]]:
-    """For each query the ids of the `depth` nearest documents, nearest first.
-
-    Memory: the vectors of one block of documents and `(queries, depth)` scores, for a corpus of any length.
-    """
+    """For each query the ids of the `depth` nearest documents, nearest first, for a corpus of any length."""
     encoded, names = model.encode_queries(list(queries)), list(documents)
-    best = np.full((len(queries), min(depth, len(names))), -np.inf)
-    ids = np.zeros(best.shape, dtype=np.int64)
-    for start in range(0, len(names), DOCUMENT_BLOCK):
-        block = names[start : start + DOCUMENT_BLOCK]
-        vectors = model.encode_documents([documents[name] for name in block])
-        for first in range(0, len(encoded), QUERY_BLOCK):
-            part = slice(first, first + QUERY_BLOCK)
-            scores = encoded[part] @ vectors.T
-            new = np.broadcast_to(np.arange(start, start + len(block)), scores.shape)
-            merged, merged_ids = (np.concatenate(each, axis=1) for each in ((best[part], scores), (ids[part], new)))
-            order = np.argsort(-merged, axis=1, kind="stable")[:, : best.shape[1]]
-            best[part], ids[part] = (np.take_along_axis(each, order, axis=1) for each in (merged, merged_ids))
+    best, ids = np.empty((len(queries), 0)), np.empty((len(queries), 0), dtype=np.int64)
+    size = max(1, min(BLOCK, MOST_SCORES // len(queries)))
+    for start in range(0, len(names), size):
+        block = names[start : start + size]
+        scores = np.hstack([best, encoded @ model.encode_documents([documents[name] for name in block]).T])
+        new = np.broadcast_to(np.arange(start, start + len(block)), (len(queries), len(block)))
+        order = np.argsort(-scores, axis=1, kind="stable")[:, :depth]
+        best, ids = (np.take_along_axis(each, order, axis=1) for each in (scores, np.hstack([ids, new])))
     return [[names[index] for index in row] for row in ids.tolist()]
 
 

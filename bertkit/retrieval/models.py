@@ -4,55 +4,75 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
-from typing import Any
+from functools import cache
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from bertkit.cache import fingerprint, model_key
 from bertkit.errors import ModelError, Problem
-from bertkit.evaluation.similarity import unit
 from bertkit.inference.predictor import Predictor, load_as, model_folder
 from bertkit.inference.vector_cache import cached
 from bertkit.models.device import best_device, best_precision
-from bertkit.retrieval.store import Encode, ModelIdentity, Vectors
-from bertkit.tasks.vectors import VectorTask
+from bertkit.retrieval.passages import Window
+from bertkit.tasks.vectors import VectorOptions, VectorTask
+from bertkit.text import short_repr
+
+Vectors: TypeAlias = "np.ndarray[Any, np.dtype[np.float32]]"
+Encode: TypeAlias = Callable[[Sequence[str]], Vectors]
+"""Texts -> float32 (texts, size), of unit length; it prepends the model's prefix."""
 
 OVERLAP = 8  # neighbouring passages share an eighth of their tokens
+
+
+class ModelFiles(NamedTuple):
+    """What determines a model's vectors: the fingerprint of its files. The others only locate them."""
+
+    name: str
+    revision: str | None
+    fingerprint: str
 
 
 @dataclass(frozen=True)
 class DualEncoder:
     """A model for index and search; each encoder prepends its own prefix."""
 
-    identity: ModelIdentity
+    files: ModelFiles
+    size: int  # of a vector
+    window: Window  # of a passage
     tokenizer: PreTrainedTokenizerBase
     encode_documents: Encode
     encode_queries: Encode
 
 
-def dual_encoder(model: str, revision: str | None = None) -> DualEncoder:
+def dual_encoder(model: str, revision: str | None = None, predictor: Predictor | None = None) -> DualEncoder:
     """The model of a run, a folder or a Hub id; one without bertkit's settings is read as sentence-transformers does.
 
-    Raises ModelError, also where its task gives no vectors.
+    predictor: the model, if it is loaded. Raises ModelError, also where its task gives no vectors.
     """
-    predictor = _load(model, revision)
-    identity = model_identity(predictor, model, revision)
-    sides = (partial(_unit_vectors, predictor, side) for side in ("document", "query"))
-    return DualEncoder(identity, predictor.task.tokenizer, *sides)
+    loaded = require_vectors(predictor, model) if predictor else _load(model, revision)
+    task, options = loaded.task, cast(VectorOptions, loaded.task.options)
+    return DualEncoder(
+        ModelFiles(model, revision, fingerprint(model_folder(model, revision))),
+        loaded.encode(["any"]).shape[1],  # no config: AutoConfig imports torch
+        Window(task.max_length, task.max_length // OVERLAP, options.document_prefix),
+        task.tokenizer,
+        lambda texts: unit_vectors(loaded.encode(list(texts), "document"), texts),
+        lambda texts: unit_vectors(loaded.encode(list(texts), "query"), texts),
+    )
 
 
-def model_identity(predictor: Predictor, model: str, revision: str | None = None) -> ModelIdentity:
-    """What determines this predictor's vectors. model: the source that it was loaded from. Raises ModelError."""
-    options: Any = require_vectors(predictor, model).task.options
-    size, length = predictor.encode(["any"]).shape[1], predictor.task.max_length  # no config: AutoConfig imports torch
-    prefixes, files = (options.query_prefix, options.document_prefix), fingerprint(model_folder(model, revision))
-    return ModelIdentity(model, revision, files, size, length, length // OVERLAP, *prefixes)
-
-
-def _unit_vectors(predictor: Predictor, side: Any, texts: Sequence[str]) -> Vectors:
-    return np.asarray(unit(predictor.encode(list(texts), side)), dtype=np.float32)
+def unit_vectors(vectors: Any, texts: Sequence[str]) -> Vectors:
+    """The texts' vectors as float32 `(texts, size)`, of unit length. Raises ModelError if one is 0 or not finite."""
+    made = np.array(vectors, dtype=np.float32)
+    lengths = np.linalg.norm(made, axis=1, keepdims=True)
+    bad = np.flatnonzero(~(np.isfinite(lengths) & (lengths > 0)))
+    if len(bad):
+        what = f"its vector is 0 or not finite for the text {short_repr(texts[bad[0]])}"
+        raise ModelError(Problem("the model", what, "It is damaged, or its training diverged."))
+    made /= lengths
+    return made
 
 
 def cached_vectors(model: str, side: Any) -> Callable[[list[str]], Any]:

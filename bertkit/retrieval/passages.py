@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -23,12 +22,9 @@ class Window(NamedTuple):
     prefix: str = ""  # which `encode` prepends to every passage, such as "passage: "
 
 
-@dataclass(frozen=True)
-class Passage:
+class Passage(NamedTuple):
     """`text` is the document's text from `start` to `end`, in characters, end exclusive."""
 
-    document: str
-    number: int
     start: int
     end: int
     text: str
@@ -46,22 +42,25 @@ def joined(title: str, text: str) -> str:
 
 
 def passages(
-    tokenizer: PreTrainedTokenizerBase, documents: Sequence[tuple[str, str, str]], window: Window
+    tokenizer: PreTrainedTokenizerBase, documents: Sequence[tuple[str, str]], window: Window
 ) -> list[list[Passage]]:
-    """The passages of each document, given as id, title and text; together they cover every character of the text.
+    """The passages of each document, a title and a text; together they cover every character of the text.
 
     A document that fits is one passage. A longer one is split where a word begins; a word longer than half a passage,
     and text without spaces, between tokens. Every passage begins with the title, truncated to a quarter of the
     window. Raises ModelError where the prefix leaves no room.
     """
-    lengths = _lengths(tokenizer, [joined(title, text) for _, title, text in documents], window.prefix)
+    lengths = _lengths(tokenizer, [joined(title, text) for title, text in documents], window.prefix)
     result = []
-    for (document, title, text), length in zip(documents, lengths, strict=True):
+    for (title, text), length in zip(documents, lengths, strict=True):
         spans = [(0, len(text))]
         if length > window.max_length:
-            title = _shortened(tokenizer, title, window.max_length // 4)
+            tokens, room = tokenize(tokenizer, [title])[0], window.max_length // 4
+            if len(tokens.ids) > room:
+                start, end = next(_spans(tokens, title, room, 0))
+                title = title[start:end].strip()
             spans = _fitting(tokenizer, title, text, window)
-        result.append([Passage(document, n, a, b, text[a:b], title) for n, (a, b) in enumerate(spans)])
+        result.append([Passage(start, end, text[start:end], title) for start, end in spans])
     return result
 
 
@@ -71,14 +70,6 @@ def _lengths(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], prefix: s
         return []
     encoded = tokenizer([prefix + text for text in texts], return_attention_mask=False, verbose=False)
     return [len(ids) for ids in encoded["input_ids"]]
-
-
-def _shortened(tokenizer: PreTrainedTokenizerBase, title: str, room: int) -> str:
-    tokens = tokenize(tokenizer, [title])[0]
-    if len(tokens.ids) <= room:
-        return title
-    start, end = next(_spans(tokens, title, room, 0))
-    return title[start:end].strip()
 
 
 def _fitting(tokenizer: PreTrainedTokenizerBase, title: str, text: str, window: Window) -> list[tuple[int, int]]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -13,11 +14,10 @@ from numpy.typing import ArrayLike
 
 from bertkit.data.values import replace_surrogates
 from bertkit.errors import DataError, ModelError, Problem, StoreError
-from bertkit.retrieval.database import database_errors
-from bertkit.retrieval.documents import RESERVED, TYPE_NAMES, Kind, Value
+from bertkit.retrieval.documents import RESERVED
+from bertkit.retrieval.filters import Filter, to_sql
 from bertkit.retrieval.passages import joined
-from bertkit.retrieval.store import Store
-from bertkit.text import short_repr
+from bertkit.retrieval.store import Store, database_errors
 
 Rerank: TypeAlias = Callable[[str, Sequence[str]], ArrayLike]
 """A query and texts -> a score per text (texts,), higher is better."""
@@ -41,62 +41,65 @@ class Hit:
     end: int
     text: str
     title: str
-    metadata: dict[str, Value]
+    metadata: dict[str, Any]
 
 
 def search(
-    store: Store,
-    query: str,
-    vector: ArrayLike,
-    top_k: int = 10,
-    *,
-    filter: str | None = None,
-    hybrid: bool = False,
-    exact: bool = False,
-    rerank: Rerank | None = None,
-    candidates: int = CANDIDATES,
-) -> list[Hit]:
+    store: Store, query: str, vector: ArrayLike, top_k: int = 10, *, filter: Filter | None = None, hybrid: bool = False,
+    exact: bool = False, rerank: Rerank | None = None, candidates: int = CANDIDATES, timeout: float | None = None,
+) -> list[Hit]:  # fmt: skip
     """The `top_k` best documents, best first; fewer only where no more are in the store and pass the filter.
 
-    vector: the query's, (size,). filter: a condition on the columns in LanceDB's SQL, such as `year > 2020`.
+    vector: the query's, (size,). filter: such as `{"lang": "en", "year": {"gte": 2020}}`.
     hybrid: fuse the ranks by cosine with those by BM25 of the query's words (Cormack et al. 2009).
     exact: compare with all vectors, even if there is an approximate index.
     rerank: orders the first `candidates` documents by its scores of their best passages.
-    Raises DataError: an empty store or query, a bad vector, `top_k` or filter; ModelError: bad scores, or a
-    store of another model.
+    timeout: seconds after which LanceDB gives up. Raises DataError: an empty store or query, a bad vector, `top_k` or
+    filter; ModelError: bad scores, or a store of another model.
     """
-    query, filter = replace_surrogates(query), None if filter is None else replace_surrogates(filter)
-    unit = _checked(store, query, vector, top_k, candidates)
+    store.require(store.made_with)  # it may have been replaced
+    ranked = _Ranked(store, _unit(store, query, vector), to_sql(filter or {}, store.columns), timeout)
+    if top_k < 1 or candidates < 1:
+        raise DataError(Problem("top_k and candidates", f"are {top_k} and {candidates}", "Both must be at least 1."))
+    if not (size := len(store)):
+        raise StoreError(
+            Problem(store.uri, "the store is empty", "Add documents: bertkit index MODEL --documents FILE")
+        )
     wide = max(top_k, candidates) if hybrid or rerank else top_k
-    passages = _Passages(store, unit, filter, exact or not store.approximate)
-    rows = _documents(passages.nearest, wide, len(store))
+    rows = _documents(partial(ranked.nearest, exact=exact or not store.approximate), wide, size)
     if hybrid:
-        rows = _fused(rows, _documents(partial(passages.matching, query), wide, len(store)))
+        rows = _fused(rows, _documents(partial(ranked.matching, replace_surrogates(query)), wide, size))
     hits = [_hit(row) for row in rows]
-    if rerank and hits:
-        hits = _reranked(query, hits[:wide], rerank)
-    return hits[:top_k]
+    return (_reranked(query, hits[:wide], rerank) if rerank and hits else hits)[:top_k]
+
+
+def _unit(store: Store, query: str, vector: ArrayLike) -> np.ndarray[Any, np.dtype[np.float32]]:
+    """The query's vector, (size,), of unit length."""
+    if not query.strip():
+        raise DataError(Problem("query", "is empty", "Write what to search for."))
+    made, size = np.asarray(vector, dtype=np.float32), store.table.schema.field("vector").type.list_size
+    if made.shape != (size,) or not np.isfinite(made).all() or not made.any():
+        what = f"has the shape {made.shape}, or is 0 or not finite; {size} numbers are expected"
+        raise DataError(Problem("the query's vector", what, f"Make it with {store.made_with.name}."))
+    return made / np.linalg.norm(made)
 
 
 @dataclass(frozen=True)
-class _Passages:
+class _Ranked:
     """Ranked passages of a store that pass the filter."""
 
     store: Store
     vector: np.ndarray[Any, np.dtype[np.float32]]
-    filter: str | None
-    exact: bool
+    condition: str | None
+    timeout: float | None
 
-    def nearest(self, limit: int) -> list[_Row]:
+    def nearest(self, limit: int, exact: bool) -> list[_Row]:
         """The nearest passages, nearest first."""
-
-        def near(exact: bool) -> Any:
-            query = self.store.table.search(self.vector, vector_column_name="vector").distance_type("cosine")
-            return query.bypass_vector_index() if exact else query.refine_factor(REFINE).ef(REFINE * limit)
-
-        rows = self._rows(partial(near, self.exact), limit, "_distance")
-        if len(rows) < limit and not self.exact:  # the approximate search can miss passages under a narrow filter
-            rows = self._rows(partial(near, True), limit, "_distance")
+        query = self.store.table.search(self.vector, vector_column_name="vector").distance_type("cosine")
+        query = query.bypass_vector_index() if exact else query.refine_factor(REFINE).ef(REFINE * limit)
+        rows = self._rows(query, limit, "_distance")
+        if len(rows) < limit and not exact:  # the approximate search can miss passages under a narrow filter
+            return self.nearest(limit, exact=True)
         return sorted(rows, key=lambda row: (-row["_cosine"], row["id"], row["passage"]))
 
     def matching(self, words: str, limit: int) -> list[_Row]:
@@ -104,47 +107,19 @@ class _Passages:
         from lancedb.query import FullTextOperator, MultiMatchQuery
 
         either = MultiMatchQuery(words, ["text", "title"], boosts=None, operator=FullTextOperator.OR)
-        rows = self._rows(lambda: self.store.table.search(either, query_type="fts"), limit, "_score")
+        rows = self._rows(self.store.table.search(either, query_type="fts"), limit, "_score")
         return sorted(rows, key=lambda row: (-row["_score"], row["id"], row["passage"]))
 
-    def _rows(self, build: Callable[[], Any], limit: int, extra: str) -> list[_Row]:
+    def _rows(self, query: Any, limit: int, extra: str) -> list[_Row]:
         names = [name for name in self.store.table.schema.names if name != "hash"]
+        query = query.select([*names, extra]).limit(limit)
+        query = query.where(self.condition, prefilter=True) if self.condition else query
         with database_errors(self.store.uri):
-            try:
-                query = build().select([*names, extra]).limit(limit)
-                if self.filter:  # in parentheses: LanceDB ignores anything after a complete condition
-                    query = query.where(f"({self.filter})", prefilter=True)
-                table = query.to_arrow()
-            except (ValueError, RuntimeError) as error:
-                if not self.filter or "LanceError(IO)" in str(error):
-                    raise
-                raise DataError(_bad_filter(self.store, self.filter, error)) from error
+            table = query.to_arrow(timeout=timedelta(seconds=self.timeout) if self.timeout else None)
         vectors = table["vector"].combine_chunks().flatten().to_numpy().reshape(-1, self.vector.size)
         vectors = vectors.astype(np.float64)
         scores = vectors @ self.vector / np.linalg.norm(vectors, axis=1)
         return [row | {"_cosine": score} for row, score in zip(table.to_pylist(), scores.tolist(), strict=True)]
-
-
-def _checked(
-    store: Store, query: str, vector: ArrayLike, top_k: int, candidates: int
-) -> np.ndarray[Any, np.dtype[np.float32]]:
-    """The query's vector, (size,), of unit length."""
-    given = np.asarray(vector, dtype=np.float32)
-    if not query.strip():
-        raise DataError(Problem("query", "is empty", "Write what to search for."))
-    for name, value in (("top_k", top_k), ("candidates", candidates)):
-        if value < 1:
-            raise DataError(Problem(name, f"is {value}", "It must be at least 1."))
-    if given.shape != (store.identity.size,):
-        what = f"has shape {given.shape}, but the vectors of {store.uri} have size {store.identity.size}"
-        raise DataError(Problem("the query's vector", what, f"Make it with {store.identity.name}."))
-    if not (np.isfinite(given).all() and given.any()):
-        raise DataError(Problem("the query's vector", "is 0 or not finite", "The model is damaged."))
-    store.require_same_model()
-    if not len(store):
-        what = "the store is empty"
-        raise StoreError(Problem(store.uri, what, "Add documents: bertkit index MODEL --documents FILE"))
-    return given / np.linalg.norm(given)
 
 
 def _documents(run: Callable[[int], list[_Row]], count: int, passages: int) -> list[_Row]:
@@ -155,7 +130,7 @@ def _documents(run: Callable[[int], list[_Row]], count: int, passages: int) -> l
     limit = min(4 * count + 40, passages)
     while True:
         rows = run(limit)
-        best: dict[str, _Row] = {}
+        best = dict[str, _Row]()
         for row in rows:
             best.setdefault(row["id"], row)
         if len(best) >= count or len(rows) < limit or limit == passages:
@@ -164,11 +139,14 @@ def _documents(run: Callable[[int], list[_Row]], count: int, passages: int) -> l
 
 
 def _fused(nearest: Sequence[_Row], matching: Sequence[_Row]) -> list[_Row]:
-    """Documents of both lists by the sum of 1 / (60 + rank), each by the passage with the greater cosine."""
-    fused, best = defaultdict[str, float](float), dict[str, _Row]()
+    """Documents of both lists by the sum of 1 / (60 + rank), each by the passage with the greater cosine.
+
+    LanceDB's own fusion ranks passages, of which a document may have many.
+    """
+    fused, best = Counter[str](), dict[str, _Row]()
     for rows in (nearest, matching):
         for rank, row in enumerate(rows, 1):
-            fused[row["id"]] += 1 / (FUSION + rank)
+            fused[row["id"]] += 1 / (FUSION + rank)  # type: ignore[assignment]
             best[row["id"]] = max(best.get(row["id"], row), row, key=lambda each: float(each["_cosine"]))
     ranked = [row | {"_relevance": fused[name]} for name, row in best.items()]
     return sorted(ranked, key=lambda row: (-row["_relevance"], -row["_cosine"], row["id"]))
@@ -178,8 +156,7 @@ def _reranked(query: str, hits: Sequence[Hit], rerank: Rerank) -> list[Hit]:
     scores = np.asarray(rerank(query, [joined(hit.title, hit.text) for hit in hits]), dtype=np.float64)
     if scores.shape != (len(hits),) or not np.isfinite(scores).all():
         what = f"gave scores of shape {scores.shape} for {len(hits)} texts, or not finite ones"
-        fix = "It must give one score per pair: use a cross-encoder for ranking."
-        raise ModelError(Problem("the re-ranker", what, fix))
+        raise ModelError(Problem("the re-ranker", what, "It must give one score per pair: use a cross-encoder."))
     order = np.argsort(-scores, kind="stable")
     return [replace(hits[index], relevance=float(scores[index])) for index in order]
 
@@ -190,11 +167,3 @@ def _hit(row: _Row) -> Hit:
     metadata = {name: v for name, v in row.items() if name not in RESERVED and name[0] != "_" and v is not None}
     scores = {"score": row["_cosine"], "relevance": row.get("_relevance", row["_cosine"])}
     return Hit(**fields, **scores, title=row["title"] or "", metadata=metadata)
-
-
-def _bad_filter(store: Store, condition: str, error: Exception) -> Problem:
-    reason = str(error).partition(", /")[0].removeprefix("Invalid input, ").removeprefix("lance error: ")[:300]
-    columns: dict[str, Kind] = {"id": str, "title": str, "text": str, **store.columns}
-    have = ", ".join(f"{name} ({TYPE_NAMES[kind]})" for name, kind in columns.items())
-    fix = f"Columns: {have}. For example: id = 'a7'; in a list: array_has(tags, 'a7')"
-    return Problem(f"filter {short_repr(condition)}", reason, fix)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 from importlib.metadata import version
 from typing import Any
@@ -32,6 +33,7 @@ from bertkit.text import dotted
 
 Handler = Callable[[Any], Awaitable[Callable[[], Any]]]  # body -> a function that builds the response
 
+RESPONSES = 4  # written at a time
 NO_TELEMETRY: Any = dict.fromkeys(("tracing", "metrics", "logs", "operation_spans", "auto_configure"), False)
 
 
@@ -49,7 +51,8 @@ def model_app(service: Service, api_key: str | None = None) -> FastAPI:
     """The application of a model. api_key: what clients must send; None: nothing.
 
     /predict for every task; those of SHAPES and /v1/embeddings that the task has; /search; /info, /health, /v1/models,
-    /metrics, /docs and /openapi.json. It runs the service's batchers, `app.state.batchers`.
+    /metrics, /docs and /openapi.json. It runs the service's batchers, `app.state.batchers`, and has its
+    `app.state.searches`.
     """
 
     @asynccontextmanager
@@ -70,7 +73,8 @@ def model_app(service: Service, api_key: str | None = None) -> FastAPI:
         telemetry=NO_TELEMETRY,
         responses=_errors(Error),
     )
-    app.state.batchers = service.batchers
+    app.state.batchers, app.state.searches = service.batchers, service.searches
+    app.state.threads = ThreadPoolExecutor(RESPONSES, thread_name_prefix="bertkit-response")
     app.router.route_class = counted_route(service.limits)
     for kind in (Refused, UserError, RequestValidationError, HTTPException):
         app.add_exception_handler(kind, _error)
@@ -159,7 +163,8 @@ def _add_path(app: FastAPI, path: str, handler: Handler, request_type: Any, resp
 
     async def endpoint(body: Any, request: Request) -> Response:
         build = await cancel_on_disconnect(request, handler(body))
-        content = await asyncio.to_thread(lambda: to_json(build()))  # slow for many vectors
+        threads, loop = request.app.state.threads, asyncio.get_running_loop()
+        content = await loop.run_in_executor(threads, lambda: to_json(build()))  # slow for many vectors
         return Response(content, media_type="application/json")
 
     endpoint.__annotations__["body"] = request_type  # depends on the task; FastAPI reads it from here

@@ -1,15 +1,20 @@
-"""Requests and responses of /search: documents of a vector store."""
+"""Requests and responses of /search, documents of a vector store, and the threads that search it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import Field, model_validator
 
 from bertkit.data.schema import Answer
+from bertkit.errors import UserError
 from bertkit.serve.answers import described, list_of, schema
-from bertkit.serve.limits import Refused
+from bertkit.serve.batcher import guarded
+from bertkit.serve.limits import RETRY, Refused
 from bertkit.serve.pipelines import Request
 from bertkit.serve.tei import Strings
 
@@ -17,7 +22,8 @@ if TYPE_CHECKING:
     from bertkit.retrieval.store import Store  # which imports pyarrow
 
 MAX_HITS = 10_000  # documents in a response: they are in memory at once
-MAX_FILTER = 10_000  # characters: LanceDB spends long on reading a long condition
+MAX_SEARCHES = 4  # at a time, late ones included: LanceDB uses all cores for one
+GRACE = 5  # seconds that searches have left when the server stops
 
 
 class SearchRequest(Request):
@@ -26,7 +32,7 @@ class SearchRequest(Request):
     query: str | None = None
     queries: Strings | None = None
     top_k: int = Field(10, ge=1, le=1000, description="documents per query")
-    filter: str | None = Field(None, max_length=MAX_FILTER, description="such as `year >= 2020 and town = 'Ulm'`")
+    filter: dict[str, Any] | None = Field(None, description='such as `{"lang": "en", "year": {"gte": 2020}}`')
     hybrid: bool = Field(False, description="fuse the ranks with those of a full-text search")
     exact: bool = Field(False, description="compare with every passage instead of using the index")
 
@@ -59,10 +65,61 @@ _hits = described(list_of(SearchHit) | list_of(list_of(SearchHit)), "best first;
 SearchResponse = schema("SearchResponse", "Documents.", hits=_hits)
 
 
-def search_all(store: Store, body: SearchRequest, answers: Sequence[Answer]) -> dict[str, Any]:
-    """The response. answers: the vectors of the queries. Raises as `search`."""
+def search_all(store: Store, body: SearchRequest, answers: Sequence[Answer], timeout: float) -> dict[str, Any]:
+    """The response. answers: the vectors of the queries. timeout: seconds for each. Raises as `search`."""
     from bertkit.retrieval.search import search
 
-    options: dict[str, Any] = body.model_dump(include={"top_k", "filter", "hybrid", "exact"})
+    options: dict[str, Any] = body.model_dump(include={"top_k", "filter", "hybrid", "exact"}) | {"timeout": timeout}
     hits = [search(store, text, answer["vector"], **options) for text, answer in zip(body.texts, answers, strict=True)]
     return {"hits": hits if body.query is None else hits[0]}
+
+
+class Searches:
+    """Calls functions in threads of its own, MAX_SEARCHES at a time; one that is late counts until it returns.
+
+    The threads are daemons, so that the process can exit while one is in LanceDB.
+    """
+
+    def __init__(self, timeout: float) -> None:
+        """timeout: seconds for a search, the time that it waits for a thread included."""
+        self._timeout, self._free = timeout, asyncio.Semaphore(MAX_SEARCHES)
+        self._deadlines = set[asyncio.Timeout]()
+
+    async def run(self, find: Callable[[], Any]) -> Any:
+        """What the function returns. Raises as `guarded`, and Refused: 503 if all threads are busy, 504 if late."""
+        loop, done = asyncio.get_running_loop(), None
+        try:
+            async with asyncio.timeout(self._timeout) as deadline:
+                self._deadlines.add(deadline)
+                await self._free.acquire()
+                done = loop.create_future()
+                threading.Thread(target=self._call, args=(find, done, loop), daemon=True).start()
+                return await done
+        except TimeoutError:
+            if done is None:
+                raise Refused(503, "all searches are busy", "Overloaded", RETRY) from None
+            raise Refused(504, "the search did not end in time", "Backend") from None
+        finally:
+            self._deadlines.discard(deadline)
+
+    def stop(self) -> None:
+        """Leave GRACE seconds to the searches in progress, and to later ones."""
+        self._timeout = min(self._timeout, GRACE)
+        latest = asyncio.get_running_loop().time() + GRACE
+        for deadline in self._deadlines:
+            deadline.reschedule(min(deadline.when() or latest, latest))
+
+    def _call(self, find: Callable[[], Any], done: asyncio.Future[Any], loop: asyncio.AbstractEventLoop) -> None:
+        result, error = None, None
+        try:
+            result = guarded(find, "the search")
+        except (Refused, UserError) as failure:
+            error = failure
+        with suppress(RuntimeError):  # the loop is closed: the server has stopped
+            loop.call_soon_threadsafe(self._finish, done, result, error)
+
+    def _finish(self, done: asyncio.Future[Any], result: Any, error: Exception | None) -> None:
+        self._free.release()
+        if done.done():  # cancelled
+            return
+        done.set_exception(error) if error else done.set_result(result)

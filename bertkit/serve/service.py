@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -19,12 +18,12 @@ from bertkit.inference.predictor import Predictor
 from bertkit.inference.token_states import token_states
 from bertkit.serve import tei
 from bertkit.serve.answers import ANSWERS, described, list_of, schema
-from bertkit.serve.batcher import Batcher, estimated_tokens, guarded
+from bertkit.serve.batcher import Batcher, estimated_tokens
 from bertkit.serve.limits import Limits, Refused
 from bertkit.serve.metrics import Metrics
 from bertkit.serve.pipelines import Request
 from bertkit.serve.rows import Row, RowReader
-from bertkit.serve.search import SearchRequest, search_all
+from bertkit.serve.search import Searches, SearchRequest, search_all
 from bertkit.serve.shapes import CLASSIFY, Shape
 
 if TYPE_CHECKING:
@@ -50,6 +49,7 @@ class Service:
         self.batcher = Batcher(lambda rows: list(predictor.stream(rows)), limits, self.metrics, thread)
         self.states_batcher = Batcher(partial(token_states, predictor), limits, self.metrics, thread)
         self.batchers = self.batcher, self.states_batcher
+        self.searches = Searches(limits.timeout)
         self.task, self.started = predictor.task, int(time.time())
         self.reader = RowReader(predictor.task, predictor.columns, limits)
 
@@ -97,13 +97,13 @@ class Service:
         """/search: the documents of the store that are nearest to the queries."""
         assert self.store is not None  # else the path is refused
         texts, field = body.texts, "queries" if body.query is None else "query"
+        if body.filter:  # before a model is asked
+            from bertkit.retrieval.filters import to_sql
+
+            store, wanted = self.store, body.filter
+            await self.searches.run(lambda: to_sql(wanted, store.columns))
         answers = await self._answers(tei.embed_rows(self.task, texts, "query"), field)
-        find = partial(search_all, self.store, body, answers)
-        try:
-            async with asyncio.timeout(self.limits.timeout):
-                response = await asyncio.to_thread(guarded, find, "the search")
-        except TimeoutError:
-            raise Refused(504, f"not found within {self.limits.timeout:g} seconds", "Backend") from None
+        response = await self.searches.run(partial(search_all, self.store, body, answers, self.limits.timeout))
         return lambda: response
 
     async def tokenize(self, body: tei.TokenizeRequest) -> Build:
