@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 RUN := runs/quickstart
 PYTEST := HF_HUB_OFFLINE=1 $(BIN)/python -m pytest
 
-.PHONY: quickstart test lint format docs clean test-avx2 test-sse test-newest test-oldest wheel-check
+.PHONY: quickstart test lint format docs clean test-avx2 test-sse test-newest test-oldest wheel-check release-check
 
 quickstart: $(VENV)/quickstart
 	rm -rf $(RUN)
@@ -55,9 +55,21 @@ wheel-check: $(VENV)/dev
 	$$root/.venv-wheel/bin/bertkit predict run "Not bad at all." && $$root/.venv-wheel/bin/bertkit report run && \
 	for name in $$($$root/.venv-wheel/bin/bertkit recipes | cut -d' ' -f1); do $$root/.venv-wheel/bin/bertkit show $$name > shown || exit 1; done
 
+release-check: $(VENV)/dev
+	rm -rf dist
+	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m build --no-isolation --outdir dist/first
+	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m build --no-isolation --outdir dist
+	for file in dist/first/*; do cmp $$file dist/$$(basename $$file) || exit 1; done; rm -r dist/first
+	$(BIN)/twine check --strict dist/*
+	$(PYTEST) -n 0 tests/test_release.py tests/test_wheel.py
+
+$(VENV)/dev: WHAT := -e ".[torch,quickstart,excel,ray,retrieval,onnx,sweep,serve,translation]" --group dev
+$(VENV)/docs: WHAT := -e ".[torch]" --group docs
+$(VENV)/quickstart: WHAT := -e ".[quickstart]"
 $(VENV)/%: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c $(CONSTRAINTS) -e ".[$*]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check "pip>=25.1"  # which knows groups
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c $(CONSTRAINTS) $(WHAT)
 	touch $@
 	[ $* != dev ] || touch $(VENV)/quickstart  # which dev contains
 

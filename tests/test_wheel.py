@@ -55,7 +55,7 @@ def test_what_the_wheel_holds(wheel: Path) -> None:
     made = ("METADATA", "WHEEL", "RECORD", "entry_points.txt", "licenses/LICENSE")
     assert names == expected | {f"{info}/{name}" for name in made}
     assert "License-Expression: Apache-2.0" in metadata
-    for extra in ("torch", "quickstart", "onnx-runtime", "dev"):
+    for extra in ("torch", "quickstart", "onnx-runtime"):
         assert f"Provides-Extra: {extra}" in metadata
 
 
@@ -82,7 +82,7 @@ def test_answers_of_exported_models_need_no_torch(wheel: Path) -> None:
     without = needed(wheel, "onnx-runtime", "serve")
     assert {"onnxruntime", "transformers", "datasets", "fastapi"} <= without
     assert not without & {"torch", "accelerate", "captum"}
-    for extra in ("torch", "quickstart", "onnx", "sweep", "dev"):
+    for extra in ("torch", "quickstart", "onnx", "sweep"):
         assert needed(wheel, extra) >= {"torch", "accelerate", "captum"}, extra
 
 
