@@ -1,4 +1,4 @@
-"""What a release needs beside the code: metadata, workflows, the one-file program and the skill, each read by its own format."""
+"""What a release needs beside the code, each file read by its own format."""
 
 from __future__ import annotations
 
