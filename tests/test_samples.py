@@ -1,4 +1,4 @@
-"""The packaged samples: recipes find them, rows are well formed, no two are nearly the same, their pages count right."""
+"""The packaged samples: recipes find them, rows are well formed, no two are alike, and their pages count right."""
 
 from __future__ import annotations
 
