@@ -24,6 +24,7 @@ parser.add_argument("data", help="a csv, json or parquet file, or a data set of 
 parser.add_argument("--text", default="text", help="its column of texts")
 parser.add_argument("--label", default="label", help="its column of labels")
 parser.add_argument("--model", default="google-bert/bert-base-uncased", help="the encoder: a Hub id or a folder")
+parser.add_argument("--max-length", type=int, default=128, help="tokens of a text that the model reads")
 parser.add_argument("--epochs", type=float, default=3)
 parser.add_argument("--output-dir", default="run", help="the run folder: model, scores, predictions, report")
 parser.add_argument("--push-to", metavar="OWNER/NAME", help="push to this private repository of the Hub")
@@ -35,6 +36,7 @@ try:
         given.output_dir,
         data={"source": given.data, "columns": {"text": given.text, "label": given.label}, "validation": 0.1},
         model=given.model,
+        max_length=given.max_length,
         epochs=given.epochs,
         **({"hub": {"repo_id": given.push_to}} if given.push_to else {}),
     )

@@ -114,9 +114,10 @@ def test_the_one_file_program_trains_from_a_csv(
     lines = [f'"{row["text"]}",{row["label"]}' for row in small.rows("single-label", 40)]
     file.write_text("review,stars\n" + "\n".join(lines) + "\n", encoding="utf-8")
     words = [str(file), "--text", "review", "--label", "stars", "--model", str(tiny_encoder), "--epochs", "1"]
+    words += ["--max-length", "32"]
     monkeypatch.setattr("sys.argv", [SCRIPT.name, *words, "--output-dir", str(tmp_path / "run")])
     runpy.run_path(str(SCRIPT), run_name="__main__")
     assert "accuracy" in json.loads(capsys.readouterr().out)
-    monkeypatch.setattr("sys.argv", [SCRIPT.name, *words[:1], "--text", "nowhere", "--output-dir", str(tmp_path / "b")])
+    monkeypatch.setattr("sys.argv", [SCRIPT.name, *words, "--text", "nowhere", "--output-dir", str(tmp_path / "other")])
     with pytest.raises(SystemExit, match="nowhere"):
         runpy.run_path(str(SCRIPT), run_name="__main__")
