@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib.util
 import json
 import logging
@@ -22,6 +23,7 @@ from transformers import (
     AutoModel,
     AutoModelForMaskedLM,
     AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
     AutoTokenizer,
     CanineTokenizer,
     LukeTokenizer,
@@ -482,6 +484,34 @@ def test_freezing_finds_all_of_the_embeddings_and_of_a_layer(kind: str, sizes: d
     names = {name for name, _ in model.named_parameters()}
     assert all(any(name.startswith(f"{part}.") for name in names) for part in expected.split())
     assert frozen(model) == {name for name in names if name.startswith(tuple(f"{part}." for part in expected.split()))}
+
+
+@pytest.mark.parametrize("kind", [AutoModel, AutoModelForSequenceClassification, AutoModelForTokenClassification])
+@pytest.mark.parametrize("blocks", [2, 3])
+def test_funnel_reads_texts_that_are_shorter_than_its_pooling(
+    kind: Any, blocks: int, tiny_encoder: Path, tmp_path: Path
+) -> None:
+    """As it reads them padded to what the pooling needs; a copy of the model does too, and its folder is plain."""
+    folder = shutil.copytree(
+        tiny_encoder, tmp_path / "funnel", ignore=shutil.ignore_patterns("config.json", "*.safetensors")
+    )
+    sizes = {"d_model": 16, "n_head": 2, "d_head": 8, "d_inner": 32, "num_decoder_layers": 1}
+    config = AutoConfig.for_model(
+        "funnel", vocab_size=42, block_sizes=[1] * blocks, architectures=["FunnelModel"], **sizes
+    )
+    kind.from_config(config).save_pretrained(folder)
+    plain = kind.from_pretrained(folder).eval()
+    model = copy.deepcopy(load_model(Encoder("funnel", folder, "folder"), kind, {}, new_head=False)).eval()
+    least = 2 ** (blocks - 1) + 1
+    for tokens in range(2, least + 2):
+        ids, width = torch.randint(5, 42, (2, tokens)), max(tokens, least)
+        padded = torch.nn.functional.pad(ids, (0, width - tokens))
+        expected = plain(padded, attention_mask=(torch.arange(width) < tokens).long().expand(2, -1))[0]
+        expected = expected[:, :tokens] if expected.ndim == 3 else expected
+        for mask in ({}, {"attention_mask": torch.ones_like(ids)}):
+            torch.testing.assert_close(model(input_ids=ids, **mask)[0], expected)
+    model.save_pretrained(tmp_path / "again")
+    assert json.loads((tmp_path / "again" / "config.json").read_text())["architectures"] == [type(plain).__name__]
 
 
 def test_layers_that_share_their_weights_are_not_frozen_one_by_one() -> None:

@@ -15,6 +15,7 @@ from bertkit.data.sources import SAMPLE, local_path
 from bertkit.errors import ModelError, Problem, translated
 from bertkit.files import MODEL_FILES, sha256
 from bertkit.models.formats import require_model
+from bertkit.models.funnel import reads_short_texts
 from bertkit.models.quiet import no_bars, quiet_logger
 from bertkit.models.special_tokens import keep_out
 from bertkit.models.untrusted import bounded, read_object, vet
@@ -268,7 +269,7 @@ def load_model(
     new = [name for name in unset if ours or not name.startswith("pooler.")]  # a bare encoder's pooler is not read
     if new:
         logger.info("randomly initialised, to be trained: %s", ", ".join(new))
-    return model  # type: ignore[no-any-return]
+    return reads_short_texts(model)
 
 
 def _own_memory(model: PreTrainedModel) -> None:
@@ -297,7 +298,7 @@ def _from_config(config: PretrainedConfig, model_class: Any) -> PreTrainedModel:
         what = f"{model_class.__name__} does not support {config.model_type}, which can only be pretrained"
         raise ModelError(Problem("model.config", what, "Leave out options that BERT does not have, such as norm: pre."))
     model: PreTrainedModel = model_class.from_config(config)
-    return model
+    return reads_short_texts(model)
 
 
 def load_extra_module(encoder: Encoder, name: str, module: Module) -> None:
