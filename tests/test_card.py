@@ -74,9 +74,10 @@ def test_every_task_has_a_true_card(case: Case, tiny_encoder: Path, tmp_path: Pa
     text = text_of(run)
     data = ModelCard(text).data
     kind = get_task(case.options["name"])
-    tag = USAGE[kind.name].tag or kind.name
+    tag = None if kind.name == "text2text-generation" else USAGE[kind.name].tag or kind.name
     assert data.pipeline_tag == tag
-    assert data.library_name == LIBRARIES.get(tag, "transformers")
+    assert kind.name in (tag, *data.tags)
+    assert data.library_name == LIBRARIES.get(str(tag), "transformers")
     assert (data.license, data.language) == ("apache-2.0", ["en", "de"])
     assert {"bertkit"} <= set(data.tags) <= {"bertkit", kind.name}
     assert data.model_name == "model"

@@ -152,6 +152,22 @@ def test_two_berts_saved_by_transformers_are_trained_further(tmp_path: Path) -> 
     assert {name: getattr(again.generation_config, name) for name in START_AND_END} == START_AND_END
 
 
+@pytest.mark.parametrize("kind", [transformers.BertModel, transformers.BertForPreTraining])
+def test_the_pooler_of_a_bert_is_kept(kind: Any, tmp_path: Path) -> None:
+    folder = build_encoder(tmp_path)
+    kind.from_pretrained(folder).save_pretrained(folder)
+    model: Any = CASE.task(folder).model(encoder(folder))
+    pooler = transformers.BertModel.from_pretrained(folder).pooler
+    assert all(torch.equal(own, model.encoder.pooler.get_parameter(name)) for name, own in pooler.named_parameters())
+
+
+def test_a_bert_alone_does_not_answer(tmp_path: Path) -> None:
+    folder = build_encoder(tmp_path)
+    transformers.BertForMaskedLM.from_pretrained(folder).save_pretrained(folder)
+    with pytest.raises(ModelError, match="is a BERT alone: its decoder would be random"):
+        load(folder, task="text2text-generation")
+
+
 def test_halves_that_are_no_berts_of_one_vocabulary_are_refused(tmp_path: Path) -> None:
     folder = build_encoder(tmp_path / "pair")
     sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}

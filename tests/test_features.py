@@ -651,7 +651,8 @@ def test_a_vector_depends_on_its_text_alone(kind: str, pool: Any, tiny_encoder: 
 def test_an_encoder_of_more_than_text_is_refused(tiny_encoder: Path, tmp_path: Path) -> None:
     folder = of_kind("bros", tiny_encoder, tmp_path / "bros", dim_bbox=8)
     with pytest.raises(
-        ModelError, match=r"(?s)this bros cannot read its tokenizer's inputs.*further inputs are not supported"
+        ModelError,
+        match=r"(?s)this bros cannot read its tokenizer's inputs.*further inputs and fixed lengths are not supported",
     ):
         Features(folder, cache=False).fit(TEXTS[:2]).transform(TEXTS[:2])
 

@@ -159,6 +159,14 @@ def test_a_model_that_cannot_read_its_tokenizer_is_refused(tiny_encoder: Path, t
         probed(BY_ID["single-label"], folder)
 
 
+def test_an_encoder_of_one_length_is_refused_for_that(tiny_encoder: Path, tmp_path: Path) -> None:
+    folder = of_kind("nystromformer", tiny_encoder, tmp_path / "fixed", num_landmarks=4, segment_means_seq_len=64)
+    with pytest.raises(ModelError, match="this nystromformer cannot read its tokenizer's inputs") as caught:
+        probed(BY_ID["single-label"], folder)
+    assert "fixed lengths are not supported" in str(caught.value)
+    assert "Use the tokenizer saved with these weights" not in str(caught.value)
+
+
 @pytest.mark.parametrize("case", ["single-label", "similarity-cosent", "ner-crf"])
 def test_padding_is_masked_whatever_the_tokenizer_names(case: str, tiny_encoder: Path, tmp_path: Path) -> None:
     """FNet's tokenizer names no attention mask."""

@@ -243,6 +243,18 @@ def test_with_a_cache_the_logits_are_those_of_the_whole_target(steps: list[int])
     torch.testing.assert_close(torch.cat(made, dim=1), wanted, **CLOSE)
 
 
+def test_a_cache_is_made_where_one_is_asked_for() -> None:
+    model, given = ours(), source_and_target()
+    target = given.pop("decoder_input_ids")
+    first, last = target[:, :-1], target[:, -1:]
+    wanted = model(**given, decoder_input_ids=target)
+    assert wanted.past_key_values is None
+    cache = model(**given, decoder_input_ids=first, use_cache=True).past_key_values
+    assert cache.get_seq_length() == first.shape[1]
+    logits = model(**given, decoder_input_ids=last, past_key_values=cache).logits
+    torch.testing.assert_close(logits, wanted.logits[:, -1:], **CLOSE)
+
+
 def test_the_keys_of_the_source_are_computed_once() -> None:
     model, given, calls = ours(), source_and_target(), []
     for layer in model.decoder.bert.encoder["layer"]:

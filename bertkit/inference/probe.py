@@ -69,7 +69,9 @@ def change_by_padding(
     except (AssertionError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
         problem = f"{type(error).__name__}: {first_line(error)}"
         what = f"this {model.config.model_type} cannot read its tokenizer's inputs: {problem}"
-        fix = "Use the tokenizer saved with these weights. Architectures that need further inputs are not supported."
+        fix = "Use an encoder that reads ids and mask of any text: further inputs and fixed lengths are not supported."
+        if isinstance(error, IndexError):  # an id without an embedding
+            fix = "Use the tokenizer saved with these weights."
         raise ModelError(Problem("model.name", what, fix)) from error
     changes = [
         (own[0] - padded[0][: own.shape[1]]).abs().max() / own[0].abs().max().clamp(min=1e-12)

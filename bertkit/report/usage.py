@@ -87,6 +87,7 @@ inputs = tokenizer("your text", return_tensors="pt", return_token_type_ids=False
 tokenizer.decode(model.generate(**inputs)[0], skip_special_tokens=True)""",
         '"your text"',
         "the same text, with a mark on a source or an answer that was cut",
+        tag=None,  # a tag that transformers 5 has no pipeline for; the Hub lists such models by their other tags
     ),
     "pretraining": Usage(
         """\

@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 import transformers
 from torch import Tensor, nn
-from transformers import EncoderDecoderCache, EncoderDecoderConfig
+from transformers import DynamicCache, EncoderDecoderCache, EncoderDecoderConfig
 from transformers.generation.utils import GenerationMixin
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
@@ -238,8 +238,9 @@ class EncoderDecoderModel(transformers.PreTrainedModel, GenerationMixin):  # typ
         input_ids and attention_mask: `(batch, source)`. decoder_input_ids: `(batch, target)`; None: made of the labels.
         encoder_outputs: of the source, computed before. labels: the ids to be predicted, `(batch, target)`, -100 for
         padding. label_smoothing: ε of section 5.4. position: without labels, true where logits are wanted, `(batch,
-        target)`; None: everywhere. past_key_values: the cache, to which this call's tokens are added. use_cache and
-        return_dict: what `generate` of transformers passes; they change nothing.
+        target)`; None: everywhere. past_key_values: the cache, to which this call's tokens are added. use_cache:
+        whether to make one where there is none. return_dict: what `generate` of transformers passes; it changes
+        nothing.
 
         Returns `logits`, `(batch, target, vocab)`, with a position `(chosen, vocab)`; with labels `loss`, the mean
         cross-entropy per target token; on request `decoder_attentions` and `cross_attentions`, each layer's weights,
@@ -252,6 +253,8 @@ class EncoderDecoderModel(transformers.PreTrainedModel, GenerationMixin):  # typ
             if labels is None:
                 raise ValueError("decoder_input_ids or labels are needed")
             decoder_input_ids = shift_right(labels, self.config)
+        if use_cache and past_key_values is None:
+            past_key_values = EncoderDecoderCache(DynamicCache(), DynamicCache())
         source = encoder_outputs.last_hidden_state  # (batch, source, hidden)
         logits, own, cross = self.decoder(
             decoder_input_ids, source, attention_mask, past_key_values, position, output_attentions

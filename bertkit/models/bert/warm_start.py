@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, cast
 
+import torch
 import transformers
+from safetensors import safe_open
+from torch import nn
 from transformers import EncoderDecoderConfig
 
 from bertkit.errors import ModelError, Problem
@@ -31,14 +35,35 @@ def encoder_decoder(encoder: Encoder, *, start: int, end: int, new_head: bool) -
         if encoder.config:
             raise ModelError(Problem("model.config", what, "Write a BERT's, such as  config: mini"))
         raise ModelError(Problem("model.name", what, "Name a BERT, such as google-bert/bert-base-uncased."))
+    if not new_head:
+        what = f"{encoder.name!r} is a BERT alone: its decoder would be random"
+        raise ModelError(
+            Problem("model.name", what, "Train it for this task, or name a model that was trained for it.")
+        )
     own_config = read_config(encoder.folder)
     found = load_model(encoder, BertForMaskedLM, {}, new_head=new_head, own_config=own_config)
     model = EncoderDecoderModel(config(own_config, **ids))
     model.name_or_path = model.config.name_or_path = found.name_or_path  # the base model of adapters
-    # All but the pooler, which nothing reads, and the attention to the source.
+    # All but the pooler, which `found` lacks, and the attention to the source.
     model.encoder.load_state_dict(found.get_submodule("bert").state_dict(), strict=False)
+    _copy_pooler(encoder.folder, model.encoder.get_submodule("pooler"))
     model.decoder.load_state_dict(found.state_dict(), strict=False)
     return model
+
+
+def _copy_pooler(folder: Path, pooler: nn.Module) -> None:
+    """Copy the weights of a BERT's pooler, if its folder has one; nothing here reads it, but transformers' own may."""
+    own = dict(pooler.named_parameters())
+    for file in sorted(folder.glob("*.safetensors")):
+        with safe_open(file, framework="pt") as weights, torch.no_grad():
+            for name in weights.keys():  # noqa: SIM118
+                owner, _, part = name.rpartition("pooler.")
+                if (
+                    owner in ("", "bert.")
+                    and part in own
+                    and own[part].shape == (tensor := weights.get_tensor(name)).shape
+                ):
+                    own[part].copy_(tensor)
 
 
 def _saved(encoder: Encoder, ids: Mapping[str, int], new_head: bool) -> EncoderDecoderModel:
