@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 RUN := runs/quickstart
 PYTEST := HF_HUB_OFFLINE=1 $(BIN)/python -m pytest
 
-.PHONY: quickstart test lint format docs clean test-avx2 test-sse test-newest test-oldest wheel-check release-check
+.PHONY: quickstart test test-all lint format docs clean test-avx2 test-sse test-newest test-oldest wheel-check release-check
 
 quickstart: $(VENV)/quickstart
 	rm -rf $(RUN)
@@ -16,6 +16,9 @@ quickstart: $(VENV)/quickstart
 
 test: $(VENV)/dev
 	$(PYTEST)
+
+test-all: $(VENV)/dev
+	$(PYTEST) --all
 
 lint: $(VENV)/dev
 	$(BIN)/ruff format --check .

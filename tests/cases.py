@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
 from datasets import Dataset
 
 from bertkit.models.encoder import Encoder, load_tokenizer
@@ -199,3 +200,15 @@ DRAWN = [
         max_length=64,
     ),
 ]
+
+# On every run; with --all the others too. One of each task, loss, head and way to read a long text.
+USUAL = """single-label multi-label pair regression qa-windows-or-none similarity-cosent similarity-in-batch retrieval
+ner-crf-windows-bioes ner-document ranking-graded-windows text-to-text mlm-nsp mlm-packed""".split()
+
+
+def every(cases: list[Case]) -> pytest.MarkDecorator:
+    """A test of each of these cases; without --all, of those of `USUAL`."""
+    rare = pytest.mark.rare
+    return pytest.mark.parametrize(
+        "case", [pytest.param(case, id=case.id, marks=() if case.id in USUAL else rare) for case in cases]
+    )

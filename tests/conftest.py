@@ -7,6 +7,7 @@ import runpy
 import shutil
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TextIO
@@ -38,8 +39,9 @@ WORDS = (
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--precision fp32`: the tests on a processor without bf16 (see fp32/sitecustomize.py)."""
+    """`--precision fp32`: as on a processor without bf16 (see fp32/sitecustomize.py); `--all`: rare tests too."""
     parser.addoption("--precision", choices=("auto", "fp32"), default="auto", help="default precision on this CPU")
+    parser.addoption("--all", action="store_true", help="the tests marked `rare` too: all cases of the contract")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -57,16 +59,27 @@ def pytest_unconfigure() -> None:
     shutil.rmtree(os.environ["TMPDIR"], ignore_errors=True)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """The notebooks first: they take minutes, and at the end one worker would wait for the other.
 
-    Without a GPU, tests marked `cuda` are skipped.
+    Without a GPU, tests marked `cuda` are skipped; without `--all`, those marked `rare`.
     """
     items.sort(key=lambda item: "test_notebooks" not in item.nodeid)
-    if not torch.cuda.is_available():
-        for item in items:
-            if item.get_closest_marker("cuda"):
-                item.add_marker(pytest.mark.skip(reason="torch.cuda.is_available() is False"))
+    absent = {} if torch.cuda.is_available() else {"cuda": "torch.cuda.is_available() is False"}
+    absent |= {} if config.getoption("all") else {"rare": "run by --all and `make test-all`"}
+    for item in items:
+        for mark in absent.keys() & {mark.name for mark in item.iter_markers()}:
+            item.add_marker(pytest.mark.skip(reason=absent[mark]))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """In one line, what was skipped and why."""
+    reports = terminalreporter.stats.get("skipped", [])
+    reasons = Counter(str(report.longrepr[2]).removeprefix("Skipped: ") for report in reports)
+    if reasons:
+        terminalreporter.write_line(
+            "skipped: " + "; ".join(f"{count} ({reason})" for reason, count in reasons.most_common())
+        )
 
 
 @pytest.fixture(scope="session", autouse=True)

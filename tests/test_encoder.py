@@ -314,7 +314,12 @@ KINDS = {family.partition("+")[0] for each in FAMILIES.TOKENIZERS.values() for f
 KINDS -= {"bros", "layoutlmv3"}  # which read boxes too, and are refused
 
 
-@pytest.mark.parametrize("kind", sorted(KINDS))
+OFTEN = "albert bert distilbert electra fnet funnel modernbert mpnet roberta xlnet yoso".split()
+
+
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=() if kind in OFTEN else pytest.mark.rare) for kind in sorted(KINDS)]
+)
 def test_without_a_mask_a_model_reads_all_tokens(kind: str) -> None:
     """A batch without padding has no mask; see `unmasked`."""
     set_seed(1)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from cases import CASES, DRAWN, SEVEN, Case
+from cases import CASES, DRAWN, SEVEN, Case, every
 from safetensors.torch import load_file
 from steps import arguments, first_step, made, stock_first_step
 from torch._dynamo.utils import counters
@@ -49,8 +49,11 @@ def whole(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Calla
     return of
 
 
-@pytest.mark.parametrize("case", BY_ROW, ids=[case.id for case in BY_ROW])
-@pytest.mark.parametrize(("batch", "accumulate"), [(2, 4), (1, 8), (4, 2)])
+@every(BY_ROW)
+@pytest.mark.parametrize(
+    ("batch", "accumulate"),
+    [(2, 4), pytest.param(1, 8, marks=pytest.mark.rare), pytest.param(4, 2, marks=pytest.mark.rare)],
+)
 def test_accumulation_equals_one_batch(
     case: Case, batch: int, accumulate: int, whole: Callable[[Case], Step], tiny_encoder: Path, tmp_path: Path
 ) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import small
 import torch
-from cases import CASES, DRAWN, Case, encoder
+from cases import CASES, DRAWN, Case, encoder, every
 from datasets import Dataset
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -41,7 +41,7 @@ VALUES = st.recursive(
 )
 
 
-@pytest.mark.parametrize("case", EVERY, ids=[case.id for case in EVERY])
+@every(EVERY)
 def test_spooled_answers_score_as_listed_ones(case: Case, tiny_encoder: Path) -> None:
     """To the last digit: answers, scores, intervals and details, for every way to use a task."""
     task, rows = case.task(tiny_encoder), case.rows()

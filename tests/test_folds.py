@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import small
-from cases import CASES, Case
+from cases import CASES, Case, every
 from finished import report
 from huggingface_hub import ModelCard
 from hypothesis import given
@@ -356,7 +356,7 @@ def test_early_stopping_still_needs_validation_rows_and_a_lonely_label_is_told(r
     assert "train: all rows with rare are in one fold, whose model has no such row to learn from" in findings
 
 
-@pytest.mark.parametrize("case", CASES, ids=[case.id for case in CASES])
+@every(CASES)
 def test_every_task_answers_its_training_rows_out_of_fold(case: Case, tiny_encoder: Path, tmp_path: Path) -> None:
     rows = case.rows().to_list()
     if "group" in case.columns:  # here a query has several, which would join all of them

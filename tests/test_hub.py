@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 import small
 import torch
-from cases import CASES, DRAWN, Case
+from cases import CASES, DRAWN, Case, every
 from conftest import build_encoder
 from fakehub import TOKEN, FakeHub, Fault, running
 from finished import finished, restate
@@ -85,7 +85,7 @@ def answers(source: str | Path, case: Case, revision: str | None = None) -> list
 # --- the round trip
 
 
-@pytest.mark.parametrize("case", [*CASES, *DRAWN], ids=lambda case: case.id)
+@every([*CASES, *DRAWN])
 def test_every_task_answers_the_same_after_the_round_trip(
     case: Case, tiny_encoder: Path, tmp_path: Path, hub: FakeHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:

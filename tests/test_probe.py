@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import small
 import torch
-from cases import CASES, DRAWN, Case, encoder
+from cases import CASES, DRAWN, Case, encoder, every
 from test_qa_windows import by_bytes
 from transformers import AutoConfig, AutoModel
 
@@ -42,7 +42,7 @@ def probed(case: Case, folder: Path) -> list[str]:
     return [finding.what for finding in padding_findings(task, task.model(encoder(folder)))]
 
 
-@pytest.mark.parametrize("case", [*CASES], ids=[case.id for case in CASES])
+@every(CASES)
 def test_padding_changes_nothing_in_a_bert(case: Case, tiny_encoder: Path) -> None:
     assert probed(case, tiny_encoder) == []
 

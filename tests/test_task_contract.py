@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from cases import CASES, Case, encoder
+from cases import CASES, Case, encoder, every
 from datasets import Dataset
 from transformers import set_seed
 
@@ -42,10 +42,10 @@ ODD = [
 
 INPUTS = ("text", "text_a", "text_b", "anchor", "positive", "query", "tokens", "document", "question", "context")
 
-every_case = pytest.mark.parametrize("case", CASES, ids=[case.id for case in CASES])
+every_case = every(CASES)
 ALONE = [case for case in CASES if case.options.get("context") != "document"]
 ALONE = [case for case in ALONE if "anchor" not in case.columns and case.options["name"] != "retrieval"]
-every_case_of_rows_that_stand_alone = pytest.mark.parametrize("case", ALONE, ids=[case.id for case in ALONE])
+every_case_of_rows_that_stand_alone = every(ALONE)
 
 
 def fit(case: Case, folder: Path, out: Path, steps: int = 200, batch: int = 4) -> tuple[Task, Any]:
@@ -225,7 +225,7 @@ HEADED = [case for case in CASES if case.options["name"] not in BARE or case.id 
 HEADED = [case for case in HEADED if "method" not in case.options]
 
 
-@pytest.mark.parametrize("case", HEADED, ids=[case.id for case in HEADED])
+@every(HEADED)
 def test_a_fresh_head_is_initialised_memory(case: Case, tiny_encoder: Path) -> None:
     """from_pretrained builds on `meta`: a head that nothing initialises would be whatever was in memory."""
     models = []
