@@ -28,7 +28,7 @@ from bertkit.recipe.recipe import (
     to_yaml,
 )
 from bertkit.recipe.shipped import shipped_recipes
-from bertkit.recipe.training_arguments import DECIDED, REMOVED, check_training, training_fields, training_schema
+from bertkit.recipe.training_arguments import DECIDED, check_training, training_fields, training_schema
 from bertkit.recipe.yaml import parse
 
 REPOSITORY = Path(__file__).parents[1]
@@ -260,9 +260,7 @@ def test_fields_are_those_of_the_class() -> None:
     }
 
 
-def test_no_name_that_works_is_called_removed() -> None:
-    works = REMOVED.keys() & training_fields().keys()
-    assert works <= {"gradient_checkpointing", "gradient_checkpointing_kwargs"}  # before transformers 5.23
+def test_checkpointing_has_the_name_of_the_installed_transformers() -> None:
     assert not list(check_training({small.CHECKPOINTING: True, f"{small.CHECKPOINTING}_kwargs": {}}, {}))
 
 

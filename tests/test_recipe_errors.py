@@ -8,7 +8,7 @@ import pytest
 
 from bertkit.errors import RecipeError
 from bertkit.recipe.recipe import load_recipe
-from bertkit.recipe.training_arguments import DECIDED, REMOVED, training_fields
+from bertkit.recipe.training_arguments import DECIDED
 
 HEAD = """\
 task: {name: text-classification}
@@ -168,7 +168,8 @@ VALUES = [
     ("training: {eval_strategy: epochs}", 4, "found text 'epochs'; did you mean 'epoch'?"),
     ("training: {lr_scheduler_type: cosin}", 4, "did you mean 'cosine'?"),
     ("training: {optim: adamw}", 4, "known here: adamw_torch"),
-    ("training: {debug: [nan]}", 4, "debug[0]: expected '', 'underflow_overflow' or 'tpu_metrics_debug'"),
+    ("training: {debug: underflow_overflow}", 4, "a loss that is not finite ends the training"),
+    ("training: {save_strategy: best, eval_strategy: no}", 4, "training.save_strategy: best needs evaluations"),
     ("training: {report_to: [1]}", 4, "report_to[0]: expected text, found the number 1"),
     ("distillation: {teacher: a/b, student: {layers: 2, size: 1}}", 4, "student.size: unknown key\nknown here: layers"),
     ("task: {name: text2text-generation, generation: {num_beam: 2}}", 1, "did you mean 'num_beams'?"),
@@ -219,18 +220,13 @@ def test_what_bertkit_decides(tmp_path: Path, name: str) -> None:
     assert len(text.splitlines()) == 2
 
 
-@pytest.mark.parametrize("name", [name for name in REMOVED if name not in training_fields()])
-def test_names_that_transformers_removes(tmp_path: Path, name: str) -> None:
-    ((line, text),) = problems(tmp_path, HEAD + f"training:\n  {name}: 0.25")
-    assert line == 5
-    assert f"training.{name}: the installed transformers lacks or deprecates it" in text
-    assert "{value}" not in text
-    assert "{name}" not in text
+def test_names_of_transformers_4(tmp_path: Path) -> None:
+    expect(problems(tmp_path, HEAD + "training: {warmup_ratio: 0.06}"), (4, "here it is `training.warmup_steps`"))
+    expect(problems(tmp_path, HEAD + "training: {per_gpu_train_batch_size: 1}"), (4, "per_device_train_batch_size"))
+    expect(problems(tmp_path, HEAD + "training: {sharded_ddp: x}"), (4, "`bertkit show --schema` lists the keys"))
 
 
 def test_the_new_name_takes_the_old_value(tmp_path: Path) -> None:
-    expect(problems(tmp_path, HEAD + "training: {warmup_ratio: 0.06}"), (4, "write warmup_steps: 0.06;"))
-    expect(problems(tmp_path, HEAD + "training: {no_cuda: true}"), (4, "write use_cpu: true"))
     expect(problems(tmp_path, HEAD + "training: {seed: 3}"), (4, "`seeds: [3]`"))
 
 
@@ -259,7 +255,7 @@ verify: !!bool true
         (4, "model.max_lenght: unknown key"),
         (6, "data.source.train: no file"),
         (7, "data.limit: expected"),
-        (9, "warmup_steps: 0.1"),
+        (9, "training.warmup_steps"),
         (10, "without quotes"),
         (11, "written twice, in lines 10 and 11"),
         (13, "bf16 and fp16"),

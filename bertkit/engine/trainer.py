@@ -89,6 +89,7 @@ class Trainer(CheckpointTrainer):
             collate_fn=self.data.collator(),
             num_workers=args.dataloader_num_workers,
             pin_memory=args.dataloader_pin_memory,
+            prefetch_factor=args.dataloader_prefetch_factor,
         )
 
     def create_optimizer(self, model: Any = None) -> Any:

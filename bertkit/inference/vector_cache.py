@@ -138,11 +138,11 @@ def _add(store: Path, card: Mapping[str, Any], digests: Sequence[bytes], vectors
 
 
 def _texts(file: Path) -> int:
-    if not file.is_file():
-        return 0
-    with _repaired(file), _opened(file) as database:
-        return int(database.execute("SELECT count(*) FROM vectors").fetchone()[0])
-    return 0
+    count = 0
+    if file.is_file():
+        with _repaired(file), _opened(file) as database:
+            count = int(database.execute("SELECT count(*) FROM vectors").fetchone()[0])
+    return count
 
 
 class Store(NamedTuple):

@@ -292,6 +292,7 @@ def _training_defaults(task: TaskOptions | None) -> dict[str, Any]:
 def _saving(training: Mapping[str, Any]) -> dict[str, Any]:
     """Checkpoints are written at every evaluation, which they are selected by."""
     strategy = training.get("eval_strategy", training.get("save_strategy", "epoch"))
+    strategy = "epoch" if strategy == "best" else strategy  # which says when to save, not when to evaluate
     steps = {"save_steps": training["eval_steps"]} if "eval_steps" in training and strategy == "steps" else {}
     return {"eval_strategy": strategy, "save_strategy": "epoch" if strategy == "no" else strategy, **steps}
 

@@ -1,7 +1,7 @@
 """The `training:` section: bertkit's own keys, and the TrainingArguments of the installed transformers.
 
 That class is read from its source, because importing transformers takes seconds. Only the fields that bertkit decides
-itself, and those of transformers 4 with their replacement, are listed here.
+itself are listed here.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from bertkit.validation import KeyProblem, unknown_key, validate
 
 _SECRET = "; never write secrets into a recipe"
 _HUB = "remove it; `bertkit push RUN` uploads a run"
-_PUSH = "remove it; `bertkit push RUN OWNER/NAME` names the repository"
 
 
 def _by_name(answers: Mapping[str, str]) -> Mapping[str, str]:
@@ -45,49 +44,37 @@ DECIDED = _by_name(
         "remove it; bertkit batches rows of similar length": "train_sampling_strategy length_column_name",
         "remove it; the task decides which columns the model gets": "remove_unused_columns label_names",
         "remove it; evaluation keeps only what decoding needs of each batch": (
-            "prediction_loss_only batch_eval_metrics include_for_metrics eval_do_concat_batches eval_accumulation_steps"
+            "prediction_loss_only batch_eval_metrics include_for_metrics eval_do_concat_batches "
+            "eval_accumulation_steps eval_use_gather_object"
         ),
         "remove it; bertkit drops no row": "dataloader_drop_last",
+        "remove it; every run has the same batches in the same order, from bertkit's own loader": (
+            "dataloader_in_order dataloader_persistent_workers dataloader_multiprocessing_context accelerator_config"
+        ),
+        "remove it; a step's loss is always divided by its count over all processes": "average_tokens_across_devices",
+        "remove it; the device decides the precision of evaluation: bf16 where it is fast, else fp32": (
+            "bf16_full_eval fp16_full_eval"
+        ),
+        "remove it, or write checkpoints: best or none; no run resumes without the optimizer": "save_only_model",
+        "remove it; SIGTERM ends a run after the current step, with a checkpoint": "enable_jit_checkpoint",
+        "remove it; a loss that is not finite ends the training and names its rows": "debug logging_nan_inf_filter",
+        "remove it; its kernels are for models that generate text": "use_liger_kernel liger_kernel_config",
+        "remove it; a training keeps no keys and values of earlier tokens": "use_cache",
         "remove it; it takes a Python object, which a recipe cannot name": "parallelism_config",
         "remove it; torchrun sets it": "local_rank",
         "remove it, and write fsdp and fsdp_config, whose checkpoints hold no pickle": "deepspeed",
     }
 )
 
-# fields that the installed transformers may lack or deprecate: what to write instead -> fields
-REMOVED = _by_name(
-    {
-        "remove it": "mp_parameters past_index ray_scope use_legacy_prediction_loop",
-        "write activation_checkpointing: {value}": "gradient_checkpointing",
-        "write activation_checkpointing_kwargs": "gradient_checkpointing_kwargs",
-        "write optim: adafactor": "adafactor",
-        "write accelerator_config: {{name}: {value}}": "dispatch_batches split_batches",
-        "write eval_strategy: {value}": "evaluation_strategy",
-        "write fp16: true or bf16: true; there is one backend": "fp16_backend half_precision_backend",
-        "write fp16: true or bf16: true; Apex is no longer supported": "fp16_opt_level",
-        "write fsdp_config: {min_num_params: {value}}": "fsdp_min_num_params",
-        "write fsdp_config: {transformer_layer_cls_to_wrap: [{value}]}": "fsdp_transformer_layer_cls_to_wrap",
-        "remove it; bertkit always batches by length": "group_by_length",
-        "remove it; evaluation keeps only what decoding needs of each batch": "include_inputs_for_metrics",
-        "write include_num_input_tokens_seen: {value}": "include_tokens_per_second",
-        "write torch_compile: true": "jit_mode_eval",
-        "remove it; metrics.jsonl of the run is the log, and TensorBoard's files are in RUN/logs": "logging_dir",
-        "write use_cpu: {value}": "no_cuda",
-        "remove it; bertkit never overwrites a run: use another --output-dir, or --resume": "overwrite_output_dir",
-        "write per_device_train_batch_size: {value}": "per_gpu_train_batch_size",
-        "write per_device_eval_batch_size: {value}": "per_gpu_eval_batch_size",
-        _PUSH: "push_to_hub_model_id push_to_hub_organization",
-        _PUSH + _SECRET: "push_to_hub_token",
-        "remove it; models are always saved as safetensors": "save_safetensors",
-        "write fsdp and fsdp_config": "sharded_ddp",
-        "write torch_compile_backend: {value}": "torchdynamo",
-        "write debug: tpu_metrics_debug": "tpu_metrics_debug",
-        "remove it; the launcher sets the number of cores": "tpu_num_cores",
-        "remove it; PyTorch itself has these kernels": "use_ipex",
-        "remove it; an Apple GPU is used if there is one": "use_mps_device",
-        "write warmup_steps: {value}; a number below 1 is a fraction of all steps": "warmup_ratio",
-    }
-)
+# fields that the installed transformers may lack or deprecate -> today's; others are answered with the most similar name
+_RENAMED = {
+    "evaluation_strategy": "training.eval_strategy",
+    "gradient_checkpointing": "training.activation_checkpointing",
+    "gradient_checkpointing_kwargs": "training.activation_checkpointing_kwargs",
+    "no_cuda": "training.use_cpu",
+    "warmup_ratio": "training.warmup_steps",
+}
+_ALL = "`bertkit show --schema` lists the keys, those of the installed transformers.TrainingArguments"
 
 _SHARE = ("label_smoothing_factor", "adam_beta1", "adam_beta2")
 # bound of pydantic -> fields
@@ -190,14 +177,13 @@ def check_training(values: Mapping[str, Any], homes: Mapping[str, str]) -> Itera
     fields, section = training_fields(), _section()
     for name, value in values.items():
         path, text = ("training", name), str(value).lower() if isinstance(value, bool) else short_repr(value)
-        if name in DECIDED and value is False and fields[name].default == "False":
+        if name in DECIDED and name in fields and isinstance(value, bool) and fields[name].default == str(value):
             continue  # push_to_hub: false asks for nothing
-        if name in DECIDED or (name in REMOVED and name not in fields):
-            what = "bertkit decides this" if name in DECIDED else "the installed transformers lacks or deprecates it"
-            answer = DECIDED.get(name) or REMOVED[name]
-            yield KeyProblem(path, what, answer.replace("{name}", name).replace("{value}", text))
+        if name in DECIDED:
+            yield KeyProblem(path, "bertkit decides this", DECIDED[name].replace("{value}", text))
         elif name not in fields:
-            yield unknown_key(path, section.model_fields, homes)
+            problem = unknown_key(path, section.model_fields, {**homes, **_RENAMED})
+            yield problem._replace(fix=problem.fix or _ALL)
     known = {name: value for name, value in values.items() if name in section.model_fields}
     yield from (each._replace(path=("training", *each.path)) for each in validate(section, known))
 

@@ -36,6 +36,7 @@ from bertkit.models.encoder import Encoder, resolve_encoder
 from bertkit.models.quiet import quiet_logger
 from bertkit.models.trained_parts import freeze, with_lora
 from bertkit.recipe.recipe import Recipe, to_yaml
+from bertkit.recipe.training_arguments import DECIDED
 from bertkit.run import ANYWAY, Run, versions
 from bertkit.tasks import get_task
 from bertkit.tasks.base import Task, evaluate
@@ -219,7 +220,8 @@ def scored_splits(data: Data) -> list[str]:
 
 def arguments(recipe: Recipe, task: Task, data: Data, folder: Path, seed: int) -> Arguments:
     """Hugging Face's arguments for one seed. Raises RecipeError where transformers refuses them."""
-    given = {**recipe.training, "auto_find_batch_size": False}  # attachments/memory.py does it
+    given = {name: value for name, value in recipe.training.items() if name not in DECIDED}  # which are defaults here
+    given["auto_find_batch_size"] = False  # attachments/memory.py does it
     device = best_device()
     evaluates = "validation" in data.rows and recipe.training["eval_strategy"] != "no"
     defaults: dict[str, Any] = {
@@ -236,6 +238,9 @@ def arguments(recipe: Recipe, task: Task, data: Data, folder: Path, seed: int) -
         defaults["bf16"] = best_precision(device) == "bf16"
     if evaluates:
         defaults |= {"metric_for_best_model": task.metrics[0], "greater_is_better": True}
+    elif given.get("save_strategy") == "best":
+        what, fix = "the best checkpoint is selected on validation rows, and there are none", "Write epoch, or steps."
+        raise RecipeError(Problem("training.save_strategy", what, fix))
     else:
         given["eval_strategy"] = "no"
     if (recipe.folds or len(recipe.seeds) > 1) and given.get("run_name"):  # trackers draw runs of one name as one line
