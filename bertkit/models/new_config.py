@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from pydantic import Field, ValidationInfo, field_validator
+from huggingface_hub.errors import StrictDataclassError
 
 from bertkit.errors import ModelError, Problem
 from bertkit.models.bert import bert_config
-from bertkit.models.bert.bert_config import WHERE, Activation, Probability, Size, Sizes, checked, nearest_preset, sizes
-from bertkit.validation import did_you_mean
+from bertkit.models.bert.bert_config import WHERE, nearest_preset, sizes, started
+from bertkit.text import first_line
+from bertkit.validation import did_you_mean, unknown_key
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedTokenizerBase
@@ -31,40 +32,8 @@ PRESETS = {
 }
 
 
-class ModernArchitecture(Sizes):
-    """The architecture of a new ModernBERT; names are those of ModernBERT's published config."""
-
-    hidden_activation: Activation = "gelu"
-    max_position_embeddings: Size = Field(512, description="Tokens of the longest input; no weights depend on it.")
-    global_attn_every_n_layers: Size = Field(3, description="Layers 0, n, 2n, … attend to all tokens.")
-    local_attention: Annotated[int, Field(ge=2)] = Field(
-        128, description="Window of the other layers: each token attends to half as many on either side."
-    )
-    global_rope_theta: Annotated[float, Field(gt=1)] = Field(10_000.0, description="Of layers that attend to all.")
-    local_rope_theta: Annotated[float, Field(gt=1)] = 10_000.0
-    embedding_dropout: Probability = 0.0
-    attention_dropout: Probability = 0.0
-    mlp_dropout: Probability = 0.0
-    classifier_dropout: Probability = 0.0
-    attention_bias: bool = False
-    mlp_bias: bool = False
-    norm_bias: bool = False
-    norm_eps: float = Field(1e-5, gt=0)
-    classifier_activation: Activation = Field("gelu", description="Of the heads.")
-    classifier_bias: bool = Field(False, description="Of the heads.")
-    classifier_pooling: Literal["cls", "mean"] = "cls"
-    decoder_bias: bool = Field(True, description="Of the projection to the vocabulary.")
-    initializer_range: float = Field(0.02, gt=0)
-    initializer_cutoff_factor: float = Field(
-        2.0, gt=0, description="Standard deviations at which new weights are cut off."
-    )
-
-    @field_validator("num_attention_heads")
-    @classmethod
-    def _pairs(cls, heads: int, info: ValidationInfo) -> int:
-        if info.data.get("hidden_size", 2 * heads) // heads % 2:
-            raise ValueError("rotary positions turn pairs of numbers: hidden_size / num_attention_heads must be even")
-        return heads
+# Where a new one differs from transformers' defaults: the base of ModernBERT before it was extended to 8,192 tokens.
+_DEFAULTS = {"global_attn_every_n_layers": 3, "global_rope_theta": 10_000.0, "local_rope_theta": 10_000.0}
 
 
 def new_config(
@@ -98,10 +67,26 @@ def _modernbert(
     tokenizer: PreTrainedTokenizerBase,
     positions: int,
 ) -> PretrainedConfig:
-    """transformers' own, with the ids of this tokenizer in place of ModernBERT's."""
-    from transformers import ModernBertConfig
+    """transformers' own with these fields, and the ids of this tokenizer in place of ModernBERT's."""
+    import torch
+    from transformers import AutoConfig, AutoModel
 
     first, last = tokenizer.cls_token_id, tokenizer.sep_token_id
     ids = {**ids, "cls_token_id": first, "sep_token_id": last, "bos_token_id": first, "eos_token_id": last}
-    found = checked(ModernArchitecture, PRESETS, known, given, ids, max_position_embeddings=positions)
-    return ModernBertConfig(**found.model_dump(), **ids)
+    fields, problems = started(given, PRESETS, known, ids)
+    names = AutoConfig.for_model("modernbert").to_dict().keys() | _DEFAULTS.keys()
+    unknown = [unknown_key((WHERE, name), names) for name in fields if name not in names]
+    problems += [Problem(".".join(map(str, path)), what, fix) for path, what, fix in unknown]
+    if problems:
+        raise ModelError(problems)
+    try:
+        config = AutoConfig.for_model(
+            "modernbert", **{**_DEFAULTS, "max_position_embeddings": positions, **fields}, **ids
+        )
+        if config.hidden_size // config.num_attention_heads % 2:
+            raise ValueError("rotary positions turn pairs of numbers: hidden_size / num_attention_heads must be even")
+        with torch.device("meta"):  # finds what does not fit together
+            AutoModel.from_config(config)  # type: ignore[no-untyped-call]
+    except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError, StrictDataclassError) as error:
+        raise ModelError(Problem(WHERE, first_line(error), "It takes the fields of ModernBertConfig.")) from error
+    return config

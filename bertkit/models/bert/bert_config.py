@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
 import transformers
 from huggingface_hub.dataclasses import strict
@@ -19,7 +19,6 @@ WHERE = "model.config"  # its place in a recipe
 PRE_NORM = "bertkit-pre-norm-bert"  # a model type that transformers does not have
 MODEL_TYPES = ("bert", PRE_NORM)  # of the models in `bert.py`
 Size = Annotated[int, Field(ge=1)]
-S = TypeVar("S", bound="Sizes")
 Probability = Annotated[float, Field(ge=0, lt=1)]
 # Those of transformers' ACT2FN that have been used between the two layers of a feed-forward network.
 Activation = Literal["gelu", "gelu_new", "gelu_pytorch_tanh", "gelu_fast", "relu", "relu2", "silu", "mish", "tanh"]
@@ -49,26 +48,13 @@ def sizes(layers: int, hidden: int, inner: int) -> Mapping[str, int]:
 PRESETS = {name: sizes(layers, hidden, 4 * hidden) for name, (layers, hidden) in _SIZES.items()}
 
 
-class Sizes(Section):
-    """What every new encoder has; names are those of transformers' configs."""
+class Architecture(Section):
+    """The architecture of a new BERT; names are `transformers.BertConfig`'s, except for `positions` and `norm`."""
 
     hidden_size: Size = Field(description="Numbers per token.")
     num_hidden_layers: Size
     num_attention_heads: Size = Field(description="Divides hidden_size.")
     intermediate_size: Size = Field(description="Width inside the feed-forward network.")
-
-    @field_validator("num_attention_heads")
-    @classmethod
-    def _divides(cls, heads: int, info: ValidationInfo) -> int:
-        hidden = info.data.get("hidden_size", heads)
-        if hidden % heads:
-            raise ValueError(f"hidden_size {hidden} is not a multiple of {heads} heads")
-        return heads
-
-
-class Architecture(Sizes):
-    """The architecture of a new BERT; names are `transformers.BertConfig`'s, except for `positions` and `norm`."""
-
     hidden_act: Activation = Field("gelu", description="Activation of the feed-forward network and of the MLM head.")
     hidden_dropout_prob: Probability = 0.1
     attention_probs_dropout_prob: Probability = 0.1
@@ -84,6 +70,14 @@ class Architecture(Sizes):
     norm: Literal["post", "pre"] = Field(
         "post", description="pre: layer norm before each sublayer. Only bertkit opens such a model."
     )
+
+    @field_validator("num_attention_heads")
+    @classmethod
+    def _divides(cls, heads: int, info: ValidationInfo) -> int:
+        hidden = info.data.get("hidden_size", heads)
+        if hidden % heads:
+            raise ValueError(f"hidden_size {hidden} is not a multiple of {heads} heads")
+        return heads
 
     @field_validator("positions")
     @classmethod
@@ -144,12 +138,19 @@ def config(
 ) -> BertConfig:
     """The config of a preset, such as `mini`, or of `{preset: mini, norm: pre, …}`: see `Architecture`.
 
-    max_position_embeddings: where the fields leave it out. known: as for `checked`. Raises ModelError with everything
+    max_position_embeddings: where the fields leave it out. known: as for `started`. Raises ModelError with everything
     that is wrong.
     """
     ids: dict[str, Any] = {"vocab_size": vocab_size, "pad_token_id": pad_token_id}
-    defaults = {"max_position_embeddings": max_position_embeddings}
-    found = checked(Architecture, PRESETS, known, preset_or_fields, ids, **defaults)
+    given = {"preset": preset_or_fields} if isinstance(preset_or_fields, str) else preset_or_fields
+    started_with, problems = started(given, PRESETS, known, ids)
+    fields = {"max_position_embeddings": max_position_embeddings, **started_with}
+    for path, what, fix in validate(Architecture, fields):
+        hint = f"write it, or name a preset; presets: {', '.join(known)}" if what == "missing" else fix
+        problems.append(Problem(".".join([WHERE, *map(str, path)]), what, hint))
+    if problems:
+        raise ModelError(problems)
+    found = Architecture.model_validate(fields)
     kind = PreNormBertConfig if found.norm == "pre" else BertConfig
     return kind(**found.model_dump(), **ids)
 
@@ -160,22 +161,18 @@ def nearest_preset(name: str, known: Collection[str]) -> str:
     return nearest(name, [*known, *prefixed]).removeprefix("bert-")
 
 
-def checked(
-    kind: type[S],
+def started(
+    fields: Mapping[str, Any],
     presets: Mapping[str, Mapping[str, int]],
     known: Collection[str],
-    preset_or_fields: str | Mapping[str, Any],
     ids: Mapping[str, Any],
-    **defaults: int,
-) -> S:
-    """The fields of an architecture. ids: those of the tokenizer, `vocab_size` and `pad_token_id` among them.
+) -> tuple[dict[str, Any], list[Problem]]:
+    """The fields with those of their preset, and what is wrong with the preset and with ids among them.
 
+    ids: those of the tokenizer, `vocab_size` and `pad_token_id` among them.
     known: the presets that messages name, with those of other architectures where these may be meant.
-    defaults: of fields that neither the preset nor the given fields have. Raises ModelError with everything that is
-    wrong.
     """
-    given = {"preset": preset_or_fields} if isinstance(preset_or_fields, str) else dict(preset_or_fields)
-    names = f"presets: {', '.join(known)}"
+    given = dict(fields)
     problems = [
         Problem(f"{WHERE}.{name}", "is given by the tokenizer", "remove it")
         for name in ids
@@ -188,15 +185,9 @@ def checked(
     if preset is not None and not (isinstance(preset, str) and preset in presets):
         near = nearest_preset(str(preset), known)
         meant = f"; did you mean {near!r}?" if near else ""
-        problems.append(Problem(f"{WHERE}.preset", f"no preset {preset!r}{meant}", names))
+        problems.append(Problem(f"{WHERE}.preset", f"no preset {preset!r}{meant}", f"presets: {', '.join(known)}"))
         preset = next(iter(presets))  # so that the other fields are checked too
-    fields = {**defaults, **presets.get(preset or "", {}), **given}
-    for path, what, fix in validate(kind, fields):
-        hint = f"write it, or name a preset; {names}" if what == "missing" else fix
-        problems.append(Problem(".".join([WHERE, *map(str, path)]), what, hint))
-    if problems:
-        raise ModelError(problems)
-    return kind.model_validate(fields)
+    return {**presets.get(preset or "", {}), **given}, problems
 
 
 def read_config(folder: Path) -> BertConfig:
