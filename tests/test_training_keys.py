@@ -73,7 +73,10 @@ def test_effects_in_the_log(run: tuple[Path, set[str]]) -> None:
     assert len(list(run[0].rglob("checkpoint-*"))) == 1
 
 
-@pytest.mark.parametrize("name", [name for name in DECIDED if training_fields()[name].default in ("True", "False")])
+SWITCHES = [name for name, field in training_fields().items() if name in DECIDED and field.default in ("True", "False")]
+
+
+@pytest.mark.parametrize("name", SWITCHES)
 def test_a_default_asks_for_nothing(tmp_path: Path, tiny_encoder: Path, name: str) -> None:
     default = training_fields()[name].default.lower()
     assert small.recipe(tmp_path, tiny_encoder, f"training.{name}={default}")

@@ -66,7 +66,7 @@ DECIDED = _by_name(
     }
 )
 
-# fields that the installed transformers may lack or deprecate -> today's; others are answered with the most similar name
+# fields that the installed transformers may lack or deprecate -> today's; others get the most similar name
 _RENAMED = {
     "evaluation_strategy": "training.eval_strategy",
     "gradient_checkpointing": "training.activation_checkpointing",
