@@ -133,8 +133,9 @@ def sweep(recipe: str, rest: list[str], space: Path, output_dir: Path, **limits:
     from bertkit.sweeps.sweep import sweep
 
     done = sweep(loaded, space, output_dir, **limits)
+    say(f"{done.table()}\n")
     say("\n".join(done.results["verdict"]))
-    say(f"\nrecipe: {done.folder}/best.yaml\nrun: {done.folder}/best\nall trials: {done.folder}/sweep.html")
+    say(f"\nrecipe: {done.folder}/best.yaml\nrun: {done.folder}/best\nall trials: {done.folder}/sweep.json")
 
 
 @command(

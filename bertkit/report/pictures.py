@@ -53,15 +53,6 @@ class Picture(NamedTuple):
     note: str = ""
 
 
-class Tried(NamedTuple):
-    """A trial of a sweep. value: a number, or a choice in words; complete: it was not stopped early."""
-
-    number: int
-    value: Any
-    score: float
-    complete: bool
-
-
 @mpl.rc_context(STYLE)
 def curves(
     logged: str,
@@ -245,43 +236,6 @@ def threshold(points: Points, chosen: float) -> Picture:
     alt = f"F1 over null thresholds: at most {best:.3f}, from {at:.2f}; {chosen:.2f} is in use."
     note = "Questions with null odds above the threshold get no answer. It was chosen on validation."
     return Picture("Null threshold", to_svg(figure, "threshold"), alt, note)
-
-
-@mpl.rc_context(STYLE)
-def setting(
-    key: str, metric: str, tried: Sequence[Tried], winner: int, log: bool = False, noise: float | None = None
-) -> Picture:
-    """The scores of trials over one setting, each with its number.
-
-    log: whether values are on a logarithmic scale. noise: the distance below the best at which a score may be as good.
-    """
-    figure, axes = _axes(key.rpartition(".")[2], metric, height=3.4)
-    names = list(dict.fromkeys(each.value for each in tried)) if isinstance(tried[0].value, str) else []
-    bands = [(each.score - noise, each.score) for each in tried if each.number == winner and noise is not None]
-    for band in bands:
-        axes.axhspan(*band, color=SERIES[2], alpha=0.15, linewidth=0)
-    for each in tried:
-        across = each.value
-        if names:  # those of one choice side by side
-            same = [other.number for other in tried if other.value == each.value]
-            across = names.index(each.value) + 0.7 * ((same.index(each.number) + 0.5) / len(same) - 0.5)
-        fill, mark = ("full", "o") if each.complete else ("none", "v")
-        axes.plot([across], [each.score], mark, color=SERIES[0], fillstyle=fill, markersize=5)
-        if each.number == winner:
-            axes.plot([across], [each.score], "o", color=SERIES[1], fillstyle="none", markersize=11)
-        axes.annotate(str(each.number), (across, each.score), (4, 3), textcoords="offset points", fontsize=8.5)
-    if names:
-        axes.set_xticks(range(len(names)), [name if len(name) < 20 else f"{name[:18]}…" for name in names])
-        for label in axes.get_xticklabels():
-            label.set_parse_math(False)
-    elif log:
-        axes.set_xscale("log")
-    ordered = sorted(tried, key=lambda each: (-each.complete, -each.score))
-    scored = (f"trial {each.number} {each.score:.4f} at {each.value}" for each in ordered[:10])
-    note = "A number is a trial's; a ring marks the winner."
-    note += " Triangles were stopped early." * any(not each.complete for each in tried)
-    note += " Trials in the band may be as good as the winner." * bool(bands)
-    return Picture(key, to_svg(figure, key), f"{metric} over {key}: {', '.join(scored)}.", note)
 
 
 def _axes(across: str = "", along: str = "", height: float = 2.9, width: float = 4.6) -> tuple[Figure, Any]:

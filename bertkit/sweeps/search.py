@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 from optuna import Study, TrialPruned, create_study, load_study
+from optuna.distributions import CategoricalDistribution
 from optuna.pruners import MedianPruner
 from optuna.samplers import TPESampler
 from optuna.storages import JournalStorage
@@ -30,7 +31,7 @@ from bertkit.errors import DataError, ModelError, Problem, UserError
 from bertkit.models.quiet import quiet_logger
 from bertkit.recipe.recipe import Recipe, to_yaml
 from bertkit.run import Run
-from bertkit.sweeps.space import Choices, Space, brief, decoded
+from bertkit.sweeps.space import Space, brief, contains, decoded, suggest
 from bertkit.training.train import train
 
 logger = logging.getLogger(__name__)
@@ -122,9 +123,9 @@ class Search:
     def _result(self, trial: Trial, known: list[FrozenTrial]) -> tuple[float | None, TrialState, dict[str, Any]]:
         """Propose the trial's values and train it; returns its score, its state, and what `outcome` says besides."""
         base = self._base_values()
-        for key, dimension in self.space.items():
+        for key, distribution in self.space.items():
             if trial.number or key in base:  # so that the sampler learns from the base recipe too
-                dimension.suggest(trial, key)
+                suggest(trial, key, distribution)
         same = [t for t in known if t.state == TrialState.COMPLETE and t.params == trial.params]
         if same and trial.number:  # training it again would give the same score
             return same[0].value, TrialState.COMPLETE, {"same_as": same[0].number}
@@ -147,11 +148,11 @@ class Search:
     def _base_values(self) -> dict[str, Any]:
         """The base recipe's value of each key, as optuna stores it, where it has one that is in the space."""
         values, settings = {}, self.base.model_dump(mode="json")
-        for key, dimension in self.space.items():
+        for key, distribution in self.space.items():
             with suppress(KeyError, TypeError):  # a section that the base recipe does not have
                 value = reduce(getitem, key.split("."), settings)
-                if dimension.contains(value):
-                    values[key] = json.dumps(value) if isinstance(dimension, Choices) else value
+                if contains(distribution, value):
+                    values[key] = json.dumps(value) if isinstance(distribution, CategoricalDistribution) else value
         return values
 
     def _delete_weights(self, number: int) -> None:
@@ -180,6 +181,11 @@ def train_or_resume(recipe: Recipe, folder: Path, *callbacks: TrainerCallback) -
     if not run.finished:
         raise KeyboardInterrupt
     return run
+
+
+def stored_study(file: Path) -> Study:
+    """The study in this journal."""
+    return load_study(study_name=NAME, storage=JournalStorage(JournalFileBackend(str(file))))
 
 
 def open_study(file: Path, facts: Mapping[str, Any]) -> tuple[Study, JournalStorage]:

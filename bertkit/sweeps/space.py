@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import json
 import re
+import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from decimal import Decimal, InvalidOperation
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
+
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.trial import Trial
 
 from bertkit.errors import RecipeError
 from bertkit.recipe.errors import Report
 from bertkit.recipe.recipe import Recipe
 from bertkit.sections import Section
-from bertkit.text import KeyPath, dotted, escape_controls, short_repr
+from bertkit.text import KeyPath, dotted, escape_controls, first_line
 from bertkit.validation import KeyProblem, describe, validate
-
-if TYPE_CHECKING:
-    from optuna.trial import Trial
 
 _KEY = re.compile(r"[^\s=~.]+(\.[^\s=~.]+)*")
 
@@ -41,50 +40,45 @@ class Range(Section):
     log: bool = False  # sample uniformly on a logarithmic scale
     step: int | float | None = None
 
-    @property
-    def is_integer(self) -> bool:
-        """True where integers are sampled."""
-        return float not in map(type, (self.low, self.high, self.step))
-
-    def checked_values(self) -> dict[str | int, str]:
-        """The ends, which are checked against the recipe beforehand: key in the file -> value as YAML."""
-        return {"low": json.dumps(self.low), "high": json.dumps(self.high)}
-
-    def contains(self, value: Any) -> bool:
-        """True if this value could be sampled."""
-        if type(value) not in ((int,) if self.is_integer else (int, float)):
-            return False
-        steps = (value - self.low) / (self.step or 1)
-        return self.low <= value <= self.high and (self.step is None or abs(steps - round(steps)) < 1e-9)
-
-    def suggest(self, trial: Trial, key: str) -> None:
-        """Sample the trial's value."""
-        if self.is_integer:
-            trial.suggest_int(key, int(self.low), int(self.high), step=int(self.step or 1), log=self.log)
-        else:
-            trial.suggest_float(key, self.low, self.high, step=self.step, log=self.log)
+    def distribution(self) -> BaseDistribution:
+        """Optuna's own. Raises ValueError, or a UserWarning, where the numbers contradict each other."""
+        with warnings.catch_warnings(action="error"):
+            if float in map(type, (self.low, self.high, self.step)):
+                return FloatDistribution(self.low, self.high, self.log, self.step)
+            return IntDistribution(int(self.low), int(self.high), self.log, 1 if self.step is None else int(self.step))
 
 
-@dataclass(frozen=True)
-class Choices:
-    """Unordered values. texts: each as JSON, which is how optuna stores them: it has no lists and mappings."""
-
-    texts: tuple[str, ...]
-
-    def checked_values(self) -> dict[str | int, str]:
-        """Every choice, which is checked against the recipe beforehand: index in the file -> value as YAML."""
-        return dict(enumerate(self.texts))
-
-    def contains(self, value: Any) -> bool:
-        """True if this value could be sampled."""
-        return json.dumps(value) in self.texts
-
-    def suggest(self, trial: Trial, key: str) -> None:
-        """Sample the trial's value."""
-        trial.suggest_categorical(key, self.texts)
+Space: TypeAlias = dict[str, BaseDistribution]
 
 
-Space: TypeAlias = dict[str, Range | Choices]
+def contains(distribution: Any, value: Any) -> bool:
+    """True if this value of a recipe could be sampled."""
+    if isinstance(distribution, CategoricalDistribution):
+        return json.dumps(value) in distribution.choices
+    if type(value) not in ((int,) if isinstance(distribution, IntDistribution) else (int, float)):
+        return False
+    steps = (value - distribution.low) / (distribution.step or 1)
+    return distribution.low <= value <= distribution.high and (
+        not distribution.step or abs(steps - round(steps)) < 1e-9
+    )
+
+
+def suggest(trial: Trial, key: str, distribution: Any) -> None:
+    """Sample the trial's value."""
+    match distribution:
+        case CategoricalDistribution():
+            trial.suggest_categorical(key, distribution.choices)
+        case IntDistribution():
+            trial.suggest_int(key, distribution.low, distribution.high, step=distribution.step, log=distribution.log)
+        case FloatDistribution():
+            trial.suggest_float(key, distribution.low, distribution.high, step=distribution.step, log=distribution.log)
+
+
+def _checked_values(distribution: Any) -> dict[str | int, str]:
+    """Every choice, or both ends, which are checked against the recipe: index or name in the file -> value as YAML."""
+    if isinstance(distribution, CategoricalDistribution):
+        return dict(enumerate(map(str, distribution.choices)))
+    return {"low": json.dumps(distribution.low), "high": json.dumps(distribution.high)}
 
 
 def decoded(stored: Any) -> Any:
@@ -109,14 +103,14 @@ def read_space(file: Path, recipe: Recipe) -> tuple[Space, Report, dict[KeyPath,
     if not settings:
         report.add(KeyProblem((), "the space is empty", fix))
     for key, given in settings.items():
-        dimension, wrong = _dimension(given)
+        distribution, wrong = _distribution(given)
         problems = [*_key_problems(key, space), *wrong]
         report.add(*(KeyProblem((key, *path), what, fix) for path, what, fix in problems))
-        if dimension and not problems:
-            space[key] = dimension
+        if distribution and not problems:
+            space[key] = distribution
     variants: dict[KeyPath, Recipe] = {}
-    for key, dimension in space.items():
-        values = dimension.checked_values()
+    for key, distribution in space.items():
+        values = _checked_values(distribution)
         refused: dict[tuple[str, str], list[str | int]] = {}  # problem -> the values that have it
         for name, text in values.items():
             try:
@@ -148,40 +142,18 @@ def _within(key: str, other: str) -> bool:
     return f"{key}.".startswith(f"{other}.")
 
 
-def _dimension(given: Any) -> tuple[Range | Choices | None, list[KeyProblem]]:
-    """The dimension of a key, and its problems, by paths below the key."""
-    if isinstance(given, list):
-        texts = tuple(map(json.dumps, given))
-        problems = [
-            KeyProblem((number,), f"{short_repr(value)} is listed twice", "keep one")
-            for number, value in enumerate(given)
-            if texts[number] in texts[:number]
-        ]
-        if len(given) < 2:
-            problems.append(KeyProblem((), "needs at least two choices", "write a list of them"))
-        return Choices(texts), problems
+def _distribution(given: Any) -> tuple[BaseDistribution | None, list[KeyProblem]]:
+    """The distribution of a key, and its problems, by paths below the key."""
+    if isinstance(given, list):  # as JSON, since Optuna has no lists and mappings
+        if not given:
+            return None, [KeyProblem((), "has no choices", "write a list of them")]
+        return CategoricalDistribution([*dict.fromkeys(map(json.dumps, given))]), []
     if not isinstance(given, dict):
         what = f"expected a range or a list of choices, found {describe(given)}"
         return None, [KeyProblem((), what, "write {low: 1e-5, high: 1e-4, log: true}, or [16, 32]")]
     if problems := validate(Range, given):
         return None, problems
-    dimension = Range.model_validate(given)
-    return dimension, list(_contradictions(dimension))
-
-
-def _contradictions(given: Range) -> Iterator[KeyProblem]:
-    low, high, step = given.low, given.high, given.step
-    if low >= high:
-        yield KeyProblem(("high",), f"must be more than low, {low}; found {high}")
-    if given.log and low <= 0:
-        yield KeyProblem(("low",), f"must be more than 0 with log: true; found {low}")
-    if given.log and step is not None:
-        yield KeyProblem(("step",), "cannot be combined with log: true", "remove one of the two")
-    elif step is not None and step <= 0:
-        yield KeyProblem(("step",), f"must be more than 0; found {step}")
-    elif step is not None:
-        try:  # in decimals, where 0.3 is three times 0.1
-            if (Decimal(str(high)) - Decimal(str(low))) % Decimal(str(step)):
-                yield KeyProblem(("high",), f"is not low plus a multiple of step, {step}", "change high or step")
-        except InvalidOperation:  # more steps than 28 digits can count
-            yield KeyProblem(("step",), f"is too small for a range from {low} to {high}; found {step}")
+    try:
+        return Range.model_validate(given).distribution(), []
+    except (ValueError, ArithmeticError, UserWarning) as error:
+        return None, [KeyProblem((), first_line(error))]

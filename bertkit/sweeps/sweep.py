@@ -21,13 +21,14 @@ from bertkit.models.quiet import quiet_logger
 from bertkit.recipe.errors import Report
 from bertkit.recipe.recipe import Recipe, to_yaml
 from bertkit.run import Run, only_writer
-from bertkit.sweeps.space import brief, read_space
 from bertkit.tasks.base import Task
-from bertkit.text import KeyPath
+from bertkit.text import KeyPath, columns
 from bertkit.training.preflight import arguments, check_model, inspect, prepare
 from bertkit.validation import KeyProblem
 
 if TYPE_CHECKING:
+    from optuna import Study
+
     from bertkit.sweeps.search import Search  # it needs optuna, which may not be installed
 
 # none of these changes scores on validation
@@ -36,7 +37,7 @@ WITHOUT_SIDE_EFFECTS = {"hub": None, "expected": None, "folds": None, "verify": 
 
 @dataclass(frozen=True)
 class Sweep:
-    """A sweep's folder: study.jsonl, trials/, best/, defaults/, best.yaml, sweep.json and sweep.html."""
+    """A sweep's folder: study.jsonl, trials/, best/, defaults/, best.yaml and sweep.json."""
 
     folder: Path
 
@@ -49,6 +50,25 @@ class Sweep:
     def best(self) -> Run:
         """The winner's run, on the fresh seeds."""
         return Run(self.folder / "best")
+
+    @property
+    def study(self) -> Study:
+        """The trials as an Optuna study, for its plots; a choice is stored as JSON."""
+        from bertkit.sweeps.search import stored_study
+
+        return stored_study(self.folder / "study.jsonl")
+
+    def table(self) -> str:
+        """A line per trial, best first, stopped and failed ones last."""
+        from bertkit.sweeps.space import brief
+
+        trials, rank = self.results["trials"], ("complete", "pruned", "fail")
+        keys = list(dict.fromkeys(key for trial in trials for key in trial["changes"]))
+        rows = [["trial", "outcome", *(key.rpartition(".")[2] for key in keys)]]
+        for trial in sorted(trials, key=lambda t: (rank.index(t["state"]), -(t["score"] or 0.0), t["number"])):
+            changes = {key: brief(value) for key, value in trial["changes"].items()}
+            rows.append([str(trial["number"]), trial["outcome"], *(changes.get(key, "base") for key in keys)])
+        return columns(rows)
 
 
 def sweep(
@@ -72,8 +92,8 @@ def sweep(
     """
     _check_call(trials, timeout, confirm)
     with extras_required():
-        from bertkit.sweeps.page import page
         from bertkit.sweeps.search import Search, open_study
+        from bertkit.sweeps.space import read_space
 
     folder, base = Path(output_dir), recipe.model_copy(update={**WITHOUT_SIDE_EFFECTS, "seeds": recipe.seeds[:1]})
     _check_folder(folder)
@@ -90,7 +110,6 @@ def sweep(
         search = Search(study, storage, base, folder, dimensions, metric)
         search.run(trials, deadline)
         write_json(folder / "sweep.json", _compare_on_fresh_seeds(recipe, search, confirm))
-        write_text(folder / "sweep.html", page(study, Sweep(folder).results, list(dimensions)))
     return Sweep(folder)
 
 
@@ -146,6 +165,7 @@ def _dry_run(base: Recipe, variants: Mapping[KeyPath, Recipe], report: Report) -
 def _compare_on_fresh_seeds(recipe: Recipe, search: Search, confirm: int) -> dict[str, Any]:
     """Train the winner and the base recipe on fresh seeds; write best.yaml; returns the content of sweep.json."""
     from bertkit.sweeps.search import outcome, train_or_resume
+    from bertkit.sweeps.space import brief
 
     if all(trial.value is None for trial in search.finished()):
         what = f"no trial has a score: {search.metric} is undefined in all of them"
