@@ -31,6 +31,7 @@ from bertkit.recipe.shipped import shipped_recipes
 from bertkit.report.table import first_to_try
 from bertkit.run import Run
 from bertkit.tasks import TASKS
+from bertkit.text import json_line
 from bertkit.training.seed import save
 from bertkit.training.train import train
 
@@ -253,6 +254,13 @@ def test_a_label_does_not_control_the_terminal(capsys: Any, tmp_path: Path, reci
     assert not [text for text in texts if set(evil) & set(text) & set("\x1b\x07\x9b\u202e")]
     assert r"good\x1b]0;title\x07" in printed.out
     assert json.loads(answers.splitlines()[0])["label"] in ("bad", f"good{evil}")
+
+
+def test_a_line_of_json_is_safe_to_print_and_holds_the_same_text() -> None:
+    text = "".join(map(chr, range(0x250))) + "\u2028\u202e\ud800 é 😀"
+    written = json_line({"text": text})
+    assert written.replace("\xad", "").replace("\xa0", "").isprintable()
+    assert json.loads(written) == {"text": text}
 
 
 HINTED = [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
@@ -92,7 +91,7 @@ def _write_label_studio(columns: Mapping[str, Any], file: IO[str], pairs: Pairs)
             "data": {**row, "text": " ".join(tokens or ()) if text is None else text},
             "predictions": [{"model_version": "bertkit", "result": result}],
         }
-        file.write(("[\n" if number == 0 else ",\n") + json.dumps(task, ensure_ascii=False, default=str))
+        file.write(("[\n" if number == 0 else ",\n") + json_line(task))
     file.write("\n]\n")
 
 

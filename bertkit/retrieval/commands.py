@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,6 +20,7 @@ from bertkit.retrieval.filters import parse_filter, to_sql
 from bertkit.retrieval.models import dual_encoder
 from bertkit.retrieval.search import Hit, search
 from bertkit.retrieval.store import Store
+from bertkit.text import json_line
 
 HITS = "hits"  # the added column of a file of queries
 QUERY_BATCH = 256  # queries encoded at a time
@@ -102,5 +102,5 @@ def search_file(
     find = searcher(store, **options)
     with written_aside(output) if output else nullcontext(sys.stdout) as out:
         for each, hits in zip(rows, find([row.text for row in rows]), strict=True):
-            out.write(json.dumps({**each.row, HITS: list(map(asdict, hits))}, ensure_ascii=False, default=str) + "\n")
+            out.write(json_line({**each.row, HITS: list(map(asdict, hits))}) + "\n")
     return len(rows)
