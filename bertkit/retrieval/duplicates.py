@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations_with_replacement
 from pathlib import Path
 from typing import Any
@@ -48,22 +48,19 @@ def find_duplicates(
     for file, row in rows:
         members.setdefault(int(labels[numbers[row.text]]), []).append((file, row))
     clusters = [each for each in members.values() if len({file for file, _ in each} if across else each) > 1]
-    result = []
-    for number, cluster in enumerate(sorted(clusters, key=len, reverse=True), 1):
-        first = vectors[numbers[cluster[0][1].text]]
-        result.append(
-            [
-                _described(number, row, float(vectors[numbers[row.text]] @ first), cluster[0][1].text)
-                for _, row in cluster
-            ]
-        )
-    return result, len(rows)
+    clusters.sort(key=len, reverse=True)
+    return [
+        [_described(number, row, cluster[0][1], vectors, numbers) for _, row in cluster]
+        for number, cluster in enumerate(clusters, 1)
+    ], len(rows)
 
 
-def _described(cluster: int, row: TextRow, cosine: float, first: str) -> dict[str, Any]:
-    cosine = 1.0 if row.text == first else min(cosine, 1.0)
+def _described(
+    cluster: int, row: TextRow, first: TextRow, vectors: Vectors, numbers: Mapping[str, int]
+) -> dict[str, Any]:
+    cosine = 1.0 if row.text == first.text else float(vectors[numbers[row.text]] @ vectors[numbers[first.text]])
     name = row.row.get("id", row.row.get("_id"))
-    return {"cluster": cluster, "where": row.where, "id": name, "cosine": cosine, "text": row.text}
+    return {"cluster": cluster, "where": row.where, "id": name, "cosine": min(cosine, 1.0), "text": row.text}
 
 
 def connected(vectors: Vectors, threshold: float) -> np.ndarray[Any, np.dtype[np.int32]]:
