@@ -463,7 +463,7 @@ def test_the_page_is_self_contained_and_escapes_texts(tiny_encoder: Path, tmp_pa
     run = run_with_answers(tmp_path, tiny_encoder)
     bertkit.audit(run, tmp_path / "audit")
     text = (tmp_path / "audit" / "audit.html").read_text(encoding="utf-8")
-    page = well_formed(text, beside=r"(labels|duplicates|outliers|unlearned)\.(jsonl|csv)")
+    page = well_formed(text, beside=r"(labels|duplicates)\.(jsonl|csv)")
     assert EVIL in page.text
     assert "<script>alert" not in text
     assert "train.jsonl:10" in page.text

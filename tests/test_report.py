@@ -691,6 +691,7 @@ def test_a_report_that_fails_does_not_lose_the_run(
     assert "no explanation was written (ValueError: no ink); the run is complete" in caplog.text
     assert "no report was written (ValueError: no ink); the run is complete" in caplog.text
     assert f"bertkit report {made.folder}" in caplog.text
+    assert "Traceback" in caplog.text
 
 
 # --- several runs

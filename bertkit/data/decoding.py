@@ -51,7 +51,8 @@ def text_lines(stream: IO[bytes], encoding: str, problems: Problems) -> Lines:
                 problems.add(number, what)
             if in_utf8 and not line.isascii():
                 read = _as_utf8(line, encoding)
-                in_utf8, other = read is not None, other or read or ""
+                in_utf8 = read is not None
+                other = other or ("" if not read or read.isascii() else read)  # UTF-16 may have bytes of ASCII alone
             yield number, line
         if in_utf8 and other:
             problems.findings.append(_misread(problems.name, encoding, other))
@@ -77,7 +78,8 @@ def decoded(data: bytes, encoding: str, problems: Problems) -> str:
         raise DataError(Problem(f"{name}:{number}", *bad_byte(text[start:].partition("\n")[0], encoding)))
     if not text.isascii() and codecs.lookup(encoding).name not in _UTF8:
         with suppress(UnicodeError):
-            problems.findings.append(_misread(name, encoding, data.decode()))
+            if not data.isascii():
+                problems.findings.append(_misread(name, encoding, data.decode()))
     return text
 
 

@@ -25,7 +25,7 @@ Weighted: TypeAlias = Callable[[Floats], dict[str, Floats]]
 CHUNK = 2**18  # weights held at a time: 2 MiB, which caches hold
 ROWS = 2**14  # rows at a time, where each gives several numbers
 CONSTANT = float(np.finfo(np.float64).eps) ** 0.75  # scipy's limit: smaller deviations from the mean are rounding
-COUNTS = ("support/", "invalid_tags")  # numbers of rows, not metrics: they have no interval
+COUNTS = ("support/", "invalid_tags")  # of rows: whole numbers without an interval
 
 
 def bootstrap(weighted: Weighted, rows: int, *, resamples: int = 1000, seed: int = 0) -> dict[str, Interval | None]:

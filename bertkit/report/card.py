@@ -9,12 +9,13 @@ from pathlib import Path
 from huggingface_hub import EvalResult, ModelCardData
 
 from bertkit.errors import ModelError, Problem
+from bertkit.evaluation.intervals import COUNTS
 from bertkit.files import write_text
 from bertkit.report import calibration, cross_validation, sections
 from bertkit.report.facts import Facts, damage_as_error, read_facts
 from bertkit.report.html import library
 from bertkit.report.rankings import is_ranked
-from bertkit.report.table import COUNTS, baselines_table, over_folds, over_seeds, teacher_table
+from bertkit.report.table import baselines_table, over_folds, over_seeds, teacher_table
 from bertkit.report.usage import USAGE, WORD_LABELS, linear_head
 from bertkit.report.verdict import FEW
 from bertkit.run import OUT_OF_FOLD, Run

@@ -9,6 +9,7 @@ from typing import Any
 
 from bertkit.data.schema import Finding
 from bertkit.errors import Problem
+from bertkit.evaluation.intervals import COUNTS
 from bertkit.files import read_json
 from bertkit.inference.display import example
 from bertkit.report.verdict import best_baseline, score_findings, verdict
@@ -21,7 +22,6 @@ OVERALL = (
     *("roc_auc", "pearson", "spearman", "ndcg@10", "mrr@10", "recall@100", "mrr", "accuracy_at_1"),
     *("triplet_accuracy", "average_precision", "perplexity", "nsp_accuracy"),
 )
-COUNTS = ("support/", "invalid_tags")  # metrics that are whole numbers
 
 
 def overall_metrics(metrics: Mapping[str, Any], headline: str) -> list[str]:

@@ -80,8 +80,6 @@ def push_run(run: Run, hub: Hub, repo_id: str) -> None:
 
 def write_reports(run: Run, explains: bool) -> None:
     """Write explanations, report.html and the model card. A failure is only logged: the run is finished."""
-    from jinja2 import TemplateError
-
     from bertkit.report.card import write_card
     from bertkit.report.html import write_report
 
@@ -95,13 +93,12 @@ def write_reports(run: Run, explains: bool) -> None:
         ("report", partial(write_report, [run.folder]), f"bertkit report {run.folder}"),
         ("model card", partial(write_card, run), f"bertkit push {run.folder} OWNER/MODEL --dry-run"),
     ]
-    usual = (UserError, OSError, TemplateError, LookupError, ValueError, TypeError, AttributeError, ArithmeticError)
     for name, write, retry in parts if explains else parts[1:]:
         try:
             write()
-        except (*usual, ImportError, RuntimeError) as error:  # no picture is worth a training
-            what = f"{type(error).__name__}: {error}"
-            logger.warning("no %s was written (%s); the run is complete. Try: %s", name, what, retry)
+        except Exception as error:  # no picture is worth a training
+            what, bug = f"{type(error).__name__}: {error}", not isinstance(error, UserError | OSError)
+            logger.warning("no %s was written (%s); the run is complete. Try: %s", name, what, retry, exc_info=bug)
 
 
 def publish(run: Run, seed: int) -> None:
