@@ -91,11 +91,11 @@ def check_folder(run: Run, text: str, resume: bool, changed: bool = False) -> No
     """
     folder, stored = run.folder, run.folder / "recipe.yaml"
     if folder.exists() and not folder.is_dir():
-        raise UserError(Problem(str(folder), "is not a folder", "Name a folder with --output-dir."))
+        raise UserError(Problem(str(folder), "is not a folder", "Name a folder."))
     used = folder.is_dir() and any(folder.iterdir())
     if used and not resume:
         what = "holds a finished run" if run.finished else "is not empty"
-        fix = "Name another --output-dir" + ("." if run.finished else ", or continue with --resume.")
+        fix = "Name another folder" + ("." if run.finished else ", or continue with --resume.")
         raise UserError(Problem(str(folder), what, fix))
     if used and not stored.is_file():
         what = "is not a run: it has no recipe.yaml"
@@ -104,7 +104,7 @@ def check_folder(run: Run, text: str, resume: bool, changed: bool = False) -> No
     if before != text:
         new = [line.strip() for line in text.splitlines() if line not in before.splitlines()]
         what = f"the run was started with another recipe; new lines: {'; '.join(new[:5]) or 'none, some are missing'}"
-        fix = f"Give the same recipe and overrides, or another --output-dir, or {ANYWAY}."
+        fix = f"Give the same recipe and overrides, or another folder, or {ANYWAY}."
         raise RecipeError(Problem(str(stored), what, fix))
 
 
@@ -161,7 +161,7 @@ def only_writer(run: Run) -> Iterator[None]:
         lock.acquire(timeout=0)
     except Timeout as error:
         what = "another process is training into this folder"
-        raise UserError(Problem(str(run.folder), what, "Wait for it, or name another --output-dir.")) from error
+        raise UserError(Problem(str(run.folder), what, "Wait for it, or name another folder.")) from error
     try:
         yield
     finally:

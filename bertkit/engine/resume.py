@@ -42,7 +42,7 @@ def require_own_format(folder: Path) -> None:
         known = False
     if not known:
         what = "was written by another version of bertkit or transformers, in a format that this one does not read"
-        fix = "Finish the run with that version, or start a new run in another --output-dir."
+        fix = "Finish the run with that version, or start a new run in another folder."
         raise ModelError(Problem(str(folder), what, fix))
 
 
@@ -54,7 +54,7 @@ def _require_processes(folder: Path, count: int) -> None:
     before = len([*folder.glob("random-*.json")])
     if count != before:
         what = f"the number of processes was {before} when it was written, and is {count} now"
-        fix = f"Continue with {before} (torchrun --nproc-per-node), or start a new run in another --output-dir."
+        fix = f"Continue with {before} (torchrun --nproc-per-node), or start a new run in another folder."
         raise ModelError(Problem(str(folder), what, fix))
 
 

@@ -126,10 +126,10 @@ def _check_call(trials: int, timeout: float | None, confirm: int) -> None:
 
 def _check_folder(folder: Path) -> None:
     if folder.exists() and not folder.is_dir():
-        raise UserError(Problem(str(folder), "is not a folder", "Name a folder with --output-dir."))
+        raise UserError(Problem(str(folder), "is not a folder", "Name a folder."))
     ours = {".lock", "data", "recipe.yaml"}  # a killed process may have written these before its study
     if folder.is_dir() and not (folder / "study.jsonl").is_file() and {path.name for path in folder.iterdir()} - ours:
-        raise UserError(Problem(str(folder), "is neither empty nor a sweep", "Name another --output-dir."))
+        raise UserError(Problem(str(folder), "is neither empty nor a sweep", "Name another folder."))
 
 
 def _dry_run(base: Recipe, variants: Mapping[KeyPath, Recipe], report: Report) -> tuple[Task, Data]:

@@ -210,7 +210,7 @@ def _require_same_tasks(recipe: MultiTaskRecipe, stored: Path) -> None:
     if before != now:
         started = f"the tasks {', '.join(before)}" if before else "one task by itself"
         what = f"the run was started with {started}; the tasks are {', '.join(now)} now"
-        fix = "Name the same tasks in the same order, or start a new run in another --output-dir."
+        fix = "Name the same tasks in the same order, or start a new run in another folder."
         raise RecipeError(Problem(str(stored), what, fix))
 
 
