@@ -120,14 +120,7 @@ def test_runs_of_every_task_are_compared(case: Case, tiny_encoder: Path, tmp_pat
     assert same.verdict.startswith("No difference in") == (first.headline in same.metrics)
     if same.test:
         assert same.test[1] == 1.0
-    assert pair.every or case.id not in {
-        "multi-label",
-        "regression",
-        "qa",
-        "similarity-nli",
-        "retrieval",
-        "ner-softmax",
-    }
+    assert pair.every or case.id != "regression"  # labels of two models may all be alike, numbers are not
     assert all(len(set(each.answers)) == 2 and each.where and each.gold and all(each.texts) for each in pair.every)
 
 
