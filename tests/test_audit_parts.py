@@ -170,6 +170,10 @@ def test_the_least_sure_rows_are_chosen_each_text_once() -> None:
     assert chosen(scores, ["a", "A ", "c", "d", "e"], 3) == [0, 3, 2]
     assert chosen(scores, ["a", "b", "c", "d", "e"], 3) == [0, 1, 3]
     assert chosen(scores, ["a", "A ", "c", "d", "e"], 9) == [0, 3, 2, 4]
+    several = [{"labels": [], "scores": scores} for scores in ({"x": 0.3, "y": 0.3}, {"x": 0.01, "y": 0.48})]
+    rows = placed([{"text": "both a little"}, {"text": "one hardly known"}])
+    part = next_rows(Unlabelled("new.csv", 2, rows, rows), several)
+    assert [each["text"] for each in part.rows] == ["one hardly known", "both a little"]  # by the least sure label
 
 
 def test_of_words_the_mean_entropy_counts() -> None:

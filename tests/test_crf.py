@@ -19,6 +19,7 @@ from transformers import BertModel, BertPreTrainedModel
 
 from bertkit.models.heads import crf, forward_backward, posteriors
 from bertkit.models.heads.crf import CRF, Chain
+from bertkit.models.heads.words import chain_loss
 
 BIO = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
 BIOES = ["O", "B-PER", "I-PER", "E-PER", "S-PER", "B-LOC", "I-LOC", "E-LOC", "S-LOC"]
@@ -658,3 +659,18 @@ def test_safetensors(tmp_path: Path) -> None:
     again.load_state_dict(load_file(tmp_path / "crf.safetensors"))
     assert all(torch.equal(a, b) for a, b in zip(module(), again(), strict=True))
     assert module.state_dict().keys() == torchcrf.CRF(5).state_dict().keys()
+
+
+def test_a_sentence_weighs_as_much_as_its_words_do_on_average() -> None:
+    """Of three words and of one: weights of 1 change nothing, of 2 double the loss, others by their mean."""
+    torch.manual_seed(3)
+    logits, labels, chain = torch.randn(4, 3), torch.tensor([0, 1, 1, 2]), CRF(3)()
+    heads = torch.tensor([[0, 1, 2], [0, -1, -1]])
+    batch = {"row": torch.tensor([0, 1]), "heads": heads}
+    plain = chain_loss(logits, labels, None, chain, batch)
+    for factor in (1.0, 2.0):
+        weighted = chain_loss(logits, labels, torch.full((3,), factor), chain, batch)
+        torch.testing.assert_close(weighted, factor * plain)
+    alone = chain_loss(logits[:3], labels[:3], None, chain, {"row": batch["row"][:1], "heads": heads[:1]})
+    weighted = chain_loss(logits, labels, torch.tensor([1.0, 4.0, 0.0]), chain, batch)
+    torch.testing.assert_close(weighted, 3 * alone)  # (1 + 4 + 4) / 3, and nothing

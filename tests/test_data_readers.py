@@ -80,13 +80,20 @@ FINE = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("pack", [None, gzip.compress, lzma.compress], ids=["plain", "gz", "xz"])
-@pytest.mark.parametrize(("name", "content", "settings", "rows"), [case[1:] for case in FINE], ids=[c[0] for c in FINE])
-def test_reads(tmp_path, name, content, settings, rows, pack):
-    content = content if isinstance(content, bytes) else content.encode()
-    if pack:
-        name, content = f"{name}.{'gz' if pack is gzip.compress else 'xz'}", pack(content)
-    assert read(tmp_path, name, content, **settings) == rows
+def test_reads(tmp_path, subtests):
+    for what, name, content, settings, rows in FINE:
+        with subtests.test(what):
+            assert read(tmp_path, name, content, **settings) == rows
+
+
+@pytest.mark.parametrize(("suffix", "pack"), [("gz", gzip.compress), ("xz", lzma.compress)])
+def test_reads_packed_files(tmp_path, suffix, pack):
+    for name, content in {"t.csv": "text,label\na,x\nb,y\n", "t.tsv": "text\tlabel\na\tx\nb\ty\n"}.items():
+        assert read(tmp_path, f"{name}.{suffix}", pack(content.encode())) == AB
+    for name, content in {"t.jsonl": '{"a": 1}\n{"a": 2}\n', "t.json": '[{"a": 1},\n {"a": 2}]'}.items():
+        assert read(tmp_path, f"{name}.{suffix}", pack(content.encode())) == [(1, {"a": 1}), (2, {"a": 2})]
+    wide = pack("a,b\n\u010a,y\n".encode("utf-16-le"))
+    assert read(tmp_path, f"t.csv.{suffix}", wide, encoding="utf-16-le") == [(2, {"a": "\u010a", "b": "y"})]
 
 
 CP1252, SEMICOLON = "'data.encoding=cp1252'", "'data.delimiter=\";\"'"
@@ -94,6 +101,7 @@ SAD = [
     ("bad byte", "t.csv", b"text\na\ncaf\xe9", {}, ["t.csv:3: byte 0xE9 at column 4 is not", "'café'", CP1252]),
     ("bad bytes", "t.csv", b"a\n\xe9\n\xe9\n\xe9", {}, ["t.csv:3: byte 0xE9 at column 1 is not UTF-8\nt.csv:4: byte"]),
     ("not cp1252", "t.csv", "a\nÁ\n".encode(), {"encoding": "cp1252"}, ["not CP1252", "reads 'Á'", "encoding=utf-8'"]),
+    ("UTF-8 as ASCII", "t.csv", "a\né\n".encode(), {"encoding": "ascii"}, ["reads 'é'", "'data.encoding=utf-8'"]),
     ("of no encoding", "t.csv", b"a\n\x81\n", {}, ["t.csv:2: byte 0x81", "name its encoding, e.g."]),
     ("UTF-16", "t.csv", "text\na\n".encode("utf-16"), {}, ["t.csv: the file is UTF-16", "{encoding: utf-16}"]),
     ("UTF-16 LE", "t.csv", "text\na\n".encode("utf-16-le"), {}, ["the file is UTF-16-LE", "{encoding: utf-16-le}"]),
@@ -155,10 +163,11 @@ SAD = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "content", "settings", "parts"), [c[1:] for c in SAD], ids=[c[0] for c in SAD])
-def test_says_what_is_wrong(tmp_path, name, content, settings, parts):
-    message = fails(tmp_path, name, content, **settings)
-    assert all(part in message for part in parts), message
+def test_says_what_is_wrong(tmp_path, subtests):
+    for what, name, content, settings, parts in SAD:
+        with subtests.test(what):
+            message = fails(tmp_path, name, content, **settings)
+            assert all(part in message for part in parts), message
 
 
 @pytest.mark.parametrize(("suffix", "pack"), [("gz", gzip.compress), ("xz", lzma.compress)])
@@ -194,6 +203,8 @@ def test_a_long_quoted_text_is_read_and_an_endless_line_is_not(tmp_path):
     long = "word " * 100_000
     assert read(tmp_path, "t.csv", f'a,b\n"{long}",y\n') == [(2, {"a": long, "b": "y"})]
     assert "t.jsonl:1: the line is longer than" in fails(tmp_path, "t.jsonl", "x" * (MAX_LINE + 1))
+    ((_, row),) = read(tmp_path, "t.jsonl", '{"a": "' + "x" * (MAX_LINE - 9) + '"}')  # exactly the longest line
+    assert len(row["a"]) == MAX_LINE - 9
 
 
 @pytest.mark.parametrize("name", ["t.json", "t.json.gz", "t.parquet.xz"])

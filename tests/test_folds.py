@@ -331,9 +331,9 @@ def test_lora_and_class_weights_work(tiny_encoder: Path, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("overrides", "told"),
     [
-        (["distillation.teacher=t"], "the teacher may have learned the rows that a fold holds out"),
-        (["task.name=pretraining"], "documents of pretraining have no targets"),
-        (["folds=1"], "folds"),
+        (["distillation.teacher=t"], "folds: the teacher may have learned the rows that a fold holds out"),
+        (["task.name=pretraining"], "folds: documents of pretraining have no targets"),
+        (["folds=1"], "folds: must be at least 2, found 1"),
     ],
 )
 def test_what_folds_cannot_do_is_refused(overrides: list[str], told: str, tiny_encoder: Path, tmp_path: Path) -> None:

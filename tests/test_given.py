@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 import small
 
 import bertkit
+from bertkit.data.memory import keep_rows, stored_files
 from bertkit.recipe.recipe import adapted, to_yaml
 
 ROWS = small.rows("single-label", 8)
@@ -175,3 +177,12 @@ def test_train_says_what_it_expects(tmp_path: Path) -> None:
     with pytest.raises(bertkit.RecipeError, match=r"data.fingerprint: goes with `source: memory`"):
         bertkit.Recipe(**{**BASE, "data": ROWS}).with_("data.source=sample:sentiment")
     assert not (tmp_path / "run").exists()
+
+
+def test_other_rows_take_the_place_of_those_that_a_run_kept(tmp_path: Path) -> None:
+    specs = [adapted("text-classification", rows, {"model": "m"}).data for rows in (ROWS, ROWS[:-1], ROWS[:-1])]
+    hashes = [keep_rows(spec, tmp_path / "kept") for spec in specs]
+    assert hashes[0] != hashes[1] == hashes[2]
+    (kept,), (stored,) = (tmp_path / "kept").iterdir(), stored_files(specs[1]).values()
+    assert kept.read_bytes() == stored.read_bytes()
+    assert {hashlib.sha256(kept.read_bytes()).hexdigest()} == {*hashes[1].values()}

@@ -144,7 +144,7 @@ def by_hand(
 ) -> Iterator[torch.optim.Optimizer]:
     """torch's own optimizers of the same parameters; of each group that Trainer makes, by names."""
     for name, weight in weights.items():
-        decay = 0.0 if "bias" in name or "LayerNorm" in name else 0.1
+        decay = 0.0 if "bias" in name or "LayerNorm" in name else 0.3  # torch's own default is 0.1
         if re.search(r"layer\.\d", name) and weight.ndim == 2:
             settings = {"lr": rate or 1e-2, "momentum": momentum, "weight_decay": decay}
             yield torch.optim.Muon([weight], **settings, adjust_lr_fn="match_rms_adamw")
@@ -165,7 +165,7 @@ def by_hand(
 def test_steps_are_those_of_torch(identifier: str, more: dict[str, Any], tiny_encoder: Path, tmp_path: Path) -> None:
     """Two steps of two accumulated micro-batches, equal to the last bit, with CRF's own learning rate and clipping."""
     case = next(case for case in [*CASES, *DRAWN] if case.id == identifier)
-    settings = {"optim": "muon", "learning_rate": 1e-2, "weight_decay": 0.1, "lr_scheduler_type": "constant", **more}
+    settings = {"optim": "muon", "learning_rate": 1e-2, "weight_decay": 0.3, "lr_scheduler_type": "constant", **more}
     updates = Updates()
     args = arguments(tmp_path, 2, 2, max_steps=2, **settings)
     trainer = made(case, tiny_encoder, args, callbacks=[updates])

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import small
 import torch
+import torch.nn.functional as F
 from cases import encoder
 from datasets import Dataset
 from hypothesis import HealthCheck, given, settings
@@ -26,6 +27,7 @@ from test_cli import _own_logging
 from test_qa_windows import TEXTS, TOKENIZERS, kinds, qa
 
 import bertkit
+from bertkit.attachments.soft_targets import SOFT_TARGETS
 from bertkit.cli.main import main
 from bertkit.encoding.padding import Collator
 from bertkit.encoding.pieces import tokenize
@@ -977,3 +979,17 @@ def test_the_real_head_is_read_as_start_and_end(tiny_encoder: Path, kinds: dict[
         outputs = model(**task.tokenizer(rows["question"][0], rows["context"][0], return_tensors="pt"))
     logits = torch.stack([outputs.start_logits[0], outputs.end_logits[0]]).numpy()
     assert (kept.scores[0], kept.first[0], kept.last[0]) == pytest.approx(max(spans(task, features[0], logits)))
+
+
+def test_soft_targets_cost_the_mean_of_what_start_and_end_cost() -> None:
+    torch.manual_seed(4)
+    student, teacher = torch.randn(2, 6, 2), torch.randn(2, 6, 2)
+    outputs = SimpleNamespace(start_logits=student[..., 0], end_logits=student[..., 1])
+    batch = {"soft": teacher.flatten(1), "place": torch.tensor([2, 3]), "count": torch.tensor([3, 2])}
+    found = SOFT_TARGETS["question-answering"].loss(Any, outputs, batch, 2.0)
+    expected = 0.0
+    for row, places in enumerate(([0, 2, 3, 4], [0, 3, 4])):
+        for side in (0, 1):
+            ours, theirs = (logits[row, places, side] / 2 for logits in (student, teacher))
+            expected += 4 * F.kl_div(ours.log_softmax(0), theirs.softmax(0), reduction="sum").item() / 2
+    assert found.item() == pytest.approx(expected, rel=1e-5)

@@ -185,11 +185,12 @@ VALUES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("line", "number", "fragment"), VALUES, ids=[value[0][:60] for value in VALUES])
-def test_values_that_can_not_be_run(tmp_path: Path, line: str, number: int, fragment: str) -> None:
-    lines = HEAD.splitlines()
-    lines[number - 1 : number] = [line]
-    expect(problems(tmp_path, "\n".join(lines)), (number, fragment))
+def test_values_that_can_not_be_run(tmp_path: Path, subtests: pytest.Subtests) -> None:
+    for line, number, fragment in VALUES:
+        with subtests.test(line):
+            lines = HEAD.splitlines()
+            lines[number - 1 : number] = [line]
+            expect(problems(tmp_path, "\n".join(lines)), (number, fragment))
 
 
 PAIRS = [
@@ -200,24 +201,18 @@ PAIRS = [
 ]
 
 
-@pytest.mark.parametrize(("lines", "number", "fragment"), PAIRS)
-def test_sections_that_contradict_each_other(tmp_path: Path, lines: str, number: int, fragment: str) -> None:
-    expect(problems(tmp_path, HEAD + lines), (number, fragment))
-
-
-def test_label_smoothing_is_for_single_labels(tmp_path: Path) -> None:
+def test_sections_that_contradict_each_other(tmp_path: Path) -> None:
+    for lines, number, fragment in PAIRS:
+        expect(problems(tmp_path, HEAD + lines), (number, fragment))
     smooth = HEAD + "training: {label_smoothing_factor: 0.1}"
     for kind in ("multi-label", "regression"):
         expect(problems(tmp_path, smooth, f"task.kind={kind}"), (4, f"has no meaning for task.kind {kind}"))
 
 
-@pytest.mark.parametrize("name", DECIDED)
-def test_what_bertkit_decides(tmp_path: Path, name: str) -> None:
-    ((line, text),) = problems(tmp_path, HEAD + f"training: {{{name}: 1}}")
-    assert line == 4
-    assert f"training.{name}: bertkit decides this" in text
-    assert "{" not in text
-    assert len(text.splitlines()) == 2
+def test_what_bertkit_decides(tmp_path: Path) -> None:
+    found = problems(tmp_path, HEAD + "training:\n" + "".join(f"  {name}: 1\n" for name in DECIDED))
+    expect(found, *((5 + place, f"training.{name}: bertkit decides this") for place, name in enumerate(DECIDED)))
+    assert not [text for _, text in found if "{" in text or len(text.splitlines()) != 2]
 
 
 def test_names_of_transformers_4(tmp_path: Path) -> None:
@@ -295,14 +290,14 @@ OVERRIDES = [
 ]
 
 
-@pytest.mark.parametrize(("override", "fragment"), OVERRIDES, ids=range(len(OVERRIDES)))
-def test_overrides_that_can_not_be_applied(tmp_path: Path, override: str, fragment: str) -> None:
-    ((place, text),) = problems(tmp_path, HEAD, override)
-    assert str(place).startswith("override ")
-    assert len(str(place)) < 120
-    assert str(place).isprintable()
-    assert fragment in text
-    assert text.replace("\n", "").isprintable()
+def test_overrides_that_can_not_be_applied(tmp_path: Path, subtests: pytest.Subtests) -> None:
+    for override, fragment in OVERRIDES:
+        with subtests.test(override[:60].encode(errors="replace").decode()):
+            ((place, text),) = problems(tmp_path, HEAD, override)
+            assert str(place).startswith("override ")
+            assert len(str(place)) < 120
+            assert fragment in text
+            assert (str(place) + text.replace("\n", "")).isprintable()
 
 
 def test_thousands_of_problems_are_counted_not_listed(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from clocked import Time
 
 from bertkit.engine.clock import Clock
 from bertkit.models.encoder import PACKAGED
-from bertkit.recipe.recipe import Recipe, load_recipe, to_yaml
+from bertkit.recipe.recipe import Recipe, load_recipe
 from bertkit.recipe.shipped import shipped_recipes
 from bertkit.sections import seconds
 from bertkit.tasks import TASKS
@@ -27,8 +27,6 @@ COMMIT = re.compile(r"[0-9a-f]{40}")
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 COLUMNS = ("text", "text_a", "text_b", "query", "document", "label", "labels", "score", "target")
-
-every_recipe = pytest.mark.parametrize("file", FILES, ids=[file.stem for file in FILES])
 
 
 def values(column: str, number: int) -> str:
@@ -118,34 +116,23 @@ def test_there_are_recipes() -> None:
     assert {file.parent.name for file in FILES} == {task.name for task in TASKS}
 
 
-@every_recipe
-def test_it_loads_and_survives_being_written(file: Path, tmp_path: Path) -> None:
-    recipe = load_recipe(file.stem, check_files=False)
-    assert recipe.task.name == file.parent.name
-    (tmp_path / "again.yaml").write_text(to_yaml(recipe))
-    assert load_recipe(tmp_path / "again.yaml", check_files=False) == recipe
+def test_they_say_what_they_are_and_how_they_are_run_and_pin_what_is_from_the_hub(subtests: pytest.Subtests) -> None:
+    for file in FILES:
+        with subtests.test(file.stem):
+            text = file.read_text()
+            header = text[: text.index("\ntask:")].splitlines()
+            assert all(line.startswith("# ") for line in header)
+            command = " ".join(line.removeprefix("#").strip().removesuffix("\\").strip() for line in header[1:])
+            assert command.startswith(f"Run:  bertkit train {file.stem} --output-dir runs/{file.stem}")
+            assert "\nexpected:" in text
+            recipe = load_recipe(file.stem, check_files=False)
+            if isinstance(recipe.data.source, str) and HUB_ID.fullmatch(recipe.data.source):
+                assert COMMIT.fullmatch(str(recipe.data.revision))
+            if HUB_ID.fullmatch(recipe.model.name or "") and recipe.model.name not in PACKAGED:  # these have a sha256
+                assert COMMIT.fullmatch(str(recipe.model.revision))
 
 
-@every_recipe
-def test_it_says_what_it_is_and_how_it_is_run(file: Path) -> None:
-    text = file.read_text()
-    header = text[: text.index("\ntask:")].splitlines()
-    assert all(line.startswith("# ") for line in header)
-    command = " ".join(line.removeprefix("#").strip().removesuffix("\\").strip() for line in header[1:])
-    assert command.startswith(f"Run: bertkit train {file.stem} --output-dir runs/{file.stem}".replace(": ", ":  "))
-    assert "\nexpected:" in text
-
-
-@every_recipe
-def test_what_it_takes_from_the_hub_is_pinned(file: Path) -> None:
-    recipe = load_recipe(file.stem, check_files=False)
-    if isinstance(recipe.data.source, str) and HUB_ID.fullmatch(recipe.data.source):
-        assert COMMIT.fullmatch(str(recipe.data.revision))
-    if HUB_ID.fullmatch(recipe.model.name or "") and recipe.model.name not in PACKAGED:  # a package has its sha256
-        assert COMMIT.fullmatch(str(recipe.model.revision))
-
-
-@every_recipe
+@pytest.mark.parametrize("file", FILES, ids=[file.stem for file in FILES])
 def test_it_trains(file: Path, tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shipped = load_recipe(file.stem, check_files=False)
     short = ["training.max_steps=2", "training.per_device_train_batch_size=4", "verify=false", "explain=false"]

@@ -8,6 +8,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from cases import EVEN, TEXTS, encoder
@@ -30,6 +31,7 @@ from bertkit.data import load
 from bertkit.engine.trainer import Trainer
 from bertkit.engine.training_data import TaskData
 from bertkit.errors import DataError, ModelError, RecipeError
+from bertkit.evaluation.translation import Translations
 from bertkit.files import read_json
 from bertkit.inference.runner import Runner
 from bertkit.models.bert.generation import NOT_FINITE, generate
@@ -71,10 +73,12 @@ training:
 def test_a_run_has_scores_baselines_and_a_card(run) -> None:
     scores = run.results["splits"]["validation"]["metrics"]
     assert scores["exact_match"] > 0.8
-    assert run.results["baselines"]["validation"].keys() == {"copy", "nearest"}
-    predictor = bertkit.load(run.folder)
-    assert predictor(TEXTS[0])["generated_text"]
-    assert "AutoModelForSeq2SeqLM" in (run.model / "README.md").read_text(encoding="utf-8")
+    baselines = run.results["baselines"]["validation"]
+    assert baselines == {name: Translations(texts, EVEN).scores for name, texts in (("copy", TEXTS), ("nearest", EVEN))}
+    answers = [answer["generated_text"] for answer in bertkit.load(run.folder)(TEXTS)]
+    assert scores["exact_match"] == np.mean([answer == target for answer, target in zip(answers, EVEN, strict=True)])
+    card = (run.model / "README.md").read_text(encoding="utf-8")
+    assert "model = AutoModelForSeq2SeqLM.from_pretrained(" in card
 
 
 def test_evaluate_gives_the_scores_of_the_run(run) -> None:
