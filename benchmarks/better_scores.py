@@ -45,7 +45,7 @@ from bertkit.inference.runner import Runner
 from bertkit.models.heads.words import word_logits
 from bertkit.recipe.recipe import Recipe
 from bertkit.tasks.base import Batch, Task, evaluate
-from bertkit.training.preflight import Job, arguments, checked_job
+from bertkit.training.job import Job, Jobs, arguments, prepare_jobs
 from bertkit.training.seed import make_trainer, run_trainer, untrained
 
 LAYER = re.compile(r"\.layers?\.(\d+)\.")
@@ -142,8 +142,9 @@ VARIANTS: dict[str, tuple[Callable[[Recipe], Recipe], Apply]] = {
 
 def trained(job: Job, variant: str, seed: int, folder: Path) -> Runner:
     """The model of the best checkpoint."""
-    args = arguments(job.recipe, job.task, job.data, folder, seed)
-    trainer = make_trainer(job, untrained(job, args), args, [], Clock(args.seconds), None)
+    jobs = Jobs(job.recipe, {"": job})
+    args = jobs.arguments(folder, seed)
+    trainer = make_trainer(jobs, untrained(jobs, args), args, [], Clock(args.seconds), None)
     VARIANTS[variant][1](trainer)
     run_trainer(trainer, folder)
     return trainer.data.runner
@@ -197,7 +198,7 @@ def scored(job: Job, variant: str, seed: int, folder: Path) -> tuple[float, Runn
 
 def measure(recipe: Recipe, variant: str, args: argparse.Namespace) -> None:
     """Print the score of each seed, their mean, and the score of the soup."""
-    job, _ = checked_job(recipe)
+    job = prepare_jobs(recipe)[0].only
     scores, times, runners, title = [], [], [], f"{args.recipe}, {variant}"
     for seed in args.seeds:
         started = time.monotonic()

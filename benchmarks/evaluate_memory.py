@@ -141,7 +141,7 @@ def measured(command: str, folder: Path, file: Path) -> dict[str, float]:
         from bertkit import data
         from bertkit.inference.predictor import load
         from bertkit.sections import DataSpec
-        from bertkit.training.preflight import inspect
+        from bertkit.training.job import inspect
 
         task = load(folder).task
         inspect(task, data.load(DataSpec(source={"train": str(file)}), task.schema, partial(task.refine, task.options)))

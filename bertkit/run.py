@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from bertkit.inference.predictor import Predictor
 
 OUT_OF_FOLD = "train-oof"  # in results and predictions: the training rows, answered by the models of other folds
+LOCK = ".lock"  # held by the process that trains
 ANYWAY = "continue anyway with --resume --changed"
 LIBRARIES = "bertkit torch transformers tokenizers datasets accelerate peft numpy scikit-learn".split()
 
@@ -92,7 +93,7 @@ def check_folder(run: Run, text: str, resume: bool, changed: bool = False) -> No
     folder, stored = run.folder, run.folder / "recipe.yaml"
     if folder.exists() and not folder.is_dir():
         raise UserError(Problem(str(folder), "is not a folder", "Name a folder."))
-    used = folder.is_dir() and any(folder.iterdir())
+    used = folder.is_dir() and any(path.name != LOCK for path in folder.iterdir())  # of a run killed at its start
     if used and not resume:
         what = "holds a finished run" if run.finished else "is not empty"
         fix = "Name another folder" + ("." if run.finished else ", or continue with --resume.")
@@ -108,7 +109,7 @@ def check_folder(run: Run, text: str, resume: bool, changed: bool = False) -> No
         raise RecipeError(Problem(str(stored), what, fix))
 
 
-def free(run: Run, keep: Checkpoints, *, dry_run: bool = False) -> int:
+def delete_checkpoints(run: Run, keep: Checkpoints, *, dry_run: bool = False) -> int:
     """Delete checkpoints of a finished run, which needs none; returns the bytes that this frees.
 
     keep: "best": `model` and `adapter` of each seed, where they were not moved to the run; "keep": everything.
@@ -128,7 +129,7 @@ def free(run: Run, keep: Checkpoints, *, dry_run: bool = False) -> int:
 def clean(
     folders: Iterable[str | Path], keep: Checkpoints = "none", *, dry_run: bool = False
 ) -> Iterator[tuple[Path, int]]:
-    """`free` the checkpoints of finished runs, and of the runs in finished sweeps; yields run folder and bytes.
+    """Delete the checkpoints of finished runs, and of the runs in finished sweeps; yields run folder and bytes.
 
     Raises UserError before anything is deleted if a folder is no finished run: to resume it takes its checkpoints.
     """
@@ -146,7 +147,7 @@ def clean(
         raise UserError(problems)
     for run in runs:
         with only_writer(run):
-            yield run.folder, free(run, keep, dry_run=dry_run)
+            yield run.folder, delete_checkpoints(run, keep, dry_run=dry_run)
 
 
 @contextmanager
@@ -156,7 +157,7 @@ def only_writer(run: Run) -> Iterator[None]:
 
     with translated(OSError, UserError, str(run.folder), "cannot be created"):
         run.folder.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(run.folder / ".lock")
+    lock = FileLock(run.folder / LOCK)
     try:
         lock.acquire(timeout=0)
     except Timeout as error:

@@ -34,7 +34,6 @@ from bertkit.run import Run
 from bertkit.sections import seconds
 from bertkit.tasks.base import Batch
 from bertkit.tasks.text_classification import TextClassification
-from bertkit.training import multitask as several
 from bertkit.training import seed
 from bertkit.training.train import train
 
@@ -106,8 +105,7 @@ def timed(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Run]:
     """`train`, by a clock of its own."""
 
     def run(recipe: Any, folder: Path, time: Time, callbacks: Sequence[TrainerCallback] = (), **more: Any) -> Run:
-        for module in (seed, several):
-            monkeypatch.setattr(module, "Clock", partial(Clock, now=time))
+        monkeypatch.setattr(seed, "Clock", partial(Clock, now=time))
         return train(recipe, folder, callbacks=[*callbacks, time], **more)
 
     return run

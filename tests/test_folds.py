@@ -32,7 +32,7 @@ from bertkit.report import cross_validation
 from bertkit.report.card import card
 from bertkit.report.table import after_training
 from bertkit.report.verdict import score_findings, verdict
-from bertkit.run import Run, free
+from bertkit.run import Run, delete_checkpoints
 from bertkit.sections import DataSpec
 from bertkit.tasks import get_task
 from bertkit.training.folds import cross_validate
@@ -229,7 +229,7 @@ def test_baselines_learn_from_the_other_folds_and_are_compared_over_folds(run: R
 def test_a_fold_keeps_no_checkpoints_and_a_finished_run_needs_none_of_its_files(run: Run) -> None:
     kept = sorted(path.name for path in (run.checkpoints / "fold-2").iterdir())
     assert kept == ["answers.jsonl", "done.json", "metrics.jsonl"]
-    assert free(run, "best", dry_run=True) > 0
+    assert delete_checkpoints(run, "best", dry_run=True) > 0
 
 
 def test_resumed_in_the_second_fold_it_is_the_run_that_was_never_stopped(

@@ -12,6 +12,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import multitask
 import numpy as np
@@ -33,12 +34,12 @@ from bertkit.engine.mixing import MixedBatches, shares
 from bertkit.engine.trainer import Trainer
 from bertkit.errors import DataError, ModelError, RecipeError, UserError
 from bertkit.files import read_json, sha256, write_text
-from bertkit.recipe.multitask import MultiTaskRecipe, load_any, to_yaml
+from bertkit.recipe.multitask import MultiTaskRecipe, load_any
 from bertkit.recipe.multitask import multitask as read
-from bertkit.recipe.recipe import Recipe, load_recipe
+from bertkit.recipe.recipe import Recipe, load_recipe, to_yaml
 from bertkit.report.view import Run
-from bertkit.training.multitask import checked_jobs
-from bertkit.training.seed import runner_of
+from bertkit.training.job import prepare_jobs
+from bertkit.training.seed import new_runner, training_data
 from bertkit.training.train import train
 
 # --- which task is drawn when
@@ -136,11 +137,11 @@ def test_whole_steps_have_all_their_micro_batches(units: int, size: int, accumul
 
 def trainer_of(folder: Path, given: dict[str, Any], callback: Any = None, **more: Any) -> Trainer:
     """A trainer of this recipe's tasks, with these arguments."""
-    jobs, _ = checked_jobs(read(given, {}))  # type: ignore[arg-type]
+    jobs, _ = prepare_jobs(read(given, {}))  # type: ignore[arg-type]
     args = arguments(folder, 2, more.pop("accumulate", 1), **more)
     transformers.set_seed(5)
-    runners = {name: runner_of(job, args) for name, job in jobs.by_task.items()}
-    return Trainer(jobs.training_data(runners), args, callbacks=[callback] if callback else [])
+    runners = {name: new_runner(job, args) for name, job in jobs.by_task.items()}
+    return Trainer(training_data(jobs, runners, args), args, callbacks=[callback] if callback else [])
 
 
 def common_name(task: str, parameter: str, model: Any) -> str:
@@ -342,12 +343,12 @@ def test_a_resumed_run_is_the_uninterrupted_one(
         {{"sentiment": "opinion"}.get(name, name): each for name, each in given["tasks"].items()},
         dict(reversed(given["tasks"].items())),
     ):
-        what = f"the run was started with the tasks {', '.join(OF)}; the tasks are {', '.join(tasks)} now"
+        what = f"the run was started with the tasks {', '.join(OF)}, and has the tasks {', '.join(tasks)} now"
         with pytest.raises(
-            RecipeError, match=rf"run/recipe\.yaml: {what}\n.*Name the same .*, or start a new run in another --output"
+            RecipeError, match=rf"run/recipe\.yaml: {what}\n.*Name the same .*, or start a new run in another folder"
         ):
             train({**given, "tasks": tasks}, tmp_path / "run", resume=True, changed=True)
-    with pytest.raises(ModelError, match=r"lacks the weight bert\.\S+, which the model has now\n.*start a new run"):
+    with pytest.raises(RecipeError, match=r"similarity, and has one task by itself now\n.*start a new run"):
         train(
             {**{name: given[name] for name in given if name != "tasks"}, **one},
             tmp_path / "run",
@@ -370,9 +371,28 @@ def test_a_run_of_one_task_is_not_resumed_with_several(tiny_encoder: Path, tmp_p
     given = recipe(tiny_encoder, "sentiment", "similarity")
     alone = load_recipe({"model": given["model"], **given["tasks"]["sentiment"]})
     write_text(tmp_path / "run" / "recipe.yaml", to_yaml(alone))
-    with pytest.raises(RecipeError, match=r"started with one task by itself; the tasks are sentiment, similarity now"):
+    with pytest.raises(
+        RecipeError, match=r"started with one task by itself, and has the tasks sentiment, similarity now"
+    ):
         train(given, tmp_path / "run", resume=True, changed=True)
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["recipe.yaml"]
+
+
+def test_killed_after_its_results_it_has_its_reports_and_loses_its_checkpoints(
+    tiny_encoder: Path, tmp_path: Path
+) -> None:
+    given = {**recipe(tiny_encoder, "sentiment", "similarity"), "checkpoints": "best"}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("bertkit.training.train.write_reports_and_clean", Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            train(given, tmp_path / "run")
+    before = Run(tmp_path / "run")
+    assert before.finished
+    assert [*before.checkpoints.rglob("checkpoint-*")]
+    after = train(given, tmp_path / "run", resume=True)
+    assert after.results == before.results
+    assert not [*after.folder.rglob("checkpoint-*")]
+    assert all((part.folder / "report.html").is_file() for part in after.tasks.values())
 
 
 def test_two_processes_train_what_one_does(tiny_encoder: Path, tmp_path: Path) -> None:

@@ -178,6 +178,18 @@ def test_killed_while_it_evaluates_after_training(
     same(run, uninterrupted)
 
 
+@pytest.mark.parametrize("write", ["write_text", "write_json"])
+def test_killed_at_the_very_start_it_can_be_started_again(write: str, recipe: Recipe, tmp_path: Path) -> None:
+    """Before its first file the folder is as good as empty; after recipe.yaml it is a run."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(f"bertkit.training.metadata.{write}", Mock(side_effect=Killed))
+        with pytest.raises(Killed):
+            train(recipe, tmp_path / "run")
+    started = (tmp_path / "run" / "recipe.yaml").is_file()
+    assert started == (write == "write_json")
+    killed(recipe, tmp_path / "run", at=1, resume=started)
+
+
 def test_lora(tiny_encoder_with_dropout: Path, tmp_path: Path) -> None:
     given = small.recipe(tmp_path, tiny_encoder_with_dropout, *RHYTHM, "peft={r: 2, lora_dropout: 0.1}")
     whole = train(given, tmp_path / "whole")
@@ -711,7 +723,7 @@ def test_what_has_changed_is_recorded_before_anything_is_trained(recipe: Recipe,
             train(head, run.folder, resume=True, changed=True)
     assert run.recipe == head
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("bertkit.training.train.publish", Mock(side_effect=Killed))
+        patch.setattr("bertkit.training.finish.publish", Mock(side_effect=Killed))
         with pytest.raises(Killed):
             train(recipe, run.folder, resume=True, changed=True)
     assert run.recipe == recipe

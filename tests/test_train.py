@@ -29,7 +29,7 @@ from bertkit.run import Run
 from bertkit.sections import Batching
 from bertkit.tasks.text_classification import TextClassification
 from bertkit.training import finish as program
-from bertkit.training.preflight import prepare
+from bertkit.training.job import prepare
 from bertkit.training.train import train
 
 KINDS = ("single-label", "multi-label", "regression")

@@ -42,7 +42,7 @@ def recipes() -> None:
 )
 def show(recipe: str | None, rest: list[str], schema: bool) -> None:
     from bertkit.recipe import multitask
-    from bertkit.recipe.recipe import Recipe, to_yaml
+    from bertkit.recipe.recipe import to_yaml
 
     if schema:
         say(json.dumps(multitask.any_json_schema(), indent=2))
@@ -50,7 +50,7 @@ def show(recipe: str | None, rest: list[str], schema: bool) -> None:
         raise UserError("no recipe given", "`bertkit recipes` lists the shipped ones.")
     else:
         loaded = multitask.load_any(recipe, rest, check_files=False)
-        say(to_yaml(loaded) if isinstance(loaded, Recipe) else multitask.to_yaml(loaded), end="")
+        say(to_yaml(loaded), end="")
 
 
 @command("copy a shipped recipe to a file of your own", RECIPE, argument("file", "a new file", type=Path))
@@ -72,10 +72,9 @@ def check(recipe: str, rest: list[str]) -> None:
     from bertkit.recipe.recipe import Recipe
 
     loaded = load_any(recipe, rest, own_metrics=False)
-    from bertkit.training.multitask import checked_jobs
-    from bertkit.training.preflight import checked_job
+    from bertkit.training.job import prepare_jobs
 
-    jobs = {"": checked_job(loaded)[0]} if isinstance(loaded, Recipe) else checked_jobs(loaded)[0].by_task
+    jobs = prepare_jobs(loaded)[0].by_task
     for name, job in jobs.items():
         task, first = job.task, job.task.examples(job.features, [0])["input_ids"][0]
         say(f"{name}: {task.name}: {task.describe()}" if name else f"{task.name}: {task.describe()}")

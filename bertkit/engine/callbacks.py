@@ -103,7 +103,7 @@ class MetricsLog(TrainerCallback):
                 file.write(json.dumps(event) + "\n")
 
 
-class Record(TrainerCallback):
+class MetadataWriter(TrainerCallback):
     """Writes what a run is trained with, once, as soon as nothing can refuse the run any more.
 
     It is a `with` block around the trainings of a run. Without checkpoints, it writes at the beginning of the block.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -80,6 +81,9 @@ class TrainingData(Protocol):
     def evaluate(self, model: Any, metric: str | None, rows: Any = None) -> Scores:
         """The scores of the model as it is now. rows: in place of the validation rows."""
 
+    def models(self, model: Any) -> dict[str, Any]:
+        """The trained model of each task; of one task, whose name is empty, the model itself."""
+
 
 def location(row: int) -> str:
     """The location of a row whose file is not known."""
@@ -132,6 +136,9 @@ class TaskData(TrainingData):
         rows = self.validation if rows is None else rows
         scores = evaluate(self.learner, rows, replace(self.runner, model=model), fitted=True, metrics=self.metrics)
         return {name: scores[name] for name in scores if "/" not in name or name == metric}
+
+    def models(self, model: Any) -> dict[str, Any]:
+        return {"": model}
 
 
 @final
@@ -190,6 +197,12 @@ class MixedData(TrainingData):
             scores |= {f"{name}/{metric}": score for metric, score in own.items()}
             headlines[name] = own[self.headlines[name]]
         return {**scores, **headlines, MEAN: mean(headlines.values())}
+
+    def models(self, model: SharedEncoder) -> dict[str, Any]:
+        each = {name: model.of(name) for name in self.parts}
+        if self.lora:  # adapters are merged into the encoder, once for each
+            return {name: copy.deepcopy(own) for name, own in each.items()}
+        return each
 
 
 def mixed_batches(

@@ -5,18 +5,20 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import Field
 
 from bertkit import sections
 from bertkit.data.memory import Rows, store_rows
+from bertkit.errors import Problem, RecipeError
 from bertkit.recipe.errors import Report
 from bertkit.recipe.given import place, plain_sections
 from bertkit.recipe.recipe import (
     AnyTask,
     Recipe,
     Sections,
+    adapted,
     check_sections,
     find_rows,
     json_schema,
@@ -24,7 +26,6 @@ from bertkit.recipe.recipe import (
     read_recipe,
 )
 from bertkit.recipe.shipped import shipped_recipes
-from bertkit.recipe.yaml import written
 from bertkit.sections import DataSpec, ModelSpec, Section, Seed, Text
 from bertkit.tasks import TASKS as ALL_TASKS
 from bertkit.text import KeyPath, short_repr
@@ -94,9 +95,12 @@ class MultiTaskRecipe(Section):
         return recipes
 
 
+AnyRecipe: TypeAlias = Recipe | MultiTaskRecipe
+
+
 def load_any(
     source: str | Path, overrides: Sequence[str] = (), *, check_files: bool = True, own_metrics: bool = True
-) -> Recipe | MultiTaskRecipe:
+) -> AnyRecipe:
     """`load_recipe`, also for a recipe of several tasks. Raises RecipeError with everything that is wrong."""
     data, report = _read(source, overrides)
     if "tasks" in data:
@@ -115,6 +119,19 @@ def _read(source: str | Path, overrides: Sequence[str] = ()) -> tuple[dict[str, 
     for name, part in _mapping(data.get("tasks")).items():
         find_rows(_mapping(part).get("data"), Path(source).expanduser().absolute().with_name(name) / "data")
     return data, report
+
+
+def settled(source: Any, data: Any, values: Mapping[str, Any]) -> AnyRecipe:
+    """The recipe that `bertkit.train` is called with, of one task or of several; see `adapted`.
+
+    Raises RecipeError, and DataError on rows that cannot be read.
+    """
+    if not (several := multitask(source, values)):
+        return adapted(source, data, values)
+    if data is not None:
+        what = "a recipe of several tasks has the data in `tasks`"
+        raise RecipeError(Problem("", what, 'tasks: {NAME: {"task": …, "data": …}}'))
+    return several
 
 
 def multitask(source: Any, values: Mapping[str, Any]) -> MultiTaskRecipe | None:
@@ -137,11 +154,6 @@ def multitask(source: Any, values: Mapping[str, Any]) -> MultiTaskRecipe | None:
         data["tasks"] = {**parts, **{name: plain for name, (plain, _) in split.items()}}
         rows = {name: given for name, (_, given) in split.items()}
     return _checked(plain_sections(data)[0], rows, report, check_files=True)
-
-
-def to_yaml(recipe: MultiTaskRecipe) -> str:
-    """The recipe as YAML text with every default written, as `recipe.to_yaml` writes one of a single task."""
-    return written(recipe.model_dump(exclude={"tasks": {"__all__": {"data": {"folder"}}}}))
 
 
 def any_json_schema() -> dict[str, Any]:

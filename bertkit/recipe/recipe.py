@@ -112,6 +112,11 @@ class Recipe(Sections):
         """
         return _valid(_checked(self._given(), overrides, values))
 
+    @property
+    def parts(self) -> Mapping[str, Recipe]:
+        """The recipe of each task: of one task, which has no name."""
+        return {"": self}
+
     def _given(self) -> dict[str, Any]:
         """The sections, without those values of `training` that follow from others."""
         given = self.model_dump()
@@ -222,12 +227,12 @@ def parse_layout(overrides: Sequence[str]) -> DataSpec:
     return spec
 
 
-def to_yaml(recipe: Recipe) -> str:
-    """The recipe as YAML text with every default written: load_recipe of it gives an equal recipe.
+def to_yaml(recipe: sections.Section) -> str:
+    """A recipe of one task or of several as YAML text with every default written: read again, it is an equal recipe.
 
     The folder of rows given from Python is left out: a run has them in data/, wherever it is moved.
     """
-    return written(recipe.model_dump(exclude={"data": {"folder"}}))
+    return written(recipe.model_dump(exclude={"data": {"folder"}, "tasks": {"__all__": {"data": {"folder"}}}}))
 
 
 def json_schema() -> dict[str, Any]:

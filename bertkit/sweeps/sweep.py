@@ -23,7 +23,7 @@ from bertkit.recipe.recipe import Recipe, to_yaml
 from bertkit.run import Run, only_writer
 from bertkit.tasks.base import Task
 from bertkit.text import KeyPath, columns
-from bertkit.training.preflight import arguments, check_model, inspect, prepare
+from bertkit.training.job import arguments, check_model, inspect, prepare
 from bertkit.validation import KeyProblem
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import fmean, stdev
@@ -21,15 +21,18 @@ from datasets import Dataset
 from bertkit.data import Data
 from bertkit.data.table import Origin
 from bertkit.engine.attachment import Finished
-from bertkit.errors import ModelError, Problem, UserError
+from bertkit.errors import ModelError, Problem, RecipeError, UserError
 from bertkit.evaluation.graded import Graded
-from bertkit.evaluation.intervals import Scores
+from bertkit.evaluation.intervals import Scores, mean
 from bertkit.files import write_json, write_text, written_aside
 from bertkit.inference.evaluate import score
 from bertkit.inference.predictor import Predictor, load
-from bertkit.run import OUT_OF_FOLD, Run, environment, free
-from bertkit.sections import Checkpoints, Hub
-from bertkit.training.preflight import Job, scored_splits
+from bertkit.recipe.multitask import MEAN, AnyRecipe
+from bertkit.report.facts import lines_of
+from bertkit.report.verdict import reported_split
+from bertkit.run import OUT_OF_FOLD, Run, delete_checkpoints, environment
+from bertkit.sections import Hub
+from bertkit.training.job import Job, Jobs, scored_splits
 
 logger = logging.getLogger(__name__)
 
@@ -43,24 +46,39 @@ class OutOfFold(NamedTuple):
     folds: dict[str, Any]
 
 
-def complete(run: Run, explains: bool, keep: Checkpoints) -> None:
-    """Write the report and the model card, unless there is a card, and free checkpoints.
+def check_hub(recipe: AnyRecipe) -> None:
+    """Raises RecipeError where a push is certain to fail, before hours of training."""
+    for hub in (part.hub for part in recipe.parts.values()):
+        if hub and hub.repo_id:
+            from bertkit.hub.push import license_problems, login_problems, metadata_problems, target_problems
+
+            problems = [*target_problems(hub.repo_id, hub.revision, hub.create_pr), *login_problems()]
+            problems = [*problems, *license_problems(hub, not hub.private)] or metadata_problems(hub)
+            if problems:
+                raise RecipeError(each._replace(where="hub") for each in problems)
+
+
+def write_reports_and_clean(run: Run, recipe: AnyRecipe) -> None:
+    """Write each task's report and model card, unless there is a card, and delete the checkpoints that go.
 
     A run that was killed after its results, which mark it as finished, may lack them.
     """
-    if not (run.model / "README.md").is_file():
-        write_reports(run, explains)
-    free_checkpoints(run, keep)
-
-
-def free_checkpoints(run: Run, keep: Checkpoints) -> None:
-    """Delete the checkpoints that this finished run, and the runs of its tasks, need not keep; log the bytes."""
-    if freed := sum(free(each, keep) for each in (run, *run.tasks.values())):
+    parts = [run.tasks.get(name, run) for name in recipe.parts]
+    for part in parts:
+        if not (part.model / "README.md").is_file():
+            write_reports(part, recipe.explain)
+    if freed := sum(delete_checkpoints(each, recipe.checkpoints) for each in {run, *parts}):
         logger.info("%s bytes of checkpoints were deleted", f"{freed:,}")
 
 
-def push_run(run: Run, hub: Hub, repo_id: str) -> None:
-    """Push the finished run as its recipe requests. Raises ModelError; the run itself stays as it is."""
+def push_run(run: Run, recipe: AnyRecipe) -> None:
+    """Push the finished run if its recipe requests it. Raises ModelError; the run itself stays as it is."""
+    for hub in (part.hub for part in recipe.parts.values()):
+        if hub and hub.repo_id:
+            _push(run, hub, hub.repo_id)
+
+
+def _push(run: Run, hub: Hub, repo_id: str) -> None:
     from bertkit.hub.push import push
 
     try:
@@ -111,6 +129,52 @@ def publish(run: Run, seed: int) -> None:
 
 
 def finish(
+    jobs: Jobs,
+    run: Run,
+    outcomes: Sequence[Mapping[str, dict[str, Any]]],
+    started: float,
+    held_out: OutOfFold | None = None,
+) -> None:
+    """Publish the best seed's models, and score each; results.json of the run is written last.
+
+    outcomes: of each seed, by task.
+    """
+    best, runs = max(outcomes, key=jobs.rank), jobs.runs(run)
+    for name, part in runs.items():
+        publish(part, best[name]["seed"])
+        if part != run:
+            events = events_of(name, lines_of(run.folder / "metrics.jsonl"))
+            write_text(part.folder / "metrics.jsonl", "".join(json.dumps(event) + "\n" for event in events))
+        others = [each for each in runs if each != name]
+        finish_job(jobs.by_task[name], part, [each[name] for each in outcomes], started, held_out, others)
+    if named := {name: part for name, part in runs.items() if part != run}:
+        write_shared_results(jobs, run, named, started)
+
+
+def write_shared_results(jobs: Jobs, run: Run, parts: Mapping[str, Run], started: float) -> None:
+    """Write RUN/results.json of several tasks: each one's selection metric, and their mean."""
+    summary = dict[str, Any]()
+    for name, part in parts.items():
+        results = part.results
+        split, headline = reported_split(results), results["headline"]
+        score, interval = (results["splits"][split][kind].get(headline) for kind in ("metrics", "intervals"))
+        kept = {"task": results["task"]["name"], "weight": jobs.weights[name], "headline": headline, "split": split}
+        summary[name] = {**kept, "score": score, "interval": interval}
+    overall = mean(each["score"] for each in summary.values())
+    write_json(run.folder / "results.json", {"tasks": summary, MEAN: overall, "seconds": time.monotonic() - started})
+
+
+def events_of(name: str, events: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    """The events of metrics.jsonl that are about this task, with its metrics as those of a run of its own."""
+    prefix = f"eval_{name}/"
+    for event in events:
+        own = {f"eval_{key.removeprefix(prefix)}": value for key, value in event.items() if key.startswith(prefix)}
+        common = {key: value for key, value in event.items() if not key.startswith("eval_")}
+        if own or len(common) == len(event):
+            yield {**common, **own}
+
+
+def finish_job(
     job: Job,
     run: Run,
     outcomes: list[dict[str, Any]],
@@ -148,10 +212,11 @@ def finish(
         "expected": recipe.expected,
         **({"trained_with": list(trained_with)} if trained_with else {}),
     }
-    split = "validation" if "validation" in splits else next(iter(splits))
-    done = Finished(run.model, predictor, split, data.rows[split], splits[split], headline, job.metrics)
-    for each in job.attachments:
-        results |= each.results(done)
+    split = next((name for name in ("validation", *splits) if name in splits and name in data.rows), None)
+    if split:  # None with out-of-fold answers alone
+        done = Finished(run.model, predictor, split, data.rows[split], splits[split], headline, job.metrics)
+        for each in job.attachments:
+            results |= each.results(done)
     write_json(run.folder / "results.json", results)
 
 
@@ -191,10 +256,10 @@ def write_predictions(
 
 def over_seeds(outcomes: list[dict[str, Any]]) -> dict[str, dict[str, dict[str, float]]]:
     """split -> metric -> mean and sample standard deviation over the seeds, where each seed has the metric."""
-    return {split: over([each["metrics"][split] for each in outcomes]) for split in outcomes[0]["metrics"]}
+    return {split: mean_and_sd([each["metrics"][split] for each in outcomes]) for split in outcomes[0]["metrics"]}
 
 
-def over(given: Sequence[Scores]) -> dict[str, dict[str, float]]:
+def mean_and_sd(given: Sequence[Scores]) -> dict[str, dict[str, float]]:
     """Metric -> mean and sample standard deviation, where it is defined each time; without those of single labels."""
     table = {name: [each.get(name) for each in given] for name in given[0] if "/" not in name}
     defined = {name: [v for v in values if v is not None] for name, values in table.items() if None not in values}

@@ -20,7 +20,7 @@ from bertkit import processes
 from bertkit.data.disk_list import DiskList
 from bertkit.data.schema import Answer
 from bertkit.data.table import numbers
-from bertkit.engine.callbacks import Record
+from bertkit.engine.callbacks import MetadataWriter
 from bertkit.engine.checkpoint import checkpoints
 from bertkit.evaluation.hf_metrics import all_scores
 from bertkit.evaluation.intervals import Scores
@@ -33,8 +33,9 @@ from bertkit.models.trained_parts import merged
 from bertkit.recipe.recipe import Recipe, to_yaml
 from bertkit.run import OUT_OF_FOLD, Run, check_folder, only_writer
 from bertkit.tasks.base import Task, calibrate
-from bertkit.training.finish import OutOfFold, over, write_predictions
-from bertkit.training.preflight import Job, checked_job, require_unchanged, write_run_metadata
+from bertkit.training.finish import OutOfFold, mean_and_sd, write_predictions
+from bertkit.training.job import Job, Jobs, prepare_jobs
+from bertkit.training.metadata import require_unchanged, write_metadata
 from bertkit.training.seed import fit
 
 logger = logging.getLogger(__name__)
@@ -53,25 +54,26 @@ def cross_validate(recipe: Recipe, folder: str | Path, *, callbacks: Sequence[Tr
     if first:
         check_folder(run, to_yaml(recipe), resume=True)
     with nullcontext() if first else quiet_logger("bertkit"):
-        job, findings = checked_job(recipe)
-    job = replace(job, callbacks=callbacks)
+        jobs, findings = prepare_jobs(recipe, callbacks=callbacks)
     with only_writer(run) if first else nullcontext(), no_bars():
         if first:
-            require_unchanged(job, run)
-        with Record(partial(write_run_metadata, job, run, findings), run.checkpoints) as record:
-            found = cross_validated(job, run, record)
-        if found:
-            write_json(run.folder / "folds.json", {OUT_OF_FOLD: found.scores, "folds": found.folds})
+            require_unchanged(jobs, run)
+        with MetadataWriter(partial(write_metadata, jobs, run, findings), run.checkpoints) as metadata:
+            held_out = run_folds(jobs, run, metadata)
+        if held_out:
+            write_json(run.folder / "folds.json", {OUT_OF_FOLD: held_out.scores, "folds": held_out.folds})
     return run.predictions(OUT_OF_FOLD)
 
 
-def cross_validated(job: Job, run: Run, record: Record) -> OutOfFold | None:
+def run_folds(jobs: Jobs, run: Run, metadata: MetadataWriter) -> OutOfFold | None:
     """Train each fold's model on the other rows, with the recipe's first seed, and write what it answers.
 
-    None in other processes than the first.
+    None without folds, and on other ranks than the first.
     """
-    count = max(job.folds)
-    outcomes = [_train_fold(job, fold, run, record) for fold in range(1, count + 1)]
+    if not jobs.first.folds:
+        return None
+    job, count = jobs.only, max(jobs.only.folds)
+    outcomes = [_train_fold(jobs, fold, run, metadata) for fold in range(1, count + 1)]
     if not processes.first():
         return None
     rows = job.data.rows["train"]
@@ -80,30 +82,33 @@ def cross_validated(job: Job, run: Run, record: Record) -> OutOfFold | None:
         answers = DiskList(json.loads(files[fold - 1].readline()) for fold in job.folds)
     write_predictions(run, OUT_OF_FOLD, rows, job.data.origins["train"], answers, {"fold": job.folds})
     graded = job.task.grade(answers, rows)
-    means = over([outcome["metrics"] for outcome in outcomes])
+    means = mean_and_sd([outcome["metrics"] for outcome in outcomes])
     mean, sd = ({metric: found[name] for metric, found in means.items()} for name in ("mean", "sd"))
     folds = {"count": count, "each": outcomes, "mean": mean, "sd": sd}
     return OutOfFold(graded, scored(graded, len(rows), job.metrics), _baselines(job), folds)
 
 
-def calibrated(job: Job, found: OutOfFold) -> Job:
-    """The job, whose model will have the temperature and thresholds of the out-of-fold answers, if there are no
-    validation rows to fit them on.
+def calibrated(jobs: Jobs, held_out: OutOfFold | None) -> Jobs:
+    """The jobs; after folds, with the temperature and thresholds of the out-of-fold answers, if there are no validation
+    rows to fit them on.
 
     What sets with a coverage are taken from is not fitted: its guarantee holds for rows that one model has answered.
     """
-    if "validation" in job.data.rows or not isinstance(found.graded, GradedLabels):
-        return job
-    options = {name: value for name, value in found.graded.calibrated().items() if name != "conformal"}
-    return replace(job, task=replace(job.task, options=job.task.options.model_copy(update=options)))
+    job = jobs.first
+    if not held_out or "validation" in job.data.rows or not isinstance(held_out.graded, GradedLabels):
+        return jobs
+    options = {name: value for name, value in held_out.graded.calibrated().items() if name != "conformal"}
+    task = replace(job.task, options=job.task.options.model_copy(update=options))
+    return replace(jobs, by_task=dict.fromkeys(jobs.by_task, replace(job, task=task)))
 
 
 def _answers_file(run: Run, fold: int) -> Path:
     return run.checkpoints / f"fold-{fold}" / "answers.jsonl"
 
 
-def _train_fold(job: Job, fold: int, run: Run, record: Record) -> dict[str, Any]:
+def _train_fold(jobs: Jobs, fold: int, run: Run, metadata: MetadataWriter) -> dict[str, Any]:
     """Train on the rows of other folds, and answer those of this one; returns the content of its done.json."""
+    job = jobs.only
     file, held = _answers_file(run, fold), np.flatnonzero(np.equal(job.folds, fold))
     done = file.with_name("done.json")
     if done.is_file():
@@ -111,10 +116,12 @@ def _train_fold(job: Job, fold: int, run: Run, record: Record) -> dict[str, Any]
     learned = np.flatnonzero(~np.isin(numbers(job.features, "row"), held))
     part = replace(job, features=job.features.select(learned))
     title, log = f"fold {fold} of {max(job.folds)}", file.with_name("metrics.jsonl")
-    fitted = fit(part, job.recipe.seeds[0], file.parent, title, log, record)
-    if fitted is None:
+    fold_jobs = replace(jobs, by_task=dict.fromkeys(jobs.by_task, part))
+    models = fit(fold_jobs, job.recipe.seeds[0], file.parent, title, log, metadata)
+    if not models:
         return {}
-    runner, task, rows = fitted.runner, job.task, job.data.rows["train"]
+    (trained,) = models.values()
+    runner, task, rows = trained.runner, job.task, job.data.rows["train"]
     if job.recipe.peft:
         runner = replace(runner, model=merged(runner.model))
     if "validation" in job.data.rows:
@@ -123,7 +130,7 @@ def _train_fold(job: Job, fold: int, run: Run, record: Record) -> dict[str, Any]
     with written_aside(file) as opened:
         opened.writelines(json.dumps(answer, ensure_ascii=False) + "\n" for answer in answers)
     metrics = all_scores(task.grade(answers, rows.select(held)), job.metrics)
-    outcome = {"fold": fold, "rows": len(held), "metrics": metrics, **fitted.facts}
+    outcome = {"fold": fold, "rows": len(held), "metrics": metrics, **trained.facts}
     write_json(done, outcome)
     for checkpoint in checkpoints(file.parent):  # no later step needs them
         shutil.rmtree(checkpoint)
@@ -148,5 +155,5 @@ def _baselines(job: Job) -> dict[str, Scores]:
         learned, held = (np.flatnonzero(chosen) for chosen in (fold_of != fold, fold_of == fold))
         parts.append(task.baselines(rows.select(learned), rows.select(held)))
     shared = [name for name in parts[0] if all(name in each for each in parts)]
-    means = {name: over([each[name] for each in parts]) for name in shared}
+    means = {name: mean_and_sd([each[name] for each in parts]) for name in shared}
     return {name: {metric: found["mean"] for metric, found in scores.items()} for name, scores in means.items()}

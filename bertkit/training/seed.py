@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
@@ -13,28 +13,29 @@ from typing import Any, NamedTuple
 
 from safetensors import SafetensorError
 from safetensors.torch import save_file
-from transformers import EarlyStoppingCallback, TrainerCallback, TrainerState, set_seed
+from transformers import EarlyStoppingCallback, TrainerCallback, set_seed
 from transformers.integrations.integration_utils import TensorBoardCallback
 
 from bertkit.engine.arguments import Arguments
-from bertkit.engine.callbacks import MetricsLog, Profile, Progress, Record, Shutdown
+from bertkit.engine.callbacks import MetadataWriter, MetricsLog, Profile, Progress, Shutdown
 from bertkit.engine.checkpoint import step_of
 from bertkit.engine.clock import Clock
 from bertkit.engine.resume import latest_intact, require_resumable
 from bertkit.engine.sharding import sharded_map
 from bertkit.engine.trainer import Trainer, out_of_memory
-from bertkit.engine.training_data import TaskData
+from bertkit.engine.training_data import MixedData, TaskData, TrainingData
 from bertkit.errors import ModelError, Problem, RecipeError
 from bertkit.files import read_json, write_json
 from bertkit.inference.runner import Runner
-from bertkit.methods.table import METHODS
+from bertkit.methods.table import METHODS, Fit
 from bertkit.models.device import resolve_precision
 from bertkit.models.encoder import save_tokenizer
 from bertkit.models.trained_parts import merged, save_adapter
+from bertkit.recipe.recipe import Recipe
 from bertkit.run import Run
 from bertkit.sections import EarlyStopping
 from bertkit.tasks.base import Task, calibrate, evaluate
-from bertkit.training.preflight import Job, arguments, build, scored_splits
+from bertkit.training.job import Job, Jobs, build, scored_splits
 
 logger = logging.getLogger(__name__)
 
@@ -44,70 +45,81 @@ MEMORY_ADVICE = (
 )
 
 
-class Fitted(NamedTuple):
-    """The best checkpoint of a training. settings: what a predictor needs besides the task."""
+class TrainedModel(NamedTuple):
+    """The best checkpoint of a training."""
 
     runner: Runner
-    headline: str
-    settings: dict[str, Any]
+    settings: dict[str, Any]  # what a predictor needs besides the task
     facts: dict[str, Any]  # `steps`, `seconds` and `best_step`
 
 
-def train_seed(job: Job, seed: int, run: Run, record: Record, profile: Profile | None) -> dict[str, Any]:
-    """Train one seed to its best checkpoint, calibrate and save it; returns the content of its done.json."""
-    recipe, folder = job.recipe, run.checkpoints / f"seed-{seed}"
-    done = folder / "done.json"
-    if done.is_file() and ((folder / "model").is_dir() or run.model.is_dir()):
-        return dict(read_json(done))
-    title = f"seed {seed}" if len(recipe.seeds) > 1 else "training"
-    fitted = fit(job, seed, folder, title, run.folder / "metrics.jsonl", record, profile)
-    if fitted is None:
-        return {}
-    scores = merge_and_calibrate(job, fitted.runner, folder, fitted.settings)
-    headline = scores.get("validation", {}).get(fitted.headline)
-    outcome = {"seed": seed, "headline": headline, "metrics": scores, **fitted.facts}
-    write_json(done, outcome)
-    return outcome
+def train_seed(
+    jobs: Jobs, seed: int, run: Run, metadata: MetadataWriter, profile: Profile | None
+) -> dict[str, dict[str, Any]]:
+    """Train one seed to its best checkpoint, calibrate and save each task's model; returns each one's done.json."""
+    runs = jobs.runs(run)
+    folders = {name: part.checkpoints / f"seed-{seed}" for name, part in runs.items()}
+    done = {name: folder / "done.json" for name, folder in folders.items()}
+    saved = {name: (folders[name] / "model").is_dir() or part.model.is_dir() for name, part in runs.items()}
+    if all(done[name].is_file() and saved[name] for name in runs):
+        return {name: dict(read_json(file)) for name, file in done.items()}
+    title = f"seed {seed}" if len(jobs.recipe.seeds) > 1 else "training"
+    log, folder = run.folder / "metrics.jsonl", run.checkpoints / f"seed-{seed}"
+    outcomes = {}
+    for name, trained in fit(jobs, seed, folder, title, log, metadata, profile).items():
+        job = jobs.by_task[name]
+        scores = merge_and_calibrate(job, trained.runner, folders[name], trained.settings)
+        headline = scores.get("validation", {}).get(job.headline)
+        outcomes[name] = {"seed": seed, "headline": headline, "metrics": scores, **trained.facts}
+    for name, outcome in outcomes.items():
+        write_json(done[name], outcome)
+    return outcomes
 
 
 def fit(
-    job: Job,
+    jobs: Jobs,
     seed: int,
     folder: Path,
     title: str,
     log: Path,
-    record: Record,
+    metadata: MetadataWriter,
     profile: Profile | None = None,
-) -> Fitted | None:
-    """Train a model on the job's features, in `folder`, a folder of RUN/checkpoints; None in other processes than the
-    first.
+) -> dict[str, TrainedModel]:
+    """Train the models of the jobs in `folder`, a folder of RUN/checkpoints; empty on other ranks than the first.
 
-    title: of its progress. log: where its metrics are logged. record: of the run. Raises UserError.
+    title: of its progress. log: where its metrics are logged. Raises UserError.
     """
-    recipe = job.recipe
-    args = arguments(recipe, job.task, job.data, folder, seed)
-    runner = untrained(job, args)
-    headline = str(args.metric_for_best_model or job.task.metrics[0])
-    settings = settings_of(job, args)
-    if method := job.task.method:
-        if not args.should_save:
-            return None
-        record.write()  # no trainer calls it
-        fit_model = METHODS[method]
-        model, facts = fit_model(replace(runner, model=runner.model.to(args.device)), job.features, seed)
-        return Fitted(replace(runner, model=model), headline, settings, facts)
+    args = jobs.arguments(folder, seed)
+    runners = untrained(jobs, args)
+    if method := jobs.first.task.method:
+        return _fit_by_method(METHODS[method], jobs, runners, args, metadata) if args.should_save else {}
     clock = Clock(args.seconds)
-    built_in = usual_callbacks(recipe.early_stopping, title, headline, log, seed, clock)
-    trainer = make_trainer(job, runner, args, [*built_in, record, *job.callbacks], clock, profile)
+    headline = str(args.metric_for_best_model or jobs.first.headline)
+    built_in = default_callbacks(jobs.recipe.early_stopping, title, headline, log, seed, clock)
+    trainer = make_trainer(jobs, runners, args, [*built_in, metadata, *jobs.callbacks], clock, profile)
     seconds = run_trainer(trainer, folder)
-    model = trainer.gathered_model(partial(build, recipe, job.encoder, job.task))
+    model = trainer.gathered_model(partial(build, jobs.first.recipe, jobs.first.encoder, jobs.first.task))
     trainer.accelerator.wait_for_everyone()  # all have read the best checkpoint, which may be deleted from here on
     if not args.should_save:
-        return None
-    return Fitted(replace(runner, model=model), headline, settings, facts_of(trainer.state, seconds))
+        return {}
+    facts = {"steps": trainer.state.global_step, "seconds": seconds, "best_step": trainer.state.best_global_step}
+    models = trainer.data.models(model)
+    return {
+        name: TrainedModel(replace(runners[name], model=models[name]), inference_settings(job, args), facts)
+        for name, job in jobs.by_task.items()
+    }
 
 
-def settings_of(job: Job, args: Arguments) -> dict[str, Any]:
+def _fit_by_method(
+    fit_model: Fit, jobs: Jobs, runners: Mapping[str, Runner], args: Arguments, metadata: MetadataWriter
+) -> dict[str, TrainedModel]:
+    job, (name, runner) = jobs.only, *runners.items()
+    metadata.write()  # no trainer calls it
+    model, facts = fit_model(replace(runner, model=runner.model.to(args.device)), job.features, args.seed)
+    return {name: TrainedModel(replace(runner, model=model), inference_settings(job, args), facts)}
+
+
+def inference_settings(job: Job, args: Arguments) -> dict[str, Any]:
     """What a predictor needs besides the task."""
     batching = job.recipe.batching
     return {
@@ -118,12 +130,7 @@ def settings_of(job: Job, args: Arguments) -> dict[str, Any]:
     }
 
 
-def facts_of(state: TrainerState, seconds: float) -> dict[str, Any]:
-    """`Fitted.facts` of a training."""
-    return {"steps": state.global_step, "seconds": seconds, "best_step": state.best_global_step}
-
-
-def usual_callbacks(
+def default_callbacks(
     stop: EarlyStopping | None, title: str, headline: str, log: Path, seed: int, clock: Clock
 ) -> list[TrainerCallback]:
     """Progress, metrics.jsonl, and early stopping where it is asked for."""
@@ -131,49 +138,64 @@ def usual_callbacks(
     return [*callbacks, EarlyStoppingCallback(stop.patience, stop.threshold)] if stop else callbacks
 
 
-def untrained(job: Job, args: Arguments) -> Runner:
-    """A model with a new head, not yet on its device, determined by the seed."""
+def untrained(jobs: Jobs, args: Arguments) -> dict[str, Runner]:
+    """Each task's model with a new head, not yet on its device, determined by the seed."""
     set_seed(args.seed)
-    return runner_of(job, args)
+    return {name: new_runner(job, args) for name, job in jobs.by_task.items()}
 
 
-def runner_of(job: Job, args: Arguments) -> Runner:
-    """The same, determined by torch's random state."""
+def new_runner(job: Job, args: Arguments) -> Runner:
+    """A model with a new head, determined by torch's random state."""
     model = build(job.recipe, job.encoder, job.task)
     batch_size = job.recipe.batching or args.per_device_eval_batch_size
     return Runner(job.task, model, args.device, resolve_precision(_precision(job), args.device), batch_size)
 
 
 def _precision(job: Job) -> Any:
-    """Of predictions, as asked for."""
+    """The precision of predictions that the recipe asks for."""
     return "fp32" if job.recipe.training.get("bf16") is False else "auto"
 
 
 def make_trainer(
-    job: Job,
-    runner: Runner,
+    jobs: Jobs,
+    runners: Mapping[str, Runner],
     args: Arguments,
     callbacks: Sequence[TrainerCallback],
     clock: Clock,
     profile: Profile | None,
 ) -> Trainer:
-    """The trainer of one seed's model. Raises RecipeError where transformers refuses the arguments."""
-    data, features = job.data, job.features
-    for each in job.attachments:
-        features = each.features(features, args)
-    divided = args.world_size > 1 and not args.fsdp  # which runs each forward pass in all processes
-    own = TaskData(
-        replace(runner, mapper=sharded_map) if divided else runner,
-        features,
-        data.rows.get("validation"),
-        job.metrics,
-        job.recipe.batching.tokens if job.recipe.batching else None,
-        data.origins["train"].__getitem__,
-    )
+    """The trainer of one seed. Raises RecipeError where transformers refuses the arguments."""
+    data, attachments = training_data(jobs, runners, args), jobs.first.attachments
     try:
-        return Trainer(own, args, callbacks=callbacks, attachments=job.attachments, clock=clock, profile=profile)
+        trainer = Trainer(data, args, callbacks=callbacks, attachments=attachments, clock=clock, profile=profile)
     except (ImportError, RuntimeError, ValueError) as error:  # such as report_to: a library that is not installed
         raise RecipeError(Problem("training", str(error).strip())) from error
+    if trainer.is_fsdp_enabled and len(jobs.by_task) > 1:
+        what = "several tasks are not trained with FSDP, which divides a model between processes"
+        raise RecipeError(Problem("", what, "Start it with torchrun, or with accelerate and multi-GPU."))
+    return trainer
+
+
+def training_data(jobs: Jobs, runners: Mapping[str, Runner], args: Arguments) -> TrainingData:
+    """What the trainer asks of the tasks. runners: of each task, with its own model."""
+    recipe, parts = jobs.recipe, dict[str, TaskData]()
+    divided = args.world_size > 1 and not args.fsdp  # which runs each forward pass in all processes
+    for name, job in jobs.by_task.items():
+        features = job.features
+        for each in job.attachments:
+            features = each.features(features, args)
+        parts[name] = TaskData(
+            replace(runners[name], mapper=sharded_map) if divided else runners[name],
+            features,
+            job.data.rows.get("validation"),
+            job.metrics,
+            recipe.batching.tokens if recipe.batching else None,
+            job.data.origins["train"].__getitem__,
+        )
+    if isinstance(recipe, Recipe):
+        return parts[""]
+    headlines = {name: job.headline for name, job in jobs.by_task.items()}
+    return MixedData(parts, jobs.weights, headlines, recipe.mixing, recipe.peft is not None)
 
 
 def run_trainer(trainer: Trainer, folder: Path) -> float:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import logging
-import math
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,17 +13,17 @@ from typing import Any
 from transformers import TrainerCallback
 
 from bertkit import processes
-from bertkit.engine.callbacks import Profile, Record
+from bertkit.engine.callbacks import MetadataWriter, Profile
 from bertkit.errors import Problem, RecipeError
 from bertkit.models.quiet import no_bars, quiet_logger
-from bertkit.recipe.multitask import MultiTaskRecipe, multitask
-from bertkit.recipe.recipe import Recipe, adapted, to_yaml
+from bertkit.recipe.multitask import AnyRecipe, MultiTaskRecipe, settled
+from bertkit.recipe.recipe import Recipe, to_yaml
 from bertkit.report.view import Run
 from bertkit.run import check_folder, only_writer
-from bertkit.training.finish import complete, finish, publish, push_run
-from bertkit.training.folds import calibrated, cross_validated
-from bertkit.training.multitask import train_tasks
-from bertkit.training.preflight import check_hub, checked_job, require_unchanged, write_run_metadata
+from bertkit.training.finish import check_hub, finish, push_run, write_reports_and_clean
+from bertkit.training.folds import calibrated, run_folds
+from bertkit.training.job import prepare_jobs
+from bertkit.training.metadata import require_same_tasks, require_unchanged, write_metadata
 from bertkit.training.seed import train_seed
 from bertkit.validation import describe
 
@@ -68,18 +66,13 @@ def train(
         raise RecipeError(
             Problem("output_dir", what, 'bertkit.train("text-classification", "runs/x", data=…)')
         ) from None
-    if several := multitask(recipe, overrides):
-        if data is not None or metrics:
-            what = "a recipe of several tasks has the data in `tasks`, and takes no metrics of your own"
-            raise RecipeError(Problem("", what, 'tasks: {NAME: {"task": …, "data": …}}'))
-        return train_tasks(several, folder, resume, callbacks, profile, changed)
-    settled = adapted(recipe, data, overrides)
+    given = settled(recipe, data, overrides)
     del data  # it is on disk: a frame that nobody else holds need not be in memory
-    return _train(settled, folder, resume, metrics, callbacks, profile, changed)
+    return run_program(given, folder, resume, metrics, callbacks, profile, changed)
 
 
-def _train(
-    recipe: Recipe,
+def run_program(
+    recipe: AnyRecipe,
     folder: Path,
     resume: bool,
     metrics: Sequence[Any],
@@ -87,36 +80,34 @@ def _train(
     profile: bool,
     changed: bool,
 ) -> Run:
-    """The program, from a recipe."""
+    """The program, of one task or of several."""
     started = time.monotonic()
     check_hub(recipe)
     run, first = Run(folder), processes.first()  # under torchrun, one process writes
     if first:
         check_folder(run, to_yaml(recipe), resume, changed)
+        require_same_tasks(recipe, run)
     if resume and run.finished:
         if first:
             with only_writer(run), no_bars():
-                complete(run, recipe.explain, recipe.checkpoints)
+                write_reports_and_clean(run, recipe)
         logger.info("%s is finished; there is nothing to resume", run.folder)
         return run
     with nullcontext() if first else quiet_logger("bertkit"):  # one process reports for all
-        job, findings = checked_job(recipe, metrics)
-    job = replace(job, callbacks=callbacks)
+        jobs, findings = prepare_jobs(recipe, metrics, callbacks)
     with only_writer(run) if first else nullcontext(), no_bars():
         if first:
-            require_unchanged(job, run, changed)
+            require_unchanged(jobs, run, changed)
         stopwatch = Profile() if profile else None
-        with Record(partial(write_run_metadata, job, run, findings), run.checkpoints) as record:
-            held_out = cross_validated(job, run, record) if job.folds else None
-            job = calibrated(job, held_out) if held_out else job
-            outcomes = [train_seed(job, seed, run, record, stopwatch) for seed in recipe.seeds]
+        with MetadataWriter(partial(write_metadata, jobs, run, findings), run.checkpoints) as metadata:
+            held_out = run_folds(jobs, run, metadata)
+            jobs = calibrated(jobs, held_out)
+            outcomes = [train_seed(jobs, seed, run, metadata, stopwatch) for seed in recipe.seeds]
         if first and stopwatch:
             stopwatch.write(run.folder)
         if first:
-            best = max(outcomes, key=lambda o: -math.inf if o["headline"] is None else o["headline"])
-            publish(run, best["seed"])
-            finish(job, run, outcomes, started, held_out)
-            complete(run, recipe.explain, recipe.checkpoints)
-    if first and recipe.hub and recipe.hub.repo_id:
-        push_run(run, recipe.hub, recipe.hub.repo_id)
+            finish(jobs, run, outcomes, started, held_out)
+            write_reports_and_clean(run, recipe)
+    if first:
+        push_run(run, recipe)
     return run

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
-from collections.abc import Collection, Sequence
+import math
+import re
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,13 +21,13 @@ from bertkit import data as sources
 from bertkit.attachments import table
 from bertkit.data import Data
 from bertkit.data.folds import fold_rows
-from bertkit.data.memory import keep_rows
 from bertkit.data.schema import Finding
 from bertkit.engine.arguments import Arguments
 from bertkit.engine.attachment import Attachment, Draft
 from bertkit.engine.clock import TICKS, schedule
-from bertkit.errors import DataError, Problem, RecipeError, RowsError
-from bertkit.files import read_json, write_json, write_text
+from bertkit.engine.training_data import mixed_batches
+from bertkit.errors import DataError, Problem, RecipeError, RowsError, UserError
+from bertkit.evaluation.intervals import mean
 from bertkit.inference.probe import check_token_types, padding_findings
 from bertkit.inference.runner import Runner
 from bertkit.inference.settings import resolve_max_length
@@ -35,15 +35,18 @@ from bertkit.models.device import best_device, best_precision, resolve_precision
 from bertkit.models.encoder import Encoder, resolve_encoder
 from bertkit.models.quiet import quiet_logger
 from bertkit.models.trained_parts import freeze, with_lora
-from bertkit.recipe.recipe import Recipe, to_yaml
+from bertkit.recipe.multitask import AnyRecipe, MultiTaskRecipe
+from bertkit.recipe.recipe import Recipe
 from bertkit.recipe.training_arguments import DECIDED
-from bertkit.run import ANYWAY, Run, versions
+from bertkit.run import Run
 from bertkit.tasks import get_task
 from bertkit.tasks.base import Task, evaluate
 from bertkit.tasks.base import prepare as prepare_task
 from bertkit.validation import did_you_mean
 
 logger = logging.getLogger(__name__)
+
+_KEY = re.compile(r"(task|data)(\.|$)")  # of the recipe of one task
 
 
 @dataclass(frozen=True)
@@ -58,35 +61,112 @@ class Job:
     attachments: Sequence[Attachment] = ()
     metrics: Sequence[Any] = ()  # the user's own
     folds: Sequence[int] = ()  # of each training row, from 1; empty without cross-validation
+
+    @property
+    def headline(self) -> str:
+        """The metric that the choice of the checkpoint depends on."""
+        return str(self.recipe.training.get("metric_for_best_model", self.task.metrics[0]))
+
+
+@dataclass(frozen=True)
+class Jobs:
+    """What a training works on: one task, whose name is empty, or several over one encoder."""
+
+    recipe: AnyRecipe
+    by_task: Mapping[str, Job]
     callbacks: Sequence[TrainerCallback] = ()  # the user's own
 
+    @property
+    def first(self) -> Job:
+        """The job that has what all share: encoder, attachments."""
+        return next(iter(self.by_task.values()))
 
-def check_hub(recipe: Recipe) -> None:
-    """Raises RecipeError where the push is certain to fail, before hours of training."""
-    hub = recipe.hub
-    if hub and hub.repo_id:
-        from bertkit.hub.push import license_problems, login_problems, metadata_problems, target_problems
+    @property
+    def only(self) -> Job:
+        """The job of one task. Folds, methods and distillation need one; the recipe's checks see to it."""
+        (job,) = self.by_task.values()
+        return job
 
-        problems = [*target_problems(hub.repo_id, hub.revision, hub.create_pr), *login_problems()]
-        problems = [*problems, *license_problems(hub, not hub.private)] or metadata_problems(hub)
-        if problems:
-            raise RecipeError(each._replace(where="hub") for each in problems)
+    def runs(self, run: Run) -> dict[str, Run]:
+        """The run folder of each task; of one task, that of the run itself."""
+        return {name: type(run)(run.folder / name) for name in self.by_task}
+
+    @property
+    def weights(self) -> dict[str, float]:
+        """The factor on each task's loss."""
+        return (
+            {} if isinstance(self.recipe, Recipe) else {name: each.weight for name, each in self.recipe.tasks.items()}
+        )
+
+    def arguments(self, folder: Path, seed: int) -> Arguments:
+        """Hugging Face's arguments of one seed's training."""
+        first = self.first
+        shared = first.recipe.model_copy(update={"training": self.recipe.training})
+        return arguments(shared, first.task, first.data, folder, seed)
+
+    def rank(self, outcomes: Mapping[str, Mapping[str, Any]]) -> float:
+        """The score by which seeds are compared: the mean of the tasks' headlines, or that of a task the recipe names.
+
+        outcomes: of one seed, by task.
+        """
+        named = str(self.recipe.training.get("metric_for_best_model"))
+        deciding = [named] if named in outcomes else [*outcomes]
+        score = mean(outcomes[name]["headline"] for name in deciding)
+        return -math.inf if score is None else score
 
 
-def checked_job(recipe: Recipe, metrics: Sequence[Any] = ()) -> tuple[Job, list[Finding]]:
-    """The job of a recipe, and the findings about its data and model. Raises UserError before anything is written."""
+def prepare_jobs(
+    recipe: AnyRecipe, metrics: Sequence[Any] = (), callbacks: Sequence[TrainerCallback] = ()
+) -> tuple[Jobs, dict[str, list[Finding]]]:
+    """The jobs of a recipe, and the findings about each. Raises UserError before anything is written.
+
+    metrics, callbacks: the user's own.
+    """
+    by_task, findings, problems = dict[str, Job](), dict[str, list[Finding]](), list[Problem]()
+    for name, part in recipe.parts.items():
+        if name and metrics:
+            raise RecipeError(Problem("metrics", "a training of several tasks takes no metrics of your own"))
+        if name:
+            logger.info("%s:", name)
+        try:
+            by_task[name], findings[name] = prepare_job(part, metrics)
+        except UserError as error:
+            if not name:
+                raise
+            problems += [
+                each._replace(where=f"tasks.{name}.{each.where}") if _KEY.match(each.where) else each
+                for each in error.problems
+            ]
+    without = [name for name, job in by_task.items() if "validation" not in job.data.rows]
+    if len(without) < len(by_task):
+        what = "no validation split, which the others have: the checkpoint is chosen by the scores of all tasks"
+        fix = "Hold one out: data: {validation: 0.1}"
+        problems += [Problem(f"tasks.{name}.data", what, fix) for name in without]
+    if problems:
+        raise UserError(problems)
+    jobs = Jobs(recipe, by_task, callbacks)
+    if isinstance(recipe, MultiTaskRecipe):
+        args, tokens = jobs.arguments(Path(), recipe.seeds[0]), recipe.batching.tokens if recipe.batching else None
+        parts = {name: (job.task, job.features) for name, job in by_task.items()}
+        division = {"accumulation": args.gradient_accumulation_steps, "world": args.world_size, "seed": 0}
+        mixed_batches(parts, recipe.mixing, args.train_batch_size, tokens, **division)
+    return jobs, findings
+
+
+def prepare_job(recipe: Recipe, metrics: Sequence[Any] = ()) -> tuple[Job, list[Finding]]:
+    """The job of one task, and the findings about its data and model. Raises UserError before anything is written."""
     encoder = resolve_encoder(recipe.model)
     logger.info("encoder: %s (%s)", encoder.name, encoder.origin)
     task, data = prepare(recipe, encoder, metrics)
     logger.info("task: %s, %s", task.name, task.describe())
     features, findings = inspect(task, data)
-    folds, divided = list[int](), list[Finding]()
+    folds, fold_findings = list[int](), list[Finding]()
     if recipe.folds:
-        folds, divided = fold_rows(data, recipe.folds, recipe.data.seed, task.schema.group_columns)
-        sources.log_findings(divided)
+        folds, fold_findings = fold_rows(data, recipe.folds, recipe.data.seed, task.schema.group_columns)
+        sources.log_findings(fold_findings)
     attachments, model_findings = check_model(recipe, encoder, task, data, features, metrics)
     job = Job(recipe, encoder, task, data, features, attachments, metrics, folds)
-    return job, [*findings, *divided, *model_findings]
+    return job, [*findings, *fold_findings, *model_findings]
 
 
 def prepare(recipe: Recipe, encoder: Encoder, metrics: Sequence[Any] = ()) -> tuple[Task, Data]:
@@ -160,56 +240,6 @@ def check_model(
                 raise _no_metric(task, headline, [name for name in scores if "/" not in name])
     sources.log_findings(findings)
     return attachments, findings
-
-
-def require_unchanged(job: Job, run: Run, changed: bool = False) -> None:
-    """Raises DataError on a resume with other data or libraries; with other folds even if `changed`."""
-    known, environment = run.folder / "data.json", run.folder / "environment.json"
-    problems, now = [], versions()
-    mixed = known.is_file() and _section(known, "folds") not in ({}, _folds(job))
-    if mixed:
-        what = (
-            "the folds differ from those this run was started with: a model may have learned rows that it would answer"
-        )
-        problems.append(Problem(str(known), what, "Start a new run."))
-    if known.is_file() and _section(known, "fingerprints") != job.data.fingerprints:
-        what = "the data differ from those this run was started with (their sha256 differs)"
-        problems.append(Problem(str(known), what, f"Restore the data, start a new run, or {ANYWAY}."))
-    before = _section(environment, "versions") if environment.is_file() else now
-    other = [f"{name} {before.get(name)}, now {now[name]}" for name in now if before.get(name) != now[name]]
-    if other:
-        what = f"the libraries differ from those this run was started with: {'; '.join(other)}"
-        problems.append(Problem(str(environment), what, f"Install those versions, start a new run, or {ANYWAY}."))
-    if problems and (mixed or not changed):
-        raise DataError(problems)
-
-
-def write_run_metadata(job: Job, run: Run, findings: Sequence[Finding]) -> None:
-    """Write recipe.yaml, data.json and versions, and keep rows that were given from Python."""
-    data, folds = job.data, _folds(job)
-    write_json(run.folder / "environment.json", {"versions": versions()})
-    facts: dict[str, Any] = {
-        "fingerprints": data.fingerprints,
-        "rows": {split: len(rows) for split, rows in data.rows.items()},
-    }
-    facts |= {"folds": folds} if folds else {}
-    if files := keep_rows(job.recipe.data, run.folder / "data"):
-        facts["files"] = files
-    write_text(run.folder / "recipe.yaml", to_yaml(job.recipe))
-    write_json(run.folder / "data.json", facts | {"findings": [finding._asdict() for finding in findings]})
-
-
-def _folds(job: Job) -> dict[str, Any]:
-    """The number of folds, and what tells them and their rows from others; empty without folds."""
-    parts = json.dumps([job.data.fingerprints["train"], *job.folds])
-    return {"count": max(job.folds), "sha256": hashlib.sha256(parts.encode()).hexdigest()} if job.folds else {}
-
-
-def _section(file: Path, name: str) -> dict[str, Any]:
-    """A section of a JSON file; empty where it is missing or not an object."""
-    content = read_json(file)
-    section = content.get(name) if isinstance(content, dict) else None
-    return section if isinstance(section, dict) else {}
 
 
 def scored_splits(data: Data) -> list[str]:

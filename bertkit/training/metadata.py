@@ -1,0 +1,95 @@
+"""What a run is trained with, as its folder has it: recipe, data and versions; a resumed run must have the same."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bertkit.data.memory import keep_rows
+from bertkit.data.schema import Finding
+from bertkit.errors import DataError, Problem, RecipeError
+from bertkit.files import read_json, write_json, write_text
+from bertkit.recipe.multitask import AnyRecipe, tasks_of_recipe
+from bertkit.recipe.recipe import to_yaml
+from bertkit.run import ANYWAY, Run, versions
+from bertkit.training.job import Job, Jobs
+
+
+def require_unchanged(jobs: Jobs, run: Run, changed: bool = False) -> None:
+    """Raises DataError on a resume of a run with other data or libraries; with other folds even if `changed`."""
+    for name, part in jobs.runs(run).items():
+        require_unchanged_job(jobs.by_task[name], part, changed)
+
+
+def require_same_tasks(recipe: AnyRecipe, run: Run) -> None:
+    """Raises RecipeError on a resume of a run of other tasks, even if the recipe may change."""
+    stored, now = run.folder / "recipe.yaml", [name for name in recipe.parts if name]
+    before = tasks_of_recipe(stored) if stored.is_file() else now
+    if before != now:
+        started, wanted = (
+            f"the tasks {', '.join(names)}" if names else "one task by itself" for names in (before, now)
+        )
+        what = f"the run was started with {started}, and has {wanted} now"
+        fix = "Name the same tasks in the same order, or start a new run in another folder."
+        raise RecipeError(Problem(str(stored), what, fix))
+
+
+def require_unchanged_job(job: Job, run: Run, changed: bool = False) -> None:
+    """Raises DataError on a resume with other data or libraries; with other folds even if `changed`."""
+    known, environment = run.folder / "data.json", run.folder / "environment.json"
+    problems, now = [], versions()
+    mixed = known.is_file() and _section(known, "folds") not in ({}, _folds(job))
+    if mixed:
+        what = (
+            "the folds differ from those this run was started with: a model may have learned rows that it would answer"
+        )
+        problems.append(Problem(str(known), what, "Start a new run."))
+    if known.is_file() and _section(known, "fingerprints") != job.data.fingerprints:
+        what = "the data differ from those this run was started with (their sha256 differs)"
+        problems.append(Problem(str(known), what, f"Restore the data, start a new run, or {ANYWAY}."))
+    before = _section(environment, "versions") if environment.is_file() else now
+    other = [f"{name} {before.get(name)}, now {now[name]}" for name in now if before.get(name) != now[name]]
+    if other:
+        what = f"the libraries differ from those this run was started with: {'; '.join(other)}"
+        problems.append(Problem(str(environment), what, f"Install those versions, start a new run, or {ANYWAY}."))
+    if problems and (mixed or not changed):
+        raise DataError(problems)
+
+
+def write_metadata(jobs: Jobs, run: Run, findings: Mapping[str, Sequence[Finding]]) -> None:
+    """Write what the run is trained with into its folder, and into those of several tasks."""
+    write_text(run.folder / "recipe.yaml", to_yaml(jobs.recipe))
+    for name, part in jobs.runs(run).items():
+        part.folder.mkdir(exist_ok=True)
+        write_job_metadata(jobs.by_task[name], part, findings[name])
+
+
+def write_job_metadata(job: Job, run: Run, findings: Sequence[Finding]) -> None:
+    """Write recipe.yaml, then versions and data.json, and keep rows that were given from Python."""
+    data, folds = job.data, _folds(job)
+    write_text(run.folder / "recipe.yaml", to_yaml(job.recipe))  # first: without it the folder is not a run
+    write_json(run.folder / "environment.json", {"versions": versions()})
+    facts: dict[str, Any] = {
+        "fingerprints": data.fingerprints,
+        "rows": {split: len(rows) for split, rows in data.rows.items()},
+    }
+    facts |= {"folds": folds} if folds else {}
+    if files := keep_rows(job.recipe.data, run.folder / "data"):
+        facts["files"] = files
+    write_json(run.folder / "data.json", facts | {"findings": [finding._asdict() for finding in findings]})
+
+
+def _folds(job: Job) -> dict[str, Any]:
+    """The number of folds, and what tells them and their rows from others; empty without folds."""
+    parts = json.dumps([job.data.fingerprints["train"], *job.folds])
+    return {"count": max(job.folds), "sha256": hashlib.sha256(parts.encode()).hexdigest()} if job.folds else {}
+
+
+def _section(file: Path, name: str) -> dict[str, Any]:
+    """A section of a JSON file; empty where it is missing or not an object."""
+    content = read_json(file)
+    section = content.get(name) if isinstance(content, dict) else None
+    return section if isinstance(section, dict) else {}
