@@ -14,6 +14,7 @@ EXTRAS = {
     **{"ir_measures": "retrieval", "lancedb": "retrieval", "onnx": "onnx", "onnxscript": "onnx", "optuna": "sweep"},
     "onnxruntime": "onnx-runtime",
     "openpyxl": "excel",
+    "shtab": "completion",
     "sacrebleu": "translation",
     **dict.fromkeys(("fastapi", "h11", "prometheus_client", "starlette", "uvicorn"), "serve"),
 }  # library -> the extra that brings it

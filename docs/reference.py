@@ -94,7 +94,7 @@ def below(parser: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.Argum
     """The commands of a parser; a parser without any is a command itself."""
     groups = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
     if not groups:
-        parser.formatter_class = functools.partial(argparse.HelpFormatter, width=100)
+        parser.formatter_class = functools.partial(argparse.RawDescriptionHelpFormatter, width=100)
         yield parser.prog, parser
     for group in groups:
         for inner in group.choices.values():

@@ -12,6 +12,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,6 +24,7 @@ import small
 from cases import CASES, DRAWN, Case, encoder
 
 from bertkit import __version__
+from bertkit.cli import main as cli
 from bertkit.cli.main import main
 from bertkit.data.schema import LEVELS
 from bertkit.errors import UserError
@@ -35,6 +37,7 @@ from bertkit.text import json_line
 from bertkit.training.seed import save
 from bertkit.training.train import train
 
+ROOT = Path(__file__).resolve().parent.parent
 HEAVY = ("torch", "transformers", "datasets", "numpy", "pydantic", "sklearn", "scipy", "ruamel", "huggingface_hub")
 
 
@@ -86,6 +89,7 @@ import contextlib, io, sys
 started = set(sys.modules)
 import bertkit
 imported = set(sys.modules)
+from bertkit.cli import main as cli
 from bertkit.cli.main import main
 for words in (["--help"], ["--version"], ["train", "--help"], ["embed", "--help"], ["tokenizer", "train", "--help"]):
     with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()) as told:
@@ -547,6 +551,52 @@ def test_what_the_parser_refuses_exits_with_2(capsys: Any) -> None:
             main(words)
         assert caught.value.code == 2
         assert "usage: bertkit" in capsys.readouterr().err
+
+
+def test_without_a_command_it_says_what_to_type_first(capsys: Any) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main([])
+    assert "    bertkit train quickstart --output-dir runs/quickstart\n" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [each for group in cli.COMMANDS.values() for each in group], ids=lambda c: c.name)
+def test_help_has_an_example_that_parses_and_a_page(command: Any, capsys: Any) -> None:
+    words = shlex.split(re.sub(r'^eval "\$\((.*)\)"$', r"\1", command.example))
+    assert words[0] == "bertkit"
+    assert cli.parse(words[1:]).command == command
+    assert (ROOT / "docs" / f"{command.page}.md").is_file()
+    with pytest.raises(SystemExit, match="0"):
+        main([*command.name.split(), "--help"])
+    out = capsys.readouterr().out
+    assert f"example:\n  {command.example}\n\n{cli.SITE}/docs/{command.page}.html\n" in out
+    assert tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]["Documentation"] == cli.SITE
+
+
+def test_the_overview_lists_commands_by_group(capsys: Any) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main(["--help"])
+    groups = dict(re.findall(r"^(\w+):\n((?:  .*\n)+)", capsys.readouterr().out, re.M))
+    assert list(groups) == ["recipes", "train", "use", "decide", "publish", "tools"]
+    assert "  predict          answer texts" in groups["use"]
+    assert max(len(line) for lines in groups.values() for line in lines.splitlines()) < 80
+
+
+def test_arguments_stand_in_sections(capsys: Any) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main(["predict", "--help"])
+    out = capsys.readouterr().out
+    assert re.search(
+        r"^input:\n  --context FILE(?s:.*)^output:\n  --output FILE(?s:.*)^decisions:\n  --threshold X", out, re.M
+    )
+    assert "publish" not in out
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion(shell: str, capsys: Any) -> None:
+    pytest.importorskip("shtab")
+    script = said(capsys, "completion", shell)
+    assert "tokenizer" in script
+    assert "output-dir" in script
 
 
 def test_an_interrupt_is_not_a_traceback(capsys: Any, recipe: Path, tmp_path: Path, monkeypatch: Any) -> None:

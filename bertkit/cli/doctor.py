@@ -174,7 +174,12 @@ def _sizes(folder: Path) -> Iterator[int]:
                 yield os.lstat(os.path.join(parent, name)).st_size
 
 
-@command("show devices, versions and extras, and which promises hold here", JSON)
+@command(
+    "show what this machine and installation can do",
+    JSON,
+    example="bertkit doctor",
+    page="install",
+)
 def doctor(as_json: bool) -> None:
     facts = examine()
     say(json.dumps(facts, indent=2) if as_json else doctor_text(facts))

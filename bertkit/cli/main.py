@@ -12,20 +12,39 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
+from itertools import chain
 from types import FrameType
 
 from bertkit.cli import doctor, models, recipes, runs, serving, vectors
 from bertkit.cli.output import LogFormatter, say
+from bertkit.cli.shared import SECTIONS, Command, argument, command
 from bertkit.errors import UserError, not_installed
 from bertkit.text import first_line
 
-COMMANDS = (
-    *(recipes.recipes, recipes.show, recipes.copy, recipes.check, recipes.train),
-    *(models.evaluate, models.predict, models.calibrate),
-    *(vectors.embed, vectors.duplicates, vectors.mine, vectors.cache, vectors.index, vectors.search),
-    *(runs.push, runs.report, runs.clean, models.explain, runs.export, serving.serve),
-    *(recipes.sweep, recipes.audit, recipes.tokenizer_train, doctor.doctor),
+FIRST = "bertkit train quickstart --output-dir runs/quickstart"
+SITE = "https://bertkit.readthedocs.io"
+
+
+@command(
+    "print a script of completions for bash, zsh or fish",
+    argument("shell", "the shell", choices=("bash", "zsh", "fish")),
+    example='eval "$(bertkit completion bash)"',
+    page="install",
 )
+def completion(shell: str) -> None:
+    import shtab
+
+    say(shtab.complete(make_parser(), shell))
+
+
+COMMANDS = {
+    "recipes": (recipes.recipes, recipes.show, recipes.copy, recipes.check),
+    "train": (recipes.train, recipes.sweep, recipes.tokenizer_train),
+    "use": (models.predict, serving.serve, vectors.embed, vectors.index, vectors.search),
+    "decide": (models.evaluate, runs.report, models.calibrate, models.explain, recipes.audit, vectors.duplicates),
+    "publish": (runs.export, runs.push),
+    "tools": (vectors.mine, vectors.cache, runs.clean, completion, doctor.doctor),
+}
 REMOVED = {  # command or option -> what does its work
     "shell": "bertkit predict RUN --input -",
     "--engine": "bertkit.batch on a cluster, as in recipes/cluster/predict_ray.py",
@@ -98,8 +117,10 @@ def _discard_output(code: int) -> int:
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """Options may stand before, between and after the words of a command, which argparse alone does not allow."""
     parser = make_parser()
-    if (first := next(iter(sys.argv[1:] if argv is None else argv), "")) in REMOVED:
-        parser.error(f"there is no command {first}; use {REMOVED[first]}")
+    if not (words := sys.argv[1:] if argv is None else argv):
+        parser.error(f"name a command; to begin:\n\n    {FIRST}\n\nbertkit --help lists all commands.")
+    if words[0] in REMOVED:
+        parser.error(f"there is no command {words[0]}; use {REMOVED[words[0]]}")
     args, extra = parser.parse_known_args(argv)
     if any(word.startswith("-") for word in extra) or (extra and "rest" not in args):
         hint = "" if "rest" not in args else " (put a text that starts with - after --)"
@@ -112,20 +133,50 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def make_parser() -> argparse.ArgumentParser:
     """The parser of all commands; `command` of what it parses is the Command."""
-    parser = argparse.ArgumentParser(prog="bertkit", description="Fine-tune BERT-family encoders from one recipe.")
+    parser = _Overview(prog="bertkit")
     parser.add_argument("--version", action="version", version=f"bertkit {version('bertkit')}")
-    commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    for command in COMMANDS:
-        group, _, name = command.name.rpartition(" ")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=argparse.ArgumentParser)
+    for each in chain(*COMMANDS.values()):
+        group, _, name = each.name.rpartition(" ")
         parent = commands
         if group:  # it has one action so far
-            parent = commands.add_parser(group, help=command.help).add_subparsers(metavar="ACTION", required=True)
-        # an abbreviation could take a value, such as a key, for that of another option
-        subparser = parent.add_parser(name, help=command.help, allow_abbrev=False)
-        for name, options in command.arguments:
-            subparser.add_argument(name, **options)
-        subparser.set_defaults(command=command)
+            parent = commands.add_parser(group, help=each.help).add_subparsers(metavar="ACTION", required=True)
+        _add_arguments(
+            parent.add_parser(
+                name,
+                help=each.help,
+                description=f"{each.help[0].upper()}{each.help[1:]}.",
+                epilog=f"example:\n  {each.example}\n\n{SITE}/docs/{each.page}.html",
+                formatter_class=argparse.RawDescriptionHelpFormatter,
+                allow_abbrev=False,  # an abbreviation could take a value, such as a key, for that of another option
+            ),
+            each,
+        )
     return parser
+
+
+def _add_arguments(parser: argparse.ArgumentParser, command: Command) -> None:
+    """Add a command's arguments, those of a section of SECTIONS under its title."""
+    titles = {option: title for title, options in SECTIONS.items() for option in options.split()}
+    groups = {title: parser.add_argument_group(title) for title in SECTIONS}
+    for name, options in command.arguments:
+        groups.get(titles.get(name, ""), parser).add_argument(name, **options)
+    parser.set_defaults(command=command)
+
+
+class _Overview(argparse.ArgumentParser):
+    """The parser of `bertkit` itself, whose help lists the commands by group."""
+
+    def format_help(self) -> str:
+        lines = [self.format_usage(), "Fine-tune BERT-family encoders from one recipe."]
+        for title, commands in COMMANDS.items():
+            lines += ["", f"{title}:", *(f"  {each.name:<17}{each.help}" for each in commands)]
+        lines += ["", f"To begin:                          {FIRST}"]
+        lines += [
+            "Options, an example and a page:    bertkit COMMAND --help",
+            f"Documentation:                     {SITE}",
+        ]
+        return "\n".join(lines) + "\n"
 
 
 def _set_up_output() -> None:

@@ -41,6 +41,8 @@ from bertkit.text import counted, json_line
     argument("--rerank", "retrieval: a cross-encoder that reranks the documents found", metavar="MODEL"),
     argument("--depth", "documents per query for --rerank", default=20),
     JSON,
+    example="bertkit evaluate runs/quickstart --split test",
+    page="command-line",
 )
 @one_process
 def evaluate(source: str, rest: list[str], data: Path | None, as_json: bool, **options: Any) -> None:
@@ -57,13 +59,15 @@ def evaluate(source: str, rest: list[str], data: Path | None, as_json: bool, **o
 
 
 @command(
-    "fit temperature and thresholds of a trained model again",
+    "re-fit temperature and thresholds of a trained model",
     argument("source", "a run folder or a model folder", metavar="RUN"),
     argument("rest", "data settings, e.g. data.columns.text=sentence", nargs="*", metavar="key=value"),
     path("--data", "labelled rows in the layout of the run's data; default: the run's validation rows"),
     argument("--precision", "the lowest threshold of each label with this precision", type=float, metavar="X"),
     argument("--recall", "the highest threshold of each label with this recall", type=float, metavar="X"),
     JSON,
+    example="bertkit calibrate runs/quickstart --precision 0.95",
+    page="decisions",
 )
 @one_process
 def calibrate(source: str, rest: list[str], data: Path | None, as_json: bool, **goal: Any) -> None:
@@ -75,7 +79,7 @@ def calibrate(source: str, rest: list[str], data: Path | None, as_json: bool, **
 
 
 @command(
-    "predict for texts, or for any number of rows",
+    "answer texts, or every row of a file",
     RUN,
     argument("rest", "texts, with --context questions; or with --input data.KEY=VALUE", nargs="*", metavar="TEXT"),
     path("--context", "the text that the questions are about"),
@@ -84,11 +88,17 @@ def calibrate(source: str, rest: list[str], data: Path | None, as_json: bool, **
     flag("--raw-cells", "with csv: leave cells as they are, also those that a spreadsheet would run as a formula"),
     COLUMNS,
     SHARD,
-    argument("--format", "of entities, or of GLUE", choices=("entities", "conll", "label-studio", "glue")),
+    argument(
+        "--format",
+        "write entities, or the files of GLUE's leaderboard",
+        choices=("entities", "conll", "label-studio", "glue"),
+    ),
     *DECISIONS,
     TASK,
     REVISION,
     JSON,
+    example="bertkit predict runs/quickstart --input reviews.csv --output answers.csv",
+    page="command-line",
 )
 @one_process
 def predict(
@@ -174,7 +184,7 @@ def _predict_texts(predictor: Any, source: str, texts: list[str], context: Path 
 
 
 @command(
-    "attribute predictions to words by integrated gradients",
+    "show which words led to a prediction",
     RUN,
     argument(
         "rest",
@@ -189,6 +199,8 @@ def _predict_texts(predictor: Any, source: str, texts: list[str], context: Path 
     TASK,
     REVISION,
     JSON,
+    example='bertkit explain runs/quickstart "Not bad at all."',
+    page="explain",
 )
 @one_process
 def explain(

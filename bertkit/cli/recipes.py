@@ -15,7 +15,11 @@ from bertkit.recipe.shipped import shipped_recipes
 from bertkit.text import columns
 
 
-@command("list the shipped recipes: task, encoder, expected score")
+@command(
+    "list the shipped recipes: task, encoder, expected score",
+    example="bertkit recipes",
+    page="recipes",
+)
 def recipes() -> None:
     shipped = sorted(shipped_recipes().items(), key=lambda item: (item[1].parent.name, item[0]))
     try:
@@ -35,10 +39,12 @@ def recipes() -> None:
 
 
 @command(
-    "print a recipe with every default filled in; the output is a valid recipe",
+    "print a recipe with every default filled in",
     argument("recipe", "a shipped recipe's name, or a file", nargs="?"),
     OVERRIDES,
     flag("--schema", "print the JSON Schema of recipes, for editors"),
+    example="bertkit show quickstart training.num_train_epochs=2",
+    page="recipes",
 )
 def show(recipe: str | None, rest: list[str], schema: bool) -> None:
     from bertkit.recipe import multitask
@@ -53,7 +59,13 @@ def show(recipe: str | None, rest: list[str], schema: bool) -> None:
         say(to_yaml(loaded), end="")
 
 
-@command("copy a shipped recipe to a file of your own", RECIPE, argument("file", "a new file", type=Path))
+@command(
+    "copy a shipped recipe to a file of your own",
+    RECIPE,
+    argument("file", "a new file", type=Path),
+    example="bertkit copy quickstart my.yaml",
+    page="recipes",
+)
 def copy(recipe: str, file: Path) -> None:
     from bertkit.files import write_text
     from bertkit.recipe.multitask import load_any
@@ -66,7 +78,13 @@ def copy(recipe: str, file: Path) -> None:
     say(f"{file} is yours. Next: bertkit check {file}")
 
 
-@command("check a recipe and its data without training", RECIPE, OVERRIDES)
+@command(
+    "check a recipe and its data, without training",
+    RECIPE,
+    OVERRIDES,
+    example="bertkit check my.yaml",
+    page="command-line",
+)
 def check(recipe: str, rest: list[str]) -> None:
     from bertkit.recipe.multitask import load_any
     from bertkit.recipe.recipe import Recipe
@@ -98,6 +116,8 @@ def check(recipe: str, rest: list[str]) -> None:
     flag("--resume", "continue an interrupted run"),
     flag("--changed", "with --resume: even if recipe, data or libraries have changed"),
     flag("--profile", "report where the time is spent, also in RUN/profile.json"),
+    example="bertkit train quickstart --output-dir runs/quickstart",
+    page="training",
     interrupted="continue with the same command and --resume",
 )
 def train(recipe: str, rest: list[str], output_dir: Path, resume: bool, changed: bool, profile: bool) -> None:
@@ -123,6 +143,8 @@ def train(recipe: str, rest: list[str], output_dir: Path, resume: bool, changed:
     argument("--trials", "number of trials", default=20),
     argument("--timeout", "no trial starts after this time", type=float, metavar="SECONDS"),
     argument("--confirm", "new seeds on which the winner and the base recipe are trained", default=3, metavar="SEEDS"),
+    example="bertkit sweep my.yaml --space space.yaml --output-dir runs/sweep",
+    page="sweeps",
     interrupted="the same command continues from here",
 )
 def sweep(recipe: str, rest: list[str], space: Path, output_dir: Path, **limits: Any) -> None:
@@ -138,12 +160,14 @@ def sweep(recipe: str, rest: list[str], space: Path, output_dir: Path, **limits:
 
 
 @command(
-    "list the training rows that may be wrong, by cross-validation, and rows to label next",
+    "list rows with likely wrong labels, and rows to label next",
     argument("source", "a shipped recipe's name, a file, or a run whose recipe has folds", metavar="RECIPE"),
     OVERRIDES,
     path("--output-dir", "a new folder, or an audit to continue", "DIR", required=True),
     path("--unlabelled", "rows to choose from, those that are worth labelling"),
     argument("--next", "with --unlabelled: how many rows to choose; default: 100", type=int, metavar="N"),
+    example="bertkit audit my.yaml --output-dir audits/mine",
+    page="audit",
     interrupted="the same command continues from here",
 )
 def audit(source: str, rest: list[str], output_dir: Path, **files: Any) -> None:
@@ -160,7 +184,7 @@ def audit(source: str, rest: list[str], output_dir: Path, **files: Any) -> None:
 
 
 @command(
-    "train a tokenizer on texts: WordPiece, as BERT's, or byte-level BPE",
+    "train a tokenizer on texts: WordPiece or byte-level BPE",
     LAYOUT,
     argument("--input", "txt, csv, tsv, xlsx, json, jsonl, parquet or arrow", nargs="+", required=True, metavar="FILE"),
     path("--output", "a new folder", "DIR", required=True),
@@ -171,6 +195,8 @@ def audit(source: str, rest: list[str], output_dir: Path, **files: Any) -> None:
     argument("--limit-alphabet", "maximum number of different characters", default=1000),
     argument("--column", "columns of texts", dest="columns", default=["text"], nargs="+", metavar="NAME"),
     argument("--max-length", "maximum tokens of the model's input", default=512),
+    example="bertkit tokenizer train --input books.txt --output tokenizer",
+    page="tokenizer",
 )
 def tokenizer_train(
     rest: list[str],

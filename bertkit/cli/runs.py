@@ -14,6 +14,8 @@ from bertkit.text import counted
     "write a run as one HTML page, or compare several",
     path("runs", "a finished run folder", "RUN", nargs="+"),
     path("--output", "default: RUN/report.html for one run, comparison.html for several"),
+    example="bertkit report runs/first runs/second",
+    page="report",
 )
 def report(runs: list[Path], output: Path | None) -> None:
     from bertkit.report.html import write_comparison, write_report
@@ -33,6 +35,8 @@ def report(runs: list[Path], output: Path | None) -> None:
     path("runs", "a finished run folder, or a sweep", "RUN", nargs="+"),
     argument("--checkpoints", "best: keep the best model of each seed", choices=("best", "none"), default="none"),
     flag("--dry-run", "delete nothing; print what would be freed"),
+    example="bertkit clean runs/quickstart --dry-run",
+    page="run-folder",
 )
 def clean(runs: list[Path], checkpoints: Any, dry_run: bool) -> None:
     from bertkit.run import clean
@@ -49,6 +53,8 @@ def clean(runs: list[Path], checkpoints: Any, dry_run: bool) -> None:
     argument("--max-drop", "with --int8: largest accepted drop of the headline metric", default=0.005, metavar="X"),
     argument("--opset", "ONNX opset, for older runtimes; default: 20", type=int, metavar="N"),
     path("--data", "labelled rows for the comparison; default: the run's validation rows"),
+    example="bertkit export runs/quickstart --output runs/quickstart-onnx --int8",
+    page="export",
 )
 def export(source: str, output: Path, opset: int | None, **options: Any) -> None:
     from bertkit.export.graph import OPSET
@@ -76,6 +82,8 @@ def export(source: str, output: Path, opset: int | None, **options: Any) -> None
     flag("--create-pr", "open a pull request instead of committing"),
     flag("--predictions", "upload RUN/predictions too, which contain the rows of the data"),
     flag("--report", "upload RUN/report.html too, which contains some rows of the data"),
+    example="bertkit push runs/quickstart you/quickstart --dry-run",
+    page="hub",
 )
 def push(**options: Any) -> None:
     from bertkit.hub.push import push

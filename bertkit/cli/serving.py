@@ -40,6 +40,8 @@ _limit = partial(argument, type=positive_number)
     ),
     _limit("--payload-limit", "bytes of a request's body", default=Limits.payload_limit),
     _limit("--timeout", "seconds to read headers, again to read a body, and again to answer", default=Limits.timeout),
+    example="bertkit serve runs/quickstart --port 8000",
+    page="serve",
 )
 def serve(
     source: str, task: str | None, revision: str | None, host: str, port: int, store: str | None,

@@ -14,6 +14,14 @@ from bertkit.errors import Problem, UserError
 Argument: TypeAlias = tuple[str, dict[str, Any]]  # what `add_argument` of argparse takes
 
 
+SECTIONS = {  # of a command's help; what is not named stands under argparse's own titles
+    "input": "--input --data --split --context --column --documents --unlabelled --shard",
+    "output": "--output --output-dir --format --form --json --raw-cells",
+    "model": "--model --task --revision --rerank --depth --store",
+    "decisions": "--threshold --coverage --top-k --precision --recall",
+}
+
+
 class Command(NamedTuple):
     """One command. run: called with its arguments by name; returns the exit code, or None for 0."""
 
@@ -21,12 +29,16 @@ class Command(NamedTuple):
     help: str
     run: Callable[..., int | None]
     arguments: tuple[Argument, ...]
+    example: str
+    page: str  # of the documentation, below docs/
     interrupted: str  # how to continue after Ctrl-C
 
 
-def command(help: str, *arguments: Argument, interrupted: str = "") -> Callable[[Callable[..., int | None]], Command]:
+def command(
+    help: str, *arguments: Argument, example: str, page: str, interrupted: str = ""
+) -> Callable[[Callable[..., int | None]], Command]:
     """Declares the command that a function runs; its name is the function's, with spaces for underscores."""
-    return lambda run: Command(run.__name__.replace("_", " "), help, run, arguments, interrupted)
+    return lambda run: Command(run.__name__.replace("_", " "), help, run, arguments, example, page, interrupted)
 
 
 KERNELS = "64"  # that oneDNN keeps: it compiles one for each layer and shape of a batch, and batches go by length
@@ -101,12 +113,17 @@ SHARD = argument(
 )
 JSON = flag("--json", "print JSON", dest="as_json")
 DECISIONS = (
-    argument("--threshold", "in place of the fitted one; for single labels, unsure below it", type=float, metavar="X"),
     argument(
-        "--coverage",
-        "sets or intervals with the right label or number at this probability",
+        "--threshold",
+        "decision threshold, in place of the fitted one; a single label below it is unsure",
         type=float,
         metavar="X",
     ),
-    argument("--top-k", "scores of the best labels only", type=int, metavar="N"),
+    argument(
+        "--coverage",
+        "prediction sets or intervals with this coverage, e.g. 0.9",
+        type=float,
+        metavar="X",
+    ),
+    argument("--top-k", "return only the N best labels", type=int, metavar="N"),
 )

@@ -46,6 +46,8 @@ MAX_TEXT, MAX_PASSAGE = 100, 200  # characters on the screen
     argument("--layers", "hidden layers instead of the model's own vector", type=int, nargs="+", metavar="N"),
     argument("--combine", "how to combine several --layers", choices=("concat", "sum", "mean"), default="concat"),
     argument("--pool", "how to pool --layers over tokens", choices=("mean", "cls", "max"), default="mean"),
+    example="bertkit embed runs/similarity --input texts.csv --output vectors.parquet",
+    page="sentence-similarity",
 )
 @one_process
 def embed(
@@ -72,7 +74,7 @@ def embed(
 
 
 @command(
-    "mine hard negatives for retrieval, or candidates for text-ranking",
+    "mine hard negatives, or candidates for reranking",
     MODEL,
     path("--data", "a folder in BEIR's layout", "DIR", required=True),
     argument("--split", "split of the queries", default="train"),
@@ -80,6 +82,8 @@ def embed(
     argument("--form", "what to write", choices=("negatives", "candidates"), default="negatives"),
     argument("--count", "documents per query", default=1),
     argument("--skip", "nearest documents to skip", default=0),
+    example="bertkit mine runs/retriever --data scifact --output negatives.jsonl",
+    page="retrieval",
 )
 @one_process
 def mine(source: str, data: Path, split: str, output: Path, **options: Any) -> None:
@@ -91,13 +95,15 @@ def mine(source: str, data: Path, split: str, output: Path, **options: Any) -> N
 
 
 @command(
-    "find near-duplicate texts in files, and the texts that several files share",
+    "find near-duplicate texts within and across files",
     argument("rest", f"{ROWS}; with data.KEY=VALUE", nargs="+", metavar="FILE"),
     argument("--model", "a run folder, a model folder or a Hub id, for the vectors", required=True, metavar="MODEL"),
     argument("--threshold", "the smallest cosine of duplicates", default=0.95, metavar="X"),
     COLUMN,
     flag("--across", "only clusters with texts of several files, such as train and test"),
     path("--output", ".jsonl, a line per text: cluster, where, id, cosine, text; default: the screen"),
+    example="bertkit duplicates train.csv test.csv --model runs/similarity --across",
+    page="sentence-similarity",
 )
 @one_process
 def duplicates(rest: list[str], model: str, threshold: float, output: Path | None, **options: Any) -> None:
@@ -128,6 +134,8 @@ def duplicates(rest: list[str], model: str, threshold: float, output: Path | Non
     "show or clear the vectors cached on disk",
     argument("action", "what to do", nargs="?", choices=("show", "clear"), default="show"),
     argument("--days", "clear: only what has not been used for N days", type=float, metavar="N"),
+    example="bertkit cache clear --days 30",
+    page="features",
 )
 def cache(action: str, days: float | None) -> None:
     from bertkit.inference.vector_cache import cache_table, clear_cache
@@ -145,6 +153,8 @@ def cache(action: str, days: float | None) -> None:
     COLUMNS,
     argument("--store", "a folder, or the URI of an object store", required=True, metavar="DIR"),
     argument("--delete", "documents to delete first", action="extend", nargs="+", default=[], metavar="ID"),
+    example="bertkit index runs/retriever --documents articles.jsonl --store articles.store",
+    page="retrieval-store",
 )
 @one_process
 def index(
@@ -173,7 +183,7 @@ def index(
 
 
 @command(
-    "find the documents of a store that are nearest to a query, or to each query of a file",
+    "find the documents of a store that are nearest to a query",
     argument("store", "a folder, or the URI of an object store", metavar="STORE"),
     argument("rest", "a text; with --input data.KEY=VALUE", nargs="*", metavar="QUERY"),
     path("--input", f"queries: {ROWS}"),
@@ -192,6 +202,8 @@ def index(
     flag("--exact", "compare with every passage instead of using the index"),
     argument("--model", "current location of the store's model, if it was moved", metavar="MODEL"),
     JSON,
+    example='bertkit search articles.store "how do vaccines work"',
+    page="retrieval-store",
 )
 def search(
     store: str, rest: list[str], input: Path | None, output: Path | None, column: str | None, rerank: str | None,
