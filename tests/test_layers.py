@@ -25,6 +25,8 @@ FLOORS = [
     {"sweeps", "audits", "decisions"},
     {"cli"},
 ]
+OPTIONAL = {"audits", "cli", "decisions", "explain", "export", "hub", "report", "retrieval", "serve", "sweeps"}
+CORE = {name for names in FLOORS for name in names} - OPTIONAL
 FLOOR = {name: number for number, names in enumerate(FLOORS) for name in names}
 MODULES = {
     ".".join(file.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__"): file
@@ -67,6 +69,19 @@ def test_imports_go_down() -> None:
 def test_attachments_are_named_through_their_table() -> None:
     named = {name for names in imports().values() for name in names if room(name) == "attachments"}
     assert named == {"bertkit.attachments.table"}
+
+
+def at_import(file: Path) -> set[str]:
+    """The modules that a file imports as it is imported itself."""
+    return {node.module or "" for node in ast.parse(file.read_text()).body if isinstance(node, ast.ImportFrom)}
+
+
+def test_the_core_imports_no_optional_room() -> None:
+    """Functions of training/ alone may: a finished run is reported and pushed."""
+    for module, file in MODULES.items():
+        if room(module) in CORE:
+            names = at_import(file) if room(module) == "training" else {*imported(file)}
+            assert not {room(name) for name in names} & OPTIONAL, module
 
 
 def test_no_file_imports_itself_through_others() -> None:

@@ -28,8 +28,6 @@ from bertkit.files import write_json, write_text, written_aside
 from bertkit.inference.evaluate import score
 from bertkit.inference.predictor import Predictor, load
 from bertkit.recipe.multitask import MEAN, AnyRecipe
-from bertkit.report.facts import lines_of
-from bertkit.report.verdict import reported_split
 from bertkit.run import OUT_OF_FOLD, Run, delete_checkpoints, environment
 from bertkit.sections import Hub
 from bertkit.training.job import Job, Jobs, scored_splits
@@ -139,6 +137,8 @@ def finish(
 
     outcomes: of each seed, by task.
     """
+    from bertkit.report.facts import lines_of
+
     best, runs = max(outcomes, key=jobs.rank), jobs.runs(run)
     for name, part in runs.items():
         publish(part, best[name]["seed"])
@@ -153,6 +153,8 @@ def finish(
 
 def write_shared_results(jobs: Jobs, run: Run, parts: Mapping[str, Run], started: float) -> None:
     """Write RUN/results.json of several tasks: each one's selection metric, and their mean."""
+    from bertkit.report.verdict import reported_split
+
     summary = dict[str, Any]()
     for name, part in parts.items():
         results = part.results

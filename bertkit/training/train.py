@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from transformers import TrainerCallback
 
@@ -18,7 +18,6 @@ from bertkit.errors import Problem, RecipeError
 from bertkit.models.quiet import no_bars, quiet_logger
 from bertkit.recipe.multitask import AnyRecipe, MultiTaskRecipe, settled
 from bertkit.recipe.recipe import Recipe, to_yaml
-from bertkit.report.view import Run
 from bertkit.run import check_folder, only_writer
 from bertkit.training.finish import check_hub, finish, push_run, write_reports_and_clean
 from bertkit.training.folds import calibrated, run_folds
@@ -26,6 +25,9 @@ from bertkit.training.job import prepare_jobs
 from bertkit.training.metadata import require_same_tasks, require_unchanged, write_metadata
 from bertkit.training.seed import train_seed
 from bertkit.validation import describe
+
+if TYPE_CHECKING:
+    from bertkit.report.view import Run
 
 logger = logging.getLogger(__name__)
 
@@ -81,6 +83,8 @@ def run_program(
     changed: bool,
 ) -> Run:
     """The program, of one task or of several."""
+    from bertkit.report.view import Run
+
     started = time.monotonic()
     check_hub(recipe)
     run, first = Run(folder), processes.first()  # under torchrun, one process writes
