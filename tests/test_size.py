@@ -9,7 +9,7 @@ from test_layers import MODULES, OPTIONAL, room
 MOST = {
     "attachments": 1050,
     "audits": 1100,
-    "cli": 1300,
+    "cli": 1450,
     "data": 5500,
     "decisions": 300,
     "encoding": 600,
