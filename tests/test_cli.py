@@ -429,11 +429,11 @@ def test_documents_are_indexed_from_columns_of_other_names(capsys: Any, tiny_enc
     file, store = tmp_path / "faq.csv", tmp_path / "store"
     file.write_text("nr,question,text,lang\n7,the cat,not this,en\n", encoding="utf-8")
     names = ("--column", "id=nr", "--column", "text=question")
-    assert "1 document added" in said(capsys, "index", tiny_encoder, "--documents", file, "--store", store, *names)
+    assert "documents: 1 added" in said(capsys, "index", tiny_encoder, "--documents", file, "--store", store, *names)
     hit = json.loads(said(capsys, "search", store, "cat", "--json"))
     assert (hit["id"], hit["text"], hit["metadata"]) == ("7", "the cat", {"lang": "en"})
     again = ("index", tiny_encoder, "--documents", file, "--store", tmp_path / "other")
-    assert "1 document added" in said(capsys, *again, "--column", "id=nr", "--column", "title=nr")
+    assert "documents: 1 added" in said(capsys, *again, "--column", "id=nr", "--column", "title=nr")
     told = refused(capsys, "index", tiny_encoder, "--documents", file, "--store", store, "--column", "id=number")
     assert "faq.csv:2: its `id` is None" in told
 
