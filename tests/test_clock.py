@@ -204,7 +204,7 @@ def test_a_signal_stops_it_and_it_continues(
     for at in (5, steps):
         with pytest.raises(SystemExit):
             timed(by_time, tmp_path / str(at), uneven(), [Told(at, signal.SIGTERM)])
-        assert f"stopped after step {at}; the same command with --resume" in caplog.text
+        assert f"stopped after step {at}; a resumed run continues from there" in caplog.text
         run = timed(by_time, tmp_path / str(at), uneven(), resume=True)
         same(run, whole)
         assert events(run) == events(whole)
