@@ -46,7 +46,7 @@ test-newest:
 	$(MAKE) test VENV=.venv-newest CONSTRAINTS=/dev/null
 
 test-oldest:
-	$(MAKE) test VENV=.venv-oldest CONSTRAINTS=constraints-oldest.txt
+	$(MAKE) test PYTHON=python3.11 VENV=.venv-oldest CONSTRAINTS=constraints-oldest.txt
 
 wheel-check: $(VENV)/dev
 	rm -rf dist .venv-wheel
@@ -69,7 +69,7 @@ release-check: $(VENV)/dev
 $(VENV)/dev: WHAT := -e ".[torch,quickstart,excel,ray,retrieval,onnx,sweep,serve,translation]" --group dev
 $(VENV)/docs: WHAT := -e ".[torch]" --group docs
 $(VENV)/quickstart: WHAT := -e ".[quickstart]"
-$(VENV)/%: pyproject.toml constraints.txt
+$(VENV)/%: pyproject.toml $(wildcard constraints*.txt)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check "pip>=25.1"  # which knows groups
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c $(CONSTRAINTS) $(WHAT)

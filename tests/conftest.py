@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import runpy
 import shutil
+import signal
 import sys
 import tempfile
 from collections import Counter
@@ -47,6 +48,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """`--precision` for this process and the subprocesses that it starts, which are also pytest-xdist's workers."""
     tempfile.tempdir = None  # which is TMPDIR from here on
+    signal.signal(signal.SIGTERM, lambda number, _: pytest.exit(f"signal {number}", 128 + number))  # and clean up
     if config.getoption("precision") == "fp32" and not hasattr(config, "workerinput"):
         folder = Path(__file__).parent / "fp32"
         runpy.run_path(str(folder / "sitecustomize.py"))

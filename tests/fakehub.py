@@ -290,11 +290,11 @@ class Handler(BaseHTTPRequestHandler):
             raise Refused(403, message=f"You don't have the rights to create a model under {asked['organization']}")
         if name in self.server.repos:
             return 409, json.dumps({"error": "exists", "url": f"{self.server.url}/{name}"}).encode(), {}
-        self.server.create(name, private=asked.get("visibility") == "private")
+        self.server.create(name, private=is_private(asked))
         return self.json({"url": f"{self.server.url}/{name}", "name": name})
 
     def settings(self, body: bytes, name: str) -> Answer:
-        self.repo(name, write=True).private = json.loads(body)["visibility"] == "private"
+        self.repo(name, write=True).private = is_private(json.loads(body))
         return self.json({})
 
     def branch(self, body: bytes, name: str, branch: str) -> Answer:
@@ -395,6 +395,11 @@ class Handler(BaseHTTPRequestHandler):
             start = int(wanted[1])
             return 206, data[start:], {**headers, "Content-Range": f"bytes {start}-{len(data) - 1}/{len(data)}"}
         return 200, data, headers
+
+
+def is_private(asked: dict[str, Any]) -> bool:
+    """Whether a request asks for a private repository: in the words of huggingface_hub 2, or of earlier ones."""
+    return bool(asked.get("private", asked.get("visibility") == "private"))
 
 
 @contextmanager

