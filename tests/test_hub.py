@@ -335,6 +335,9 @@ def damage(run: Run, kind: str) -> None:
             (model / "vocab.json").write_text(
                 '{"a": "' + "".join(f"\\u{ord(each):04x}" for each in TOKEN) + '", "a": 1}'
             )
+        case "token in JSON in JSON":
+            inner = json.dumps({"a": "TOKEN"}).replace("TOKEN", f"\\u{ord(TOKEN[0]):04x}{TOKEN[1:]}")
+            write_json(model / "vocab.json", {"a": inner})
         case "token in vocab.txt" | "token in merges.txt" | "token in spiece.model":
             (model / kind.split()[-1]).write_text(f"a\nĠ{TOKEN[:-1]}\n", encoding="utf-8")
         case "token in metadata":
@@ -356,6 +359,7 @@ REFUSED = {
     "local path": "names a folder of this machine",
     "token": "contains a token of the Hub",
     "token in JSON escapes": "vocab.json: contains a token of the Hub",
+    "token in JSON in JSON": "vocab.json: contains a token of the Hub",
     "token in vocab.txt": "vocab.txt: contains a token of the Hub",
     "token in merges.txt": "merges.txt: contains a token of the Hub",
     "token in spiece.model": "spiece.model: contains a token of the Hub",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -29,6 +28,7 @@ PUSHED = (  # what a model folder has: paths in it; and `beside` of its config.j
 )
 MIN_PATH_LENGTH = 6  # a shorter path may occur in a text by chance
 TOKEN = re.compile("(hf_|api_org_)[A-Za-z0-9]{30,}")
+ESCAPE = re.compile(r"\\+(?:u([0-9a-fA-F]{4})|/)")  # of JSON; more backslashes in JSON that is a text of JSON
 
 
 class Item(NamedTuple):
@@ -120,10 +120,8 @@ def _private(run: Run, files: dict[str, Path]) -> Iterator[Problem]:
 
 
 def _text(file: Path) -> str:
-    """What a file states, as text: all of it, or the header of safetensors; JSON as it is, then without escapes."""
-    weights = file.suffix == ".safetensors"
+    """What a file states, as text: all of it, or the header of safetensors; as it is, then without JSON's escapes."""
     with file.open("rb") as raw:
-        text = raw.read(int.from_bytes(raw.read(8), "little") if weights else -1).decode(errors="replace")
-    if not weights and file.suffix != ".json":
-        return text
-    return text + json.dumps(json.loads(text, object_pairs_hook=list), ensure_ascii=False)  # with repeated keys
+        size = int.from_bytes(raw.read(8), "little") if file.suffix == ".safetensors" else -1
+        text = raw.read(size).decode(errors="replace")
+    return text + ESCAPE.sub(lambda escape: chr(int(escape[1], 16)) if escape[1] else "/", text)
