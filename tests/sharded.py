@@ -191,29 +191,20 @@ def with_shares(folder: Path, room: Path, out: Path) -> None:
     several(2, out / "version 1", first_version)
 
 
-def trained(folder: Path, room: Path, out: Path) -> None:
-    """The same models by one process and by two: Muon, used embeddings alone, and students.
-
-    Their teacher is asked before training, or along with it.
-    """
+def taught(folder: Path, room: Path, out: Path) -> None:
+    """The same student by one process and by two; its teacher is asked before training."""
     teacher = f"distillation={{teacher: '{out}/fsdp, 1/written', alpha: 0.7}}"
-    for name, more in (
-        ("teacher before", (teacher,)),
-        ("teacher along", (teacher, "distillation.hidden=true")),
-        ("muon", ("training.optim=muon", "training.learning_rate=1e-2")),
-        ("used embeddings", ("training.used_embeddings=true", "training.weight_decay=0.3")),
-    ):
-        for count in (1, 2):
-            what = f"{name}, {count}"
+    for count in (1, 2):
+        what = f"teacher before, {count}"
 
-            def run(rank: int, count: int = count, more: tuple[str, ...] = more, what: str = what) -> None:
-                os.environ["BERTKIT_CACHE"] = str(out / what / "cache")
-                size = f"training.per_device_train_batch_size={8 // count}"
-                recipe = small.recipe(room / f"{what} {rank}", folder, *more, size, "training.bf16=false")
-                logging.basicConfig(level=logging.INFO)
-                train(recipe, out / what / "written")
+        def run(rank: int, count: int = count, what: str = what) -> None:
+            os.environ["BERTKIT_CACHE"] = str(out / what / "cache")
+            size = f"training.per_device_train_batch_size={8 // count}"
+            recipe = small.recipe(room / f"{what} {rank}", folder, teacher, size, "training.bf16=false")
+            logging.basicConfig(level=logging.INFO)
+            train(recipe, out / what / "written")
 
-            several(count, out / what, run)
+        several(count, out / what, run)
 
 
 def program(folder: Path, out: Path) -> None:
@@ -226,7 +217,7 @@ def program(folder: Path, out: Path) -> None:
         several(count, out / f"bf16, {count}", answers(room, out / f"bf16, {count}", NAMES, "bf16"))
     broken(out)
     with_shares(folder, room, out)
-    trained(folder, room, out)
+    taught(folder, room, out)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from steps import FirstStep, arguments
 from test_equivalence import BY_ROW, assert_same_step
-from test_resume import RHYTHM, killed
 from transformers import AutoModelForSequenceClassification, set_seed
 
 from bertkit.attachments import distillation
@@ -541,19 +540,6 @@ def test_alpha_0_is_training_without_a_teacher(taught_by: Run, tiny_encoder: Pat
     digests = [sha256(run.model / "model.safetensors") for run in (plain, *runs)]
     assert digests[1] == digests[0]
     assert digests[2] != digests[0]
-
-
-@pytest.mark.parametrize("hidden", ["false", "true"])
-def test_resumed_it_is_the_run_that_was_never_killed(
-    hidden: str, taught_by: Run, tiny_encoder_with_dropout: Path, tmp_path: Path
-) -> None:
-    """With hidden states the teacher runs along; without, its outputs are kept."""
-    more = (f"distillation.teacher={taught_by.folder}", f"distillation.hidden={hidden}", *RHYTHM)
-    recipe = small.recipe(tmp_path, tiny_encoder_with_dropout, *more)
-    whole, run = train(recipe, tmp_path / "whole"), killed(recipe, tmp_path / "run")
-    shutil.rmtree(tmp_path / "cache", ignore_errors=True)  # as on another day: the teacher says the same again
-    train(recipe, run.folder, resume=True)
-    assert sha256(run.model / "model.safetensors") == sha256(whole.model / "model.safetensors")
 
 
 def test_lora_students_learn_hidden_states_too(taught_by: Run, tiny_encoder: Path, tmp_path: Path) -> None:

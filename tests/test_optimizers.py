@@ -197,23 +197,6 @@ def test_the_schedule_is_that_of_all_weights(tiny_encoder: Path, tmp_path: Path)
     assert logged == [1e-2, 5e-3], "AdamW's"
 
 
-MUON = "training.optim=muon"
-
-
-@pytest.mark.parametrize(
-    "more",
-    [(MUON,), (MUON, "peft={}"), (MUON, "freeze={layers: 1}")],
-    ids=["muon", "muon and lora", "muon and freeze"],
-)
-def test_a_resumed_run_is_the_uninterrupted_one(
-    more: tuple[str, ...], tiny_encoder_with_dropout: Path, tmp_path: Path
-) -> None:
-    recipe = small.recipe(tmp_path, tiny_encoder_with_dropout, *RHYTHM, *more)
-    run = killed(recipe, tmp_path / "killed")
-    train(recipe, run.folder, resume=True)
-    same(run, train(recipe, tmp_path / "whole"))
-
-
 def test_another_optimizer_cannot_continue(tiny_encoder_with_dropout: Path, tmp_path: Path) -> None:
     recipe = small.recipe(tmp_path, tiny_encoder_with_dropout, *RHYTHM)
     run = killed(recipe, tmp_path / "killed")

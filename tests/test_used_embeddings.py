@@ -23,7 +23,7 @@ from bertkit.attachments.used_rows import UsedRows, used_rows
 from bertkit.cli.main import main
 from bertkit.engine.checkpoint import checkpoints
 from bertkit.errors import ModelError, RecipeError, UserError
-from bertkit.files import read_json, sha256
+from bertkit.files import read_json
 from bertkit.recipe.recipe import Recipe
 from bertkit.run import Run
 from bertkit.training.train import train
@@ -276,19 +276,6 @@ def test_a_student_learns_the_same(tiny_encoder: Path, tmp_path: Path) -> None:
         train(distilled.with_(f"training.used_embeddings={value}"), tmp_path / value) for value in ("true", "false")
     )
     assert_equal(*(load_file(run.model / "model.safetensors") for run in (whole, used)))
-
-
-@pytest.mark.parametrize("more", [(), ("training.optim=muon",)], ids=str)
-def test_a_resumed_run_is_the_uninterrupted_one(
-    more: tuple[str, ...], tiny_encoder_with_dropout: Path, tmp_path: Path
-) -> None:
-    recipe = recipe_of(tmp_path, tiny_encoder_with_dropout, *more)
-    run = killed(recipe, tmp_path / "killed")
-    train(recipe, run.folder, resume=True)
-    whole = train(recipe, tmp_path / "whole")
-    assert sha256(run.model / "model.safetensors") == sha256(whole.model / "model.safetensors")
-    assert last(run) == last(whole)
-    assert "seed-42/checkpoint-12/used_embeddings.safetensors" in last(run)
 
 
 def resumed(recipe: Recipe, folder: Path, texts: Path) -> Weights:
