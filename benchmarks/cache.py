@@ -1,7 +1,7 @@
 """Vectors computed once: the first pass over a file's texts against the second, which reads them from disk.
 
 The first pass fills a cache in a folder of its own. The second has a new `Features`, as another program would have,
-and must give the same vectors. Loading the weights is no part of either; tokenising and hashing are. The least of
+and must give the same vectors. Loading the weights is not part of either; tokenising and hashing are. The least of
 three second passes counts.
 
 Run:  python benchmarks/cache.py sst2/train.tsv --column sentence [--rows 67349]

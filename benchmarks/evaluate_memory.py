@@ -105,7 +105,7 @@ def make_model(task: str, folder: Path) -> None:
 
 
 def own_memory() -> float:
-    """MB of this process that are no mapped files."""
+    """MB of this process that are not mapped files."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("RssAnon"):
             return int(line.split()[1]) / 1024

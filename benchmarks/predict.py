@@ -70,7 +70,7 @@ def _tags(words: Sequence[str], pieces: Sequence[Any]) -> list[str]:
 
 
 def sound(tags: Any) -> bool:
-    """Do these tags begin every entity with a B-? Answers that are no tags are always sound."""
+    """Do these tags begin every entity with a B-? Answers that are not tags are always sound."""
     if isinstance(tags, str):
         return True
     before = ["O", *tags]

@@ -112,7 +112,7 @@ class RowsError(DataError):
         super().__init__(Problem(place(row), what, fix) for row, what, fix in self.by_row)
 
     def renumbered(self, number: Callable[[int], int]) -> RowsError:
-        """The same problems of a larger table. number: row here -> row there."""
+        """These problems, located in a larger table. number: row here -> row there."""
         return RowsError((number(row), what, fix) for row, what, fix in self.by_row)
 
 

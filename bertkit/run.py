@@ -114,9 +114,9 @@ def delete_checkpoints(run: Run, keep: Checkpoints, *, dry_run: bool = False) ->
 
     keep: "best": `model` and `adapter` of each seed, where they were not moved to the run; "keep": everything.
     """
-    found = [] if keep == "keep" else [path for path in run.checkpoints.glob("*-*") if path.is_dir()]
-    seeds = [path for path in found if path.name.startswith("seed-")]
-    folds = [path for path in found if path.name.startswith(("fold-", "method-"))]  # predictions/ has their answers
+    folders = [] if keep == "keep" else [path for path in run.checkpoints.glob("*-*") if path.is_dir()]
+    seeds = [path for path in folders if path.name.startswith("seed-")]
+    folds = [path for path in folders if path.name.startswith(("fold-", "method-"))]  # predictions/ has their answers
     inside = [path for seed in seeds for path in seed.iterdir() if path.is_dir()]
     of_seeds = seeds if keep == "none" else [path for path in inside if path.name not in ("model", "adapter")]
     unneeded = [*of_seeds, *folds]
@@ -131,7 +131,7 @@ def clean(
 ) -> Iterator[tuple[Path, int]]:
     """Delete the checkpoints of finished runs, and of the runs in finished sweeps; yields run folder and bytes.
 
-    Raises UserError before anything is deleted if a folder is no finished run: to resume it takes its checkpoints.
+    Raises UserError before anything is deleted if a folder is not a finished run: to resume it takes its checkpoints.
     """
     runs, problems = list[Run](), list[Problem]()
     for folder in map(Path, folders):

@@ -37,11 +37,11 @@ def seconds(duration: str) -> float:
     return float(duration[:-1]) * _SECONDS[duration[-1]]
 
 
-def _duration(given: Any) -> Any:
-    if not (isinstance(given, str) and re.fullmatch(r"\d+(\.\d+)?[smh]", given, re.ASCII) and seconds(given)):
+def _duration(value: Any) -> Any:
+    if not (isinstance(value, str) and re.fullmatch(r"\d+(\.\d+)?[smh]", value, re.ASCII) and seconds(value)):
         what = "expected a time of seconds, minutes or hours, such as 90s, 60m or 1.5h; found {given}"
-        raise PydanticCustomError("duration", what, {"given": repr(given)})
-    return given
+        raise PydanticCustomError("duration", what, {"given": repr(value)})
+    return value
 
 
 class Section(BaseModel):
@@ -66,8 +66,8 @@ class ModelSpec(Section):
     @property
     def title(self) -> str:
         """The model's name for people."""
-        given = {"preset": self.config} if isinstance(self.config, str) else self.config or {}
-        kind, preset = str(given.get("model_type", "bert")), str(given.get("preset", ""))
+        fields = {"preset": self.config} if isinstance(self.config, str) else self.config or {}
+        kind, preset = str(fields.get("model_type", "bert")), str(fields.get("preset", ""))
         new = preset if "-" in preset else "-".join(filter(None, ["BERT" if kind == "bert" else kind, preset]))
         return self.name or f"a new {new}"
 
@@ -139,13 +139,13 @@ class DataSpec(Section):
 
     @field_validator("encoding")
     @classmethod
-    def _known(cls, given: str) -> str:
+    def _known(cls, value: str) -> str:
         try:
-            "a".encode(given)
+            "a".encode(value)
         except (LookupError, ValueError):
             what = "expected a text encoding that Python knows, such as utf-8, cp1252, latin-1 or utf-16; found {given}"
-            raise PydanticCustomError("encoding", what, {"given": repr(given)}) from None
-        return given
+            raise PydanticCustomError("encoding", what, {"given": repr(value)}) from None
+        return value
 
 
 class TrainingKeys(Section):
@@ -226,9 +226,9 @@ class Hub(Section):
 
     @field_validator(*_HUB_TEXTS)
     @classmethod
-    def _well_formed(cls, given: str | list[str] | None, info: ValidationInfo) -> str | list[str] | None:
+    def _well_formed(cls, value: str | list[str] | None, info: ValidationInfo) -> str | list[str] | None:
         pattern, what = _HUB_TEXTS[str(info.field_name)]
-        for text in [given] if isinstance(given, str) else given or []:
+        for text in [value] if isinstance(value, str) else value or []:
             if not pattern.fullmatch(text):
                 raise PydanticCustomError("hub", what, {"given": repr(text)})
-        return given
+        return value

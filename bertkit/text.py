@@ -13,19 +13,19 @@ _CONTROLS = f"[\t\n{_MOVES}]"
 
 
 def counted(count: int, noun: str, verb: str = "") -> str:
-    """Such as "1 row", "2 rows", "2 queries", "1 row repeats" and "2 rows repeat"."""
+    """A count with its noun, such as "1 row", "2 rows", "2 queries", "1 row repeats" and "2 rows repeat"."""
     one = count == 1
     many = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
     return f"{count:,} {noun if one else many}" + (f" {verb}{'s' if one else ''}" if verb else "")
 
 
 def share(part: int, total: int) -> str:
-    """Such as "2.5%", or "under 0.1%" where rounding would give 0."""
+    """A share in percent, such as "2.5%", or "under 0.1%" where rounding would give 0."""
     return "under 0.1%" if 0 < part < 0.0005 * total else f"{part / total:.1%}"
 
 
 def part_of(part: int, total: int, noun: str) -> str:
-    """Such as "1 of 2 rows (50.0%) is" and "2 of 3 rows (66.7%) are"."""
+    """A part of a whole, such as "1 of 2 rows (50.0%) is" and "2 of 3 rows (66.7%) are"."""
     return f"{part:,} of {counted(total, noun)} ({share(part, total)}) {'is' if part == 1 else 'are'}"
 
 

@@ -520,7 +520,7 @@ def test_what_cannot_be_audited_is_said_before_anything_is_written(
     lines = answers.read_text(encoding="utf-8").splitlines()
     small_recipe = str(tmp_path / "small.yaml")
     for words, what in (
-        ([str(run), "--output-dir", str(other)], "is neither empty nor an audit"),
+        ([str(run), "--output-dir", str(other)], "is not empty and not an audit folder"),
         ([str(run), "--output-dir", str(other / "notes.txt")], "is not a folder"),
         ([small_recipe, "folds=3", "--output-dir", str(audited)], "was started with another recipe"),
         ([str(tmp_path / "none.yaml"), "--output-dir", str(tmp_path / "new")], "none.yaml"),
@@ -535,7 +535,7 @@ def test_what_cannot_be_audited_is_said_before_anything_is_written(
         assert what in capsys.readouterr().err
     (audited / "results.json").write_text("{}")  # as in a finished run, which an audit does not write into
     assert main(["audit", str(run), "--output-dir", str(audited)]) == 2
-    assert "is neither empty nor an audit" in capsys.readouterr().err
+    assert "is not empty and not an audit folder" in capsys.readouterr().err
     for damage, what in (
         ([*lines[:3], lines[3][:-20]], "train-oof.jsonl:4: is damaged"),
         ([], "train-oof.jsonl:1: is not a row with the answer"),

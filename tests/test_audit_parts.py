@@ -215,7 +215,7 @@ def test_rows_to_label_next_are_those_of_the_file_as_they_are(tiny_encoder: Path
     bad = small.write_rows(tmp_path / "bad.jsonl", [{"body": "x", "reason": 1}])
     with pytest.raises(DataError, match=r"bad\.jsonl: the rows have a column `reason` already"):
         read_unlabelled(recipe, bad, 3, None)
-    with pytest.raises(UserError, match="next: must be at least 1, is 0"):
+    with pytest.raises(UserError, match="next: must be at least 1, got 0"):
         read_unlabelled(recipe, file, 0, None)
 
 
@@ -249,7 +249,7 @@ def test_the_command_chooses_rows(tiny_encoder: Path, tmp_path: Path, capsys: An
     for part in ("duplicates", "next"):
         assert f'id="{part}"' in page
     assert main([*words, "--unlabelled", str(new), "--next", "0"]) == 2
-    assert "next: must be at least 1, is 0" in capsys.readouterr().err
+    assert "next: must be at least 1, got 0" in capsys.readouterr().err
 
 
 def test_a_bad_file_is_reported_before_anything_is_trained(tiny_encoder: Path, tmp_path: Path, capsys: Any) -> None:

@@ -286,7 +286,7 @@ def test_what_can_not_be_explained_is_said(name: str, texts: list[str], what: st
 
 def test_one_text_has_a_vector_and_nothing_to_explain(tiny_encoder: Path) -> None:
     predictor = predictor_of(KNOWN["similarity-cosent"].task(tiny_encoder), tiny_encoder)
-    with pytest.raises(DataError, match="row 1: one text alone has a vector"):
+    with pytest.raises(DataError, match="row 1: an explanation needs two texts"):
         explain_rows(predictor, ["a cat"])
 
 

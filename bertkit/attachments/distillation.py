@@ -221,7 +221,7 @@ class Distiller:
         return torch.cat([mixed.reshape(-1), self.spec.alpha * hidden[None]])
 
     def count(self, batch: Batch) -> float | tuple[float, ...]:
-        """As `Task.count`; with `hidden`, the number of tokens too."""
+        """The terms that `Task.count` counts; with `hidden`, the number of tokens too."""
         counted = self.task.count(batch)
         if not self.spec.hidden:
             return counted

@@ -78,7 +78,7 @@ class UsedEmbeddings(Attachment):
 
 
 class OtherRows(NamedTuple):
-    """Of the word embedding. A tuple, so that they are no parameters of the module, which DDP would send around."""
+    """The embedding's other rows, kept in a tuple so that DDP does not register them."""
 
     whole: nn.Embedding  # the whole one, with the weights from before the training
     decay: nn.Parameter  # (), fp64: the factor that weight decay has left of them
@@ -179,27 +179,27 @@ def word_embedding(model: Any, args: Arguments, sharded: bool) -> nn.Embedding:
     if args.neftune_noise_alpha is not None:
         raise ValueError("neftune_noise_alpha changes the word embedding itself")
     try:
-        found = model.get_input_embeddings()
+        embedding = model.get_input_embeddings()
     except NotImplementedError:
-        found = None
-    if type(found) is not nn.Embedding or found.max_norm or found.scale_grad_by_freq or found.sparse:
+        embedding = None
+    if type(embedding) is not nn.Embedding or embedding.max_norm or embedding.scale_grad_by_freq or embedding.sparse:
         raise ValueError("the model has no word embedding, or an unusual one")
-    if not found.weight.requires_grad:
+    if not embedding.weight.requires_grad:
         raise ValueError("the word embedding is not trained")
-    if sum(any(p is found.weight for p in module.parameters(recurse=False)) for module in model.modules()) > 1:
+    if sum(any(p is embedding.weight for p in module.parameters(recurse=False)) for module in model.modules()) > 1:
         raise ValueError("the word embedding shares its weights with another part of the model")
-    return found
+    return embedding
 
 
 def token_ids(features_by_task: Iterable[tuple[Task, Dataset]], rows: int) -> Tensor:
     """The ids below `rows` of the tokens that these tasks' features have, of special tokens and padding, `(ids,)`."""
-    found: set[int] = set()
+    ids: set[int] = set()
     for task, features in features_by_task:
-        found |= {*task.tokenizer.all_special_ids, fills(task.tokenizer, {})["input_ids"]}
+        ids |= {*task.tokenizer.all_special_ids, fills(task.tokenizer, {})["input_ids"]}
         columns = features.select_columns(["input_ids"]).with_format("arrow")
         for part in columns.iter(FEATURES_AT_A_TIME):
-            found |= {*pc.unique(pc.list_flatten(part["input_ids"])).to_pylist()}
-    return torch.tensor(sorted(each for each in found if each < rows))  # a model may not know all special tokens
+            ids |= {*pc.unique(pc.list_flatten(part["input_ids"])).to_pylist()}
+    return torch.tensor(sorted(each for each in ids if each < rows))  # a model may not know all special tokens
 
 
 def saved(shape: tuple[int, ...], used: int) -> int:
@@ -253,7 +253,7 @@ def used_rows(
 def summary(shape: tuple[int, int], features_by_task: Iterable[tuple[Task, Dataset]], asked: bool | None) -> str:
     """How many tokens of a word embedding are used, and the memory that this saves. shape: of its table."""
     used = len(token_ids(features_by_task, shape[0]))
-    found, saves = f"word embedding: {used:,} of {shape[0]:,} tokens are used", saved(shape, used) / 1e6
+    summary, saves = f"word embedding: {used:,} of {shape[0]:,} tokens are used", saved(shape, used) / 1e6
     if not pays(shape, used, asked):
-        return f"{found}, and all are trained"
-    return f"{found}, and only these are trained: {abs(saves):,.0f} MB {'less' if saves >= 0 else 'more'} memory"
+        return f"{summary}, and all are trained"
+    return f"{summary}, and only these are trained: {abs(saves):,.0f} MB {'less' if saves >= 0 else 'more'} memory"

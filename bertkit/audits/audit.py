@@ -45,7 +45,7 @@ LABELS: Mapping[str, Mapping[str, Callable[[Evidence], Part]]] = {  # task -> ta
 class Audit:
     """An audit's folder: audit.html, and the rows of each part as NAME.jsonl and NAME.csv.
 
-    parts: none in other processes than the first.
+    parts: none on other ranks.
     """
 
     folder: Path
@@ -156,7 +156,7 @@ def _check_folder(folder: Path, recipe: Recipe) -> None:
         return
     stored = folder / "recipe.yaml"
     if not stored.is_file() or Run(folder).finished:
-        raise UserError(Problem(str(folder), "is neither empty nor an audit", "Name another folder."))
+        raise UserError(Problem(str(folder), "is not empty and not an audit folder", "Name another folder."))
     if stored.read_text(encoding="utf-8", errors="replace") != to_yaml(recipe):
         fix = "Give the same recipe and overrides, or name another folder."
         raise RecipeError(Problem(str(stored), "the audit was started with another recipe", fix))

@@ -23,28 +23,28 @@ class Share(NamedTuple):
     agreed: float
 
 
-def likely_wrong(table: Floats, given: Ints) -> Bools:
+def likely_wrong(table: Floats, labels: Ints) -> Bools:
     """`(rows,)`: another label is more probable, and another is as probable as it is on average where it is given.
 
-    table: probabilities `(rows, labels)`. given: label ids `(rows,)`. These are the off-diagonal rows of the confident
+    table: probabilities `(rows, labels)`. labels: label ids `(rows,)`. These are the off-diagonal rows of the confident
     joint, cleanlab's `filter_by="confident_learning"`.
     """
-    rows = np.arange(len(given))
-    other = table >= _averages(table, given) - ROUNDING
-    other[rows, given] = False
-    return np.asarray(other.any(axis=1) & (table[rows, given] < table.max(axis=1)))
+    rows = np.arange(len(labels))
+    other = table >= _averages(table, labels) - ROUNDING
+    other[rows, labels] = False
+    return np.asarray(other.any(axis=1) & (table[rows, labels] < table.max(axis=1)))
 
 
-def margins(table: Floats, given: Ints) -> Floats:
+def margins(table: Floats, labels: Ints) -> Floats:
     """`(rows,)`: the probability of the given label minus that of the most probable other one."""
-    rows, others = np.arange(len(given)), table.copy()
-    others[rows, given] = -np.inf
-    return np.asarray(table[rows, given] - others.max(axis=1))
+    rows, others = np.arange(len(labels)), table.copy()
+    others[rows, labels] = -np.inf
+    return np.asarray(table[rows, labels] - others.max(axis=1))
 
 
-def guesses(table: Floats, given: Ints) -> Ints:
+def guesses(table: Floats, labels: Ints) -> Ints:
     """`(rows,)`: the label that a row is counted for in the confident joint, -1 where no label reaches its average."""
-    reached = table >= _averages(table, given) - ROUNDING
+    reached = table >= _averages(table, labels) - ROUNDING
     several = reached.sum(axis=1) > 1
     return np.where(reached.any(axis=1), np.where(several, table.argmax(axis=1), reached.argmax(axis=1)), -1)
 

@@ -49,9 +49,9 @@ def sentences(evidence: Evidence) -> Part:
         if changes:
             least = min(p for word, p in words.items() if any(word in each.words for each in changes))
             ranked.append((least, _correction(row, changes, scheme)))
-    found = [row for _, row in sorted(ranked, key=lambda each: each[0])]
+    listed = [row for _, row in sorted(ranked, key=lambda each: each[0])]
     notes = [METHOD.format("type of a word") + WHOLE]
-    return to_check(found, len(rows), "tag", notes, share, "types of words")
+    return to_check(listed, len(rows), "tag", notes, share, "types of words")
 
 
 def _doubtful_words(rows: Sequence[Row], scheme: Learned) -> tuple[list[dict[int, float]], Share]:
@@ -64,22 +64,22 @@ def _doubtful_words(rows: Sequence[Row], scheme: Learned) -> tuple[list[dict[int
     names: list[str] = max(([*word["scores"]] for _, _, word in words), key=len)
     read = [each for each in words if len(each[2]["scores"]) == len(names)]  # not those without a token
     table = np.array([[word["scores"][name] for name in names] for _, _, word in read])
-    given = np.array([names.index(type_of(rows[sentence]["tags"][place], scheme)) for sentence, place, _ in read])
+    gold = np.array([names.index(type_of(rows[sentence]["tags"][place], scheme)) for sentence, place, _ in read])
     unit = np.array([sentence for sentence, _, _ in read])
     doubtful: list[dict[int, float]] = [{} for _ in rows]
-    for index in np.flatnonzero(likely_wrong(table, given)):
+    for index in np.flatnonzero(likely_wrong(table, gold)):
         sentence, place, _ = read[index]
-        doubtful[sentence][place] = float(table[index, given[index]])
-    return doubtful, wrong_share(given, table.argmax(axis=1), guesses(table, given), unit)
+        doubtful[sentence][place] = float(table[index, gold[index]])
+    return doubtful, wrong_share(gold, table.argmax(axis=1), guesses(table, gold), unit)
 
 
 def _changes(row: Row, scheme: Learned) -> Iterator[Change]:
     """The groups of overlapping entities in which data and model differ."""
     answer = row["answer"]
-    given, found = (labelled(tags, scheme) for tags in (row["tags"], [word["tag"] for word in answer["words"]]))
-    scores = dict(zip(found, [each["score"] for each in answer.get("entities", answer["words"])], strict=True))
+    gold, predicted = (labelled(tags, scheme) for tags in (row["tags"], [word["tag"] for word in answer["words"]]))
+    scores = dict(zip(predicted, [each["score"] for each in answer.get("entities", answer["words"])], strict=True))
     groups, end = list[list[Entity]](), 0
-    for entity in sorted({*given} ^ {*found}, key=lambda entity: entity[1:]):
+    for entity in sorted({*gold} ^ {*predicted}, key=lambda entity: entity[1:]):
         if entity[1] >= end:
             groups.append([])
         groups[-1].append(entity)

@@ -20,16 +20,16 @@ def single_labels(evidence: Evidence) -> Part:
     rows, (name_of, value_of) = evidence.rows, _names(evidence, (row["label"] for row in evidence.rows))
     names = list(rows[0]["answer"]["scores"])
     table = np.array([[row["answer"]["scores"][name] for name in names] for row in rows])
-    given = np.array([names.index(name_of[row["label"]]) for row in rows])
-    found = np.flatnonzero(likely_wrong(table, given))
+    gold = np.array([names.index(name_of[row["label"]]) for row in rows])
+    found = np.flatnonzero(likely_wrong(table, gold))
     best = table.argmax(axis=1)
 
     def correction(row: int) -> Row:
         new = names[best[row]]
-        return corrected(rows[row], "label", value_of[new], names[given[row]], new, probability=table[row].max())
+        return corrected(rows[row], "label", value_of[new], names[gold[row]], new, probability=table[row].max())
 
-    ranked = found[np.argsort(margins(table, given)[found], kind="stable")]
-    wrong = wrong_share(given, best, guesses(table, given), np.arange(len(rows)))
+    ranked = found[np.argsort(margins(table, gold)[found], kind="stable")]
+    wrong = wrong_share(gold, best, guesses(table, gold), np.arange(len(rows)))
     return to_check([*map(correction, ranked)], len(rows), "label", [METHOD.format("label")], wrong)
 
 
@@ -40,22 +40,22 @@ def label_sets(evidence: Evidence) -> Part:
     names = list(rows[0]["answer"]["scores"])
     table = np.array([[row["answer"]["scores"][name] for name in names] for row in rows])
     sets = [{name_of[value] for value in row["labels"]} for row in rows]
-    given = np.array([[int(name in own) for name in names] for own in sets])
+    gold = np.array([[int(name in own) for name in names] for own in sets])
     wrong, guess = np.zeros(table.shape, dtype=bool), np.empty(table.shape, dtype=np.int64)
-    for label, (has, probability) in enumerate(zip(given.T, table.T, strict=True)):  # a row has it, or does not
+    for label, (has, probability) in enumerate(zip(gold.T, table.T, strict=True)):  # a row has it, or does not
         two = np.stack([1 - probability, probability], axis=1)
-        found = guesses(two, has)
-        wrong[:, label], guess[:, label] = likely_wrong(two, has), np.where(found < 0, -1, 2 * label + found)
-    doubt = np.where(wrong, np.where(given, 1 - table, table), 0.0).max(axis=1)
+        suggested = guesses(two, has)
+        wrong[:, label], guess[:, label] = likely_wrong(two, has), np.where(suggested < 0, -1, 2 * label + suggested)
+    doubt = np.where(wrong, np.where(gold, 1 - table, table), 0.0).max(axis=1)
 
     def correction(row: int) -> Row:
-        old, new = ([names[label] for label in np.flatnonzero(of)] for of in (given[row], given[row] ^ wrong[row]))
+        old, new = ([names[label] for label in np.flatnonzero(of)] for of in (gold[row], gold[row] ^ wrong[row]))
         values = [value_of[name] for name in new]
         return corrected(rows[row], "labels", values, ", ".join(old), ", ".join(new), probability=doubt[row])
 
     ranked = (row for row in np.argsort(-doubt, kind="stable") if doubt[row])
     pairs, unit = 2 * np.arange(len(names)), np.repeat(np.arange(len(rows)), len(names))
-    decisions, best = (given + pairs).ravel(), ((table > 0.5) + pairs).ravel()
+    decisions, best = (gold + pairs).ravel(), ((table > 0.5) + pairs).ravel()
     share = wrong_share(decisions, best, guess.ravel(), unit)
     notes = [METHOD.format("label") + " Each label is judged by itself: a row has it, or does not."]
     return to_check([*map(correction, ranked)], len(rows), "label", notes, share, "decisions about labels")
@@ -64,15 +64,15 @@ def label_sets(evidence: Evidence) -> Part:
 def numbers(evidence: Evidence) -> Part:
     """Rows whose `score` is far from the answer, the farthest first."""
     rows = evidence.rows
-    given, answers = np.array([[row["score"], row["answer"]["score"]] for row in rows]).T
+    gold, answers = np.array([[row["score"], row["answer"]["score"]] for row in rows]).T
     # A cosine is learned from numbers of any scale.
-    slope = np.cov(answers, given, bias=True)[0, 1] / answers.var() if answers.var() else 0.0
-    expected = given.mean() + slope * (answers - answers.mean())
-    deviations = np.abs(given - expected) / ((given - expected).std() or 1.0)
+    slope = np.cov(answers, gold, bias=True)[0, 1] / answers.var() if answers.var() else 0.0
+    expected = gold.mean() + slope * (answers - answers.mean())
+    deviations = np.abs(gold - expected) / ((gold - expected).std() or 1.0)
 
     def correction(row: int) -> Row:
         new = round(float(expected[row]), 4)
-        return corrected(rows[row], "score", new, f"{given[row]:g}", f"{new:g}", deviations=deviations[row])
+        return corrected(rows[row], "score", new, f"{gold[row]:g}", f"{new:g}", deviations=deviations[row])
 
     ranked = (row for row in np.argsort(-deviations, kind="stable") if deviations[row] > FAR_OFF)
     note = (

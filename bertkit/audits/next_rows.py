@@ -31,7 +31,7 @@ TITLE = "Rows to label next"
 NOTE = (
     "The rows that the model is least sure of, the least sure first: by the difference between the two most probable "
     "labels, of several labels by the one nearest to 50%, of entities by the mean entropy of the words. Of equal texts "
-    "one is listed. They are no random sample: do not test with them."
+    "one is listed. They are not a random sample; do not use them as a test set."
 )
 ADDED = ("location", "answer", "probability", "reason")  # columns of the rows that are returned
 
@@ -49,12 +49,12 @@ class Unlabelled:
     rows: Sequence[Row]
 
 
-def next_part(evidence: Evidence, given: Unlabelled, encode: Encode, run: Path | None) -> Part:
+def next_part(evidence: Evidence, unlabelled: Unlabelled, encode: Encode, run: Path | None) -> Part:
     """The rows to label next. run: whose model answers them; None: a linear model on the vectors of the training rows.
 
     None are chosen for a regression, whose answers have no probabilities.
     """
-    recipe, labelled, rows = evidence.recipe, evidence.rows, given.rows
+    recipe, labelled, rows = evidence.recipe, evidence.rows, unlabelled.rows
     if "score" in labelled[0]:
         return Part(
             "next", TITLE, "No rows are chosen for labelling: the answers of a regression have no probabilities."
@@ -66,7 +66,7 @@ def next_part(evidence: Evidence, given: Unlabelled, encode: Encode, run: Path |
         answers = list(replace(predictor, task=with_word_scores(predictor.task)).stream(rows))
     read = [source for name in rows[0] for source in columns_of(recipe.data.columns.get(name, name))]
     columns = [name for name in read if name not in rows[0]]  # the page shows those by their canonical name
-    return next_rows(given, answers, columns)
+    return next_rows(unlabelled, answers, columns)
 
 
 def read_unlabelled(recipe: Recipe, file: Path, count: int, run: Path | None) -> Unlabelled:
@@ -79,7 +79,7 @@ def read_unlabelled(recipe: Recipe, file: Path, count: int, run: Path | None) ->
         fix = "Text classification needs a recipe or a run, token classification a run with a model."
         raise RecipeError(Problem("unlabelled", what, fix))
     if count < 1:
-        raise UserError(Problem("next", f"must be at least 1, is {count}"))
+        raise UserError(Problem("next", f"must be at least 1, got {count}"))
     schema, spec = get_task(recipe.task.name).schema, text_a_row(file, like_data(recipe.data, str(file)))
     prefix, own = row_prefix(file.name, format_of(file, spec)), list[Row]()
     for number, row in read_rows(file, spec):
@@ -91,16 +91,16 @@ def read_unlabelled(recipe: Recipe, file: Path, count: int, run: Path | None) ->
     return Unlabelled(file.name, count, own, rows)
 
 
-def next_rows(given: Unlabelled, answers: Sequence[Answer], columns: Sequence[str] = ()) -> Part:
+def next_rows(unlabelled: Unlabelled, answers: Sequence[Answer], columns: Sequence[str] = ()) -> Part:
     """The rows to label next as they are, with ADDED. columns: those of the rows to be shown beside their texts."""
-    doubts, total = [_doubt(answer) for answer in answers], len(given.rows)
-    texts = ["\n".join(texts_of(row)) for row in given.rows]
-    indices = chosen(_scores(answers), texts, given.count)
+    doubts, total = [_doubt(answer) for answer in answers], len(unlabelled.rows)
+    texts = ["\n".join(texts_of(row)) for row in unlabelled.rows]
+    indices = chosen(_scores(answers), texts, unlabelled.count)
     return Part(
         name="next",
         title=TITLE,
-        summary=f"{part_of(len(indices), total, 'row')} to be labelled next, from {given.file}.",
-        rows=[{**given.own[index], **dict(zip(ADDED[1:], doubts[index], strict=True))} for index in indices],
+        summary=f"{part_of(len(indices), total, 'row')} to be labelled next, from {unlabelled.file}.",
+        rows=[{**unlabelled.own[index], **dict(zip(ADDED[1:], doubts[index], strict=True))} for index in indices],
         columns=(*columns, *ADDED[1:]),
         notes=(NOTE,),
     )
@@ -167,8 +167,8 @@ def _doubt(answer: Answer) -> tuple[str, float, str]:
             return "", 1.0, "no words"
         word = min(answer["words"], key=lambda each: max(each["scores"].values()))
         kind, probability = max(word["scores"].items(), key=lambda pair: pair[1])
-        found = [f"{each['text']} ({each['label']})" for each in answer.get("entities", ())]
-        return ", ".join(found), round(probability, 4), f"“{word['word']}”: {kind} {probability:.0%}"
+        entities = [f"{each['text']} ({each['label']})" for each in answer.get("entities", ())]
+        return ", ".join(entities), round(probability, 4), f"“{word['word']}”: {kind} {probability:.0%}"
     if "labels" in answer:
         name, probability = min(answer["scores"].items(), key=lambda pair: abs(pair[1] - 0.5))
         return ", ".join(answer["labels"]), round(max(probability, 1 - probability), 4), f"{name} {probability:.0%}"

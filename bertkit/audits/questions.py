@@ -25,7 +25,7 @@ def questions(evidence: Evidence) -> Part:
     score, null = np.array([[own["score"], own["null_score"]] for own in answers]).T
     silent, unanswerable = np.array([[not own["answer"], not gold] for own, gold in zip(answers, golds, strict=True)]).T
     limit = np.where(silent, _mean(null[unanswerable]), _mean(score[(overlap > 0) & ~silent]))
-    found = np.flatnonzero((overlap == 0) & (score >= limit))
+    wrong = np.flatnonzero((overlap == 0) & (score >= limit))
 
     def correction(index: int) -> Row:
         own, given = answers[index], " | ".join(dict.fromkeys(golds[index])) or NO_ANSWER
@@ -36,7 +36,7 @@ def questions(evidence: Evidence) -> Part:
         )
         return corrected(rows[index], "answers", new, given, own["answer"] or NO_ANSWER, probability=score[index])
 
-    ranked = found[np.argsort(-score[found], kind="stable")]
+    ranked = wrong[np.argsort(-score[wrong], kind="stable")]
     return to_check([*map(correction, ranked)], len(rows), "answer", [NOTE])
 
 

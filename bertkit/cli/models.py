@@ -74,8 +74,8 @@ def calibrate(source: str, rest: list[str], data: Path | None, as_json: bool, **
     from bertkit.decisions.calibrate import calibrate
     from bertkit.report.table import calibration_table
 
-    found = calibrate(source, data, overrides=rest, **goal)
-    say(json.dumps(found, indent=2) if as_json else calibration_table(found))
+    fitted = calibrate(source, data, overrides=rest, **goal)
+    say(json.dumps(fitted, indent=2) if as_json else calibration_table(fitted))
 
 
 @command(
@@ -239,8 +239,8 @@ def explain(
 
 
 def _explain_run(source: str, **only_with_texts: Any) -> None:
-    if given := [name for name, value in only_with_texts.items() if value]:
-        what = f"--{given[0]} works only with texts or --input FILE"
+    if misplaced := [name for name, value in only_with_texts.items() if value]:
+        what = f"--{misplaced[0]} works only with texts or --input FILE"
         raise UserError(what, "bertkit explain RUN 'some text'")
     from bertkit.report.examples import write_explanations
     from bertkit.report.facts import damage_as_error

@@ -22,11 +22,11 @@ def locate_answers(table: Table, split: str) -> tuple[Table, list[Finding]]:
         nonlocal moved
         if given is None:
             return None
-        found = check_answers(context, given)
-        if found.problems:
-            raise ValueError(*found.problems)
-        moved += found.moved
-        return {"text": [context[a:b] for a, b in found.spans], "answer_start": [start for start, _ in found.spans]}
+        aligned = check_answers(context, given)
+        if aligned.problems:
+            raise ValueError(*aligned.problems)
+        moved += aligned.moved
+        return {"text": [context[a:b] for a, b in aligned.spans], "answer_start": [start for start, _ in aligned.spans]}
 
     answers = DiskList(each_row(locate, table.origin.__getitem__, table.values["context"], table.values["answers"]))
     return Table({**table.values, "answers": answers}, table.origin), list(_findings(split, names, answers, moved))

@@ -61,8 +61,8 @@ def named_rows(
             if any(i is not None and not -1 <= i < len(known) for i in ids):
                 faults.append(f"`{column}` holds {value}, but has only {len(known)} names")
                 continue
-            found = [None if i is None or i == -1 else known[i] for i in ids]
-            row[column] = found if isinstance(value, list) else found[0]
+            values = [None if i is None or i == -1 else known[i] for i in ids]
+            row[column] = values if isinstance(value, list) else values[0]
         if faults:
             raise ValueError(*faults)
         return row

@@ -111,8 +111,8 @@ class _Reader:
         if not splits:
             what = f"no judgements of a split, such as test.tsv; the folder holds: {', '.join(names) or 'nothing'}"
             self.problems.add(str(self.folder / "qrels"), what)
-        found = {split: self._find(f"qrels/{name}.tsv") for split, name in splits.items()}
-        return {split: path for split, path in found.items() if path is not None}
+        files = {split: self._find(f"qrels/{name}.tsv") for split, name in splits.items()}
+        return {split: path for split, path in files.items() if path is not None}
 
     def texts(self, name: str, *columns: str) -> Texts | None:
         """The ids of a file, in the first of these columns -> its text: the other columns, joined by spaces.
@@ -128,15 +128,15 @@ class _Reader:
             values = [value for column in columns if (value := self._text(row, column, where)) is not None]
             if len(values) < len(columns):
                 continue
-            key, *given = values
+            key, *cells = values
             if not key.strip():
                 self.problems.add(where, "the `_id` is empty")
                 continue
-            if columns == ("_id", "text") and not given[0].strip():
+            if columns == ("_id", "text") and not cells[0].strip():
                 fix = "give it a text, or remove its judgements too"
                 self.problems.add(where, f"the query {short_repr(key)} is empty", fix)
-            texts.setdefault(key, " ".join(given).strip() if len(given) > 1 else given[0])
-            _, other = seen.add(key, hash(tuple(given)), number)
+            texts.setdefault(key, " ".join(cells).strip() if len(cells) > 1 else cells[0])
+            _, other = seen.add(key, hash(tuple(cells)), number)
             if other is not None:
                 self.problems.add(where, f"the id {short_repr(key)} has another text on line {other}", OWN_ID)
         self._note(path, seen)
@@ -181,14 +181,14 @@ class _Reader:
     def _find(self, name: str) -> Path | None:
         """The file of this name, plain or compressed; None, and a problem, unless there is exactly one."""
         plain = self.folder / name
-        found = [path for end in ("", *COMPRESSIONS) if (path := plain.with_name(plain.name + end)).is_file()]
-        if not found:
+        files = [path for end in ("", *COMPRESSIONS) if (path := plain.with_name(plain.name + end)).is_file()]
+        if not files:
             fix = "a BEIR folder holds corpus.jsonl, queries.jsonl and qrels/SPLIT.tsv, each also with .gz or .xz"
             self.problems.add(str(plain), f"no such file (looked from {Path.cwd()})", fix)
-        elif len(found) > 1:
-            names = " and ".join(path.name for path in found)
+        elif len(files) > 1:
+            names = " and ".join(path.name for path in files)
             self.problems.add(str(plain.parent), f"{names}: only one of these can be used", "remove the others")
-        return found[0] if len(found) == 1 else None
+        return files[0] if len(files) == 1 else None
 
     def _text(self, row: Row, name: str, where: str) -> str | None:
         """One value of a row; None, and a problem, if it is not text."""

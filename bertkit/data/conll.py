@@ -85,8 +85,8 @@ def conllu_rows(lines: Lines, spec: DataSpec, problems: Problems) -> Iterator[Nu
                 yield first, {"tokens": columns.pop("form"), **columns, "tags": columns["upos"], **name}
             sentence, name = [], {}
         elif text.startswith("#"):
-            if given := re.fullmatch(r"#\s*sent_id\s*=\s*(.*)", text):
-                name = {"id": given[1].strip()}
+            if match := re.fullmatch(r"#\s*sent_id\s*=\s*(.*)", text):
+                name = {"id": match[1].strip()}
         else:
             place, *fields = text.split("\t")
             if len(fields) != len(_CONLLU) or not (kind := re.fullmatch(r"\d+([-.]\d+)?", place)):

@@ -51,8 +51,8 @@ class _Record(NamedTuple):
     @property
     def place(self) -> tuple[str, int]:
         """The prefix and the number of that row's location."""
-        found = _LOCATION.fullmatch(self.row)
-        return (found[1], int(found[2])) if found else ("", 0)
+        match = _LOCATION.fullmatch(self.row)
+        return (match[1], int(match[2])) if match else ("", 0)
 
 
 def corrected(refine: Refine, tables: Mapping[str, Table], spec: DataSpec, schema: Schema, *, complete: bool) -> Refine:
@@ -96,10 +96,10 @@ def corrected(refine: Refine, tables: Mapping[str, Table], spec: DataSpec, schem
 
 
 def _read(
-    given: str | list[str] | None, spec: DataSpec, columns: Mapping[str, Column], problems: Problems
+    setting: str | list[str] | None, spec: DataSpec, columns: Mapping[str, Column], problems: Problems
 ) -> Iterator[_Record]:
     """The records of these files, with their values of these columns; what cannot be read goes into `problems`."""
-    for file in map(Path, [given] if isinstance(given, str) else given or ()):
+    for file in map(Path, [setting] if isinstance(setting, str) else setting or ()):
         try:
             yield from _read_file(file, spec, columns, problems)
         except DataError as error:
@@ -115,9 +115,9 @@ def _read_file(file: Path, spec: DataSpec, columns: Mapping[str, Column], proble
         rows.append(row if kind == "jsonl" else {name: unguarded(cell) for name, cell in row.items()})
     values: list[dict[str, Any]] = [{} for _ in rows]
     for name, column in columns.items():
-        given = {index: cell for index, row in enumerate(rows) if (cell := _cell(row, name, column, spec)) is not None}
-        read = convert(list(given.values()), name, column, origin.select(list(given)), _decimal(given.values(), layout))
-        for index, value in zip(given, read, strict=True):
+        cells = {index: cell for index, row in enumerate(rows) if (cell := _cell(row, name, column, spec)) is not None}
+        read = convert(list(cells.values()), name, column, origin.select(list(cells)), _decimal(cells.values(), layout))
+        for index, value in zip(cells, read, strict=True):
             if value is not None and (value != "" or column.holds != "name"):
                 values[index][name] = value
     for index, own in enumerate(values):
@@ -182,8 +182,8 @@ def _match(
             by_id.get(name, []).append((split, row))
     fix = "Make the list again from these data, or remove the record."
     for record in records:
-        found = by_location[record.place] if "location" in record.values else by_id[record.values["id"]]
-        differences = {place: _difference(record, tables[place[0]], place[1], compared) for place in found}
+        matches = by_location[record.place] if "location" in record.values else by_id[record.values["id"]]
+        differences = {place: _difference(record, tables[place[0]], place[1], compared) for place in matches}
         same = [place for place, difference in differences.items() if not difference]
         if len(same) == 1:
             yield same[0], record
@@ -191,7 +191,7 @@ def _match(
             places = listed([tables[split].origin[row] for split, row in same], MAX_LOCATIONS)
             what = f"{record.row} may be one of several rows: {places}"
             problems.add(record.where, what, "Write its full `location`, or add the columns of its texts.")
-        elif found:
+        elif matches:
             problems.add(record.where, f"{record.row} holds another row now: {next(iter(differences.values()))}", fix)
         elif complete:
             problems.add(record.where, f"there is no row {record.row}", fix)
@@ -256,12 +256,12 @@ def _targets(
         rows = [row for row, record in records.items() if name in record.values]
         if not rows:
             continue
-        given = [records[row] for row in rows]
-        origin = Origin(list(dict.fromkeys(record.prefix for record in given)))
-        for record in given:
+        listed = [records[row] for row in rows]
+        origin = Origin(list(dict.fromkeys(record.prefix for record in listed)))
+        for record in listed:
             origin.add(origin.files.index(record.prefix), record.number)
         others = {other: column for other, column in table.select(rows).values.items() if other not in schema.targets}
-        some, column = Table({**others, name: [record.values[name] for record in given]}, origin), schema.columns[name]
+        some, column = Table({**others, name: [record.values[name] for record in listed]}, origin), schema.columns[name]
         if column.holds in TAGS:
             some, notes = tag_words(some, split, "BIO" if column.holds == "tags" else "none")
         else:
@@ -271,7 +271,7 @@ def _targets(
         if column.holds == "answers" and name in table.values:  # those that are the same stay as the data have them
             old = table.select(rows)
             pairs = zip(found, refine(old, split)[0].values[name], old.values[name], strict=True)
-            found = [given if new == located else new for new, located, given in pairs]
+            found = [listed if new == located else new for new, located, listed in pairs]
         values |= zip(rows, found, strict=True)
         if column.holds != "number":  # what is noticed of the documents of a query is of all of them
             findings += [each for each in notes if each.level != "note"]

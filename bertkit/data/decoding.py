@@ -73,8 +73,8 @@ def decoded(data: bytes, encoding: str, problems: Problems) -> str:
         text = without_mark(data.decode(encoding, "surrogateescape"), encoding, name)
     except UnicodeError as error:
         raise DataError(Problem(name, f"this is not {encoding.upper()}: {error}")) from error
-    if found := _ESCAPED.search(text):
-        start, number = text.rfind("\n", 0, found.start()) + 1, text.count("\n", 0, found.start()) + 1
+    if match := _ESCAPED.search(text):
+        start, number = text.rfind("\n", 0, match.start()) + 1, text.count("\n", 0, match.start()) + 1
         raise DataError(Problem(f"{name}:{number}", *bad_byte(text[start:].partition("\n")[0], encoding)))
     if not text.isascii() and codecs.lookup(encoding).name not in _UTF8:
         with suppress(UnicodeError):
@@ -113,9 +113,9 @@ def without_mark(text: str, encoding: str, name: str) -> str:
 
 def bad_byte(line: str, encoding: str) -> tuple[str, str]:
     """What is wrong with a line that holds an escaped byte, and the fix: the encoding in which the line is text."""
-    found = cast(re.Match[str], _ESCAPED.search(line))
-    at = found.start()
-    what = f"byte 0x{ord(found[0]) & 0xFF:02X} at column {at + 1} is not {encoding.upper()}"
+    match = cast(re.Match[str], _ESCAPED.search(line))
+    at = match.start()
+    what = f"byte 0x{ord(match[0]) & 0xFF:02X} at column {at + 1} is not {encoding.upper()}"
     for other in ("utf-8", "cp1252"):
         with suppress(UnicodeError):
             raw = line.rstrip("\r\n").encode(encoding, "surrogateescape")

@@ -49,15 +49,15 @@ def exported(
         return
     if form.tasks:  # only all of them together show which field is what
         objects = list(objects)
-        fields = find_fields((given for _, given in objects), form.read, spec)
+        fields = find_fields((item for _, item in objects), form.read, spec)
         export, row_of = replace(form.export, several=fields.several), partial(task_row, form.read, fields)
     else:
         export, row_of = form.export, partial(_mapped, form.read, spec)
     problems.export = export
-    for number, given in objects:
+    for number, item in objects:
         row: Row = {}
         try:
-            row = row_of(given)
+            row = row_of(item)
         except (ValueError, *MALFORMED) as error:
             what = str(error) if isinstance(error, ValueError) else f"not as {export.title} has it: {error!r}"
             problems.add(f"{where}{number}", what)
@@ -99,27 +99,27 @@ def survey(
 # --- a row per object: doccano, Prodigy, spaCy
 
 
-def _mapped(read: Callable[[Any], Row], spec: DataSpec, given: Any) -> Row:
+def _mapped(read: Callable[[Any], Row], spec: DataSpec, item: Any) -> Row:
     """The row, with the fields that the recipe maps by the tool's names for them."""
     names = [name for ours, source in spec.columns.items() for name in columns_of(source) if name != ours]
-    return {**read(given), **{name: given[name] for name in names if isinstance(given, dict) and name in given}}
+    return {**read(item), **{name: item[name] for name in names if isinstance(item, dict) and name in item}}
 
 
-def _text(given: Any, *names: str) -> str:
+def _text(item: Any, *names: str) -> str:
     for name in names:
-        if isinstance(text := given.get(name), str):
+        if isinstance(text := item.get(name), str):
             return text
-    raise ValueError(f"has no text in `{names[0]}`: {short_repr(given)}")
+    raise ValueError(f"has no text in `{names[0]}`: {short_repr(item)}")
 
 
-def _is_doccano(given: Any) -> bool:
-    if not isinstance(given, dict) or not any(isinstance(given.get(name), str) for name in ("text", "data")):
+def _is_doccano(item: Any) -> bool:
+    if not isinstance(item, dict) or not any(isinstance(item.get(name), str) for name in ("text", "data")):
         return False
-    if "entities" in given:
-        return "relations" in given or "cats" in given
-    name = "label" if "label" in given else "labels"
-    marks = given.get(name)
-    if not isinstance(marks, list) or "id" not in given:
+    if "entities" in item:
+        return "relations" in item or "cats" in item
+    name = "label" if "label" in item else "labels"
+    marks = item.get(name)
+    if not isinstance(marks, list) or "id" not in item:
         return False
     return all(_is_mark(mark) for mark in marks) and (name == "label" or any(isinstance(m, list) for m in marks))
 
@@ -128,13 +128,13 @@ def _is_mark(mark: Any) -> bool:
     return isinstance(mark, str) or (isinstance(mark, list) and len(mark) == 3 and isinstance(mark[2], str))
 
 
-def _doccano_row(given: Any) -> Row:
+def _doccano_row(item: Any) -> Row:
     """Sequence labelling, with or without relations, text classification, and both at once."""
-    row = {name: value for name, value in given.items() if name not in (*TARGETS, "entities", "cats", "data")}
-    row["text"] = _text(given, "text", "data")
-    marks = given.get("label", given.get("labels", []))
-    if "entities" in given:
-        return row | {"spans": given["entities"]} | (label_columns(given["cats"]) if "cats" in given else {})
+    row = {name: value for name, value in item.items() if name not in (*TARGETS, "entities", "cats", "data")}
+    row["text"] = _text(item, "text", "data")
+    marks = item.get("label", item.get("labels", []))
+    if "entities" in item:
+        return row | {"spans": item["entities"]} | (label_columns(item["cats"]) if "cats" in item else {})
     if not marks:  # of either kind of project
         return row | {"spans": [], "labels": []}
     spans = [mark for mark in marks if not isinstance(mark, str)]
@@ -143,33 +143,33 @@ def _doccano_row(given: Any) -> Row:
     return row | ({"spans": spans} if spans else label_columns(marks))
 
 
-def _is_prodigy(given: Any) -> bool:
-    return isinstance(given, dict) and "_task_hash" in given and "_input_hash" in given
+def _is_prodigy(item: Any) -> bool:
+    return isinstance(item, dict) and "_task_hash" in item and "_input_hash" in item
 
 
-def _prodigy_row(given: Any) -> Row:
+def _prodigy_row(item: Any) -> Row:
     """Spans by hand or corrected; one label, accepted or not; labels chosen among options."""
-    row = {name: value for name, value in given.items() if name not in (*TARGETS, "options", "accept", "config")}
-    row["text"] = _text(given, "text")
-    if "options" in given:
-        style = (given.get("config") or {}).get("choice_style", "single")
-        return row | label_columns(given.get("accept", []), single=style == "single")
-    if "label" in given and not given.get("spans"):
-        return row | label_columns([given["label"]])
-    return row | {"spans": given.get("spans", [])}
+    row = {name: value for name, value in item.items() if name not in (*TARGETS, "options", "accept", "config")}
+    row["text"] = _text(item, "text")
+    if "options" in item:
+        style = (item.get("config") or {}).get("choice_style", "single")
+        return row | label_columns(item.get("accept", []), single=style == "single")
+    if "label" in item and not item.get("spans"):
+        return row | label_columns([item["label"]])
+    return row | {"spans": item.get("spans", [])}
 
 
-def is_pair(given: Any) -> bool:
+def is_pair(item: Any) -> bool:
     """Whether this is an example of spaCy's training data: a text and its annotations."""
-    pair = isinstance(given, list) and len(given) == 2 and isinstance(given[0], str) and isinstance(given[1], dict)
-    return pair and not {"entities", "cats"}.isdisjoint(given[1])
+    pair = isinstance(item, list) and len(item) == 2 and isinstance(item[0], str) and isinstance(item[1], dict)
+    return pair and not {"entities", "cats"}.isdisjoint(item[1])
 
 
-def _spacy_row(given: Any) -> Row:
+def _spacy_row(item: Any) -> Row:
     """[text, {"entities": [[start, end, label]], "cats": {label: 0 or 1}}]"""
-    if not isinstance(given, list) or len(given) != 2 or not isinstance(given[0], str):
-        raise ValueError(f'is {short_repr(given)}, where [text, {{"entities": […]}}] is expected')
-    text, marked = given
+    if not isinstance(item, list) or len(item) != 2 or not isinstance(item[0], str):
+        raise ValueError(f'is {short_repr(item)}, where [text, {{"entities": […]}}] is expected')
+    text, marked = item
     spans = {"spans": marked["entities"]} if "entities" in marked else {}
     return {"text": text, **spans} | (
         label_columns([label for label, value in marked["cats"].items() if value >= 0.5]) if "cats" in marked else {}

@@ -31,6 +31,6 @@ def fold_rows(data: Data, count: int, seed: int, groups: Collection[str]) -> tup
     for fold, value in zip(fold_of, values[target], strict=True) if target and names else ():
         for label in names(value) if names else ():
             seen[label].add(fold)
-    alone = [label for label, found in seen.items() if len(found) == 1]
+    alone = [label for label, rows_of_label in seen.items() if len(rows_of_label) == 1]
     what = f"train: all rows with {listed(alone)} are in one fold, whose model has no such row to learn from"
     return fold_of, [warn(what, "Add rows with these labels.")] if alone else []

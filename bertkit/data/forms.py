@@ -33,30 +33,30 @@ _INSTEAD = {
 _FORMS = "Give a DataFrame, a Dataset, a list of dicts, a dict of columns, or these by split: {'train': …}."
 
 
-def data_section(given: Any) -> tuple[dict[str, Any], dict[str, Rows]]:
+def data_section(data: Any) -> tuple[dict[str, Any], dict[str, Rows]]:
     """What a user gives as data -> the keys of a `data:` section, and rows by split, empty where they are elsewhere.
 
-    given: rows; a path, Hub id or `sample:NAME`; one of these by split in a dict, where `validation` may be a fraction;
+    data: rows; a path, Hub id or `sample:NAME`; one of these by split in a dict, where `validation` may be a fraction;
     or a `data:` section, whose `source` is one of these. Raises DataError where it is none of them, or ambiguous.
     """
-    if isinstance(given, str | os.PathLike):
-        return {"source": os.fspath(given)}, {}
-    if is_rows(given):
-        return {}, {"train": given}
-    if not isinstance(given, Mapping) or not given:
-        raise DataError(_unknown("data", given))
-    if is_a(given, "datasets.DatasetDict"):
-        return {}, _matched(given, None)
-    if "source" in given:
-        section = {key: value for key, value in given.items() if key != "source"}
-        if is_a(given["source"], "datasets.DatasetDict"):
-            return {**section, "splits": None}, _matched(given["source"], section.get("splits"))
-        source, rows = data_section(given["source"])
+    if isinstance(data, str | os.PathLike):
+        return {"source": os.fspath(data)}, {}
+    if is_rows(data):
+        return {}, {"train": data}
+    if not isinstance(data, Mapping) or not data:
+        raise DataError(_unknown("data", data))
+    if is_a(data, "datasets.DatasetDict"):
+        return {}, _matched(data, None)
+    if "source" in data:
+        section = {key: value for key, value in data.items() if key != "source"}
+        if is_a(data["source"], "datasets.DatasetDict"):
+            return {**section, "splits": None}, _matched(data["source"], section.get("splits"))
+        source, rows = data_section(data["source"])
         return {**section, **source}, rows
-    of_section = given.keys() & DataSpec.model_fields.keys() and not given.keys() & {"train", "test"}
-    if of_section and not is_rows(given.get("validation")):
-        return dict(given), {}  # a section without its source
-    return _by_split(given)
+    of_section = data.keys() & DataSpec.model_fields.keys() and not data.keys() & {"train", "test"}
+    if of_section and not is_rows(data.get("validation")):
+        return dict(data), {}  # a section without its source
+    return _by_split(data)
 
 
 def is_rows(value: Any) -> bool:
@@ -72,12 +72,12 @@ def is_rows(value: Any) -> bool:
 
 
 @contextmanager
-def temporary_rows(given: Any) -> Iterator[dict[str, Any]]:
+def temporary_rows(data: Any) -> Iterator[dict[str, Any]]:
     """Within the block, the keys of a `data:` section for what a user gives as data; rows that stand alone are test.
 
     Raises DataError as `data_section` and `write_rows` do.
     """
-    section, rows = ({}, {"test": given}) if is_rows(given) else data_section(given)
+    section, rows = ({}, {"test": data}) if is_rows(data) else data_section(data)
     with TemporaryDirectory() as folder, disk_full_as_error():
         stored = {"source": MEMORY, "fingerprint": write_rows(rows, Path(folder)), "folder": folder} if rows else {}
         yield {**section, **stored}
@@ -96,23 +96,23 @@ def _are_files(value: Any) -> bool:
     return bool(suffixes) and suffixes <= {*FORMATS, *(each[1:] for each in COMPRESSIONS)}
 
 
-def _unknown(where: str, given: Any) -> Problem:
-    what = f"expected rows, found {type(given).__name__} {short_repr(given)}"
-    return Problem(where, what, next((fix for name, fix in _INSTEAD.items() if is_a(given, name)), _FORMS))
+def _unknown(where: str, value: Any) -> Problem:
+    what = f"expected rows, found {type(value).__name__} {short_repr(value)}"
+    return Problem(where, what, next((fix for name, fix in _INSTEAD.items() if is_a(value, name)), _FORMS))
 
 
-def _matched(given: Mapping[str, Any], names: Any) -> dict[str, Rows]:
+def _matched(splits: Mapping[str, Any], names: Any) -> dict[str, Rows]:
     """The splits of a DatasetDict. names: as `data.splits`."""
-    found = match_splits(given, DataSpec.model_construct(source="the DatasetDict", splits=names))
-    if not found:
-        what = f"no split train; it has {listed(list(given)) or 'none'}"
+    matched = match_splits(splits, DataSpec.model_construct(source="the DatasetDict", splits=names))
+    if not matched:
+        what = f"no split train; it has {listed(list(splits)) or 'none'}"
         raise DataError(Problem("data", what, "Name them: {'source': …, 'splits': {'train': NAME}}."))
-    return {split: given[name] for split, name in found.items()}
+    return {split: splits[name] for split, name in matched.items()}
 
 
-def _by_split(given: Mapping[Any, Any]) -> tuple[dict[str, Any], dict[str, Rows]]:
+def _by_split(splits: Mapping[Any, Any]) -> tuple[dict[str, Any], dict[str, Rows]]:
     problems, section, rows, files = Problems(), dict[str, Any](), dict[str, Rows](), dict[str, Any]()
-    for name, value in given.items():
+    for name, value in splits.items():
         split, where = "validation" if name in VALIDATION else name, f"data[{name!r}]"
         if split not in SPLITS:
             what = f"neither a split nor a column of values{did_you_mean(str(name), [*SPLITS, *VALIDATION])}"

@@ -47,35 +47,35 @@ class Fields(NamedTuple):
         return {name: names for name, names in could_be.items() if len(names) > 1}
 
 
-def is_full(given: Any) -> bool:
+def is_full(item: Any) -> bool:
     """Whether this is a task of a JSON export."""
-    return isinstance(given, dict) and isinstance(given.get("data"), dict) and "annotations" in given
+    return isinstance(item, dict) and isinstance(item.get("data"), dict) and "annotations" in item
 
 
-def is_minimal(given: Any) -> bool:
+def is_minimal(item: Any) -> bool:
     """Whether this is an annotation of a JSON_MIN export."""
-    return isinstance(given, dict) and {"annotation_id", "annotator", "lead_time"} <= given.keys()
+    return isinstance(item, dict) and {"annotation_id", "annotator", "lead_time"} <= item.keys()
 
 
-def full(given: Any) -> Task:
+def full(item: Any) -> Task:
     """The annotation that is the ground truth, else the first; without those that were skipped."""
-    done = [each for each in given.get("annotations") or [] if not each.get("was_cancelled")]
+    done = [each for each in item.get("annotations") or [] if not each.get("was_cancelled")]
     true = [each for each in done if each.get("ground_truth")]
     results: dict[str, list[Any]] = {}
     for result in (true or done or [{}])[0].get("result", []):
         if "from_name" in result:  # relations have none
             results.setdefault(result["from_name"], []).append(result["value"])
-    data = {"id": given.get("id"), **given["data"]}
+    data = {"id": item.get("id"), **item["data"]}
     return Task(data, results if done else None, 1 if true else len(done))
 
 
-def minimal(given: Any) -> Task:
+def minimal(item: Any) -> Task:
     """Its keys are the task's fields, `id`, the controls, and those of the annotation, in this order."""
-    names = [name for name in given if name not in _AFTER]
+    names = [name for name in item if name not in _AFTER]
     after = names.index("id") + 1 if "id" in names else len(names)
-    controls = [name for name in names if (name in names[after:] and name != "text") or _is_value(given[name])]
-    data = {name: given[name] for name in names if name not in controls}
-    return Task(data, {name: _values(given[name]) for name in controls}, 1)
+    controls = [name for name in names if (name in names[after:] and name != "text") or _is_value(item[name])]
+    data = {name: item[name] for name in names if name not in controls}
+    return Task(data, {name: _values(item[name]) for name in controls}, 1)
 
 
 def _is_value(value: Any) -> bool:
@@ -103,9 +103,9 @@ def _chosen(values: Iterable[Any]) -> list[str]:
 def find_fields(objects: Iterable[Any], task_of: Callable[[Any], Task], spec: DataSpec) -> Fields:
     """What the fields and controls of these tasks are."""
     tasks = list[Task]()
-    for given in objects:
+    for item in objects:
         with suppress(*MALFORMED):  # reported when its row is read
-            tasks.append(task_of(given))
+            tasks.append(task_of(item))
     results = [(name, values) for task in tasks for name, values in (task.results or {}).items()]
     spans = dict.fromkeys(name for name, values in results if any(map(_marks, values)))
     choices = dict.fromkeys(name for name, values in results if _chosen(values))
@@ -120,9 +120,9 @@ def _texts(tasks: Sequence[Task], spec: DataSpec) -> list[str]:
     return named[:1] or fields
 
 
-def task_row(task_of: Callable[[Any], Task], fields: Fields, given: Any) -> Row:
+def task_row(task_of: Callable[[Any], Task], fields: Fields, item: Any) -> Row:
     """The row of a task. Raises ValueError on regions that are not of plain text."""
-    task = task_of(given)
+    task = task_of(item)
     texts, spans, choices, mapped = fields
     text = task.data[texts[0]] if len(texts) == 1 else None
     row: Row = {name: value for name, value in task.data.items() if name not in TARGETS}

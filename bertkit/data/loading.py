@@ -102,7 +102,7 @@ def _map_columns(opened: Parts, spec: DataSpec, schema: Schema) -> Parts:
         except DataError as error:
             problems += [problem for problem in error.problems if problem not in problems]
             continue
-        # what an earlier part ruled out is no column of this one, though it has one of that name
+        # what an earlier part ruled out is not a column of this one, though it has one of that name
         ruled_out = alternatives.difference(common.targets, *common.inputs)
         chosen = {name: source for name, source in chosen.items() if name not in ruled_out}
         mapped[split].append(replace(part, mapping=chosen))
@@ -193,7 +193,7 @@ def _read_tables(
 def _read(parts: Sequence[Part], schema: Schema, spec: DataSpec, *, grouped: bool) -> tuple[Table, bytes]:
     """The rows of a split: labels and numbers in memory, all else on disk; and whether ANSWER accepts each of them.
 
-    Answers get the offsets that STARTS holds, which is no column of the table: here, before `data.relabel` may replace
+    Answers get the offsets of STARTS, which is not a column of the table: here, before `data.relabel` may replace
     them by answers without one.
     grouped: whether the column that `data.group_by` names must be there.
     """

@@ -50,7 +50,7 @@ def column_names(frame: Any) -> list[str]:
     return list(frame.column_names if is_a(frame, "datasets.Dataset", "pyarrow.Table") else frame.columns)
 
 
-def with_added(given: Any, columns: Mapping[str, Any]) -> Any:
+def with_added(data: Any, columns: Mapping[str, Any]) -> Any:
     """A dict of columns, DataFrame or pyarrow.Table with further columns: Arrow's arrays, or arrays `(rows, size)`.
 
     A type is the same whether values are missing or not: whole numbers are Int64 in pandas, and objects in NumPy.
@@ -58,9 +58,9 @@ def with_added(given: Any, columns: Mapping[str, Any]) -> Any:
     import numpy as np
     import pyarrow as pa
 
-    if isinstance(given, Mapping):
-        arrays = any(isinstance(values, np.ndarray) for values in given.values())
-        return {**given, **{name: _plain(values, arrays=arrays) for name, values in columns.items()}}
+    if isinstance(data, Mapping):
+        arrays = any(isinstance(values, np.ndarray) for values in data.values())
+        return {**data, **{name: _plain(values, arrays=arrays) for name, values in columns.items()}}
     added = pa.table(
         {
             name: pa.FixedSizeListArray.from_arrays(pa.array(values.ravel()), values.shape[1])
@@ -69,14 +69,14 @@ def with_added(given: Any, columns: Mapping[str, Any]) -> Any:
             for name, values in columns.items()
         }
     )
-    if is_a(given, "pyarrow.Table"):
+    if is_a(data, "pyarrow.Table"):
         for name in added.column_names:
-            given = given.append_column(name, added[name])
-        return given
-    if is_a(given, "polars.DataFrame"):
-        return given.hstack(sys.modules["polars"].from_arrow(added))
+            data = data.append_column(name, added[name])
+        return data
+    if is_a(data, "polars.DataFrame"):
+        return data.hstack(sys.modules["polars"].from_arrow(added))
     whole = {pa.int64(): sys.modules["pandas"].Int64Dtype()}
-    return given.assign(**{name: column.array for name, column in added.to_pandas(types_mapper=whole.get).items()})
+    return data.assign(**{name: column.array for name, column in added.to_pandas(types_mapper=whole.get).items()})
 
 
 def _plain(values: Any, *, arrays: bool) -> Any:
@@ -93,23 +93,23 @@ def _plain(values: Any, *, arrays: bool) -> Any:
     return values.to_numpy(zero_copy_only=False)
 
 
-def frame_like(given: Any, rows: Iterable[Mapping[str, Any]], names: Iterable[str] = ()) -> Any:
-    """The rows as a frame of the library that `given` is of, with its index; of pandas for a list.
+def frame_like(frame: Any, rows: Iterable[Mapping[str, Any]], names: Iterable[str] = ()) -> Any:
+    """The rows as a frame of the library that `frame` is of, with its index; of pandas for a list.
 
     names: of columns that it has in any case.
     """
     rows = list(rows)
     names = dict.fromkeys([*names, *(name for row in rows for name in row)])
     columns = {name: [row.get(name) for row in rows] for name in names}
-    if is_a(given, "polars.DataFrame", "polars.Series"):
+    if is_a(frame, "polars.DataFrame", "polars.Series"):
         return sys.modules["polars"].DataFrame(columns, strict=False)
-    if is_a(given, "pyarrow.Table"):
+    if is_a(frame, "pyarrow.Table"):
         return sys.modules["pyarrow"].table(columns)
-    if is_a(given, "datasets.Dataset"):
+    if is_a(frame, "datasets.Dataset"):
         return sys.modules["datasets"].Dataset.from_dict(columns)
     import pandas
 
-    return pandas.DataFrame(columns, index=given.index if is_a(given, "pandas.DataFrame", "pandas.Series") else None)
+    return pandas.DataFrame(columns, index=frame.index if is_a(frame, "pandas.DataFrame", "pandas.Series") else None)
 
 
 def write_rows(rows: Mapping[str, Rows], folder: Path) -> str:

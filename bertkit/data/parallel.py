@@ -28,11 +28,11 @@ def parallel_files(stem: Path, spec: DataSpec) -> dict[str, Path]:
     """
     columns = sorted(mapped_columns(spec))
     files = {f"{column}{suffix}": column for column in columns for suffix in (*reversed(COMPRESSIONS), "")}
-    found = {column: file for suffix, column in files.items() if (file := Path(f"{stem}.{suffix}")).is_file()}
-    if missing := found and [f"{stem}.{column}" for column in columns if column not in found]:
+    sides = {column: file for suffix, column in files.items() if (file := Path(f"{stem}.{suffix}")).is_file()}
+    if missing := sides and [f"{stem}.{column}" for column in columns if column not in sides]:
         what = f"no {' and no '.join(missing)}, plain or as {' or '.join(COMPRESSIONS)}, to go with it"
-        raise DataError(Problem(str(next(iter(found.values()))), what, "Correct data.columns, or add the file."))
-    return found
+        raise DataError(Problem(str(next(iter(sides.values()))), what, "Correct data.columns, or add the file."))
+    return sides
 
 
 def parallel_rows(files: Mapping[str, Path], spec: DataSpec) -> Iterator[NumberedRow]:
@@ -50,10 +50,10 @@ def parallel_rows(files: Mapping[str, Path], spec: DataSpec) -> Iterator[Numbere
             problems.extend(error.problems)
 
     for rows in zip_longest(*map(read, files.values())):
-        given = {column: row for column, row in zip(files, rows, strict=True) if row}
-        last.update({column: number for column, (number, _) in given.items()})
-        if len(given) == len(files):
-            yield max(last.values()), {column: row["text"] for column, (_, row) in given.items()}
+        cells = {column: row for column, row in zip(files, rows, strict=True) if row}
+        last.update({column: number for column, (number, _) in cells.items()})
+        if len(cells) == len(files):
+            yield max(last.values()), {column: row["text"] for column, (_, row) in cells.items()}
     if problems:
         raise DataError(problems)
     longest = max(last.values())

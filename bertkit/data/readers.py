@@ -134,8 +134,8 @@ def read_texts(file: Path, spec: DataSpec, column: str = "text", *, skip_missing
     for number, row in read_rows(file, spec):
         value = row.get(column)
         if column not in row:
-            found = ", ".join(map(str, row)) or "nothing"
-            what, fix = f"no column {column!r}; found {found}", "Name it: --column NAME."
+            cells = ", ".join(map(str, row)) or "nothing"
+            what, fix = f"no column {column!r}; found {cells}", "Name it: --column NAME."
             problems.add(f"{where}{number}", what, fix, kind="no column")
         elif isinstance(value, str):
             yield TextRow(f"{where}{number}", value, row)

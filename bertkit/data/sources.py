@@ -56,16 +56,16 @@ def open_source(spec: DataSpec, splits: Collection[str] | None, wanted: Collecti
     splits: those to open; None: all that the source has.  wanted: columns to read, where columns can be read
     separately. Raises DataError: a source that does not exist, is ambiguous, or lacks one of `splits`.
     """
-    given = spec.source == MEMORY
-    path = None if given or isinstance(spec.source, dict) else local_path(spec.source)
+    in_memory = spec.source == MEMORY
+    path = None if in_memory or isinstance(spec.source, dict) else local_path(spec.source)
     if spec.splits and (path is None or path.is_file()):
         fix = "`splits:` is for folders and the Hub; write  data: {source: {train: FILE, validation: FILE}}"
         raise DataError(Problem("data.splits", "this source names its splits itself", fix))
     folder = path if path is not None and (path / "qrels").is_dir() else None  # of judgements, as BEIR lays them out
-    files = None if given or folder is not None else find_files(spec)
+    files = None if in_memory or folder is not None else find_files(spec)
     hub: Mapping[str, Dataset] = {}
     opens: dict[str, Callable[[], list[Part]]]
-    if given:
+    if in_memory:
         stored = spec.model_copy(update={"format": "parquet"})  # whose locations are `train, row 12`
         opens = {split: partial(_file_parts, [file], stored, split) for split, file in stored_files(spec).items()}
     elif folder is not None:
@@ -123,15 +123,15 @@ def _named_files(source: Mapping[str, str | list[str]], spec: DataSpec) -> dict[
         if split not in SPLITS:
             hint = "; did you mean validation?" if split in VALIDATION else ""
             problems.add("data.source", f"no split {split!r}{hint}; splits: {', '.join(SPLITS)}")
-    found = {k: [Path(p).expanduser() for p in ([v] if isinstance(v, str) else v)] for k, v in source.items()}
-    for paths in found.values():
+    files = {k: [Path(p).expanduser() for p in ([v] if isinstance(v, str) else v)] for k, v in source.items()}
+    for paths in files.values():
         for path in paths:
             if not path.is_file() and not parallel_files(path, spec):
                 what = "is a folder; a file is needed here" if path.is_dir() else "no such file"
                 what = "is not a regular file" if path.exists() and not path.is_dir() else what
                 problems.add(str(path), f"{what} (looked from {Path.cwd()})")
     problems.raise_if_any()
-    return found
+    return files
 
 
 def local_path(source: str) -> Path:
@@ -154,18 +154,18 @@ def _folder(folder: Path, spec: DataSpec) -> dict[str, list[Path]]:
     by_name, wanted = _saved(folder) or _by_name(folder, spec), {*SPLITS, *VALIDATION, *(spec.splits or {}).values()}
     if wanted.isdisjoint(by_name) and (folder / "data").is_dir():
         by_name = _by_name(folder / "data", spec)
-    found = {split: by_name[name] for split, name in match_splits(by_name, spec).items()}
+    matched = {split: by_name[name] for split, name in match_splits(by_name, spec).items()}
     problems = Problems()
-    for split, paths in found.items():
+    for split, paths in matched.items():
         if len(paths) > 1 and not all("-of-" in p.name for p in paths):
             fix = f"name the one that is meant:  data: {{source: {{{split}: {paths[0]}}}}}"
             problems.add(str(folder), f"two files for {split}: {', '.join(p.name for p in paths)}", fix)
     problems.raise_if_any()
-    if not found:
+    if not matched:
         there = ", ".join(sorted(p.name for p in folder.iterdir())[:20]) or "nothing"
         what = f"no file of a split, such as train.csv; the folder holds: {there}"
         raise DataError(Problem(str(folder), what, "name the files:  data: {source: {train: FILE}}"))
-    return found
+    return matched
 
 
 def _by_name(folder: Path, spec: DataSpec) -> dict[str, list[Path]]:

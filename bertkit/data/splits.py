@@ -191,13 +191,13 @@ def normalize_labels(
     values, findings = dict(table.values), list[Finding]()
     several = {name: columns[name].holds == "labels" for name in values if columns[name].holds in ("label", "labels")}
     for name, many in several.items() if how else ():
-        given = values[name]
-        spellings = Counter(each for value in given for each in ((value or ()) if many else (value,) if value else ()))
+        cells = values[name]
+        spellings = Counter(each for value in cells for each in ((value or ()) if many else (value,) if value else ()))
         read = {spelling: normal(spelling, how) for spelling in spellings}
         if many:
-            values[name] = DiskList(value and list(dict.fromkeys(read[each] for each in value)) for value in given)
+            values[name] = DiskList(value and list(dict.fromkeys(read[each] for each in value)) for value in cells)
         else:
-            values[name] = [value and read[value] for value in given]
+            values[name] = [value and read[value] for value in cells]
         merged: defaultdict[str, list[str]] = defaultdict(list)
         for spelling, _ in spellings.most_common():
             merged[read[spelling]].append(f"{spelling!r} ({spellings[spelling]:,})")
@@ -263,7 +263,7 @@ def match_splits(names: Collection[str], spec: DataSpec) -> dict[str, str]:
     Raises DataError: a name of `data.splits` that is not there, or two names for one split.
     """
     given = spec.splits or {}
-    problems, found = Problems(), {}
+    problems, matched = Problems(), {}
     for split in SPLITS:
         mapped = {n: n for n in names}.get(given[split]) if split in given else None
         if split in given and mapped is None:
@@ -275,6 +275,6 @@ def match_splits(names: Collection[str], spec: DataSpec) -> dict[str, str]:
             fix = f"say which one, e.g.  data: {{splits: {{{split}: {there[0]}}}}}"
             problems.add(str(spec.source), f"two names for {split}: {', '.join(there)}", fix)
         if there:
-            found[split] = there[0]
+            matched[split] = there[0]
     problems.raise_if_any()
-    return found
+    return matched

@@ -99,12 +99,12 @@ def check_answers(context: str, answers: object) -> Located:
     problems: list[str] = []
     moved = 0
     for number, (text, start) in enumerate(read_answers(answers), 1):
-        found, fault = _locate(context, text, start)
+        located, fault = _locate(context, text, start)
         if fault:
             problems.append(f"answer {number}, {short_repr(text)}, {fault}")
             continue
-        spans.append((found, found + len(text)))
-        moved += start is not None and start != found
+        spans.append((located, located + len(text)))
+        moved += start is not None and start != located
     return Located(spans, moved, problems)
 
 
@@ -128,15 +128,15 @@ def _objects(problems: Problems, holder: dict[str, Any], path: str, key: str) ->
             problems.add(where, f"holds {short_repr(value)}, where an object is expected")
 
 
-def _read_answer(number: int, given: object) -> tuple[str, int | None]:
-    if isinstance(given, str):
-        return given, None
-    if not isinstance(given, dict) or not isinstance(given.get("text"), str):
-        raise ValueError(f"answer {number} is {short_repr(given)}, where text, or an object with a text, is expected")
-    start = given.get("answer_start")
+def _read_answer(number: int, answer: object) -> tuple[str, int | None]:
+    if isinstance(answer, str):
+        return answer, None
+    if not isinstance(answer, dict) or not isinstance(answer.get("text"), str):
+        raise ValueError(f"answer {number} is {short_repr(answer)}, where text, or an object with a text, is expected")
+    start = answer.get("answer_start")
     if start is not None and type(start) is not int:
         raise ValueError(f"answer {number} has the answer_start {short_repr(start)}, where a whole number is expected")
-    return given["text"], start
+    return answer["text"], start
 
 
 def _locate(context: str, text: str, start: int | None) -> tuple[int, str]:
@@ -145,11 +145,11 @@ def _locate(context: str, text: str, start: int | None) -> tuple[int, str]:
         return 0, "is empty"
     if start is not None and start >= 0 and context.startswith(text, start):
         return start, ""
-    found = context.find(text)
+    place = context.find(text)
     where = "in the context" if start is None else f"at {start}, nor elsewhere in the context"
-    if found < 0:
+    if place < 0:
         return 0, f"does not stand {where}"
-    if context.find(text, found + 1) >= 0:
+    if context.find(text, place + 1) >= 0:
         where = "has no answer_start" if start is None else f"does not stand at {start}"
         return 0, f"{where}, and the context has it more than once"
-    return found, ""
+    return place, ""

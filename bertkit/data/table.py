@@ -48,7 +48,7 @@ class Problems:
         self.name = name
         # kind, or a number where it has none -> the first problem, and the locations of the others
         self._found: dict[str | int, tuple[Problem, list[str]]] = {}
-        self.findings: list[Finding] = []  # what was noticed in the file but is no problem
+        self.findings: list[Finding] = []  # what was noticed in the file but is not a problem
         self.export: Export | None = None  # what the file is, where a tool wrote it
         self.class_names: dict[str, list[str]] = {}  # column -> its ClassLabel names, in order
 

@@ -66,10 +66,10 @@ def from_bio(tags: Sequence[str], scheme: Learned) -> list[str]:
     return tags_of(entities(tags), len(tags), scheme)
 
 
-def tags_of(found: Iterable[Entity], words: int, scheme: Learned) -> list[str]:
+def tags_of(spans: Iterable[Entity], words: int, scheme: Learned) -> list[str]:
     """The tags of a sentence of so many words, from its entities, which must not overlap."""
     tags = ["O"] * words
-    for name, first, end in found:
+    for name, first, end in spans:
         tags[first:end] = [f"B-{name}", *[f"I-{name}"] * (end - first - 1)]
         if scheme == "BIOES":
             tags[end - 1] = f"E-{name}" if end - first > 1 else f"S-{name}"
@@ -92,14 +92,14 @@ def entities(tags: Sequence[str]) -> list[Entity]:
 
     An I- or E- that continues nothing begins an entity; an entity without an end tag ends before the next tag.
     """
-    found: list[Entity] = []
+    spans: list[Entity] = []
     for index, (before, tag) in enumerate(pairwise(["O", *tags])):
         if _joined(before, tag):
-            name, first, _ = found[-1]
-            found[-1] = (name, first, index + 1)
+            name, first, _ = spans[-1]
+            spans[-1] = (name, first, index + 1)
         elif tag != "O":
-            found.append((tag[2:], index, index + 1))
-    return found
+            spans.append((tag[2:], index, index + 1))
+    return spans
 
 
 def labelled(tags: Sequence[str], scheme: Learned) -> list[Entity]:

@@ -68,16 +68,16 @@ def read_inputs(
                 what = f"no {name} in this row; it has {', '.join(map(str, row)) or 'nothing'}"
                 problems.add(where, what, kind=f"no {name}")
                 continue
-            given, column = given_cell(row, name, mapped), schema.columns[name]
+            cell, column = given_cell(row, name, mapped), schema.columns[name]
             theirs = given_names[name] if given_names[name] in row else name
-            if given is None and column.holds != "name":
+            if cell is None and column.holds != "name":
                 what, fix = f"`{theirs}` is missing", "Fill it in, or leave the row out."
                 problems.add(where, what, fix, kind=what)
                 continue
             try:
-                values.append(_READ[column.holds](given))
+                values.append(_READ[column.holds](cell))
                 if column.located:
-                    refuse_pairs([given] if isinstance(given, str) else given)
+                    refuse_pairs([cell] if isinstance(cell, str) else cell)
             except ValueError as error:
                 problems.add_error(where, error, f"`{theirs}` ")
     problems.raise_if_any()
@@ -230,10 +230,10 @@ def _tags(value: Any) -> list[str] | None:
 def _starts(value: Any) -> list[int] | None:
     if is_blank(value):
         return None
-    given = value if isinstance(value, list) else [value]
+    values = value if isinstance(value, list) else [value]
     with suppress(ValueError):
-        starts = [int(number) for each in given if (number := _number(each)) is not None and number.is_integer()]
-        if len(starts) == len(given):
+        starts = [int(number) for each in values if (number := _number(each)) is not None and number.is_integer()]
+        if len(starts) == len(values):
             return starts
     raise WrongType(value, "a whole number, or a list of them,")
 

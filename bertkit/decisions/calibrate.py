@@ -81,11 +81,11 @@ def calibrate(
 def _folder(source: str | Path) -> Path:
     """The model folder on this machine. Raises ModelError."""
     if not Path(source).expanduser().is_dir():
-        what, fix = "is no folder: calibrate writes into a model's config.json", "Name a run or a model folder."
+        what, fix = "is not a folder; calibrate edits a model's config.json", "Name a run or a model folder."
         raise ModelError(Problem(str(source), what, fix))
     folder = model_folder(source)
     if "bertkit" not in read_json(folder / "config.json"):
-        what = "was not trained by bertkit: its config.json has no place for temperature and thresholds"
+        what = "was not trained by bertkit: its config.json has no `bertkit` section"
         raise ModelError(Problem(str(folder), what))
     return folder
 
@@ -104,10 +104,10 @@ def _fitted(predictor: Predictor, names: Sequence[str], rows: Any, goal: Goal) -
     def graded(by: Task) -> Any:
         return by.grade(DiskList(by.answer(rows, runner)), rows)
 
-    found = graded(task)
-    option = fitted(decided(task, found), goal)
-    if isinstance(found, LabelledPairs) and option:
+    scored = graded(task)
+    option = fitted(decided(task, scored), goal)
+    if isinstance(scored, LabelledPairs) and option:
         option = {"threshold": next(iter(option["thresholds"].values()))}
     task = replace(task, options=task.options.model_copy(update=option))
-    used, after = graded(predictor.task), replace(found, **option).after_fit()
+    used, after = graded(predictor.task), replace(scored, **option).after_fit()
     return task, changes(decided(task, used), decided(task, after))

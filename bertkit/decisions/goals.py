@@ -86,19 +86,21 @@ def decided(task: Task, graded: Graded) -> Decided:
     return Decided(names, graded.table, truth, given, dict(zip(names, limits, strict=False)), single)
 
 
-def fitted(found: Decided, goal: Goal) -> dict[str, Any]:
+def fitted(decided: Decided, goal: Goal) -> dict[str, Any]:
     """The option `thresholds` that reaches the goal on these rows; nothing for the best F1, which training fits.
 
     Raises UserError, which names the labels that do not reach it.
     """
-    return {"thresholds": _thresholds(found, goal)} if goal.least else {}
+    return {"thresholds": _thresholds(decided, goal)} if goal.least else {}
 
 
-def _thresholds(found: Decided, goal: Goal) -> dict[str, float]:
+def _thresholds(decided: Decided, goal: Goal) -> dict[str, float]:
     """Label -> the threshold that reaches the goal."""
     limits, problems = {}, []
-    for name, scores, truth, given in zip(found.names, found.scores.T, found.truth.T, found.given.T, strict=True):
-        rows = given if found.single else slice(None)  # a threshold can take a single label away, not give it
+    for name, scores, truth, given in zip(
+        decided.names, decided.scores.T, decided.truth.T, decided.given.T, strict=True
+    ):
+        rows = given if decided.single else slice(None)  # a threshold can take a single label away, not give it
         if not truth.any() or not len(scores[rows]):
             lacking = "no row has it" if not truth.any() else "it is the best label of no row"
             problems.append(Problem(f"label {name}", f"{lacking}, so no threshold has a {goal.metric}"))
@@ -122,15 +124,15 @@ def changes(before: Decided, after: Decided) -> dict[str, Any]:
     return {"labels": labels, "overall": {**_overall(after), "before": _overall(before)}}
 
 
-def _by_label(found: Decided) -> Iterator[dict[str, Any]]:
+def _by_label(decided: Decided) -> Iterator[dict[str, Any]]:
     from sklearn.metrics import precision_recall_fscore_support
 
-    for name, truth, given in zip(found.names, found.truth.T, found.given.T, strict=True):
+    for name, truth, given in zip(decided.names, decided.truth.T, decided.given.T, strict=True):
         scores = precision_recall_fscore_support(truth, given, average="binary", zero_division=0.0)
         named = dict(zip(MEASURES, map(float, scores), strict=False))
-        yield {"label": name, "threshold": found.thresholds.get(name), **named, "support": int(truth.sum())}
+        yield {"label": name, "threshold": decided.thresholds.get(name), **named, "support": int(truth.sum())}
 
 
-def _overall(found: Decided) -> dict[str, float]:
-    scores = {"accuracy": float((found.truth == found.given).all(axis=1).mean())}
-    return scores | ({"answered": float(found.given.any(axis=1).mean())} if found.single else {})
+def _overall(decided: Decided) -> dict[str, float]:
+    scores = {"accuracy": float((decided.truth == decided.given).all(axis=1).mean())}
+    return scores | ({"answered": float(decided.given.any(axis=1).mean())} if decided.single else {})

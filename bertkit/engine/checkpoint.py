@@ -51,7 +51,7 @@ class CheckpointTrainer(Trainer):
         self.store_flos()
         parent = Path(str(self.args.output_dir))
         aside = parent / f".writing-{self.state.global_step}"
-        if self.args.should_save:  # files of a process that was killed are no part of this checkpoint
+        if self.args.should_save:  # files of a process that was killed are not part of this checkpoint
             shutil.rmtree(aside, ignore_errors=True)
         self.accelerator.wait_for_everyone()
         aside.mkdir(parents=True, exist_ok=True)

@@ -44,9 +44,9 @@ class Clock(TrainerCallback):
             return min(state.global_step / state.max_steps, 1.0)
         elapsed = self.elapsed
         if args.world_size > 1:
-            told = torch.tensor(elapsed, dtype=torch.float64, device=args.device)
-            torch.distributed.broadcast(told, 0)
-            elapsed = float(told)
+            shared = torch.tensor(elapsed, dtype=torch.float64, device=args.device)
+            torch.distributed.broadcast(shared, 0)
+            elapsed = float(shared)
         return min(elapsed / self.budget, 1.0)
 
     def over(self, args: TrainingArguments, state: TrainerState) -> bool:
@@ -71,14 +71,14 @@ def schedule(args: TrainingArguments, optimizer: Any, steps: int) -> Any:
     That of warmup_stable_decay takes shares of the steps too, and decays in the last fifth by default. Raises
     ValueError where warm-up and decay are longer than all steps, TypeError for `lr_scheduler_kwargs` it does not have.
     """
-    given: Any = args.lr_scheduler_kwargs or {}
+    kwargs: Any = args.lr_scheduler_kwargs or {}
     warmup = args.get_warmup_steps(steps)
     if args.lr_scheduler_type == "warmup_stable_decay":
-        given = {**DECAY, **given}
-        given |= {name: int(given[name] * steps) for name in STEP_KWARGS if 0 < given.get(name, 0) < 1}
-        if warmup + given["num_decay_steps"] > steps:
-            raise ValueError(f"warm-up ({warmup}) and decay ({given['num_decay_steps']}) exceed all {steps} steps")
-    return get_scheduler(args.lr_scheduler_type, optimizer, warmup, steps, given)
+        kwargs = {**DECAY, **kwargs}
+        kwargs |= {name: int(kwargs[name] * steps) for name in STEP_KWARGS if 0 < kwargs.get(name, 0) < 1}
+        if warmup + kwargs["num_decay_steps"] > steps:
+            raise ValueError(f"warm-up ({warmup}) and decay ({kwargs['num_decay_steps']}) exceed all {steps} steps")
+    return get_scheduler(args.lr_scheduler_type, optimizer, warmup, steps, kwargs)
 
 
 def follow(scheduler: Any, progress: float) -> None:

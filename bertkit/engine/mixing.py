@@ -69,8 +69,8 @@ def shares(sizes: Sequence[int], mixing: str | Sequence[float]) -> list[int]:
     sizes: draws in an epoch of each task. Fractions are rounded by the largest remainder.
     """
     weights = {"proportional": sizes, "sqrt": np.sqrt(sizes), "uniform": np.ones(len(sizes))}
-    given = np.asarray(weights[mixing] if isinstance(mixing, str) else mixing, dtype=np.float64)
-    exact = given / given.sum() * sum(sizes)
+    shares = np.asarray(weights[mixing] if isinstance(mixing, str) else mixing, dtype=np.float64)
+    exact = shares / shares.sum() * sum(sizes)
     counts = np.floor(exact + 1e-9).astype(int)  # 3 of 3 may be computed as 2.9999999999999996
     for task in np.argsort(counts - exact, kind="stable")[: sum(sizes) - counts.sum()]:
         counts[task] += 1
@@ -89,11 +89,11 @@ class MixedExamples(torch.utils.data.Dataset[Any]):
 
     def split(self, indices: Sequence[int]) -> dict[str, list[int]]:
         """Task -> the indices of its own features among these."""
-        found: dict[str, list[int]] = {}
+        draws: dict[str, list[int]] = {}
         for index in indices:
             task = bisect_right(self.batches.offsets, index) - 1
-            found.setdefault(self.names[task], []).append(index - self.batches.offsets[task])
-        return found
+            draws.setdefault(self.names[task], []).append(index - self.batches.offsets[task])
+        return draws
 
     def __getitems__(self, indices: list[int]) -> tuple[str, dict[str, list[Any]]]:
         ((name, own),) = self.split(indices).items()

@@ -68,7 +68,7 @@ class Trainer(CheckpointTrainer):
             self.objective = each.objective(self.objective, data.model)
         self.clock, self.profile = clock or Clock(), profile or Profile()
         self.add_callback(self.clock)
-        if profile:  # a profile that is no callback measures nothing
+        if profile:  # a profile that is not a callback measures nothing
             self.add_callback(profile)
 
     def get_train_dataloader(self) -> EpochLoader:
@@ -110,10 +110,10 @@ class Trainer(CheckpointTrainer):
                     optimizer.add_param_group({**group, **own})
         return optimizer
 
-    def _finalize_training(self, *given: Any, **named: Any) -> Any:
+    def _finalize_training(self, *args: Any, **named: Any) -> Any:
         for each in self.attachments:
             each.finish(self.model)
-        return super()._finalize_training(*given, **named)  # type: ignore[no-untyped-call]
+        return super()._finalize_training(*args, **named)  # type: ignore[no-untyped-call]
 
     def checkpoint_files(self) -> dict[str, Any]:
         files: dict[str, Any] = {CLOCK: {"seconds": self.clock.elapsed}}
@@ -148,8 +148,8 @@ class Trainer(CheckpointTrainer):
         checkpoint = _path(resume_from_checkpoint)
         for each in self.attachments:
             each.start(self, checkpoint)
-        told = checkpoint / CLOCK if checkpoint else None
-        self.clock.start(read_json(told)["seconds"] if told and told.is_file() else 0.0)
+        clock_file = checkpoint / CLOCK if checkpoint else None
+        self.clock.start(read_json(clock_file)["seconds"] if clock_file and clock_file.is_file() else 0.0)
         gc.freeze()  # accelerate collects garbage first, and would scan everything imported
         try:
             with memory_kept() as self.trim_memory:

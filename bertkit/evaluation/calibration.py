@@ -107,23 +107,23 @@ def logits_of(probabilities: ArrayLike, *, exclusive: bool) -> Floats:
     """Finite logits of these probabilities; those of exclusive labels but for a shift, which softmax does not see."""
     from scipy.special import logit
 
-    given = np.asarray(probabilities, dtype=np.float64)
-    return np.log(np.maximum(given, TINY)) if exclusive else np.asarray(logit(np.clip(given, TINY, BELOW_1)))
+    table = np.asarray(probabilities, dtype=np.float64)
+    return np.log(np.maximum(table, TINY)) if exclusive else np.asarray(logit(np.clip(table, TINY, BELOW_1)))
 
 
 def fit_temperature(probabilities: ArrayLike, references: ArrayLike, *, exclusive: bool) -> float:
     """The temperature that fits these rows, one for all labels; see `best_temperature`.
 
     probabilities: (rows, labels) at the temperature in use, which the result multiplies. references: label ids (rows,)
-    if labels are exclusive, else 0 and 1 (rows, labels), each of them a decision of its own. Raises ValueError: there
-    is no row, or the shapes do not fit.
+    if labels are exclusive, else 0 and 1 (rows, labels), each of them a decision of its own. Raises ValueError: no row,
+    or shapes that do not fit.
     """
-    given, truth = np.asarray(probabilities, dtype=np.float64), np.asarray(references, dtype=np.int64)
-    if given.ndim != 2 or not given.size or truth.shape != given.shape[: 1 if exclusive else 2]:
-        raise ValueError(f"expected (rows, labels) and one reference each, not {given.shape} and {truth.shape}")
-    logits = logits_of(given, exclusive=exclusive)
+    table, truth = np.asarray(probabilities, dtype=np.float64), np.asarray(references, dtype=np.int64)
+    if table.ndim != 2 or not table.size or truth.shape != table.shape[: 1 if exclusive else 2]:
+        raise ValueError(f"expected (rows, labels) and one reference each, not {table.shape} and {truth.shape}")
+    logits = logits_of(table, exclusive=exclusive)
     if not exclusive:  # a sigmoid is the softmax of its logit and 0
-        logits = np.stack([np.zeros(given.size), logits.ravel()], axis=1)
+        logits = np.stack([np.zeros(table.size), logits.ravel()], axis=1)
     return best_temperature(lambda t: Decisions.of([(apply_temperature(logits, t, exclusive=True), truth.ravel())]))
 
 
@@ -136,10 +136,10 @@ def fit_thresholds(probabilities: ArrayLike, references: ArrayLike) -> list[floa
     probabilities: (rows, labels) in [0, 1]. references: (rows, labels) of 0 and 1. Raises ValueError: there is no row,
     or the shapes do not fit.
     """
-    given, truth = np.asarray(probabilities, dtype=np.float64), np.asarray(references, dtype=np.float64)
-    if given.ndim != 2 or not given.size or given.shape != truth.shape:
-        raise ValueError(f"expected probabilities and references (rows, labels), not {given.shape} and {truth.shape}")
-    labels = [thresholds_of(*label) for label in zip(given.T, truth.T, strict=True)]
+    table, truth = np.asarray(probabilities, dtype=np.float64), np.asarray(references, dtype=np.float64)
+    if table.ndim != 2 or not table.size or table.shape != truth.shape:
+        raise ValueError(f"expected probabilities and references (rows, labels), not {table.shape} and {truth.shape}")
+    labels = [thresholds_of(*label) for label in zip(table.T, truth.T, strict=True)]
     return [_nearest(each.values, each.f1, 0.5) if each.positives else 0.5 for each in labels]
 
 
@@ -211,13 +211,13 @@ def thresholds_of(scores: ArrayLike, truth: ArrayLike) -> Thresholds:
     lowest = 0.0 if distinct[0] >= 0 else distinct[0] - 2 * ROUNDING
     below = np.concatenate([[lowest], distinct[:-1]])[first]
     values = (below + distinct[first]) / 2
-    given = np.cumsum(np.bincount(group)[::-1])[::-1]  # rows at or above each threshold
+    above = np.cumsum(np.bincount(group)[::-1])[::-1]  # rows at or above each threshold
     hits = np.cumsum(np.bincount(group, weights=right)[::-1])[::-1]
-    return Thresholds(values, given.astype(float), hits.astype(float), float(right.sum()))
+    return Thresholds(values, above.astype(float), hits.astype(float), float(right.sum()))
 
 
 def _nearest(values: Floats, worth: Floats, prefer: float) -> float:
-    """Of the values of greatest worth, ascending, the nearest to `prefer`."""
+    """Among the best values, ascending, the one nearest to `prefer`."""
     best = values[worth == worth.max()]
     return float(best[np.argmin(np.abs(best - prefer))])
 

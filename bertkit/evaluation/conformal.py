@@ -85,12 +85,12 @@ def measured(coverage: float, covered: ArrayLike, sizes: ArrayLike) -> Coverage:
 
 
 def _decimal(coverage: float) -> Fraction:
-    """As it was written: (9 + 1) * 0.9 must not exceed 9."""
+    """The number as written, without rounding: (9 + 1) * 0.9 must not exceed 9."""
     return Fraction(repr(float(coverage)))
 
 
 def _rows_needed(coverage: float) -> int:
-    """The fewest rows that allow this coverage. Raises UserError where it is no share."""
+    """The fewest rows that allow this coverage. Raises UserError if it is not a share."""
     if not 0 < coverage < 1:
         raise UserError(Problem("coverage", f"{coverage:g} is not between 0 and 1"))
     return ceil(1 / (1 - _decimal(coverage))) - 1

@@ -27,7 +27,7 @@ class Graded:
         return self.scored.scores
 
     def after_fit(self) -> Self:
-        """The same rows, decided with what is fitted on them where no option fixes it. Default: nothing is fitted."""
+        """These rows, decided with what is fitted on them where no option fixes it. Default: nothing is fitted."""
         return self
 
     def calibrated(self) -> dict[str, Any]:

@@ -53,16 +53,16 @@ class GradedLabels(Graded):
             numbers = np.fromiter((answer["score"] for answer in answers), np.float64, rows)
             return cls(kind, names, references, numbers, numbers[:, None], temperature, thresholds, conformal)
         table = np.empty((rows, len(names)))
-        given = np.zeros(rows, dtype=np.int64) if single else np.zeros(table.shape, dtype=np.int8)
+        decisions = np.zeros(rows, dtype=np.int64) if single else np.zeros(table.shape, dtype=np.int8)
         ids = {name: index for index, name in enumerate(names)} | {None: -1}
         for row, answer in enumerate(answers):
             table[row] = [answer["scores"][name] for name in names]
             if single:
-                given[row] = ids[answer["label"]]
+                decisions[row] = ids[answer["label"]]
             else:
-                given[row, [ids[name] for name in answer["labels"]]] = 1
+                decisions[row, [ids[name] for name in answer["labels"]]] = 1
         references = references if single else references.astype(np.int8)
-        return cls(kind, names, references, given, table, temperature, thresholds, conformal)
+        return cls(kind, names, references, decisions, table, temperature, thresholds, conformal)
 
     @cached_property
     def scored(self) -> Scored:
@@ -126,7 +126,7 @@ class GradedLabels(Graded):
         return calibration.apply_temperature(logits, temperature, exclusive=exclusive)
 
     def after_fit(self) -> Self:
-        """The same rows, with what is fitted where no option fixes it: the temperature, thresholds of best F1
+        """These rows, with what is fitted where no option fixes it: the temperature, thresholds of best F1
         (multi-label), and what sets or intervals are taken from."""
         if self.kind == "regression":
             return replace(self, conformal=self.conformal or conformal(self._gold()))
@@ -136,8 +136,8 @@ class GradedLabels(Graded):
             fitted = replace(fitted, temperature=temperature, table=self.tempered(temperature))
         if exclusive:
             best, reached = calibration.best_labels(fitted.table, self.names, self.thresholds)
-            given = np.where(reached, best, -1)
-            return replace(fitted, given=given, conformal=self.conformal or conformal(fitted._gold()))
+            decisions = np.where(reached, best, -1)
+            return replace(fitted, given=decisions, conformal=self.conformal or conformal(fitted._gold()))
         limits = self.thresholds
         if limits is None:
             limits = dict(zip(self.names, calibration.fit_thresholds(fitted.table, self.references), strict=True))
@@ -147,8 +147,8 @@ class GradedLabels(Graded):
     def calibrated(self) -> dict[str, Any]:
         """What `after_fit` fits, of the options `temperature`, `thresholds` and `conformal`."""
         fitted = self.after_fit()
-        found = {name: getattr(fitted, name) for name in ("temperature", "thresholds", "conformal")}
-        return {name: value for name, value in found.items() if value is not None and getattr(self, name) is None}
+        values = {name: getattr(fitted, name) for name in ("temperature", "thresholds", "conformal")}
+        return {name: value for name, value in values.items() if value is not None and getattr(self, name) is None}
 
 
 def _confusion(references: Any, decisions: Any, count: int) -> Any:

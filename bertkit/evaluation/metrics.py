@@ -84,12 +84,12 @@ def scored(
     """
     if kind == "regression":
         return regression(references, np.asarray(table)[:, 0])
-    given, count, single = _checked_probabilities(table, labels), len(labels), kind == "single-label"
+    checked, count, single = _checked_probabilities(table, labels), len(labels), kind == "single-label"
     if decisions is None:
-        decisions = given.argmax(axis=1) if single else given >= 0.5
-    shape, low, most = (given.shape[:1], -1, count) if single else (given.shape, 0, 2)
+        decisions = checked.argmax(axis=1) if single else checked >= 0.5
+    shape, low, most = (checked.shape[:1], -1, count) if single else (checked.shape, 0, 2)
     truth, chosen = _checked_ids(references, shape, 0, most), _checked_ids(decisions, shape, low, most)
-    return _classification(kind, labels, given, truth, chosen)
+    return _classification(kind, labels, checked, truth, chosen)
 
 
 def judged(kind: Kind, table: Floats, truth: Ints, chosen: Ints) -> Iterator[tuple[Floats, Bools]]:
@@ -106,21 +106,21 @@ def judged(kind: Kind, table: Floats, truth: Ints, chosen: Ints) -> Iterator[tup
             yield np.where(chosen[rows], part, 1 - part), chosen[rows] == truth[rows]
 
 
-def _classification(kind: Kind, labels: Sequence[str], given: Floats, references: Ints, decisions: Ints) -> Scored:
+def _classification(kind: Kind, labels: Sequence[str], table: Floats, references: Ints, decisions: Ints) -> Scored:
     """Metrics from probabilities `(rows, labels)`, and from ids of true and chosen labels as `scored` takes them."""
     single = kind == "single-label"
     truth, chosen = (ids[:, None] == np.arange(len(labels)) if single else ids == 1 for ids in (references, decisions))
     columns = slice(1, None) if single and len(labels) == 2 else slice(None)
-    positive, scores = truth[:, columns], given[:, columns]
-    row_likelihood, likelihood = _log_likelihood(given[truth][:, None] if single else np.where(truth, given, 1 - given))
+    positive, scores = truth[:, columns], table[:, columns]
+    row_likelihood, likelihood = _log_likelihood(table[truth][:, None] if single else np.where(truth, table, 1 - table))
     exact = {  # before what is kept for the bootstrap: these take memory for a while
         "roc_auc": exact_roc_auc(positive, scores),
         "neg_log_loss": likelihood,
-        "ece": calibration_error(judged(kind, given, references, decisions)),
+        "ece": calibration_error(judged(kind, table, references, decisions)),
     }
     actual, predicted, hits = counters(truth, chosen, truth & chosen)
     exactly = (truth == chosen).all(axis=1)
-    gaps = _gaps(judged(kind, given, references, decisions))
+    gaps = _gaps(judged(kind, table, references, decisions))
     curves = roc_curves(positive, scores)
     per_row = 1 if single else len(labels)  # decisions
 
@@ -137,7 +137,7 @@ def _classification(kind: Kind, labels: Sequence[str], given: Floats, references
             values["matthews_correlation"] = matthews(*counts)
         return {name: values[name] for name in metric_names(kind, labels)}
 
-    return Scored(weighted, len(given), exact)
+    return Scored(weighted, len(table), exact)
 
 
 def _log_likelihood(likelihood: Floats) -> tuple[Floats, float]:
@@ -156,8 +156,8 @@ def _gaps(parts: Iterable[tuple[Floats, Bools]]) -> Any:
     sums = []
     for confidence, right in parts:
         place = BINS * np.arange(len(confidence))[:, None] + bin_of(confidence)
-        found = np.bincount(place.ravel(), (confidence - right).ravel(), BINS * len(confidence))
-        sums.append(csr_array(found.reshape(-1, BINS)))
+        gaps = np.bincount(place.ravel(), (confidence - right).ravel(), BINS * len(confidence))
+        sums.append(csr_array(gaps.reshape(-1, BINS)))
     return vstack(sums, format="csr").T
 
 
@@ -172,18 +172,18 @@ def regression(references: ArrayLike, predictions: ArrayLike) -> Scored:
     from scipy.stats import pearsonr, spearmanr
 
     truth = np.asarray(references, dtype=np.float64)
-    given = _finite(np.asarray(predictions, dtype=np.float64), "predictions")
-    if truth.ndim != 1 or not truth.size or truth.shape != given.shape:
-        raise ValueError(f"expected references and predictions (rows,), not {truth.shape} and {given.shape}")
+    values = _finite(np.asarray(predictions, dtype=np.float64), "predictions")
+    if truth.ndim != 1 or not truth.size or truth.shape != values.shape:
+        raise ValueError(f"expected references and predictions (rows,), not {truth.shape} and {values.shape}")
     if not np.isfinite(truth).all():
         raise ValueError("references hold a number that is not finite")
-    squares, distances = (truth - given) ** 2, np.abs(truth - given)
-    truth_ranks, given_ranks = ranking(truth), ranking(given)
+    squares, distances = (truth - values) ** 2, np.abs(truth - values)
+    truth_ranks, given_ranks = ranking(truth), ranking(values)
 
     def weighted(weights: Floats) -> dict[str, Floats]:
         total = weights.sum(axis=0)
         return {
-            "pearson": correlation(truth[:, None], given[:, None], weights),
+            "pearson": correlation(truth[:, None], values[:, None], weights),
             "spearman": correlation(truth_ranks(weights), given_ranks(weights), weights),
             "neg_mean_squared_error": -(squares @ weights) / total,
             "neg_mean_absolute_error": -(distances @ weights) / total,
@@ -192,7 +192,7 @@ def regression(references: ArrayLike, predictions: ArrayLike) -> Scored:
     defined = Scored(weighted, len(truth)).scores
     correlations = {"pearson": pearsonr, "spearman": spearmanr}
     exact = {
-        **{n: float(of(truth, given).statistic) for n, of in correlations.items() if defined[n] is not None},
+        **{n: float(of(truth, values).statistic) for n, of in correlations.items() if defined[n] is not None},
         "neg_mean_squared_error": -float(squares.mean()),
         "neg_mean_absolute_error": -float(distances.mean()),
     }
@@ -209,12 +209,12 @@ def exact_roc_auc(truth: Bools, scores: Floats) -> float | None:
 
 
 def _checked_probabilities(probabilities: ArrayLike, labels: Sequence[str]) -> Floats:
-    given = _finite(np.asarray(probabilities, dtype=np.float64), "probabilities")
-    if given.ndim != 2 or not given.size or given.shape[1] != len(labels):
-        raise ValueError(f"expected probabilities (rows, {len(labels)}), not {given.shape}")
-    if given.min() < 0 or given.max() > 1 + 1e-6:  # room for the rounding of float32
-        raise ValueError(f"probabilities are in [0, 1], not [{given.min():.3g}, {given.max():.3g}]: are they logits?")
-    return given
+    table = _finite(np.asarray(probabilities, dtype=np.float64), "probabilities")
+    if table.ndim != 2 or not table.size or table.shape[1] != len(labels):
+        raise ValueError(f"expected probabilities (rows, {len(labels)}), not {table.shape}")
+    if table.min() < 0 or table.max() > 1 + 1e-6:  # room for the rounding of float32
+        raise ValueError(f"probabilities are in [0, 1], not [{table.min():.3g}, {table.max():.3g}]: are they logits?")
+    return table
 
 
 def _checked_ids(ids: ArrayLike, shape: tuple[int, ...], low: int, count: int) -> Ints:

@@ -30,10 +30,10 @@ PerQuery: TypeAlias = dict[str, dict[str, float]]
 """Score name -> {query id: value}, the queries in the order of the judgements."""
 
 
-def measures(found: Mapping[str, Sequence[str]], judged: Judgements) -> PerQuery:
+def measures(hits: Mapping[str, Sequence[str]], judged: Judgements) -> PerQuery:
     """`ndcg@10`, `mrr@10`, `map` and, for each k of KS, `recall@k` of every judged query.
 
-    found: query -> documents, best first.
+    hits: query -> documents, best first.
 
     - `ndcg@10` (Järvelin & Kekäläinen 2002, as trec_eval computes it): a document gains its grade, divided by
       log2(rank + 1); divided by the same sum in the best order.
@@ -50,7 +50,7 @@ def measures(found: Mapping[str, Sequence[str]], judged: Judgements) -> PerQuery
 
     names = {nDCG @ 10: "ndcg@10", RR @ 10: "mrr@10", AP: "map", **{R @ k: f"recall@{k}" for k in KS}}
     run = {
-        query: {name: -rank for rank, name in enumerate(documents)} for query, documents in found.items() if documents
+        query: {name: -rank for rank, name in enumerate(documents)} for query, documents in hits.items() if documents
     }
     values = {name: dict.fromkeys(judged, 0.0) for name in names.values()}
     for metric in ir_measures.iter_calc(list(names), judged, run):
@@ -88,9 +88,9 @@ class GradedSearches(Graded):
         names, measured = list(rows_of), dict[str, dict[str, float]]()
         for start in range(0, len(names), QUERIES):
             some = names[start : start + QUERIES]
-            found = {name: [hit["id"] for hit in self.answers[int(rows_of[name][0])]["found"]] for name in some}
+            ids = {name: [hit["id"] for hit in self.answers[int(rows_of[name][0])]["found"]] for name in some}
             judged = judgements(self.rows.select([row for name in some for row in rows_of[name].tolist()]))
-            for metric, values in measures(found, judged).items():
+            for metric, values in measures(ids, judged).items():
                 measured.setdefault(metric, {}).update(values)
         return measured
 

@@ -46,7 +46,7 @@ class RankedRows(Graded):
     grouped: whether the order within a query counts, else every row stands alone. graded: whether there are targets
     other than 0 and 1. What is None is inferred from the rows. queries: each row's query, for `details`.
     Relevant is a target above 0; a document's gain is its target, and never below 0. Of equal scores the less
-    relevant document comes first: a tie is no gain, whatever the order of the rows.
+    relevant document comes first: a tie is not a gain, whatever the order of the rows.
     """
 
     def __init__(

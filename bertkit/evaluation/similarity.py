@@ -84,18 +84,18 @@ def labelled(similar: ArrayLike, cosines: ArrayLike, threshold: float | None) ->
 
     Average precision is scikit-learn's: pairs of one cosine are one step.
     """
-    truth, given = np.asarray(similar, dtype=bool), np.asarray(cosines, dtype=np.float64)
-    right = ((given >= (MIDDLE if threshold is None else threshold)) == truth).astype(np.float64)
-    order = np.argsort(-given, kind="stable")
-    ends = np.append(np.flatnonzero(np.diff(given[order])), len(order) - 1)
+    truth, scores = np.asarray(similar, dtype=bool), np.asarray(cosines, dtype=np.float64)
+    right = ((scores >= (MIDDLE if threshold is None else threshold)) == truth).astype(np.float64)
+    order = np.argsort(-scores, kind="stable")
+    ends = np.append(np.flatnonzero(np.diff(scores[order])), len(order) - 1)
 
     def weighted(weights: Floats) -> dict[str, Floats]:
-        found = np.cumsum(weights[order] * truth[order, None], axis=0)[ends]
+        hits = np.cumsum(weights[order] * truth[order, None], axis=0)[ends]
         seen = np.cumsum(weights[order], axis=0)[ends]
         with np.errstate(divide="ignore", invalid="ignore"):
-            precision = np.where(seen > 0, found / seen, 0.0)
-            gains = np.diff(found, axis=0, prepend=0.0)
-            average = (precision * gains).sum(axis=0) / found[-1]
+            precision = np.where(seen > 0, hits / seen, 0.0)
+            gains = np.diff(hits, axis=0, prepend=0.0)
+            average = (precision * gains).sum(axis=0) / hits[-1]
         return {"accuracy": right @ weights / weights.sum(axis=0), "average_precision": average}
 
     return Scored(weighted, len(truth))
@@ -115,7 +115,7 @@ class LabelledPairs(Graded):
         return labelled(self.similar, self.cosines, self.threshold)
 
     def after_fit(self) -> Self:
-        """The same pairs, with a fitted threshold of best accuracy where none is set."""
+        """These pairs, with a fitted threshold of best accuracy where none is set."""
         return replace(self, **self.calibrated())
 
     def calibrated(self) -> dict[str, Any]:
@@ -133,14 +133,14 @@ def ranked(ranks: ArrayLike, beats: ArrayLike | None) -> Scored:
 
 def best_threshold(similar: ArrayLike, cosines: ArrayLike) -> float:
     """The cosine from which calling a pair similar is most often right: between two that were seen."""
-    truth, given = np.asarray(similar, dtype=bool), np.asarray(cosines, dtype=np.float64)
-    order = np.argsort(-given, kind="stable")
-    truth, given = truth[order], given[order]
+    truth, scores = np.asarray(similar, dtype=bool), np.asarray(cosines, dtype=np.float64)
+    order = np.argsort(-scores, kind="stable")
+    truth, scores = truth[order], scores[order]
     # Right answers when the first k pairs are called similar, k = 0 … n; a cut needs two cosines that are `apart`.
     right = np.concatenate([[0], np.cumsum(truth)]) + np.concatenate([np.cumsum(~truth[::-1])[::-1], [0]])
-    between = np.concatenate([[True], apart(given[::-1])[:0:-1], [True]])
+    between = np.concatenate([[True], apart(scores[::-1])[:0:-1], [True]])
     best = int(np.argmax(np.where(between, right, -1)))
-    edges = np.concatenate([[given[0] + ROUNDING], (given[:-1] + given[1:]) / 2, [given[-1] - ROUNDING]])
+    edges = np.concatenate([[scores[0] + ROUNDING], (scores[:-1] + scores[1:]) / 2, [scores[-1] - ROUNDING]])
     return float(edges[best])
 
 

@@ -113,7 +113,7 @@ class GradedAnswers(Graded):
         return scores
 
     def after_fit(self) -> Self:
-        """The same candidates at the same temperature, with the null threshold of best F1 where none is set."""
+        """These candidates, at their temperature, with the null threshold of best F1 where none is set."""
         if not self.unanswerable or self.fitted["null_threshold"] is not None:
             return self
         best = [next(iter(a["n_best"]), {"answer": "", "score": a["null_score"]}) for a in self.answers]
@@ -129,7 +129,7 @@ class GradedAnswers(Graded):
     def details(self) -> dict[str, Any]:
         """The threshold, the temperature, and how far the answers' scores are from their chance of being right.
 
-        decisions: questions with an answer and a candidate. errors: those whose best candidate is no exact match.
+        decisions: questions with an answer and a candidate. errors: those whose best candidate is not an exact match.
         """
         pairs = zip(self.answers, self._gold(), strict=True)
         right = [question_scores(a["n_best"][0]["answer"], gold)[0] for a, gold in pairs if gold and a["n_best"]]
@@ -176,10 +176,10 @@ def best_threshold(null_odds: ArrayLike, best_texts: Sequence[str], gold: Sequen
     return float(best[(len(best) - 1) // 2])
 
 
-def _f1(given: list[str], wanted: list[str]) -> float:
+def _f1(tokens: list[str], wanted: list[str]) -> float:
     """F1 of two bags of tokens, of which one at most is empty."""
-    shared = sum((Counter(given) & Counter(wanted)).values())
-    return 2 * shared / (len(given) + len(wanted))
+    shared = sum((Counter(tokens) & Counter(wanted)).values())
+    return 2 * shared / (len(tokens) + len(wanted))
 
 
 def best_temperature(

@@ -29,8 +29,8 @@ PAIRS = (("question", "context"), ("query", "document"), ("text_a", "text_b"))
 SIDES = ("text", "text_a", "text_b", "question", "context", "anchor", "positive", "negative", "query", "document")
 NOTHING: Mapping[str, str] = {
     "token-classification": "no entity, or no labelled word, was found in it, so there is nothing to explain",
-    "sentence-similarity": "one text alone has a vector; give two, whose cosine is explained",
-    "retrieval": "one text alone has a vector; give a query and a document, whose cosine is explained",
+    "sentence-similarity": "an explanation needs two texts: the cosine between them is explained",
+    "retrieval": "an explanation needs a query and a document: the cosine between them is explained",
     "pretraining": "it has no [MASK] to fill",
 }
 

@@ -65,7 +65,7 @@ def integrated_gradients(
 
 
 def _masked(task: Task, ids: Tensor) -> Tensor:
-    """The same ids with all tokens masked, except for special ones."""
+    """The ids with all tokens masked, except for special ones."""
     tokenizer = task.tokenizer
     mask = tokenizer.pad_token_id if tokenizer.mask_token_id is None else tokenizer.mask_token_id
     special = torch.isin(ids, ids.new_tensor(sorted(set(tokenizer.all_special_ids) - {tokenizer.unk_token_id})))

@@ -64,11 +64,11 @@ def tagged(read: Read) -> list[Target]:
     tags = [word["tag"] for word in words]
     ids = {tag: index for index, tag in enumerate(options.tags)}
     answered: Any = read.answer.get("entities", words)
-    found = list(zip(tagging.labelled(tags, options.scheme), answered, strict=True))
+    predicted = list(zip(tagging.labelled(tags, options.scheme), answered, strict=True))
     if options.scheme == "none":
-        found.sort(key=lambda each: each[1]["score"])
+        predicted.sort(key=lambda each: each[1]["score"])
     targets = []
-    for (kind, first, end), given in found:
+    for (kind, first, end), given in predicted:
         parts = {}
         for number, feature in enumerate(read.features):
             pairs = zip(feature["words"], feature["heads"], strict=True)

@@ -57,7 +57,7 @@ def _sets(task: Task, about: str, coverage: float) -> Revise:
 
 
 def with_word_scores(task: Task) -> Task:
-    """The same task, whose words have the `scores` of all types or labels."""
+    """The task, whose words have the `scores` of all types or labels."""
     if not isinstance(task, TokenClassification):
         return task
     return replace(task, options=task.options.model_copy(update={"word_scores": True}))
@@ -81,9 +81,9 @@ def _with_set(least: float, answer: Answer) -> Answer:
     """least: the probability from which a label is in the set. The vector of a text stays as it is."""
     if "scores" not in answer:
         return answer
-    found = [name for name, probability in _ranked(answer["scores"]) if probability >= least]
-    one = {"label": found[0], "score": answer["scores"][found[0]]} if len(found) == 1 else {"label": None}
-    return {**answer, **one, "set": found}
+    labels = [name for name, probability in _ranked(answer["scores"]) if probability >= least]
+    one = {"label": labels[0], "score": answer["scores"][labels[0]]} if len(labels) == 1 else {"label": None}
+    return {**answer, **one, "set": labels}
 
 
 def _with_interval(least: float, answer: Answer) -> Answer:

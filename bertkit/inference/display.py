@@ -26,8 +26,8 @@ def answer_line(answer: Mapping[str, Any], text: str = "") -> str:
     if "n_best" in answer:
         return "  ".join(filter(None, (answer["answer"] or "no answer", score, text)))
     if "entities" in answer:
-        found = [f"{each['label']} {each['text']} ({each['score']:.3f})" for each in answer["entities"]]
-        return (", ".join(found) or "no entities") + (f"  in: {text}" if text else "")
+        parts = [f"{each['label']} {each['text']} ({each['score']:.3f})" for each in answer["entities"]]
+        return (", ".join(parts) or "no entities") + (f"  in: {text}" if text else "")
     if "words" in answer:
         return " ".join(f"{each['word']}/{each['tag']}" for each in answer["words"]) or "no words"
     label = answer.get("label", ", ".join(answer["labels"]) or "none" if "labels" in answer else "")

@@ -74,7 +74,7 @@ class Features(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
     @cached_property
     def reader_(self) -> LayerReader:
-        """As `fit` made it; it is not saved, but made again where it is needed. Raises ModelError."""
+        """The reader that `fit` made; it is not saved, but made again where it is needed. Raises ModelError."""
         reader = _reader(self.params_)
         if reader.files != self.files_:
             raise changed(reader.encoder)
@@ -132,7 +132,7 @@ class Features(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
 
 def _reader(params: Features) -> LayerReader:
-    """Raises ModelError where there is no such encoder, or the parameters do not suit it."""
+    """Raises ModelError if there is no such encoder, or the parameters do not suit it."""
     run = Path(params.model).expanduser() / "model"
     name = str(run if (run / "config.json").is_file() else params.model)
     encoder = resolve_encoder(ModelSpec(name=name, revision=params.revision))

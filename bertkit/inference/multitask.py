@@ -55,7 +55,7 @@ class MultiTaskPredictor:
     encoder: Once
 
     def only(self, *names: str) -> MultiTaskPredictor:
-        """The same for these tasks alone, such as those that read the columns of your rows. Raises UserError."""
+        """This model for these tasks only, such as those that read the columns of your rows. Raises UserError."""
         for name in names:
             if name not in self.tasks:
                 what = f"no task {name!r}{did_you_mean(name, self.tasks)}"
@@ -73,11 +73,11 @@ class MultiTaskPredictor:
         """
 
         def answers(chunk: Sequence[Row], start: int) -> Iterator[dict[str, Answer]]:
-            given = {name: each.canonical(chunk, start) for name, each in self.tasks.items()}
-            features = {name: each.task.encode(given[name]) for name, each in self.tasks.items()}
+            rows_by_task = {name: each.canonical(chunk, start) for name, each in self.tasks.items()}
+            features = {name: each.task.encode(rows_by_task[name]) for name, each in self.tasks.items()}
             items, found = self._items(features), {}
             for name, each in self.tasks.items():
-                decoded = each.task.decode(items[name], features[name], given[name])
+                decoded = each.task.decode(items[name], features[name], rows_by_task[name])
                 found[name] = map(each.revise, marked(decoded, features[name]))
             return (dict(zip(found, row, strict=True)) for row in zip(*found.values(), strict=True))
 
@@ -85,10 +85,10 @@ class MultiTaskPredictor:
         return in_chunks(first.each(rows), first.task.chunk_size, answers, start)
 
     def reading(self, row: Row) -> MultiTaskPredictor:
-        """The same for the tasks whose columns this row has, with a warning of the others; where none has, for all."""
-        given = {"text": row} if isinstance(row, str) else row
+        """This model for the tasks whose columns this row has, with a warning of the others; if none has, for all."""
+        fields = {"text": row} if isinstance(row, str) else row
         reads = {
-            name: any(has_columns(given, names, each.columns) for names in each.task.inputs)
+            name: any(has_columns(fields, names, each.columns) for names in each.task.inputs)
             for name, each in self.tasks.items()
         }
         if not any(reads.values()):
@@ -136,7 +136,7 @@ def load_tasks(
         raise ModelError(Problem(str(folder), "a run of one task", "bertkit.load(…) loads it."))
     tasks = {name: load(recipe.with_name(name), precision=precision, batch_size=batch_size) for name in made.tasks}
     models = {name: (each.model, each.task.extra_modules(each.model).values()) for name, each in tasks.items()}
-    parts = {name: encoder_parts(*given) for name, given in models.items()}
+    parts = {name: encoder_parts(*arguments) for name, arguments in models.items()}
     first = max(parts, key=lambda name: len(parts[name]))  # a part that others do not have, they do not use
     known = dict(models[first][0].base_model.state_dict())
     for name, (model, _) in models.items():
@@ -167,7 +167,7 @@ def _together(
             readers[key, seen[key]].append((name, index))
             seen[key] += 1
     groups: defaultdict[tuple[str, ...], list[list[int]]] = defaultdict(list)
-    for found in readers.values():
-        groups[tuple(name for name, _ in found)].append([index for _, index in found])
+    for group in readers.values():
+        groups[tuple(name for name, _ in group)].append([index for _, index in group])
     for names, together in groups.items():
         yield list(names), together

@@ -57,7 +57,7 @@ def write_jsonl(file: IO[str], pairs: Pairs) -> None:
 
 
 def _write_entities(columns: Mapping[str, Any], file: IO[str], pairs: Pairs) -> None:
-    """As `write_jsonl`, without the words."""
+    """Write jsonl without the words."""
     write_jsonl(file, (({"entities": answer["entities"]}, row) for answer, row in pairs))
 
 

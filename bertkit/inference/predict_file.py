@@ -131,18 +131,18 @@ def _flushed(pairs: Pairs) -> Pairs:
 
 
 def _unread_counted(answers: Iterable[Answer], several: bool) -> Iterator[Answer]:
-    """The same answers; after the last one, warnings of how many are to texts that the model could not read.
+    """The answers, unchanged; after the last one, warnings of how many are to texts that the model could not read.
 
     several: whether an answer has those of several tasks.
     """
     flags = {"empty": "a text has no token", "unreadable": "a text has only tokens that are unknown to the model"}
-    rows, found = 0, dict.fromkeys(flags, 0)
+    rows, counts = 0, dict.fromkeys(flags, 0)
     for answer in answers:
         rows += 1
         own = list(answer.values()) if several else [answer]
-        found = {flag: count + any(each.get(flag) for each in own) for flag, count in found.items()}
+        counts = {flag: count + any(each.get(flag) for each in own) for flag, count in counts.items()}
         yield answer
-    for flag, count in found.items():
+    for flag, count in counts.items():
         if count:
             what = f"{flag}: {flags[flag]}, so nothing of it is read; `{flag}` is true in the answer"
             logger.warning("%s %s", part_of(count, rows, "row"), what)
@@ -176,13 +176,13 @@ def layout_of(source: str, file: str, overrides: Sequence[str]) -> DataSpec:
 
 def like_data(spec: DataSpec, file: str, overrides: Sequence[str] = ()) -> DataSpec:
     """How a file is written, where the data section of a recipe is given; see `layout_of`."""
-    given = parse_layout(overrides)
+    layout = parse_layout(overrides)
     kind, tables = FORMATS.get(suffix_of(file)), ("csv", "tsv")
     different = kind and spec.format and (kind in tables) != (spec.format in tables)
     if file == "-" or kind in ("jsonl", "json", "xlsx", *TABLES) or different:  # the run's layout does not apply
         spec = spec.model_copy(update={name: DataSpec.model_fields[name].default for name in LAYOUT})
     spec = spec.model_copy(update={"missing_fields": "error"})  # every row gets an answer
-    return spec.model_copy(update={name: getattr(given, name) for name in given.model_fields_set - {"source"}})
+    return spec.model_copy(update={name: getattr(layout, name) for name in layout.model_fields_set - {"source"}})
 
 
 def _bounds(shard: Shard | None, predictor: Any, file: str, spec: DataSpec) -> tuple[int, int | None]:

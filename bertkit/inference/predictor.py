@@ -70,7 +70,7 @@ class Predictor:
         coverage: float | None = None,
         top_k: int | None = None,
     ) -> Predictor:
-        """The same model with other decision rules, for calls, `stream` and `frame`.
+        """This model with other decision rules, for calls, `stream` and `frame`.
 
         threshold: single-label: the probability below which `label` is None; multi-label, two labels by cosine, and no
         answer (log odds): used in place of the fitted one.
@@ -313,7 +313,7 @@ def load_as(
 
 
 def require_torch_model(predictor: Predictor, source: str | Path) -> Predictor:
-    """The same predictor. Raises ModelError for an exported model, whose weights and gradients are not accessible."""
+    """The predictor itself. Raises ModelError for an exported model, whose weights and gradients are not accessible."""
     if predictor.backend == "onnx":
         raise ModelError(Problem(str(source), "is an exported model", "Name the run that it was exported from."))
     return predictor

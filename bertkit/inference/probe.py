@@ -82,5 +82,5 @@ def change_by_padding(
 
 def _compared(outputs: Any, layers: Sequence[int]) -> list[torch.Tensor]:
     """The hidden states of these layers; without layers, all outputs for each text."""
-    given = [outputs.hidden_states[layer] for layer in layers] if layers else outputs.values()
-    return [each.float() for each in given if isinstance(each, torch.Tensor) and each.ndim > 1]
+    states = [outputs.hidden_states[layer] for layer in layers] if layers else outputs.values()
+    return [each.float() for each in states if isinstance(each, torch.Tensor) and each.ndim > 1]

@@ -93,27 +93,27 @@ def pull_to_prototypes(runner: Runner, texts: Texts, weights: Floats | None, see
     model: Any = freeze(runner.model, Freeze(embeddings=True))
     device = next(model.parameters()).device
     model.eval()
-    given = torch.from_numpy(texts.targets).to(device, torch.float32)
+    targets = torch.from_numpy(texts.targets).to(device, torch.float32)
     with torch.no_grad():
-        means = given.T @ F.normalize(_vectors(runner, texts, np.arange(len(given))), dim=-1)
-    bias = ((given.sum(0) + 1) / (len(given) + given.shape[1])).log()
+        means = targets.T @ F.normalize(_vectors(runner, texts, np.arange(len(targets))), dim=-1)
+    bias = ((targets.sum(0) + 1) / (len(targets) + targets.shape[1])).log()
     prototypes = torch.nn.Parameter(F.normalize(means, dim=-1))
     encoder = [p for name, p in model.named_parameters() if p.requires_grad and not name.startswith("classifier.")]
     groups = [{"params": encoder, "lr": LEARNING_RATE}, {"params": [prototypes], "lr": PROTOTYPES}]
     optimizer = torch.optim.AdamW(groups, weight_decay=WEIGHT_DECAY, fused=True)
-    batches = min(ceil(len(given) / TEXTS), MAX_STEPS)
+    batches = min(ceil(len(targets) / TEXTS), MAX_STEPS)
     steps = min(max(PASSES * batches, MIN_STEPS), MAX_STEPS)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _factor(step, steps))
-    given /= given.sum(1, keepdim=True).clamp(min=1)
+    targets /= targets.sum(1, keepdim=True).clamp(min=1)
     factors = None if weights is None else torch.from_numpy(weights).to(device, torch.float32)
     losses, draw = list[float](), np.random.default_rng(seed)
     with memory_kept(), faster(device):
         for step in range(steps):
             if step % batches == 0:
-                order = draw.permutation(len(given))
+                order = draw.permutation(len(targets))
             rows = order[step % batches * TEXTS :][:TEXTS]
             cosines = F.normalize(_vectors(runner, texts, rows), dim=-1) @ F.normalize(prototypes, dim=-1).T
-            loss = F.cross_entropy(SCALE * cosines + bias, given[rows], weight=factors)
+            loss = F.cross_entropy(SCALE * cosines + bias, targets[rows], weight=factors)
             loss.backward()  # type: ignore[no-untyped-call]
             torch.nn.utils.clip_grad_norm_(encoder, CLIPPING)
             optimizer.step()
@@ -126,7 +126,7 @@ def pull_to_prototypes(runner: Runner, texts: Texts, weights: Floats | None, see
 
 
 def _factor(step: int, steps: int) -> float:
-    """Of the learning rates."""
+    """The factor of the learning rates at this step."""
     warm = ceil(WARMUP * steps)
     return (step + 1) / warm if step < warm else (steps - step) / max(steps - warm, 1)
 

@@ -46,7 +46,7 @@ class Examples:
         return Examples(np.concatenate([self.vectors, other.vectors]), np.concatenate([self.targets, other.targets]))
 
     def scaled(self, factor: float) -> Examples:
-        """The same rows, with their vectors multiplied by the factor."""
+        """These rows, with their vectors multiplied by the factor."""
         return Examples(factor * self.vectors, self.targets)
 
 
@@ -154,9 +154,9 @@ def _path(
             for at, C in enumerate(strengths)
         ]
     present = np.unique(rows.targets)
-    given = {label: weights[label] for label in present.tolist()} if weights else None
+    class_weights = {label: weights[label] for label in present.tolist()} if weights else None
     models = []
-    for C, coefficients, intercepts in _regressions(rows.vectors, rows.targets, strengths, given, tolerance):
+    for C, coefficients, intercepts in _regressions(rows.vectors, rows.targets, strengths, class_weights, tolerance):
         if len(present) == 2:  # softmax of (-z / 2, z / 2) is the sigmoid of z
             coefficients, intercepts = (np.concatenate([-each, each]) / 2 for each in (coefficients, intercepts))
         weight, bias = np.zeros((labels, rows.vectors.shape[1])), np.full(labels, intercepts.min() - ABSENT)
@@ -172,8 +172,8 @@ def _binary(
     if len(np.unique(targets)) == 1:
         odds = float(logit((targets.sum() + 0.5) / (len(targets) + 1)))
         return [(np.zeros(vectors.shape[1]), odds)] * len(strengths)
-    found = _regressions(vectors, targets, strengths, {0: 1.0, 1: weight}, tolerance)
-    return [(coefficients[0], float(intercepts[0])) for _, coefficients, intercepts in found]
+    models = _regressions(vectors, targets, strengths, {0: 1.0, 1: weight}, tolerance)
+    return [(coefficients[0], float(intercepts[0])) for _, coefficients, intercepts in models]
 
 
 def _regressions(

@@ -27,12 +27,12 @@ class FasterStep(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        given = dict(kwargs or {})
+        options = dict(kwargs or {})
         if func is F.dropout:
-            return dropout(*args, **given)
+            return dropout(*args, **options)
         if func is F.scaled_dot_product_attention and torch.is_grad_enabled():
-            return attention(*args, **given)
-        return func(*args, **given)
+            return attention(*args, **options)
+        return func(*args, **options)
 
 
 def faster(device: torch.device) -> contextlib.AbstractContextManager[Any]:

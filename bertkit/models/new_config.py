@@ -43,21 +43,21 @@ def new_config(
 
     Raises ModelError with everything that is wrong.
     """
-    given = {"preset": preset_or_fields} if isinstance(preset_or_fields, str) else dict(preset_or_fields)
+    fields = {"preset": preset_or_fields} if isinstance(preset_or_fields, str) else dict(preset_or_fields)
     known: Collection[str] = [*bert_config.PRESETS, *PRESETS]
-    if "model_type" in given:
-        kind = given.pop("model_type")
+    if "model_type" in fields:
+        kind = fields.pop("model_type")
         known = bert_config.PRESETS if kind == "bert" else PRESETS
     else:
-        kind = "modernbert" if nearest_preset(str(given.get("preset", "")), known) in PRESETS else "bert"
+        kind = "modernbert" if nearest_preset(str(fields.get("preset", "")), known) in PRESETS else "bert"
     ids: dict[str, Any] = {"vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id}
     positions = max(512, max_length)
     if kind == "bert":
-        return bert_config.config(given, **ids, max_position_embeddings=positions, known=known)
+        return bert_config.config(fields, **ids, max_position_embeddings=positions, known=known)
     if kind != "modernbert":
         what = f"expected 'bert' or 'modernbert', found {kind!r}{did_you_mean(str(kind), ['bert', 'modernbert'])}"
         raise ModelError(Problem(f"{WHERE}.model_type", what))
-    return _modernbert(given, known, ids, tokenizer, positions)
+    return _modernbert(fields, known, ids, tokenizer, positions)
 
 
 def _modernbert(

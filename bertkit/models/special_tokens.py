@@ -28,5 +28,5 @@ def keep_out(tokenizer: PreTrainedTokenizerFast) -> None:
     if whole:
         first = "|".join(f"{re.escape(each[0])}(?={re.escape(each[1:])})" for each in whole)
         split = pre_tokenizers.Split(Regex(first), "merged_with_previous")
-        given = backend.pre_tokenizer
-        backend.pre_tokenizer = pre_tokenizers.Sequence([given, split]) if given else split
+        before = backend.pre_tokenizer
+        backend.pre_tokenizer = pre_tokenizers.Sequence([before, split]) if before else split

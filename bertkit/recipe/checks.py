@@ -77,13 +77,13 @@ def _check_headline(training: Mapping[str, Any], metrics: frozenset[str], own_me
         fix = "remove it; a metric of your own may return its negative"
         yield KeyProblem(("training", "greater_is_better"), "all metrics are better when higher", fix)
     path = ("training", "metric_for_best_model")
-    given = training.get(path[1])
-    if given is None:
+    value = training.get(path[1])
+    if value is None:
         return
-    name = given.removeprefix("eval_")
+    name = value.removeprefix("eval_")
     if name == "loss":
         fix = "write neg_log_loss, or neg_mean_squared_error for regression"
-        yield KeyProblem(path, f"expected a metric that is better when higher, found {given}", fix)
+        yield KeyProblem(path, f"expected a metric that is better when higher, found {value}", fix)
     elif not own_metrics and name not in metrics and name.partition("/")[0] + "/" not in metrics:
         known = sorted(metric + "LABEL" if metric.endswith("/") else metric for metric in metrics)
         what = f"the task has no metric {short_repr(name)}{did_you_mean(name, known)}"
@@ -263,9 +263,9 @@ def resolve_paths(
     folder: key path -> the folder that a relative path there is relative to.
     """
     root: Any = data
-    given = [(key, (data.get(key[0]) or {}).get(key[1])) for key in _PATHS]
+    paths = [(key, (data.get(key[0]) or {}).get(key[1])) for key in _PATHS]
     columns = [text for _, text in _texts((data.get("data") or {}).get("columns"), ())]
-    for path, text in chain.from_iterable(_texts(value, key) for key, value in given):
+    for path, text in chain.from_iterable(_texts(value, key) for key, value in paths):
         is_data, is_file = path[0] == "data", len(path) > 2 or path[1] in ("exclude", "relabel")
         if path == ("data", "source") and (text == MEMORY or text.startswith("sample:")):
             continue

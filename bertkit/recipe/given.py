@@ -46,21 +46,21 @@ _UNSTORED = "not stored yet"  # the fingerprint of rows while the recipe is chec
 _NAMED = {"task": (), "model": ("config", "tokenizer", "revision")}  # section -> keys that go with its name
 
 
-def plain_sections(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Rows]]:
+def plain_sections(keywords: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Rows]]:
     """Sections as a user gives them -> plain data, as YAML has it, and the rows among them, by split.
 
     Raises DataError where `data` is none of the forms of `data_section`.
     """
-    plain = {str(name): _plain(_as_section(name, value)) for name, value in given.items() if name != "data"}
+    plain = {str(name): _plain(_as_section(name, value)) for name, value in keywords.items() if name != "data"}
     rows: dict[str, Rows] = {}
-    if given.get("data") is not None:
-        section, rows = data_section(given["data"])
+    if keywords.get("data") is not None:
+        section, rows = data_section(keywords["data"])
         plain["data"] = _plain(section) | ({"source": MEMORY, "fingerprint": _UNSTORED} if rows else {})
     return plain, rows
 
 
 def place(
-    base: dict[str, Any], given: Mapping[str, Any], top: Mapping[str, Any], options: Mapping[str, Any]
+    base: dict[str, Any], keywords: Mapping[str, Any], top: Mapping[str, Any], options: Mapping[str, Any]
 ) -> list[KeyProblem]:
     """Set sections, and keys of sections by their own name, in place; returns what is wrong with the names.
 
@@ -68,9 +68,9 @@ def place(
     scores were measured on other data. What goes with a model's name or a task is left out with it.
     top: the names of the sections and other keys at the top. options: task -> type of its options.
     """
-    for name in given.keys() & top.keys():
-        base[name] = _merged(name, base.get(name), given[name])
-    if "data" in given and "expected" not in given:
+    for name in keywords.keys() & top.keys():
+        base[name] = _merged(name, base.get(name), keywords[name])
+    if "data" in keywords and "expected" not in keywords:
         base["expected"] = None
     problems = []
     task = base.get("task")
@@ -83,7 +83,7 @@ def place(
         for key in kind.model_fields:
             homes[key].append(section)
     homes |= {key: ["training"] if key in DECIDED else [*homes.get(key, ()), "training"] for key in training_fields()}
-    for name, value in ((SHORT.get(name, name), value) for name, value in given.items() if name not in top):
+    for name, value in ((SHORT.get(name, name), value) for name, value in keywords.items() if name not in top):
         if len(homes[name]) > 1:
             examples = " or ".join(f"{section}={{{name!r}: …}}" for section in homes[name])
             problems.append(KeyProblem((name,), "a key of several sections", f"Name the section: {examples}."))

@@ -35,7 +35,7 @@ MEAN = "mean"  # of the tasks' selection metrics: the `metric_for_best_model` of
 TASKS = ("text-classification", "token-classification", "question-answering", "sentence-similarity")
 Mixing = Literal["proportional", "sqrt", "uniform"]
 Positive = Annotated[float, Field(gt=0)]
-# Folders of a run, which are no tasks; and `mean`.
+# Folders of a run, which are not tasks; and `mean`.
 RESERVED = frozenset({MEAN, "adapter", "checkpoints", "data", "logs", "model", "predictions"})
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 _SINGLE = {  # sections of a recipe of one task -> what to do without them
@@ -238,9 +238,9 @@ def _checked(
         )
         for (name, part), own in zip(parts.items(), valid.values(), strict=True)
     }
-    given = {name: _mapping(shared.get(name)) for name in ("model", "training")}
-    length = given["model"].get("max_length", ModelSpec.model_fields["max_length"].default)
-    best = given["training"].get("metric_for_best_model", MEAN)
+    defaults = {name: _mapping(shared.get(name)) for name in ("model", "training")}
+    length = defaults["model"].get("max_length", ModelSpec.model_fields["max_length"].default)
+    best = defaults["training"].get("metric_for_best_model", MEAN)
     settled = {name: getattr(first, name) for name in _SHARED} | outer
     settled |= {"tasks": entries, "model": first.model.model_copy(update={"max_length": length})}
     return MultiTaskRecipe(**{**settled, "training": {**first.training, "metric_for_best_model": best}})
@@ -250,9 +250,9 @@ def _of_one(shared: Mapping[str, Any], part: Mapping[str, Any]) -> dict[str, Any
     """Plain data of the recipe that would train this task by itself."""
     own = {name: part[name] for name in ("task", "data", "expected") if name in part}
     for section, name in ((section, name) for name, section in _INNER.items()):
-        given = shared.get(section, {})
-        if isinstance(given, dict):
-            inherited = {key: value for key, value in given.items() if key != name or name == "max_length"}
+        defaults = shared.get(section, {})
+        if isinstance(defaults, dict):
+            inherited = {key: value for key, value in defaults.items() if key != name or name == "max_length"}
             own[section] = {**inherited, **({name: part[name]} if part.get(name) is not None else {})}
     return {**shared, **own}
 
@@ -262,7 +262,7 @@ def _contradictions(outer: Mapping[str, Any], shared: Mapping[str, Any]) -> Iter
     for name, part in parts.items():
         task = _mapping(_mapping(part).get("task"))
         if not _NAME.fullmatch(name) or name.lower() in RESERVED:
-            what = "is no name of a task, which is a folder of the run"
+            what = "is not a name of a task, which is a folder of the run"
             fix = f"letters, digits, - and _, at most 64, and not one of {', '.join(sorted(RESERVED))}"
             yield KeyProblem(("tasks", name), what, fix)
         if task.get("name") in {each.name for each in ALL_TASKS}.difference(TASKS):
@@ -283,8 +283,8 @@ def _contradictions(outer: Mapping[str, Any], shared: Mapping[str, Any]) -> Iter
         yield KeyProblem(("training", "metric_for_best_model"), what, f"tasks: {', '.join(parts)}")
 
 
-def _mapping(given: Any) -> dict[str, Any]:
-    return given if isinstance(given, dict) else {}
+def _mapping(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
 
 
 _INNER = {"max_length": "model", "metric_for_best_model": "training"}  # key of a task -> its section elsewhere

@@ -74,13 +74,13 @@ class Sections(Section):
 
     @field_validator("expected")
     @classmethod
-    def _bounded(cls, given: dict[str, Any] | None) -> dict[str, Any] | None:
-        for name, bounds in (given or {}).items():
+    def _bounded(cls, value: dict[str, Any] | None) -> dict[str, Any] | None:
+        for name, bounds in (value or {}).items():
             if isinstance(bounds, list):
                 numbers = all(isinstance(b, int | float) and not isinstance(b, bool) for b in bounds)
                 if len(bounds) != 2 or not numbers or bounds[0] > bounds[1]:
                     raise ValueError(f"{name}: expected [low, high], found {bounds}")
-        return given
+        return value
 
     @field_validator("training")
     @classmethod
@@ -101,8 +101,8 @@ class Recipe(Sections):
     DataError on rows that cannot be read.
     """
 
-    def __init__(self, **given: Any) -> None:
-        super().__init__(**_checked(given))
+    def __init__(self, **sections: Any) -> None:
+        super().__init__(**_checked(sections))
 
     def with_(self, *overrides: str, **values: Any) -> Recipe:
         """A recipe with changes, checked again: `key.sub=value` as on the command line, or as `bertkit.train` has them.
@@ -119,11 +119,11 @@ class Recipe(Sections):
 
     def _given(self) -> dict[str, Any]:
         """The sections, without those values of `training` that follow from others."""
-        given = self.model_dump()
-        training = given["training"]
+        sections = self.model_dump()
+        training = sections["training"]
         follows = {**_training_defaults(self.task), **_saving(training), "eval_strategy": None}
-        given["training"] = {key: value for key, value in training.items() if follows.get(key) != value}
-        return given
+        sections["training"] = {key: value for key, value in training.items() if follows.get(key) != value}
+        return sections
 
 
 def adapted(base: Any, data: Any, values: Mapping[str, Any]) -> Recipe:
@@ -135,20 +135,20 @@ def adapted(base: Any, data: Any, values: Mapping[str, Any]) -> Recipe:
     if isinstance(base, Recipe) and data is None and not values:
         return base
     tasks = [task.name for task in TASKS]
-    given: Mapping[str, Any]
+    sections: Mapping[str, Any]
     if isinstance(base, Recipe | Mapping):
-        given = base._given() if isinstance(base, Recipe) else base
+        sections = base._given() if isinstance(base, Recipe) else base
     elif not isinstance(base, str | Path):
         what = f"expected a task, a recipe or its name first, found {describe(base)}"
         raise RecipeError(Problem("", what, 'bertkit.train("text-classification", "runs/x", data=…, model=…)'))
     elif str(base) in tasks:
-        given = {"task": str(base)}
+        sections = {"task": str(base)}
     else:
         if str(base) not in shipped_recipes() and not Path(base).expanduser().exists():
             what = f"no such task or recipe{did_you_mean(str(base), [*tasks, *shipped_recipes()])}"
             raise RecipeError(Problem(escape_controls(str(base)), what, f"tasks: {', '.join(tasks)}"))
-        given = load_recipe(base, check_files=data is None)._given()
-    return _valid(_checked(given, (), values if data is None else {"data": data, **values}))
+        sections = load_recipe(base, check_files=data is None)._given()
+    return _valid(_checked(sections, (), values if data is None else {"data": data, **values}))
 
 
 def load_recipe(
@@ -256,12 +256,12 @@ class _DataOnly(Section):
 
 
 def _checked(
-    given: Mapping[str, Any], overrides: Sequence[str] = (), values: Mapping[str, Any] = {}, check_files: bool = True
+    sections: Mapping[str, Any], overrides: Sequence[str] = (), values: Mapping[str, Any] = {}, check_files: bool = True
 ) -> dict[str, Any]:
     """The sections of a recipe from Python values, checked; rows among them are stored in the cache."""
-    given, report = dict(given), Report("")
-    problems = place(given, values, Sections.model_fields, {task.name: task.Options for task in TASKS})
-    data, rows = plain_sections(given)
+    sections, report = dict(sections), Report("")
+    problems = place(sections, values, Sections.model_fields, {task.name: task.Options for task in TASKS})
+    data, rows = plain_sections(sections)
     apply_overrides(data, overrides, report)
     report.add(*problems)
     clean = _complete(data, report, check_files)

@@ -47,20 +47,22 @@ def coverage_rows(facts: Facts) -> list[list[str]]:
 
 def fitted_on(facts: Facts) -> str:
     """On how many decisions the temperature was fitted, and how many were wrong; empty if it was not."""
-    given = facts.recipe.task.model_dump().get("temperature")
-    if given is not None or facts.options.get("temperature") is None:
+    temperature = facts.recipe.task.model_dump().get("temperature")
+    if temperature is not None or facts.options.get("temperature") is None:
         return ""
     split = "validation" if "validation" in facts.results["splits"] else OUT_OF_FOLD
-    found = facts.results["splits"][split]["calibration"]
-    return f"fitted on {counted(found['decisions'], 'decision')} of {split}, {found['errors']:,} of them wrong"
+    calibration = facts.results["splits"][split]["calibration"]
+    return (
+        f"fitted on {counted(calibration['decisions'], 'decision')} of {split}, {calibration['errors']:,} of them wrong"
+    )
 
 
 def calibrated_later(facts: Facts) -> list[Finding]:
     """That temperature and thresholds are no longer those of the scores, if `bertkit calibrate` changed them."""
-    if not (found := facts.calibrated):
+    if not (calibrated := facts.calibrated):
         return []
-    values = [f"{name} {value}" for name, value in _fitted(found["options"]).items()]
-    values += [f"threshold of {name} {value:.4f}" for name, value in label_thresholds(found["options"]).items()]
-    on = f"{counted(found['rows'], 'row')} (sha256 {found['sha256'][:16]}…; {found['goal']})"
+    values = [f"{name} {value}" for name, value in _fitted(calibrated["options"]).items()]
+    values += [f"threshold of {name} {value:.4f}" for name, value in label_thresholds(calibrated["options"]).items()]
+    on = f"{counted(calibrated['rows'], 'row')} (sha256 {calibrated['sha256'][:16]}…; {calibrated['goal']})"
     what = f"these scores are from before `bertkit calibrate`, which fitted on {on} what answers now use"
     return [warn(f"{what}: {', '.join(values)}", "Score the calibrated model with bertkit evaluate.")]

@@ -51,8 +51,8 @@ def yours(text: str, where: str) -> str:
     Raises ModelError if a card has text but not both markers: people may have written all of it.
     """
     lines = text.replace("\r\n", "\n")
-    if found := YOURS.search(lines):
-        return found[1].strip("\n")
+    if match := YOURS.search(lines):
+        return match[1].strip("\n")
     if not FRONT.sub("", lines).strip():
         return ""
     what = f"is a card without the lines {BEGIN} and {END}, and would be overwritten"

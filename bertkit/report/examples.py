@@ -62,18 +62,18 @@ def write_explanations(folder: Path) -> Path:
     """
     facts, predictor = read_facts(folder), require_torch_model(load(folder), folder)
     if facts.corpus:
-        found = list(
+        examples = list(
             islice(_explained(predictor, _masked(predictor, Run(folder).predictions(facts.split)), ""), 2 * EXAMPLES)
         )
-        for each in found:
+        for each in examples:
             each["kind"] = "hit" if each["answer"]["masks"][0][0]["token"] == each["gold"] else "mistake"
     elif facts.split == OUT_OF_FOLD:  # answers of models that are gone; the run's own has learned these rows
-        found = []
+        examples = []
     else:
         kinds = zip(_wrong_and_right(predictor.task, facts), ("mistake", "hit"), strict=False)
-        found = [each for chosen in kinds for each in islice(_explained(predictor, *chosen), EXAMPLES)]
+        examples = [each for chosen in kinds for each in islice(_explained(predictor, *chosen), EXAMPLES)]
     of_texts = {"neighbours": neighbours(predictor, facts.rows), "beams": beams(predictor, facts.rows)}
-    write_json(folder / "explanations.json", {"examples": found, **of_texts})
+    write_json(folder / "explanations.json", {"examples": examples, **of_texts})
     return folder / "explanations.json"
 
 
@@ -120,11 +120,11 @@ def _wrong_and_right(task: Task, facts: Facts) -> Iterator[Iterator[Example]]:
     yield map(example, _spread(right, lambda number: str(facts.rows[number - 1]["answer"].get("label"))))
 
 
-def _spread(found: Iterable[T], label: Callable[[T], str]) -> list[T]:
+def _spread(examples: Iterable[T], label: Callable[[T], str]) -> list[T]:
     """The first of each label, then the second of each, and so on: else near-copies of one text come first."""
     seen = Counter[str]()
     ranked = []
-    for each in found:
+    for each in examples:
         ranked.append((seen[label(each)], each))
         seen[label(each)] += 1
     return [each for _, each in sorted(ranked, key=lambda pair: pair[0])]
@@ -205,8 +205,8 @@ def beams(predictor: Predictor, rows: Sequence[Row]) -> list[dict[str, Any]]:
 
     chosen = [rows[each] for each in _spaced(len(rows))]
     features = task.encode(Columns({"text": [row["text"] for row in chosen]}))
-    found = replace(predictor.predict_features, task=task, keep=by_source)(features)
+    answers = replace(predictor.predict_features, task=task, keep=by_source)(features)
     return [
         {"text": row["text"], "target": row["target"], "generated": task.spelled(ids)}
-        for row, ids in zip(chosen, found, strict=True)
+        for row, ids in zip(chosen, answers, strict=True)
     ]

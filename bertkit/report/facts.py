@@ -152,7 +152,7 @@ def named_texts(row: Row) -> dict[str, str]:
 
 
 def texts_of(row: Row) -> tuple[str, ...]:
-    """The same texts without their columns."""
+    """These texts without their columns."""
     return tuple(named_texts(row).values())
 
 
@@ -204,5 +204,5 @@ def _lengths(file: Path, rows: tuple[Row, ...], separate: bool) -> tuple[int, ..
     tokenizer.no_padding()
     tokenizer.encode_special_tokens = True  # as `load_tokenizer` splits them
     # Of a query and its document that are read separately, the limit cuts the document.
-    given = [each[-1] if separate or len(each) == 1 else each for each in texts]
-    return tuple(len(encoding.ids) for encoding in tokenizer.encode_batch_fast(given))
+    separated = [each[-1] if separate or len(each) == 1 else each for each in texts]
+    return tuple(len(encoding.ids) for encoding in tokenizer.encode_batch_fast(separated))

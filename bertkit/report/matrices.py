@@ -53,18 +53,18 @@ def confusion(facts: Facts, mistakes: Mistakes | None) -> Matrix | None:
     darkness = FAINTEST + (1 - FAINTEST) * wrong / max(wrong.max(), 1e-9)
     linked = {(each.gold, each.answer) for each in mistakes.top} if mistakes else set[Pair]()
 
-    def cell(gold: int, given: int) -> Cell:
-        count, pair, right = int(counts[gold, given]), (names[gold], names[given]), gold == given
+    def cell(gold: int, predicted: int) -> Cell:
+        count, pair, right = int(counts[gold, predicted]), (names[gold], names[predicted]), gold == predicted
         if not count:
             return Cell()
-        title = f"{pair[0]}, predicted {'right' if right else pair[1]}: {count:,} ({shares[gold, given]:.1%})"
+        title = f"{pair[0]}, predicted {'right' if right else pair[1]}: {count:,} ({shares[gold, predicted]:.1%})"
         text = "" if right and len(names) > MAX_NUMBERS else f"{count:,}"
-        share = shares[gold, given] if right else darkness[gold, given]
+        share = shares[gold, predicted] if right else darkness[gold, predicted]
         return Cell(text, title, "plus" if right else "minus", share, pair if pair in linked else None)
 
     many = len(names) > MAX_FAMILIAR
     order = seriated(counts) if many else range(len(names))
-    return Matrix([names[i] for i in order], [[cell(gold, given) for given in order] for gold in order], many)
+    return Matrix([names[i] for i in order], [[cell(gold, predicted) for predicted in order] for gold in order], many)
 
 
 def seriated(counts: Any) -> list[int]:
@@ -88,8 +88,8 @@ def confused(facts: Facts) -> list[list[str]]:
     if len(names) <= MAX_NUMBERS:
         return []
     wrong, shares = counts * (1 - np.eye(len(names), dtype=np.int64)), _shares(counts)
-    gold, given = np.unravel_index(np.argsort(-wrong, axis=None, kind="stable")[:MAX_FREQUENT], wrong.shape)
-    pairs = [(i, j) for i, j in zip(gold, given, strict=True) if wrong[i, j]]
+    gold, predicted = np.unravel_index(np.argsort(-wrong, axis=None, kind="stable")[:MAX_FREQUENT], wrong.shape)
+    pairs = [(i, j) for i, j in zip(gold, predicted, strict=True) if wrong[i, j]]
     rows = [[names[i], names[j], f"{wrong[i, j]:,}", f"{shares[i, j]:.1%}"] for i, j in pairs]
     return [["true", "predicted", "count", "share of the true label"], *rows] if rows else []
 
@@ -97,9 +97,9 @@ def confused(facts: Facts) -> list[list[str]]:
 def _counts(facts: Facts) -> tuple[Sequence[str], Any]:
     """Labels, and counts of true by predicted ones; none for rows with several labels."""
     scores = facts.scores
-    given = scores.get("confusion") or {"labels": scores.get("labels"), "matrix": scores.get("confusion_matrix")}
-    counts = np.asarray(given["matrix"] or [], dtype=np.int64)
-    return (given["labels"], counts) if counts.ndim == 2 else ((), counts)
+    confusion = scores.get("confusion") or {"labels": scores.get("labels"), "matrix": scores.get("confusion_matrix")}
+    counts = np.asarray(confusion["matrix"] or [], dtype=np.int64)
+    return (confusion["labels"], counts) if counts.ndim == 2 else ((), counts)
 
 
 def _shares(counts: Any) -> Any:

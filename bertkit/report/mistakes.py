@@ -90,8 +90,8 @@ def _letters(text: str) -> str:
     return "".join(filter(str.isalpha, folded(text))) or folded(text)
 
 
-def _sorted(unit: str, measure: str, total: int, found: Iterable[Mistake | None]) -> Mistakes:
-    return Mistakes(unit, measure, total, sorted(filter(None, found), key=lambda each: -each.measure))
+def _sorted(unit: str, measure: str, total: int, mistakes: Iterable[Mistake | None]) -> Mistakes:
+    return Mistakes(unit, measure, total, sorted(filter(None, mistakes), key=lambda each: -each.measure))
 
 
 def shortened(text: str, most: int = MAX_CHARACTERS) -> str:
@@ -111,8 +111,8 @@ def label_of(facts: Facts, value: Any) -> str:
 
 def _by_row(facts: Facts, measure: str, find: Callable[[Facts, int, Row], Mistake | None]) -> Mistakes:
     """The mistakes of single rows. find: row and its number from 1 -> its mistake, if it is one."""
-    found = (find(facts, number, row) for number, row in enumerate(facts.rows, 1))
-    placed = (each and each._replace(where=place_of(facts.rows[each.row - 1])) for each in found)
+    listed = (find(facts, number, row) for number, row in enumerate(facts.rows, 1))
+    placed = (each and each._replace(where=place_of(facts.rows[each.row - 1])) for each in listed)
     return _sorted("rows", measure, len(facts.rows), placed)
 
 
@@ -132,18 +132,18 @@ def _labels(facts: Facts) -> Mistakes:
 
 def _label(facts: Facts, number: int, row: Row) -> Mistake | None:
     gold, answer = label_of(facts, row["label"]), row["answer"]
-    given = answer["label"] or NONE
-    return Mistake(number, gold, given, answer["score"], _texts(row)) if given != gold else None
+    predicted = answer["label"] or NONE
+    return Mistake(number, gold, predicted, answer["score"], _texts(row)) if predicted != gold else None
 
 
 def _label_set(facts: Facts, number: int, row: Row) -> Mistake | None:
     """Measured by the most confident wrong decision about one label."""
-    gold, given = {label_of(facts, value) for value in row["labels"]}, set(row["answer"]["labels"])
-    if gold == given:
+    gold, predicted = {label_of(facts, value) for value in row["labels"]}, set(row["answer"]["labels"])
+    if gold == predicted:
         return None
     scores = row["answer"]["scores"]
-    confidence = max(scores[name] if name in given else 1 - scores[name] for name in gold ^ given)
-    right, wrong = (", ".join(sorted(names)) or NONE for names in (gold, given))
+    confidence = max(scores[name] if name in predicted else 1 - scores[name] for name in gold ^ predicted)
+    right, wrong = (", ".join(sorted(names)) or NONE for names in (gold, predicted))
     return Mistake(number, right, wrong, confidence, _texts(row))
 
 
@@ -151,8 +151,8 @@ def _off(facts: Facts, measure: str, distances: Sequence[float]) -> Mistakes:
     """Every row that is any distance off."""
 
     def find(facts: Facts, number: int, row: Row) -> Mistake | None:
-        gold, given, distance = f"{target(row):g}", f"{row['answer']['score']:.3f}", distances[number - 1]
-        return Mistake(number, gold, given, distance, _texts(row)) if distance else None
+        gold, predicted, distance = f"{target(row):g}", f"{row['answer']['score']:.3f}", distances[number - 1]
+        return Mistake(number, gold, predicted, distance, _texts(row)) if distance else None
 
     return _by_row(facts, measure, find)
 
@@ -161,15 +161,15 @@ def _ranks_apart(facts: Facts) -> Mistakes:
     """Targets and scores have different scales, so their ranks are compared."""
     from scipy.stats import rankdata
 
-    gold, given = rankdata([target(r) for r in facts.rows]), rankdata([r["answer"]["score"] for r in facts.rows])
-    return _off(facts, "ranks apart", abs(gold - given).tolist())
+    gold, predicted = rankdata([target(r) for r in facts.rows]), rankdata([r["answer"]["score"] for r in facts.rows])
+    return _off(facts, "ranks apart", abs(gold - predicted).tolist())
 
 
 def gold_and_given(facts: Facts, row: Row) -> tuple[list[tagging.Entity], list[tagging.Entity], list[float]]:
     """Gold and predicted entities of a sentence, or its labelled words, and the scores of the predicted ones."""
     answer, scheme = row["answer"], facts.options.get("scheme", "BIO")
-    gold, given = (tagging.labelled(tags, scheme) for tags in (row["tags"], [w["tag"] for w in answer["words"]]))
-    return gold, given, [each["score"] for each in answer.get("entities", answer["words"])]
+    gold, predicted = (tagging.labelled(tags, scheme) for tags in (row["tags"], [w["tag"] for w in answer["words"]]))
+    return gold, predicted, [each["score"] for each in answer.get("entities", answer["words"])]
 
 
 def sentence_mistake(facts: Facts, number: int, row: Row) -> Mistake | None:
@@ -178,17 +178,20 @@ def sentence_mistake(facts: Facts, number: int, row: Row) -> Mistake | None:
     Where tags are labels of words, the words that differ.
     """
     words = row["answer"]["words"]
-    gold, given, scores = gold_and_given(facts, row)
-    if gold == given:
+    gold, predicted, scores = gold_and_given(facts, row)
+    if gold == predicted:
         return None
-    right = set(gold).intersection(given)
-    wrong = [score for entity, score in zip(given, scores, strict=True) if entity not in right]
+    right = set(gold).intersection(predicted)
+    wrong = [score for entity, score in zip(predicted, scores, strict=True) if entity not in right]
     missed = [words[entity[1]]["score"] for entity in gold if entity not in right]
     if "entities" not in row["answer"]:
-        gold, given = ([each for each in side if each not in right] for side in (gold, given))
+        gold, predicted = ([each for each in side if each not in right] for side in (gold, predicted))
     texts = [word["word"] for word in words]
-    lines = (("gold", _tagged(texts, gold, given, "missed")), ("predicted", _tagged(texts, given, gold, "wrong")))
-    sides = ["; ".join(f"{kind} {' '.join(texts[a:b])}" for kind, a, b in side) or NONE for side in (gold, given)]
+    lines = (
+        ("gold", _tagged(texts, gold, predicted, "missed")),
+        ("predicted", _tagged(texts, predicted, gold, "wrong")),
+    )
+    sides = ["; ".join(f"{kind} {' '.join(texts[a:b])}" for kind, a, b in side) or NONE for side in (gold, predicted)]
     return Mistake(number, sides[0], sides[1], max(wrong or missed), lines=lines)
 
 
@@ -210,21 +213,21 @@ def _question(facts: Facts, number: int, row: Row) -> Mistake | None:
     if squad.question_scores(answer["answer"], gold["text"])[0]:
         return None
     spans = {(start, start + len(text)) for text, start in zip(gold["text"], gold["answer_start"], strict=True)}
-    given = {(answer["start"], answer["end"])} if answer["answer"] else set[tuple[int, int]]()
+    predicted = {(answer["start"], answer["end"])} if answer["answer"] else set[tuple[int, int]]()
     best = [f"{shortened(each['answer'], 80)} {each['score']:.2f}" for each in answer["n_best"][:5]]
     best += [f"no answer {answer['null_score']:.2f}"] if answer["null_score"] else []
     right, wrong = " | ".join(dict.fromkeys(gold["text"])) or NONE, answer["answer"] or NONE
-    lines = (("context", marked_spans(row["context"], spans, given)),)
+    lines = (("context", marked_spans(row["context"], spans, predicted)),)
     notes = (f"n-best: {'; '.join(best)}",) if best else ()
     return Mistake(number, right, wrong, answer["score"], (shortened(row["question"]),), lines, notes)
 
 
-def marked_spans(text: str, gold: Iterable[tuple[int, int]], given: Iterable[tuple[int, int]]) -> tuple[Part, ...]:
+def marked_spans(text: str, gold: Iterable[tuple[int, int]], predicted: Iterable[tuple[int, int]]) -> tuple[Part, ...]:
     """The text, split wherever a span begins or ends; parts outside of spans are shortened."""
-    cuts = sorted({0, len(text), *(place for span in (*gold, *given) for place in span)})
+    cuts = sorted({0, len(text), *(place for span in (*gold, *predicted) for place in span)})
     parts = []
     for start, end in pairwise(cuts):
-        in_gold, in_given = (any(a <= start and end <= b for a, b in spans) for spans in (gold, given))
+        in_gold, in_given = (any(a <= start and end <= b for a, b in spans) for spans in (gold, predicted))
         mark = {(True, True): "both", (True, False): "gold", (False, True): "answer"}.get((in_gold, in_given), "")
         parts.append(Part(text[start:end] if mark else shortened(text[start:end], 400), mark))
     return tuple(parts)
@@ -258,8 +261,8 @@ def _failed_query(query: Query) -> Mistake | None:
     if rank == 1:
         return None
     gold = "\n\n".join(f"{shortened(row['document'], 300)} (rank {rank})" for rank, row in query.relevant[:3])
-    given = "\n\n".join(f"{shortened(text, 300)} ({score:.3f})" for text, score in query.found)
-    return Mistake(query.number, gold, given, rank, (shortened(query.text),), (), (f"nDCG@10 {query.ndcg:.3f}",))
+    hits = "\n\n".join(f"{shortened(text, 300)} ({score:.3f})" for text, score in query.found)
+    return Mistake(query.number, gold, hits, rank, (shortened(query.text),), (), (f"nDCG@10 {query.ndcg:.3f}",))
 
 
 def _generated(facts: Facts) -> Mistakes:

@@ -11,15 +11,15 @@ from bertkit.report.facts import Facts, named_texts
 from bertkit.report.mistakes import Mistakes
 
 
-def write_mistakes(facts: Facts, found: Mistakes, path: Path) -> None:
+def write_mistakes(facts: Facts, mistakes: Mistakes, path: Path) -> None:
     """Write all mistakes as csv that spreadsheets read: whole texts in UTF-8, with a byte order mark."""
-    rows = [named_texts(facts.rows[each.row - 1]) for each in found.every]
-    names = [*dict.fromkeys(name for row in rows for name in row if name != "document" or found.unit == "rows")]
-    header = ["row", "id", "location", "gold", "answer", found.measure, *names]
+    rows = [named_texts(facts.rows[each.row - 1]) for each in mistakes.every]
+    names = [*dict.fromkeys(name for row in rows for name in row if name != "document" or mistakes.unit == "rows")]
+    header = ["row", "id", "location", "gold", "answer", mistakes.measure, *names]
     with written_aside(path, "utf-8-sig") as file:
         writer = csv.writer(file)
         writer.writerow(header)
-        for each, texts in zip(found.every, rows, strict=True):
+        for each, texts in zip(mistakes.every, rows, strict=True):
             place = [facts.rows[each.row - 1].get(name, "") for name in ("id", "location")]
             cells = [each.row, *place, each.gold, each.answer, each.measure]
             writer.writerow(map(readable_cell, [*cells, *(texts[name] for name in names)]))

@@ -80,16 +80,16 @@ class Pair:
     @property
     def verdict(self) -> str:
         """Which run is better by the headline metric, in a sentence: interval and test must both show it."""
-        found, (one, other) = self.metrics.get(self.headline), self.names
-        if found is None or found.interval is None:
+        difference, (one, other) = self.metrics.get(self.headline), self.names
+        if difference is None or difference.interval is None:
             return f"{self.headline} of these runs cannot be compared. {self.rows}" if self.units else self.rows
-        low, high = found.interval
+        low, high = difference.interval
         test = f"; {self.test[0]}: {p_value(self.test[1])}" if self.test else ""
         if low <= 0 <= high or (self.test and self.test[1] >= UNSURE):
             said = f"No difference in {self.headline} can be shown with these {self.units}: {other} − {one} is"
-            return f"{said} {found.value:+.4f} (95 % interval {interval((low, high))}{test})."
+            return f"{said} {difference.value:+.4f} (95 % interval {interval((low, high))}{test})."
         better, bounds = (other, (low, high)) if low > 0 else (one, (-high, -low))
-        by = f"{self.headline} is higher by {number(abs(found.value))} (95 % interval {interval(bounds)}{test})"
+        by = f"{self.headline} is higher by {number(abs(difference.value))} (95 % interval {interval(bounds)}{test})"
         return f"{better} is better: its {by} on {self.units}."
 
     @property
@@ -97,14 +97,19 @@ class Pair:
         """A row for each metric over all rows; the first row is the header. Empty if there is none."""
         rows = [["metric", *self.names, "{1} − {0}".format(*self.names), "95 % interval"]]
         for name in overall_metrics({name: each.first for name, each in self.metrics.items()}, self.headline):
-            if found := self.metrics.get(name):
-                cells = [number(found.first), number(found.second), f"{found.value:+.4f}", interval(found.interval)]
+            if difference := self.metrics.get(name):
+                cells = [
+                    number(difference.first),
+                    number(difference.second),
+                    f"{difference.value:+.4f}",
+                    interval(difference.interval),
+                ]
                 rows.append([name, *cells])
         return rows if len(rows) > 1 else []
 
 
 def p_value(p: float) -> str:
-    """Such as "p = 0.013" and "p < 0.001"."""
+    """A p-value as text, such as "p = 0.013" and "p < 0.001"."""
     return f"p = {p:.3f}" if p >= 0.001 else "p < 0.001"
 
 
@@ -115,13 +120,13 @@ def compared(first: Facts, second: Facts, names: tuple[str, str]) -> Pair:
         return Pair(names, about, first.headline)
     one, other = (_graded(_task(each), each.rows, _answers(each)).scored for each in (first, second))
     metrics, (exact, before), (_, after) = differences(one, other), _outcomes(first), _outcomes(second)
-    found = [_compared(first, row, before[row], after[row], exact, names) for row in before]
-    every = sorted((each for each in found if each.differs), key=lambda each: -each.gap)
+    pairs = [_compared(first, row, before[row], after[row], exact, names) for row in before]
+    every = sorted((each for each in pairs if each.differs), key=lambda each: -each.gap)
     qualities = np.array([[outcome.quality for outcome in each.values()] for each in (before, after)])
     headline = metrics.get(first.headline)
     test = _test(first, second, headline, qualities, exact) if headline else None
     units = counted(one.rows, "query" if is_ranked(first) else "row")
-    return Pair(names, about, first.headline, units, metrics, test, Counter(each.kind for each in found), every)
+    return Pair(names, about, first.headline, units, metrics, test, Counter(each.kind for each in pairs), every)
 
 
 def _on_shared_rows(first: Facts, second: Facts, names: tuple[str, str]) -> tuple[Facts, Facts, str]:
@@ -199,16 +204,16 @@ def _graded(task: Task, rows: Sequence[Row], answers: Sequence[Any]) -> Graded:
 
 def _renamed(row: Row, run: str) -> dict[str, str]:
     """Another name for the row's query, if it has one, so that the queries of two runs are ranked apart."""
-    given = row.get("query_id", row.get("group"))
-    return dict.fromkeys(("query_id", "group"), f"{run} {given} {row['query']}") if row.get("query") else {}
+    group = row.get("query_id", row.get("group"))
+    return dict.fromkeys(("query_id", "group"), f"{run} {group} {row['query']}") if row.get("query") else {}
 
 
 def _outcomes(facts: Facts) -> tuple[bool, dict[int, Outcome]]:
     """Whether answers are right or wrong, and the outcome of each row, or query by its first row, from 1."""
     if is_ranked(facts):
         return False, {each.number: _ranking(each) for each in queries(facts)}
-    found = mistakes(facts)
-    measure, every = (found.measure, found.every) if found else ("", ())
+    listed = mistakes(facts)
+    measure, every = (listed.measure, listed.every) if listed else ("", ())
     right = dict.fromkeys(range(1, len(facts.rows) + 1), Outcome(0.0 if measure in DISTANCES else 1.0))
     quality = QUALITIES.get(measure)
     wrong = {m.row: Outcome(quality(m.measure) if quality else 0.0, m.gold, m.answer) for m in every}

@@ -195,16 +195,16 @@ def lengths(tokens: Sequence[int], limit: int) -> Picture:
 def scatter(points: Points, across: str, along: str, alike: bool = False) -> Picture:
     """One dot a row, gold by predicted; of more than 1,500 rows every nth. alike: whether both have one scale."""
     step = -(-len(points) // 1500)
-    gold, given = zip(*points[::step], strict=True)
+    gold, predicted = zip(*points[::step], strict=True)
     figure, axes = _axes(across, along, height=3.4)
-    axes.scatter(gold, given, s=14, color=SERIES[0], alpha=0.7, linewidths=0)
+    axes.scatter(gold, predicted, s=14, color=SERIES[0], alpha=0.7, linewidths=0)
     if alike:
-        ends = min(*gold, *given), max(*gold, *given)
+        ends = min(*gold, *predicted), max(*gold, *predicted)
         axes.plot(ends, ends, ":", color=FAINT, linewidth=1, zorder=0)
     else:
-        _limit(axes, given, score=True)
+        _limit(axes, predicted, score=True)
     alt = f"Scatter plot of {len(gold):,} rows, {across} from {min(gold):g} to {max(gold):g} against {along} from "
-    alt += f"{min(given):.3g} to {max(given):.3g}."
+    alt += f"{min(predicted):.3g} to {max(predicted):.3g}."
     note = ["A dot is a row." if step == 1 else f"A dot is a row, every {step}th."]
     note += ["On the dotted line, both are equal."] * alike
     return Picture(f"{along} against {across}", to_svg(figure, "scatter"), alt, " ".join(note))
@@ -265,4 +265,4 @@ def to_svg(figure: Figure, salt: str) -> str:
     text = re.sub(r'<g id="[^"]*"', "<g", text)
     text = re.sub(r'(<svg [^>]*?)width="[^"]*"', r"\1", re.sub(r'(<svg [^>]*?)height="[^"]*"', r"\1", text, count=1))
     text = text.replace("'DejaVu Sans'", "system-ui, sans-serif")
-    return re.sub("|".join(NAMES), lambda found: f"var(--{NAMES[found[0]]})", re.sub(r"\n\s*", "\n", text))
+    return re.sub("|".join(NAMES), lambda match: f"var(--{NAMES[match[0]]})", re.sub(r"\n\s*", "\n", text))

@@ -41,27 +41,27 @@ def query_of(number: int, rows: Sequence[Row], texts: Mapping[str, str]) -> Quer
     first = rows[0]
     if searched := "grade" in first:
         ranks = sorted(((row["answer"]["rank"], row) for row in rows), key=itemgetter(0))
-        found = [(texts[hit["id"]], hit["score"]) for hit in first["answer"]["found"][:3]]
+        hits = [(texts[hit["id"]], hit["score"]) for hit in first["answer"]["found"][:3]]
     else:
-        # A tie is no gain.
+        # A tie is not a gain.
         ranks = list(enumerate(sorted(rows, key=lambda row: (-row["answer"]["score"], target(row))), 1))
-        found = sorted(((row["document"], row["answer"]["score"]) for row in rows), key=lambda pair: -pair[1])[:3]
+        hits = sorted(((row["document"], row["answer"]["score"]) for row in rows), key=lambda pair: -pair[1])[:3]
     relevant = [(rank, row) for rank, row in ranks if target(row) > 0]
     ndcg = _ndcg([(rank, target(row)) for rank, row in relevant]) if relevant and (searched or len(rows) > 1) else None
-    return Query(number, first["query"], relevant, found, ndcg)
+    return Query(number, first["query"], relevant, hits, ndcg)
 
 
-def _ndcg(found: Sequence[tuple[int, float]]) -> float:
+def _ndcg(hits: Sequence[tuple[int, float]]) -> float:
     """nDCG@10 (Järvelin & Kekäläinen 2002) of a query, from rank and gain of each relevant document."""
-    ideal = enumerate(sorted((gain for _, gain in found), reverse=True), 1)
-    reached, best = (sum(gain / log2(rank + 1) for rank, gain in ranks if rank <= 10) for ranks in (found, ideal))
+    ideal = enumerate(sorted((gain for _, gain in hits), reverse=True), 1)
+    reached, best = (sum(gain / log2(rank + 1) for rank, gain in ranks if rank <= 10) for ranks in (hits, ideal))
     return reached / best
 
 
 def _identity(row: Row, side: str) -> str:
     """What identifies a query or a document: its id, or else its text."""
-    given = row.get(f"{side}_id", row.get("group") if side == "query" else None)
-    return str(row[side] if given is None else given)
+    key = row.get(f"{side}_id", row.get("group") if side == "query" else None)
+    return str(row[side] if key is None else key)
 
 
 def target(row: Row) -> float:

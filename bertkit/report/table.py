@@ -59,7 +59,7 @@ def number(value: float | None) -> str:
 
 
 def interval(bounds: Sequence[float] | None) -> str:
-    """Such as 0.8812 … 0.9263, or nothing."""
+    """An interval as text, such as 0.8812 … 0.9263, or nothing."""
     return f"{bounds[0]:.4f} … {bounds[1]:.4f}" if bounds else ""
 
 
@@ -105,18 +105,18 @@ def scores_table(scores: Mapping[str, Any]) -> str:
     return columns(rows)
 
 
-def calibration_table(found: Mapping[str, Any]) -> str:
+def calibration_table(calibration: Mapping[str, Any]) -> str:
     """What `calibrate` fitted: scores by label and overall, on how many rows for what, temperature, null threshold."""
-    title = f"{counted(found['rows'], 'row')}, {found['goal']}"
+    title = f"{counted(calibration['rows'], 'row')}, {calibration['goal']}"
     measures = ("threshold", "precision", "recall", "f1")
     rows = [
         [escape_controls(each["label"]), *(_changed(each, name) for name in measures), f"{each['support']:,}"]
-        for each in found["labels"]
+        for each in calibration["labels"]
     ]
     table = [columns([["label", "threshold", "precision", "recall", "F1", "support"], *rows])] if rows else []
-    overall = found.get("overall", {})
+    overall = calibration.get("overall", {})
     scores = (f"{name.replace('_', ' ')} {_changed(overall, name)}" for name in overall if name != "before")
-    single = {name: value for name, value in found["options"].items() if isinstance(value, float)}
+    single = {name: value for name, value in calibration["options"].items() if isinstance(value, float)}
     fitted = ", ".join(f"{name.replace('_', ' ')} {value:.4f}" for name, value in single.items())
     return "\n".join(filter(None, [*table, ", ".join(scores), f"{title}: {fitted}" if fitted else title]))
 
@@ -138,8 +138,8 @@ def after_training(folder: Path, results: Mapping[str, Any]) -> str:
     parts += [teacher_table(results["distillation"])] if "distillation" in results else []
     of_data = [Finding(**each) for each in read_json(folder / "data.json")["findings"]]
     parts.append(verdict(results, of_data).text)
-    found = sorted(score_findings(results), key=lambda each: each.severity)
-    parts += [str(Problem(each.level, each.what, each.fix)) for each in found]
+    findings = sorted(score_findings(results), key=lambda each: each.severity)
+    parts += [str(Problem(each.level, each.what, each.fix)) for each in findings]
     quoted = shlex.quote(str(folder))
     parts.append(
         f"The run is in {folder}, trained and scored in {results['seconds']:.0f} s. What to type next:\n"
@@ -152,7 +152,7 @@ def after_training(folder: Path, results: Mapping[str, Any]) -> str:
 
 
 def after_tasks(folder: Path, results: Mapping[str, Any]) -> str:
-    """The same for a run of several tasks: a line each."""
+    """What a run of several tasks prints: a line for each."""
     rows = [["task", "", "split", "metric", "score", "95 % interval", "best baseline"]]
     for name, each in results["tasks"].items():
         best = best_baseline(read_json(folder / name / "results.json"), each["split"])

@@ -107,9 +107,9 @@ def _entities(facts: Facts) -> Decisions:
     """Each predicted entity, or each word where tags are labels of words."""
     decisions = list[tuple[float, bool]]()
     for row in facts.rows:
-        gold, given, scores = gold_and_given(facts, row)
+        gold, predicted, scores = gold_and_given(facts, row)
         right = set(gold)
-        decisions += [(score, each in right) for each, score in zip(given, scores, strict=True)]
+        decisions += [(score, each in right) for each, score in zip(predicted, scores, strict=True)]
     return {"after": decisions}
 
 

@@ -80,8 +80,8 @@ class Run(run.Run):
             return "\n".join(f"<h4>{escape(name)}</h4>\n{run._repr_html_()}" for name, run in several.items())
         facts = self.facts
         parts = [f"<p>{escape(summary(facts))}</p>", _table(score_rows(facts))]
-        found = to_act_on(facts)
-        parts += [f"<p><b>{each.title}:</b> {escape(each.what)}. {escape(each.fix)}</p>" for each in found]
+        findings = to_act_on(facts)
+        parts += [f"<p><b>{each.title}:</b> {escape(each.what)}. {escape(each.fix)}</p>" for each in findings]
         report = self.folder / "report.html"
         if report.is_file():
             parts.append(f'<p><a href="{escape(str(report))}" target="_blank">Report</a></p>')

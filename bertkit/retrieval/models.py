@@ -113,7 +113,7 @@ def _load(model: str, revision: str | None) -> Predictor:
 
 
 def require_vectors(predictor: Predictor, model: str) -> Predictor:
-    """The same predictor. Raises ModelError where its task gives no vectors."""
+    """The predictor itself. Raises ModelError where its task gives no vectors."""
     if not isinstance(predictor.task, VectorTask):
         what = f"a model for {predictor.task.name} gives no vectors of texts"
         raise ModelError(Problem(model, what, "Name one for sentence-similarity or retrieval."))

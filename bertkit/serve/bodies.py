@@ -24,7 +24,7 @@ class CountedRequest(Request):
     limits: Limits
 
     async def json(self) -> Any:
-        """The body as JSON. Raises HTTPException for what is no text, and for too many rows, keys or words."""
+        """The body as JSON. Raises HTTPException for what is not text, and for too many rows, keys or words."""
         raw = await self.body()
         try:
             body = json.loads(raw)

@@ -61,8 +61,8 @@ class LimitsMiddleware:
             await self.app(scope, receive, send)
             return
         started, status, headers = time.perf_counter(), 0, Headers(scope=scope)
-        given = headers.get("x-request-id", "")
-        request_id = given if REQUEST_ID.fullmatch(given) else uuid4().hex
+        identifier = headers.get("x-request-id", "")
+        request_id = identifier if REQUEST_ID.fullmatch(identifier) else uuid4().hex
 
         async def send_and_note_status(message: Message) -> None:
             nonlocal status

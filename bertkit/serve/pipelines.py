@@ -130,11 +130,11 @@ def tokens(task: Task, body: TokenRequest, answers: Sequence[Answer]) -> list[di
 
 def spans(task: Task, body: QuestionRequest, answers: Sequence[Answer]) -> Any:
     """The best answer; a list of answers with `top_k` above 1."""
-    best, found = {name: answers[0][name] for name in ("answer", *SPAN)}, answers[0]["n_best"]
-    if not found or (not best["answer"] and body.parameters.handle_impossible_answer is not False):
-        found = [best, *found]
+    best, spans = {name: answers[0][name] for name in ("answer", *SPAN)}, answers[0]["n_best"]
+    if not spans or (not best["answer"] and body.parameters.handle_impossible_answer is not False):
+        spans = [best, *spans]
     count = body.parameters.top_k or 1
-    return found[0] if count == 1 else found[:count]
+    return spans[0] if count == 1 else spans[:count]
 
 
 def fills(task: Task, body: MaskRequest, answers: Sequence[Answer]) -> list[Any]:
@@ -143,10 +143,10 @@ def fills(task: Task, body: MaskRequest, answers: Sequence[Answer]) -> list[Any]
     parts = replace_surrogates(body.inputs).split(mask)
     if not (masks := answers[0].get("masks")):
         raise Refused(422, f"`inputs`: no {mask} within the model's {task.max_length} tokens", "Validation")
-    found = []
+    entities = []
     for place, guesses in enumerate(masks, 1):
         before, after = mask.join(parts[:place]), mask.join(parts[place:])
-        found.append(
+        entities.append(
             [
                 {
                     "token": guess["id"],
@@ -157,4 +157,4 @@ def fills(task: Task, body: MaskRequest, answers: Sequence[Answer]) -> list[Any]
                 for guess in guesses[: body.parameters.top_k]
             ]
         )
-    return found[0] if len(found) == 1 else found
+    return entities[0] if len(entities) == 1 else entities

@@ -43,18 +43,18 @@ class RowReader:
             fields[name] = (_TYPES[column.holds], Field(... if name in names else None, description=column.about))
         return create_model("RowOf" + "And".join(name.title().replace("_", "") for name in sorted(names)), **fields)
 
-    def read(self, given: object) -> list[Row]:
+    def read(self, body: object) -> list[Row]:
         """Rows of a request, in canonical columns.
 
         Raises DataError with row numbers and columns, and Refused for more rows than are allowed, before they are read.
         """
-        if not isinstance(given, list):
-            raise DataError(Problem("rows", f"expected a list, found {short_repr(given)}"))
-        if not given:
+        if not isinstance(body, list):
+            raise DataError(Problem("rows", f"expected a list, found {short_repr(body)}"))
+        if not body:
             return []
-        self._limits.require_count(len(given), "rows")
+        self._limits.require_count(len(body), "rows")
         try:
-            columns = read_inputs(given, self._task.schema, self._task.inputs, self._columns)
+            columns = read_inputs(body, self._task.schema, self._task.inputs, self._columns)
         except DataError as error:  # its fixes are for the command line
             raise DataError(problem._replace(fix="") for problem in error.problems) from None
         return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]

@@ -69,7 +69,7 @@ def serve(
         server.run(sockets=[listener])
     if failure := _failure(app):
         what = f"requests are no longer answered ({failure})"
-        raise UserError(Problem("the server", what, "Start it again, and please report what the log says."))
+        raise UserError(Problem("the server", what, "Restart it and report the log."))
     logger.info("all accepted requests are answered")
 
 

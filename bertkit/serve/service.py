@@ -110,8 +110,8 @@ class Service:
         """/tokenize: the tokens of each text."""
         texts = list(map(replace_surrogates, tei.as_list(body.inputs)))
         self._require_limits([{"text": text} for text in texts], "inputs")
-        found = await self.batcher.call(lambda: tei.tokens(self.task.tokenizer, texts, body.add_special_tokens))
-        return lambda: found
+        tokens = await self.batcher.call(lambda: tei.tokens(self.task.tokenizer, texts, body.add_special_tokens))
+        return lambda: tokens
 
     def _require_limits(self, rows: list[Row], name: str) -> None:
         """Raises Refused for an empty request, and too many or too long rows. name: of the field that holds them."""

@@ -225,8 +225,8 @@ def _is_batch(inputs: str | list[str] | list[list[str]]) -> bool:
 def tokens(tokenizer: Any, texts: Sequence[str], add_special_tokens: bool) -> list[list[dict[str, Any]]]:
     """The tokens of each text: their ids and spans of the text; special tokens have no span."""
     options = {"return_offsets_mapping": True, "return_special_tokens_mask": True, "verbose": False}
-    found = tokenizer(list(texts), add_special_tokens=add_special_tokens, **options)
-    columns = zip(found["input_ids"], found["offset_mapping"], found["special_tokens_mask"], strict=True)
+    encoded = tokenizer(list(texts), add_special_tokens=add_special_tokens, **options)
+    columns = zip(encoded["input_ids"], encoded["offset_mapping"], encoded["special_tokens_mask"], strict=True)
     return [_tokens_of(text, tokenizer, *each) for text, each in zip(texts, columns, strict=True)]
 
 
@@ -261,10 +261,10 @@ def classify_rows(task: Any, body: ClassifyRequest) -> list[Row]:
 
 def classified(task: Task, body: ClassifyRequest, answers: Sequence[Answer]) -> list[Any]:
     """The labels of a single input, or a list of them: for a batch, and wherever there are parameters."""
-    found = [predictions(answer) for answer in answers]
+    rows = [predictions(answer) for answer in answers]
     if body.parameters is not None:
-        return [labels[: body.parameters.top_k] for labels in found]
-    return found if _is_batch(body.inputs) else found[0]
+        return [labels[: body.parameters.top_k] for labels in rows]
+    return rows if _is_batch(body.inputs) else rows[0]
 
 
 def predictions(answer: Answer) -> list[dict[str, Any]]:

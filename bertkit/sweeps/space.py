@@ -102,8 +102,8 @@ def read_space(file: Path, recipe: Recipe) -> tuple[Space, Report, dict[KeyPath,
     settings = report.read_file(file, "space", fix)
     if not settings:
         report.add(KeyProblem((), "the space is empty", fix))
-    for key, given in settings.items():
-        distribution, wrong = _distribution(given)
+    for key, value in settings.items():
+        distribution, wrong = _distribution(value)
         problems = [*_key_problems(key, space), *wrong]
         report.add(*(KeyProblem((key, *path), what, fix) for path, what, fix in problems))
         if distribution and not problems:
@@ -142,18 +142,18 @@ def _within(key: str, other: str) -> bool:
     return f"{key}.".startswith(f"{other}.")
 
 
-def _distribution(given: Any) -> tuple[BaseDistribution | None, list[KeyProblem]]:
+def _distribution(value: Any) -> tuple[BaseDistribution | None, list[KeyProblem]]:
     """The distribution of a key, and its problems, by paths below the key."""
-    if isinstance(given, list):  # as JSON, since Optuna has no lists and mappings
-        if not given:
+    if isinstance(value, list):  # as JSON, since Optuna has no lists and mappings
+        if not value:
             return None, [KeyProblem((), "has no choices", "write a list of them")]
-        return CategoricalDistribution([*dict.fromkeys(map(json.dumps, given))]), []
-    if not isinstance(given, dict):
-        what = f"expected a range or a list of choices, found {describe(given)}"
+        return CategoricalDistribution([*dict.fromkeys(map(json.dumps, value))]), []
+    if not isinstance(value, dict):
+        what = f"expected a range or a list of choices, found {describe(value)}"
         return None, [KeyProblem((), what, "write {low: 1e-5, high: 1e-4, log: true}, or [16, 32]")]
-    if problems := validate(Range, given):
+    if problems := validate(Range, value):
         return None, problems
     try:
-        return Range.model_validate(given).distribution(), []
+        return Range.model_validate(value).distribution(), []
     except (ValueError, ArithmeticError, UserWarning) as error:
         return None, [KeyProblem((), first_line(error))]

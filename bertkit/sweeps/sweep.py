@@ -115,7 +115,7 @@ def sweep(
 
 def _check_call(trials: int, timeout: float | None, confirm: int) -> None:
     numbers = {"trials": trials, "confirm": confirm}
-    problems = [Problem(name, f"must be at least 1, is {value}") for name, value in numbers.items() if value < 1]
+    problems = [Problem(name, f"must be at least 1, got {value}") for name, value in numbers.items() if value < 1]
     if timeout is not None and timeout <= 0:
         problems.append(Problem("timeout", f"must be more than 0 seconds, is {timeout}"))
     if processes.world() > 1:

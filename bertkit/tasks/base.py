@@ -97,7 +97,7 @@ class Task(ABC, Generic[O]):
     @classmethod
     @abstractmethod
     def from_config(cls, config: PretrainedConfig, tokenizer: Any) -> tuple[dict[str, Any], int | None]:
-        """For a model not trained by bertkit: its options that are no defaults, and its limit in tokens, if it has one.
+        """For a model not trained by bertkit: options that are not defaults, and its limit in tokens, if it has one.
 
         Raises ModelError.
         """
@@ -313,20 +313,20 @@ def _chunks(task: Task, rows: Dataset) -> Iterator[Mapping[str, pa.Array]]:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    found: list[tuple[int, str, str]] = []
+    problems: list[tuple[int, str, str]] = []
     for start in range(0, len(rows), task.chunk_size):
         try:
             features, _ = encode_chunk(task, rows, start)
         except RowsError as error:
-            found += error.by_row
-            if len(found) >= MAX_PROBLEMS:
+            problems += error.by_row
+            if len(problems) >= MAX_PROBLEMS:
                 break
             continue
-        if not found:
+        if not problems:
             columns = {name: pa.array(features[name]) for name in features.column_names}
             yield {**columns, "row": pc.add(columns["row"], start)}
-    if found:
-        raise RowsError(found[:MAX_PROBLEMS])
+    if problems:
+        raise RowsError(problems[:MAX_PROBLEMS])
 
 
 def _settled(kind: pa.DataType) -> pa.DataType:

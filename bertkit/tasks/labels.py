@@ -29,9 +29,9 @@ Name: TypeAlias = Annotated[str, Field(min_length=1)]
 Probability: TypeAlias = Annotated[float, Field(ge=0, le=1)]
 
 
-def _from_pairs(given: Any) -> Any:
-    pairs = isinstance(given, list) and given and all(isinstance(g, list) and len(g) == 2 for g in given)
-    return dict(given) if pairs else given
+def _from_pairs(value: Any) -> Any:
+    pairs = isinstance(value, list) and value and all(isinstance(g, list) and len(g) == 2 for g in value)
+    return dict(value) if pairs else value
 
 
 def _as_pairs(labels: Any) -> Any:
@@ -152,14 +152,14 @@ def as_targets(rows: Dataset, column: str, labels: Any) -> np.ndarray:
     return table
 
 
-def settle_range(given: list[float] | None, scores: Sequence[float]) -> list[float]:
+def settle_range(score_range: list[float] | None, scores: Sequence[float]) -> list[float]:
     """The scores that are learned as 0 and 1: those given, or the least and greatest of train. Raises DataError."""
     least, greatest = min(scores), max(scores)
-    low, high = sorted(given or [least, greatest])
+    low, high = sorted(score_range or [least, greatest])
     if not low <= least <= greatest <= high:
         what = f"[{low:g}, {high:g}], but scores of train go from {least:g} to {greatest:g}"
         raise DataError(Problem("task.score_range", what, "Widen it, or leave it out."))
-    return given or [least, greatest]
+    return score_range or [least, greatest]
 
 
 def settle_classes(options: Any, rows: Dataset, column: str, class_names: Sequence[str]) -> dict[str, Any]:
@@ -209,23 +209,23 @@ def label_loss(
     return F.cross_entropy(logits, labels, weight=weight, reduction="sum", label_smoothing=label_smoothing)
 
 
-def settle_labels(wanted: list[str] | dict[str, str] | None, found: Sequence[str]) -> dict[str, str]:
+def settle_labels(wanted: list[str] | dict[str, str] | None, values: Sequence[str]) -> dict[str, str]:
     """Value in the data -> label name, in the order of the label ids.
 
     wanted: the recipe's `task.labels`: names in order (the data hold the names, or their indices), or
-    {value: name}, or None for what was found. found: the distinct values in the training rows, in order.
+    {value: name}, or None for what was found. values: the distinct values in the training rows, in order.
     Raises DataError when a value of the data has no name.
     """
-    if not found:
+    if not values:
         raise DataError(Problem("data", "no row of train has a label"))
     if wanted is None:
-        return {value: value for value in found}
+        return {value: value for value in values}
     names = ", ".join(wanted) + (f" (or 0 to {len(wanted) - 1})" if isinstance(wanted, list) else "")
-    if isinstance(wanted, list) and not set(found) <= set(wanted):
+    if isinstance(wanted, list) and not set(values) <= set(wanted):
         wanted = {str(index): name for index, name in enumerate(wanted)}
     if isinstance(wanted, list):
         return {name: name for name in wanted}
-    unknown = [value for value in found if value not in wanted]
+    unknown = [value for value in values if value not in wanted]
     if unknown:
         what = f"train has labels that task.labels does not name: {', '.join(unknown[:10])}"
         raise DataError(Problem("task.labels", what, f"It names {names}; add them, or leave it out."))
@@ -253,9 +253,9 @@ def single_labels(names: Sequence[str], table: Floats, thresholds: Any = None) -
     `label` is None where its probability is below its threshold; see `best_labels`.
     """
     best, reached = calibration.best_labels(table, names, thresholds)
-    for row, label, given in zip(table.tolist(), best.tolist(), reached.tolist(), strict=True):
+    for row, label, chosen in zip(table.tolist(), best.tolist(), reached.tolist(), strict=True):
         scores = dict(zip(names, row, strict=True))
-        yield {"label": names[label] if given else None, "score": row[label], "scores": scores}
+        yield {"label": names[label] if chosen else None, "score": row[label], "scores": scores}
 
 
 def assigned_labels(names: Sequence[str], probabilities: list[float], thresholds: Any) -> Answer:

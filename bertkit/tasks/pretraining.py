@@ -104,7 +104,7 @@ class Pretraining(Task[PretrainingOptions]):
         return ["mlm_accuracy"] if self.options.nsp == "none" else ["mlm_accuracy", "nsp_accuracy"]
 
     def describe(self) -> str:
-        """Such as `masked tokens (15 %), next sentences`."""
+        """The objectives in words, such as `masked tokens (15 %), next sentences`."""
         pairs = {"nsp": ", next sentences", "sop": ", order of sentences", "none": ""}[self.options.nsp]
         kind, (start, end) = "whole words" if self.options.whole_word else "tokens", self._mask_rates
         share = f"{end:.0%}" if start == end else f"{start:.0%} to {end:.0%}"

@@ -105,7 +105,7 @@ class QuestionAnswering(Task[QuestionAnsweringOptions]):
 
     @classmethod
     def from_config(cls, config: PretrainedConfig, tokenizer: Any) -> tuple[dict[str, Any], int | None]:
-        """There is always an answer, of 30 tokens at most; no temperature."""
+        """Defaults: always an answer, at most 30 tokens, temperature 1."""
         return {"unanswerable": False}, 384
 
     @property
@@ -119,7 +119,7 @@ class QuestionAnswering(Task[QuestionAnsweringOptions]):
         return bool(self.options.unanswerable)
 
     def describe(self) -> str:
-        """Such as `answers of at most 30 tokens, or none`."""
+        """The task in a few words, such as `answers of at most 30 tokens, or none`."""
         most = f"answers of at most {self.options.max_answer_length} tokens"
         return f"{most}, or none" if self.unanswerable else most
 
@@ -170,8 +170,8 @@ class QuestionAnswering(Task[QuestionAnsweringOptions]):
         outputs are not finite.
         """
         limit, temperature = self.options.null_threshold or 0.0, self.options.temperature or 1.0
-        found = self._candidates(items, features, rows)
-        contexts = zip(found, rows["context"][:], strict=True)
+        candidates = self._candidates(items, features, rows)
+        contexts = zip(candidates, rows["context"][:], strict=True)
         return [self._answer(each, context, temperature, limit) for each, context in contexts]
 
     def _candidates(self, items: Sequence[WindowSpans], features: Dataset, rows: Dataset) -> list[Candidates]:
@@ -185,9 +185,9 @@ class QuestionAnswering(Task[QuestionAnsweringOptions]):
         n_best = self.options.n_best
         return [best_of_windows(each, t.starts, t.ends, text, n_best) for each, t, text in contexts]
 
-    def _answer(self, found: Candidates, context: str, temperature: float, null_threshold: float) -> Answer:
-        probabilities, null = found.probabilities(temperature, unanswerable=self.unanswerable)
-        ranked = merge_texts(found.spans, probabilities, context)
+    def _answer(self, candidates: Candidates, context: str, temperature: float, null_threshold: float) -> Answer:
+        probabilities, null = candidates.probabilities(temperature, unanswerable=self.unanswerable)
+        ranked = merge_texts(candidates.spans, probabilities, context)
         none = {"answer": "", "start": 0, "end": 0, "score": null}
         silent = not ranked or (self.unanswerable and squad.log_odds(null, ranked[0]["score"]) > null_threshold)
         return {**(none if silent else ranked[0]), "n_best": ranked, "null_score": null, "truncated": False}
@@ -195,21 +195,21 @@ class QuestionAnswering(Task[QuestionAnsweringOptions]):
     def fit(self, rows: Dataset, predict: Predict) -> dict[str, Any]:
         """The temperature that makes the best answers' scores their chance of being right, then the null threshold of
         best F1; what the recipe fixed stays."""
-        found, contexts, gold = list[Candidates](), rows["context"][:], [each["text"] for each in rows["answers"]]
+        candidates, contexts, gold = list[Candidates](), rows["context"][:], [each["text"] for each in rows["answers"]]
         for chunk in predicted(self, rows, predict):
-            found += self._candidates(*chunk)
+            candidates += self._candidates(*chunk)
 
         def best(row: int, temperature: float) -> Answer:
-            return self._answer(found[row], contexts[row], temperature, math.inf)
+            return self._answer(candidates[row], contexts[row], temperature, math.inf)
 
         def judged(temperature: float) -> Iterator[tuple[int, str, float, float]]:
-            for row in (row for row, each in enumerate(found) if gold[row] and each.spans):
+            for row in (row for row, each in enumerate(candidates) if gold[row] and each.spans):
                 answer = best(row, temperature)
                 others = math.fsum(each["score"] for each in answer["n_best"][1:])
                 yield row, answer["answer"], answer["score"], others + answer["null_score"]
 
         temperature = self.options.temperature or squad.best_temperature(judged, gold)
-        answers = DiskList(best(row, temperature) for row in range(len(found)))
+        answers = DiskList(best(row, temperature) for row in range(len(candidates)))
         unset = {"temperature": temperature, "null_threshold": self.options.null_threshold}
         graded = squad.GradedAnswers(answers, rows, self.unanswerable, unset)
         return dict(graded.after_fit().fitted)

@@ -85,7 +85,7 @@ class Retrieval(VectorTask[RetrievalOptions]):
 
     @classmethod
     def settle(cls, options: RetrievalOptions, rows: Dataset, class_names: Sequence[str]) -> dict[str, Any]:
-        """Raises UserError where the extra is missing, DataError where the rows are no pairs."""
+        """Raises UserError if the extra is missing, DataError if the rows are not pairs."""
         if importlib.util.find_spec("ir_measures") is None:
             raise UserError(Problem("", "retrieval is scored by ir-measures", 'pip install "bertkit[retrieval]"'))
         if "query" not in rows.column_names:
@@ -120,17 +120,17 @@ class Retrieval(VectorTask[RetrievalOptions]):
                 features = self.encode(texts.select(own))
             except RowsError as error:
                 raise error.renumbered(own.__getitem__) from None
-            found = stacked(predict(features))
+            vectors = stacked(predict(features))
             if not start:
-                table = np.empty((len(places), found.shape[1]), dtype=np.float32)
-            table[start : start + len(found)] = unit(found)
+                table = np.empty((len(places), vectors.shape[1]), dtype=np.float32)
+            table[start : start + len(vectors)] = unit(vectors)
         return table
 
     def grade(self, answers: Sequence[Answer], rows: Dataset) -> GradedSearches:
         return GradedSearches(answers, rows)
 
     def baselines(self, train: Dataset, rows: Dataset) -> dict[str, dict[str, float | None]]:
-        """The same search by the cosine of TF-IDF vectors, learned on the split's own documents."""
+        """The search by the cosine of TF-IDF vectors, learned on the split's own documents."""
         queries, documents = first_rows(rows, "query"), first_rows(rows, "document")
         queries.pop("", None)
         asked, there = (rows[list(s.values())][n] for n, s in (("query", queries), ("document", documents)))

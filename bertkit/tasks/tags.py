@@ -29,7 +29,7 @@ MANY_WINDOWS = 32  # of one text
 
 
 def with_labels(schema: Schema, scheme: tagging.Learned) -> Schema:
-    """The schema, in which the tags of the scheme `none` are labels of words, and spans are no target."""
+    """The schema, in which the tags of the scheme `none` are labels of words, and spans are not a target."""
     if scheme != "none":
         return schema
     columns = {name: column for name, column in schema.columns.items() if name != "spans"}
@@ -38,7 +38,7 @@ def with_labels(schema: Schema, scheme: tagging.Learned) -> Schema:
 
 
 def described(options: Any) -> str:
-    """Such as `crf over BIO, 4 types: LOC, MISC, ORG, PER`, or `softmax, 3 labels: ADJ, NOUN, VERB`."""
+    """Head and tags, such as `crf over BIO, 4 types: LOC, MISC, ORG, PER` or `softmax, 3 labels: ADJ, NOUN, VERB`."""
     shown = ", ".join(options.labels[:10]) + (", …" if len(options.labels) > 10 else "")
     around = ", document context" if options.context == "document" else ""
     scheme, kind = ("", "labels") if options.scheme == "none" else (f" over {options.scheme}", "types")
@@ -159,8 +159,8 @@ def best_temperature(
     ids, plain = _ids(gold, read, options), options.scheme == "none"
 
     def decide(temperature: float) -> calibration.Decisions:
-        found = gold_posteriors(scores, ids, transitions, options.tags, temperature, plain=plain)
-        return calibration.Decisions.of(found)
+        posteriors = gold_posteriors(scores, ids, transitions, options.tags, temperature, plain=plain)
+        return calibration.Decisions.of(posteriors)
 
     return calibration.best_temperature(decide)
 

@@ -46,10 +46,10 @@ class Generation(Section):
 
     @field_validator("length_penalty")
     @classmethod
-    def _of_beams(cls, given: float, info: ValidationInfo) -> float:
-        if given != 1.0 and info.data.get("num_beams") == 1:
+    def _of_beams(cls, value: float, info: ValidationInfo) -> float:
+        if value != 1.0 and info.data.get("num_beams") == 1:
             raise ValueError("has no effect without beams: set num_beams too, or remove it")
-        return given
+        return value
 
 
 class Text2TextGenerationOptions(TaskOptions):
@@ -111,7 +111,7 @@ class Text2TextGeneration(Task[Text2TextGenerationOptions]):
         return {}, None
 
     def describe(self) -> str:
-        """Such as `texts of at most 64 tokens, greedy`."""
+        """The task in a few words, such as `texts of at most 64 tokens, greedy`."""
         beams = self.options.generation.num_beams
         how = "greedy" if beams == 1 else f"{beams} beams"
         return f"texts of at most {self.generation['max_new_tokens']} tokens, {how}"

@@ -132,7 +132,7 @@ class VectorTask(Task[V]):
         return {**layout._asdict(), **own}, longest
 
     def describe(self) -> str:
-        """Such as `mean pooling, dense 256, unit length`."""
+        """The task in a few words, such as `mean pooling, dense 256, unit length`."""
         dense, unit, first = (
             f", dense {self.options.dense}" * (self.options.dense > 0),
             ", unit length" * self.options.normalize,

@@ -261,9 +261,9 @@ def over_seeds(outcomes: list[dict[str, Any]]) -> dict[str, dict[str, dict[str, 
     return {split: mean_and_sd([each["metrics"][split] for each in outcomes]) for split in outcomes[0]["metrics"]}
 
 
-def mean_and_sd(given: Sequence[Scores]) -> dict[str, dict[str, float]]:
+def mean_and_sd(scores: Sequence[Scores]) -> dict[str, dict[str, float]]:
     """Metric -> mean and sample standard deviation, where it is defined each time; without those of single labels."""
-    table = {name: [each.get(name) for each in given] for name in given[0] if "/" not in name}
+    table = {name: [each.get(name) for each in scores] for name in scores[0] if "/" not in name}
     defined = {name: [v for v in values if v is not None] for name, values in table.items() if None not in values}
     return {name: {"mean": fmean(v), "sd": stdev(v) if len(v) > 1 else 0.0} for name, v in defined.items()}
 

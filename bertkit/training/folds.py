@@ -83,7 +83,7 @@ def run_folds(jobs: Jobs, run: Run, metadata: MetadataWriter) -> OutOfFold | Non
     write_predictions(run, OUT_OF_FOLD, rows, job.data.origins["train"], answers, {"fold": job.folds})
     graded = job.task.grade(answers, rows)
     means = mean_and_sd([outcome["metrics"] for outcome in outcomes])
-    mean, sd = ({metric: found[name] for metric, found in means.items()} for name in ("mean", "sd"))
+    mean, sd = ({metric: both[name] for metric, both in means.items()} for name in ("mean", "sd"))
     folds = {"count": count, "each": outcomes, "mean": mean, "sd": sd}
     return OutOfFold(graded, scored(graded, len(rows), job.metrics), _baselines(job), folds)
 
@@ -146,7 +146,7 @@ def _held_out_answers(task: Task, rows: Dataset, held: np.ndarray, runner: Any) 
 
 
 def _baselines(job: Job) -> dict[str, Scores]:
-    """Each baseline's scores: the mean over the folds of what it learned on the others."""
+    """Each baseline's scores: the mean over the folds of a model fitted on the other folds."""
     task, rows, fold_of = job.task, job.data.rows["train"], np.asarray(job.folds)
     if task.schema.together:  # they learn from the rows that they answer
         return task.baselines(rows, rows)
@@ -156,4 +156,4 @@ def _baselines(job: Job) -> dict[str, Scores]:
         parts.append(task.baselines(rows.select(learned), rows.select(held)))
     shared = [name for name in parts[0] if all(name in each for each in parts)]
     means = {name: mean_and_sd([each[name] for each in parts]) for name in shared}
-    return {name: {metric: found["mean"] for metric, found in scores.items()} for name, scores in means.items()}
+    return {name: {metric: both["mean"] for metric, both in scores.items()} for name, scores in means.items()}

@@ -243,15 +243,17 @@ def check_model(
 
 
 def scored_splits(data: Data) -> list[str]:
-    """The splits with targets other than train; train itself where there is no other."""
+    """The splits with targets other than train; train itself if there is no other."""
     held_out = [split for split, rows in data.rows.items() if split != "train" and data.target in rows.column_names]
     return held_out or ["train"]
 
 
 def arguments(recipe: Recipe, task: Task, data: Data, folder: Path, seed: int) -> Arguments:
     """Hugging Face's arguments for one seed. Raises RecipeError where transformers refuses them."""
-    given = {name: value for name, value in recipe.training.items() if name not in DECIDED}  # which are defaults here
-    given["auto_find_batch_size"] = False  # attachments/memory.py does it
+    settings = {
+        name: value for name, value in recipe.training.items() if name not in DECIDED
+    }  # which are defaults here
+    settings["auto_find_batch_size"] = False  # attachments/memory.py does it
     device = best_device()
     evaluates = "validation" in data.rows and recipe.training["eval_strategy"] != "no"
     defaults: dict[str, Any] = {
@@ -264,19 +266,21 @@ def arguments(recipe: Recipe, task: Task, data: Data, folder: Path, seed: int) -
         "disable_tqdm": True,
         "load_best_model_at_end": evaluates,
     }
-    if not given.get("fp16"):
+    if not settings.get("fp16"):
         defaults["bf16"] = best_precision(device) == "bf16"
     if evaluates:
         defaults |= {"metric_for_best_model": task.metrics[0], "greater_is_better": True}
-    elif given.get("save_strategy") == "best":
+    elif settings.get("save_strategy") == "best":
         what, fix = "the best checkpoint is selected on validation rows, and there are none", "Write epoch, or steps."
         raise RecipeError(Problem("training.save_strategy", what, fix))
     else:
-        given["eval_strategy"] = "no"
-    if (recipe.folds or len(recipe.seeds) > 1) and given.get("run_name"):  # trackers draw runs of one name as one line
-        given["run_name"] += f"-{folder.name}"
+        settings["eval_strategy"] = "no"
+    if (recipe.folds or len(recipe.seeds) > 1) and settings.get(
+        "run_name"
+    ):  # trackers draw runs of one name as one line
+        settings["run_name"] += f"-{folder.name}"
     try:
-        made = Arguments(**{**defaults, **given})
+        made = Arguments(**{**defaults, **settings})
     except (ValueError, TypeError, ImportError) as error:
         raise RecipeError(Problem("training", str(error).strip())) from error
     try:

@@ -68,9 +68,9 @@ def train(
         raise RecipeError(
             Problem("output_dir", what, 'bertkit.train("text-classification", "runs/x", data=…)')
         ) from None
-    given = settled(recipe, data, overrides)
+    complete_recipe = settled(recipe, data, overrides)
     del data  # it is on disk: a frame that nobody else holds need not be in memory
-    return run_program(given, folder, resume, metrics, callbacks, profile, changed)
+    return run_program(complete_recipe, folder, resume, metrics, callbacks, profile, changed)
 
 
 def run_program(

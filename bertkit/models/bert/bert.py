@@ -403,7 +403,7 @@ class BertForPreTraining(BertPreTrainedModel):  # type: ignore[no-untyped-call]
         output_attentions: bool = False,
         output_hidden_states: bool = False,
     ) -> BertForPreTrainingOutput:
-        """As `BertModel`, and the logits of the heads.
+        """What `BertModel` returns, and the logits of the heads.
 
         position: which tokens are to be predicted, `(batch, length)` true or false, or their flat indices
         `(chosen,)`. None: those with a label; without labels, all. labels: the ids to find, `(batch, length)`, -100
@@ -464,7 +464,7 @@ def load_for_pretraining(encoder: Encoder, *, pairs: bool, new_head: bool) -> tr
 
 
 def load(folder: str | Path) -> BertForPreTraining:
-    """The model in a folder, pre-norm or not, in fp32. Raises ModelError where it is no BERT with both heads."""
+    """The model in a folder, pre-norm or not, in fp32. Raises ModelError if it is not a BERT with both heads."""
     path = Path(folder).expanduser()
     encoder, own_config = Encoder(str(folder), path, "folder"), read_config(path)
     model = load_model(encoder, BertForPreTraining, {}, new_head=False, own_config=own_config)

@@ -142,17 +142,17 @@ def config(
     that is wrong.
     """
     ids: dict[str, Any] = {"vocab_size": vocab_size, "pad_token_id": pad_token_id}
-    given = {"preset": preset_or_fields} if isinstance(preset_or_fields, str) else preset_or_fields
-    started_with, problems = started(given, PRESETS, known, ids)
+    wanted = {"preset": preset_or_fields} if isinstance(preset_or_fields, str) else preset_or_fields
+    started_with, problems = started(wanted, PRESETS, known, ids)
     fields = {"max_position_embeddings": max_position_embeddings, **started_with}
     for path, what, fix in validate(Architecture, fields):
         hint = f"write it, or name a preset; presets: {', '.join(known)}" if what == "missing" else fix
         problems.append(Problem(".".join([WHERE, *map(str, path)]), what, hint))
     if problems:
         raise ModelError(problems)
-    found = Architecture.model_validate(fields)
-    kind = PreNormBertConfig if found.norm == "pre" else BertConfig
-    return kind(**found.model_dump(), **ids)
+    architecture = Architecture.model_validate(fields)
+    kind = PreNormBertConfig if architecture.norm == "pre" else BertConfig
+    return kind(**architecture.model_dump(), **ids)
 
 
 def nearest_preset(name: str, known: Collection[str]) -> str:
@@ -172,22 +172,22 @@ def started(
     ids: those of the tokenizer, `vocab_size` and `pad_token_id` among them.
     known: the presets that messages name, with those of other architectures where these may be meant.
     """
-    given = dict(fields)
+    wanted = dict(fields)
     problems = [
         Problem(f"{WHERE}.{name}", "is given by the tokenizer", "remove it")
         for name in ids
-        if given.pop(name, None) is not None
+        if wanted.pop(name, None) is not None
     ]
     if not 0 <= ids["pad_token_id"] < ids["vocab_size"]:
         what = f"the padding token has id {ids['pad_token_id']}, the vocabulary {ids['vocab_size']} tokens"
         problems.append(Problem("tokenizer", what))
-    preset = given.pop("preset", None)
+    preset = wanted.pop("preset", None)
     if preset is not None and not (isinstance(preset, str) and preset in presets):
         near = nearest_preset(str(preset), known)
         meant = f"; did you mean {near!r}?" if near else ""
         problems.append(Problem(f"{WHERE}.preset", f"no preset {preset!r}{meant}", f"presets: {', '.join(known)}"))
         preset = next(iter(presets))  # so that the other fields are checked too
-    return {**presets.get(preset or "", {}), **given}, problems
+    return {**presets.get(preset or "", {}), **wanted}, problems
 
 
 def read_config(folder: Path) -> BertConfig:

@@ -45,11 +45,11 @@ def pack_chunks(chunks: Dataset, max_length: int, mask_id: int) -> Dataset:
 
 
 def _clozes(arrow: Dataset, mask_id: int) -> Flags:
-    found = [np.zeros(0, dtype=bool)]
+    masks = [np.zeros(0, dtype=bool)]
     for start in range(0, len(arrow), BLOCK):
         part = Chunks.take(arrow, range(start, min(start + BLOCK, len(arrow))))
-        found.append(np.logical_or.reduceat(part.ids == mask_id, part.bounds[:-1]))
-    return np.concatenate(found)
+        masks.append(np.logical_or.reduceat(part.ids == mask_id, part.bounds[:-1]))
+    return np.concatenate(masks)
 
 
 def _best_fit(lengths: Integers, most: int) -> Integers:
@@ -101,15 +101,15 @@ def packed_inputs(config: PretrainedConfig, position_ids: Tensor) -> dict[str, A
     document = (position_ids == 0).cumsum(1)
     if config.model_type in MODEL_TYPES:
         return {"position_ids": position_ids, "attention_mask": document[:, None, :, None] == document[:, None, None]}
-    given: dict[str, Any] = {
+    inputs: dict[str, Any] = {
         "config": config,
         "inputs_embeds": torch.empty(*document.shape, 0, device=document.device),
         "attention_mask": None,
         "and_mask_function": masking_utils.packed_sequence_mask_function(document),
     }
-    mask: Any = masking_utils.create_bidirectional_mask(**given)
+    mask: Any = masking_utils.create_bidirectional_mask(**inputs)
     if "sliding_attention" in (config.to_dict().get("layer_types") or ()):
-        local = masking_utils.create_bidirectional_sliding_window_mask(**given)
+        local = masking_utils.create_bidirectional_sliding_window_mask(**inputs)
         mask = {"full_attention": mask, "sliding_attention": local}
     return {"position_ids": position_ids + unused_positions(config.to_dict()), "attention_mask": mask}
 

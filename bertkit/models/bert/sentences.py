@@ -27,14 +27,14 @@ def sentences(text: str) -> list[str]:
     A sentence ends at . ! ? … 。 and closing quotes or brackets, but not after abbreviations and initials, in numbers,
     or before a lower-case letter. The rules are those of English; time is linear in the text.
     """
-    found = []
+    sentences = []
     for paragraph in text.splitlines():
         start = 0
         for end in _ends(paragraph):
-            found.append(paragraph[start:end])
+            sentences.append(paragraph[start:end])
             start = end
-        found.append(paragraph[start:])
-    return [sentence for part in found if (sentence := part.strip())]
+        sentences.append(paragraph[start:])
+    return [sentence for part in sentences if (sentence := part.strip())]
 
 
 def _ends(paragraph: str) -> Iterator[int]:

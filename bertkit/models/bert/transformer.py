@@ -137,7 +137,7 @@ class BertDecoder(BertPreTrainedModel):  # type: ignore[no-untyped-call]
         cache: EncoderDecoderCache | None,
         with_weights: bool,
     ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
-        """As `BertLMHeadModel`, with the last states, `(batch, target, hidden)`, in place of the logits."""
+        """What `BertLMHeadModel` returns, with the last states, `(batch, target, hidden)`, in place of the logits."""
         past = 0 if cache is None else cache.get_seq_length()
         x = self.embeddings(input_ids, None, past)  # (batch, target, hidden)
         mask = causal_mask(input_ids.shape[1], past, x.device)

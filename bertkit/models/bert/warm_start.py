@@ -41,13 +41,13 @@ def encoder_decoder(encoder: Encoder, *, start: int, end: int, new_head: bool) -
             Problem("model.name", what, "Train it for this task, or name a model that was trained for it.")
         )
     own_config = read_config(encoder.folder)
-    found = load_model(encoder, BertForMaskedLM, {}, new_head=new_head, own_config=own_config)
+    loaded = load_model(encoder, BertForMaskedLM, {}, new_head=new_head, own_config=own_config)
     model = EncoderDecoderModel(config(own_config, **ids))
-    model.name_or_path = model.config.name_or_path = found.name_or_path  # the base model of adapters
+    model.name_or_path = model.config.name_or_path = loaded.name_or_path  # the base model of adapters
     # All but the pooler, which `found` lacks, and the attention to the source.
-    model.encoder.load_state_dict(found.get_submodule("bert").state_dict(), strict=False)
+    model.encoder.load_state_dict(loaded.get_submodule("bert").state_dict(), strict=False)
     _copy_pooler(encoder.folder, model.encoder.get_submodule("pooler"))
-    model.decoder.load_state_dict(found.state_dict(), strict=False)
+    model.decoder.load_state_dict(loaded.state_dict(), strict=False)
     return model
 
 
@@ -82,7 +82,7 @@ def _saved(encoder: Encoder, ids: Mapping[str, int], new_head: bool) -> EncoderD
     model = load_model(encoder, EncoderDecoderModel, {}, new_head=new_head, own_config=own)
     generation: Any = model.generation_config
     for name, value in {**ids, "pad_token_id": source.pad_token_id}.items():
-        known = [given for given in (getattr(generation, name), getattr(own, name, None), value) if given is not None]
+        known = [each for each in (getattr(generation, name), getattr(own, name, None), value) if each is not None]
         setattr(generation, name, known[0])
         setattr(model.config, name, known[0])
     return cast(EncoderDecoderModel, model)

@@ -105,7 +105,7 @@ def _loop(gains: Tensor, lengths: Tensor, scaled: Chain, steps: int) -> tuple[Te
 
 
 def _scan(gains: Tensor, lengths: Tensor, scaled: Chain) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """As `_loop`, in a number of steps that grows as the logarithm of the words (Blelloch 1990).
+    """What `_loop` computes, in a number of steps that grows as the logarithm of the words (Blelloch 1990).
 
     Up a tree go products of the matrices from word to word; down it go sums, to the bounds of ever shorter parts.
     """

@@ -77,14 +77,14 @@ def decode(emissions: Array, lengths: Array, chain: Sequence[Array]) -> Array:
         np.maximum.reduce(paths, axis=0, out=best[t, :n])
         best[t, :n] += scores[t, :n]
     last, sentences = lengths - 1, np.arange(len(order))
-    found, into = np.full(best.shape[:2], -1), np.ascontiguousarray(transitions.T)
-    found[last, sentences] = tag = (best[last, sentences] + end).argmax(1)
+    back, into = np.full(best.shape[:2], -1), np.ascontiguousarray(transitions.T)
+    back[last, sentences] = tag = (best[last, sentences] + end).argmax(1)
     for t in range(len(scores) - 1, 0, -1):
         n = going[t]
         before = into.take(tag[:n], 0)
         before += best[t - 1, :n]
-        found[t - 1, :n] = tag[:n] = before.argmax(1)
-    return found.T[order.argsort()]
+        back[t - 1, :n] = tag[:n] = before.argmax(1)
+    return back.T[order.argsort()]
 
 
 def posterior(emissions: Array, lengths: Array, chain: Sequence[Array]) -> Posterior:
@@ -108,26 +108,26 @@ def posterior(emissions: Array, lengths: Array, chain: Sequence[Array]) -> Poste
 
 
 def span_posteriors(
-    found: Posterior, lengths: Array, chain: Sequence[Array], tags: Array, spans: Array, continues: Array
+    posterior: Posterior, lengths: Array, chain: Sequence[Array], tags: Array, spans: Array, continues: Array
 ) -> Array:
     """Posterior of spans `(spans,)`: that their words have these tags, and that they end there.
 
-    Culotta & McCallum 2004, "Confidence estimation for information extraction". found: of `posterior`. tags: (batch,
-    words), such as those of `decode`. spans: (spans, 3) sentence, first word, last word. continues: (tags, tags) bool,
-    whether the second tag continues the span that the first is in; a span ends with its sentence, or before a tag that
-    does not continue it.
+    Culotta & McCallum 2004, "Confidence estimation for information extraction". posterior: a result of `posterior`.
+    tags: (batch, words), such as those of `decode`. spans: (spans, 3) sentence, first word, last word.
+    continues: (tags, tags) bool, whether the second tag continues the span that the first is in; a span ends with its
+    sentence, or before a tag that does not continue it.
     """
     from scipy.special import log_softmax
 
     path, (sentence, first, last) = tags.clip(min=0), spans.T
-    following = log_softmax(chain[0][path[:, :-1]] + found.after[:, 1:], axis=2)  # given the tag before
+    following = log_softmax(chain[0][path[:, :-1]] + posterior.after[:, 1:], axis=2)  # given the tag before
     steps = np.take_along_axis(following, path[:, 1:, None], 2)[..., 0].clip(min=NEVER)  # so that sums stay exact
     sums = np.pad(steps.cumsum(1), ((0, 0), (1, 0)))
     within = np.exp(sums[sentence, last] - sums[sentence, first])
     ends, inner = np.ones(len(spans)), last + 1 < lengths[sentence]
     where = sentence[inner], last[inner]
     ends[inner] = np.where(continues[path[where]], 0.0, np.exp(following[where])).sum(1)
-    chances: Array = found.marginals[sentence, first, path[sentence, first]] * within * ends
+    chances: Array = posterior.marginals[sentence, first, path[sentence, first]] * within * ends
     return chances
 
 

@@ -19,7 +19,7 @@ def kl(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
 
 
 def binary(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
-    """The same of sigmoids: cross-entropy with the teacher's probabilities, of logits of one shape, summed, `()`."""
+    """For sigmoids: cross-entropy with the teacher's probabilities, of logits of one shape, summed, `()`."""
     targets = (teacher.float() / temperature).sigmoid()
     loss = F.binary_cross_entropy_with_logits(student.float() / temperature, targets, reduction="sum")
     return loss * temperature**2

@@ -51,9 +51,9 @@ def window_emissions(arrays: Mapping[str, np.ndarray], tags: int, *, crf: bool) 
     Raises ModelError where they are not those of so many tags.
     """
     parts = ("transitions", "start", "end") if crf else ()
-    given = arrays["emissions"].shape[-1] if "emissions" in arrays else 0
-    if given != tags or not {"words", *parts} <= arrays.keys():
-        what = f"its outputs ({', '.join(arrays)}; {given} tags) are not those of a head with {tags} tags"
+    width = arrays["emissions"].shape[-1] if "emissions" in arrays else 0
+    if width != tags or not {"words", *parts} <= arrays.keys():
+        what = f"its outputs ({', '.join(arrays)}; {width} tags) are not those of a head with {tags} tags"
         raise ModelError(Problem("the model", what, "Its config.json was edited, or belongs to another model."))
     chain = tuple(arrays[name] for name in parts) or None
     counted = zip(arrays["emissions"], arrays["words"].tolist(), strict=True)
@@ -120,16 +120,16 @@ def _each_word(scores: np.ndarray, tags: Sequence[str], temperature: float, find
     posterior = softmax(scores.astype(np.float64) / temperature, axis=1)
     best = posterior.argmax(axis=1)
     chosen, named = posterior[np.arange(len(best)), best], [tags[i] for i in best.tolist()]
-    found = []
+    spans = []
     for kind, first, end in find(named):
         continuing = [i for i, tag in enumerate(tags) if end < len(named) and _continues(named[end - 1], tag)]
         ends = 1.0 - (posterior[end, continuing].sum() if continuing else 0.0)
-        found.append(Entity(kind, first, end, float(chosen[first:end].prod() * ends)))
-    return Tagged(named, chosen.tolist(), found, posterior)
+        spans.append(Entity(kind, first, end, float(chosen[first:end].prod() * ends)))
+    return Tagged(named, chosen.tolist(), spans, posterior)
 
 
 def expand_to_words(best: Tagged, read: Sequence[int], words: int, *, plain: bool = False) -> Tagged:
-    """The same for all words of a sentence, of which only `read` were decoded. The others are O, and split entities.
+    """Tags for all words of a sentence, of which only `read` were decoded. The others are O, and split entities.
 
     The posterior stays that of the words that were decoded. plain: tags are labels of words; a word that was not
     decoded has the label "", with a score of 0.
@@ -137,8 +137,8 @@ def expand_to_words(best: Tagged, read: Sequence[int], words: int, *, plain: boo
     if len(read) == words:
         return best
     if plain:
-        found = dict(zip(read, zip(best.tags, best.scores, strict=True), strict=True))
-        labels, chances = zip(*(found.get(word, ("", 0.0)) for word in range(words)), strict=True)
+        decoded = dict(zip(read, zip(best.tags, best.scores, strict=True), strict=True))
+        labels, chances = zip(*(decoded.get(word, ("", 0.0)) for word in range(words)), strict=True)
         return best._replace(tags=list(labels), scores=list(chances))
     tags, scores = ["O"] * words, [1.0] * words
     score_of = {word: entity.score for entity in best.entities for word in read[entity.first : entity.end]}

@@ -125,7 +125,7 @@ def _with_classifier(model: Any, inputs: Any, outputs: Any) -> Any:
 def read_layout(folder: Path, *, head: bool = False) -> tuple[Layout, int | None, bool]:
     """The layout of a model folder, its limit in tokens where it states one, and whether its texts are lowercased.
 
-    Mean pooling for a plain encoder. head: whether the last module is a LinearHead, which is no part of the layout.
+    Mean pooling for a plain encoder. head: whether the last module is a LinearHead, which is not part of the layout.
     Raises ModelError on modules that bertkit does not know.
     """
     if not (folder / "modules.json").is_file():
