@@ -217,7 +217,9 @@ def _is_head(key: str) -> bool:
     return key.split(".")[2] in ("classifier", "crf", "qa_outputs", "dense")
 
 
-@pytest.mark.parametrize("name", list(OF))
+@pytest.mark.parametrize(
+    "name", ["entities", *(pytest.param(n, marks=pytest.mark.rare) for n in OF if n != "entities")]
+)
 def test_one_task_is_trained_as_by_itself(name: str, tiny_encoder_with_dropout: Path, tmp_path: Path) -> None:
     given = recipe(tiny_encoder_with_dropout, name)
     alone = {**given, **given["tasks"][name]}
