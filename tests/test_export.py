@@ -22,7 +22,7 @@ from datasets import Dataset
 from onnx import TensorProto, helper, numpy_helper
 from safetensors.torch import load_file, save_file
 from serving import make_app
-from small import LEARN, largest_file, read_rows, recipe
+from small import LEARN, largest_file, read_rows, recipe, write_rows
 from starlette.testclient import TestClient
 
 import bertkit
@@ -161,14 +161,8 @@ def test_node_without_bertkit(exported: Path) -> None:
 # --- the graph of every task
 
 
-NAMED = (
-    "qa-windows-or-none",
-    "ner-crf-windows-bioes",
-    "words-crf-windows",
-    "retrieval",
-    "ranking-binary",
-    "similarity-nli",
-)
+OFTEN = "qa-windows-or-none ner-crf-windows-bioes similarity-nli".split()
+NAMED = [*OFTEN, "words-crf-windows", "retrieval", "ranking-binary"]  # with --all
 SOME = [case for case in CASES if case.id in NAMED]
 
 
@@ -186,10 +180,10 @@ class Made(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Made]:
-    """One case of each task but text-classification, of which there is the run."""
+def made(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> dict[str, Made]:
+    """Cases of other tasks than text-classification, of which there is the run; each graph takes seconds."""
     found, small = {}, build_encoder(tmp_path_factory.mktemp("small"), layers=1)
-    for case in SOME:
+    for case in SOME if request.config.getoption("all") else [case for case in SOME if case.id in OFTEN]:
         task, folder = case.task(small), tmp_path_factory.mktemp("made") / case.id
         model: Any = task.model(encoder(small)).eval()
         torch.manual_seed(3)
@@ -203,7 +197,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Made]:
     return found
 
 
-@pytest.mark.parametrize("case", SOME, ids=[case.id for case in SOME])
+@pytest.mark.parametrize(
+    "case", [pytest.param(c, id=c.id, marks=() if c.id in OFTEN else pytest.mark.rare) for c in SOME]
+)
 def test_answers_are_those_of_torch(case: Case, made: dict[str, Made]) -> None:
     ours, graph, folder, rows = made[case.id]
     task, model = ours.task, ours.model
@@ -264,88 +260,51 @@ def without_torch(code: str, *words: str | Path) -> dict[str, Any]:
     return told
 
 
-def test_every_task_answers_without_torch(run: Path, exported: Path, made: dict[str, Made], tmp_path: Path) -> None:
-    folders = {name: each.folder for name, each in made.items()}
-    rows = {name: each.rows.to_list() for name, each in made.items()} | {"run": TEXTS}
-    asked = {name: [str(folder), rows[name]] for name, folder in {**folders, "run": exported}.items()}
-    (tmp_path / "asked.json").write_text(json.dumps(asked))
-    file = run.parent / "test.jsonl"
-    code = """
-say("predict", ["predict", sys.argv[2], "the cat was good"])
-say("evaluate", ["evaluate", sys.argv[2], "--data", sys.argv[3], "--json"])
-for name, (folder, rows) in json.load(open(sys.argv[1])).items():
-    told[name] = bertkit.load(folder)(rows)
-"""
-    told = without_torch(code, tmp_path / "asked.json", exported, file)
-    for name, each in made.items():
-        assert told[name] == load(each.folder)(rows[name]), name
-        assert all(same(*pair) for pair in zip(each.expected, told[name], strict=True)), name
-    for one, other in zip(load(run, precision="fp32")(TEXTS), told["run"], strict=True):
-        assert same(one, other)
-    assert json.loads(told["evaluate"][1]) == json.loads(json.dumps(bertkit.evaluate(exported, file=file)))
-    assert told["predict"][0] == 0
-    assert told["predict"][1].endswith("the cat was good\n")
-    assert told["predict"][2] == ""
-
-
 HEAVY = "torch datasets pandas pyarrow sklearn seqeval matplotlib ruamel accelerate captum evaluate peft".split()
 
 
-def test_heavy_libraries_that_are_installed_are_not_imported(exported: Path, made: dict[str, Made]) -> None:
+def test_no_command_imports_libraries_that_it_does_not_need(
+    exported: Path, made: dict[str, Made], tmp_path: Path
+) -> None:
+    """In one process: serving no store, predictions for every task nothing heavy, searching no torch."""
+    texts = write_rows(tmp_path / "texts.jsonl", [{"id": "a", "text": "the cat was good"}])
     code = """
 import json, sys
+import bertkit.serve.server
 from bertkit.cli.main import main
-heavy, asked = map(json.loads, sys.argv[1:])
-assert main(["predict", *asked.pop()]) == 0
 from bertkit.inference.predictor import load
+heavy, exported, asked, model, texts, store = map(json.loads, sys.argv[1:])
+told = {}
+bertkit.serve.server.serve = lambda predictor, *_, **__: told.update(served=predictor.task.name)
+assert main(["serve", exported]) == 0
+told["store"] = sorted({"pyarrow", "bertkit.retrieval.store"} & sys.modules.keys())
+assert main(["predict", exported, "the cat was good"]) == 0
 for folder, rows in asked:
     load(folder)(rows)
-print([name for name in heavy if name in sys.modules])
-"""
-    asked = [[str(each.folder), each.rows.to_list()] for each in made.values()]
-    words = map(json.dumps, (HEAVY, [*asked, [str(exported), "the cat was good"]]))
-    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.splitlines()[1:] == ["[]"]
-
-
-def test_searching_with_an_exported_model_imports_no_torch(made: dict[str, Made], tmp_path: Path) -> None:
-    texts, store = tmp_path / "texts.jsonl", str(tmp_path / "store")
-    texts.write_text('{"id": "a", "text": "the cat was good"}\n')
-    model = next(str(each.folder) for each in made.values() if each.ours.task.name == "sentence-similarity")
-    code = """
-import sys
-from bertkit.cli.main import main
-_, model, texts, store = sys.argv
+told["heavy"] = [name for name in heavy if name in sys.modules]
 assert main(["index", model, "--documents", texts, "--store", store]) == 0
 assert main(["search", store, "a cat", "--top-k", "1"]) == 0
-print("torch" in sys.modules)
+told["torch"] = "torch" in sys.modules
+print(json.dumps(told))
 """
-    words = [sys.executable, "-c", code, model, str(texts), store]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    asked = [[str(each.folder), each.rows.to_list()] for each in made.values()]
+    words = [HEAVY, str(exported), asked, str(made["similarity-nli"].folder), str(texts), str(tmp_path / "store")]
+    command = [sys.executable, "-c", code, *map(json.dumps, words)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert "the cat was good" in done.stdout
-    assert done.stdout.splitlines()[-1] == "False"
+    *said, told = done.stdout.splitlines()
+    assert json.loads(told) == {"served": "text-classification", "store": [], "heavy": [], "torch": False}
+    assert "the cat was good" in said[-1]
 
 
-def test_serving_without_a_store_imports_no_pyarrow(exported: Path) -> None:
-    code = """
-import sys
-from bertkit.cli.main import main
-import bertkit.serve.server
-bertkit.serve.server.serve = lambda models, **_: print(*(each.predictor.task.name for each in models.values()))
-assert main(["serve", sys.argv[1]]) == 0
-print({"pyarrow", "bertkit.retrieval.store"} & set(sys.modules))
-"""
-    done = subprocess.run([sys.executable, "-c", code, str(exported)], capture_output=True, text=True, check=False)
-    assert done.stdout.splitlines() == ["text-classification", "set()"], done.stderr
-
-
-def test_what_needs_torch_says_so(run: Path, tmp_path: Path) -> None:
-    texts, space, new = tmp_path / "texts.jsonl", tmp_path / "space.yaml", str(tmp_path / "new")
-    texts.write_text('{"text": "cat"}\n')
-    space.write_text("training.learning_rate: [1e-5, 1e-4]\n")
-    recipe = str(run / "recipe.yaml")
+def test_without_torch_every_task_answers_and_what_needs_it_says_so(
+    run: Path, exported: Path, made: dict[str, Made], tmp_path: Path
+) -> None:
+    rows = {name: each.rows.to_list() for name, each in made.items()} | {"run": TEXTS}
+    folders = {name: str(each.folder) for name, each in made.items()} | {"run": str(exported)}
+    texts = str(write_rows(tmp_path / "texts.jsonl", [{"text": "cat"}]))
+    space, new, recipe = tmp_path / "space.yaml", str(tmp_path / "new"), str(run / "recipe.yaml")
+    space.write_text("training.learning_rate: {type: float, low: 1e-5, high: 1e-4}\n")
     asked = [
         ["train", recipe, "--output-dir", new],
         ["check", recipe],
@@ -356,40 +315,47 @@ def test_what_needs_torch_says_so(run: Path, tmp_path: Path) -> None:
         ["explain", str(run), "a text"],
         ["explain", str(run)],
         ["export", str(run), "--output", new],
-        ["embed", str(run), "--input", str(texts), "--output", f"{new}.npy"],
-        ["embed", str(run), "--input", str(texts), "--output", f"{new}.npy", "--layers", "1"],
-        ["index", str(run), "--documents", str(texts), "--store", new],
+        ["embed", str(run), "--input", texts, "--output", f"{new}.npy"],
+        ["embed", str(run), "--input", texts, "--output", f"{new}.npy", "--layers", "1"],
+        ["index", str(run), "--documents", texts, "--store", new],
     ]
     code = """
-for words in json.loads(sys.argv[1]):
+run, exported, file, page, folders, rows, asked = map(json.loads, sys.argv[1:])
+answers = {name: bertkit.load(folder)(rows[name]) for name, folder in folders.items()}
+for words in asked:
     say(" ".join(words), words)
-for name, ask in {"load": lambda: bertkit.load(sys.argv[2]), "train": lambda: bertkit.train,
-                  "Features": lambda: bertkit.Features(sys.argv[2]).fit(["cat"])}.items():
+for name, ask in {"load": lambda: bertkit.load(run), "train": lambda: bertkit.train,
+                  "Features": lambda: bertkit.Features(run).fit(["cat"])}.items():
     try:
         ask()
     except bertkit.UserError as error:
         told[name] = [2, "", str(error)]
+told = {"answers": answers, "refused": dict(told)}
 say("doctor", ["doctor"])
-say("report", ["report", sys.argv[2], "--output", sys.argv[3]])
+say("report", ["report", run, "--output", page])
+say("predict", ["predict", exported, "the cat was good"])
+say("evaluate", ["evaluate", exported, "--data", file, "--json"])
 """
-    told = without_torch(code, json.dumps(asked), run, tmp_path / "report.html")
-    assert told.pop("report")[0] == 0
-    code, out, _ = told.pop("doctor")
-    assert code == 0
-    assert re.search(r"^torch +not installed$", out, re.M)
-    assert out.endswith('only exported models can be run. To train:\n    pip install "bertkit[torch]"\n')
-    assert len(told) == len(asked) + 3
-    for command, (code, _, said) in told.items():
-        assert code == 2, command
-        assert re.fullmatch(
-            r'(error: )?this needs (torch|captum), which is not installed\n    pip install "bertkit\[torch\]"\n?', said
-        ), (command, said)
-    assert {file.name for file in tmp_path.iterdir()} == {
-        "texts.jsonl",
-        "space.yaml",
-        "report.html",
-        "report-mistakes.csv",
-    }
+    file = run.parent / "test.jsonl"
+    words = [str(run), str(exported), str(file), str(tmp_path / "report.html"), folders, rows, asked]
+    told = without_torch(code, *map(json.dumps, words))
+    for name, each in made.items():
+        assert told["answers"][name] == load(each.folder)(rows[name]), name
+        assert all(same(*pair) for pair in zip(each.expected, told["answers"][name], strict=True)), name
+    for one, other in zip(load(run, precision="fp32")(TEXTS), told["answers"]["run"], strict=True):
+        assert same(one, other)
+    assert json.loads(told["evaluate"][1]) == json.loads(json.dumps(bertkit.evaluate(exported, file=file)))
+    assert (told["predict"][0], told["predict"][2], told["report"][0], told["doctor"][0]) == (0, "", 0, 0)
+    assert told["predict"][1].endswith("the cat was good\n")
+    assert re.search(r"^torch +not installed ", told["doctor"][1], re.M)
+    hint = 'only exported models can be run. To train:\n    pip install "bertkit[torch]"\n'
+    assert told["doctor"][1].endswith(hint)
+    needs = r'(error: )?this needs (torch|captum), which is not installed\n    pip install "bertkit\[torch\]"\n?'
+    wrong = [each for each in told["refused"].items() if each[1][0] != 2 or not re.fullmatch(needs, each[1][2])]
+    assert not wrong
+    assert len(told["refused"]) == len(asked) + 3
+    files = {"texts.jsonl", "space.yaml", "report.html", "report-mistakes.csv"}
+    assert {file.name for file in tmp_path.iterdir()} == files
 
 
 # --- the best path

@@ -119,8 +119,6 @@ def predict(
         raise UserError(Problem("--input -", "stdin cannot be read twice, as --shard does", "Name a file of rows."))
     if part and (format not in (None, "entities") or (output and output.suffix != ".jsonl")):
         raise UserError("--shard writes parts that can be concatenated: .jsonl, also with --format entities")
-    from bertkit.inference.output_formats import writer_of
-    from bertkit.inference.predict_file import predict_file
     from bertkit.inference.predictor import load
 
     predictor: Any
@@ -139,6 +137,9 @@ def predict(
         predictor = load(source, revision=revision, task=task).with_decisions(**decisions)
     if not input:
         return _predict_texts(predictor.reading(rest[0]) if several else predictor, source, rest, context, as_json)
+    from bertkit.inference.output_formats import writer_of
+    from bertkit.inference.predict_file import predict_file
+
     writer = writer_of(format, output, predictor, columns) if format else None
     count = predict_file(predictor, source, str(input), output, columns, rest, writer, part, raw_cells)
     say(counted(count, "row") + (f" in {output}" if output else ""), file=sys.stderr)
