@@ -1,4 +1,4 @@
-"""What the pages say exists: commands parse, code compiles, files and links are there, keys are the schema's."""
+"""What the pages say exists: commands parse, code compiles, files and links are there."""
 
 from __future__ import annotations
 
@@ -7,12 +7,10 @@ import shlex
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 from test_layers import FLOORS
 
 from bertkit.cli import main as cli
-from bertkit.recipe.recipe import json_schema
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -91,31 +89,3 @@ def test_links_lead_somewhere() -> None:
             if not there.exists() or (anchor and anchor not in anchors):
                 dead.append(f"{page.name}: {link}")
     assert not dead
-
-
-def schema_keys() -> dict[str, set[str]]:
-    """Section -> its keys; the recipe itself is section ''."""
-    schema = json_schema()
-
-    def name(part: dict[str, Any]) -> str:
-        references = [each.get("$ref", "") for each in [part, *part.get("anyOf", [])]]
-        return next((reference.rsplit("/", 1)[1] for reference in references if reference), "")
-
-    found = {"": set(schema["properties"])}
-    for key, part in schema["properties"].items():
-        if name(part):
-            found[key] = set(schema["$defs"][name(part)]["properties"])
-    for task, reference in schema["properties"]["task"]["discriminator"]["mapping"].items():
-        found[f"task: {task}"] = set(schema["$defs"][reference.rsplit("/", 1)[1]]["properties"])
-    return {**found, "training": set(schema["properties"]["training"]["properties"])}
-
-
-def test_every_key_of_a_recipe_is_documented_and_no_other() -> None:
-    known, documented = schema_keys(), dict[str, set[str]]()
-    for title, body in re.findall(r"^## (.*?)\n(.*?)(?=^## |\Z)", (ROOT / "docs/recipes.md").read_text(), re.M | re.S):
-        name = "" if title == "Top-level keys" else title
-        if name in known:
-            documented[name] = set(re.findall(r"^\| `(\w+)` \|", body, re.M))
-    assert documented.keys() == known.keys()
-    assert documented.pop("training") <= known.pop("training")
-    assert documented == known
