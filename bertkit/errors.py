@@ -33,7 +33,14 @@ class Problem(NamedTuple):
 
 
 class UserError(Exception):
-    """An error that the user can fix. The command line prints it without a traceback and exits with 2."""
+    """An error that the user can fix. The command line prints it without a traceback and exits with 2.
+
+    >>> try:
+    ...     bertkit.load_recipe("quickstart", ["training.epochs=1"])
+    ... except bertkit.UserError as error:
+    ...     print(error.problems[0].where)
+    override training.epochs=1
+    """
 
     def __init__(self, problems: Problem | str | Iterable[Problem], fix: str = "") -> None:
         """problems: one or several, or a text that says what is wrong. fix: of a text: what to do about it."""

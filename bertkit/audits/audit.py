@@ -74,6 +74,9 @@ def audit(
     output_dir: a new or empty folder; the same call continues what was interrupted. data, overrides: as for `train`.
     unlabelled: a file from which `next` rows are chosen for labelling, 100 by default.
     Raises UserError, RecipeError, DataError or ModelError before anything is trained; ModelError on damaged answers.
+
+    >>> audit = bertkit.audit("my.yaml", "audits/mine")  # doctest: +SKIP
+    >>> audit.frame("labels")  # doctest: +SKIP
     """
     if next is not None and not unlabelled:
         raise UserError(Problem("next", "there is no file to choose rows from", "Name it: unlabelled."))

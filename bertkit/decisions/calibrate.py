@@ -46,6 +46,9 @@ def calibrate(
     where there are labels, has the `accuracy` of rows, and of single labels the share of rows `answered` with one. Both
     have the same under `before`, with the options in use so far.
     Raises ModelError, DataError, RecipeError, and UserError where there is nothing to fit, or the goal is out of reach.
+
+    >>> bertkit.calibrate("runs/quickstart")["options"]["temperature"] > 0
+    True
     """
     folder = _folder(source)
     predictor = require_torch_model(load(folder), source)

@@ -42,6 +42,10 @@ class batch:
     A call raises what `load`, `with_decisions` and a predictor do; and DataError where the batch has a column of that
     name already, or the model is for retrieval, whose answers rank the documents of all rows. With `context: document`
     a sentence is read with its neighbours in the batch, so a batch should hold whole documents.
+
+    >>> answer = bertkit.batch("runs/quickstart")  # ray.data.read_csv(…).map_batches(answer)
+    >>> list(answer({"text": ["Not bad at all."]}))[:2]
+    ['text', 'answer.label']
     """
 
     source: str | Path

@@ -114,6 +114,10 @@ def evaluate(
     and `score`.
     Returns `split` and the result of `score`; of a run of several tasks, which are scored on their own data alone, a
     dict: name of the task -> the same. Raises ModelError, RecipeError or DataError.
+
+    >>> scores = bertkit.evaluate("runs/quickstart", split="test")
+    >>> 0 <= scores["metrics"]["accuracy"] <= 1
+    True
     """
     folder = Path(source).expanduser()
     if names := tasks_of_run(folder):

@@ -47,6 +47,9 @@ class Features(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         cache: Keep vectors on disk, so that a text is encoded once; see `bertkit.cache`. Not with pool="none".
         precision: "fp32" or "bf16"; None: bf16 where this machine computes faster in it.
         revision: The commit, tag or branch of a Hub id.
+
+    >>> bertkit.Features("runs/quickstart", cache=False).fit_transform(["a text", "another", "a third"]).shape
+    (3, ...)
     """
 
     model: str | Path

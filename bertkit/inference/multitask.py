@@ -129,6 +129,9 @@ def load_tasks(
     """The predictor of all tasks of a run that `bertkit.train` trained together, with one encoder in memory.
 
     precision, batch_size: as for `load`. Raises ModelError where the models do not have the same encoder.
+
+    >>> bertkit.load_tasks("runs/multi")("My invoice is wrong, again.")  # doctest: +SKIP
+    {'topic': {'label': 'invoices', …}, 'tone': {'label': 'angry', …}}
     """
     recipe = Path(folder).expanduser() / "recipe.yaml"
     made = load_any(recipe, check_files=False)

@@ -49,6 +49,10 @@ class Predictor:
     device: None where the model runs in ONNX Runtime.
     columns: canonical column -> column of the user's rows, as the recipe maps them.
     revise: changes the task's answers; see `with_decisions`.
+
+    >>> model = bertkit.load("runs/quickstart")
+    >>> sum(1 for answer in model.stream(f"text {n}" for n in range(100)))
+    100
     """
 
     task: Task
@@ -273,6 +277,11 @@ def load(
     task: for a model not trained by bertkit, the task whose documented defaults it gets.
     precision: by default bf16 where this machine computes faster in it. batch_size: by default the run's.
     Raises ModelError where the model cannot be loaded safely.
+
+    >>> model = bertkit.load("runs/quickstart")
+    >>> answers = model(["Not bad at all.", "It broke after a day."])
+    >>> [key for key in answers[0] if key in ("label", "score", "truncated")]
+    ['label', 'score', 'truncated']
     """
     folder = model_folder(source, revision)
     settings = read_settings(folder, task)

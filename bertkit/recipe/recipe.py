@@ -99,6 +99,10 @@ class Recipe(Sections):
     `Recipe(task="text-classification", model="bert-base-uncased", data=frame)`: sections are dicts, as in YAML; task
     and model may be a name, and data what `bertkit.train` takes. Raises RecipeError with everything that is wrong, and
     DataError on rows that cannot be read.
+
+    >>> recipe = bertkit.Recipe(task="text-classification", model="bert-base-uncased", data="sample:sentiment")
+    >>> recipe.with_(learning_rate=1e-4).training["learning_rate"]
+    0.0001
     """
 
     def __init__(self, **sections: Any) -> None:
@@ -167,6 +171,9 @@ def load_recipe(
     own_metrics: whether `metric_for_best_model` may be unknown, as one of your own metrics that `train` takes.
 
     Raises RecipeError with everything that is wrong.
+
+    >>> bertkit.load_recipe("quickstart", ["seeds=[1, 2]"]).seeds
+    [1, 2]
     """
     if isinstance(source, Mapping):
         return _valid(_checked(source, overrides, check_files=check_files))

@@ -20,7 +20,12 @@ if TYPE_CHECKING:
 
 
 class Run(run.Run):
-    """A run folder. In a notebook it shows its scores, with intervals and baselines."""
+    """A run folder. In a notebook it shows its scores, with intervals and baselines.
+
+    >>> run = bertkit.Run("runs/quickstart")
+    >>> list(run.frame("test").columns)[-1].startswith("answer.")
+    True
+    """
 
     @property
     def facts(self) -> Facts:

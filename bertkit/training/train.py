@@ -60,6 +60,12 @@ def train(
     callbacks: transformers callbacks, added to bertkit's; an exception in one ends the run, which can be resumed.
     profile: write profile.json: how the time of the training steps of this process is spent.
     Raises RecipeError, DataError or ModelError before anything is trained, and leaves no incomplete file.
+
+    >>> rows = [{"text": f"{word} film {n}", "label": word} for n in range(12) for word in ("good", "bad")]
+    >>> data = {"train": rows, "validation": 0.25}
+    >>> run = bertkit.train("text-classification", "runs/mine", data=data, model="bert-base-uncased", epochs=1)
+    >>> sorted(run.results["splits"])
+    ['validation']
     """
     try:
         folder = Path(output_dir)
