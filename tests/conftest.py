@@ -137,6 +137,22 @@ def tiny_encoder_with_dropout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build_encoder(tmp_path_factory.mktemp("tiny-bert-dropout"), dropout=0.1)
 
 
+@pytest.fixture(scope="session")
+def learned(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """The Run of a model that has learned the rows of `small`, which are beside it. Nobody may change it."""
+    import small
+
+    from bertkit.files import sha256
+    from bertkit.training.train import train
+
+    room = tmp_path_factory.mktemp("learned")
+    run = train(small.recipe(room, tiny_encoder, *small.LEARN), room / "run")
+    before = {file: sha256(file) for file in sorted(room.rglob("*")) if file.is_file()}
+    yield run
+    after = {file: sha256(file) for file in sorted(room.rglob("*")) if file.is_file()}
+    assert after == before, "a test changed the run that others share"
+
+
 def shared_data() -> Path:
     """The folder of real data beside the checkout; tests that use it skip where it is absent."""
     root = Path(__file__).resolve().parent.parent

@@ -33,9 +33,8 @@ def trained(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Run
 
 
 @pytest.fixture(scope="module")
-def trained_on_single_labels(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    room = tmp_path_factory.mktemp("calibrate-single")
-    return train(small.recipe(room, tiny_encoder, *small.LEARN), room / "run")
+def trained_on_single_labels(learned: Run) -> Run:
+    return learned
 
 
 @pytest.fixture

@@ -35,7 +35,6 @@ from bertkit.run import Run
 from bertkit.tasks import TASKS
 from bertkit.text import json_line
 from bertkit.training.seed import save
-from bertkit.training.train import train
 
 ROOT = Path(__file__).resolve().parent.parent
 HEAVY = ("torch", "transformers", "datasets", "numpy", "pydantic", "sklearn", "scipy", "ruamel", "huggingface_hub")
@@ -52,9 +51,8 @@ def _own_logging() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def run(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    room = tmp_path_factory.mktemp("cli")
-    return train(small.recipe(room, tiny_encoder, *small.LEARN), room / "run")
+def run(learned: Run) -> Run:
+    return learned
 
 
 @pytest.fixture

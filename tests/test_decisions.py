@@ -44,9 +44,8 @@ COVERAGES = ["0.5", "0.7", "0.8", "0.9", "0.95", "0.99"]
 
 
 @pytest.fixture(scope="module")
-def run(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    room = tmp_path_factory.mktemp("decisions")
-    return train(small.recipe(room, tiny_encoder, *small.LEARN), room / "run")
+def run(learned: Run) -> Run:
+    return learned
 
 
 @pytest.fixture(scope="module")

@@ -44,9 +44,8 @@ COUNT = 13
 
 
 @pytest.fixture(scope="module")
-def run(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    room = tmp_path_factory.mktemp("predict")
-    return train(small.recipe(room, tiny_encoder, *small.LEARN), room / "run")
+def run(learned: Run) -> Run:
+    return learned
 
 
 @pytest.fixture(scope="module")
