@@ -361,6 +361,7 @@ def test_a_slow_body_has_its_own_timeout(address: tuple[str, int]) -> None:
     with socket.create_connection(address, timeout=20) as connection:
         lines = ("POST /predict HTTP/1.1", "Host: here", "Content-Type: application/json", "Content-Length: 9", "")
         assert sent(connection, *lines).startswith("http/1.1 408")
+        assert ended(connection)  # else a client that never sends the rest would hold it
 
 
 @pytest.mark.parametrize("address", [30.0], indirect=True)

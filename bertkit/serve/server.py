@@ -117,7 +117,8 @@ class _Server(uvicorn.Server):
 
 
 def timed_protocol(timeout: float) -> type[asyncio.Protocol]:
-    """uvicorn's HTTP/1.1, with a limit on the time to receive a request's headers. timeout: seconds."""
+    """uvicorn's HTTP/1.1, with a limit on the time to receive a request's headers, and the rest of a body after the
+    answer. timeout: seconds."""
 
     class Protocol(H11Protocol):
         """A connection. Its timer starts with it, and again with each response."""
@@ -145,7 +146,8 @@ def timed_protocol(timeout: float) -> type[asyncio.Protocol]:
                 self._timer.cancel()
 
         def _close_without_request(self) -> None:
-            if self.conn.their_state is h11.IDLE:  # else a request is being read or answered
+            # else a request is being read or answered; h11.DONE: it is answered, and the client still sends its body
+            if self.conn.their_state is h11.IDLE or self.conn.our_state is h11.DONE:
                 self.transport.close()
 
     return Protocol
