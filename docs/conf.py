@@ -39,6 +39,7 @@ def setup(app: Any) -> None:
         "docs/reference-recipe": reference.recipe_page,
         "docs/reference-commands": reference.command_page,
         "docs/reference-python": reference.api_page,
+        "docs/reference-tasks": reference.task_page,
         "docs/reference-modules": reference.module_page,
     }
 

@@ -6,17 +6,26 @@ import argparse
 import ast
 import functools
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import bertkit
+from bertkit.attachments.soft_targets import SOFT_TARGETS
+from bertkit.audits.audit import LABELS
 from bertkit.cli import main as cli
+from bertkit.explain.targets import TARGETS
+from bertkit.export.program import NO_GRAPH
 from bertkit.recipe.recipe import Recipe, json_schema
 from bertkit.recipe.training_arguments import training_fields, training_schema
+from bertkit.report.mistakes import MISTAKES
+from bertkit.serve.shapes import SHAPES
+from bertkit.tasks import TASKS, Task
+from bertkit.tasks.fields import AnswerForm
 
 HEAD = "| key | type | default | meaning |\n|---|---|---|---|"
+FIELDS = "| field | role | holds | there | meaning |\n|---|---|---|---|---|"
 KINDS = {"string": "text", "integer": "integer", "number": "number", "boolean": "true or false", "null": "null"}
 BOUNDS = {"minimum": "from", "exclusiveMinimum": "above", "maximum": "to", "exclusiveMaximum": "below"}
 PLAIN = {"task": {"name": "text-classification"}, "model": {"name": "-"}, "data": {"source": "-"}}
@@ -114,6 +123,38 @@ def directive(name: str) -> str:
     if issubclass(thing, Exception):
         return f".. autoexception:: bertkit.{name}"
     return f".. autoclass:: bertkit.{name}" + ("" if name == "Recipe" else "\n   :members:")
+
+
+def task_page() -> str:
+    """What each task can be used for, by the tables of the package, and the fields that its answers have."""
+    uses: dict[str, Callable[[type[Task]], bool]] = {
+        "report of mistakes": lambda task: task.name in MISTAKES,
+        "explain": lambda task: task.name in TARGETS,
+        "serve for other clients": lambda task: task.name in SHAPES["/"],
+        "export": lambda task: task.name not in NO_GRAPH,
+        "distil": lambda task: task.name in SOFT_TARGETS,
+        "audit of labels": lambda task: task.name in LABELS,
+        "sets or intervals": lambda task: "conformal" in task.Options.model_fields,
+    }
+    marks = [row(task.name, *("yes" if use(task) else "–" for use in uses.values())) for task in TASKS]
+    parts = ["\n".join([f"| task | {' | '.join(uses)} |", "|---" * (len(uses) + 1) + "|", *marks])]
+    for task in TASKS:
+        parts.append(f"## {task.name}")
+        parts += ["\n".join([f"{form.about}\n", FIELDS, *fields(form)]) for form in task.forms]
+    return "\n\n".join(parts)
+
+
+def fields(form: AnswerForm, before: str = "") -> Iterator[str]:
+    """A row of a table for each field of a form, and of the items in its lists."""
+    for each in form.fields:
+        inner, lists = each.holds, ""
+        while isinstance(inner, list):
+            inner, lists = inner[0], f"{lists}list of "
+        nested = isinstance(inner, AnswerForm)
+        holds = lists + ("mappings" if nested else inner.__name__ if type(inner) is type else str(inner))
+        yield row(before + each.name, each.role, holds, "in some answers" if each.optional else "always", each.about)
+        if nested:
+            yield from fields(inner, f"{before}{each.name}[].")
 
 
 def module_page() -> str:

@@ -115,6 +115,17 @@ def test_the_python_page_has_every_public_name(reference: ModuleType) -> None:
     assert re.findall(r":: bertkit\.(\w+)", reference.api_page()) == bertkit.__all__
 
 
+def test_the_task_page_has_every_task_and_field(reference: ModuleType) -> None:
+    page = reference.task_page()
+    uses, *sections = page.split("\n## ")
+    assert re.findall(r"^\| `([\w-]+)` \|", uses, re.M) == [task.name for task in TASKS]
+    for task, section in zip(TASKS, sections, strict=True):
+        assert section.startswith(task.name)
+        there = [name for name in re.findall(r"^\| `([\w.\[\]]+)` \|", section, re.M) if "[]" not in name]
+        assert there == [field.name for form in task.forms for field in form.fields]
+    assert "| `pretraining` | – | yes | yes | – | yes | – | – |" in uses
+
+
 def test_the_module_page_has_every_module(reference: ModuleType) -> None:
     package = ROOT / "bertkit"
     found = {

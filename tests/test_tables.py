@@ -1,12 +1,15 @@
-"""Tables by task name: they have all tasks, except for those that are listed here, and no others."""
+"""Tables by task name: they have all tasks, except for those listed here. Outside of them nothing asks for a task."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import ast
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import bertkit
 from bertkit.attachments.soft_targets import SOFT_TARGETS
 from bertkit.audits.audit import LABELS
 from bertkit.explain.targets import TARGETS
@@ -14,9 +17,8 @@ from bertkit.export.extra_outputs import EXTRA_OUTPUTS
 from bertkit.report.mistakes import MISTAKES
 from bertkit.report.task_pictures import DECISIONS, PICTURES
 from bertkit.report.usage import USAGE
-from bertkit.serve.answers import ANSWERS
 from bertkit.serve.shapes import SHAPES
-from bertkit.tasks import TASKS
+from bertkit.tasks import TASKS, Task
 
 VECTORS = ("sentence-similarity", "retrieval")
 TABLES: dict[str, tuple[Mapping[str, Any], Collection[str]]] = {
@@ -30,7 +32,6 @@ TABLES: dict[str, tuple[Mapping[str, Any], Collection[str]]] = {
     "report/mistakes": (MISTAKES, ("pretraining",)),
     "report/task_pictures": (PICTURES, ("text2text-generation", "pretraining")),
     "report/usage": (USAGE, ()),
-    "serve/answers": (ANSWERS, ()),
     "serve/shapes": (SHAPES["/"], ()),
     "attachments/soft_targets": (SOFT_TARGETS, ()),
 }
@@ -41,3 +42,51 @@ def test_a_table_has_the_tasks(name: str) -> None:
     table, missing = TABLES[name]
     assert set(table).isdisjoint(missing)
     assert {*table, *missing} == {task.name for task in TASKS}
+
+
+def questions(tree: ast.AST) -> Iterator[ast.AST]:
+    """Comparisons with a task's name, and calls of isinstance and issubclass with a task's class."""
+    names = {task.name for task in TASKS}
+    classes = {each.__name__ for task in TASKS for each in task.__mro__ if issubclass(each, Task)} - {"Task"}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Compare):
+            compared = [each for side in (node.left, *node.comparators) for each in ast.walk(side)]
+            if any(isinstance(each, ast.Constant) and each.value in names for each in compared):
+                yield node
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("isinstance", "issubclass"):
+            yield from (each for each in ast.walk(node.args[1]) if isinstance(each, ast.Name) and each.id in classes)
+
+
+def test_nothing_outside_of_tasks_asks_which_task_it_is() -> None:
+    package = Path(bertkit.__file__).parent
+    found = [
+        f"{file.relative_to(package)}:{node.lineno}"  # type: ignore[attr-defined]
+        for file in package.rglob("*.py")
+        if file.parent.name != "tasks"
+        for node in questions(ast.parse(file.read_text()))
+    ]
+    assert not found, "declare it in the task (forms, decision, schema), or in a table by task name"
+
+
+@pytest.mark.parametrize(
+    ("line", "asks"),
+    [
+        ("isinstance(task, TextClassification | Retrieval)", True),
+        ("isinstance(task, VectorTask)", True),
+        ("task.name == 'retrieval'", True),
+        ("task.name not in ('retrieval', 'pretraining')", True),
+        ("isinstance(task, Task)", False),
+        ("TABLE[task.name]", False),
+        ("teacher.name != task.name", False),
+    ],
+)
+def test_what_counts_as_a_question(line: str, asks: bool) -> None:
+    assert bool([*questions(ast.parse(line))]) == asks
+
+
+@pytest.mark.parametrize("task", TASKS, ids=lambda task: task.name)
+def test_a_task_declares_each_field_once(task: type[Task]) -> None:
+    for form in task.forms:
+        names = [field.name for field in form.fields]
+        assert len(names) == len({*names})
+    assert len({form.name for form in task.forms}) == len(task.forms)

@@ -12,6 +12,7 @@ import pytest
 import torch
 from cases import CASES, Case, encoder, every
 from datasets import Dataset
+from pydantic import TypeAdapter
 from transformers import set_seed
 
 from bertkit.data.words import words
@@ -21,6 +22,7 @@ from bertkit.engine.training_data import TaskData
 from bertkit.errors import DataError
 from bertkit.inference.predictor import Predictor, load
 from bertkit.inference.runner import Runner
+from bertkit.serve.answers import answer_type, list_of
 from bertkit.tasks.base import Task, calibrate
 from bertkit.tasks.base import evaluate as evaluate_task
 from bertkit.training.seed import save
@@ -158,6 +160,7 @@ def test_answers_are_in_the_rows_order(case: Case, begun: Begun) -> None:
     task, model = begun(case)
     rows = [{k: v for k, v in row.items() if k in INPUTS} for row in case.rows()]
     forth, back = ask(task, model)(rows), ask(task, model)(rows[::-1])
+    TypeAdapter(list_of(answer_type(task))).validate_python(forth)  # as the task declares them
     for one, other in zip(forth, back[::-1], strict=True):
         assert numbers(one) == pytest.approx(numbers(other), rel=1e-5, abs=1e-6)
 

@@ -136,7 +136,7 @@ def _judged(recipe: Recipe, row: Row) -> str:
     """The target that is audited; empty where no answer is a probability of it."""
     options: Any = recipe.task
     target = next((name for name in get_task(options.name).schema_of(options).targets if name in row), "")
-    cosines = options.name == "sentence-similarity" and target == "label" and options.loss not in (None, "softmax")
+    cosines = target == "label" and options.by_cosine
     return "" if cosines or target not in LABELS.get(options.name, {}) else target
 
 

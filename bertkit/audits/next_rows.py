@@ -33,6 +33,7 @@ NOTE = (
     "labels, of several labels by the one nearest to 50%, of entities by the mean entropy of the words. Of equal texts "
     "one is listed. They are not a random sample; do not use them as a test set."
 )
+NEEDS_MODEL = {"text-classification": False, "token-classification": True}  # of tasks for which rows are chosen
 ADDED = ("location", "answer", "probability", "reason")  # columns of the rows that are returned
 
 
@@ -74,7 +75,8 @@ def read_unlabelled(recipe: Recipe, file: Path, count: int, run: Path | None) ->
 
     Raises UserError if no rows can be chosen for the task, or `count` is not positive; DataError on unreadable rows.
     """
-    if recipe.task.name != "text-classification" and (run is None or recipe.task.name != "token-classification"):
+    needs_model = NEEDS_MODEL.get(recipe.task.name)
+    if needs_model is None or (needs_model and run is None):
         what = f"rows are not chosen for {recipe.task.name}" + ("" if run else " without a trained model")
         fix = "Text classification needs a recipe or a run, token classification a run with a model."
         raise RecipeError(Problem("unlabelled", what, fix))

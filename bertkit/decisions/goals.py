@@ -15,8 +15,6 @@ from bertkit.evaluation.labels import GradedLabels
 from bertkit.evaluation.similarity import MIDDLE, LabelledPairs
 from bertkit.tasks.base import Task
 from bertkit.tasks.labels import names_of
-from bertkit.tasks.sentence_similarity import SentenceSimilarity
-from bertkit.tasks.text_classification import TextClassification
 
 MEASURES = ("precision", "recall", "f1")
 
@@ -38,7 +36,7 @@ def goal_of(task: Task, precision: float | None, recall: float | None) -> Goal:
         raise UserError("precision and recall exclude each other: give one of them")
     kind, about = kind_of(task), f"a model for {task.name} ({task.describe()})"
     for name, value in asked.items():
-        if not kind or (isinstance(task, SentenceSimilarity) and kind == "single-label"):
+        if not kind or not task.decision.threshold:
             fix = "Models that give labels to texts have them, and those of two labels by cosine."
             raise UserError(Problem(name, f"{about} has no thresholds of labels", fix))
         if name == "recall" and kind == "single-label":
@@ -52,11 +50,8 @@ def goal_of(task: Task, precision: float | None, recall: float | None) -> Goal:
 
 def kind_of(task: Task) -> str:
     """single-label, multi-label, or by cosine; empty where the model gives no labels to rows."""
-    if not isinstance(task, TextClassification | SentenceSimilarity) or not task.names:
-        return ""
-    if isinstance(task, TextClassification):
-        return task.kind
-    return "single-label" if task.options.loss == "softmax" else "by cosine"
+    kind = task.decision.kind
+    return "" if kind == "regression" else kind
 
 
 class Decided(NamedTuple):

@@ -17,13 +17,11 @@ from bertkit.data.words import words
 from bertkit.encoding.padding import Collator
 from bertkit.errors import DataError, Problem
 from bertkit.explain.gradients import MAX_STEPS, Integrated, integrated_gradients
-from bertkit.explain.targets import TARGETS, Read, Target, generated
+from bertkit.explain.targets import LABELS, TARGETS, Read, Target
 from bertkit.explain.words import Share, Text, add_feature
 from bertkit.inference.predict_file import layout_of
 from bertkit.inference.predictor import Predictor
 from bertkit.tasks.base import Batch
-from bertkit.tasks.text2text_generation import Text2TextGeneration
-from bertkit.tasks.vectors import VectorTask
 
 PAIRS = (("question", "context"), ("query", "document"), ("text_a", "text_b"))
 SIDES = ("text", "text_a", "text_b", "question", "context", "anchor", "positive", "negative", "query", "document")
@@ -72,9 +70,9 @@ def explain(
     read = Read(task, rows[row], [features[index] for index in indices], [items[index] for index in indices], answer)
     collate = Collator.of(task.tokenizer, task.padding)
     columns = [collate(task.examples(features, [index])) for index in indices]
-    own, targets = rows.select([row]), TARGETS[task.name](read)[:max_targets]
-    if isinstance(task, Text2TextGeneration):  # the decoder reads what was generated
-        columns = [{**each, "labels": generated(read)} for each in columns]
+    own, targets = rows.select([row]), TARGETS.get(task.name, lambda read: [])(read)[:max_targets]
+    if labels := LABELS.get(task.name):
+        columns = [{**each, "labels": labels(read)} for each in columns]
     batches = [{name: values.to(predictor.device) for name, values in each.items()} for each in columns]
     return Explanation(
         texts={each.name: each.text for each in texts_of(task, own)},
@@ -89,7 +87,7 @@ def texts_of(task: Any, row: Dataset) -> list[Text]:
         (text,), (spans,) = tagged.sentences(row)
         return [Text(task.tokenizer, "tokens", text, spans)]
     texts = {name: str(row[name][0]) for name in SIDES if name in row.column_names}
-    if isinstance(task, VectorTask):
+    if task.gives("vector"):
         texts = {name: task.options.prefix(name) + text for name, text in texts.items()}
     return [Text(task.tokenizer, name, text, words(text)) for name, text in texts.items()]
 
@@ -99,15 +97,16 @@ def _attributed(
 ) -> Attributed:
     task, size = predictor.task, predictor.batch_size
     copies = size if isinstance(size, int) else max(1, size.tokens // task.max_length)
-    if isinstance(task, VectorTask) and task.options.mini_batch:  # GradCache would split larger batches
+    alone = task.gives("vector")  # each text of a row is a feature
+    if alone and task.options.mini_batch:  # GradCache would split larger batches
         copies = min(copies, task.options.mini_batch)
     done, rest = list[Integrated](), list[float]()
     for feature, score in target.parts.items():
         batch = batches[feature]
         done.append(integrated_gradients(task, predictor.model, batch, score, batch_size=copies, max_steps=max_steps))
-        own = texts[feature : feature + 1] if isinstance(task, VectorTask) else texts
+        own = texts[feature : feature + 1] if alone else texts
         rest += add_feature(task.tokenizer, own, batch["input_ids"][0].tolist(), done[-1].tokens.tolist())
-    side = f", by the words of {texts[next(iter(target.parts))].name}" if isinstance(task, VectorTask) else ""
+    side = f", by the words of {texts[next(iter(target.parts))].name}" if alone else ""
     return Attributed(
         what=target.what + side,
         unit=target.unit,
@@ -133,7 +132,7 @@ def rows_of(predictor: Predictor, texts: Sequence[str]) -> Sequence[str | Mappin
     """
     task = predictor.task
     pair = next((names for names in PAIRS if frozenset(names) in task.inputs), None)
-    if pair is None or (frozenset({"text"}) in task.inputs and not isinstance(task, VectorTask)):
+    if pair is None or (frozenset({"text"}) in task.inputs and not task.gives("vector")):
         return list(texts)
     if len(texts) != 2:
         what = f"this model reads two texts together, {' and '.join(pair)}; {len(texts)} given"

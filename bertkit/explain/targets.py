@@ -176,3 +176,4 @@ TARGETS: Mapping[str, Callable[[Read], list[Target]]] = {
     "text2text-generation": text,
     "pretraining": masked,
 }
+LABELS: Mapping[str, Callable[[Read], Tensor]] = {"text2text-generation": generated}  # what its decoder reads

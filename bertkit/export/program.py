@@ -6,7 +6,7 @@ import logging
 import math
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -33,6 +33,10 @@ logger = logging.getLogger(__name__)
 
 SAMPLE = 32  # features by which layers are ranked
 MAX_ROWS = 100_000  # on which models are compared
+NO_GRAPH: Mapping[str, tuple[str, str]] = {  # task that cannot be exported -> why, and what to do instead
+    "pretraining": ("which tokens are predicted depends on the masks", "Fine-tune the model, and export that run."),
+    "text2text-generation": ("each token is computed from those before it", "Predict and serve it with torch."),
+}
 
 
 class Reference(NamedTuple):
@@ -95,14 +99,12 @@ def export(
 def _reference(source: str | Path, data: Path | None) -> Reference:
     """The model in fp32 on the CPU, and its rows."""
     predictor = load(source, precision="fp32")
+    name = predictor.task.name
     if predictor.backend == "onnx":
         raise ModelError(Problem(str(source), "is already exported", "Name the run that it was exported from."))
-    if predictor.task.name == "pretraining":
-        what = "pretraining has no graph from texts to answers: which tokens are predicted depends on the masks"
-        raise ModelError(Problem(str(source), what, "Fine-tune the model, and export that run."))
-    if predictor.task.name == "text2text-generation":
-        what = "text2text-generation has no graph from texts to answers: each token is computed from those before it"
-        raise ModelError(Problem(str(source), what, "Predict and serve it with torch."))
+    if name in NO_GRAPH:
+        why, fix = NO_GRAPH[name]
+        raise ModelError(Problem(str(source), f"{name} has no graph from texts to answers: {why}", fix))
     try:
         split, rows = rows_of_split(source, predictor, data, None, ("validation", "test"))
     except (DataError, RecipeError) as error:

@@ -11,8 +11,6 @@ from bertkit.data.schema import Answer
 from bertkit.errors import Problem, UserError
 from bertkit.evaluation.conformal import Conformal, least_probability
 from bertkit.tasks.base import Task
-from bertkit.tasks.text_classification import TextClassification
-from bertkit.tasks.token_classification import TokenClassification
 
 Revise: TypeAlias = Callable[[Answer], Answer]
 
@@ -24,7 +22,6 @@ def as_it_is(answer: Answer) -> Answer:
 
 def decisions(task: Task, threshold: float | None, coverage: float | None, top_k: int | None) -> tuple[Task, Revise]:
     """The task, and what changes its answers. Raises UserError where one does not apply to the task."""
-    kind = task.kind if isinstance(task, TextClassification) else ""
     revise: Revise = as_it_is
     about = f"a model for {task.name} ({task.describe()})"
     if threshold is not None and coverage is not None:
@@ -34,7 +31,7 @@ def decisions(task: Task, threshold: float | None, coverage: float | None, top_k
     if coverage is not None:
         revise = _sets(task, about, coverage)
     if top_k is not None:
-        if kind not in ("single-label", "multi-label"):
+        if not task.always_has("scores"):
             raise UserError(Problem("top_k", f"{about} has no label scores"))
         if top_k < 1:
             raise UserError(Problem("top_k", f"{top_k} is not above 0"))
@@ -45,8 +42,7 @@ def decisions(task: Task, threshold: float | None, coverage: float | None, top_k
 def _sets(task: Task, about: str, coverage: float) -> Revise:
     """What adds sets or intervals with this coverage to the task's answers. Raises UserError."""
     options: Any = task.options
-    kind = task.kind if isinstance(task, TextClassification) else task.name
-    kind = "single-label" if kind == "sentence-similarity" and options.loss == "softmax" else kind
+    kind = task.decision.kind
     if kind not in _SETS:
         raise UserError(Problem("coverage", f"{about} does not support prediction sets"))
     known: Conformal | None = options.conformal
@@ -58,23 +54,19 @@ def _sets(task: Task, about: str, coverage: float) -> Revise:
 
 def with_word_scores(task: Task) -> Task:
     """The task, whose words have the `scores` of all types or labels."""
-    if not isinstance(task, TokenClassification):
+    if "word_scores" not in type(task.options).model_fields:
         return task
     return replace(task, options=task.options.model_copy(update={"word_scores": True}))
 
 
 def _option(task: Task, threshold: float, about: str) -> dict[str, Any]:
     """The option of this task that is its threshold."""
-    options: Any = task.options
-    if isinstance(task, TextClassification) and task.kind != "regression":
-        if not 0 <= threshold <= 1:
-            raise UserError(Problem("threshold", f"{threshold:g} is not a probability"))
-        return {"thresholds": threshold}
-    if task.name == "question-answering" and options.unanswerable:
-        return {"null_threshold": threshold}
-    if task.name == "sentence-similarity" and options.labels and options.loss != "softmax":
-        return {"threshold": threshold}
-    raise UserError(Problem("threshold", f"{about} has no decision threshold"))
+    kind, option = task.decision
+    if not option:
+        raise UserError(Problem("threshold", f"{about} has no decision threshold"))
+    if kind in ("single-label", "multi-label") and not 0 <= threshold <= 1:
+        raise UserError(Problem("threshold", f"{threshold:g} is not a probability"))
+    return {option: threshold}
 
 
 def _with_set(least: float, answer: Answer) -> Answer:

@@ -59,7 +59,7 @@ def example(source: str | Path, task: type[Task] | Task, reads: Sequence[frozens
     """
     predict = f"bertkit predict {shlex.quote(str(source))}"
     if {"text"} in reads:
-        text = f"A text with one {mask} in it." if task.name == "pretraining" else "a text of yours"
+        text = f"A text with one {mask} in it." if task.schema.special_tokens else "a text of yours"
         return f"{predict} '{text}'"
     return f"echo {shlex.quote(example_row(task, reads))} | {predict} --input -"
 

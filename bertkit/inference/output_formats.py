@@ -43,7 +43,7 @@ def writer_of(name: str, output: Path | None, predictor: Predictor, columns: Map
     if name == "glue":
         return _glue_writer(output, predictor)
     suffixes, write = OUTPUT_FORMATS[name]
-    if predictor.task.name != "token-classification" or predictor.task.options.scheme == "none":
+    if not predictor.task.always_has("entities"):
         raise DataError(Problem(f"format {name}", "is for models that find entities", "Leave it out."))
     if output:
         require_suffix(output, *suffixes)
@@ -102,7 +102,7 @@ def _glue_writer(output: Path | None, predictor: Predictor) -> Writer:
         raise DataError(Problem("format glue", what, f"Name the output one of {', '.join(f'{n}.tsv' for n in GLUE)}."))
     labels, task = GLUE[output.stem], predictor.task
     kind = "single-label" if labels else "regression"
-    fits = task.name == "text-classification" and task.options.kind == kind
+    fits = task.decision.kind == kind and task.always_has("score")  # pairs in one pass, not by their vectors
     if not fits or (labels and {labels.get(name) for name in names_of(task.options.labels)} != set(labels.values())):
         takes = f"the labels {', '.join(labels)}" if labels else "a regression"
         raise DataError(Problem(output.name, f"takes {takes}, but the model is for {task.name}: {task.describe()}"))

@@ -33,7 +33,7 @@ from bertkit.models.untrusted import read_object
 from bertkit.sections import ModelSpec
 from bertkit.tasks import get_task
 from bertkit.tasks.base import Task
-from bertkit.tasks.vectors import VectorTask, stacked
+from bertkit.tasks.vectors import stacked
 from bertkit.text import beginning
 
 logger = logging.getLogger(__name__)
@@ -111,19 +111,20 @@ class Predictor:
 
         Raises UserError where the model's task gives no vectors.
         """
-        if not isinstance(self.task, VectorTask):
-            what = f"a model for {self.task.name} gives no vectors of texts"
+        task: Any = self.task
+        if not task.gives("vector"):
+            what = f"a model for {task.name} gives no vectors of texts"
             fix = "bertkit.Features gives vectors from the layers of any encoder."
             raise UserError(Problem("the model", what, fix))
         texts = _texts(texts)
         parts, cut = [np.empty((0, 0), dtype=np.float32)], 0
-        for start in range(0, len(texts), self.task.chunk_size):
-            chunk = [replace_surrogates(text) for text in texts[start : start + self.task.chunk_size]]
-            features = self.task.encode_sides({side: chunk})
+        for start in range(0, len(texts), task.chunk_size):
+            chunk = [replace_surrogates(text) for text in texts[start : start + task.chunk_size]]
+            features = task.encode_sides({side: chunk})
             cut += sum(lost > 0 for lost in features["lost"])
             parts.append(stacked(self.predict_features(features)))
         if cut:
-            logger.warning("%d of %d texts are cut at %d tokens", cut, len(texts), self.task.max_length)
+            logger.warning("%d of %d texts are cut at %d tokens", cut, len(texts), task.max_length)
         return np.concatenate(parts[1:] or parts)
 
     def stream(self, rows: Iterable[Row], start: int = 0) -> Iterator[Answer]:

@@ -34,10 +34,10 @@ def check_token_types(model: Any, examples: Mapping[str, Sequence[Any]]) -> None
 
 def padding_findings(task: Task, model: Any) -> Iterator[Finding]:
     """A warning where the padding of a batch changes the outputs for a text, as convolutions do. Raises ModelError."""
-    if task.name == "pretraining":  # a tied decoder trains the embedding of the padding too, which may be zero so far
+    if task.schema.corpus:  # a tied decoder trains the embedding of the padding too, which may be zero so far
         model.get_input_embeddings().weight.data[task.tokenizer.pad_token_id] += 1.0
     model = halves(model)[0]  # no token of a decoder sees padding, which comes after it
-    change = change_by_padding(task.tokenizer, model, task.max_length, pairs=task.name == "question-answering")
+    change = change_by_padding(task.tokenizer, model, task.max_length, pairs="question" in task.schema.columns)
     if not change <= LIMIT:  # as NaN is not
         what = f"padding changes the outputs of this {model.config.model_type} by up to {change:.1%}, so that an answer"
         yield warn(f"{what} depends on the other texts of its batch", "Load it with batch_size=1 where that matters.")

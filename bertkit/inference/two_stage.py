@@ -11,7 +11,6 @@ from bertkit.data.schema import Answer
 from bertkit.errors import Problem, UserError
 from bertkit.evaluation.ranking import DEPTH
 from bertkit.inference.predictor import Predictor
-from bertkit.tasks.retrieval import Retrieval
 
 
 def evaluate_two_stages(retriever: Predictor, ranker: Predictor, rows: Dataset, depth: int) -> dict[str, Any]:
@@ -24,9 +23,9 @@ def evaluate_two_stages(retriever: Predictor, ranker: Predictor, rows: Dataset, 
         what = f"{depth}, where 1 to {DEPTH} is expected"
         raise UserError(Problem("depth", what, f"The retriever returns the first {DEPTH} documents of a query."))
     task = retriever.task
-    if not isinstance(task, Retrieval):
+    if not task.schema.together:
         raise UserError(Problem("the model", f"reranking is for models for retrieval, not for {task.name}"))
-    if ranker.task.name != "text-ranking":
+    if not ranker.task.ranks:
         raise UserError(Problem("rerank", f"a model for {ranker.task.name}", "Name one for text-ranking."))
     answers = list(task.answer(rows, retriever.predict_features))
     graded = task.grade(reranked(answers, rows, ranker, depth), rows)

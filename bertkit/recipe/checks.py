@@ -18,7 +18,8 @@ from typing import Any
 
 from bertkit.data.readers import COMPRESSIONS, FORMATS, suffix_of
 from bertkit.sections import MEMORY, TrainingKeys
-from bertkit.tasks.base import TaskOptions
+from bertkit.tasks import TASKS
+from bertkit.tasks.base import PAIRS, TaskOptions
 from bertkit.text import KeyPath, escape_controls, short_repr
 from bertkit.validation import KeyProblem, did_you_mean
 
@@ -54,8 +55,8 @@ def check_settings(
     """
     task, training = data.get("task", {}), data.get("training", {})
     rules = (
-        *_section_rules(data, task),
-        *_loss_rules(task, training),
+        *_section_rules(data, task, options),
+        *_loss_rules(task, training, options),
         *_training_rules(data, training, options),
         *_schedule_rules(training),
         *_method_rules(data, task, training),
@@ -91,9 +92,12 @@ def _check_headline(training: Mapping[str, Any], metrics: frozenset[str], own_me
         yield KeyProblem(path, what, f"known here: {', '.join(known)}; {own}")
 
 
-def _section_rules(data: Mapping[str, Any], task: Mapping[str, Any]) -> tuple[_Rule, ...]:
+def _section_rules(
+    data: Mapping[str, Any], task: Mapping[str, Any], options: type[TaskOptions] | None
+) -> tuple[_Rule, ...]:
     model, distillation, rows = data.get("model", {}), data.get("distillation") or {}, data.get("data", {})
     name, config, tokenizer = (model.get(key) is not None for key in ("name", "config", "tokenizer"))
+    generates = options is not None and "generation" in options.model_fields
     stride, max_length = task.get("stride", 0), model.get("max_length", math.inf)
     formats = {FORMATS[suffix] for _, text in _texts(rows.get("source"), ()) if (suffix := suffix_of(text)) in FORMATS}
     form = rows.get("format") or (formats and formats.isdisjoint(_HEADED) and "json, parquet or arrow")
@@ -112,7 +116,7 @@ def _section_rules(data: Mapping[str, Any], task: Mapping[str, Any]) -> tuple[_R
          "write the number of layers there: model: {config: {num_hidden_layers: …}}"),
         (distillation.get("hidden") and task.get("mini_batch") is not None, "distillation.hidden",
          "hidden states are learned from whole batches, which `task.mini_batch` splits", "remove one of the two"),
-        (distillation.get("hidden") and task.get("name") == "text2text-generation", "distillation.hidden",
+        (distillation.get("hidden") and generates, "distillation.hidden",
          "hidden states are those of an encoder alone", "remove it"),
         (task.get("scheme") == "none" and task.get("data_scheme") is not None, "task.data_scheme",
          "has no meaning for scheme none, whose tags are labels of words", "remove it"),
@@ -127,19 +131,20 @@ def _section_rules(data: Mapping[str, Any], task: Mapping[str, Any]) -> tuple[_R
     )  # fmt: skip
 
 
-def _loss_rules(task: Mapping[str, Any], training: Mapping[str, Any]) -> Iterator[_Rule]:
-    name, kind = task.get("name"), task.get("kind")
+def _loss_rules(
+    task: Mapping[str, Any], training: Mapping[str, Any], options: type[TaskOptions] | None
+) -> Iterator[_Rule]:
+    kind, unsmoothed = task.get("kind"), options.unsmoothed if options else None
     for key, kinds, fix in (
         ("pos_weight", ("single-label", "regression"), "write class_weights for single-label, or remove it"),
         ("class_weights", ("multi-label", "regression"), "write pos_weight for multi-label, or remove it"),
         ("thresholds", ("regression",), "remove it; thresholds are for labels"),
     ):
         yield kind in kinds and task.get(key) is not None, f"task.{key}", f"has no meaning for kind {kind}", fix
-    by_pairs = name in ("retrieval", "text-ranking") or task.get("loss") in PAIR_LOSSES
+    unsmoothed = PAIRS if task.get("loss") in PAIR_LOSSES else unsmoothed
     for applies, what, fix in (
         (kind in ("multi-label", "regression"), f"task.kind {kind}", "smoothing is for single-label"),
-        (name == "question-answering", "question-answering", "its targets are positions, not labels"),
-        (by_pairs, "a loss of pairs", "smoothing is for labels"),
+        *((True, *each) for each in (unsmoothed,) if each),
         (task.get("head") == "crf", "task.head crf", "smoothing is for head: softmax"),
     ):
         smooth = applies and training.get("label_smoothing_factor")
@@ -153,6 +158,7 @@ def _training_rules(
         data.get(key) is not None for key in ("early_stopping", "peft", "freeze", "batching", "folds")
     )
     compares = options is not None and "mini_batch" in options.model_fields
+    corpus = any(each.schema.corpus for each in TASKS if each.Options is options)
     muon = training.get("optim") == "muon"
     return (
         *((early and training.get(key) == "no", f"training.{key}", "early_stopping needs evaluations and checkpoints",
@@ -171,7 +177,7 @@ def _training_rules(
         (folds and data.get("distillation") is not None, "folds",
          "the teacher may have learned the rows that a fold holds out, and scores would be too high",
          "remove `folds` or `distillation`"),
-        (folds and data.get("task", {}).get("name") == "pretraining", "folds",
+        (folds and corpus, "folds",
          "documents of pretraining have no targets that a fold could be scored by", "remove it"),
         *((not muon and training.get(key, field.default) != field.default, f"training.{key}",
            "has no effect without `optim: muon`", "remove it, or write optim: muon")

@@ -24,8 +24,6 @@ from bertkit.report.mistakes import DISTANCES, mistakes
 from bertkit.report.rankings import is_ranked, queries
 from bertkit.run import OUT_OF_FOLD, Run
 from bertkit.tasks.base import Batch, Task
-from bertkit.tasks.text2text_generation import Text2TextGeneration
-from bertkit.tasks.vectors import VectorTask
 
 T = TypeVar("T")
 
@@ -172,7 +170,7 @@ def neighbours(predictor: Predictor, rows: Sequence[Row]) -> list[dict[str, Any]
     They are searched among the first 400 distinct texts; empty if the model does not embed pairs of texts.
     """
     texts = list(dict.fromkeys(str(row[name]) for row in rows for name in PAIR_COLUMNS if name in row))[:MAX_COMPARED]
-    if not isinstance(predictor.task, VectorTask) or len(texts) <= NEIGHBOURS:
+    if not predictor.task.gives("vector") or len(texts) <= NEIGHBOURS:
         return []
     vectors = unit(predictor.encode(texts))
     chosen = _spaced(len(texts))
@@ -195,10 +193,10 @@ def beams(predictor: Predictor, rows: Sequence[Row]) -> list[dict[str, Any]]:
 
     Empty if the model does not generate texts, or greedily.
     """
-    task = predictor.task
-    if not isinstance(task, Text2TextGeneration) or task.generation["num_beams"] == 1:
+    task: Any = predictor.task
+    if task.beams == 1:
         return []
-    task = replace(task, num_return_sequences=min(task.generation["num_beams"], MAX_BEAMS))
+    task = replace(task, num_return_sequences=min(task.beams, MAX_BEAMS))
 
     def by_source(ids: Any, batch: Batch) -> Any:
         return ids.view(len(batch["input_ids"]), task.num_return_sequences, -1).tolist()

@@ -24,7 +24,6 @@ from bertkit.report.verdict import reported_split
 from bertkit.run import Run
 from bertkit.tasks import get_task
 from bertkit.tasks.text_classification import ON_VECTORS
-from bertkit.tasks.vectors import VectorTask
 
 Row: TypeAlias = Mapping[str, Any]
 
@@ -127,7 +126,7 @@ def read_facts(folder: str | Path, split: str = "") -> Facts:
         split=split,
         rows=rows,
         max_length=settings["max_length"],
-        lengths=_lengths(run.model / "tokenizer.json", rows, issubclass(task, VectorTask)),
+        lengths=_lengths(run.model / "tokenizer.json", rows, task.gives("vector")),
         transitions=load_file(crf)["transitions"].astype(float) if crf.is_file() else None,
         linear=options.get("method") in ON_VECTORS and (run.model / "modules.json").is_file(),
         parameters=sum(prod(shape) for file in weights for shape in shapes_of(file)),

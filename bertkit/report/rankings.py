@@ -8,6 +8,7 @@ from operator import itemgetter
 from typing import NamedTuple
 
 from bertkit.report.facts import Facts, Row
+from bertkit.tasks import get_task
 
 
 class Query(NamedTuple):
@@ -22,7 +23,7 @@ class Query(NamedTuple):
 
 def is_ranked(facts: Facts) -> bool:
     """Whether the order of a query's documents counts: not in text-ranking with independent pairs."""
-    return bool(facts.options.get("grouped", facts.task == "retrieval"))
+    return bool(facts.options.get("grouped", get_task(facts.task).schema.together))
 
 
 def queries(facts: Facts) -> list[Query]:

@@ -16,7 +16,7 @@ from bertkit.inference.predictor import Predictor, load_as, model_folder
 from bertkit.inference.vector_cache import cached
 from bertkit.models.device import best_device, best_precision
 from bertkit.retrieval.passages import Window
-from bertkit.tasks.vectors import VectorOptions, VectorTask
+from bertkit.tasks.vectors import VectorOptions
 from bertkit.text import short_repr
 
 Vectors: TypeAlias = "np.ndarray[Any, np.dtype[np.float32]]"
@@ -98,7 +98,7 @@ def cached_vectors(model: str, side: Any) -> Callable[[list[str]], Any]:
 def reranker(model: str) -> Callable[[str, Sequence[str]], Sequence[float]]:
     """A cross-encoder as a function: query and texts -> scores, higher is better. Raises ModelError."""
     predictor = load_as("text-ranking", model)
-    if predictor.task.name != "text-ranking":
+    if not predictor.task.ranks:
         what = f"a model for {predictor.task.name} does not rank texts"
         raise ModelError(Problem(model, what, "Name one for text-ranking."))
 
@@ -114,7 +114,7 @@ def _load(model: str, revision: str | None) -> Predictor:
 
 def require_vectors(predictor: Predictor, model: str) -> Predictor:
     """The predictor itself. Raises ModelError where its task gives no vectors."""
-    if not isinstance(predictor.task, VectorTask):
+    if not predictor.task.gives("vector"):
         what = f"a model for {predictor.task.name} gives no vectors of texts"
         raise ModelError(Problem(model, what, "Name one for sentence-similarity or retrieval."))
     return predictor

@@ -28,7 +28,6 @@ from bertkit.serve.middleware import OPEN, LimitsMiddleware, cancel_on_disconnec
 from bertkit.serve.search import SearchRequest, SearchResponse
 from bertkit.serve.service import Service
 from bertkit.serve.shapes import SHAPES
-from bertkit.tasks.vectors import VectorTask
 from bertkit.text import dotted
 
 Handler = Callable[[Any], Awaitable[Callable[[], Any]]]  # body -> a function that builds the response
@@ -141,7 +140,7 @@ def _add_answer_paths(app: FastAPI, service: Service) -> None:
             _refuse(app, path, "an exported model gives no vectors of tokens: serve the run that it was exported from")
         else:
             _add_path(app, path, service.handler(shape), shape.request, shape.response, shape.summary)
-    if isinstance(service.task, VectorTask):
+    if service.task.gives("vector"):
         summary = "Vectors of texts, for OpenAI clients"
         _add_path(app, "/v1/embeddings", service.openai, tei.OpenAIRequest, tei.OpenAIResponse, summary)
     else:

@@ -12,11 +12,13 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from bertkit.data.schema import Answer
 from bertkit.data.values import replace_surrogates
-from bertkit.serve.answers import SPAN, schema
+from bertkit.serve.answers import schema
 from bertkit.serve.limits import Refused
+from bertkit.tasks import fields
 from bertkit.tasks.base import Task
 from bertkit.tasks.masks import GUESSES, inserted
 
+SPAN = {each.name: each.holds for each in fields.SPAN}
 TopK: TypeAlias = Annotated[int | None, Field(ge=1, description="as many of the best as this")]
 
 

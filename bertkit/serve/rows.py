@@ -62,7 +62,7 @@ class RowReader:
     def key(self, rows: Sequence[Row]) -> Hashable | None:
         """Rows with equal keys may share a call; None where answers depend on the other rows of the call."""
         task = self._task
-        ranked = task.name == "retrieval" and "query" in rows[0]
+        ranked = task.schema.together and "query" in rows[0]  # texts alone are embedded
         if task.schema.corpus or ranked or any(name in row for row in rows for name in task.schema.context):
             return None
         return frozenset(rows[0])

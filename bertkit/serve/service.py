@@ -17,14 +17,14 @@ from bertkit.data.values import replace_surrogates
 from bertkit.inference.predictor import Predictor
 from bertkit.inference.token_states import token_states
 from bertkit.serve import tei
-from bertkit.serve.answers import ANSWERS, described, list_of, schema
+from bertkit.serve.answers import answer_type, described, list_of, schema
 from bertkit.serve.batcher import Batcher, estimated_tokens
 from bertkit.serve.limits import Limits, Refused
 from bertkit.serve.metrics import Metrics
 from bertkit.serve.pipelines import Request
 from bertkit.serve.rows import Row, RowReader
 from bertkit.serve.search import Searches, SearchRequest, search_all
-from bertkit.serve.shapes import CLASSIFY, Shape
+from bertkit.serve.shapes import CLASSIFY, SHAPES, Shape
 
 if TYPE_CHECKING:
     from bertkit.retrieval.store import Store  # which imports pyarrow
@@ -55,10 +55,10 @@ class Service:
 
     def predict_types(self) -> tuple[Any, Any]:
         """Request and response of /predict. A text classifier also accepts text-embeddings-inference's `inputs`."""
-        answers = described(list_of(ANSWERS[self.task.name](self.task)), "one per row, in the order of the rows")
+        answers = described(list_of(answer_type(self.task)), "one per row, in the order of the rows")
         request = schema("PredictRequest", "Rows.", rows=self.reader.annotation)
         response = schema("PredictResponse", "Answers.", answers=answers)
-        if self.task.name != "text-classification":
+        if SHAPES["/"].get(self.task.name) is not CLASSIFY:
             return request, response
         rows: Any = Annotated[request, Tag("of rows")]
         body = Annotated[rows | Annotated[tei.ClassifyRequest, Tag("of inputs")], Discriminator(_kind)]

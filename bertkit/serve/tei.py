@@ -300,4 +300,4 @@ MODEL_TYPES: Mapping[str, Callable[[Any], dict[str, Any]]] = {
 
 def model_type(task: Task) -> dict[str, Any]:
     """`model_type` in the response of /info; empty for tasks that text-embeddings-inference does not know."""
-    return MODEL_TYPES[task.name](task) if task.name in MODEL_TYPES else {}
+    return MODEL_TYPES.get(task.name, lambda task: {})(task)

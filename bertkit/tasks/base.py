@@ -32,6 +32,7 @@ from bertkit.evaluation.hf_metrics import all_scores
 from bertkit.evaluation.intervals import Scores
 from bertkit.models.encoder import Encoder
 from bertkit.sections import Section
+from bertkit.tasks.fields import AnswerForm, Decision, Role
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 Batch: TypeAlias = "dict[str, Tensor]"
+PAIRS = "a loss of pairs", "smoothing is for labels"  # `unsmoothed` of tasks that learn from pairs alone
 Predict: TypeAlias = "Callable[[Dataset], Sequence[Any]]"  # features -> one item per feature, in order
 
 
@@ -49,6 +51,12 @@ class TaskOptions(Section):
 
     name: str
     metrics: ClassVar[frozenset[str]] = frozenset()  # every name that `metric_for_best_model` may have
+    unsmoothed: ClassVar[tuple[str, str] | None] = None  # what label smoothing has no meaning for, and why
+
+    @property
+    def by_cosine(self) -> bool:
+        """Whether labels are learned as cosines, without a probability of each. Default: no."""
+        return False
 
 
 O = TypeVar("O", bound=TaskOptions, default=Any)  # noqa: E741
@@ -62,6 +70,7 @@ class Task(ABC, Generic[O]):
     Options: ClassVar[type[TaskOptions]]
     name: ClassVar[str]  # the Hub's pipeline tag, where it has one
     schema: ClassVar[Schema]  # columns, inputs, targets, context, groups
+    forms: ClassVar[Sequence[AnswerForm]]  # of answers, which depend on the row and on the options
     padding: ClassVar[Mapping[str, int]] = {}  # token-level columns besides the tokenizer's -> padding value
     reduce_inputs: ClassVar[Sequence[str]] = ()  # batch columns that `reduce` reads
     chunk_size: ClassVar[int] = 4096  # rows answered at a time; the same everywhere, so that batches are the same
@@ -110,6 +119,35 @@ class Task(ABC, Generic[O]):
     def inputs(self) -> Sequence[frozenset[str]]:
         """The alternatives of `schema.inputs` that this model was trained on."""
         return self.schema.inputs
+
+    @property
+    def answers(self) -> Sequence[AnswerForm]:
+        """Those of `forms` that this model's answers have."""
+        return self.forms
+
+    @classmethod
+    def gives(cls, role: Role) -> bool:
+        """Whether an answer may have a field of this role."""
+        return any(field.role == role for form in cls.forms for field in form.fields)
+
+    def always_has(self, name: str) -> bool:
+        """Whether every answer of this model has the field."""
+        return all(any(each.name == name and not each.optional for each in form.fields) for form in self.answers)
+
+    @property
+    def decision(self) -> Decision:
+        """How answers follow from scores. Default: there is nothing to decide otherwise."""
+        return Decision()
+
+    @property
+    def ranks(self) -> bool:
+        """Whether it reads a query and a document together, so that it can reorder what a search found."""
+        return frozenset({"query", "document"}) in self.inputs and not self.gives("vector")
+
+    @property
+    def beams(self) -> int:
+        """The texts that the search for a generated one keeps; 1 where it keeps none. Default: 1."""
+        return 1
 
     @property
     def method(self) -> str | None:

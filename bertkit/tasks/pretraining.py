@@ -20,6 +20,7 @@ from bertkit.models.encoder import Encoder
 from bertkit.sections import Section
 from bertkit.tasks import masks
 from bertkit.tasks.base import Batch, Task, TaskOptions
+from bertkit.tasks.fields import AnswerField, AnswerForm
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -28,6 +29,29 @@ if TYPE_CHECKING:
 
 
 Share: TypeAlias = Annotated[float, Field(gt=0, lt=1)]
+
+TOKEN = AnswerForm(
+    "Token",
+    "A token for a mask.",
+    (
+        AnswerField("token", "text", str),
+        AnswerField("id", "number", int, "in the vocabulary"),
+        AnswerField("score", "score", float),
+    ),
+)
+FILLED = AnswerForm(
+    "Filled",
+    "A text with its masks filled.",
+    (AnswerField("filled", "text", str), AnswerField("masks", "set", [[TOKEN]])),
+)
+MASKED_LOSS = AnswerForm(
+    "MaskedLoss",
+    "What was masked in a document and how much of it the model predicted; the loss is a sum in nats.",
+    (
+        *(AnswerField(name, "number", int) for name in ("masked", "right", "pairs", "pairs_right")),
+        AnswerField("loss", "number", float),
+    ),
+)
 
 
 class MaskSchedule(Section):
@@ -81,6 +105,7 @@ class Pretraining(Task[PretrainingOptions]):
         corpus=True,
         special_tokens=True,  # `encode` splits all but the mask
     )
+    forms = (FILLED, MASKED_LOSS)
     chunk_size = 256
     padding: ClassVar[Mapping[str, int]] = {"labels": -100, "mask_order": 0, "position_ids": 0}
 

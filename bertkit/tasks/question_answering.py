@@ -30,6 +30,7 @@ from bertkit.models.heads.spans import (
     window_spans,
 )
 from bertkit.tasks.base import Batch, Predict, Task, TaskOptions, predicted
+from bertkit.tasks.fields import READ, SPAN, AnswerField, AnswerForm, Decision
 from bertkit.text import counted
 
 if TYPE_CHECKING:
@@ -37,11 +38,25 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PretrainedConfig, PreTrainedModel
 
+_ANSWER = (AnswerField("answer", "span", str), *SPAN)
+CANDIDATE = AnswerForm("Span", "start and end are characters of the context, end exclusive.", _ANSWER)
+BEST_SPAN = AnswerForm(
+    "BestSpan",
+    "The best answer; an empty text where the context has none.",
+    (
+        *_ANSWER,
+        AnswerField("n_best", "set", [CANDIDATE]),
+        AnswerField("null_score", "score", float, "probability that the context has no answer"),
+        *READ,
+    ),
+)
+
 
 class QuestionAnsweringOptions(TaskOptions):
     """What a recipe may say under `task:`. null means: inferred from the data, or fitted on validation."""
 
     metrics: ClassVar[frozenset[str]] = frozenset([*squad.metric_names(True), "no_answer_auc"])
+    unsmoothed = "question-answering", "its targets are positions, not labels"
     name: Literal["question-answering"]
     stride: int = Field(128, ge=0, description="Tokens of the context that adjacent windows share.")
     max_answer_length: int = Field(30, ge=1, le=1000, description="Tokens of the longest answer.")
@@ -81,6 +96,7 @@ class QuestionAnswering(Task[QuestionAnsweringOptions]):
         targets=("answers",),
         group_columns={"context": "splits may share texts, of which other questions are asked"},
     )
+    forms = (BEST_SPAN,)
     chunk_size = 2048  # a context may have many windows; 1,024 left 2.6 % of padding
     reduce_inputs = ("place", "low", "count", "first", "end")
 
@@ -112,6 +128,10 @@ class QuestionAnswering(Task[QuestionAnsweringOptions]):
     def metrics(self) -> Sequence[str]:
         names = [*squad.metric_names(self.unanswerable), *(["no_answer_auc"] if self.unanswerable else [])]
         return ["f1", *(name for name in names if name != "f1")]
+
+    @property
+    def decision(self) -> Decision:
+        return Decision(threshold="null_threshold" if self.unanswerable else "")
 
     @property
     def unanswerable(self) -> bool:

@@ -17,17 +17,34 @@ from bertkit.errors import DataError, Problem, RowsError, UserError
 from bertkit.evaluation import baselines as simple
 from bertkit.evaluation.ranking import KS, GradedSearches, first_rows, searched
 from bertkit.evaluation.similarity import unit
-from bertkit.tasks.base import Predict
-from bertkit.tasks.vectors import VectorOptions, VectorTask, stacked
+from bertkit.tasks.base import PAIRS, Predict
+from bertkit.tasks.fields import AnswerField, AnswerForm
+from bertkit.tasks.vectors import VECTOR, VectorOptions, VectorTask, stacked
 
 if TYPE_CHECKING:
     from datasets import Dataset
+
+HIT = AnswerForm(
+    "Hit", "A document of the request's rows.", (AnswerField("id", "label", str), AnswerField("score", "score", float))
+)
+RANKED = AnswerForm(
+    "Ranked",
+    "The rank of a row's document among all documents of the request, for the row's query.",
+    (
+        AnswerField("score", "score", float, optional=True),
+        AnswerField("rank", "number", int, optional=True),
+        AnswerField(
+            "found", "set", [HIT], "only in the answer to a query's first row: the best documents", optional=True
+        ),
+    ),
+)
 
 
 class RetrievalOptions(VectorOptions):
     """What a recipe may say under `task:`."""
 
     metrics: ClassVar[frozenset[str]] = frozenset({"ndcg@10", "mrr@10", "map", *(f"recall@{k}" for k in KS)})
+    unsmoothed = PAIRS
     name: Literal["retrieval"]
 
 
@@ -59,6 +76,7 @@ class Retrieval(VectorTask[RetrievalOptions]):
         group_columns=dict.fromkeys(("query", "query_id"), "a query's documents may be in several splits, or in none"),
         together=True,
     )
+    forms = (VECTOR, RANKED)
     sides = ("text", "query", "document", "negative")
 
     # --- from a recipe

@@ -21,8 +21,9 @@ from bertkit.evaluation.graded import Graded
 from bertkit.evaluation.labels import GradedLabels
 from bertkit.models.encoder import Encoder
 from bertkit.tasks.base import Batch, Predict
+from bertkit.tasks.fields import READ, AnswerField, AnswerForm, Decision
 from bertkit.tasks.labels import Labelled, Labels, as_targets, names_of, settle_labels, settle_range, single_labels
-from bertkit.tasks.vectors import TextVector, VectorOptions, VectorTask, stacked
+from bertkit.tasks.vectors import VECTOR, TextVector, VectorOptions, VectorTask, stacked
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -34,6 +35,19 @@ LOSSES = {  # target -> the losses it can be learned with, the default first
     "label": ("softmax", "cosent", "cosine-mse"),
     "positive": ("multiple-negatives-ranking",),
 }
+
+SIMILARITY = AnswerForm(
+    "Similarity",
+    "The cosine of the vectors of a pair, or the probabilities of a classifier of pairs.",
+    (
+        AnswerField("score", "score", float),
+        AnswerField("label", "label", str, optional=True),
+        AnswerField("scores", "score", dict[str, float], optional=True),
+        AnswerField("rank", "number", int, "rank of the positive among those of the request's rows", optional=True),
+        AnswerField("negative_score", "score", float, optional=True),
+        *READ,
+    ),
+)
 
 
 class SentenceSimilarityOptions(VectorOptions):
@@ -58,6 +72,10 @@ class SentenceSimilarityOptions(VectorOptions):
     conformal: Conformal | None = Field(
         None, description="softmax: what sets with a coverage are taken from. null: fitted on validation."
     )
+
+    @property
+    def by_cosine(self) -> bool:
+        return self.loss not in (None, "softmax")
 
 
 @final
@@ -87,6 +105,7 @@ class SentenceSimilarity(Labelled, VectorTask[SentenceSimilarityOptions]):
         targets=("score", "label", "positive"),
         context=("positive", "negative"),
     )
+    forms = (VECTOR, SIMILARITY)
     sides = ("text", "text_a", "text_b", "anchor", "positive", "negative")
 
     # --- from a recipe
@@ -118,6 +137,12 @@ class SentenceSimilarity(Labelled, VectorTask[SentenceSimilarityOptions]):
         if self.options.loss == "softmax":
             return metrics.selecting("single-label", self.names)
         return similarity.LABELLED if self.names else similarity.GRADED
+
+    @property
+    def decision(self) -> Decision:
+        if self.options.loss == "softmax":
+            return Decision("single-label")
+        return Decision("by cosine", "threshold") if self.names else Decision()
 
     def describe(self) -> str:
         labels = f", labels {', '.join(self.names)}" if self.names else ""

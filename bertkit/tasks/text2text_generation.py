@@ -23,6 +23,7 @@ from bertkit.evaluation.translation import Translations
 from bertkit.models.encoder import Encoder
 from bertkit.sections import Section
 from bertkit.tasks.base import Batch, Task, TaskOptions
+from bertkit.tasks.fields import READ, AnswerField, AnswerForm
 from bertkit.text import part_of
 
 if TYPE_CHECKING:
@@ -31,6 +32,16 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
 
 IGNORED = -100  # the label of padding
+
+GENERATED = AnswerForm(
+    "Generated",
+    "A text generated from the source.",
+    (
+        AnswerField("generated_text", "text", str),
+        AnswerField("finished", "mark", bool, "it ended before the limit of generated tokens"),
+        *READ,
+    ),
+)
 
 
 class Generation(Section):
@@ -76,6 +87,7 @@ class Text2TextGeneration(Task[Text2TextGenerationOptions]):
         inputs=(frozenset({"text"}),),
         targets=("target",),
     )
+    forms = (GENERATED,)
     chunk_size = 1024
     padding: ClassVar[dict[str, int]] = {"labels": IGNORED}
     num_return_sequences: int = 1  # texts of the beam search that `forward` generates for each source
@@ -95,6 +107,10 @@ class Text2TextGeneration(Task[Text2TextGenerationOptions]):
         """What transformers' `generate` is called with."""
         options = self.options.generation
         return {**options.model_dump(), "max_new_tokens": options.max_new_tokens or min(64, self.max_length)}
+
+    @property
+    def beams(self) -> int:
+        return self.options.generation.num_beams
 
     # --- from a recipe, or from a model not trained by bertkit
 

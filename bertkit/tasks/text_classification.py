@@ -25,6 +25,7 @@ from bertkit.evaluation.metrics import Kind
 from bertkit.models.encoder import Encoder, classifier, load_model
 from bertkit.tasks import labels as own
 from bertkit.tasks.base import Batch, Predict, Task, TaskOptions
+from bertkit.tasks.fields import NUMBER, READ, AnswerField, AnswerForm, Decision
 from bertkit.tasks.labels import Labels, Probability, Weights
 
 if TYPE_CHECKING:
@@ -35,6 +36,23 @@ if TYPE_CHECKING:
 
 TARGETS: dict[Kind, str] = {"single-label": "label", "multi-label": "labels", "regression": "score"}
 ON_VECTORS = ("head", "contrastive")  # methods whose model is linear in the vectors of its encoder
+SCORES = AnswerField("scores", "score", dict[str, float], "label -> calibrated probability")
+FORMS: dict[Kind, AnswerForm] = {
+    "single-label": AnswerForm(
+        "Label",
+        "The most probable label.",
+        (
+            AnswerField("label", "label", str | None, "null where its probability is below its threshold"),
+            AnswerField("score", "score", float),
+            SCORES,
+            *READ,
+        ),
+    ),
+    "multi-label": AnswerForm(
+        "Labels", "The labels above their thresholds.", (AnswerField("labels", "label", list[str]), SCORES, *READ)
+    ),
+    "regression": NUMBER,
+}
 PROBLEMS = {kind: f"{kind.replace('-', '_')}_classification" for kind in TARGETS} | {"regression": "regression"}
 
 
@@ -99,6 +117,7 @@ class TextClassification(own.Labelled, Task[TextClassificationOptions]):
         inputs=(frozenset({"text"}), frozenset({"text_a", "text_b"})),
         targets=("label", "labels", "score"),
     )
+    forms = tuple(FORMS.values())
 
     # --- from a recipe, or from a model not trained by bertkit
 
@@ -148,6 +167,14 @@ class TextClassification(own.Labelled, Task[TextClassificationOptions]):
     def kind(self) -> Kind:
         """What the targets are; settled before training."""
         return self.options.kind or "single-label"
+
+    @property
+    def answers(self) -> Sequence[AnswerForm]:
+        return (FORMS[self.kind],)
+
+    @property
+    def decision(self) -> Decision:
+        return Decision(self.kind, "" if self.kind == "regression" else "thresholds")
 
     @property
     def inputs(self) -> Sequence[frozenset[str]]:

@@ -20,7 +20,8 @@ from bertkit.evaluation import baselines as simple
 from bertkit.evaluation import reranking, similarity
 from bertkit.models.encoder import Encoder, classifier, load_model
 from bertkit.tasks import cross_encoder
-from bertkit.tasks.base import Batch, Task, TaskOptions
+from bertkit.tasks.base import PAIRS, Batch, Task, TaskOptions
+from bertkit.tasks.fields import NUMBER
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -35,6 +36,7 @@ class TextRankingOptions(TaskOptions):
     metrics: ClassVar[frozenset[str]] = frozenset(
         reranking.metric_names(True, True) + reranking.metric_names(True, False)
     )
+    unsmoothed = PAIRS
     name: Literal["text-ranking"]
     loss: Literal["binary", "mse", "listwise"] | None = Field(
         None, description="null: binary where targets are 0 and 1, else mse. listwise: over the documents of a query."
@@ -80,6 +82,8 @@ class TextRanking(Task[TextRankingOptions]):
         targets=("label", "score"),
         group_columns=dict.fromkeys(("query", "group"), "queries lose documents, and splits share queries"),
     )
+
+    forms = (NUMBER,)
 
     # --- from a recipe, or from a model not trained by bertkit
 

@@ -24,6 +24,7 @@ from bertkit.models.encoder import Encoder, classifier, load_model
 from bertkit.models.heads import tagger
 from bertkit.tasks import tags as own
 from bertkit.tasks.base import Batch, Predict, Task, TaskOptions, predicted
+from bertkit.tasks.fields import READ, SPAN, AnswerField, AnswerForm
 from bertkit.tasks.labels import Name, Weights, weight_tensor
 
 if TYPE_CHECKING:
@@ -33,6 +34,27 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
 
     from bertkit.models.heads.forward_backward import Chain
+
+_PLACE = "start and end are characters of the text, end exclusive."
+WORD = AnswerForm(
+    "Word",
+    _PLACE,
+    (
+        AnswerField("word", "text", str),
+        AnswerField(
+            "tag", "label", str, "its tag or label; with `scheme: none`, an empty string for a word without a token"
+        ),
+        AnswerField("scores", "score", dict[str, float], optional=True),
+        *SPAN,
+    ),
+)
+ENTITY = AnswerForm("Entity", _PLACE, (AnswerField("text", "text", str), AnswerField("label", "label", str), *SPAN))
+WORDS = AnswerForm("Words", "Words, each with its label.", (AnswerField("words", "span", [WORD]), *READ))
+ENTITIES = AnswerForm(
+    "Entities",
+    "Tagged words.",
+    (AnswerField("words", "span", [WORD]), AnswerField("entities", "span", [ENTITY]), *READ),
+)
 
 
 class TokenClassificationOptions(TaskOptions):
@@ -99,6 +121,7 @@ class TokenClassification(Task[TokenClassificationOptions]):
         context=("document",),
         group_columns={"document": "documents lose sentences, and splits share documents"},
     )
+    forms = (WORDS, ENTITIES)
     padding: ClassVar[Mapping[str, int]] = {"heads": -1, "words": -1, "labels": -1}
     reduce_inputs = ("heads",)
 
@@ -143,6 +166,10 @@ class TokenClassification(Task[TokenClassificationOptions]):
     def plain(self) -> bool:
         """Whether tags are labels of words, which form no entities."""
         return self.options.scheme == "none"
+
+    @property
+    def answers(self) -> Sequence[AnswerForm]:
+        return (WORDS if self.plain else ENTITIES,)
 
     @property
     def known_labels(self) -> frozenset[str] | None:

@@ -1,0 +1,56 @@
+"""What a task declares of its answers: their fields, each with a role, and how labels follow from scores.
+
+Answers are JSON. The schema of the server, options such as `--top-k` and the formats of others are derived from here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+Role: TypeAlias = Literal["label", "score", "span", "text", "vector", "number", "set", "mark"]
+
+
+class AnswerField(NamedTuple):
+    """A key of an answer.
+
+    role: label, a label's name or several; score, how certain the model is, or of each label; span, part of a text
+    or several; text, which the model writes; vector; number, any other; set, several candidates, best first; mark, what
+    a reader should know of the row. holds: a type; in brackets, a list of such. optional: some answers lack it.
+    """
+
+    name: str
+    role: Role
+    holds: Any  # a type, an AnswerForm, or [one of them]
+    about: str = ""
+    optional: bool = False
+
+
+class AnswerForm(NamedTuple):
+    """The fields of an answer, or of an item in its lists, in their order."""
+
+    name: str
+    about: str
+    fields: Sequence[AnswerField]
+
+
+class Decision(NamedTuple):
+    """How an answer follows from scores."""
+
+    kind: Literal["single-label", "multi-label", "by cosine", "regression", ""] = ""  # by cosine: of two labels
+    threshold: str = ""  # the option that is its threshold
+
+
+SPAN = (
+    AnswerField("start", "span", int),
+    AnswerField("end", "span", int),
+    AnswerField("score", "score", float),
+)
+READ = (  # of rows that are texts; `marked` adds all but the first
+    AnswerField("truncated", "mark", bool, "the text was longer than the model's maximum length, and was cut"),
+    AnswerField("empty", "mark", bool, "a text of the row has no token"),
+    AnswerField("unreadable", "mark", bool, "all tokens of a text of the row are unknown to the tokenizer"),
+)
+NUMBER = AnswerForm(
+    "Number", "The value of a regression, or the score of a document.", (AnswerField("score", "score", float), *READ)
+)
