@@ -70,7 +70,8 @@ def explain(
     read = Read(task, rows[row], [features[index] for index in indices], [items[index] for index in indices], answer)
     collate = Collator.of(task.tokenizer, task.padding)
     columns = [collate(task.examples(features, [index])) for index in indices]
-    own, targets = rows.select([row]), TARGETS.get(task.name, lambda read: [])(read)[:max_targets]
+    own, find = rows.select([row]), TARGETS.get(task.name)
+    targets = find(read)[:max_targets] if find else []
     if labels := LABELS.get(task.name):
         columns = [{**each, "labels": labels(read)} for each in columns]
     batches = [{name: values.to(predictor.device) for name, values in each.items()} for each in columns]
