@@ -26,9 +26,9 @@ MOST = {
     "report": 3000,
     "retrieval": 1200,
     "samples": 0,
-    "serve": 2050,
+    "serve": 1950,
     "sweeps": 650,
-    "tasks": 3150,
+    "tasks": 3350,
     "training": 1300,
 }
 MOST_OF_ALL, MOST_OF_CORE = 37_500, 26_500

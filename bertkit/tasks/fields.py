@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 Role: TypeAlias = Literal["label", "score", "span", "text", "vector", "number", "set", "mark"]
 
 
-class AnswerField(NamedTuple):
+class Key(NamedTuple):
     """A key of an answer.
 
     role: label, a label's name or several; score, how certain the model is, or of each label; span, part of a text
@@ -31,7 +31,12 @@ class AnswerForm(NamedTuple):
 
     name: str
     about: str
-    fields: Sequence[AnswerField]
+    fields: Sequence[Key]
+
+
+def form(name: str, about: str, *fields: Key) -> AnswerForm:
+    """An AnswerForm with these fields."""
+    return AnswerForm(name, about, fields)
 
 
 class Decision(NamedTuple):
@@ -41,16 +46,11 @@ class Decision(NamedTuple):
     threshold: str = ""  # the option that is its threshold
 
 
-SPAN = (
-    AnswerField("start", "span", int),
-    AnswerField("end", "span", int),
-    AnswerField("score", "score", float),
-)
+SCORE = Key("score", "score", float)
+SPAN = (Key("start", "span", int), Key("end", "span", int), SCORE)
 READ = (  # of rows that are texts; `marked` adds all but the first
-    AnswerField("truncated", "mark", bool, "the text was longer than the model's maximum length, and was cut"),
-    AnswerField("empty", "mark", bool, "a text of the row has no token"),
-    AnswerField("unreadable", "mark", bool, "all tokens of a text of the row are unknown to the tokenizer"),
+    Key("truncated", "mark", bool, "the text was longer than the model's maximum length, and was cut"),
+    Key("empty", "mark", bool, "a text of the row has no token"),
+    Key("unreadable", "mark", bool, "all tokens of a text of the row are unknown to the tokenizer"),
 )
-NUMBER = AnswerForm(
-    "Number", "The value of a regression, or the score of a document.", (AnswerField("score", "score", float), *READ)
-)
+NUMBER = form("Number", "The value of a regression, or the score of a document.", SCORE, *READ)

@@ -20,7 +20,7 @@ from bertkit.models.encoder import Encoder
 from bertkit.sections import Section
 from bertkit.tasks import masks
 from bertkit.tasks.base import Batch, Task, TaskOptions
-from bertkit.tasks.fields import AnswerField, AnswerForm
+from bertkit.tasks.fields import SCORE, Key, form
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -30,27 +30,15 @@ if TYPE_CHECKING:
 
 Share: TypeAlias = Annotated[float, Field(gt=0, lt=1)]
 
-TOKEN = AnswerForm(
-    "Token",
-    "A token for a mask.",
-    (
-        AnswerField("token", "text", str),
-        AnswerField("id", "number", int, "in the vocabulary"),
-        AnswerField("score", "score", float),
-    ),
+TOKEN = form(
+    "Token", "A token for a mask.", Key("token", "text", str), Key("id", "number", int, "in the vocabulary"), SCORE
 )
-FILLED = AnswerForm(
-    "Filled",
-    "A text with its masks filled.",
-    (AnswerField("filled", "text", str), AnswerField("masks", "set", [[TOKEN]])),
-)
-MASKED_LOSS = AnswerForm(
+FILLED = form("Filled", "A text with its masks filled.", Key("filled", "text", str), Key("masks", "set", [[TOKEN]]))
+MASKED_LOSS = form(
     "MaskedLoss",
     "What was masked in a document and how much of it the model predicted; the loss is a sum in nats.",
-    (
-        *(AnswerField(name, "number", int) for name in ("masked", "right", "pairs", "pairs_right")),
-        AnswerField("loss", "number", float),
-    ),
+    *(Key(name, "number", int) for name in ("masked", "right", "pairs", "pairs_right")),
+    Key("loss", "number", float),
 )
 
 

@@ -30,7 +30,7 @@ from bertkit.models.heads.spans import (
     window_spans,
 )
 from bertkit.tasks.base import Batch, Predict, Task, TaskOptions, predicted
-from bertkit.tasks.fields import READ, SPAN, AnswerField, AnswerForm, Decision
+from bertkit.tasks.fields import READ, SPAN, Decision, Key, form
 from bertkit.text import counted
 
 if TYPE_CHECKING:
@@ -38,18 +38,11 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PretrainedConfig, PreTrainedModel
 
-_ANSWER = (AnswerField("answer", "span", str), *SPAN)
-CANDIDATE = AnswerForm("Span", "start and end are characters of the context, end exclusive.", _ANSWER)
-BEST_SPAN = AnswerForm(
-    "BestSpan",
-    "The best answer; an empty text where the context has none.",
-    (
-        *_ANSWER,
-        AnswerField("n_best", "set", [CANDIDATE]),
-        AnswerField("null_score", "score", float, "probability that the context has no answer"),
-        *READ,
-    ),
-)
+_ANSWER = (Key("answer", "span", str), *SPAN)
+CANDIDATE = form("Span", "start and end are characters of the context, end exclusive.", *_ANSWER)
+NULL_SCORE = Key("null_score", "score", float, "probability that the context has no answer")
+BEST = "The best answer; an empty text where the context has none."
+BEST_SPAN = form("BestSpan", BEST, *_ANSWER, Key("n_best", "set", [CANDIDATE]), NULL_SCORE, *READ)
 
 
 class QuestionAnsweringOptions(TaskOptions):

@@ -18,25 +18,19 @@ from bertkit.evaluation import baselines as simple
 from bertkit.evaluation.ranking import KS, GradedSearches, first_rows, searched
 from bertkit.evaluation.similarity import unit
 from bertkit.tasks.base import PAIRS, Predict
-from bertkit.tasks.fields import AnswerField, AnswerForm
+from bertkit.tasks.fields import SCORE, Key, form
 from bertkit.tasks.vectors import VECTOR, VectorOptions, VectorTask, stacked
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
-HIT = AnswerForm(
-    "Hit", "A document of the request's rows.", (AnswerField("id", "label", str), AnswerField("score", "score", float))
-)
-RANKED = AnswerForm(
+HIT = form("Hit", "A document of the request's rows.", Key("id", "label", str), SCORE)
+RANKED = form(
     "Ranked",
     "The rank of a row's document among all documents of the request, for the row's query.",
-    (
-        AnswerField("score", "score", float, optional=True),
-        AnswerField("rank", "number", int, optional=True),
-        AnswerField(
-            "found", "set", [HIT], "only in the answer to a query's first row: the best documents", optional=True
-        ),
-    ),
+    Key("score", "score", float, optional=True),
+    Key("rank", "number", int, optional=True),
+    Key("found", "set", [HIT], "only in the answer to a query's first row: the best documents", optional=True),
 )
 
 

@@ -21,7 +21,7 @@ from bertkit.evaluation.graded import Graded
 from bertkit.evaluation.labels import GradedLabels
 from bertkit.models.encoder import Encoder
 from bertkit.tasks.base import Batch, Predict
-from bertkit.tasks.fields import READ, AnswerField, AnswerForm, Decision
+from bertkit.tasks.fields import READ, SCORE, Decision, Key, form
 from bertkit.tasks.labels import Labelled, Labels, as_targets, names_of, settle_labels, settle_range, single_labels
 from bertkit.tasks.vectors import VECTOR, TextVector, VectorOptions, VectorTask, stacked
 
@@ -36,17 +36,15 @@ LOSSES = {  # target -> the losses it can be learned with, the default first
     "positive": ("multiple-negatives-ranking",),
 }
 
-SIMILARITY = AnswerForm(
+SIMILARITY = form(
     "Similarity",
     "The cosine of the vectors of a pair, or the probabilities of a classifier of pairs.",
-    (
-        AnswerField("score", "score", float),
-        AnswerField("label", "label", str, optional=True),
-        AnswerField("scores", "score", dict[str, float], optional=True),
-        AnswerField("rank", "number", int, "rank of the positive among those of the request's rows", optional=True),
-        AnswerField("negative_score", "score", float, optional=True),
-        *READ,
-    ),
+    SCORE,
+    Key("label", "label", str, optional=True),
+    Key("scores", "score", dict[str, float], optional=True),
+    Key("rank", "number", int, "rank of the positive among those of the request's rows", optional=True),
+    Key("negative_score", "score", float, optional=True),
+    *READ,
 )
 
 

@@ -23,7 +23,7 @@ from bertkit.evaluation.translation import Translations
 from bertkit.models.encoder import Encoder
 from bertkit.sections import Section
 from bertkit.tasks.base import Batch, Task, TaskOptions
-from bertkit.tasks.fields import READ, AnswerField, AnswerForm
+from bertkit.tasks.fields import READ, Key, form
 from bertkit.text import part_of
 
 if TYPE_CHECKING:
@@ -33,15 +33,8 @@ if TYPE_CHECKING:
 
 IGNORED = -100  # the label of padding
 
-GENERATED = AnswerForm(
-    "Generated",
-    "A text generated from the source.",
-    (
-        AnswerField("generated_text", "text", str),
-        AnswerField("finished", "mark", bool, "it ended before the limit of generated tokens"),
-        *READ,
-    ),
-)
+FINISHED = Key("finished", "mark", bool, "it ended before the limit of generated tokens")
+GENERATED = form("Generated", "A text generated from the source.", Key("generated_text", "text", str), FINISHED, *READ)
 
 
 class Generation(Section):

@@ -25,7 +25,7 @@ from bertkit.evaluation.metrics import Kind
 from bertkit.models.encoder import Encoder, classifier, load_model
 from bertkit.tasks import labels as own
 from bertkit.tasks.base import Batch, Predict, Task, TaskOptions
-from bertkit.tasks.fields import NUMBER, READ, AnswerField, AnswerForm, Decision
+from bertkit.tasks.fields import NUMBER, READ, SCORE, AnswerForm, Decision, Key, form
 from bertkit.tasks.labels import Labels, Probability, Weights
 
 if TYPE_CHECKING:
@@ -36,20 +36,13 @@ if TYPE_CHECKING:
 
 TARGETS: dict[Kind, str] = {"single-label": "label", "multi-label": "labels", "regression": "score"}
 ON_VECTORS = ("head", "contrastive")  # methods whose model is linear in the vectors of its encoder
-SCORES = AnswerField("scores", "score", dict[str, float], "label -> calibrated probability")
+LABEL = Key("label", "label", str | None, "null where its probability is below its threshold")
+LABELS = Key("labels", "label", list[str])
+SCORES = Key("scores", "score", dict[str, float], "label -> calibrated probability")
 FORMS: dict[Kind, AnswerForm] = {
-    "single-label": AnswerForm(
-        "Label",
-        "The most probable label.",
-        (
-            AnswerField("label", "label", str | None, "null where its probability is below its threshold"),
-            AnswerField("score", "score", float),
-            SCORES,
-            *READ,
-        ),
-    ),
-    "multi-label": AnswerForm(
-        "Labels", "The labels above their thresholds.", (AnswerField("labels", "label", list[str]), SCORES, *READ)
+    "single-label": form("Label", "The most probable label.", LABEL, SCORE, SCORES, *READ),
+    "multi-label": form(
+        "Labels", "The labels above their thresholds.", Key("labels", "label", list[str]), SCORES, *READ
     ),
     "regression": NUMBER,
 }

@@ -24,7 +24,7 @@ from bertkit.models.encoder import Encoder, classifier, load_model
 from bertkit.models.heads import tagger
 from bertkit.tasks import tags as own
 from bertkit.tasks.base import Batch, Predict, Task, TaskOptions, predicted
-from bertkit.tasks.fields import READ, SPAN, AnswerField, AnswerForm
+from bertkit.tasks.fields import READ, SPAN, AnswerForm, Key, form
 from bertkit.tasks.labels import Name, Weights, weight_tensor
 
 if TYPE_CHECKING:
@@ -36,25 +36,14 @@ if TYPE_CHECKING:
     from bertkit.models.heads.forward_backward import Chain
 
 _PLACE = "start and end are characters of the text, end exclusive."
-WORD = AnswerForm(
-    "Word",
-    _PLACE,
-    (
-        AnswerField("word", "text", str),
-        AnswerField(
-            "tag", "label", str, "its tag or label; with `scheme: none`, an empty string for a word without a token"
-        ),
-        AnswerField("scores", "score", dict[str, float], optional=True),
-        *SPAN,
-    ),
+TAG = Key("tag", "label", str, "its tag or label; with `scheme: none`, an empty string for a word without a token")
+WORD = form(
+    "Word", _PLACE, Key("word", "text", str), TAG, Key("scores", "score", dict[str, float], optional=True), *SPAN
 )
-ENTITY = AnswerForm("Entity", _PLACE, (AnswerField("text", "text", str), AnswerField("label", "label", str), *SPAN))
-WORDS = AnswerForm("Words", "Words, each with its label.", (AnswerField("words", "span", [WORD]), *READ))
-ENTITIES = AnswerForm(
-    "Entities",
-    "Tagged words.",
-    (AnswerField("words", "span", [WORD]), AnswerField("entities", "span", [ENTITY]), *READ),
-)
+ENTITY = form("Entity", _PLACE, Key("text", "text", str), Key("label", "label", str), *SPAN)
+OF_WORDS = Key("words", "span", [WORD])
+WORDS = form("Words", "Words, each with its label.", OF_WORDS, *READ)
+ENTITIES = form("Entities", "Tagged words.", OF_WORDS, Key("entities", "span", [ENTITY]), *READ)
 
 
 class TokenClassificationOptions(TaskOptions):

@@ -19,7 +19,7 @@ from bertkit.errors import ModelError, Problem, require_finite
 from bertkit.models.encoder import Encoder
 from bertkit.models.untrusted import read_object
 from bertkit.tasks.base import Batch, Task, TaskOptions
-from bertkit.tasks.fields import READ, AnswerField, AnswerForm
+from bertkit.tasks.fields import READ, Key, form
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from bertkit.models.heads.vectors import Layout
 
-VECTOR = AnswerForm("Vector", "The vector of a text.", (AnswerField("vector", "vector", list[float]), *READ))
+VECTOR = form("Vector", "The vector of a text.", Key("vector", "vector", list[float]), *READ)
 QUERIES, DOCUMENTS = ("anchor", "query"), ("positive", "negative", "document")  # the columns that get a prefix
 
 
