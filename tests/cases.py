@@ -203,7 +203,7 @@ DRAWN = [
 
 # On every run; with --all the others too. One of each task, loss, head and way to read a long text.
 USUAL = """single-label multi-label pair regression qa-windows-or-none similarity-cosent similarity-in-batch retrieval
-ner-crf-windows-bioes ner-document ranking-graded-windows text-to-text mlm-nsp mlm-packed""".split()
+ner-crf-windows-bioes ner-document ranking-graded-windows text-to-text mlm mlm-nsp mlm-packed""".split()
 
 
 def every(cases: list[Case]) -> pytest.MarkDecorator:

@@ -14,7 +14,7 @@ import pytest
 import small
 import torch
 import transformers
-from cases import CASES, DRAWN, LABELS, TEXTS, Case, encoder
+from cases import CASES, DRAWN, LABELS, TEXTS, Case, encoder, every
 from conftest import build_encoder
 from datasets import Dataset
 from hypothesis import given, settings
@@ -167,7 +167,7 @@ def test_marginals_with_padding_and_forbidden_tags_pass_gradcheck() -> None:
 # --- each task
 
 
-@pytest.mark.parametrize("case", CASES, ids=[case.id for case in CASES])
+@every(CASES)
 def test_a_student_that_is_its_teacher_has_nothing_to_learn(case: Case, tiny_encoder: Path, tmp_path: Path) -> None:
     task, spec, teacher = teach(case, tiny_encoder, tmp_path / "teacher")
     features, online = task.features(case.rows()), is_online(spec, task)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from cases import CASES, DOCUMENTS, DRAWN, Case, encoder
+from cases import CASES, DOCUMENTS, DRAWN, Case, encoder, every
 from safetensors.torch import load_file
 from steps import first_step
 from test_equivalence import assert_same_step
@@ -198,7 +198,7 @@ def test_beside_a_model_type_presets_are_its_own(kind: str, presets: Any, tiny_e
 FINE = [case for case in CASES if case.options["name"] != "text2text-generation"]
 
 
-@pytest.mark.parametrize("case", [DRAWN[0], *FINE], ids=[case.id for case in (DRAWN[0], *FINE)])
+@every([DRAWN[0], *FINE])
 def test_every_task_starts_from_it_and_is_opened_again(case: Case, tiny_encoder: Path, tmp_path: Path) -> None:
     kind, fresh = get_task(case.options["name"]), new(tiny_encoder)
     tokenizer = fresh.tokenizer(split_special_tokens=not kind.schema.special_tokens)
