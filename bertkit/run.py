@@ -93,7 +93,8 @@ def check_folder(run: Run, text: str, resume: bool, changed: bool = False) -> No
     folder, stored = run.folder, run.folder / "recipe.yaml"
     if folder.exists() and not folder.is_dir():
         raise UserError(Problem(str(folder), "is not a folder", "Name a folder."))
-    used = folder.is_dir() and any(path.name != LOCK for path in folder.iterdir())  # of a run killed at its start
+    # a run that was killed at its start may leave its lock, and a file aside (bertkit.files) of recipe.yaml
+    used = folder.is_dir() and any(path.name != LOCK and path.suffix != ".writing" for path in folder.iterdir())
     if used and not resume:
         what = "holds a finished run" if run.finished else "is not empty"
         fix = "Name another folder" + ("." if run.finished else ", or continue with --resume.")

@@ -187,6 +187,7 @@ def test_killed_at_the_very_start_it_can_be_started_again(write: str, recipe: Re
             train(recipe, tmp_path / "run")
     started = (tmp_path / "run" / "recipe.yaml").is_file()
     assert started == (write == "write_json")
+    (tmp_path / "run" / ".recipe.yaml.0a1b2c3d.writing").touch()  # what SIGKILL leaves of a file being written
     killed(recipe, tmp_path / "run", at=1, resume=started)
 
 
