@@ -83,7 +83,8 @@ def test_the_share_of_wrong_labels_is_that_of_cleanlabs_joint(table: Any, given:
 
 
 def evidence(rows: list[dict[str, Any]], **task: Any) -> Evidence:
-    recipe = SimpleNamespace(task=SimpleNamespace(**{"labels": None, "scheme": "BIO", **task}))
+    defaults = {"labels": None, "scheme": "BIO", "by_cosine": "loss" in task}
+    recipe = SimpleNamespace(task=SimpleNamespace(**defaults | task))
     placed = [{"location": f"train.csv:{number}", "fold": 1, **row} for number, row in enumerate(rows, 2)]
     return Evidence(recipe, placed)  # type: ignore[arg-type]
 

@@ -597,7 +597,8 @@ def test_transitions_of_a_crf_by_sign(facts: Facts) -> None:
 def test_only_scores_on_one_scale_are_compared_with_the_diagonal(facts: Facts) -> None:
     rows = tuple({"score": score, "answer": {"score": score / 5}} for score in (0.0, 2.0, 5.0))
     for task, alike in (("text-classification", True), ("sentence-similarity", False)):
-        own = replace(facts, rows=rows, results={**facts.results, "task": {"name": task}})
+        options = {"name": task, "kind": "regression"} if alike else {"name": task}
+        own = replace(facts, rows=rows, options=options, results={**facts.results, "task": {"name": task}})
         (drawn,) = task_pictures.task_pictures(own)
         assert ("both are equal" in drawn.note) == alike
 

@@ -60,9 +60,8 @@ def threshold_curve(rows: Sequence[Row]) -> list[tuple[float, float]]:
 def _gold_scores(facts: Facts) -> Iterator[Picture]:
     if "score" in next(iter(facts.rows), ()):
         points = [(row["score"], row["answer"]["score"]) for row in facts.rows]
-        alike = (
-            facts.options.get("kind") == "regression"
-        )  # which has the scale of its targets; cosines and relevance have scales of their own
+        # Regression has the scale of its targets; cosines and relevance have scales of their own.
+        alike = facts.options.get("kind") == "regression"
         yield pictures.scatter(points, "gold score", "predicted score", alike)
 
 
