@@ -201,8 +201,9 @@ def test_packing_is_refused_with_pairs() -> None:
 def test_documents_of_a_packed_row_are_all_named(tiny_encoder: Path, tmp_path: Path) -> None:
     case = DRAWN[3]
     trainer = made_trainer(case, tiny_encoder, arguments(tmp_path, 2, 1))
-    assert len(trainer.features) < len(case.rows())
-    assert trainer.located(range(len(trainer.features))) == [f"row {row}" for row in range(1, 9)]
+    count = len(trainer.data.features)
+    assert count < len(case.rows())
+    assert trainer.data.row_locations(None, range(count)) == [f"row {row}" for row in range(1, 9)]
     task = case.task(tiny_encoder)
     findings = [finding.what for finding in task.check(task.features(case.rows()), "train")]
     assert len(findings) == 1
