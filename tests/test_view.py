@@ -94,6 +94,7 @@ def test_mistakes_in_words_are_read_as_a_sentence(run: Run, monkeypatch: pytest.
 def test_curves_show_what_was_logged(run: Run) -> None:
     from matplotlib import pyplot
 
+    before = pyplot.get_fignums()  # those that other tests have left open
     figure = run.plot()
     loss, metric = figure.axes
     log = [json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
@@ -103,7 +104,7 @@ def test_curves_show_what_was_logged(run: Run) -> None:
             expected = [(each["step"], each[name]) for each in log if each["seed"] == seed and name in each]
             assert len(expected) > 1
             assert list(zip(*line.get_data(), strict=True)) == expected
-    assert not pyplot.get_fignums()
+    assert pyplot.get_fignums() == before
 
 
 def test_a_notebook_shows_scores_with_intervals_and_baselines(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
