@@ -42,7 +42,7 @@ def test_commands_parse() -> None:
             if words[0] == "make":
                 assert set(words[1:]) <= targets, (page.name, words)
             else:
-                cli.parse(words[1:])  # exits where it can not, and says why
+                cli.parse(words[1:])  # exits with the reason if it does not parse
 
 
 def test_there_are_commands() -> None:
