@@ -549,6 +549,14 @@ def test_what_is_wrong_with_the_data_is_said_of_all_tasks(tiny_encoder: Path, tm
     assert not (tmp_path / "run").exists()
 
 
+def test_what_is_wrong_with_the_training_is_said_once(tiny_encoder: Path, tmp_path: Path) -> None:
+    rhythm = {"eval_strategy": "steps", "eval_steps": 6, "save_strategy": "steps", "save_steps": 3}
+    with pytest.raises(UserError) as caught:
+        train(recipe(tiny_encoder, "sentiment", "entities", training=rhythm), tmp_path / "run")
+    assert [problem.where for problem in caught.value.problems] == ["training"]
+    assert caught.value.problems[0].what.startswith("load_best_model_at_end requires")
+
+
 def test_too_few_rows_for_a_step(tiny_encoder: Path, tmp_path: Path) -> None:
     given = recipe(tiny_encoder, "sentiment", "entities", training={"gradient_accumulation_steps": 16})
     with pytest.raises(

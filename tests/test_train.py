@@ -417,6 +417,8 @@ def test_the_adapter_is_saved_and_gives_the_merged_models_logits(lora: Run, tiny
     saved = load_file(lora.folder / "adapter" / "adapter_model.safetensors")
     assert [name for name in saved if "classifier" in name]
     assert [name for name in saved if "lora_A" in name]
+    targets = read_json(lora.folder / "adapter" / "adapter_config.json")["target_modules"]
+    assert targets == sorted(targets)  # peft keeps a set, in an order that differs between processes
     base = AutoModelForSequenceClassification.from_pretrained(tiny_encoder, num_labels=2)
     adapted = PeftModel.from_pretrained(base, str(lora.folder / "adapter")).eval()
     merged = AutoModelForSequenceClassification.from_pretrained(lora.model).eval()

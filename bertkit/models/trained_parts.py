@@ -127,10 +127,12 @@ def save_adapter(adapted: Any, folder: Path, encoder: Encoder) -> None:
     """Write the adapter as peft does. One of a published model names it by its Hub id, not by its folder here."""
     adapted.save_pretrained(folder)
     (folder / "README.md").unlink()  # peft's card, which has nothing filled in
+    file = folder / "adapter_config.json"
+    config = dict(read_json(file))
+    config["target_modules"] = sorted(config["target_modules"])  # of a set, whose order differs between processes
     if encoder.origin in ("hub", "package"):  # while it trained, peft would have asked the Hub in each checkpoint
-        file = folder / "adapter_config.json"
-        published = {"base_model_name_or_path": encoder.name, "revision": encoder.revision}
-        write_json(file, {**read_json(file), **published})
+        config |= {"base_model_name_or_path": encoder.name, "revision": encoder.revision}
+    write_json(file, config)
 
 
 def merged(adapted: Any) -> Any:

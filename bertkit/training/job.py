@@ -143,7 +143,7 @@ def prepare_jobs(
         fix = "Hold one out: data: {validation: 0.1}"
         problems += [Problem(f"tasks.{name}.data", what, fix) for name in without]
     if problems:
-        raise UserError(problems)
+        raise UserError([*dict.fromkeys(problems)])  # the tasks share training:
     jobs = Jobs(recipe, by_task, callbacks)
     if isinstance(recipe, MultiTaskRecipe):
         args, tokens = jobs.arguments(Path(), recipe.seeds[0]), recipe.batching.tokens if recipe.batching else None
@@ -282,7 +282,7 @@ def arguments(recipe: Recipe, task: Task, data: Data, folder: Path, seed: int) -
     try:
         made = Arguments(**{**defaults, **settings})
     except (ValueError, TypeError, ImportError) as error:
-        raise RecipeError(Problem("training", str(error).strip())) from error
+        raise RecipeError(Problem("training", str(error).strip().removeprefix("--"))) from error
     try:
         schedule(made, torch.optim.SGD([torch.zeros(1)], lr=made.learning_rate), TICKS)
     except (ValueError, TypeError) as error:
