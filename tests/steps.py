@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from cases import CASES, DRAWN, SEVEN, Case, encoder
 from safetensors.torch import save_file
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 from transformers import Trainer, TrainerCallback, set_seed
 
 from bertkit.attachments.memory import MicroBatchSplit
@@ -21,6 +23,15 @@ from bertkit.engine.arguments import Arguments
 from bertkit.engine.attachment import Attachment
 from bertkit.engine.training_data import TaskData
 from bertkit.inference.runner import Runner
+
+
+class NoDoubles(TorchDispatchMode):
+    """Within the block, a tensor of float64 is an error: Apple's GPUs have none."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        assert torch.float64 not in {leaf.dtype for leaf in tree_leaves(made) if isinstance(leaf, torch.Tensor)}, func
+        return made
 
 
 class FirstStep(TrainerCallback):

@@ -759,6 +759,16 @@ def test_random_states_come_back(tmp_path: Path) -> None:
     assert [drawn(), drawn()] == [first, second]
 
 
+def test_the_random_state_of_an_apple_gpu_comes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    state, back = torch.arange(4, dtype=torch.uint8), Mock()
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda **_: torch.device("mps"))
+    monkeypatch.setattr(torch.mps, "get_rng_state", lambda: state)
+    monkeypatch.setattr(torch.mps, "set_rng_state", back)
+    checkpoint.save_random(tmp_path, 0)
+    checkpoint.load_random(tmp_path, 0)
+    assert torch.equal(back.call_args.args[0], state)
+
+
 def test_optimizer_and_schedule_come_back(tmp_path: Path) -> None:
     def made() -> tuple[torch.nn.Module, Any, Any]:
         torch.manual_seed(0)

@@ -236,8 +236,9 @@ def save_random(folder: Path, rank: int) -> None:
     """Write this process's random states: Python's, numpy's, torch's (CPU and accelerator)."""
     name, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
     tensors = {"torch": torch.get_rng_state(), "numpy": torch.from_numpy(np.asarray(keys).astype(np.int64))}
-    if torch.cuda.is_available():
-        tensors["cuda"] = torch.cuda.get_rng_state()
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
+    if accelerator is not None:
+        tensors[accelerator.type] = torch.get_device_module(accelerator).get_rng_state()
     plain = {"python": random.getstate(), "numpy": [name, int(position), int(has_gauss), float(cached)]}
     save_file(tensors, folder / f"random-{rank}.safetensors")
     write_json(folder / f"random-{rank}.json", plain)
@@ -252,8 +253,9 @@ def load_random(folder: Path, rank: int) -> None:
     name, position, has_gauss, cached = plain["numpy"]
     np.random.set_state((name, tensors["numpy"].numpy().astype(np.uint32), position, has_gauss, cached))
     torch.set_rng_state(tensors["torch"])
-    if "cuda" in tensors and torch.cuda.is_available():
-        torch.cuda.set_rng_state(tensors["cuda"])
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
+    if accelerator is not None and accelerator.type in tensors:
+        torch.get_device_module(accelerator).set_rng_state(tensors[accelerator.type])
 
 
 def publish(aside: Path, folder: Path) -> None:

@@ -56,7 +56,7 @@ def reduce(outputs: Any, batch: Batch, chosen: Tensor) -> dict[str, Tensor]:
         counts[:, 4] = (outputs.seq_relationship_logits.argmax(-1) == next_sentence).float()
     best = logits[~sampled].softmax(-1).topk(min(GUESSES, logits.shape[-1]))
     user_masks = {"feature": feature[~sampled], "pieces": best.indices, "probabilities": best.values}
-    return {"counts": counts.double(), **user_masks}
+    return {"counts": counts, **user_masks}
 
 
 def items(arrays: Arrays) -> list[MaskedItem]:
