@@ -11,6 +11,7 @@ from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import IO, Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -170,6 +171,20 @@ def test_grading_holds_few_bytes_of_a_row(name: str, monkeypatch: pytest.MonkeyP
 
     few, many = peak(1000), peak(3000)
     assert (many - few) / 2000 < most
+
+
+def test_vectors_of_documents_are_on_the_disk(tiny_encoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """300 of 40 kB each, twelve at a time."""
+    task = next(case for case in CASES if case.id == "retrieval").task(tiny_encoder)
+    monkeypatch.setattr(type(task), "chunk_size", 12)
+    rows = Dataset.from_list([{"query": "a cat", "document": f"the {number}"} for number in range(300)])
+    predict: Any = lambda features: [Mock(vector=np.ones(10_000, np.float32)) for _ in range(len(features))]  # noqa: E731
+    tracemalloc.start()
+    answers = list(task.answer(rows, predict))
+    _, highest = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(answers[0]["found"]) == 100
+    assert highest < 300 * 40_000 / 2
 
 
 def mapped_files() -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, final
@@ -124,7 +125,7 @@ class Retrieval(VectorTask[RetrievalOptions]):
         yield from searched(rows, list(queries), list(documents), asked, there)
 
     def _vectors(self, rows: Dataset, side: str, places: list[int], predict: Predict) -> np.ndarray:
-        """Unit vectors of the texts in these rows, `(texts, size)` fp32, a chunk at a time."""
+        """Unit vectors of the texts in these rows, `(texts, size)` fp32, a chunk at a time; in a temporary file."""
         table, texts = np.empty((0, 1), dtype=np.float32), rows.select_columns([side])
         for start in range(0, len(places), self.chunk_size):
             own = places[start : start + self.chunk_size]
@@ -134,7 +135,8 @@ class Retrieval(VectorTask[RetrievalOptions]):
                 raise error.renumbered(own.__getitem__) from None
             vectors = stacked(predict(features))
             if not start:
-                table = np.empty((len(places), vectors.shape[1]), dtype=np.float32)
+                with tempfile.TemporaryFile() as file:  # which the map keeps open
+                    table = np.memmap(file, np.float32, "w+", shape=(len(places), vectors.shape[1]))
             table[start : start + len(vectors)] = unit(vectors)
         return table
 
