@@ -219,6 +219,7 @@ class Hub(Section):
     create_pr: bool = Field(False, description="Open a pull request instead of committing.")
     predictions: bool = Field(False, description="Push RUN/predictions too, which contain the rows of the data.")
     report: bool = Field(False, description="Push RUN/report.html too, which contains some rows of the data.")
+    benchmark: Text | None = Field(None, description="Task of the benchmark that is data.source, for its leaderboard.")
     license: str | None = Field(None, description="The model's licence, by the Hub's name, such as apache-2.0.")
     language: str | Annotated[list[str], Field(min_length=1)] | None = Field(
         None, description="Language of the texts: ISO 639 codes such as en, or multilingual."

@@ -28,7 +28,7 @@ from bertkit.engine.trainer import Trainer
 from bertkit.errors import DataError, RecipeError
 from bertkit.files import read_json, sha256, write_text
 from bertkit.recipe.recipe import Recipe, load_recipe, to_yaml
-from bertkit.report import cross_validation
+from bertkit.report import sections
 from bertkit.report.card import card
 from bertkit.report.table import after_training
 from bertkit.report.verdict import score_findings, verdict
@@ -193,7 +193,7 @@ def test_report_card_and_summary_show_the_folds(run: Run, capsys: pytest.Capture
 
     facts = read_facts(run.folder)
     assert facts.split == "train-oof"
-    rows = cross_validation.fold_rows(facts)
+    rows = sections.fold_rows(facts)
     assert len(rows) == 5
     assert rows[-1][2] in report(facts)
     said = after_training(run.folder, run.results)

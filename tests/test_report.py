@@ -496,7 +496,7 @@ def test_labels_have_thresholds_and_bars_the_most_frequent_first(facts: Facts) -
         ["rare", "3 few", "0.1250", "0.2500"],
     ]
     assert report(many).count('<td class="bar" style="--share:0.2500">0.2500</td>') == 6
-    assert not [name for name in calibration.fitted_options(many) if "threshold" in name]
+    assert not [name for name in calibration.fitted_options(many.options) if "threshold" in name]
     assert "threshold" not in sections.label_rows(facts)[0]
 
 

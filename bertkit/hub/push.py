@@ -9,16 +9,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
 
-from huggingface_hub import (
-    CommitOperationAdd,
-    CommitOperationDelete,
-    HfApi,
-    ModelCard,
-    ModelCardData,
-    constants,
-    errors,
-    get_token,
-)
+from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, ModelCard, constants, errors, get_token
 
 from bertkit.errors import ModelError, Problem
 from bertkit.files import MODEL_FILES, write_text
@@ -125,9 +116,9 @@ def metadata_problems(hub: Hub) -> list[Problem]:
     """The Hub's objections to licence and language: only it has the lists. None where it cannot be reached."""
     if not (hub.license or hub.language):
         return []
-    metadata = ModelCardData(license=hub.license, language=hub.language)
+    metadata = hub.model_dump_json(include={"license", "language"}, exclude_none=True)  # JSON is YAML
     try:
-        ModelCard(f"---\n{metadata.to_yaml()}\n---\n").validate()
+        ModelCard(f"---\n{metadata}\n---\n").validate()
     except ValueError as error:
         fix = "The Hub's names: https://huggingface.co/docs/hub/repositories-licenses"
         return [Problem("push", f"the Hub does not accept the recipe's metadata: {redacted(str(error))}", fix)]

@@ -20,12 +20,8 @@ COVERAGE = {
 }
 
 
-def fitted_options(facts: Facts) -> Mapping[str, str]:
-    """Temperature and thresholds that the scores are of, whether fitted or given; those of single labels left out."""
-    return _fitted(facts.options)
-
-
-def _fitted(options: Mapping[str, Any]) -> Mapping[str, str]:
+def fitted_options(options: Mapping[str, Any]) -> Mapping[str, str]:
+    """Temperature and thresholds, whether fitted or set by the recipe; those of single labels left out."""
     names = [name for name in ("temperature", "null_threshold", "threshold") if options.get(name) is not None]
     return {name.replace("_", " "): f"{options[name]:.4f}" for name in names}
 
@@ -61,7 +57,7 @@ def calibrated_later(facts: Facts) -> list[Finding]:
     """That temperature and thresholds are no longer those of the scores, if `bertkit calibrate` changed them."""
     if not (calibrated := facts.calibrated):
         return []
-    values = [f"{name} {value}" for name, value in _fitted(calibrated["options"]).items()]
+    values = [f"{name} {value}" for name, value in fitted_options(calibrated["options"]).items()]
     values += [f"threshold of {name} {value:.4f}" for name, value in label_thresholds(calibrated["options"]).items()]
     on = f"{counted(calibrated['rows'], 'row')} (sha256 {calibrated['sha256'][:16]}…; {calibrated['goal']})"
     what = f"these scores are from before `bertkit calibrate`, which fitted on {on} what answers now use"

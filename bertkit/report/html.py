@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import hashlib
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
@@ -13,12 +14,12 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from bertkit.data.delimited import readable_cell
 from bertkit.errors import Problem, UserError
-from bertkit.files import write_text
-from bertkit.report import calibration, comparison, cross_validation, matrices, pictures, sections
-from bertkit.report.facts import Facts, damage_as_error, read_facts
+from bertkit.files import write_text, written_aside
+from bertkit.report import calibration, comparison, matrices, pictures, sections
+from bertkit.report.facts import Facts, damage_as_error, named_texts, read_facts
 from bertkit.report.mistakes import Mistakes, mistakes
-from bertkit.report.mistakes_table import write_mistakes
 from bertkit.report.paired import Pair
 from bertkit.report.table import teacher_table
 from bertkit.report.task_pictures import reliability, task_pictures
@@ -47,6 +48,20 @@ def write_report(runs: Sequence[str | Path], output: str | Path | None = None) -
     return path
 
 
+def write_mistakes(facts: Facts, mistakes: Mistakes, path: Path) -> None:
+    """Write all mistakes as csv that spreadsheets read: whole texts in UTF-8, with a byte order mark."""
+    rows = [named_texts(facts.rows[each.row - 1]) for each in mistakes.every]
+    names = [*dict.fromkeys(name for row in rows for name in row if name != "document" or mistakes.unit == "rows")]
+    header = ["row", "id", "location", "gold", "answer", mistakes.measure, *names]
+    with written_aside(path, "utf-8-sig") as file:
+        writer = csv.writer(file)
+        writer.writerow(header)
+        for each, texts in zip(mistakes.every, rows, strict=True):
+            place = [facts.rows[each.row - 1].get(name, "") for name in ("id", "location")]
+            cells = [each.row, *place, each.gold, each.answer, each.measure]
+            writer.writerow(map(readable_cell, [*cells, *(texts[name] for name in names)]))
+
+
 def write_comparison(runs: Sequence[str | Path], output: str | Path | None = None) -> tuple[Path, list[Pair]]:
     """Write the comparison of several runs, by default ./comparison.html; returns its path, and the pairs compared.
 
@@ -72,14 +87,13 @@ def write_explanations_page(explanations: Sequence[Mapping[str, Any]], source: s
     return output
 
 
-def report(facts: Facts, wrong: Mistakes | None, csv: str) -> str:
-    """The page of one run. wrong, csv: its mistakes, and the name of their file."""
+def report(facts: Facts, wrong: Mistakes | None, table: str) -> str:
+    """The page of one run. wrong, table: its mistakes, and the name of their file."""
     return render(
         "report.html",
         facts=facts,
         sections=sections,
         calibration=calibration,
-        cross_validation=cross_validation,
         teacher=teacher_table(facts.results["distillation"]) if "distillation" in facts.results else "",
         task_pictures=task_pictures(facts),
         reliability=reliability(facts),
@@ -88,7 +102,7 @@ def report(facts: Facts, wrong: Mistakes | None, csv: str) -> str:
         confused=matrices.confused(facts),
         transitions=matrices.transitions(facts),
         mistakes=wrong,
-        csv=csv,
+        csv=table,
         explained=sections.explained(facts.explanations.get("examples", [])),
         generated=sections.generated(facts.explanations.get("beams", [])),
         nearest=sections.nearest(facts.explanations.get("neighbours", [])),

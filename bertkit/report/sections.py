@@ -14,8 +14,9 @@ from bertkit.report.calibration import calibrated_later, label_thresholds
 from bertkit.report.facts import Facts
 from bertkit.report.mistakes import Part, shortened
 from bertkit.report.pictures import Picture
-from bertkit.report.table import interval, number, over_seeds, overall_metrics
+from bertkit.report.table import interval, mean_of_folds, number, over_seeds, overall_metrics
 from bertkit.report.verdict import FEW, Baseline, Verdict, best_baseline, score_findings, verdict
+from bertkit.run import OUT_OF_FOLD
 from bertkit.sections import MEMORY
 from bertkit.text import counted
 
@@ -144,6 +145,15 @@ def seed_rows(facts: Facts) -> list[list[str]]:
         rows.append([str(each["seed"]), *scores, best, f"{each['steps']:,}", f"{each['seconds']:.0f}"])
     means = ["mean ± sd", *(over.get(split, "–") for split in splits), "", "", ""]
     return [*rows, means] if len(seeds) > 1 else rows
+
+
+def fold_rows(facts: Facts) -> list[list[str]]:
+    """The scores of each fold, and their mean with its standard deviation; the first row is the header."""
+    rows = [["fold", "rows", f"{facts.headline}, {OUT_OF_FOLD}", "seconds"]]
+    for each in facts.results["folds"]["each"]:
+        score = number(each["metrics"].get(facts.headline))
+        rows.append([str(each["fold"]), f"{each['rows']:,}", score, f"{each['seconds']:.0f}"])
+    return [*rows, ["mean ± sd", "", mean_of_folds(facts.results), ""]]
 
 
 def split_rows(facts: Facts) -> list[list[str]]:
