@@ -21,7 +21,7 @@ from bertkit.retrieval import documents as documents_module
 from bertkit.retrieval.documents import RESERVED, TYPE_NAMES, read_documents
 from bertkit.retrieval.models import DualEncoder, ModelFiles, unit_vectors
 from bertkit.retrieval.passages import Window
-from bertkit.retrieval.store import Store
+from bertkit.retrieval.store import Store, database_errors
 
 SIZE = 32
 MODEL = ModelFiles("a/model", "c0ffee", "f" * 64)
@@ -396,3 +396,13 @@ def test_a_call_that_is_stopped_is_completed_by_the_same_call(store: Store) -> N
     assert index(store, numbered(MANY), encode) == Counter(added=MANY - 1024, unchanged=1024, passages=MANY - 1024)
     assert len(encode.texts) == MANY
     assert sorted(rows(store, "id")) == sorted(f"d{number}" for number in range(MANY))
+
+
+def test_a_second_writer_is_told_so(tmp_path: Path) -> None:
+    """In the words of LanceDB 0.40, of the slower one of two processes that make the same index."""
+    conflict = "lance error: Retryable commit conflict for version 16: This CreateIndex was preempted. Please retry."
+    with (
+        pytest.raises(DataError, match=r"commit conflict for version 16(.|\n)*Another process was writing to it"),
+        database_errors(str(tmp_path)),
+    ):
+        raise RuntimeError(conflict)

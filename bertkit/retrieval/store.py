@@ -175,6 +175,8 @@ def database_errors(uri: str) -> Iterator[None]:
     except (RuntimeError, OSError, ValueError) as error:
         what = f"cannot be read or written: {str(error).partition(', /')[0][:300]}"
         fix = "Free the disk if it is full, and run the command again; copy the store again if it is a copy."
+        if "commit conflict" in what:
+            fix = "Another process was writing to it. When it has ended, run the command again."
         raise StoreError(Problem(uri, what, fix)) from error
 
 
