@@ -1,11 +1,10 @@
-"""The command doctor: what this machine and installation can do, and which of bertkit's promises hold here."""
+"""The command doctor: what this machine and installation can do."""
 
 from __future__ import annotations
 
 import json
 import os
 from collections.abc import Iterator
-from contextlib import suppress
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,7 +19,7 @@ VARIABLES = ("BERTKIT_CACHE", "CUDA_VISIBLE_DEVICES", "HF_HOME", "HF_HUB_OFFLINE
 
 
 def examine() -> dict[str, Any]:
-    """Versions, devices, precision, promises, extras and caches.
+    """Versions, devices, precision and extras.
 
     It holds no secrets: only whether there is a Hub token. Uses no network.
     """
@@ -39,9 +38,7 @@ def examine() -> dict[str, Any]:
         "tested_versions": tested_versions(),
         "devices": list(_devices()),
         "precision": {"used": precision, "why": why},
-        "promises": _promises(device),
         "extras": list(_extras()),
-        "caches": list(_caches()),
         "variables": {name: os.environ.get(name) for name in VARIABLES},
         "hub_token": get_token() is not None,
     }
@@ -55,20 +52,6 @@ def tested_versions() -> dict[str, str]:
     return {name.replace("_", "-"): version for name, _, version in lines}
 
 
-def _promises(device: str) -> dict[str, str]:
-    """Promise -> whether it holds on this type of device."""
-    resume = {
-        "cpu": "byte for byte, with the same number of threads",
-        "cuda": "the same steps; some kernels add up in another order each time, so that last digits may differ",
-    }
-    faster = "dropout and attention of bertkit's own (docs/benchmarks.md)" if device == "cpu" else "those of torch"
-    return {
-        "exact resume": resume.get(device, "not tested on this device"),
-        "kernels in training": faster,
-        "int8 exports": "the same sums on every processor",
-    }
-
-
 def doctor_text(facts: dict[str, Any]) -> str:
     """The result of `examine` as tables."""
     host, tested = facts["environment"], facts["tested_versions"]
@@ -79,18 +62,15 @@ def doctor_text(facts: dict[str, Any]) -> str:
         ["machine", f"{host['device']}, {host['cpus']} cores{threads}"],
         *(["device", text] for text in facts["devices"]),
         ["precision", f"{facts['precision']['used']}: {facts['precision']['why']}"],
-        *([name, text] for name, text in facts["promises"].items()),
         ["Hub token", "yes" if facts["hub_token"] else "no"],
         *([name, value] for name, value in facts["variables"].items() if value is not None),
     ]
     versions = [[name, version or "not installed", tested.get(name, "")] for name, version in host["versions"].items()]
     extras = [[each["name"], _short(each["state"]), each["fix"]] for each in facts["extras"]]
-    caches = [[each["name"], f"{each['bytes'] / 1e6:,.1f}", each["folder"]] for each in facts["caches"]]
     tables = [
         columns([["what", "value"], *about]),
         columns([["package", "installed", "tested with"], *versions]),
         columns([["extra", "state", "to install"], *extras]),
-        columns([["cache", "MB", "folder"], *caches]),
     ]
     if not find_spec("torch"):
         install = 'pip install "bertkit[torch]"'
@@ -149,29 +129,6 @@ def _missing(needed: Any) -> str:
     except metadata.PackageNotFoundError:
         return f"no {needed.name}"
     return "" if needed.specifier.contains(version, prereleases=True) else f"{needed.name} {version} is too old"
-
-
-def _caches() -> Iterator[dict[str, Any]]:
-    from datasets import config
-    from huggingface_hub import constants
-
-    from bertkit.cache import cache_root
-
-    folders = {
-        "Hub models and data": Path(constants.HF_HUB_CACHE),
-        "prepared data sets": Path(config.HF_DATASETS_CACHE),
-        "vectors and teacher outputs": cache_root(),
-    }
-    for name, folder in folders.items():
-        yield {"name": name, "folder": str(folder), "bytes": sum(_sizes(folder))}
-
-
-def _sizes(folder: Path) -> Iterator[int]:
-    """The sizes of all files below a folder, in bytes; links, as in the Hub's cache, are not followed."""
-    for parent, _, names in os.walk(folder):
-        for name in names:
-            with suppress(OSError):  # deleted meanwhile
-                yield os.lstat(os.path.join(parent, name)).st_size
 
 
 @command(
