@@ -385,7 +385,6 @@ def test_text_of_the_data_is_text(facts: Facts) -> None:
         explanations={
             "examples": [evil_explanation()],
             "neighbours": [{"text": EVIL, "near": []}],
-            "beams": [{"text": EVIL, "target": EVIL, "generated": [EVIL]}],
         },
     )
     for html in (report(evil), compare([evil, facts], [])):
@@ -753,7 +752,6 @@ def test_a_damaged_line_is_told_with_its_place(run: Run, tmp_path: Path) -> None
         ("explanations.json", ["examples"], 5),
         ("explanations.json", ["examples"], [{}]),
         ("explanations.json", ["neighbours"], {"a": 1}),
-        ("explanations.json", ["beams"], [{"text": "a"}]),
     ],
 )
 def test_what_bertkit_never_wrote_is_told_and_no_traceback(

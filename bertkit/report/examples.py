@@ -1,18 +1,16 @@
-"""What a report explains: the most confident mistakes and right answers; neighbours or beams of a few texts."""
+"""What a report explains: the most confident mistakes and right answers; neighbours of a few texts."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from bertkit.data.rows import Columns
 from bertkit.evaluation.similarity import unit
 from bertkit.explain.explain import explain
 from bertkit.files import write_json
@@ -23,7 +21,7 @@ from bertkit.report.facts import Facts, Row, read_facts
 from bertkit.report.mistakes import DISTANCES, mistakes
 from bertkit.report.rankings import is_ranked, queries
 from bertkit.run import OUT_OF_FOLD, Run
-from bertkit.tasks.base import Batch, Task
+from bertkit.tasks.base import Task
 
 T = TypeVar("T")
 
@@ -37,8 +35,7 @@ CONTEXT = 16  # sentences before and after, if documents are context
 MIN_LETTERS = 4  # of a masked word, and words of its sentence
 
 MAX_COMPARED = 400  # distinct texts among which neighbours are looked for
-COMPARED, NEIGHBOURS = 6, 3  # texts with neighbours or beams, and neighbours of each
-MAX_BEAMS = 5  # generated texts of each
+COMPARED, NEIGHBOURS = 6, 3  # texts with neighbours, and neighbours of each
 PAIR_COLUMNS = ("text_a", "text_b", "anchor", "positive")
 
 
@@ -70,8 +67,8 @@ def write_explanations(folder: Path) -> Path:
     else:
         kinds = zip(_wrong_and_right(predictor.task, facts), ("mistake", "hit"), strict=False)
         examples = [each for chosen in kinds for each in islice(_explained(predictor, *chosen), EXAMPLES)]
-    of_texts = {"neighbours": neighbours(predictor, facts.rows), "beams": beams(predictor, facts.rows)}
-    write_json(folder / "explanations.json", {"examples": examples, **of_texts})
+    near = neighbours(predictor, facts.rows)
+    write_json(folder / "explanations.json", {"examples": examples, "neighbours": near})
     return folder / "explanations.json"
 
 
@@ -173,38 +170,11 @@ def neighbours(predictor: Predictor, rows: Sequence[Row]) -> list[dict[str, Any]
     if not predictor.task.gives("vector") or len(texts) <= NEIGHBOURS:
         return []
     vectors = unit(predictor.encode(texts))
-    chosen = _spaced(len(texts))
+    chosen: list[int] = np.unique(np.linspace(0, len(texts) - 1, COMPARED).astype(int)).tolist()
     cosines = vectors[chosen] @ vectors.T
     cosines[range(len(chosen)), chosen] = -np.inf
     order = np.argsort(-cosines, axis=1, kind="stable")[:, :NEIGHBOURS]
     return [
         {"text": texts[each], "near": [{"text": texts[other], "cosine": float(row[other])} for other in nearest]}
         for each, row, nearest in zip(chosen, cosines, order.tolist(), strict=True)
-    ]
-
-
-def _spaced(count: int) -> list[int]:
-    """The places of a few of so many texts, from the first to the last."""
-    return np.unique(np.linspace(0, count - 1, COMPARED).astype(int)).tolist()  # type: ignore[no-any-return]
-
-
-def beams(predictor: Predictor, rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """The best texts of the beam search for a few sources of these rows: {text, target, generated}, the best first.
-
-    Empty if the model does not generate texts, or greedily.
-    """
-    task: Any = predictor.task
-    if task.beams == 1:
-        return []
-    task = replace(task, num_return_sequences=min(task.beams, MAX_BEAMS))
-
-    def by_source(ids: Any, batch: Batch) -> Any:
-        return ids.view(len(batch["input_ids"]), task.num_return_sequences, -1).tolist()
-
-    chosen = [rows[each] for each in _spaced(len(rows))]
-    features = task.encode(Columns({"text": [row["text"] for row in chosen]}))
-    answers = replace(predictor.predict_features, task=task, keep=by_source)(features)
-    return [
-        {"text": row["text"], "target": row["target"], "generated": task.spelled(ids)}
-        for row, ids in zip(chosen, answers, strict=True)
     ]

@@ -104,7 +104,6 @@ def report(facts: Facts, wrong: Mistakes | None, table: str) -> str:
         mistakes=wrong,
         csv=table,
         explained=sections.explained(facts.explanations.get("examples", [])),
-        generated=sections.generated(facts.explanations.get("beams", [])),
         nearest=sections.nearest(facts.explanations.get("neighbours", [])),
     )
 

@@ -275,15 +275,6 @@ def _parts(text: str, words: Sequence[Any], most: float) -> Iterator[Part]:
     yield Part(text[done:])
 
 
-def generated(beams: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """Each source with its target and the texts of the beam search; the first row is the header."""
-    if not beams:
-        return []
-    places = (f"{place}." for place in range(1, len(beams[0]["generated"]) + 1))
-    rows = [[each["text"], each["target"], *each["generated"]] for each in beams]
-    return [["source", "target", *places], *([shortened(text, MAX_NEIGHBOUR) for text in row] for row in rows)]
-
-
 def nearest(neighbours: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     """Each text and its nearest neighbours, with their cosines; the first row is the header."""
     if not neighbours:

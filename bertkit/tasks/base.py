@@ -145,11 +145,6 @@ class Task(ABC, Generic[O]):
         return frozenset({"query", "document"}) in self.inputs and not self.gives("vector")
 
     @property
-    def beams(self) -> int:
-        """The texts that the search for a generated one keeps; 1 where it keeps none. Default: 1."""
-        return 1
-
-    @property
     def method(self) -> str | None:
         """The method that fits the model, in `methods/table.py`. Default: it is trained by steps."""
         return None

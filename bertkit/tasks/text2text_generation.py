@@ -83,7 +83,6 @@ class Text2TextGeneration(Task[Text2TextGenerationOptions]):
     forms = (GENERATED,)
     chunk_size = 1024
     padding: ClassVar[dict[str, int]] = {"labels": IGNORED}
-    num_return_sequences: int = 1  # texts of the beam search that `forward` generates for each source
 
     def __post_init__(self) -> None:
         """Raises RecipeError on answers longer than the model's positions, ModelError on a tokenizer without ends."""
@@ -100,10 +99,6 @@ class Text2TextGeneration(Task[Text2TextGenerationOptions]):
         """What transformers' `generate` is called with."""
         options = self.options.generation
         return {**options.model_dump(), "max_new_tokens": options.max_new_tokens or min(64, self.max_length)}
-
-    @property
-    def beams(self) -> int:
-        return self.options.generation.num_beams
 
     # --- from a recipe, or from a model not trained by bertkit
 
@@ -182,7 +177,7 @@ class Text2TextGeneration(Task[Text2TextGenerationOptions]):
         if "labels" in batch:
             shifted = shift_right(batch["labels"], alone.config)
             return model(**inputs, decoder_input_ids=shifted, position=batch["labels"] != IGNORED)
-        return generate(alone, inputs, {**self.generation, "num_return_sequences": self.num_return_sequences})
+        return generate(alone, inputs, self.generation)
 
     def loss(self, outputs: Any, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
         """The cross-entropy of the target tokens and [SEP], with smoothed labels (Vaswani et al. 2017, section 5.4)."""

@@ -14,7 +14,7 @@ NOT_FINITE = -1  # in place of the ids of a row
 def generate(model: Any, inputs: Mapping[str, Tensor], options: Mapping[str, Any]) -> Tensor:
     """The ids after the start token, padded after the end; rows of NOT_FINITE where a logit of their source is not.
 
-    options: of transformers' GenerationConfig; `num_return_sequences` rows for each source, by default one.
+    options: of transformers' GenerationConfig.
     """
     finite: list[Tensor] = []  # for each step, whether the logits of each beam are finite
 
@@ -22,7 +22,6 @@ def generate(model: Any, inputs: Mapping[str, Tensor], options: Mapping[str, Any
         finite.append(scores.amax(-1).isfinite())  # NaN where any is; some may be -inf, which forbids a token
         return scores
 
-    ids: Tensor = model.generate(**inputs, **options, logits_processor=[noted])[:, 1:]  # (rows, tokens)
-    by_source = torch.stack(finite).all(0).view(len(inputs["input_ids"]), -1).all(1)
-    by_row = by_source.repeat_interleave(len(ids) // len(by_source))
-    return ids.where(by_row[:, None], NOT_FINITE)
+    ids: Tensor = model.generate(**inputs, **options, logits_processor=[noted])[:, 1:]  # (sources, tokens)
+    by_source = torch.stack(finite).all(0).view(len(ids), -1).all(1)
+    return ids.where(by_source[:, None], NOT_FINITE)
