@@ -25,13 +25,11 @@ from transformers import AutoModelForSequenceClassification, set_seed
 
 from bertkit.attachments import distillation
 from bertkit.attachments.distillation import (
-    Distiller,
     Teacher,
     TeacherLoss,
     check_sizes,
     chosen_layers,
     find_teacher,
-    is_online,
     keep_layers,
     with_soft_targets,
 )
@@ -170,7 +168,7 @@ def test_marginals_with_padding_and_forbidden_tags_pass_gradcheck() -> None:
 @every(CASES)
 def test_a_student_that_is_its_teacher_has_nothing_to_learn(case: Case, tiny_encoder: Path, tmp_path: Path) -> None:
     task, spec, teacher = teach(case, tiny_encoder, tmp_path / "teacher")
-    features, online = task.features(case.rows()), is_online(spec, task)
+    features, online = task.features(case.rows()), SOFT_TARGETS[task.name].online
     batch = batch_of(task, features if online else with_soft_targets(features, teacher))
     batch |= {"soft": teacher.soft(batch)} if online else {}
     sizes = []
@@ -200,30 +198,6 @@ def first_step(case: Case, home: Path, out: Path, batch: int, accumulate: int, *
 def test_accumulation_equals_one_batch(case: Case, tiny_encoder: Path, tmp_path: Path) -> None:
     whole = first_step(case, tiny_encoder, tmp_path / "whole", 8, 1, alpha=1.0)
     assert_same_step(whole, first_step(case, tiny_encoder, tmp_path / "parts", 2, 4, alpha=1.0))
-
-
-@pytest.mark.parametrize("identifier", ["windows", "ner-crf", "similarity-mse", "mlm-nsp"])
-def test_hidden_states_are_learned_and_accumulate(identifier: str, tiny_encoder: Path, tmp_path: Path) -> None:
-    case, more = BY_ID[identifier], {"hidden": True, "alpha": 0.5}
-    whole = first_step(case, tiny_encoder, tmp_path / "whole", 8, 1, **more)
-    assert_same_step(whole, first_step(case, tiny_encoder, tmp_path / "parts", 2, 4, **more))
-    blind = first_step(case, tiny_encoder, tmp_path / "blind", 8, 1, alpha=0.5)
-    assert whole[0] > blind[0] + 1e-3
-
-
-def test_the_hidden_loss_is_the_mean_distance_of_real_pieces(tiny_encoder: Path, tmp_path: Path) -> None:
-    case = BY_ID["single-label"]
-    task, spec, teacher = teach(case, tiny_encoder, tmp_path / "teacher", hidden=True, alpha=1.0)
-    model: Any = task.model(encoder(tiny_encoder)).eval()
-    distiller = Distiller(spec, teacher, task, model.base_model)
-    batch = batch_of(task, task.features(case.rows()))
-    losses = distiller.loss(task.forward(model, batch), batch) / torch.tensor(distiller.count(batch))
-    inputs = {name: batch[name] for name in ("input_ids", "token_type_ids", "attention_mask")}
-    states = [m.base_model(**inputs).last_hidden_state for m in (model, teacher.predictor.model)]
-    there = batch["attention_mask"].bool()
-    apart = 1 - torch.cosine_similarity(states[0][there], states[1][there], dim=-1)
-    assert losses.shape == (2,)
-    assert losses[1].item() == pytest.approx(apart.mean().item(), rel=1e-5)
 
 
 def test_a_student_learns_the_teachers_probabilities_and_not_the_labels(tiny_encoder: Path, tmp_path: Path) -> None:
@@ -371,23 +345,20 @@ def test_a_teacher_with_other_word_pieces_is_refused(tiny_encoder: Path, tmp_pat
         find_teacher(Distillation(teacher=str(path)), BY_ID["single-label"].task(tiny_encoder))
 
 
-def test_vectors_and_hidden_states_must_be_of_one_size(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_vectors_must_be_of_one_size(tiny_encoder: Path, tmp_path: Path) -> None:
     case = BY_ID["retrieval"]  # vectors of 6, hidden states of 16
-    task, spec, teacher = teach(case, tiny_encoder, tmp_path / "teacher")
+    task, _, teacher = teach(case, tiny_encoder, tmp_path / "teacher")
     wide = Case("wide", {**case.options, "dense": 0}, case.columns).task(tiny_encoder)
     features = task.features(case.rows())
-    check_sizes(spec, teacher, task, task.model(encoder(tiny_encoder)), features)
+    check_sizes(teacher, task, task.model(encoder(tiny_encoder)), features)
     with pytest.raises(ModelError, match=r"its vectors have 6 numbers, the student's 16") as error:
-        check_sizes(spec, teacher, wide, wide.model(encoder(tiny_encoder)), features)
+        check_sizes(teacher, wide, wide.model(encoder(tiny_encoder)), features)
     assert "task: {dense: 6}" in str(error.value)
     narrow = tmp_path / "narrow"
     load_tokenizer(tiny_encoder).save_pretrained(narrow)
     config = transformers.BertConfig.from_pretrained(tiny_encoder, hidden_size=8)
     transformers.BertModel(config).save_pretrained(narrow)
-    check_sizes(spec, teacher, task, task.model(encoder(narrow)), features)
-    hidden = spec.model_copy(update={"hidden": True})
-    with pytest.raises(ModelError, match=r"hidden states have 16 numbers, the student's 8"):
-        check_sizes(hidden, teacher, task, task.model(encoder(narrow)), features)
+    check_sizes(teacher, task, task.model(encoder(narrow)), features)
 
 
 # --- the student's layers
@@ -454,10 +425,6 @@ def test_contradictions_are_found_in_the_recipe(tiny_encoder: Path, tmp_path: Pa
     assert "distillation.teacher: missing" in said("distillation.alpha=0.5")
     assert "did you mean 'teacher'" in said("distillation={teachr: x}")
     assert "distillation.teacher: no folder" in said("distillation.teacher=./nowhere")
-    vectors = ("task={name: retrieval, mini_batch: 8}", "distillation.hidden=true")
-    assert "hidden states are learned from whole batches" in said(named, *vectors)
-    texts = ("task={name: text2text-generation}", "distillation.hidden=true")
-    assert "hidden states are those of an encoder alone" in said(named, *texts)
     new = ("~model.name", "model.config=tiny", f"model.tokenizer={tiny_encoder}")
     assert "selects layers of a pretrained model" in said(named, "distillation.student.layers=2", *new)
 
@@ -540,13 +507,6 @@ def test_alpha_0_is_training_without_a_teacher(taught_by: Run, tiny_encoder: Pat
     digests = [sha256(run.model / "model.safetensors") for run in (plain, *runs)]
     assert digests[1] == digests[0]
     assert digests[2] != digests[0]
-
-
-def test_lora_students_learn_hidden_states_too(taught_by: Run, tiny_encoder: Path, tmp_path: Path) -> None:
-    run = distilled(tmp_path, tiny_encoder, taught_by, "distillation.hidden=true", "peft.r=2")
-    assert run.results["distillation"]["student"]["parameters"] == sum(
-        parameter.numel() for parameter in load(run.folder).model.parameters()
-    )
 
 
 def test_a_wrong_teacher_leaves_nothing_behind(tiny_encoder: Path, tmp_path: Path) -> None:

@@ -18,13 +18,12 @@ import numpy as np
 import pyarrow as pa
 import torch
 from datasets import Dataset, concatenate_datasets
-from peft import PeftModel
 from torch import Tensor, nn
 
 from bertkit.attachments.soft_targets import SOFT_TARGETS
 from bertkit.attachments.teacher import compare_with_teacher
 from bertkit.cache import cache_root, cached_folder, model_key
-from bertkit.encoding.padding import SOFT, Collator, mask_of
+from bertkit.encoding.padding import SOFT, Collator
 from bertkit.engine.arguments import Arguments
 from bertkit.engine.attachment import Attachment, Draft, Finished
 from bertkit.engine.training_data import Objective
@@ -32,7 +31,6 @@ from bertkit.errors import ModelError, Problem, UserError
 from bertkit.inference.predictor import Predictor, load_as, model_folder, require_torch_model
 from bertkit.inference.settings import resolve_max_length
 from bertkit.models.encoder import Encoder
-from bertkit.models.heads import soft_losses
 from bertkit.models.trained_parts import halves
 from bertkit.recipe.recipe import Recipe
 from bertkit.sections import Distillation
@@ -99,7 +97,7 @@ def _listed(value: Any) -> str:
     return text if text and len(text) <= 200 else f"{text[:200]!r}"
 
 
-def check_sizes(spec: Distillation, teacher: Teacher, task: Task, model: Any, features: Dataset) -> None:
+def check_sizes(teacher: Teacher, task: Task, model: Any, features: Dataset) -> None:
     """Try one feature on teacher and student. Raises ModelError where their outputs differ in size."""
     batch = Collator.of(task.tokenizer, task.padding)(task.examples(features, [0]))
     device = teacher.predictor.device
@@ -109,12 +107,6 @@ def check_sizes(spec: Distillation, teacher: Teacher, task: Task, model: Any, fe
     if theirs != ours:
         what = f"its vectors have {theirs:,} numbers, the student's {ours:,}"
         raise ModelError(Problem(WHERE, what, f"Give the student a dense layer:  task: {{dense: {theirs}}}"))
-    if not spec.hidden:
-        return
-    theirs, ours = (each.config.hidden_size for each in (teacher.predictor.model, model))
-    if theirs != ours:
-        what = f"the teacher's hidden states have {theirs:,} numbers, the student's {ours:,}"
-        raise ModelError(Problem("distillation.hidden", what, "Write false, or use a student of the teacher's width."))
 
 
 def keep_layers(model: Any, count: int) -> Any:
@@ -166,7 +158,7 @@ class TeacherLoss(Attachment):
         if not (spec := draft.recipe.distillation):
             return None
         teacher = find_teacher(spec, draft.task)
-        check_sizes(spec, teacher, draft.task, draft.model, draft.features)
+        check_sizes(teacher, draft.task, draft.model, draft.features)
         return cls(spec, teacher, draft.task)
 
     @classmethod
@@ -175,14 +167,13 @@ class TeacherLoss(Attachment):
         return keep_layers(model, student.layers) if student else model
 
     def features(self, features: Dataset, args: Arguments) -> Dataset:
-        if is_online(self.spec, self.task):
+        if SOFT_TARGETS[self.task.name].online:
             return features
         with args.main_process_first():  # the others read them from the cache
             return with_soft_targets(features, self.teacher)
 
-    def objective(self, objective: Objective, model: Any) -> Distiller:
-        inner = model.get_base_model() if isinstance(model, PeftModel) else model
-        return Distiller(self.spec, self.teacher, self.task, inner.base_model)
+    def objective(self, objective: Objective) -> Distiller:
+        return Distiller(self.spec, self.teacher, self.task)
 
     def results(self, finished: Finished) -> Mapping[str, Any]:
         teacher = self.teacher
@@ -190,48 +181,22 @@ class TeacherLoss(Attachment):
 
 
 class Distiller:
-    """The loss of a student: alpha * soft + (1 - alpha) * hard, over the terms that the task counts.
+    """The loss of a student: alpha * soft + (1 - alpha) * hard, over the terms that the task counts."""
 
-    With `hidden`, one more loss: alpha * (1 - cosine of the last hidden states), over the tokens without padding.
-    """
-
-    def __init__(self, spec: Distillation, teacher: Teacher, task: Task, encoder: Any) -> None:
-        """encoder: the student's, whose hidden states are learned."""
+    def __init__(self, spec: Distillation, teacher: Teacher, task: Task) -> None:
         self.spec, self.teacher, self.task = spec, teacher, task
-        self.states: dict[str, Tensor] = {}  # of the last batch
-        if spec.hidden:
-            for side, module in (("student", encoder), ("teacher", teacher.predictor.model.base_model)):
-                # Before other hooks, which may turn the encoder's outputs into vectors.
-                module.register_forward_hook(partial(self._see, side), prepend=True)
-
-    def _see(self, side: str, module: Any, inputs: Any, outputs: Any) -> None:
-        self.states[side] = outputs.last_hidden_state
 
     def loss(self, outputs: Any, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
         """`()`, or `(losses,)`; as `Task.loss`."""
-        if is_online(self.spec, self.task):
+        if SOFT_TARGETS[self.task.name].online:
             batch = {**batch, SOFT: self.teacher.soft(batch)}
         hard = self.task.loss(outputs, batch, label_smoothing)
         soft = SOFT_TARGETS[self.task.name].loss(self.task, outputs, batch, self.spec.temperature)
-        mixed = self.spec.alpha * soft + (1 - self.spec.alpha) * hard
-        if not self.spec.hidden:
-            return mixed
-        apart = soft_losses.distance(self.states["student"], self.states["teacher"])
-        hidden = apart[mask_of(batch).bool()].sum()
-        return torch.cat([mixed.reshape(-1), self.spec.alpha * hidden[None]])
+        return self.spec.alpha * soft + (1 - self.spec.alpha) * hard
 
     def count(self, batch: Batch) -> float | tuple[float, ...]:
-        """The terms that `Task.count` counts; with `hidden`, the number of tokens too."""
-        counted = self.task.count(batch)
-        if not self.spec.hidden:
-            return counted
-        several = counted if isinstance(counted, tuple) else (counted,)
-        return (*several, float(mask_of(batch).sum()))
-
-
-def is_online(spec: Distillation, task: Task) -> bool:
-    """Whether the teacher runs in every step: its outputs are too large to cache, or never the same."""
-    return spec.hidden or SOFT_TARGETS[task.name].online
+        """As `Task.count`."""
+        return self.task.count(batch)
 
 
 def with_soft_targets(features: Dataset, teacher: Teacher) -> Dataset:

@@ -82,7 +82,7 @@ class Attachment:
         """The training features, possibly with further columns."""
         return features
 
-    def objective(self, objective: Objective, model: Any) -> Objective:
+    def objective(self, objective: Objective) -> Objective:
         """What is minimised, from what would be without this attachment."""
         return objective
 

@@ -1,4 +1,4 @@
-"""Callbacks of a training: progress, metrics.jsonl, the profile of its time, and a graceful shutdown."""
+"""Callbacks of a training: progress, metrics.jsonl and a graceful shutdown."""
 
 from __future__ import annotations
 
@@ -19,15 +19,10 @@ from tqdm.auto import tqdm
 from transformers import TrainerCallback
 
 from bertkit import processes
-from bertkit.encoding.padding import mask_of
 from bertkit.engine.arguments import ENDLESS
 from bertkit.engine.clock import Clock
-from bertkit.files import write_json
-from bertkit.text import counted
 
 logger = logging.getLogger(__name__)
-
-PARTS = ("data", "forward", "backward", "optimizer", "evaluation", "saving", "other")
 
 
 class Progress(TrainerCallback):
@@ -131,69 +126,6 @@ class MetadataWriter(TrainerCallback):
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self.write()
-
-
-class Profile(TrainerCallback):
-    """A stopwatch over `PARTS`; it runs from the beginning to the end of each training.
-
-    The trainer and its's callbacks switch it. On an accelerator each switch waits for pending work, so that
-    seconds are counted for the part that started the work.
-    """
-
-    def __init__(self) -> None:
-        self.seconds = dict.fromkeys(PARTS, 0.0)
-        self.steps = self.slots = self.tokens = 0
-        self.part, self.since = "", 0.0  # "": no training is running
-
-    def switch(self, part: str) -> None:
-        """Count time for this part from now on; nothing is measured while no training runs."""
-        if not self.part:
-            return
-        if torch.accelerator.is_available():
-            torch.accelerator.synchronize()
-        now = time.perf_counter()
-        self.seconds[self.part] += now - self.since
-        self.part, self.since = part, now
-
-    def count(self, batches: list[Any]) -> None:
-        """Add the slots of these batches, `(features, longest)` each, and the tokens in them."""
-        for batch in batches if self.part else ():
-            self.slots += batch["input_ids"].numel()
-            self.tokens += int(mask_of(batch).sum())
-
-    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        self.part, self.since = "other", time.perf_counter()
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        self.steps += 1
-        self.switch("other")
-
-    def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        self.switch("")
-
-    def facts(self) -> dict[str, Any]:
-        """For profile.json: seconds, milliseconds per step and share of each part; share of padding."""
-        total, steps = sum(self.seconds.values()), max(self.steps, 1)
-        parts = {
-            part: {"seconds": each, "ms_per_step": 1000 * each / steps, "share": each / total if total else 0.0}
-            for part, each in self.seconds.items()
-        }
-        padding = 1 - self.tokens / self.slots if self.slots else 0.0
-        return {"steps": self.steps, "seconds": total, "parts": parts, "slots": self.slots, "padding": padding}
-
-    def write(self, folder: Path) -> None:
-        """Write FOLDER/profile.json, and log it as a table."""
-        write_json(folder / "profile.json", self.facts())
-        logger.info("%s", profile_lines(self.facts()))
-
-
-def profile_lines(facts: dict[str, Any]) -> str:
-    """The facts of a profile as a table."""
-    steps = counted(facts["steps"], "step")
-    lines = [f"{steps} in {facts['seconds']:.1f} s; {facts['padding']:.1%} of the slots are padding"]
-    for part, each in facts["parts"].items():
-        lines.append(f"{part:10}  {each['ms_per_step']:9.2f} ms a step  {each['share']:6.1%}")
-    return "\n".join(lines)
 
 
 class Shutdown(TrainerCallback):

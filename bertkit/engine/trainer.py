@@ -19,7 +19,6 @@ from transformers.trainer_callback import PrinterCallback
 from bertkit.engine.arguments import Arguments
 from bertkit.engine.attachment import Attachment
 from bertkit.engine.batching import EpochLoader
-from bertkit.engine.callbacks import Profile
 from bertkit.engine.checkpoint import CheckpointTrainer
 from bertkit.engine.clock import TICKS, Clock, follow, schedule
 from bertkit.engine.training_data import Learner, Objective, TrainingData
@@ -56,20 +55,17 @@ class Trainer(CheckpointTrainer):
         callbacks: Sequence[TrainerCallback] = (),
         attachments: Sequence[Attachment] = (),
         clock: Clock | None = None,
-        profile: Profile | None = None,
     ) -> None:
-        """clock: the time that the training may take. profile: measures the parts of a step."""
+        """clock: the time that the training may take."""
         super().__init__(model=data.model, args=args, eval_dataset=data.validation, callbacks=list(callbacks))
         self.remove_callback(PrinterCallback)  # Progress reports instead
         self.data, self.attachments = data, [copy(each) for each in attachments]
         self.learner: Learner = data.learner
         self.objective: Objective = self.learner
         for each in self.attachments:
-            self.objective = each.objective(self.objective, data.model)
-        self.clock, self.profile = clock or Clock(), profile or Profile()
+            self.objective = each.objective(self.objective)
+        self.clock = clock or Clock()
         self.add_callback(self.clock)
-        if profile:  # a profile that is not a callback measures nothing
-            self.add_callback(profile)
 
     def get_train_dataloader(self) -> EpochLoader:
         args = self.args
@@ -166,7 +162,6 @@ class Trainer(CheckpointTrainer):
 
     def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: torch.device) -> tuple[list[Any], Any]:
         """The micro-batches of one step, and the count of its loss terms over all processes, `()` or `(tasks,)`."""
-        self.profile.switch("data")
         if self.state.global_step % BOUNDED_EVERY == BOUNDED_EVERY - 1:
             self.trim_memory()
         progress = self.clock.progress(self.args, self.state)
@@ -175,8 +170,6 @@ class Trainer(CheckpointTrainer):
         collated, _ = super().get_batch_samples(epoch_iterator, num_batches, device)
         batches = [self.learner.scheduled(batch, progress) for batch in collated]
         terms = self.accelerator.reduce(self.terms(batches), "sum")
-        self.profile.count(batches)
-        self.profile.switch("other")
         return batches, terms
 
     def terms(self, batches: Sequence[Any]) -> torch.Tensor:
@@ -192,7 +185,6 @@ class Trainer(CheckpointTrainer):
         # DDP averages gradients over processes; the count is already over all of them.
         # The count may be 0: a batch of texts without words.
         loss = (total / num_items_in_batch.clamp(min=1e-12)).sum() * self.args.world_size
-        self.profile.switch("backward")
         return (loss, outputs) if return_outputs else loss
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
@@ -204,7 +196,6 @@ class Trainer(CheckpointTrainer):
             with contextlib.nullcontext() if part is parts[-1] else self.accelerator.no_sync(model):
                 losses.append(self.part_step(model, part, num_items_in_batch))
         loss = torch.stack(losses).sum()
-        self.profile.switch("optimizer")
         if not torch.isfinite(loss):
             what = f"the loss is {loss.item()} at step {self.state.global_step + 1}, over {self._rows_of_step()}"
             fix = "Lower training.learning_rate, or check the rows with `bertkit check`."
@@ -221,7 +212,6 @@ class Trainer(CheckpointTrainer):
 
     def part_step(self, model: Any, part: Batch, terms: Any) -> torch.Tensor:
         """Forward and backward of a part of a micro-batch; returns its share of the step's loss."""
-        self.profile.switch("forward")
         plain = not (self.args.torch_compile or self.args.gradient_checkpointing)  # its name in all of transformers 5
         with faster(self.args.device) if plain else contextlib.nullcontext():
             return super().training_step(model, part, terms)
@@ -230,7 +220,6 @@ class Trainer(CheckpointTrainer):
         self, eval_dataset: Any = None, ignore_keys: list[str] | None = None, metric_key_prefix: str = "eval"
     ) -> dict[str, float]:
         """The scores on the validation rows, or on `eval_dataset`; see `TrainingData.evaluate`."""
-        self.profile.switch("evaluation")
         return self.log_scores(
             self.data.evaluate(self.model, self.args.metric_for_best_model, eval_dataset), metric_key_prefix
         )
@@ -240,15 +229,9 @@ class Trainer(CheckpointTrainer):
         logged = {  # NaN is never better than anything, which is how an undefined metric must compare
             f"{prefix}_{name}": math.nan if value is None else value for name, value in scores.items()
         }
-        self.profile.switch("other")
         self.log(dict(logged))
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, logged)
         return logged
-
-    def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        self.profile.switch("saving")
-        super()._save_checkpoint(model, trial)
-        self.profile.switch("other")
 
 
 def _path(checkpoint: Any) -> Path | None:

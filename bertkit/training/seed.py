@@ -17,7 +17,7 @@ from transformers import EarlyStoppingCallback, TrainerCallback, set_seed
 from transformers.integrations.integration_utils import TensorBoardCallback
 
 from bertkit.engine.arguments import Arguments
-from bertkit.engine.callbacks import MetadataWriter, MetricsLog, Profile, Progress, Shutdown
+from bertkit.engine.callbacks import MetadataWriter, MetricsLog, Progress, Shutdown
 from bertkit.engine.checkpoint import step_of
 from bertkit.engine.clock import Clock
 from bertkit.engine.resume import latest_intact, require_resumable
@@ -53,9 +53,7 @@ class TrainedModel(NamedTuple):
     facts: dict[str, Any]  # `steps`, `seconds` and `best_step`
 
 
-def train_seed(
-    jobs: Jobs, seed: int, run: Run, metadata: MetadataWriter, profile: Profile | None
-) -> dict[str, dict[str, Any]]:
+def train_seed(jobs: Jobs, seed: int, run: Run, metadata: MetadataWriter) -> dict[str, dict[str, Any]]:
     """Train one seed to its best checkpoint, calibrate and save each task's model; returns each one's done.json."""
     runs = jobs.runs(run)
     folders = {name: part.checkpoints / f"seed-{seed}" for name, part in runs.items()}
@@ -66,7 +64,7 @@ def train_seed(
     title = f"seed {seed}" if len(jobs.recipe.seeds) > 1 else "training"
     log, folder = run.folder / "metrics.jsonl", run.checkpoints / f"seed-{seed}"
     outcomes = {}
-    for name, trained in fit(jobs, seed, folder, title, log, metadata, profile).items():
+    for name, trained in fit(jobs, seed, folder, title, log, metadata).items():
         job = jobs.by_task[name]
         scores = merge_and_calibrate(job, trained.runner, folders[name], trained.settings)
         headline = scores.get("validation", {}).get(job.headline)
@@ -83,7 +81,6 @@ def fit(
     title: str,
     log: Path,
     metadata: MetadataWriter,
-    profile: Profile | None = None,
 ) -> dict[str, TrainedModel]:
     """Train the models of the jobs in `folder`, a folder of RUN/checkpoints; empty on other ranks than the first.
 
@@ -96,7 +93,7 @@ def fit(
     clock = Clock(args.seconds)
     headline = str(args.metric_for_best_model or jobs.first.headline)
     built_in = default_callbacks(jobs.recipe.early_stopping, title, headline, log, seed, clock)
-    trainer = make_trainer(jobs, runners, args, [*built_in, metadata, *jobs.callbacks], clock, profile)
+    trainer = make_trainer(jobs, runners, args, [*built_in, metadata, *jobs.callbacks], clock)
     seconds = run_trainer(trainer, folder)
     model = trainer.gathered_model(partial(build, jobs.first.recipe, jobs.first.encoder, jobs.first.task))
     trainer.accelerator.wait_for_everyone()  # all have read the best checkpoint, which may be deleted from here on
@@ -162,12 +159,11 @@ def make_trainer(
     args: Arguments,
     callbacks: Sequence[TrainerCallback],
     clock: Clock,
-    profile: Profile | None,
 ) -> Trainer:
     """The trainer of one seed. Raises RecipeError where transformers refuses the arguments."""
     data, attachments = training_data(jobs, runners, args), jobs.first.attachments
     try:
-        trainer = Trainer(data, args, callbacks=callbacks, attachments=attachments, clock=clock, profile=profile)
+        trainer = Trainer(data, args, callbacks=callbacks, attachments=attachments, clock=clock)
     except (ImportError, RuntimeError, ValueError) as error:  # such as report_to: a library that is not installed
         raise RecipeError(Problem("training", str(error).strip())) from error
     if trainer.is_fsdp_enabled and len(jobs.by_task) > 1:

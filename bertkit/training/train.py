@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from transformers import TrainerCallback
 
 from bertkit import processes
-from bertkit.engine.callbacks import MetadataWriter, Profile
+from bertkit.engine.callbacks import MetadataWriter
 from bertkit.errors import Problem, RecipeError
 from bertkit.models.quiet import no_bars, quiet_logger
 from bertkit.recipe.multitask import AnyRecipe, MultiTaskRecipe, settled
@@ -40,7 +40,6 @@ def train(
     resume: bool = False,
     metrics: Sequence[Any] = (),
     callbacks: Sequence[TrainerCallback] = (),
-    profile: bool = False,
     changed: bool = False,
     **overrides: Any,
 ) -> Run:
@@ -58,7 +57,6 @@ def train(
     metrics: your own metrics, any objects with `compute(predictions=…, references=…)` that returns numbers by name;
         computed at each evaluation and at the end. `metric_for_best_model` may name one that is better when higher.
     callbacks: transformers callbacks, added to bertkit's; an exception in one ends the run, which can be resumed.
-    profile: write profile.json: how the time of the training steps of this process is spent.
     Raises RecipeError, DataError or ModelError before anything is trained, and leaves no incomplete file.
 
     >>> rows = [{"text": f"{word} film {n}", "label": word} for n in range(12) for word in ("good", "bad")]
@@ -76,7 +74,7 @@ def train(
         ) from None
     complete_recipe = settled(recipe, data, overrides)
     del data  # it is on disk: a frame that nobody else holds need not be in memory
-    return run_program(complete_recipe, folder, resume, metrics, callbacks, profile, changed)
+    return run_program(complete_recipe, folder, resume, metrics, callbacks, changed)
 
 
 def run_program(
@@ -85,7 +83,6 @@ def run_program(
     resume: bool,
     metrics: Sequence[Any],
     callbacks: Sequence[TrainerCallback],
-    profile: bool,
     changed: bool,
 ) -> Run:
     """The program, of one task or of several."""
@@ -108,13 +105,10 @@ def run_program(
     with only_writer(run) if first else nullcontext(), no_bars():
         if first:
             require_unchanged(jobs, run, changed)
-        stopwatch = Profile() if profile else None
         with MetadataWriter(partial(write_metadata, jobs, run, findings), run.checkpoints) as metadata:
             held_out = run_folds(jobs, run, metadata)
             jobs = calibrated(jobs, held_out)
-            outcomes = [train_seed(jobs, seed, run, metadata, stopwatch) for seed in recipe.seeds]
-        if first and stopwatch:
-            stopwatch.write(run.folder)
+            outcomes = [train_seed(jobs, seed, run, metadata) for seed in recipe.seeds]
         if first:
             finish(jobs, run, outcomes, started, held_out)
             write_reports_and_clean(run, recipe)
