@@ -327,13 +327,6 @@ def test_a_label_that_resembles_another(tmp_path):
     source = write(tmp_path / "train.jsonl", ROWS)
     data = read(source, relabel=write(tmp_path / "new.csv", "location,label\ntrain.jsonl:1,goood\n"))
     assert "train: the label 'goood' is new, from new.csv; did you mean 'good'?" in notes(data)
-    spelled = {
-        "normalize_labels": "casefold",
-        "relabel": write(tmp_path / "new.csv", "location,label\ntrain.jsonl:1,Good\n"),
-    }
-    data = read(source, **spelled)
-    assert data.fingerprints == read(source).fingerprints
-    assert "train: 0 rows relabelled by new.csv; 1 more with the same target as before" in notes(data)
 
 
 def test_answers_that_are_the_same_are_not_counted(tmp_path):

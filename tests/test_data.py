@@ -911,20 +911,6 @@ def test_unseen_labels_stop_or_are_left_out(tmp_path):
     assert "test: no row remains" in fails(tmp_path, unseen_labels="ignore")
 
 
-def test_unseen_labels_that_differ_only_in_case_name_the_setting_that_reads_them_as_one(tmp_path):
-    hint, told = {"normalize_labels": "casefold"}, "'data.normalize_labels=casefold'"
-    test = {"test": str(write(tmp_path / "test.csv", "text,label\na,True\nb,False\n"))}
-    labels = {"splits": ["test"], "known_labels": ["false", "true"]}
-    assert told in fails(test, **labels)
-    assert get(test, **labels, **hint).rows["test"]["label"][:] == ["true", "false"]
-    for known in (["no", "yes"], ["TRUE", "FALSE"]):  # those of a trained model stay as they are
-        assert told not in fails(test, splits=["test"], known_labels=known)
-        assert "'data.unseen_labels=ignore'" in fails(test, splits=["test"], known_labels=known)
-    both = {**test, "train": str(write(tmp_path / "train.csv", "text,label\nc,TRUE\nd,FALSE\n"))}
-    assert told in fails(both)
-    assert get(both, **hint).rows["test"]["label"][:] == ["true", "false"]
-
-
 MERGED = {"pos": "pos", "Pos": "pos", "neg": "neg"}
 
 
@@ -1042,57 +1028,6 @@ def test_columns_of_the_same_groups_are_warned_of_once(tmp_path):
     for settings, fixes in [({}, ["data.group_by=text_b holds out whole groups"]), ({"group_by": "text_a"}, [])]:
         found = load(DataSpec.model_validate({"source": str(path), "validation": 0.2, **settings}), schema).findings
         assert [each.fix for each in found if "rows are sampled individually" in each.what] == fixes
-
-
-SPELLED = ["Billing", "billing", "Billing ", "Billing", "other"]
-
-
-@pytest.mark.parametrize(
-    ("how", "labels"),
-    [(None, SPELLED), ("strip", [label.strip() for label in SPELLED]), ("casefold", ["billing"] * 4 + ["other"])],
-)
-@pytest.mark.parametrize("several", [False, True])
-def test_labels_that_differ_in_case_or_space_are_one_if_asked(how, labels, several, tmp_path):
-    name, cells = ("labels", [[each] for each in SPELLED]) if several else ("label", SPELLED)
-    rows = [{"text": str(number), name: cell} for number, cell in enumerate(cells)]
-    data = get(write(tmp_path / "t.jsonl", rows), normalize_labels=how)
-    assert data.rows["train"][name][:] == ([[label] for label in labels] if several else labels)
-    merged = [finding.what for finding in data.findings if "are read as" in finding.what]
-    expected = {None: [], "strip": ["'Billing' (2), 'Billing ' (1) are read as 'Billing'"]}
-    expected["casefold"] = ["'Billing' (2), 'billing' (1), 'Billing ' (1) are read as 'billing'"]
-    assert merged == [f"train: {what}" for what in expected[how]]
-
-
-def test_labels_of_the_recipe_are_named_as_they_are_read(tmp_path):
-    path = write(tmp_path / "t.jsonl", labelled("pos", "POS", "Neg"))
-    data, options = merged(path, ["Pos", "Neg"], normalize_labels="casefold")
-    with pytest.raises(DataError, match=r"does not name: neg, pos\n.*It names Pos, Neg \(or 0 to 1\)"):
-        get_task("text-classification").settle(options, data.rows["train"], [])
-    data, options = merged(path, ["pos", "neg"], normalize_labels="casefold")
-    settled = get_task("text-classification").settle(options, data.rows["train"], [])
-    assert settled["labels"] == {"pos": "pos", "neg": "neg"}
-
-
-def test_two_spellings_in_one_row_are_one_label(tmp_path):
-    path = write(tmp_path / "t.jsonl", [{"text": "a", "labels": ["B", "b", "c"]}, {"text": "b", "labels": []}])
-    assert get(path, normalize_labels="casefold").rows["train"]["labels"][:] == [["b", "c"], []]
-    german = write(tmp_path / "u.jsonl", labelled("Straße", "STRASSE", "STRASSE"))
-    data = get(german, normalize_labels="casefold")
-    assert data.rows["train"]["label"][:] == ["strasse"] * 3
-    assert [each.what for each in data.findings] == ["train: 'STRASSE' (2), 'Straße' (1) are read as 'strasse'"]
-
-
-def test_labels_of_all_splits_and_the_data_sets_names_are_normalized(tmp_path):
-    from datasets import ClassLabel, Dataset, Features, Value
-
-    features = Features({"text": Value("string"), "label": ClassLabel(names=["Pos", "neg", "pos"])})
-    for split, labels in (("train", [0, 1, 2]), ("validation", [2, 1, 0])):
-        Dataset.from_dict({"text": ["a", "b", "c"], "label": labels}, features).to_parquet(
-            tmp_path / f"{split}.parquet"
-        )
-    data = get(tmp_path, normalize_labels="casefold")
-    assert data.class_names == ["pos", "neg"]
-    assert data.rows["validation"]["label"][:] == ["pos", "neg", "pos"]
 
 
 @pytest.mark.parametrize("separator", [",", ";", " / "])

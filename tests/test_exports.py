@@ -14,7 +14,6 @@ from finished import finished
 
 from bertkit.cli.main import main
 from bertkit.data import load, read_rows
-from bertkit.data.readers import DOCBIN
 from bertkit.errors import DataError
 from bertkit.sections import DataSpec
 from bertkit.tasks import get_task
@@ -339,53 +338,6 @@ def test_prodigy_that_is_wrong(tmp_path):
     assert "t.jsonl:2: span 1 is from 0 to 3, but the text has 2" in fails(write(tmp_path / "t.jsonl", rows))
     del rows[1]["text"]
     assert "t.jsonl:2: has no text in `text`" in fails(write(tmp_path / "t.jsonl", rows))
-
-
-# --- spaCy
-
-
-def test_spacy_training_data(tmp_path):
-    rows: Any = [
-        ["Ann", {"entities": [[0, 3, "PER"]], "cats": {"a": 1.0, "b": 0.0}}],
-        ["x", {"entities": [], "cats": {"a": 0, "b": 1}}],
-    ]
-    path = write(tmp_path / "t.json", rows)
-    data = get(path)
-    assert tagged(data) == [("Ann", ["B-PER"]), ("x", ["O"])]
-    assert notes(data) == [f"{path}: read as spaCy's training data: 2 texts"]
-    assert get(path, "text-classification").rows["train"]["label"][:] == ["a", "b"]
-    write(path, {"classes": ["PER"], "annotations": rows})  # as editors for it write it
-    assert tagged(get(path)) == tagged(data)
-
-
-def test_spacy_training_data_that_is_wrong(tmp_path):
-    path = write(
-        tmp_path / "t.json", [["Ann", {"entities": [[0, 3, "PER"]]}], ["Bo"], ["Bo", {"entities": [[0, 3, "X"]]}]]
-    )
-    assert """t.json, row 2: is ['Bo'], where [text, {"entities": […]}] is expected""" in fails(path)
-    write(path, [["Bo", {"entities": [[0, 3, "X"]]}]])
-    assert "t.json, row 1: span 1 is from 0 to 3, but the text has 2" in fails(path)
-
-
-def test_docbin_is_refused_with_the_line_that_exports_it(tmp_path):
-    path = tmp_path / "train.spacy"
-    path.write_bytes(b"x\x9c")
-    said = fails(path)
-    assert "train.spacy: spaCy's binary format, which only spaCy reads" in said
-    assert f'python -c "{DOCBIN}" {path} > train.json' in said
-    assert '"' not in DOCBIN
-    compile(DOCBIN, "DOCBIN", "exec")
-
-
-def test_docbin_as_spacy_exports_it(tmp_path):
-    """What spaCy 3.8 prints for two texts, with `entities` and `cats` of either."""
-    printed = (
-        '[["Alice met DATE Bob \\ud83d\\ude00 in New York , the case.", {"entities": [[0, 5, "PERSON"], '
-        '[15, 18, "MYLABEL"]], "cats": {"pos": 1.0, "neg": 0.0}}], ["Nothing  here", {"entities": [], "cats": {}}]]\n'
-    )
-    data = get(write(tmp_path / "train.json", printed))
-    assert tagged(data)[0][1][:4] == ["B-PERSON", "O", "O", "B-MYLABEL"]
-    assert set(tagged(data)[1][1]) == {"O"}
 
 
 def test_ordinary_rows_are_no_export(tmp_path):

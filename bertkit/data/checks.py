@@ -118,7 +118,7 @@ def _label_findings(counts: Mapping[str, int], alike: bool) -> list[Finding]:
         other = spelled.setdefault(name.strip().casefold(), name)
         if other != name:
             what = f"train: the labels {other!r} and {name!r} differ only in case or space"
-            fix = "They are two labels; if they are one:  data: {normalize_labels: casefold}"
+            fix = "They are two labels; if they are one, write them alike, or name them in task.labels: {A: a, a: a}."
             findings.append(warn(what, fix))
     for separator in SEPARATORS:
         parts = Counter(part.strip() for name in counts for part in set(name.split(separator)) if separator in name)

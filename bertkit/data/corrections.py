@@ -15,7 +15,7 @@ from bertkit.data.delimited import fields_of, unguarded
 from bertkit.data.disk_list import DiskList
 from bertkit.data.readers import format_of, opened, read_rows, row_prefix
 from bertkit.data.schema import ID, Column, Finding, Schema, note
-from bertkit.data.splits import names_of, normal
+from bertkit.data.splits import names_of
 from bertkit.data.table import MAX_LOCATIONS, Origin, Problems, Table
 from bertkit.data.tagged import tag_words
 from bertkit.data.values import convert, folded, split_labels
@@ -240,9 +240,9 @@ def _refined(
         table, more = refine(table, split)
         if _notes(rest) == _notes(more):  # else another scheme was inferred from the other rows alone
             more = rest
-        table, changes = _replaced(table, split, name, column, values, by, spec)
+        table, changes = _replaced(table, split, name, column, values, by)
     else:
-        table, changes = _replaced(table, split, name, column, values, by, spec)
+        table, changes = _replaced(table, split, name, column, values, by)
         table, more = refine(table, split)
     return table, [*findings, *changes, *notes, *more]
 
@@ -279,7 +279,7 @@ def _targets(
 
 
 def _replaced(
-    table: Table, split: str, name: str, column: Column, values: Mapping[int, Any], by: str, spec: DataSpec
+    table: Table, split: str, name: str, column: Column, values: Mapping[int, Any], by: str
 ) -> tuple[Table, list[Finding]]:
     """The table with these values of a column, by row, and how many of them are new."""
     old: Sequence[Any] = table.values.get(name, [None] * len(table))
@@ -288,8 +288,7 @@ def _replaced(
     def labels(value: Any) -> Sequence[str]:
         if not plain:
             return names(value) if names else ()
-        given = (normal(each, spec.normalize_labels) for each in ([value] if isinstance(value, str) else value or ()))
-        return sorted(column.names.get(label, label) for label in given)
+        return sorted(column.names.get(label, label) for label in ([value] if isinstance(value, str) else value or ()))
 
     def key(value: Any) -> Any:
         return labels(value) if plain and value is not None else value

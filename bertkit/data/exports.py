@@ -1,4 +1,4 @@
-"""Annotations as Label Studio, doccano, Prodigy and spaCy export them, as rows in canonical columns.
+"""Annotations as Label Studio, doccano and Prodigy export them, as rows in canonical columns.
 
 A file is recognised by its first object. Its rows have `text`, and what was annotated: `spans`, or `labels` and, in
 rows with exactly one, `label`. `annotated` is false in rows that nobody annotated.
@@ -96,7 +96,7 @@ def survey(
     return list(columns), findings
 
 
-# --- a row per object: doccano, Prodigy, spaCy
+# --- a row per object: doccano, Prodigy
 
 
 def _mapped(read: Callable[[Any], Row], spec: DataSpec, item: Any) -> Row:
@@ -159,23 +159,6 @@ def _prodigy_row(item: Any) -> Row:
     return row | {"spans": item.get("spans", [])}
 
 
-def is_pair(item: Any) -> bool:
-    """Whether this is an example of spaCy's training data: a text and its annotations."""
-    pair = isinstance(item, list) and len(item) == 2 and isinstance(item[0], str) and isinstance(item[1], dict)
-    return pair and not {"entities", "cats"}.isdisjoint(item[1])
-
-
-def _spacy_row(item: Any) -> Row:
-    """[text, {"entities": [[start, end, label]], "cats": {label: 0 or 1}}]"""
-    if not isinstance(item, list) or len(item) != 2 or not isinstance(item[0], str):
-        raise ValueError(f'is {short_repr(item)}, where [text, {{"entities": […]}}] is expected')
-    text, marked = item
-    spans = {"spans": marked["entities"]} if "entities" in marked else {}
-    return {"text": text, **spans} | (
-        label_columns([label for label, value in marked["cats"].items() if value >= 0.5]) if "cats" in marked else {}
-    )
-
-
 class _Form(NamedTuple):
     export: Export
     recognised: Callable[[Any], bool]  # by the first object
@@ -188,5 +171,4 @@ _FORMS = (
     _Form(Export("Label Studio's JSON_MIN export", "annotation"), is_minimal, minimal, tasks=True),
     _Form(Export("Prodigy's export", "example"), _is_prodigy, _prodigy_row),
     _Form(Export("doccano's export", "text"), _is_doccano, _doccano_row),
-    _Form(Export("spaCy's training data", "text"), is_pair, _spacy_row),
 )

@@ -13,7 +13,7 @@ from bertkit.data.corrections import Refine, corrected
 from bertkit.data.disk_list import DiskList
 from bertkit.data.schema import ID, Finding, Schema, cell, columns_of, given_name, note, warn
 from bertkit.data.sources import Part, open_source
-from bertkit.data.splits import SPLITS, hold_out, known_only, labels_of, limit_rows, names_of, normal, normalize_labels
+from bertkit.data.splits import SPLITS, hold_out, known_only, labels_of, limit_rows, names_of
 from bertkit.data.squad import with_starts
 from bertkit.data.table import Data, Loaded, Origin, Table, features_of, fingerprint, in_blocks, locations, on_disk
 from bertkit.data.values import convert, is_blank, split_labels
@@ -79,7 +79,7 @@ def load(
         rows={split: each.rows for split, each in loaded.items()},
         columns={name: column for name, column in schema.columns.items() if name in present},
         target=target,
-        class_names=_class_names(parts, target, spec.normalize_labels),
+        class_names=_class_names(parts, target),
         fingerprints={split: each.fingerprint for split, each in loaded.items()},
         findings=[*findings, *notes],
         origins={split: each.origin for split, each in loaded.items()},
@@ -155,9 +155,8 @@ def _read_tables(
                 # `refine` may make tags of the spans that were read: messages name the column of the spans
                 source = name if name in read or not read else read[0]
                 given_names[name] = given_name(source, spec.columns)
-        table, notes = _drop_unlabelled(table, split, given_names, spec.missing_labels)
-        tables[split], merged = normalize_labels(table, split, schema.columns, spec.normalize_labels)
-        findings += changes + notes + merged
+        tables[split], notes = _drop_unlabelled(table, split, given_names, spec.missing_labels)
+        findings += changes + notes
     target = next((name for name in schema.targets if any(name in t.values for t in tables.values())), None)
     names = names_of(schema.columns[target]) if target else None
     if share is not None:
@@ -294,9 +293,9 @@ def _drop_unlabelled(
     return table, findings
 
 
-def _class_names(parts: Parts, target: str | None, how: str | None) -> list[str]:
+def _class_names(parts: Parts, target: str | None) -> list[str]:
     names = (part.class_names.get(str(part.mapping.get(target or ""))) for own in parts.values() for part in own)
-    return list(dict.fromkeys(normal(name, how) for name in next((each for each in names if each), [])))
+    return list(dict.fromkeys(next((each for each in names if each), [])))
 
 
 def _loaded(table: Table, schema: Schema) -> Loaded:

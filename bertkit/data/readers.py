@@ -20,7 +20,6 @@ from contextlib import contextmanager
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from shlex import quote
 from typing import IO, Any, NamedTuple, cast
 
 from bertkit.data.arrow import read_all, table_rows
@@ -28,8 +27,7 @@ from bertkit.data.conll import Lines, conll_rows, conllu_rows
 from bertkit.data.decoding import decoded, text_lines
 from bertkit.data.delimited import delimited_rows, named_records
 from bertkit.data.excel import sheet_records
-from bertkit.data.exports import exported, is_pair
-from bertkit.data.json_keys import RepeatedKey, unique_json
+from bertkit.data.exports import exported
 from bertkit.data.squad import is_squad, squad_rows
 from bertkit.data.table import NumberedRow, Problems, WrongType, setting
 from bertkit.errors import DataError, Problem, translated
@@ -42,13 +40,6 @@ FORMATS = {  # suffix of a file name -> format
 TABLES = ("parquet", "arrow")  # formats with typed columns
 COMPRESSIONS = (".gz", ".xz")
 MAX_DOCUMENT = 100_000_000  # characters of txt without a blank line
-DOCBIN = (  # .spacy as the training data that `exported` reads; spaCy unpacks msgpack, and runs nothing of the file
-    "import json, sys, spacy.tokens, spacy.vocab; "
-    "docs = spacy.tokens.DocBin().from_disk(sys.argv[1]).get_docs(spacy.vocab.Vocab()); "
-    "print(json.dumps([[doc.text, {'entities': [[e.start_char, e.end_char, e.label_] for e in doc.ents], "
-    "'cats': doc.cats}] for doc in docs]))"
-)
-
 _SURROGATE = re.compile(r"\\u[dD]")
 
 
@@ -61,9 +52,6 @@ def suffix_of(file: str | Path) -> str:
 def format_of(path: Path, spec: DataSpec) -> str:
     """The format of a file: the recipe's, or by its name. Raises DataError for an unknown suffix."""
     suffix = suffix_of(path)
-    if spec.format is None and suffix == "spacy":
-        fix = f'Export it where spaCy is installed:  python -c "{DOCBIN}" {quote(str(path))} > {quote(path.stem)}.json'
-        raise DataError(Problem(str(path), "spaCy's binary format, which only spaCy reads", fix))
     if spec.format is None and suffix in ("xls", "xlsb", "xlsm", "ods"):
         raise DataError(Problem(str(path), f"a .{suffix} file is not read", "save it as .xlsx, or as .csv"))
     if spec.format is None and suffix not in FORMATS:
@@ -223,8 +211,6 @@ def _documents(lines: Lines, spec: DataSpec, problems: Problems) -> Iterator[Num
 
 
 def _not_json(error: ValueError | RecursionError) -> str:
-    if isinstance(error, RepeatedKey):
-        return f"{error.msg}; it begins at column {error.colno}"
     if isinstance(error, json.JSONDecodeError):
         return f"not JSON: {error.msg} at column {error.colno}"
     return f"not JSON that can be read: {error}"
@@ -235,7 +221,7 @@ def _jsonl(lines: Lines, spec: DataSpec, problems: Problems) -> Iterator[Numbere
         if not line.strip():
             continue
         try:
-            row = unique_json(line.rstrip())
+            row = json.loads(line.rstrip())
         except (ValueError, RecursionError) as error:
             problems.add(number, _not_json(error))
             row = {}
@@ -259,7 +245,7 @@ def _json(stream: IO[bytes], spec: DataSpec, problems: Problems) -> Iterator[Num
     data = read_all(stream, name, "Write it as jsonl, one object per line, which is streamed.")
     text = decoded(data, spec.encoding, problems)
     try:
-        content = unique_json(text)
+        content = json.loads(text)
     except (ValueError, RecursionError) as error:
         what = _not_json(error) if text.strip() else "the file is empty"
         fix = f"if every line is an object, {setting('format', 'jsonl')}" if "Extra data" in what else ""
@@ -267,8 +253,8 @@ def _json(stream: IO[bytes], spec: DataSpec, problems: Problems) -> Iterator[Num
         raise DataError(Problem(where, what, fix)) from error
     lists = {k: v for k, v in content.items() if isinstance(v, list)} if isinstance(content, dict) else {}
     rows = content if isinstance(content, list) else lists.get("data")
-    if rows is None:  # the only list, or that of a tool that lists its labels too
-        rows = next((each for each in lists.values() if len(lists) == 1 or (each and is_pair(each[0]))), None)
+    if rows is None and len(lists) == 1:
+        (rows,) = lists.values()
     if rows is None:
         what = 'expected a list of objects, or an object with one such list, e.g. {"data": […]}'
         fix = 'With pandas: frame.to_json("FILE.jsonl", orient="records", lines=True).'

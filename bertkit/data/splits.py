@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import random
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, TypeAlias
 
-from bertkit.data.disk_list import DiskList
-from bertkit.data.schema import Column, Finding, note, warn
+from bertkit.data.schema import Column, Finding, warn
 from bertkit.data.table import Problems, Table, setting
 from bertkit.data.values import text_keys
 from bertkit.errors import DataError, Problem
@@ -179,34 +178,6 @@ def _strata(table: Table, target: str | None, labels: Sequence[Sequence[str]]) -
     return [next(iter(each), "") for each in labels]
 
 
-def normal(label: str, how: str | None) -> str:
-    """The label as `data.normalize_labels` reads it."""
-    return label if how is None else label.strip() if how == "strip" else label.strip().casefold()
-
-
-def normalize_labels(
-    table: Table, split: str, columns: Mapping[str, Column], how: str | None
-) -> tuple[Table, list[Finding]]:
-    """The table with every label as `normal` reads it, and which spellings became one."""
-    values, findings = dict(table.values), list[Finding]()
-    several = {name: columns[name].holds == "labels" for name in values if columns[name].holds in ("label", "labels")}
-    for name, many in several.items() if how else ():
-        cells = values[name]
-        spellings = Counter(each for value in cells for each in ((value or ()) if many else (value,) if value else ()))
-        read = {spelling: normal(spelling, how) for spelling in spellings}
-        if many:
-            values[name] = DiskList(value and list(dict.fromkeys(read[each] for each in value)) for value in cells)
-        else:
-            values[name] = [value and read[value] for value in cells]
-        merged: defaultdict[str, list[str]] = defaultdict(list)
-        for spelling, _ in spellings.most_common():
-            merged[read[spelling]].append(f"{spelling!r} ({spellings[spelling]:,})")
-        for label, forms in merged.items():
-            if len(forms) > 1:
-                findings.append(note(f"{split}: {', '.join(forms)} are read as {label!r}"))
-    return Table(values, table.origin), findings
-
-
 def labels_of(table: Table, target: str, names: Names) -> set[str]:
     """The labels that a split has."""
     return {name for value in table.values[target] for name in names(value)}
@@ -220,7 +191,7 @@ def known_only(
     before: labels that train had before `data.limit`.  policy: "error" raises a DataError with split, label, count and
     first row of each; "ignore" leaves those rows out with a warning. Raises DataError also when no row remains.
     """
-    known_tables, findings, problems, lost, missing = dict(tables), [], [], set[str](), set[str]()
+    known_tables, findings, problems, lost = dict(tables), [], [], set[str]()
     for split, table in tables.items():
         if split == "train" or target not in table.values:
             continue
@@ -231,7 +202,6 @@ def known_only(
                     unseen[name].append(index)
         out = {index for indices in unseen.values() for index in indices}
         lost |= unseen.keys() & before
-        missing |= unseen.keys()
         for name, rows in sorted(unseen.items()):
             what = f"{split} has {counted(len(rows), 'row')} with the label {name!r}, which train does not have"
             problems.append(Problem(table.origin[rows[0]], what))
@@ -243,12 +213,6 @@ def known_only(
     if problems and policy == "error":
         limited = f"raise `data.limit`, which left no row of train with {listed(sorted(lost))}"
         fix = limited if lost else "correct these labels, or add rows with them to train"
-        read = {normal(name, "casefold") for name in known}
-        # `normalize_labels` changes the labels of train, but not those that a model has
-        helps = "train" in tables or read == {*known}
-        if helps and any(normal(name, "casefold") in read for name in missing):
-            fix = f"{fix}; to read labels that differ only in case or space as one, "
-            fix += setting("normalize_labels", "casefold")
         fix = f"{fix}; to leave these rows out, {setting('unseen_labels', 'ignore')}"
         raise DataError([*problems[:-1], problems[-1]._replace(fix=fix)])
     return known_tables, findings
