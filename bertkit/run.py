@@ -117,7 +117,7 @@ def delete_checkpoints(run: Run, keep: Checkpoints, *, dry_run: bool = False) ->
     """
     folders = [] if keep == "keep" else [path for path in run.checkpoints.glob("*-*") if path.is_dir()]
     seeds = [path for path in folders if path.name.startswith("seed-")]
-    folds = [path for path in folders if path.name.startswith(("fold-", "method-"))]  # predictions/ has their answers
+    folds = [path for path in folders if path.name.startswith("fold-")]  # predictions/ has their answers
     inside = [path for seed in seeds for path in seed.iterdir() if path.is_dir()]
     of_seeds = seeds if keep == "none" else [path for path in inside if path.name not in ("model", "adapter")]
     unneeded = [*of_seeds, *folds]

@@ -127,9 +127,6 @@ class DataSpec(Section):
         None, description="Lists of rows whose target is replaced by the one in the list."
     )
     labels_separator: Text = Field("|", description="Between the labels of a row, where `labels` is text.")
-    normalize_labels: Literal["strip", "casefold"] | None = Field(
-        None, description="Labels that differ only in space at their ends (strip), or also in case (casefold), are one."
-    )
     missing_labels: Literal["error", "ignore"] = Field(
         "error", description="Rows without a label: stop, or leave them out and report them."
     )
@@ -206,7 +203,6 @@ class Distillation(Section):
     teacher: Text = Field(description="A run, a model folder or a Hub id with the same task, labels and tokenizer.")
     temperature: float = Field(2.0, gt=0, description="Divides the logits of teacher and student.")
     alpha: float = Field(0.5, ge=0, le=1, description="Weight of the soft loss; the labels' loss has 1 - alpha.")
-    hidden: bool = Field(False, description="Add a cosine loss on the last hidden states.")
     student: Student | None = Field(None, description="null: all layers of the model that `model` names.")
 
 
@@ -216,9 +212,6 @@ class Hub(Section):
     repo_id: str | None = Field(None, description="owner/model. null: nothing is pushed.")
     private: bool = Field(True, description="false: public, once the upload is complete.")
     revision: Text | None = Field(None, description="A branch, created if it does not exist. null: main.")
-    create_pr: bool = Field(False, description="Open a pull request instead of committing.")
-    predictions: bool = Field(False, description="Push RUN/predictions too, which contain the rows of the data.")
-    report: bool = Field(False, description="Push RUN/report.html too, which contains some rows of the data.")
     benchmark: Text | None = Field(None, description="Task of the benchmark that is data.source, for its leaderboard.")
     license: str | None = Field(None, description="The model's licence, by the Hub's name, such as apache-2.0.")
     language: str | Annotated[list[str], Field(min_length=1)] | None = Field(

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-from urllib.parse import parse_qs, unquote, urlparse
+from urllib.parse import unquote, urlparse
 
 from ruamel.yaml import YAML
 
@@ -343,8 +343,7 @@ class Handler(BaseHTTPRequestHandler):
         return self.json({})
 
     def commit(self, body: bytes, name: str, branch: str) -> Answer:
-        pull_request = parse_qs(urlparse(self.path).query).get("create_pr") == ["1"]
-        repo = self.repo(name, write=not pull_request)
+        repo = self.repo(name, write=True)
         lines = [json.loads(line) for line in body.decode().splitlines()]
         head = self.sha(repo, branch)
         if lines[0]["value"].get("parentCommit", head) != head:
@@ -358,13 +357,10 @@ class Handler(BaseHTTPRequestHandler):
                 files[value["path"]] = self.server.blobs[value["oid"]]
             else:
                 del files[value["path"]]
-        target = f"refs/pr/{len(repo.commits)}" if pull_request else branch
-        sha = self.server.commit(repo, target, files)
+        sha = self.server.commit(repo, branch, files)
         repo.titles.append(lines[0]["value"]["summary"])
         place = f"{self.server.url}/{name}"
-        answer = {"success": True, "commitOid": sha, "commitUrl": f"{place}/commit/{sha}"}
-        number = target.removeprefix("refs/pr/")
-        return self.json(answer | ({"pullRequestUrl": f"{place}/discussions/{number}"} if pull_request else {}))
+        return self.json({"success": True, "commitOid": sha, "commitUrl": f"{place}/commit/{sha}"})
 
     def tree(self, body: bytes, name: str, revision: str) -> Answer:
         repo = self.repo(name)

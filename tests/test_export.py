@@ -316,7 +316,6 @@ def test_without_torch_every_task_answers_and_what_needs_it_says_so(
         ["explain", str(run)],
         ["export", str(run), "--output", new],
         ["embed", str(run), "--input", texts, "--output", f"{new}.npy"],
-        ["embed", str(run), "--input", texts, "--output", f"{new}.npy", "--layers", "1"],
         ["index", str(run), "--documents", texts, "--store", new],
     ]
     code = """

@@ -45,7 +45,7 @@ from transformers import (
 from bertkit.data.words import words
 from bertkit.errors import DataError, ModelError
 from bertkit.inference import embed
-from bertkit.inference.embed import embed_features, embed_file
+from bertkit.inference.embed import embed_file
 from bertkit.inference.features import Features
 from bertkit.inference.layer_reader import LayerReader
 
@@ -493,8 +493,8 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("kind", [".jsonl", ".json", ".csv"])
 def test_a_file_becomes_parquet_with_its_own_columns(tiny_encoder: Path, tmp_path: Path, kind: str) -> None:
     file, output = write_rows(tmp_path / f"in{kind}", rows()), tmp_path / "out.parquet"
-    model = features(tiny_encoder)
-    assert embed_features(model, file, output) == 11
+    model = features(tiny_encoder).fit([])
+    assert embed_file(model.transform, file, output) == 11
     table = pq.read_table(output)
     names = ["text", "n"] if kind == ".csv" else ["text", "n", "tags", "late"]
     assert table.column_names == [*names, "vector"]
@@ -506,24 +506,17 @@ def test_a_file_becomes_parquet_with_its_own_columns(tiny_encoder: Path, tmp_pat
     assert pq.ParquetFile(output).num_row_groups == 3
     again = tmp_path / "again.parquet"  # parquet in, parquet out
     pq.write_table(table.drop_columns("vector"), tmp_path / "in.parquet")
-    assert embed_features(model, tmp_path / "in.parquet", again) == 11
+    assert embed_file(model.transform, tmp_path / "in.parquet", again) == 11
     assert pq.read_table(again).equals(table)
 
 
 @pytest.mark.usefixtures("small_chunks")
 def test_a_file_becomes_npy(tiny_encoder: Path, tmp_path: Path) -> None:
     file = write_rows(tmp_path / "in.jsonl", [{"t": row["text"], "odd": row["n"] or "zero"} for row in rows()])
-    assert embed_features(features(tiny_encoder), file, tmp_path / "out.npy", column="t") == 11
-    expected = features(tiny_encoder).fit_transform([row["text"] for row in rows()])
+    model = features(tiny_encoder).fit([])
+    assert embed_file(model.transform, file, tmp_path / "out.npy", column="t") == 11
+    expected = model.transform([row["text"] for row in rows()])
     np.testing.assert_array_equal(np.load(tmp_path / "out.npy"), expected)
-
-
-@pytest.mark.usefixtures("small_chunks")
-def test_cut_texts_of_a_file_are_told_once(tiny_encoder: Path, tmp_path: Path) -> None:
-    file = write_rows(tmp_path / "in.jsonl", [{"text": LONG}, *rows(), {"text": LONG}])
-    with pytest.warns(UserWarning, match=r"2 of 13 texts \(15.4%\) are cut at 64 tokens; 156 tokens") as told:
-        embed_features(features(tiny_encoder), file, tmp_path / "out.npy")
-    assert len(told) == 1
 
 
 @pytest.mark.parametrize(
@@ -555,14 +548,8 @@ def test_files_that_can_not_be(
 ) -> None:
     file = write_rows(tmp_path / "in.jsonl", given)
     with pytest.raises(DataError, match=message):
-        embed_features(features(tiny_encoder), file, tmp_path / output)
+        embed_file(features(tiny_encoder).fit([]).transform, file, tmp_path / output)
     assert [path.name for path in tmp_path.iterdir() if path.name != "vectors"] == ["in.jsonl"]
-
-
-def test_a_vector_per_word_is_no_file(tiny_encoder: Path, tmp_path: Path) -> None:
-    file = write_rows(tmp_path / "in.jsonl", rows())
-    with pytest.raises(ModelError, match="pool"):
-        embed_features(features(tiny_encoder, pool="none"), file, tmp_path / "out.npy")
 
 
 @pytest.mark.usefixtures("small_chunks")

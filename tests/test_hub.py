@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,15 +24,15 @@ from cases import CASES, DRAWN, Case, every
 from conftest import build_encoder
 from fakehub import TOKEN, FakeHub, Fault, running
 from finished import finished, restate
-from huggingface_hub import ModelCard, constants, parse_eval_result_entries, repocard
-from huggingface_hub.utils import close_session, get_session
+from huggingface_hub import ModelCard, constants, parse_eval_result_entries
+from huggingface_hub.utils import close_session
 from ruamel.yaml import YAML
 from safetensors.torch import load_file, save_file
 
 from bertkit.cli.main import main
 from bertkit.errors import ModelError, RecipeError
 from bertkit.files import sha256, write_json, write_text
-from bertkit.hub.push import Pushed, metadata_problems, push
+from bertkit.hub.push import Pushed, push
 from bertkit.inference.evaluate import evaluate
 from bertkit.inference.features import Features
 from bertkit.inference.predictor import load
@@ -40,23 +40,12 @@ from bertkit.recipe.recipe import to_yaml
 from bertkit.report.card import BEGIN, END, leaderboard, yours
 from bertkit.report.facts import read_facts
 from bertkit.run import Run
-from bertkit.sections import Hub
 from bertkit.training.train import train
 
 # huggingface_hub 2.4 hands files to httpx2 in a way that is on its way out.
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=<...>' to upload raw bytes:DeprecationWarning")
 
 ME = "me/model"
-
-
-@dataclass(frozen=True)
-class Validating:
-    """The session that validates cards, at our Hub: before version 2.2, huggingface_hub asks huggingface.co alone."""
-
-    url: str
-
-    def post(self, url: str, **request: Any) -> Any:
-        return get_session().post(url.replace("https://huggingface.co", self.url), **request)
 
 
 @pytest.fixture
@@ -73,7 +62,6 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
         }.items():
             monkeypatch.setattr(constants, name, value)
         monkeypatch.setenv("HF_TOKEN", TOKEN)
-        monkeypatch.setattr(repocard, "get_session", lambda: Validating(server.url))
         close_session()
         yield server
         close_session()
@@ -207,27 +195,9 @@ def test_a_dry_run_lists_every_file_and_asks_nobody(
     assert hub.repos == {}
 
 
-def test_predictions_only_by_flag(trained: Run, hub: FakeHub) -> None:
+def test_neither_predictions_nor_the_report_are_sent(trained: Run, hub: FakeHub) -> None:
     push(trained.folder, ME)
-    assert not [path for path in hub.files(ME) if path.startswith("predictions")]
-    push(trained.folder, ME, predictions=True)
-    sent = {path for path in hub.files(ME) if path.startswith("predictions")}
-    assert sent == {"predictions/validation.jsonl", "predictions/test.jsonl"}
-
-
-def test_the_report_only_by_flag(run: Run, hub: FakeHub) -> None:
-    push(run.folder, ME)
-    assert "report.html" not in hub.files(ME)
-    push(run.folder, ME, report=True)
-    assert hub.files(ME)["report.html"] == (run.folder / "report.html").read_bytes()
-    asked = len(hub.requests)
-    (run.folder / "report.html").write_text(f"<p>{run.folder.resolve()}</p>")
-    with pytest.raises(ModelError, match=r"report.html: names a folder of this machine"):
-        push(run.folder, ME, report=True)
-    (run.folder / "report.html").unlink()
-    with pytest.raises(ModelError, match=r"report.html: is missing\n    Make it: bertkit report"):
-        push(run.folder, ME, report=True)
-    assert len(hub.requests) == asked
+    assert not [path for path in hub.files(ME) if path.startswith("predictions") or path == "report.html"]
 
 
 def test_a_benchmark_is_pushed_its_score_on_test(run: Run, hub: FakeHub) -> None:
@@ -264,31 +234,11 @@ def test_pushing_the_same_again_makes_no_commit(trained: Run, hub: FakeHub) -> N
     assert len(hub.repos[ME].titles) == 1
 
 
-def test_a_branch_and_a_pull_request(trained: Run, hub: FakeHub) -> None:
+def test_a_branch(trained: Run, hub: FakeHub) -> None:
     push(trained.folder, ME, revision="trial")
     assert "config.json" in hub.files(ME, "trial")
     assert "config.json" not in hub.files(ME)
-    pushed = push(trained.folder, ME, create_pr=True)
-    assert pushed.url is not None
-    assert "/discussions/" in pushed.url
-    assert "config.json" not in hub.files(ME)
-    (branch,) = [name for name in hub.repos[ME].branches if name.startswith("refs/pr/")]
-    assert hub.repos[ME].branches[branch] == pushed.commit
-    assert load(ME, revision=pushed.commit)("a cat")
-
-
-def test_a_pull_request_neither_creates_a_repository_nor_makes_one_public(trained: Run, hub: FakeHub) -> None:
-    with pytest.raises(ModelError, match="Nothing was changed on the Hub"):
-        push(trained.folder, ME, create_pr=True)
-    assert hub.repos == {}
-    hub.create(ME)
-    push(trained.folder, ME, create_pr=True, public=True, revision="main")  # where a pull request goes anyway
-    assert hub.repos[ME].private
-    hub.create("me/open", private=False)
-    with pytest.raises(ModelError, match="me/open is public, so the model would be too"):
-        push(trained.folder, "me/open", create_pr=True)
-    push(trained.folder, "me/open", create_pr=True, public=True)
-    assert not [line for line in hub.requests if line.startswith("PUT") and line.endswith("/settings")]
+    assert load(ME, revision="trial")("a cat")
 
 
 def test_private_unless_public_is_said(trained: Run, hub: FakeHub) -> None:
@@ -427,10 +377,9 @@ def test_what_no_model_folder_has_is_left_out_and_named(
 
 def test_a_card_that_the_hub_refuses_goes_nowhere(run: Run, hub: FakeHub) -> None:
     write_text(run.folder / "recipe.yaml", to_yaml(run.recipe).replace("license: mit", "license: mitt"))
-    with pytest.raises(ModelError, match=r"the Hub does not accept the card: .*license.* must be one of"):
+    with pytest.raises(ModelError, match=r"Invalid metadata in README.md. - \"license\" must be one of"):
         push(run.folder, ME)
-    assert hub.repos == {}
-    assert hub.requests == ["POST /api/validate-yaml"]
+    assert hub.repos[ME].titles == []
 
 
 # --- what people write into the card
@@ -489,7 +438,6 @@ def test_a_card_of_other_peoples_making_is_not_written_over(run: Run, hub: FakeH
     with pytest.raises(ModelError, match=r"README.md of me/model: is a card without the lines"):
         push(run.folder, ME)
     assert hub.repos[ME].titles == []
-    push(run.folder, ME, create_pr=True)  # which people look at first
     assert hub.files(ME)["README.md"] == b"# My own words\n"
 
 
@@ -524,7 +472,6 @@ def test_nothing_is_public_without_a_licence(
         ("model", {}, "is not a valid repository id"),
         ("me/mo del", {}, "is not a valid repository id"),
         ("me/a--b", {}, "is not a valid repository id"),
-        (ME, {"create_pr": True, "revision": "x"}, "a pull request goes to main"),
         (ME, {"revision": "0" * 40}, "is a commit"),
     ],
 )
@@ -658,10 +605,9 @@ def test_a_private_model_without_a_token(there: Pushed, hub: FakeHub, monkeypatc
 
 
 def test_a_recipe_pushes_when_it_is_trained(tiny_encoder: Path, tmp_path: Path, hub: FakeHub) -> None:
-    recipe = small.recipe(tmp_path, tiny_encoder, f"hub={{repo_id: {ME}, predictions: true}}")
+    recipe = small.recipe(tmp_path, tiny_encoder, f"hub={{repo_id: {ME}}}")
     run = train(recipe, tmp_path / "run")
     assert hub.files(ME)["model.safetensors"] == (run.model / "model.safetensors").read_bytes()
-    assert "predictions/test.jsonl" in hub.files(ME)
     assert hub.repos[ME].private
     told = "".join(f.read_text(errors="replace") for f in run.folder.rglob("*") if f.is_file())
     assert TOKEN not in told
@@ -677,30 +623,14 @@ def test_a_push_that_fails_leaves_a_whole_run(tiny_encoder: Path, tmp_path: Path
     push(tmp_path / "run", ME)
 
 
-def test_a_licence_that_the_hub_does_not_know_is_found_before_training(hub: FakeHub) -> None:
-    (problem,) = metadata_problems(Hub(repo_id=ME, license="mitt", language="en"))
-    assert re.search(r"the Hub does not accept the recipe's metadata: .*license.* must be one of", problem.what)
-    assert metadata_problems(Hub(repo_id=ME, license="mit", language=["en", "multilingual"])) == []
-    assert hub.requests == ["POST /api/validate-yaml"] * 2
-    assert metadata_problems(Hub(repo_id=ME)) == []
-    assert len(hub.requests) == 2
-
-
-@pytest.mark.parametrize("act", [500, "reset", "lost"])
-def test_a_licence_that_can_not_be_asked_about_stops_nothing(act: int | str, hub: FakeHub) -> None:
-    hub.faults = always("validate-yaml", act)
-    assert metadata_problems(Hub(repo_id=ME, license="mitt")) == []
-    assert hub.requests
-
-
 def test_a_recipe_that_can_not_be_pushed_is_not_trained(
     tiny_encoder: Path, tmp_path: Path, hub: FakeHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(RecipeError, match=r"hub\.repo_id: expected owner/model, found 'x'"):
         small.recipe(tmp_path, tiny_encoder, "hub.repo_id=x")
-    recipe = small.recipe(tmp_path, tiny_encoder, f"hub={{repo_id: {ME}, create_pr: true, revision: x}}")
+    recipe = small.recipe(tmp_path, tiny_encoder, f"hub={{repo_id: {ME}, revision: {'a' * 40}}}")
     monkeypatch.delenv("HF_TOKEN")
-    with pytest.raises(RecipeError, match=r"(?s)a pull request goes to main.*not logged in"):
+    with pytest.raises(RecipeError, match=r"(?s)is a commit.*not logged in"):
         train(recipe, tmp_path / "run")
     assert not (tmp_path / "run").exists()
     assert hub.requests == []

@@ -346,20 +346,3 @@ def test_embed_index_and_search(tiny_encoder: Path, tmp_path: Path, capsys: pyte
     told = capsys.readouterr().err
     assert "--output works only with --input FILE" in told
     assert "--column works only with --input FILE" in told
-    assert (
-        main(
-            [
-                "embed",
-                str(tiny_encoder),
-                "--input",
-                str(corpus),
-                "--output",
-                str(tmp_path / "l.npy"),
-                "--layers",
-                "-1",
-                "-2",
-            ]
-        )
-        == 0
-    )
-    assert np.load(tmp_path / "l.npy").shape == (4, 32)

@@ -80,12 +80,11 @@ def test_answers_of_parts_are_those_of_the_whole(case: str, count: int, models: 
     assert whole.count(b"\n") == len(ROWS)
 
 
-@pytest.mark.parametrize("more", [[], ["--layers", "-1"]])
 def test_vectors_of_parts_are_those_of_the_whole(
-    more: list[str], models: Path, rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    models: Path, rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("BERTKIT_CACHE", str(tmp_path / "cache"))
-    command = ["embed", str(models / "similarity-in-batch"), "--input", str(rows), *more, "--output"]
+    command = ["embed", str(models / "similarity-in-batch"), "--input", str(rows), "--output"]
     shards = [["--shard", f"{number}/3"] for number in (1, 2, 3)]
     for number, shard in enumerate([[], *shards]):
         assert main([*command, str(tmp_path / f"{number}.npy"), *shard]) == 0

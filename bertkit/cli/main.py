@@ -48,6 +48,10 @@ COMMANDS = {
 REMOVED = {  # command or option -> what does its work
     "shell": "bertkit predict RUN --input -",
     "--engine": "bertkit.batch on a cluster, as in recipes/cluster/predict_ray.py",
+    "--create-pr": "--revision BRANCH",
+    **dict.fromkeys(("--predictions", "--report"), "hf upload REPO_ID FILE"),
+    "--layers": "bertkit.Features(MODEL, layers=[…]) in Python",
+    "--profile": "torch.profiler in a callback of bertkit.train",
 }
 QUIET = {  # environment variables that turn off the progress bars and notices of libraries which are not imported yet
     "HF_DATASETS_DISABLE_PROGRESS_BARS": "1",
@@ -124,7 +128,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     args, extra = parser.parse_known_args(argv)
     if any(word.startswith("-") for word in extra) or (extra and "rest" not in args):
         hint = "" if "rest" not in args else " (put a text that starts with - after --)"
-        hint = f" (use {REMOVED['--engine']})" if "--engine" in extra else hint
+        hint = next((f" (use {REMOVED[word]})" for word in extra if word in REMOVED), hint)
         parser.error(f"unrecognized arguments: {' '.join(extra)}{hint}")
     if extra:
         args.rest = [*args.rest, *extra]

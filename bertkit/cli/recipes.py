@@ -115,12 +115,11 @@ def check(recipe: str, rest: list[str]) -> None:
     path("--output-dir", "a new or empty folder", "RUN", required=True),
     flag("--resume", "continue an interrupted run"),
     flag("--changed", "with --resume: even if recipe, data or libraries have changed"),
-    flag("--profile", "report where the time is spent, also in RUN/profile.json"),
     example="bertkit train quickstart --output-dir runs/quickstart",
     page="training",
     interrupted="continue with the same command and --resume",
 )
-def train(recipe: str, rest: list[str], output_dir: Path, resume: bool, changed: bool, profile: bool) -> None:
+def train(recipe: str, rest: list[str], output_dir: Path, resume: bool, changed: bool) -> None:
     from bertkit.recipe.multitask import load_any
 
     if changed and not resume:
@@ -129,7 +128,7 @@ def train(recipe: str, rest: list[str], output_dir: Path, resume: bool, changed:
     from bertkit.report.table import after_training
     from bertkit.training.train import train
 
-    run = train(loaded, output_dir, resume=resume, profile=profile, changed=changed)
+    run = train(loaded, output_dir, resume=resume, changed=changed)
     if run.finished and processes.first():
         say(after_training(run.folder, run.results))
 

@@ -79,9 +79,6 @@ def export(source: str, output: Path, opset: int | None, **options: Any) -> None
     flag("--public", "make the repository public once the upload is complete"),
     flag("--dry-run", "only print what would be uploaded"),
     argument("--revision", "default: main", metavar="BRANCH"),
-    flag("--create-pr", "open a pull request instead of committing"),
-    flag("--predictions", "upload RUN/predictions too, which contain the rows of the data"),
-    flag("--report", "upload RUN/report.html too, which contains some rows of the data"),
     example="bertkit push runs/quickstart you/quickstart --dry-run",
     page="hub",
 )

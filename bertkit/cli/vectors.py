@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import warnings
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -43,33 +42,16 @@ MAX_TEXT, MAX_PASSAGE = 100, 200  # characters on the screen
     COLUMN,
     SHARD,
     argument("--side", "which prefix to prepend", choices=("text", "query", "document"), default="text"),
-    argument("--layers", "hidden layers instead of the model's own vector", type=int, nargs="+", metavar="N"),
-    argument("--combine", "how to combine several --layers", choices=("concat", "sum", "mean"), default="concat"),
-    argument("--pool", "how to pool --layers over tokens", choices=("mean", "cls", "max"), default="mean"),
     example="bertkit embed runs/similarity --input texts.csv --output vectors.parquet",
     page="sentence-similarity",
 )
 @one_process
-def embed(
-    source: str, rest: list[str], input: Path, output: Path, shard: str | None, column: str, side: str,
-    layers: list[int] | None, combine: Any, pool: Any,
-) -> None:  # fmt: skip
-    from bertkit.inference.embed import embed_features, embed_file
+def embed(source: str, rest: list[str], input: Path, output: Path, shard: str | None, column: str, side: str) -> None:
+    from bertkit.inference.embed import embed_file
+    from bertkit.retrieval.models import cached_vectors
 
     options: dict[str, Any] = {"column": column, "overrides": rest, "shard": Shard.parse(shard)}
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("default")
-        if layers:
-            from bertkit.inference.features import Features
-
-            features = Features(source, layers=tuple(layers), combine=combine, pool=pool)
-            count = embed_features(features, input, output, **options)
-        else:
-            from bertkit.retrieval.models import cached_vectors
-
-            count = embed_file(cached_vectors(source, side), input, output, **options)
-    for warning in caught:
-        say(f"warning: {warning.message}", file=sys.stderr)
+    count = embed_file(cached_vectors(source, side), input, output, **options)
     say(f"{counted(count, 'vector')} in {output}", file=sys.stderr)
 
 

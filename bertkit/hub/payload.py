@@ -18,7 +18,7 @@ from bertkit.run import Run
 
 logger = logging.getLogger(__name__)
 
-CARD, REPORT = "README.md", "report.html"
+CARD = "README.md"
 PUSHED = (  # what a model folder has: paths in it; and `beside` of its config.json
     *(CARD, LEADERBOARD, "config.json", "generation_config.json", "model.safetensors", "model.safetensors.index.json"),
     *("model-?????-of-?????.safetensors", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"),
@@ -40,13 +40,12 @@ class Item(NamedTuple):
     sha256: str
 
 
-def payload(run: Run, repo_id: str, *, predictions: bool = False, report: bool = False) -> list[Item]:
+def payload(run: Run, repo_id: str) -> list[Item]:
     """The files that a push of this run uploads, by path; the card is generated again for this repository.
 
-    Files that no model folder has are left out, and named in the log. predictions: include RUN/predictions, which
-    repeat rows of the data. report: include RUN/report.html. Raises ModelError with all problems: no results, links and
-    damaged files, a card that cannot be made or is invalid, local paths or a token in a file, a folder that does not
-    load.
+    Files that no model folder has are left out, and named in the log. Raises ModelError with all problems: no results,
+    links and damaged files, a card that cannot be made or is invalid, local paths or a token in a file, a folder that
+    does not load.
     """
     if not run.finished:
         what, fix = "is not a finished run: it has no results.json", "Name the folder that `bertkit train` wrote."
@@ -60,17 +59,12 @@ def payload(run: Run, repo_id: str, *, predictions: bool = False, report: bool =
     if left := found.keys() - files.keys():
         logger.warning("not uploaded, as no model folder has them: %s", ", ".join(sorted(left)))
     problems += [problem for file in files.values() for problem in _unsafe(file)]
-    files |= {REPORT: run.folder / REPORT} if report else {}
-    if report and not (run.folder / REPORT).is_file():
-        problems.append(Problem(str(run.folder / REPORT), "is missing", f"Make it: bertkit report {run.folder}"))
     if not problems:
         from bertkit.inference.predictor import load
 
         problems = [*_private(run, files), *_problems(lambda: load(run.model))]
     if problems:
         raise ModelError(dict.fromkeys(problems))  # a damaged file stops the card too
-    if predictions:
-        files |= {f"predictions/{file.name}": file for file in sorted((run.folder / "predictions").glob("*.jsonl"))}
     return hashed(files.items())
 
 

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
 
-from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, ModelCard, constants, errors, get_token
+from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, constants, errors, get_token
 
 from bertkit.errors import ModelError, Problem
 from bertkit.files import MODEL_FILES, write_text
 from bertkit.hub.payload import CARD, Item, hashed, payload
-from bertkit.models.hub_errors import FAILURES, LOGIN, hub_error, redacted
+from bertkit.models.hub_errors import FAILURES, LOGIN, hub_error
 from bertkit.report.card import with_yours, yours
 from bertkit.run import Run
 from bertkit.sections import REPO_ID, Hub
@@ -32,7 +32,7 @@ class Pushed:
     repo_id: str
     files: list[Item]
     commit: str | None = None
-    url: str | None = None  # of the commit, or of the pull request
+    url: str | None = None  # of the commit
 
     def table(self) -> str:
         """The files with their sizes in bytes and their sha256, for people."""
@@ -46,23 +46,20 @@ def push(
     public: bool = False,
     dry_run: bool = False,
     revision: str | None = None,
-    create_pr: bool = False,
-    predictions: bool = False,
-    report: bool = False,
 ) -> Pushed:
     """Upload the files of a finished run's model, in one commit, to a model repository of the Hub.
 
     The card is generated again first; text between its markers, here or on the Hub, stays.
     repo_id: owner/model. A new repository is private; with `public` it is made public, after the upload.
     dry_run: only list the files; no request is made.
-    revision: a branch, created if it is missing; by default main. create_pr: a pull request instead of a commit.
-    predictions, report: include RUN/predictions and RUN/report.html. Files of an older model that a loader would
-    mistake for this one's are deleted by the same commit. Raises ModelError; the message gives the state on the Hub.
+    revision: a branch, created if it is missing; by default main.
+    Files of an older model that a loader would mistake for this one's are deleted by the same commit. Raises
+    ModelError; the message gives the state on the Hub.
     """
-    if problems := target_problems(repo_id, revision, create_pr):
+    if problems := target_problems(repo_id, revision):
         raise ModelError(problems)
     run = Run(Path(source).expanduser())
-    files = payload(run, repo_id, predictions=predictions, report=report)
+    files = payload(run, repo_id)
     problems = license_problems(run.recipe.hub, public, f"{run.folder}/recipe.yaml")
     if problems := [*problems, *([] if dry_run else login_problems())]:
         raise ModelError(problems)
@@ -70,31 +67,29 @@ def push(
         return Pushed(repo_id, files)
     api, state = HfApi(), "Nothing was changed on the Hub."
     try:
-        _check_metadata(run.model / CARD)
-        was_public = _repository(api, repo_id, public, create_pr)
+        was_public = _repository(api, repo_id, public)
         state = f"A new repository {repo_id} is private. Check whether it has a new commit before you push again."
         if revision is not None:
             api.create_branch(repo_id, branch=revision, exist_ok=True)
         head = api.model_info(repo_id, revision=revision).sha
         remote = api.list_repo_files(repo_id, revision=head)
         if CARD in remote:
-            _merge_card(api, repo_id, head, run.model / CARD, create_pr)
+            _merge_card(api, repo_id, head, run.model / CARD)
             files = hashed((item.path, item.file) for item in files)
         commit = api.create_commit(
             repo_id,
             _operations(files, remote),
             commit_message="Push by bertkit",
             revision=revision,
-            create_pr=create_pr,
             parent_commit=head,  # a commit of somebody else in between is an error
         )
         state = f"All files are there, in commit {commit.oid}, but {repo_id} is still private."
-        if public and not was_public and not create_pr:
+        if public and not was_public:
             api.update_repo_settings(repo_id, private=False)
     except FAILURES as error:
         raise hub_error(error, "push", repo_id, state) from None
     logger.info("pushed %d files to %s, commit %s", len(files), repo_id, commit.oid)
-    return Pushed(repo_id, files, commit.oid, commit.pr_url or commit.commit_url)
+    return Pushed(repo_id, files, commit.oid, commit.commit_url)
 
 
 def login_problems() -> list[Problem]:
@@ -112,70 +107,38 @@ def license_problems(hub: Hub | None, public: bool, recipe: str = "the recipe") 
     return [Problem("push", "a public model needs a licence, and none is stated", fix)]
 
 
-def metadata_problems(hub: Hub) -> list[Problem]:
-    """The Hub's objections to licence and language: only it has the lists. None where it cannot be reached."""
-    if not (hub.license or hub.language):
-        return []
-    metadata = hub.model_dump_json(include={"license", "language"}, exclude_none=True)  # JSON is YAML
-    try:
-        ModelCard(f"---\n{metadata}\n---\n").validate()
-    except ValueError as error:
-        fix = "The Hub's names: https://huggingface.co/docs/hub/repositories-licenses"
-        return [Problem("push", f"the Hub does not accept the recipe's metadata: {redacted(str(error))}", fix)]
-    except FAILURES:  # the Hub may be available again when there is something to push
-        pass
-    return []
-
-
-def target_problems(repo_id: str, revision: str | None, create_pr: bool) -> list[Problem]:
+def target_problems(repo_id: str, revision: str | None) -> list[Problem]:
     """Problems with the names of repository and revision."""
     problems = []
     if not REPO_ID.fullmatch(repo_id):
         fix = "Write owner/model: letters, digits, -, _ and ."
         problems.append(Problem("push", f"{repo_id!r} is not a valid repository id", fix))
-    if create_pr and revision not in (None, "main"):
-        problems.append(Problem("push", "a pull request goes to main: --revision cannot be used with --create-pr"))
     if revision is not None and COMMIT.fullmatch(revision):
         problems.append(Problem("push", f"{revision} is a commit", "Name a branch: a push makes its own commit."))
     return problems
 
 
-def _check_metadata(card: Path) -> None:
-    """Validate the card's metadata on the Hub. Raises ModelError where it rejects them."""
-    try:
-        ModelCard.load(card).validate()
-    except ValueError as error:
-        raise ModelError(Problem(str(card), f"the Hub does not accept the card: {redacted(str(error))}")) from None
-
-
-def _merge_card(api: HfApi, repo_id: str, commit: str | None, card: Path, create_pr: bool) -> None:
+def _merge_card(api: HfApi, repo_id: str, commit: str | None, card: Path) -> None:
     """Copy the text between the markers of the Hub's card into ours.
 
-    Raises ModelError where both have text and neither contains the other; or where the Hub's card has no markers,
-    except for a pull request, which people review before it is merged.
+    Raises ModelError where both have text and neither contains the other; or where the Hub's card has no markers.
     """
     where = f"{CARD} of {repo_id}"
     file = api.hf_hub_download(repo_id, CARD, revision=commit)
     remote, text = Path(file).read_text(encoding="utf-8"), card.read_text(encoding="utf-8")
-    try:
-        theirs = yours(remote, where)
-    except ModelError:
-        if not create_pr:
-            raise
-        return
-    ours = yours(text, str(card))
+    theirs, ours = yours(remote, where), yours(text, str(card))
     if ours not in theirs and theirs not in ours:
         what = f"{card} and {where} differ between the lines for what people add"
         raise ModelError(Problem("push", what, f"Write the final text into {card}, including all of {where}."))
     write_text(card, with_yours(text, max(ours, theirs, key=len)))
 
 
-def _repository(api: HfApi, repo_id: str, public: bool, create_pr: bool) -> bool:
+def _repository(api: HfApi, repo_id: str, public: bool) -> bool:
     """Create the repository if needed; returns whether it is public. Raises ModelError if that was not requested."""
     try:
         known = api.model_info(repo_id)
     except errors.RepositoryNotFoundError as error:
-        if create_pr or error.response.status_code == 401:
+        if error.response.status_code == 401:
             raise
         api.create_repo(repo_id, private=True, exist_ok=True)
         return False

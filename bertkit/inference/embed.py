@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, TypeAlias
+from typing import IO, Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -22,9 +21,6 @@ from bertkit.inference.vector_cache import CHUNK, Vectors
 from bertkit.processes import Shard
 from bertkit.recipe.recipe import parse_layout
 from bertkit.sections import DataSpec
-
-if TYPE_CHECKING:
-    from bertkit.inference.features import Features
 
 Parts: TypeAlias = Iterable[tuple[list[dict[str, Any]], Vectors]]  # rows, and the vectors of their texts
 
@@ -70,28 +66,6 @@ def embed_file(
             _write_npy(sink.buffer, parts(), len(part))
         if count != len(part):
             raise DataError(Problem(str(file), "has changed while it was read", "Run the same command again."))
-    return count
-
-
-def embed_features(features: Features, file: str | Path, output: Path, **options: Any) -> int:
-    """`embed_file` with a frozen encoder; one warning counts the texts that were cut, over all rows.
-
-    options: of `embed_file`. Raises ModelError on invalid parameters of `features`, and as `embed_file`.
-    """
-    from bertkit.inference.features import cut_texts
-
-    cut = dropped = 0
-    reader = features.fit([]).reader_
-
-    def encode(texts: list[str]) -> Vectors:
-        nonlocal cut, dropped
-        vectors, lost = features.vectors(texts)
-        cut, dropped = cut + int(np.count_nonzero(lost)), dropped + int(lost.sum())
-        return vectors
-
-    count = embed_file(encode, file, output, **options)
-    if cut:
-        warnings.warn(cut_texts(cut, count, dropped, reader.max_length), stacklevel=2)
     return count
 
 

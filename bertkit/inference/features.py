@@ -98,8 +98,11 @@ class Features(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             return [each for texts in _chunks(_texts(X)) for each in self.reader_.words(texts)]
         vectors, lost = self.vectors(X)
         if lost.any():
-            cut = cut_texts(int(np.count_nonzero(lost)), len(lost), int(lost.sum()), self.reader_.max_length)
-            warnings.warn(cut, stacklevel=3)  # past scikit-learn's wrapper
+            dropped = counted(int(lost.sum()), "token")
+            cut = part_of(int(np.count_nonzero(lost)), len(lost), "text")
+            what = f"{cut} cut at {self.reader_.max_length} tokens; {dropped} dropped."
+            advice = "Raise max_length where the model allows it, or split the texts into passages."
+            warnings.warn(f"{what} {advice}", stacklevel=3)  # past scikit-learn's wrapper
         return vectors
 
     def vectors(self, X: Any) -> tuple[Vectors, Ints]:
@@ -153,12 +156,6 @@ def _reader(params: Features) -> LayerReader:
 
 def _chunks(texts: list[str]) -> Iterator[list[str]]:
     return (texts[start : start + CHUNK] for start in range(0, len(texts), CHUNK))
-
-
-def cut_texts(cut: int, texts: int, tokens: int, max_length: int) -> str:
-    """The warning for texts that were cut; tokens: how many were dropped."""
-    what = f"{part_of(cut, texts, 'text')} cut at {max_length} tokens; {counted(tokens, 'token')} dropped."
-    return f"{what} Raise max_length where the model allows it, or split the texts into passages."
 
 
 def _check(features: Features) -> None:

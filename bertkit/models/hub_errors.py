@@ -23,11 +23,10 @@ def hub_error(error: BaseException, where: str, name: str, after: str = "") -> M
 
 
 def redacted(text: str) -> str:
-    """The first line of a text from outside, without tokens."""
+    """The beginning of a text from outside, in one line, without tokens."""
     token = get_token()
     text = text.replace(token, "[token]") if token else text
-    lines = re.sub(r"\bhf_\w+|\bBearer\s+\S+", "[token]", text).strip().splitlines()
-    return lines[0][:200] if lines else ""
+    return " ".join(re.sub(r"\bhf_\w+|\bBearer\s+\S+", "[token]", text).split())[:200]
 
 
 def _explained(error: BaseException, name: str) -> tuple[str, str]:

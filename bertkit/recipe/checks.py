@@ -55,7 +55,7 @@ def check_settings(
     """
     task, training = data.get("task", {}), data.get("training", {})
     rules = (
-        *_section_rules(data, task, options),
+        *_section_rules(data, task),
         *_loss_rules(task, training, options),
         *_training_rules(data, training, options),
         *_schedule_rules(training),
@@ -92,12 +92,9 @@ def _check_headline(training: Mapping[str, Any], metrics: frozenset[str], own_me
         yield KeyProblem(path, what, f"known here: {', '.join(known)}; {own}")
 
 
-def _section_rules(
-    data: Mapping[str, Any], task: Mapping[str, Any], options: type[TaskOptions] | None
-) -> tuple[_Rule, ...]:
+def _section_rules(data: Mapping[str, Any], task: Mapping[str, Any]) -> tuple[_Rule, ...]:
     model, distillation, rows = data.get("model", {}), data.get("distillation") or {}, data.get("data", {})
     name, config, tokenizer = (model.get(key) is not None for key in ("name", "config", "tokenizer"))
-    generates = options is not None and "generation" in options.model_fields
     stride, max_length = task.get("stride", 0), model.get("max_length", math.inf)
     formats = {FORMATS[suffix] for _, text in _texts(rows.get("source"), ()) if (suffix := suffix_of(text)) in FORMATS}
     form = rows.get("format") or (formats and formats.isdisjoint(_HEADED) and "json, parquet or arrow")
@@ -114,10 +111,6 @@ def _section_rules(
         (distillation.get("student") and config, "distillation.student",
          "selects layers of a pretrained model, but `model.config` makes a new one",
          "write the number of layers there: model: {config: {num_hidden_layers: …}}"),
-        (distillation.get("hidden") and task.get("mini_batch") is not None, "distillation.hidden",
-         "hidden states are learned from whole batches, which `task.mini_batch` splits", "remove one of the two"),
-        (distillation.get("hidden") and generates, "distillation.hidden",
-         "hidden states are those of an encoder alone", "remove it"),
         (task.get("scheme") == "none" and task.get("data_scheme") is not None, "task.data_scheme",
          "has no meaning for scheme none, whose tags are labels of words", "remove it"),
         (isinstance(rows.get("header"), list) and form and form not in _HEADED, "data.header",

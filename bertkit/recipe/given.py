@@ -39,6 +39,10 @@ RENAMED = {  # arguments of transformers' scripts, and keys that do not exist ->
     "spans": "remove it; whole_word: true masks all tokens of a word",
     "replace": "remove it; masked tokens become [MASK] (80 %), a random token or themselves (10 % each), as in BERT",
     "costs": "remove it; thresholds by label are fitted by bertkit calibrate RUN --precision X",
+    "normalize_labels": "remove it, and give spellings one name in task.labels: {Pos: pos, pos: pos}",
+    "hidden": "remove it; a student learns from the teacher's outputs",
+    **dict.fromkeys(("predictions", "report"), "remove it; hf upload REPO_ID FILE uploads more files"),
+    "create_pr": "remove it, and push to a branch: revision: NAME",
     "mixed_steps": "remove it; all micro-batches of a step are of one task",
 }  # fmt: skip
 SHORT = {"epochs": "num_train_epochs"}  # short name -> the field of TrainingArguments

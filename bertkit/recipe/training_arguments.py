@@ -36,32 +36,19 @@ DECIDED = _by_name(
     {
         "remove it, and name the folder on the command line: --output-dir RUN": "output_dir",
         "remove it, and resume on the command line: --output-dir RUN --resume": "resume_from_checkpoint",
-        "remove it; a resumed run repeats the uninterrupted one bit for bit": "ignore_data_skip",
         "remove it; the commands `bertkit train`, `evaluate` and `predict` decide it": "do_train do_eval do_predict",
         _HUB: "push_to_hub hub_private_repo hub_model_id hub_strategy hub_always_push hub_revision",
         _HUB + _SECRET: "hub_token",
         "remove it, and write `seeds: [{value}]` at the top of the recipe": "seed data_seed",
-        "remove it; bertkit batches rows of similar length": "train_sampling_strategy length_column_name",
-        "remove it; the task decides which columns the model gets": "remove_unused_columns label_names",
-        "remove it; evaluation keeps only what decoding needs of each batch": (
-            "prediction_loss_only batch_eval_metrics include_for_metrics eval_do_concat_batches "
-            "eval_accumulation_steps eval_use_gather_object"
-        ),
-        "remove it; bertkit drops no row": "dataloader_drop_last",
-        "remove it; every run has the same batches in the same order, from bertkit's own loader": (
-            "dataloader_in_order dataloader_persistent_workers dataloader_multiprocessing_context accelerator_config"
-        ),
-        "remove it; a step's loss is always divided by its count over all processes": "average_tokens_across_devices",
-        "remove it; the device decides the precision of evaluation: bf16 where it is fast, else fp32": (
-            "bf16_full_eval fp16_full_eval"
-        ),
         "remove it, or write checkpoints: best or none; no run resumes without the optimizer": "save_only_model",
-        "remove it; SIGTERM ends a run after the current step, with a checkpoint": "enable_jit_checkpoint",
-        "remove it; a loss that is not finite ends the training and names its rows": "debug logging_nan_inf_filter",
-        "remove it; its kernels are for models that generate text": "use_liger_kernel liger_kernel_config",
-        "remove it; a training keeps no keys and values of earlier tokens": "use_cache",
-        "remove it; it takes a Python object, which a recipe cannot name": "parallelism_config",
-        "remove it; torchrun sets it": "local_rank",
+        "remove it; the task, the device and bertkit's trainer settle it": (
+            "train_sampling_strategy length_column_name remove_unused_columns label_names prediction_loss_only "
+            "batch_eval_metrics include_for_metrics eval_do_concat_batches eval_accumulation_steps "
+            "eval_use_gather_object dataloader_drop_last dataloader_in_order dataloader_persistent_workers "
+            "dataloader_multiprocessing_context accelerator_config average_tokens_across_devices bf16_full_eval "
+            "fp16_full_eval enable_jit_checkpoint debug logging_nan_inf_filter use_liger_kernel liger_kernel_config "
+            "use_cache parallelism_config local_rank ignore_data_skip"
+        ),
         "remove it, and write fsdp and fsdp_config, whose checkpoints hold no pickle": "deepspeed",
     }
 )

@@ -48,11 +48,10 @@ def check_hub(recipe: AnyRecipe) -> None:
     """Raises RecipeError where a push is certain to fail, before hours of training."""
     for hub in (part.hub for part in recipe.parts.values()):
         if hub and hub.repo_id:
-            from bertkit.hub.push import license_problems, login_problems, metadata_problems, target_problems
+            from bertkit.hub.push import license_problems, login_problems, target_problems
 
-            problems = [*target_problems(hub.repo_id, hub.revision, hub.create_pr), *login_problems()]
-            problems = [*problems, *license_problems(hub, not hub.private)] or metadata_problems(hub)
-            if problems:
+            problems = [*target_problems(hub.repo_id, hub.revision), *login_problems()]
+            if problems := [*problems, *license_problems(hub, not hub.private)]:
                 raise RecipeError(each._replace(where="hub") for each in problems)
 
 
@@ -85,9 +84,6 @@ def _push(run: Run, hub: Hub, repo_id: str) -> None:
             repo_id,
             public=not hub.private,
             revision=hub.revision,
-            create_pr=hub.create_pr,
-            predictions=hub.predictions,
-            report=hub.report,
         )
     except ModelError as error:
         fix = f"Push it later: bertkit push {run.folder} {repo_id}"
