@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import re
 import sys
-from importlib.metadata import version as installed
+from importlib.metadata import metadata
+from pathlib import Path
 from typing import Any
 
+from docutils import nodes
+from sphinx import addnodes
+
 project = "bertkit"
-version = release = installed("bertkit")
+about = metadata("bertkit")
+version = release = about["Version"]
+html_baseurl = dict(each.split(", ") for each in about.get_all("Project-URL"))["Documentation"] + "/en/latest/"
 copyright = "the bertkit maintainers, Apache-2.0"
 extensions = ["myst_nb", "sphinx_design", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 # The source is the whole repository, so that links are the same on the site and in a checkout.
@@ -47,4 +54,27 @@ def setup(app: Any) -> None:
         if name in generated:
             source[0] = f"{source[0]}\n{generated[name]()}\n"
 
+    def part(_: Any, kind: str, name: str, thing: Any, options: Any, lines: list[str]) -> None:
+        """A paragraph for each parameter of a docstring, without the indent of its further lines."""
+        parts, inside = list[str](), False
+        for line in lines:
+            starts = re.match(r"([a-z_]+, )*[a-z_]+: |Raises ", line) is not None
+            inside = starts or (inside and bool(line))
+            parts += [*([""] if starts else []), line.lstrip() if inside else line]
+        lines[:] = parts
+
+    def list_pages(app: Any, error: Exception | None) -> None:
+        """Write llms.txt (https://llmstxt.org): the pages, by the captions of the landing page, for language models."""
+        lines = [f"# {project}", "", f"> {about['Summary']}"]
+        for tree in [] if error else app.env.get_doctree(root_doc).findall(addnodes.toctree):
+            lines += ["", f"## {tree['caption']}", ""]
+            for _, page in tree["entries"]:
+                paragraphs = app.env.get_doctree(page).findall(nodes.paragraph)
+                texts = (each for each in paragraphs if not each.next_node(nodes.image))
+                about_it = " ".join(next(texts).astext().split())
+                lines.append(f"- [{app.env.titles[page].astext()}]({html_baseurl}{page}.html): {about_it}")
+        Path(app.outdir, "llms.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
     app.connect("source-read", fill)
+    app.connect("autodoc-process-docstring", part)
+    app.connect("build-finished", list_pages)

@@ -82,6 +82,18 @@ def test_other_files_are_what_their_readers_expect() -> None:
         assert (ROOT / link).is_file(), link
 
 
+def test_links_of_notebooks_and_of_the_site_follow_from_the_urls_of_the_project() -> None:
+    urls = project()["project"]["urls"]
+    name = urls["Repository"].removeprefix("https://github.com/")
+    for file in (ROOT / "notebooks").glob("*.ipynb"):
+        intro = "".join(json.loads(file.read_text(encoding="utf-8"))["cells"][0]["source"])
+        place = f"github/{name}/blob/main/notebooks/{file.name})"
+        assert f"](https://colab.research.google.com/{place}" in intro, file.name
+        assert f"](https://studiolab.sagemaker.aws/import/{place}" in intro, file.name
+        extras = re.findall(r'pip install [^"]*"(?:bertkit|\.)(\[[\w,]+\])(?: @ git\+([^"]+))?"', intro)
+        assert extras == [(extras[0][0], ""), (extras[0][0], urls["Repository"])], file.name
+
+
 def test_the_skill_parses() -> None:
     text = SKILL.read_text(encoding="utf-8")
     head = YAML(typ="safe").load(text.split("---")[1])
