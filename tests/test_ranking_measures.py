@@ -128,14 +128,3 @@ def test_intervals_are_those_of_resampled_queries():
         low, high = np.quantile(np.array(list(values.values()))[resampled].mean(axis=1), [0.025, 0.975])
         assert given_intervals[name] == pytest.approx((low, high), abs=1e-12)
     assert given_intervals["ndcg@10"][0] < scored(found).scores["ndcg@10"] < given_intervals["ndcg@10"][1]
-
-
-def test_details_are_the_worst_queries_with_what_is_relevant_to_them():
-    rows = [("a good one", "a", 1.0), ("bad", "a", 0.0), ("bad", "b", 2.0), ("bad", "c", 1.0)]
-    found = [{"found": [{"id": name, "score": 1.0} for name in ("a", "x", "y", "b")]}] * len(rows)
-    data = Dataset.from_list([dict(zip(("query", "document", "grade"), row, strict=True)) for row in rows])
-    graded = ranking.GradedSearches(found, data)
-    bad, good = graded.details()["worst"]
-    assert (bad["query"], bad["relevant"], bad["found"]) == ("bad", ["b", "c"], ["a", "x", "y"])
-    assert (good["query"], good["relevant"], good["ndcg@10"]) == ("a good one", ["a"], 1.0)
-    assert bad["ndcg@10"] == graded.per_query["ndcg@10"]["bad"] < 1

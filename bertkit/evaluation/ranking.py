@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 DEPTH = 100  # documents in the answer to a query; a document further down counts as not retrieved
 KS = (1, 5, 10, 100)  # of recall@k
 QUERIES = 256  # measured at a time
-WORST = 20  # queries that `details` lists
 
 Judgements: TypeAlias = dict[str, dict[str, int]]
 """Query id -> {document id: grade}, 0 is not relevant; a document that is not named is not relevant either."""
@@ -100,19 +99,8 @@ class GradedSearches(Graded):
         return scored(self.per_query)
 
     def details(self) -> dict[str, Any]:
-        """The queries with the lowest nDCG@10: their relevant documents, and the first ones of the answer."""
-        scores, rows_of, worst = self.per_query["ndcg@10"], rows_by_query(self.rows), []
-        for name in sorted(scores, key=scores.__getitem__)[:WORST]:
-            part, first = self.rows.select(rows_of[name].tolist()), int(rows_of[name][0])
-            worst.append(
-                {
-                    "query": self.rows[first]["query"],
-                    "ndcg@10": scores[name],
-                    "relevant": [document for document, grade in judgements(part)[name].items() if grade],
-                    "found": [hit["id"] for hit in self.answers[first]["found"][:3]],
-                }
-            )
-        return {"queries": len(scores), "worst": worst}
+        """How many queries were judged."""
+        return {"queries": len(self.per_query["ndcg@10"])}
 
 
 def searched(

@@ -5,10 +5,10 @@ For rankings of a whole corpus against judgements see `ranking`: trec_eval reads
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import cached_property
 from itertools import repeat
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 
 CUTOFF = 10  # of ndcg@10 and mrr@10
-WORST = 10  # queries that `details` lists
 
 
 def query_numbers(queries: Iterable[str], names: Iterable[str | None] | None) -> Ints:
@@ -44,7 +43,7 @@ class RankedRows(Graded):
     """Documents' targets and scores, and the number of each one's query, from 0: `(rows,)` each.
 
     grouped: whether the order within a query counts, else every row stands alone. graded: whether there are targets
-    other than 0 and 1. What is None is inferred from the rows. queries: each row's query, for `details`.
+    other than 0 and 1. What is None is inferred from the rows.
     Relevant is a target above 0; a document's gain is its target, and never below 0. Of equal scores the less
     relevant document comes first: a tie is not a gain, whatever the order of the rows.
     """
@@ -56,9 +55,8 @@ class RankedRows(Graded):
         groups: Ints,
         grouped: bool | None,
         graded: bool | None,
-        queries: Sequence[str] = (),
     ) -> None:
-        self.truth, self.given, self.queries = truth, np.asarray(given, dtype=np.float64), queries
+        self.truth, self.given = truth, np.asarray(given, dtype=np.float64)
         self.grouped = len(np.unique(groups)) < len(groups) if grouped is None else grouped
         self.graded = not np.isin(truth, (0, 1)).all() if graded is None else graded
         self.groups = groups if self.grouped else np.arange(len(groups))
@@ -109,26 +107,6 @@ class RankedRows(Graded):
             return {name: values[name] for name in names}
 
         return Scored(weighted, len(sizes))
-
-    def details(self) -> dict[str, Any]:
-        """The queries of least nDCG@10, the worst first, where the order within a query counts."""
-        if not self.grouped:
-            return {}
-        ndcg, first, sizes = self.per_query
-        relevant = np.bincount(self.groups, self.truth > 0)
-        _, row = np.unique(self.groups, return_index=True)
-        order = [int(query) for query in np.argsort(ndcg, kind="stable") if not np.isnan(ndcg[query])]
-        worst = [
-            {
-                "query": self.queries[int(row[query])],
-                "documents": int(sizes[query]),
-                "relevant": int(relevant[query]),
-                "first_relevant": int(first[query]),
-                f"ndcg@{CUTOFF}": float(ndcg[query]),
-            }
-            for query in order[:WORST]
-        ]
-        return {"worst_queries": worst}
 
     def pairs(self) -> tuple[list[float], list[float]]:
         """Scores and targets, `(rows,)` each."""

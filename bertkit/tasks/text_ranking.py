@@ -224,4 +224,4 @@ class TextRanking(Task[TextRankingOptions]):
 
     def _ranked(self, scores: ArrayLike, rows: Dataset) -> reranking.RankedRows:
         fixed = self.options.grouped, self.options.graded
-        return reranking.RankedRows(reranking.targets(rows), scores, reranking.queries(rows), *fixed, rows["query"])
+        return reranking.RankedRows(reranking.targets(rows), scores, reranking.queries(rows), *fixed)
