@@ -61,7 +61,7 @@ class Shard:
         chunks = -(-rows // chunk)
         if chunks < self.count:
             what = f"{file} has {counted(rows, 'row')}"
-            what += f" in {counted(chunks, 'chunk')} of up to {chunk:,}, which are not divided" if chunk > 1 else ""
+            what += f" in {counted(chunks, 'chunk')} of up to {chunk:,}, which are not divided"
             fix = f"Use at most {counted(chunks, 'shard')}."
             raise DataError(Problem(f"--shard {self.number}/{self.count}", what, fix))
         start, end = (chunks * part // self.count * chunk for part in (self.number - 1, self.number))

@@ -6,7 +6,7 @@ import os
 import platform
 import shutil
 import subprocess
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib import metadata
@@ -110,7 +110,7 @@ def check_folder(run: Run, text: str, resume: bool, changed: bool = False) -> No
         raise RecipeError(Problem(str(stored), what, fix))
 
 
-def delete_checkpoints(run: Run, keep: Checkpoints, *, dry_run: bool = False) -> int:
+def delete_checkpoints(run: Run, keep: Checkpoints) -> int:
     """Delete checkpoints of a finished run, which needs none; returns the bytes that this frees.
 
     keep: "best": `model` and `adapter` of each seed, where they were not moved to the run; "keep": everything.
@@ -122,33 +122,9 @@ def delete_checkpoints(run: Run, keep: Checkpoints, *, dry_run: bool = False) ->
     of_seeds = seeds if keep == "none" else [path for path in inside if path.name not in ("model", "adapter")]
     unneeded = [*of_seeds, *folds]
     freed = sum(file.lstat().st_size for folder in unneeded for file in folder.rglob("*") if not file.is_dir())
-    for folder in unneeded if not dry_run else ():
+    for folder in unneeded:
         shutil.rmtree(folder)
     return freed
-
-
-def clean(
-    folders: Iterable[str | Path], keep: Checkpoints = "none", *, dry_run: bool = False
-) -> Iterator[tuple[Path, int]]:
-    """Delete the checkpoints of finished runs, and of the runs in finished sweeps; yields run folder and bytes.
-
-    Raises UserError before anything is deleted if a folder is not a finished run: to resume it takes its checkpoints.
-    """
-    runs, problems = list[Run](), list[Problem]()
-    for folder in map(Path, folders):
-        inside = sorted(folder.glob("*/results.json")) if (folder / "sweep.json").is_file() else []
-        found = [Run(file.parent) for file in inside] or [Run(folder)]
-        found += found[0].tasks.values()
-        if not found[0].finished:
-            what = "is not a finished run: what it is resumed from is not deleted"
-            stopped = Problem(str(folder), what, "Finish it first: bertkit train … --resume")
-            problems.append(stopped if folder.is_dir() else Problem(str(folder), "no such folder"))
-        runs += found
-    if problems:
-        raise UserError(problems)
-    for run in runs:
-        with only_writer(run):
-            yield run.folder, delete_checkpoints(run, keep, dry_run=dry_run)
 
 
 @contextmanager

@@ -453,6 +453,9 @@ def test_a_removed_command_names_what_does_its_work(capsys: Any) -> None:
     with pytest.raises(SystemExit, match="2"):
         main(["shell", "runs/mine"])
     assert "there is no command shell; use bertkit predict RUN --input -\n" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="2"):
+        main(["clean", "runs/mine"])
+    assert "there is no command clean; use rm -r RUN/checkpoints" in capsys.readouterr().err
 
 
 def test_a_closed_stdout_is_said(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:

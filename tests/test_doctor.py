@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 
-from bertkit.cli import doctor as doctor_module
 from bertkit.cli.doctor import doctor_text, examine
 from bertkit.cli.main import main
 
@@ -37,25 +36,3 @@ def test_a_token_is_never_told(monkeypatch: pytest.MonkeyPatch) -> None:
     found = examine()
     assert found["hub_token"] is True
     assert "very-secret" not in json.dumps(found) + doctor_text(found)
-
-
-def test_extras_say_what_is_missing_and_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    needs = ["numpy>=2", "nowhere-to-be-found>=1; extra == 'a'", "numpy>=99; extra == 'b'", "numpy>=1; extra == 'c'"]
-    needs += ["bertkit[a,b]; extra == 'dev'", "numpy>=2; extra == 'dev'"]
-    monkeypatch.setattr(doctor_module.metadata, "requires", lambda name: needs)
-    monkeypatch.setattr(
-        doctor_module.metadata,
-        "metadata",
-        lambda name: type("Made", (), {"get_all": lambda self, key: [*"abc", "dev"]})(),
-    )
-    told = {each["name"]: (each["state"], each["fix"]) for each in doctor_module._extras()}
-    assert told["a"] == ("no nowhere-to-be-found", 'pip install "bertkit[a]"')
-    assert told["b"][0].endswith("is too old")
-    assert told["c"] == told["dev"] == ("installed", "")
-
-
-def test_an_extra_that_lacks_much_keeps_the_table_narrow(found: dict[str, Any]) -> None:
-    state = ", ".join(f"no package-{number}" for number in range(25))
-    told = doctor_text({**found, "extras": [{"name": "dev", "state": state, "fix": 'pip install "bertkit[dev]"'}]})
-    assert "no package-3 and 21 more" in told
-    assert "package-4" not in told

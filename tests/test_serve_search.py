@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-import http.client
 import json
-import os
-import re
 import shutil
-import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -219,38 +213,6 @@ def test_late_searches_stop_no_other_answer(served: tuple[Predictor, Store], mon
         while client.post("/search", json={"query": "the cat"}).status_code == 503:
             pass
         assert said(client, "/search", query="the cat") == {"hits": []}
-
-
-def serve_slowly(model: str, store: str) -> None:
-    """In a process of its own: a server whose searches never end."""
-
-    def slow(*_: Any, **__: Any) -> Any:
-        sys.stdout.write("searching\n")
-        sys.stdout.flush()
-        threading.Event().wait()
-
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("bertkit.retrieval.search.search", slow)
-        sys.exit(main(["serve", model, "--store", store, "--port", "0", "--timeout", "600"]))
-
-
-def test_a_search_does_not_hold_up_the_end_of_the_server(model: str, store: str) -> None:
-    paths = os.pathsep.join([str(Path(__file__).parent), *sys.path])
-    process = subprocess.Popen(
-        [sys.executable, "-c", f"import test_serve_search; test_serve_search.serve_slowly({model!r}, {store!r})"],
-        env={**os.environ, "PYTHONPATH": paths}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    assert process.stdout is not None
-    assert process.stderr is not None
-    with process:
-        port = next(int(found[1]) for line in process.stderr if (found := re.search(r"http://.*:(\d+)", line)))
-        client = http.client.HTTPConnection("127.0.0.1", port, timeout=300)
-        client.request("POST", "/search", json.dumps({"query": "a"}), {"Content-Type": "application/json"})
-        assert process.stdout.readline() == "searching\n"
-        process.send_signal(signal.SIGTERM)
-        assert client.getresponse().status == 504
-        client.close()
-        assert process.wait(timeout=300) == 0
 
 
 def test_a_store_that_is_empty_at_the_start(served: tuple[Predictor, Store], model: str, tmp_path: Path) -> None:

@@ -96,19 +96,9 @@ def test_vectors_of_parts_are_those_of_the_whole(
     assert tables[0]["id"].to_pylist() == [row["id"] for row in ROWS]
 
 
-def test_explanations_of_parts_are_those_of_the_whole(models: Path, rows: Path, capsys: Any) -> None:
-    command = ["explain", str(models / "single-label"), "--input", str(rows), "--json"]
-    assert main(command) == 0
-    whole = capsys.readouterr().out
-    assert [main([*command, "--shard", f"{number}/4"]) for number in (1, 2, 3, 4)] == [0] * 4
-    assert capsys.readouterr().out == whole
-    assert whole.count("\n") == len(ROWS)
-
-
 def commands(models: Path, rows: Path, out: Path) -> Iterator[list[str]]:
     yield ["predict", str(models / "single-label"), "--input", str(rows), "--output", f"{out}/made.jsonl"]
     yield ["embed", str(models / "similarity-in-batch"), "--input", str(rows), "--output", f"{out}/made.npy"]
-    yield ["explain", str(models / "single-label"), "--input", str(rows), "--output", f"{out}/made.html"]
 
 
 @pytest.mark.parametrize("shard", ["0/4", "5/4", "a/b", "1/0", "1", "1/2/3", "-1/4", "1.5/4", "", f"1/1{0:05000}"])
@@ -124,7 +114,8 @@ def test_more_parts_than_chunks_are_refused(models: Path, rows: Path, tmp_path: 
         assert main([*command, "--shard", "1/12"]) == 2
         said = capsys.readouterr().err
         assert f"error: --shard 1/12: {rows} has 11 rows" in said
-        assert ("4 chunks of up to 3" in said, "at most 4 shards" in said) == (("explain" not in command),) * 2
+        assert "4 chunks of up to 3" in said
+        assert "at most 4 shards" in said
     assert not (tmp_path / "out").exists()
 
 
@@ -189,4 +180,4 @@ def test_several_processes_without_a_part_are_refused(
     assert main([command, "nowhere", *needed.get(command, [])]) == 2
     said = capsys.readouterr().err
     assert "WORLD_SIZE: each of 2 processes would do all of the work\n    Start one process, without torchrun" in said
-    assert ("--shard $((RANK + 1))/$WORLD_SIZE" in said) == (command in ("predict", "embed", "explain"))
+    assert ("--shard $((RANK + 1))/$WORLD_SIZE" in said) == (command in ("predict", "embed"))

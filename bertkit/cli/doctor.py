@@ -5,21 +5,20 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
-from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from bertkit.cli.output import say
 from bertkit.cli.shared import JSON, command
-from bertkit.text import columns, listed
+from bertkit.text import columns
 
 INSTRUCTIONS = ("avx2", "avx512_f", "avx512_vnni", "avx_vnni", "avx512_bf16", "amx_bf16", "asimd", "sve")
 VARIABLES = ("BERTKIT_CACHE", "CUDA_VISIBLE_DEVICES", "HF_HOME", "HF_HUB_OFFLINE", "OMP_NUM_THREADS")
 
 
 def examine() -> dict[str, Any]:
-    """Versions, devices, precision and extras.
+    """Versions, devices and precision.
 
     It holds no secrets: only whether there is a Hub token. Uses no network.
     """
@@ -38,7 +37,6 @@ def examine() -> dict[str, Any]:
         "tested_versions": tested_versions(),
         "devices": list(_devices()),
         "precision": {"used": precision, "why": why},
-        "extras": list(_extras()),
         "variables": {name: os.environ.get(name) for name in VARIABLES},
         "hub_token": get_token() is not None,
     }
@@ -66,22 +64,14 @@ def doctor_text(facts: dict[str, Any]) -> str:
         *([name, value] for name, value in facts["variables"].items() if value is not None),
     ]
     versions = [[name, version or "not installed", tested.get(name, "")] for name, version in host["versions"].items()]
-    extras = [[each["name"], _short(each["state"]), each["fix"]] for each in facts["extras"]]
     tables = [
         columns([["what", "value"], *about]),
         columns([["package", "installed", "tested with"], *versions]),
-        columns([["extra", "state", "to install"], *extras]),
     ]
     if not find_spec("torch"):
         install = 'pip install "bertkit[torch]"'
         tables.append(f"torch is not installed: only exported models can be run. To train:\n    {install}")
     return "\n\n".join(tables)
-
-
-def _short(state: str) -> str:
-    """The state of an extra; only the first packages where many are missing."""
-    missing = state.split(", ")
-    return state if len(missing) < 6 else listed(missing, 4)
 
 
 def _devices() -> Iterator[str]:
@@ -107,28 +97,6 @@ def _reason(device: str, precision: str) -> str:
         return f"this {device} has it in hardware; weights, losses and stored logits stay fp32"
     needed = {"cuda": "a GPU from Ampere on", "cpu": "AVX512-BF16 or AMX"}.get(device)
     return f"bf16 is faster with {needed} only" if needed else f"bf16 is not used on {device}"
-
-
-def _extras() -> Iterator[dict[str, str]]:
-    """Each extra of bertkit: what is missing or too old, and the command that installs it."""
-    from packaging.requirements import Requirement
-
-    requirements = [Requirement(text) for text in metadata.requires("bertkit") or []]
-    for extra in metadata.metadata("bertkit").get_all("Provides-Extra") or []:
-        needed = [each for each in requirements if each.marker and each.marker.evaluate({"extra": extra})]
-        # an extra may name others of bertkit
-        missing = [text for each in needed if each.name != "bertkit" and (text := _missing(each))]
-        fix = f'pip install "bertkit[{extra}]"' if missing else ""
-        yield {"name": extra, "state": ", ".join(missing) or "installed", "fix": fix}
-
-
-def _missing(needed: Any) -> str:
-    """What is wrong with the installation of a package, or nothing."""
-    try:
-        version = metadata.version(needed.name)
-    except metadata.PackageNotFoundError:
-        return f"no {needed.name}"
-    return "" if needed.specifier.contains(version, prereleases=True) else f"{needed.name} {version} is too old"
 
 
 @command(

@@ -43,10 +43,11 @@ COMMANDS = {
     "use": (models.predict, serving.serve, vectors.embed, vectors.index, vectors.search),
     "decide": (models.evaluate, runs.report, models.calibrate, models.explain, recipes.audit, vectors.duplicates),
     "publish": (runs.export, runs.push),
-    "tools": (vectors.mine, vectors.cache, runs.clean, completion, doctor.doctor),
+    "tools": (vectors.mine, vectors.cache, completion, doctor.doctor),
 }
 REMOVED = {  # command or option -> what does its work
     "shell": "bertkit predict RUN --input -",
+    "clean": "rm -r RUN/checkpoints, which a finished run does not need",
     "--engine": "bertkit.batch on a cluster, as in recipes/cluster/predict_ray.py",
     "--create-pr": "--revision BRANCH",
     **dict.fromkeys(("--predictions", "--report"), "hf upload REPO_ID FILE"),

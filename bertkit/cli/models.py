@@ -195,7 +195,6 @@ def _predict_texts(predictor: Any, source: str, texts: list[str], context: Path 
     ),
     path("--input", f"rows: {ROWS}"),
     COLUMNS,
-    SHARD,
     path("--output", "write an HTML page too"),
     TASK,
     REVISION,
@@ -205,14 +204,13 @@ def _predict_texts(predictor: Any, source: str, texts: list[str], context: Path 
 )
 @one_process
 def explain(
-    source: str, rest: list[str], input: Path | None, column: list[str], shard: str | None, output: Path | None,
-    as_json: bool, **options: Any,
+    source: str, rest: list[str], input: Path | None, column: list[str], output: Path | None, as_json: bool,
+    **options: Any,
 ) -> None:  # fmt: skip
     if input and any(not text.startswith("data.") for text in rest):
         raise UserError("explain takes texts, or --input FILE, but not both")
-    if (column or shard) and not input:
-        raise UserError("--column and --shard work only with --input FILE")
-    part = Shard.parse(shard)
+    if column and not input:
+        raise UserError("--column works only with --input FILE")
     if not rest and not input:
         return _explain_run(source, output=output, json=as_json, **options)
     from bertkit.explain.explain import explain_rows, rows_of, rows_of_file
@@ -222,11 +220,8 @@ def explain(
     from bertkit.report.html import write_explanations_page
 
     predictor = with_columns(require_torch_model(load(source, **options), source), column_names(column))
-    rows, start = rows_of_file(source, input, rest) if input else rows_of(predictor, rest), 0
-    if part and input:
-        chosen = part.rows(input, len(rows))
-        rows, start = rows[chosen.start : chosen.stop], chosen.start
-    explanations = explain_rows(predictor, rows, start)
+    rows = rows_of_file(source, input, rest) if input else rows_of(predictor, rest)
+    explanations = explain_rows(predictor, rows)
     colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
     for each in explanations:
         if as_json:

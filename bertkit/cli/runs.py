@@ -31,21 +31,6 @@ def report(runs: list[Path], output: Path | None) -> None:
 
 
 @command(
-    "delete the checkpoints of finished runs",
-    path("runs", "a finished run folder, or a sweep", "RUN", nargs="+"),
-    argument("--checkpoints", "best: keep the best model of each seed", choices=("best", "none"), default="none"),
-    flag("--dry-run", "delete nothing; print what would be freed"),
-    example="bertkit clean runs/quickstart --dry-run",
-    page="run-folder",
-)
-def clean(runs: list[Path], checkpoints: Any, dry_run: bool) -> None:
-    from bertkit.run import clean
-
-    for folder, freed in clean(runs, checkpoints, dry_run=dry_run):
-        say(f"{folder}: {freed:,} bytes {'would be ' if dry_run else ''}freed")
-
-
-@command(
     "export a run as an ONNX graph and compare it with the run",
     RUN,
     path("--output", "a new folder", "DIR", required=True),

@@ -141,10 +141,10 @@ def rows_of(predictor: Predictor, texts: Sequence[str]) -> Sequence[str | Mappin
     return [dict(zip(pair, texts, strict=True))]
 
 
-def explain_rows(predictor: Predictor, rows: Iterable[str | Mapping[str, Any]], start: int = 0) -> list[Explanation]:
+def explain_rows(predictor: Predictor, rows: Iterable[str | Mapping[str, Any]]) -> list[Explanation]:
     """Explain the answer to each text or row, in order; every row is read by itself.
 
-    rows, start: as for `Predictor.stream`. Raises DataError for a row without the task's columns, and for an answer
+    rows: as for `Predictor.stream`. Raises DataError for a row without the task's columns, and for an answer
     with nothing to explain.
     """
 
@@ -154,7 +154,7 @@ def explain_rows(predictor: Predictor, rows: Iterable[str | Mapping[str, Any]], 
             raise DataError(Problem(f"row {number}", NOTHING.get(predictor.task.name, "there is nothing to explain")))
         return explanation
 
-    return [explained(number, row) for number, row in enumerate(predictor.each(rows), start + 1)]
+    return [explained(number, row) for number, row in enumerate(predictor.each(rows), 1)]
 
 
 def explain_frame(predictor: Predictor, rows: Any) -> Any:

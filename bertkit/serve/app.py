@@ -50,8 +50,7 @@ def model_app(service: Service, api_key: str | None = None) -> FastAPI:
     """The application of a model. api_key: what clients must send; None: nothing.
 
     /predict for every task; those of SHAPES and /v1/embeddings that the task has; /search; /info, /health, /v1/models,
-    /metrics, /docs and /openapi.json. It runs the service's batcher, `app.state.batcher`, and has its
-    `app.state.searches`.
+    /metrics, /docs and /openapi.json. It runs the service's batcher, `app.state.batcher`.
     """
 
     @asynccontextmanager
@@ -70,7 +69,7 @@ def model_app(service: Service, api_key: str | None = None) -> FastAPI:
         telemetry=NO_TELEMETRY,
         responses=_errors(Error),
     )
-    app.state.batcher, app.state.searches = service.batcher, service.searches
+    app.state.batcher = service.batcher
     app.state.threads = ThreadPoolExecutor(RESPONSES, thread_name_prefix="bertkit-response")
     app.router.route_class = counted_route(service.limits)
     for kind in (Refused, UserError, RequestValidationError, HTTPException):

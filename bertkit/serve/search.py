@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 MAX_HITS = 10_000  # documents in a response: they are in memory at once
 MAX_SEARCHES = 4  # at a time, late ones included: LanceDB uses all cores for one
-GRACE = 5  # seconds that searches have left when the server stops
 
 
 class SearchRequest(Request):
@@ -83,14 +82,12 @@ class Searches:
     def __init__(self, timeout: float) -> None:
         """timeout: seconds for a search, the time that it waits for a thread included."""
         self._timeout, self._free = timeout, asyncio.Semaphore(MAX_SEARCHES)
-        self._deadlines = set[asyncio.Timeout]()
 
     async def run(self, find: Callable[[], Any]) -> Any:
         """What the function returns. Raises as `guarded`, and Refused: 503 if all threads are busy, 504 if late."""
         loop, done = asyncio.get_running_loop(), None
         try:
-            async with asyncio.timeout(self._timeout) as deadline:
-                self._deadlines.add(deadline)
+            async with asyncio.timeout(self._timeout):
                 await self._free.acquire()
                 done = loop.create_future()
                 threading.Thread(target=self._call, args=(find, done, loop), daemon=True).start()
@@ -99,15 +96,6 @@ class Searches:
             if done is None:
                 raise Refused(503, "all searches are busy", "Overloaded", RETRY) from None
             raise Refused(504, "the search did not end in time", "Backend") from None
-        finally:
-            self._deadlines.discard(deadline)
-
-    def stop(self) -> None:
-        """Leave GRACE seconds to the searches in progress, and to later ones."""
-        self._timeout = min(self._timeout, GRACE)
-        latest = asyncio.get_running_loop().time() + GRACE
-        for deadline in self._deadlines:
-            deadline.reschedule(min(deadline.when() or latest, latest))
 
     def _call(self, find: Callable[[], Any], done: asyncio.Future[Any], loop: asyncio.AbstractEventLoop) -> None:
         result, error = None, None

@@ -100,15 +100,8 @@ def make_server(app: FastAPI, limits: Limits) -> uvicorn.Server:
         timeout_notify=1,  # seconds
         timeout_graceful_shutdown=int(2 * limits.timeout) + 1,  # to read a body, and to answer it
     )
-    server = _Server(config)
+    server = uvicorn.Server(config)
     return server
-
-
-class _Server(uvicorn.Server):
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Without waiting long for searches."""
-        self.config.app.state.searches.stop()  # type: ignore[union-attr]
-        await super().shutdown(sockets)
 
 
 def timed_protocol(timeout: float) -> type[asyncio.Protocol]:
