@@ -119,4 +119,3 @@ def test_it_reports_what_it_learned(tmp_path: Path, caplog: pytest.LogCaptureFix
         train_byte_level([tmp_path / "texts.txt"], tmp_path / "out", vocab_size=1000)
     assert "1 texts, 3 words, 3 characters" in caplog.text
     assert "of 1,000 requested" in caplog.text
-    assert "1.00 tokens per word, 0.000 % of them <unk>" in caplog.text

@@ -14,8 +14,6 @@ from pathlib import Path
 
 import pytest
 import small
-from datasets.data_files import EmptyDatasetError
-from datasets.exceptions import DataFilesNotFoundError
 
 from bertkit.data import check, label_names, load
 from bertkit.data import sources as sources_module
@@ -624,8 +622,7 @@ def test_a_folder_as_on_the_hub_has_its_files_in_data(tmp_path):
         (ConnectionError("Couldn't reach https://u:p@hf.co/x?sig=1 with hf_SECRET"), "the Hub cannot be reached"),
         (RuntimeError("Dataset scripts are no longer supported, but found glue.py"), "refs/convert/parquet"),
         (FileNotFoundError("Dataset 'some/data' doesn't exist"), "nor a data set on the Hub"),
-        (EmptyDatasetError("The directory at x doesn't contain any data files"), "exists, but holds no data files"),
-        (DataFilesNotFoundError("No (supported) data files found"), "exists, but holds no data files"),
+        (ValueError("No (supported) data files found"), "No (supported) data files found"),
         (ValueError("BuilderConfig 'x' not found. Available: ['cola'] hf_SECRET"), "pick one"),
         (ValueError("is a gated dataset on the Hub"), "hf auth login"),
     ],

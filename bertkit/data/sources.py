@@ -261,8 +261,6 @@ def _load_hub(spec: DataSpec) -> Mapping[str, Dataset]:
 
 def _hub_problem(spec: DataSpec, error: Exception) -> Problem:
     """What went wrong with a Hub data set, in one message without tokens and signed addresses."""
-    from datasets.data_files import EmptyDatasetError
-    from datasets.exceptions import DataFilesNotFoundError
     from huggingface_hub.errors import GatedRepoError, HFValidationError
 
     text = " ".join(_SECRET.sub("…", str(error)).split())[:400]
@@ -275,9 +273,6 @@ def _hub_problem(spec: DataSpec, error: Exception) -> Problem:
         fix = f"accept its terms at https://huggingface.co/datasets/{spec.source} and log in: hf auth login"
     elif isinstance(error, HFValidationError):
         what = "neither a file or folder here, nor a name that the Hub allows"
-    elif isinstance(error, EmptyDatasetError | DataFilesNotFoundError):
-        what = "the Hub repository exists, but holds no data files that datasets can read"
-        fix = f"see its files at https://huggingface.co/datasets/{spec.source}/tree/{spec.revision or 'main'}"
     elif isinstance(error, FileNotFoundError):
         what = f"neither a file or folder here, nor a data set on the Hub: {text}"
         fix = f"files are looked for from {Path.cwd()}; a private data set needs: hf auth login"

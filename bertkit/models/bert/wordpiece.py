@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import random
 import shutil
 import sys
 from collections import Counter
@@ -32,7 +31,6 @@ BERT_LAYOUT = (  # ids 0 to 998 of BERT's published vocabulary, whose characters
 )
 SMALLEST = {"vocab_size": len(SPECIALS) + 1, "min_frequency": 1, "limit_alphabet": 1, "max_length": 3}
 PART = 10_000  # characters that are processed at a time
-SAMPLE, SAMPLE_PART = 500, 1_000  # texts, and characters of each, that are reported on
 
 logger = logging.getLogger(__name__)
 
@@ -102,13 +100,10 @@ class Corpus:
 
     normalizer: Normalizer
     texts: int = 0
-    parts: int = 0
     words: int = 0  # between spaces
     characters: Counter[str] = field(default_factory=Counter)
     continuing: set[str] = field(default_factory=set)  # characters seen within words, not only at their beginning
     alone: set[str] = field(default_factory=set)  # characters that are words of their own: punctuation, CJK
-    sample: list[str] = field(default_factory=list)
-    draw: random.Random = field(default_factory=lambda: random.Random(0))
 
     def add(self, part: str) -> None:
         """Count a part of a text."""
@@ -120,10 +115,6 @@ class Corpus:
             self.continuing.update(char for word, _ in split(text) for char in word[1:])
             spaced = {char: self.normalizer.normalize_str(f"a{char}a") for char in new - self.continuing}
             self.alone.update(char for char, between in spaced.items() if len(split(between)) > 1)
-        self.parts += 1
-        index = len(self.sample) if len(self.sample) < SAMPLE else self.draw.randrange(self.parts)
-        if index < SAMPLE:  # every part with the same probability: algorithm R (Vitter 1985)
-            self.sample[index : index + 1] = [next(cut(part, SAMPLE_PART))]
 
     def alphabet(self, limit: int) -> list[str]:
         """The `limit` most frequent characters; then, as ##c, those that continue words. Both are sorted."""
@@ -237,7 +228,7 @@ def _settings(tokenizer: PreTrainedTokenizerBase) -> list[object]:
 def report(
     tokenizer: PreTrainedTokenizerBase, corpus: Corpus, vocab_size: int, limit_alphabet: int = sys.maxunicode
 ) -> None:
-    """Log what the tokenizer is, and how it reads a sample of the corpus."""
+    """Log what the tokenizer is."""
     known = sum(not char.isspace() for char in corpus.characters)
     rare = f", {known - limit_alphabet:,} rarer ones become [UNK]" if known > limit_alphabet else ""
     logger.info("%s texts, %s words, %s characters%s", f"{corpus.texts:,}", f"{corpus.words:,}", f"{known:,}", rare)
@@ -247,11 +238,3 @@ def report(
         logger.info("a vocabulary this small has no room for BERT's own ids of special tokens")
     if len(tokenizer) < vocab_size:
         logger.warning("the corpus gives no more than these, of %s requested", f"{vocab_size:,}")
-    ids = [i for each in tokenizer(corpus.sample, verbose=False, add_special_tokens=False)["input_ids"] for i in each]
-    words = sum(len(text.split()) for text in corpus.sample)
-    unknown = 100 * ids.count(tokenizer.unk_token_id) / max(len(ids), 1)
-    figures = len(ids) / max(words, 1), unknown, tokenizer.unk_token
-    logger.info("in a sample: %.2f tokens per word, %.3f %% of them %s", *figures)
-    for text in [text for text in corpus.sample if text.strip()][:2]:
-        example = " ".join(text.split())[:60]
-        logger.info("  %s\n    %s", example, " ".join(tokenizer.tokenize(example)))
