@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib.metadata import version
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ def found() -> dict[str, Any]:
 
 
 def test_versions_precision_and_threads(found: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
-    assert found["environment"]["versions"]["torch"] == torch.__version__
+    assert found["environment"]["versions"]["torch"] == version("torch")
     assert found["environment"]["threads"] == torch.get_num_threads()
     assert found["precision"]["used"] in ("fp32", "bf16")
     assert found["devices"][-1].startswith("cpu")

@@ -64,6 +64,7 @@ COMPILED = "single-label qa-windows-or-none ner-crf similarity-in-batch retrieva
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # torch's own, while it captures
+@pytest.mark.filterwarnings("ignore:Guards may run slower on Python 3.13.0")
 @pytest.mark.parametrize("identifier", COMPILED.split())
 def test_torch_compile_takes_the_same_step(identifier: str, tiny_encoder: Path, tmp_path: Path) -> None:
     """With the model's graph as torch.compile captures it, but torch's own kernels: there may be no C++ compiler."""

@@ -46,8 +46,9 @@ def test_the_steps_of_the_quickstart_need_no_module_that_windows_lacks(tiny_enco
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_a_command_and_removes_its_temporary_files(number: signal.Signals, tmp_path: Path) -> None:
     program = (
-        "import os, tempfile\n"
+        "import os, signal, tempfile\n"
         "from bertkit.cli.main import ended_by_signals\n"
+        f"signal.signal({int(number)}, signal.SIG_DFL)\n"  # which nohup ignores
         f"with ended_by_signals(), tempfile.TemporaryDirectory(): os.kill(os.getpid(), {int(number)})\n"
     )
     environment = os.environ | {"TMPDIR": str(tmp_path)}

@@ -40,6 +40,8 @@ from bertkit.models.bert.bert_config import BertConfig, BertDecoderConfig
 
 __all__ = ["BertLMHeadModel", "EncoderDecoderModel", "config"]
 
+CACHE = "cache" if "cache" in Seq2SeqLMOutput.__dataclass_fields__ else "past_key_values"  # before transformers 5.24
+
 
 def config(encoder: BertConfig, *, decoder_start_token_id: int, eos_token_id: int) -> EncoderDecoderConfig:
     """The config of an encoder–decoder of two BERTs of one architecture, that of `encoder`.
@@ -225,22 +227,23 @@ class EncoderDecoderModel(transformers.PreTrainedModel, GenerationMixin):  # typ
         attention_mask: Tensor | None = None,
         decoder_input_ids: Tensor | None = None,
         encoder_outputs: BaseModelOutput | None = None,
-        past_key_values: EncoderDecoderCache | None = None,
+        cache: EncoderDecoderCache | None = None,
         labels: Tensor | None = None,
         label_smoothing: float = 0.0,
         position: Tensor | None = None,
         use_cache: bool | None = None,
         output_attentions: bool = False,
         return_dict: bool = True,
+        past_key_values: EncoderDecoderCache | None = None,
     ) -> Seq2SeqLMOutput:
         """Source texts, and target texts from their start token on; or their labels, from which these follow.
 
         input_ids and attention_mask: `(batch, source)`. decoder_input_ids: `(batch, target)`; None: made of the labels.
         encoder_outputs: of the source, computed before. labels: the ids to be predicted, `(batch, target)`, -100 for
         padding. label_smoothing: ε of section 5.4. position: without labels, true where logits are wanted, `(batch,
-        target)`; None: everywhere. past_key_values: the cache, to which this call's tokens are added. use_cache:
-        whether to make one where there is none. return_dict: what `generate` of transformers passes; it changes
-        nothing.
+        target)`; None: everywhere. cache: this call's tokens are added to it; it is past_key_values before transformers
+        5.24. use_cache: whether to make one where there is none. return_dict: what `generate` of transformers passes;
+        it changes nothing.
 
         Returns `logits`, `(batch, target, vocab)`, with a position `(chosen, vocab)`; with labels `loss`, the mean
         cross-entropy per target token; on request `decoder_attentions` and `cross_attentions`, each layer's weights,
@@ -253,16 +256,15 @@ class EncoderDecoderModel(transformers.PreTrainedModel, GenerationMixin):  # typ
             if labels is None:
                 raise ValueError("decoder_input_ids or labels are needed")
             decoder_input_ids = shift_right(labels, self.config)
-        if use_cache and past_key_values is None:
-            past_key_values = EncoderDecoderCache(DynamicCache(), DynamicCache())
+        cache = past_key_values if cache is None else cache
+        if use_cache and cache is None:
+            cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
         source = encoder_outputs.last_hidden_state  # (batch, source, hidden)
-        logits, own, cross = self.decoder(
-            decoder_input_ids, source, attention_mask, past_key_values, position, output_attentions
-        )
+        logits, own, cross = self.decoder(decoder_input_ids, source, attention_mask, cache, position, output_attentions)
         return Seq2SeqLMOutput(
             loss=mean_loss(logits, labels, label_smoothing),
             logits=logits,
-            past_key_values=past_key_values,
+            **{CACHE: cache},
             decoder_attentions=tuple(own) if output_attentions else None,
             cross_attentions=tuple(cross) if output_attentions else None,
             encoder_last_hidden_state=source,
