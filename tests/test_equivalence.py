@@ -60,12 +60,15 @@ def test_accumulation_equals_one_batch(
     assert_same_step(whole(case), first_step(case, tiny_encoder, tmp_path, batch, accumulate))
 
 
+USUAL = ("single-label", "mlm-nsp")  # compiled on each run; with --all the others too
 COMPILED = "single-label qa-windows-or-none ner-crf similarity-in-batch retrieval ranking-binary text-to-text mlm-nsp"
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # torch's own, while it captures
 @pytest.mark.filterwarnings("ignore:Guards may run slower on Python 3.13.0")
-@pytest.mark.parametrize("identifier", COMPILED.split())
+@pytest.mark.parametrize(
+    "identifier", [pytest.param(name, marks=() if name in USUAL else pytest.mark.rare) for name in COMPILED.split()]
+)
 def test_torch_compile_takes_the_same_step(identifier: str, tiny_encoder: Path, tmp_path: Path) -> None:
     """With the model's graph as torch.compile captures it, but torch's own kernels: there may be no C++ compiler."""
     case = next(case for case in [*CASES, *DRAWN] if case.id == identifier)

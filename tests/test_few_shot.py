@@ -288,7 +288,7 @@ def test_transformers_own_class_gives_the_logits_of_a_head_on_the_first_token(
 @pytest.mark.parametrize("kind", ["bert", "roberta"])
 def test_a_training_of_a_head_on_the_first_token(kind: str, tiny_encoder: Path, tmp_path: Path) -> None:
     folder = of_type(kind, tiny_encoder, tmp_path / "encoder")
-    given = small.recipe(tmp_path, folder, "task.method=head", "~training", "verify=true", "task.temperature=1.0")
+    given = small.recipe(tmp_path, folder, "task.method=head", "~training", "task.temperature=1.0")
     run = bertkit.train(given, tmp_path / "run")
     assert not (run.model / "modules.json").exists()
     assert load_recipe(run.folder / "recipe.yaml").task.method == "head"
@@ -499,7 +499,7 @@ def test_contrastive_fine_tuning_needs_labels_but_one_row_of_each_is_enough(
 
 
 def test_a_contrastive_training_is_a_run_like_any_other(tiny_encoder: Path, tmp_path: Path) -> None:
-    given = small.recipe(tmp_path, tiny_encoder, "task.method=contrastive", "~training", "folds=2", "verify=true")
+    given = small.recipe(tmp_path, tiny_encoder, "task.method=contrastive", "~training", "folds=2")
     run = bertkit.train(given, tmp_path / "run")
     (seed,) = run.results["seeds"]
     assert (seed["steps"], seed["C"], seed["with_names"]) == (20, None, True)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -16,20 +17,20 @@ from bertkit.errors import ModelError
 from bertkit.files import ABANDONED, written_aside
 from bertkit.models.encoder import save_tokenizer
 
-
-def die(path: Path) -> None:
-    with written_aside(path) as file:
-        file.write("half")
-        file.flush()
-        os.kill(os.getpid(), signal.SIGKILL)
+DIE = """
+import os, signal, sys
+from pathlib import Path
+from bertkit.files import written_aside
+with written_aside(Path(sys.argv[1])) as file:
+    file.write("half")
+    file.flush()
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
 
 
 def test_what_a_killed_process_left_is_removed_by_the_next_that_writes_the_file(tmp_path: Path) -> None:
     path = tmp_path / "out[1].jsonl"
-    worker = multiprocessing.get_context("spawn").Process(target=die, args=(path,))
-    worker.start()
-    worker.join()
-    assert worker.exitcode == -signal.SIGKILL
+    assert subprocess.run([sys.executable, "-c", DIE, str(path)], check=False).returncode == -signal.SIGKILL
     (aside,) = tmp_path.iterdir()
     assert aside.read_text() == "half"
     os.utime(aside, (time.time() - ABANDONED - 1,) * 2)

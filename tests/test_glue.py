@@ -309,6 +309,7 @@ def test_the_speedrun_from_raw_text_to_its_row(glue, data, tmp_path, capsys, mon
         "training.gradient_accumulation_steps=1",
     ]
     tiny += ["model.config={preset: modernbert-tiny}", "model.max_length=32", "data.validation=0.2"]
+    tiny += ["verify=false", "explain=false"]
     arguments = ["--corpora", str(corpus), "--data", str(data), "--output-dir", str(folder), "--random"]
     arguments += ["--vocab-size", "300", "--seeds", "1", "2", "--tasks", "sst2", "stsb", "--overrides", *tiny]
     arguments += ["--fine-tuning", "training.max_steps=1", "verify=false", "explain=false"]

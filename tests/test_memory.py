@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
@@ -271,11 +272,11 @@ def test_everything_that_reads_the_rows_works_in_a_fresh_process(
     monkeypatch.setenv("BERTKIT_CACHE", str(tmp_path / "empty"))
     expected = run.results["splits"]["test"]["metrics"]
     assert bertkit.evaluate(moved)["metrics"] == expected
-    program = "import sys; from bertkit.cli.main import main; sys.exit(main(sys.argv[1:]))"
-    for arguments in (["evaluate", str(moved)], ["check", f"{moved}/recipe.yaml"], ["report", str(moved)]):
-        call = [sys.executable, "-W", "error::UserWarning", "-c", program, *arguments]
-        done = subprocess.run(call, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
+    program = "import sys, json; from bertkit.cli.main import main; sys.exit(any(map(main, json.loads(sys.argv[1]))))"
+    commands = [["evaluate", str(moved)], ["check", f"{moved}/recipe.yaml"], ["report", str(moved)]]
+    call = [sys.executable, "-W", "error::UserWarning", "-c", program, json.dumps(commands)]
+    done = subprocess.run(call, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
     again = bertkit.train(bertkit.load_recipe(moved / "recipe.yaml"), tmp_path / "again")
     assert again.results["splits"]["test"]["metrics"] == expected
     assert (again.folder / "data" / "train.parquet").is_file()

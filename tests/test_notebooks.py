@@ -36,7 +36,14 @@ SHORTER = {
     r"lines=True\)$": r"\g<0>.groupby('label').head(30)",
     r"\(others \* 100\)\[:100\]": "others[:10]",
 }
+USUAL = ("quickstart.ipynb",)  # of those that only run; the others with --all
 every_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.name)
+
+
+def each_of(paths: set[Path]) -> pytest.MarkDecorator:
+    """A test of each of these notebooks; without --all, of those of `USUAL`."""
+    marks = {path: () if path.name in USUAL else pytest.mark.rare for path in paths}
+    return pytest.mark.parametrize("path", [pytest.param(p, id=p.name, marks=marks[p]) for p in sorted(paths)])
 
 
 @pytest.fixture
@@ -94,7 +101,7 @@ def test_all_push_in_the_same_way() -> None:
 
 
 @pytest.mark.usefixtures("kernel")
-@pytest.mark.parametrize("path", sorted({*NOTEBOOKS} - {*PUSHING, FRAME}), ids=lambda path: path.name)
+@each_of({*NOTEBOOKS} - {*PUSHING, FRAME})
 def test_it_runs(path: Path, tmp_path: Path) -> None:
     printed(path, tmp_path)
 
@@ -129,7 +136,7 @@ def test_it_runs_offline_and_says_what_a_push_needs(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("kernel")
-@pytest.mark.parametrize("path", sorted({*PUSHING} - {OFFLINE}), ids=lambda path: path.name)
+@each_of({*PUSHING} - {OFFLINE})
 def test_it_runs_from_the_problem_to_the_pushed_model(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
