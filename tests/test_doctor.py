@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from bertkit.cli import doctor as doctor_module
 from bertkit.cli.doctor import doctor_text, examine
 from bertkit.cli.main import main
 
@@ -19,7 +20,7 @@ def found() -> dict[str, Any]:
     return examine()
 
 
-def test_versions_precision_and_threads(found: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+def test_versions_precision_promises_and_threads(found: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
     assert found["environment"]["versions"]["torch"] == version("torch")
     assert found["environment"]["threads"] == torch.get_num_threads()
     assert found["precision"]["used"] in ("fp32", "bf16")
@@ -28,8 +29,14 @@ def test_versions_precision_and_threads(found: dict[str, Any], capsys: pytest.Ca
     assert main(["doctor", "--json"]) == 0
     assert json.loads(capsys.readouterr().out).keys() == found.keys()
     text = doctor_text(found)
-    for line in (found["precision"]["why"], "tested with"):
+    for line in ("exact resume", "int8 exports", "kernels in training", found["precision"]["why"], "tested with"):
         assert line in text
+
+
+def test_promises_depend_on_the_device() -> None:
+    assert doctor_module._promises("cpu")["exact resume"].startswith("byte for byte")
+    assert "not tested" in doctor_module._promises("mps")["exact resume"]
+    assert doctor_module._promises("cuda")["kernels in training"] == "those of torch"
 
 
 def test_a_token_is_never_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""The command doctor: what this machine and installation can do."""
+"""The command doctor: what this machine and installation can do, and which of bertkit's promises hold here."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ VARIABLES = ("BERTKIT_CACHE", "CUDA_VISIBLE_DEVICES", "HF_HOME", "HF_HUB_OFFLINE
 
 
 def examine() -> dict[str, Any]:
-    """Versions, devices and precision.
+    """Versions, devices, precision and promises.
 
     It holds no secrets: only whether there is a Hub token. Uses no network.
     """
@@ -37,6 +37,7 @@ def examine() -> dict[str, Any]:
         "tested_versions": tested_versions(),
         "devices": list(_devices()),
         "precision": {"used": precision, "why": why},
+        "promises": _promises(device),
         "variables": {name: os.environ.get(name) for name in VARIABLES},
         "hub_token": get_token() is not None,
     }
@@ -50,6 +51,20 @@ def tested_versions() -> dict[str, str]:
     return {name.replace("_", "-"): version for name, _, version in lines}
 
 
+def _promises(device: str) -> dict[str, str]:
+    """Promise -> whether it holds on this type of device."""
+    resume = {
+        "cpu": "byte for byte, with the same number of threads",
+        "cuda": "the same steps; some kernels add up in another order each time, so that last digits may differ",
+    }
+    faster = "dropout and attention of bertkit's own (docs/benchmarks.md)" if device == "cpu" else "those of torch"
+    return {
+        "exact resume": resume.get(device, "not tested on this device"),
+        "kernels in training": faster,
+        "int8 exports": "the same sums on every processor",
+    }
+
+
 def doctor_text(facts: dict[str, Any]) -> str:
     """The result of `examine` as tables."""
     host, tested = facts["environment"], facts["tested_versions"]
@@ -60,6 +75,7 @@ def doctor_text(facts: dict[str, Any]) -> str:
         ["machine", f"{host['device']}, {host['cpus']} cores{threads}"],
         *(["device", text] for text in facts["devices"]),
         ["precision", f"{facts['precision']['used']}: {facts['precision']['why']}"],
+        *([name, text] for name, text in facts["promises"].items()),
         ["Hub token", "yes" if facts["hub_token"] else "no"],
         *([name, value] for name, value in facts["variables"].items() if value is not None),
     ]
