@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 RUN := runs/quickstart
 PYTEST := HF_HUB_OFFLINE=1 $(BIN)/python -m pytest
 
-.PHONY: quickstart test test-all lint format docs clean test-avx2 test-sse test-newest test-oldest wheel-check release-check
+.PHONY: quickstart test test-all lint format docs clean test-avx2 test-sse test-newest test-oldest wheel-check release-check downstream image
 
 quickstart: $(VENV)/quickstart
 	rm -rf $(RUN)
@@ -19,6 +19,14 @@ test: $(VENV)/dev
 
 test-all: $(VENV)/dev
 	$(PYTEST) --all
+
+# What other tools read of ours: transformers' pipelines, sentence-transformers, InferenceClient, openai, skops.
+downstream: $(VENV)/dev
+	$(PYTEST) tests/test_serve_clients.py tests/test_features.py tests/test_few_shot.py tests/test_sentence_similarity.py tests/test_text_ranking.py -k "clients or sentence_transformers or skops or cross or layout"
+
+image:
+	docker build --file deploy/Dockerfile --tag bertkit-serve:local .
+	docker image inspect --format '{{.Size}} bytes' bertkit-serve:local
 
 lint: $(VENV)/dev
 	$(BIN)/ruff format --check .
