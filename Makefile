@@ -21,8 +21,9 @@ test-all: $(VENV)/dev
 	$(PYTEST) --all
 
 # What other tools read of ours: transformers' pipelines, sentence-transformers, InferenceClient, openai, skops.
+DOWNSTREAM := serve_clients features few_shot sentence_similarity text_ranking predict pretraining text2text_generation
 downstream: $(VENV)/dev
-	$(PYTEST) tests/test_serve_clients.py tests/test_features.py tests/test_few_shot.py tests/test_sentence_similarity.py tests/test_text_ranking.py -k "clients or sentence_transformers or skops or cross or layout"
+	$(PYTEST) $(DOWNSTREAM:%=tests/test_%.py) -k "clients or transformers or pipeline or layout or skops"
 
 image:
 	docker build --file deploy/Dockerfile --tag bertkit-serve:local .
