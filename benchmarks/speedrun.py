@@ -3,7 +3,7 @@
 1. A tokenizer and an encoder from raw text, by a recipe of pretraining.
 2. SST-2, CoLA, RTE and STS-B fine-tuned from it by their shipped recipes, each with several seeds.
 3. With --random, the same from random weights: what pretraining must beat.
-4. A row for a table; docs/pretraining-log.md has the rules.
+4. A row for a table; docs/pretraining.md has the rules.
 
 Run:  python benchmarks/speedrun.py --corpora novels.jsonl.xz encyclopedia.jsonl.xz --data GLUE_data \
         [--recipe speedrun] [--seeds 1 2 3] [--random] [--overrides training.budget=60m …]

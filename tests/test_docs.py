@@ -200,8 +200,6 @@ def test_what_coming_from_says_can_be_run(tmp_path: Path, monkeypatch: pytest.Mo
     ("name", "begin", "end"),
     [
         ("README.md", "<!-- results -->", "<!-- /results -->"),
-        ("docs/distillation.md", "## Results", "\n## "),
-        ("docs/pretraining.md", "## Results", "\n## "),
     ],
 )
 def test_every_measured_number_is_on_the_page_of_measurements(name: str, begin: str, end: str) -> None:
