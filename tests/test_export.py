@@ -148,9 +148,6 @@ def test_python_without_bertkit(exported: Path) -> None:
 
 def test_node_without_bertkit(exported: Path) -> None:
     script = ROOT / "tests" / "node" / "answer.mjs"
-    assert f"```js\n{script.read_text(encoding='utf-8')}```" in (ROOT / "docs" / "export.md").read_text(
-        encoding="utf-8"
-    )
     if shutil.which("node") is None or not (script.parent / "node_modules").is_dir():
         pytest.skip("no node, or no tests/node/node_modules: npm install in tests/node")
     done = subprocess.run(["node", script, exported, *TEXTS[::2]], capture_output=True, text=True, check=True)
