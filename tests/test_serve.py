@@ -6,6 +6,7 @@ import base64
 import gzip
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,13 @@ import jsonschema
 import numpy as np
 import pytest
 import small
+import torch
+import transformers
 from cases import TEXTS, Case
 from serving import KEPT, SECRET, alike, make_app, predictor_of, rows_of, said
 from starlette.testclient import TestClient
 
+from bertkit.inference.onnx_session import OnnxModel
 from bertkit.serve.limits import Limits
 from bertkit.serve.rows import RowReader
 
@@ -112,6 +116,48 @@ def test_embed_normalizes_unless_told(client: TestClient, tiny_encoder: Path) ->
 
 
 @served("retrieval")
+def test_embed_all(client: TestClient, tiny_encoder: Path) -> None:
+    """Last hidden states of the real tokens, as AutoModel gives them for each text alone."""
+    model = transformers.AutoModel.from_pretrained(tiny_encoder).eval()
+    predictor = predictor_of(KEPT["retrieval"], tiny_encoder)
+    own = predictor.model.state_dict()
+    model.load_state_dict({name: own[name] for name in model.state_dict()})
+    tokenizer, prefix = transformers.AutoTokenizer.from_pretrained(tiny_encoder), predictor.task.options.query_prefix
+    assert prefix
+    for prompt, before in ((None, ""), ("query", prefix)):
+        with torch.inference_mode():
+            expected = [
+                model(**tokenizer(before + text, return_tensors="pt")).last_hidden_state[0].numpy() for text in TEXTS
+            ]
+        assert len({len(states) for states in expected}) > 2  # so that there is padding
+        found = said(client, "/embed_all", inputs=TEXTS, prompt_name=prompt)
+        for one, other in zip(found, expected, strict=True):
+            np.testing.assert_allclose(one, other, atol=1e-5)
+    one = said(client, "/embed_all", inputs=TEXTS[0], prompt_name="query")
+    np.testing.assert_allclose(one, expected[:1], atol=1e-5)
+    alike(said(client, "/embed", inputs=TEXTS), predictor.encode(TEXTS).tolist())
+
+
+@served("retrieval")
+def test_embed_all_has_limits(client: TestClient) -> None:
+    long = "the cat " * 100
+    assert len(said(client, "/embed_all", inputs=long)[0]) == 32
+    assert "input 2" in said(client, "/embed_all", status=413, inputs=["a", long], truncate=False)["error"]
+    error = said(client, "/embed_all", status=413, inputs=["a b c d " * 100] * 100)["error"]
+    assert error == "`inputs`: about 20,100 tokens in all; 16,384 are allowed"
+    assert "empty" in said(client, "/embed_all", status=400, inputs=[])["error"]
+    assert "normalize: Extra inputs" in said(client, "/embed_all", status=422, inputs="a", normalize=True)["error"]
+    assert "bertkit_truncated_rows_total 2.0" in client.get("/metrics").text
+
+
+def test_an_exported_model_gives_no_vectors_of_tokens(tiny_encoder: Path) -> None:
+    predictor = predictor_of(KEPT["retrieval"], tiny_encoder)
+    exported = replace(predictor, model=OnnxModel(None, [], []))
+    with TestClient(make_app(exported, "small", Limits())) as client:
+        assert "exported model" in said(client, "/embed_all", status=424, inputs="a")["error"]
+
+
+@served("retrieval")
 def test_openai_embeddings(client: TestClient, tiny_encoder: Path) -> None:
     predictor = predictor_of(KEPT["retrieval"], tiny_encoder)
     expected = predictor.encode(TEXTS)
@@ -185,9 +231,33 @@ def test_a_text_that_is_too_long_is_cut_unless_that_is_forbidden(client: TestCli
     assert "bertkit_truncated_rows_total 6.0" in client.get("/metrics").text
 
 
+@served("ner-softmax")
+def test_tokenize(client: TestClient, tiny_encoder: Path) -> None:
+    tokenizer, text = predictor_of(KEPT["ner-softmax"], tiny_encoder).task.tokenizer, "the é cat 😀 [SEP] sat"
+    found = said(client, "/tokenize", inputs=[text, "yes"])
+    assert [[token["id"] for token in tokens] for tokens in found] == tokenizer([text, "yes"])["input_ids"]
+    first, *middle, last = found[0]
+    names = tokenizer.cls_token, tokenizer.sep_token
+    for token, name in zip((first, last), names, strict=True):
+        number = tokenizer.convert_tokens_to_ids(name)
+        assert token == {"id": number, "text": name, "special": True, "start": None, "stop": None}
+    for token in middle:
+        assert text.encode()[token["start"] : token["stop"]].decode() == token["text"]
+        assert token["special"] is False
+    assert "".join(token["text"] for token in middle) == text.replace(" ", "")
+    assert said(client, "/tokenize", inputs=text, add_special_tokens=False) == [middle]
+    schemas = client.get("/openapi.json").json()
+    promised = schemas["paths"]["/tokenize"]["post"]["responses"]["200"]["content"]["application/json"]["schema"]
+    jsonschema.validate(found, {"components": schemas["components"]} | promised)
+    assert "empty" in said(client, "/tokenize", status=400, inputs=[])["error"]
+    assert "257 items" in said(client, "/tokenize", status=413, inputs=["a"] * 257)["error"]
+    assert "item 1" in said(client, "/tokenize", status=413, inputs="a b " * 20_000)["error"]
+    assert "prompt_name: Extra inputs" in said(client, "/tokenize", status=422, inputs="a", prompt_name="q")["error"]
+
+
 @served("single-label")
 def test_paths_that_the_task_has_not(client: TestClient) -> None:
-    for path in ("/embed", "/similarity", "/v1/embeddings", "/rerank"):
+    for path in ("/embed", "/embed_all", "/similarity", "/v1/embeddings", "/rerank"):
         error = said(client, path, status=424, inputs="a")["error"]
         assert "text-classification" in (error["message"] if path.startswith("/v1/") else error)
         assert path not in client.get("/openapi.json").json()["paths"]
@@ -260,7 +330,7 @@ def test_rows_are_counted_before_they_are_read(classifier: TestClient, monkeypat
     assert "`inputs` has 257 items" in said(classifier, "/predict", status=413, inputs=[["a", "b"]] * 257)["error"]
     assert (
         "1001 keys"
-        in said(classifier, "/predict", status=413, inputs="a", **dict.fromkeys(map(str, range(1000))))["error"]
+        in said(classifier, "/tokenize", status=413, inputs="a", **dict.fromkeys(map(str, range(1000))))["error"]
     )
 
 
@@ -344,7 +414,7 @@ def test_lone_surrogates_are_read_as_the_predictor_reads_them(classifier: TestCl
 @pytest.mark.parametrize(
     ("client", "path", "body"),
     [
-        *(("retrieval", path, '{"inputs": "\\ud800 cat"}') for path in ("/", "/embed")),
+        *(("retrieval", path, '{"inputs": "\\ud800 cat"}') for path in ("/", "/embed", "/embed_all", "/tokenize")),
         ("retrieval", "/similarity", '{"inputs": {"source_sentence": "\\ud800", "sentences": ["\\ud800 cat"]}}'),
         ("retrieval", "/v1/embeddings", '{"input": ["\\ud800 cat"]}'),
         ("ranking-binary", "/rerank", '{"query": "\\ud800", "texts": ["\\ud800 cat"], "return_text": true}'),
@@ -386,6 +456,9 @@ def test_too_long_for_a_model_that_cuts_nothing(tiny_encoder: Path) -> None:
 def test_own_pages(classifier: TestClient) -> None:
     assert classifier.get("/health").json() == {"status": "ok"}
     about = classifier.get("/info").json()
+    assert about["model_type"] == {
+        "classifier": {"id2label": {"0": "bad", "1": "good"}, "label2id": {"bad": 0, "good": 1}}
+    }
     assert (about["max_input_length"], about["payload_limit"], about["task"]) == (32, 2_000_000, "text-classification")
     page = classifier.get("/docs").text
     assert "/predict" in page

@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from importlib.metadata import version
 from typing import Any
 
@@ -21,7 +21,7 @@ from starlette.routing import Route
 
 from bertkit.errors import DataError, StoreError, UserError
 from bertkit.serve import tei
-from bertkit.serve.answers import schema
+from bertkit.serve.answers import list_of, schema
 from bertkit.serve.bodies import counted_route
 from bertkit.serve.limits import Refused
 from bertkit.serve.middleware import OPEN, LimitsMiddleware, cancel_on_disconnect, error_response
@@ -50,12 +50,14 @@ def model_app(service: Service, api_key: str | None = None) -> FastAPI:
     """The application of a model. api_key: what clients must send; None: nothing.
 
     /predict for every task; those of SHAPES and /v1/embeddings that the task has; /search; /info, /health, /v1/models,
-    /metrics, /docs and /openapi.json. It runs the service's batcher, `app.state.batcher`.
+    /metrics, /docs and /openapi.json. It runs the service's batchers, `app.state.batchers`.
     """
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        async with service.batcher:
+        async with AsyncExitStack() as running:
+            for batcher in service.batchers:
+                await running.enter_async_context(batcher)
             yield
 
     app = FastAPI(
@@ -69,7 +71,7 @@ def model_app(service: Service, api_key: str | None = None) -> FastAPI:
         telemetry=NO_TELEMETRY,
         responses=_errors(Error),
     )
-    app.state.batcher = service.batcher
+    app.state.batchers = service.batchers
     app.state.threads = ThreadPoolExecutor(RESPONSES, thread_name_prefix="bertkit-response")
     app.router.route_class = counted_route(service.limits)
     for kind in (Refused, UserError, RequestValidationError, HTTPException):
@@ -100,7 +102,7 @@ def _add_service_paths(app: FastAPI, service: Service) -> None:
 
     @app.get("/health", summary="Health check")
     async def health() -> dict[str, str]:
-        if not service.batcher.alive:
+        if not all(batcher.alive for batcher in service.batchers):
             raise Refused(503, "the model no longer answers", "Unhealthy")
         return {"status": "ok"}
 
@@ -128,10 +130,13 @@ def _add_service_paths(app: FastAPI, service: Service) -> None:
 def _add_answer_paths(app: FastAPI, service: Service) -> None:
     name = service.task.name
     _add_path(app, "/predict", service.predict, *service.predict_types(), "Answers to rows, in their order")
+    _add_path(app, "/tokenize", service.tokenize, tei.TokenizeRequest, list_of(list_of(tei.Token)), "Tokens of texts")
     for path, shapes in SHAPES.items():
         shape = shapes.get(name)
         if shape is None:
             _refuse(app, path, f"a model for {name} does not answer {path}")
+        elif shape.of_tokens and service.predictor.backend == "onnx":
+            _refuse(app, path, "an exported model gives no vectors of tokens: serve the run that it was exported from")
         else:
             _add_path(app, path, service.handler(shape), shape.request, shape.response, shape.summary)
     if service.task.gives("vector"):

@@ -67,7 +67,7 @@ def serve(
     logger.info("%s (%s) on %s", source, predictor.task.name, url)
     with listener, _stopped_by_signals(server):
         server.run(sockets=[listener])
-    if failure := app.state.batcher.failure:
+    if failure := _failure(app):
         what = f"requests are no longer answered ({failure})"
         raise UserError(Problem("the server", what, "Restart it and report the log."))
     logger.info("all accepted requests are answered")
@@ -79,11 +79,16 @@ def name_for_clients(source: str) -> str:
     return folder.resolve().name if folder.exists() else source
 
 
+def _failure(app: FastAPI) -> str | None:
+    """Why requests are no longer answered."""
+    return next((failure for batcher in app.state.batchers if (failure := batcher.failure)), None)
+
+
 def make_server(app: FastAPI, limits: Limits) -> uvicorn.Server:
     """uvicorn for an application of `model_app`. It stops when requests are no longer answered."""
 
     async def stop_after_failure() -> None:
-        if app.state.batcher.failure:
+        if _failure(app):
             server.should_exit = True
 
     config = uvicorn.Config(

@@ -15,6 +15,7 @@ from pydantic import Discriminator, Tag
 from bertkit.data.schema import Answer
 from bertkit.data.values import replace_surrogates
 from bertkit.inference.predictor import Predictor
+from bertkit.inference.token_states import token_states
 from bertkit.serve import tei
 from bertkit.serve.answers import answer_type, described, list_of, schema
 from bertkit.serve.batcher import Batcher, estimated_tokens
@@ -46,6 +47,8 @@ class Service:
         self.metrics = Metrics()
         thread = ThreadPoolExecutor(1, thread_name_prefix="bertkit-model")  # one, as a model uses all cores
         self.batcher = Batcher(lambda rows: list(predictor.stream(rows)), limits, self.metrics, thread)
+        self.states_batcher = Batcher(partial(token_states, predictor), limits, self.metrics, thread)
+        self.batchers = self.batcher, self.states_batcher
         self.searches = Searches(limits.timeout)
         self.task, self.started = predictor.task, int(time.time())
         self.reader = RowReader(predictor.task, predictor.columns, limits)
@@ -73,7 +76,7 @@ class Service:
 
         async def handle(body: Any) -> Build:
             rows = shape.rows(self.task, body)
-            answers = await self._answers(rows, shape.field, body)
+            answers = await self._answers(rows, shape.field, body, of_tokens=shape.of_tokens)
             build = partial(shape.respond, self.task, body, answers)
             if not shape.tokenizes:
                 return build
@@ -103,11 +106,15 @@ class Service:
         response = await self.searches.run(partial(search_all, self.store, body, answers, self.limits.timeout))
         return lambda: response
 
-    async def _answers(self, rows: list[Row], name: str, request: Request | None = None) -> list[Answer]:
-        """The answers. Raises Refused for no rows, too many, too long ones, and those that are cut against the request.
+    async def tokenize(self, body: tei.TokenizeRequest) -> Build:
+        """/tokenize: the tokens of each text."""
+        texts = list(map(replace_surrogates, tei.as_list(body.inputs)))
+        self._require_limits([{"text": text} for text in texts], "inputs")
+        tokens = await self.batcher.call(lambda: tei.tokens(self.task.tokenizer, texts, body.add_special_tokens))
+        return lambda: tokens
 
-        name: of the field that holds the rows. request: where it is one that may forbid to cut texts.
-        """
+    def _require_limits(self, rows: list[Row], name: str) -> None:
+        """Raises Refused for an empty request, and too many or too long rows. name: of the field that holds them."""
         if not rows:
             raise Refused(400, f"`{name}` is empty", "Empty")
         self.limits.require_count(len(rows), name)
@@ -115,7 +122,21 @@ class Service:
             if (tokens := estimated_tokens(row)) > (most := self.limits.max_batch_tokens):
                 what = f"`{name}`, item {number}: about {tokens:,} tokens; {most:,} are allowed"
                 raise Refused(413, what, "Validation")
-        answers = await self.batcher.answers(rows, self.reader.key(rows))
+
+    async def _answers(
+        self, rows: list[Row], name: str, request: Request | None = None, *, of_tokens: bool = False
+    ) -> list[Answer]:
+        """The answers. Raises Refused as `_require_limits`, and where texts are cut though the request forbids it.
+
+        name: of the field that holds the rows. request: where it is one that may forbid to cut texts.
+        of_tokens: the answers of `token_states`; refused for more tokens than a call may have.
+        """
+        self._require_limits(rows, name)
+        tokens, most = sum(map(estimated_tokens, rows)), self.limits.max_batch_tokens
+        if of_tokens and tokens > most:
+            raise Refused(413, f"`{name}`: about {tokens:,} tokens in all; {most:,} are allowed", "Validation")
+        batcher = self.states_batcher if of_tokens else self.batcher
+        answers = await batcher.answers(rows, self.reader.key(rows))
         if request is not None:
             tei.refuse_truncated(answers, request, self.task.max_length)
         return answers
@@ -130,6 +151,7 @@ class Service:
             "model_id": self.model,
             "served_model_name": self.model,
             "model_dtype": self.predictor.precision,
+            "model_type": tei.model_type(self.task),
             "task": self.task.name,
             "max_input_length": self.task.max_length,
             "auto_truncate": True,

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import base64
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate
 from typing import Annotated, Any, Literal, TypeAlias
 
 import numpy as np
@@ -46,11 +47,16 @@ class _Truncatable(Request):
         return self.truncate is not False
 
 
-class EmbedRequest(_Truncatable):
-    """Texts to embed."""
+class EmbedAllRequest(_Truncatable):
+    """Texts whose tokens are embedded."""
 
     inputs: Texts
     prompt_name: Prompt = None
+
+
+class EmbedRequest(EmbedAllRequest):
+    """Texts to embed."""
+
     normalize: bool = Field(True, description="scale vectors to length 1; false: the model's own vectors")
     dimensions: Dimensions = None
     encoding_format: Literal["float"] | None = None
@@ -99,6 +105,13 @@ class RerankRequest(_Truncatable):
     return_text: bool = False
 
 
+class TokenizeRequest(Request):
+    """Texts to tokenize, as the model's tokenizer does; nothing is cut."""
+
+    inputs: Texts
+    add_special_tokens: bool = True
+
+
 class LabelParameters(Request):
     """What InferenceClient sends with a text to classify."""
 
@@ -127,6 +140,14 @@ Embedding = schema(
     object=Literal["embedding"],
     embedding=list[float] | str,
     index=int,
+)
+Token = schema(
+    "SimpleToken",
+    "A token and its place in the text, in bytes of UTF-8; null for special tokens.",
+    id=int,
+    text=str,
+    special=bool,
+    **dict.fromkeys(("start", "stop"), int | None),
 )
 _usage = dict.fromkeys(("prompt_tokens", "total_tokens"), int)
 Usage = schema("Usage", "Tokens that the model reads, including special tokens.", **_usage)
@@ -201,6 +222,25 @@ def _is_batch(inputs: str | list[str] | list[list[str]]) -> bool:
     return not isinstance(inputs, str) and (not inputs or not isinstance(inputs[0], str))
 
 
+def tokens(tokenizer: Any, texts: Sequence[str], add_special_tokens: bool) -> list[list[dict[str, Any]]]:
+    """The tokens of each text: their ids and spans of the text; special tokens have no span."""
+    options = {"return_offsets_mapping": True, "return_special_tokens_mask": True, "verbose": False}
+    encoded = tokenizer(list(texts), add_special_tokens=add_special_tokens, **options)
+    columns = zip(encoded["input_ids"], encoded["offset_mapping"], encoded["special_tokens_mask"], strict=True)
+    return [_tokens_of(text, tokenizer, *each) for text, each in zip(texts, columns, strict=True)]
+
+
+def _tokens_of(text: str, tokenizer: Any, ids: Any, offsets: Any, special: Any) -> list[dict[str, Any]]:
+    places = [0, *accumulate(len(character.encode()) for character in text)]
+    names = tokenizer.convert_ids_to_tokens(ids)
+    return [
+        {"id": number, "text": name, "special": True, "start": None, "stop": None}
+        if own
+        else {"id": number, "text": text[a:b], "special": False, "start": places[a], "stop": places[b]}
+        for number, name, (a, b), own in zip(ids, names, offsets, special, strict=True)
+    ]
+
+
 def classify_rows(task: Any, body: ClassifyRequest) -> list[Row]:
     """Rows of texts or pairs.
 
@@ -240,3 +280,24 @@ def refuse_truncated(answers: Sequence[Answer], request: Request, max_length: in
         numbers = ", ".join(map(str, cut[:10])) + (", …" if len(cut) > 10 else "")
         what = f'input {numbers}: longer than the model\'s {max_length} tokens, and "truncate" is false'
         raise Refused(413, what, "Validation")
+
+
+def _labels(names: Sequence[str]) -> dict[str, Any]:
+    return {"id2label": dict(enumerate(names)), "label2id": {name: index for index, name in enumerate(names)}}
+
+
+def _embedding(task: Any) -> dict[str, Any]:
+    return {"embedding": {"pooling": task.options.pooling}}
+
+
+MODEL_TYPES: Mapping[str, Callable[[Any], dict[str, Any]]] = {
+    "text-classification": lambda task: {"classifier": _labels(task.names or ["score"])},
+    "text-ranking": lambda task: {"reranker": _labels(["score"])},
+    "sentence-similarity": _embedding,
+    "retrieval": _embedding,
+}
+
+
+def model_type(task: Task) -> dict[str, Any]:
+    """`model_type` in the response of /info; empty for tasks that text-embeddings-inference does not know."""
+    return MODEL_TYPES.get(task.name, lambda task: {})(task)
