@@ -195,7 +195,7 @@ class Distiller:
         return self.spec.alpha * soft + (1 - self.spec.alpha) * hard
 
     def count(self, batch: Batch) -> float | tuple[float, ...]:
-        """As `Task.count`."""
+        """Number of examples, as `Task.count` defines it."""
         return self.task.count(batch)
 
 
