@@ -144,7 +144,7 @@ def trained(job: Job, variant: str, seed: int, folder: Path) -> Runner:
     """The model of the best checkpoint."""
     jobs = Jobs(job.recipe, {"": job})
     args = jobs.arguments(folder, seed)
-    trainer = make_trainer(jobs, untrained(jobs, args), args, [], Clock(args.seconds), None)
+    trainer = make_trainer(jobs, untrained(jobs, args), args, [], Clock(args.seconds))
     VARIANTS[variant][1](trainer)
     run_trainer(trainer, folder)
     return trainer.data.runner

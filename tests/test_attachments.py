@@ -91,7 +91,7 @@ def first_step(recipe: Recipe, folder: Path) -> Step:
     """Loss and gradients of the first step."""
     jobs = prepare_jobs(recipe)[0]
     args, step = jobs.arguments(folder, 5), FirstStep()
-    trainer = make_trainer(jobs, untrained(jobs, args), args, [step], Clock(), None)
+    trainer = make_trainer(jobs, untrained(jobs, args), args, [step], Clock())
     trainer.train()
     return next(event["loss"] for event in trainer.state.log_history if "loss" in event), step.gradients
 

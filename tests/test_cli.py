@@ -419,7 +419,7 @@ def test_explain_reads_columns_of_other_names(capsys: Any, run: Run, tmp_path: P
     assert told == said(capsys, "explain", run.folder, "the dog was bad", "--json")
     assert "this model reads no column 'txt'" in refused(capsys, *words, "--column", "txt=review")
     told = refused(capsys, "explain", run.folder, "the dog was bad", "--column", "text=review")
-    assert "--column and --shard work only with --input FILE" in told
+    assert "--column works only with --input FILE" in told
 
 
 def test_documents_are_indexed_from_columns_of_other_names(capsys: Any, tiny_encoder: Path, tmp_path: Path) -> None:

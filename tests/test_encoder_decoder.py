@@ -105,7 +105,7 @@ def test_a_student_of_an_encoder_decoder_is_compared_with_its_teacher(tiny_encod
     model = task.model(encoder(tiny_encoder))
     save(model, task, tmp_path, {"version": "0", "precision": "fp32", "batch_size": 4, "columns": {}})
     spec = Distillation(teacher=str(tmp_path))
-    check_sizes(spec, find_teacher(spec, task), task, model, task.features(CASE.rows()))
+    check_sizes(find_teacher(spec, task), task, model, task.features(CASE.rows()))
 
 
 # --- models that bertkit has not trained

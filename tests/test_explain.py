@@ -96,7 +96,7 @@ def test_the_number_is_the_one_that_the_answer_comes_from(tiny_encoder: Path) ->
         found[name] = answers[1], explain(predictor, rows, 1)["attributed"]
     for name in ("regression", "similarity-cosent"):
         assert [one["value"] for one in found[name][1]] == pytest.approx(
-            [found[name][0]["score"]] * len(found[name][1])
+            [found[name][0]["score"]] * len(found[name][1]), rel=1e-5
         )
     answer, (one,) = found["ranking-binary"]
     assert answer["score"] == pytest.approx(1 / (1 + np.exp(-one["value"])))

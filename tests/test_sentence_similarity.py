@@ -272,7 +272,7 @@ def test_a_mini_batch_takes_the_same_step(identifier: str, tiny_encoder: Path, t
     parts = Case(case.id, {**case.options, "mini_batch": 3}, case.columns)
     whole, cached = (first_step(c, tiny_encoder, tmp_path, 8, 1) for c in (case, parts))
     assert cached[0] == pytest.approx(whole[0], rel=1e-5)
-    torch.testing.assert_close(cached[1], whole[1], rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(cached[1], whole[1], rtol=1e-4, atol=1e-5)
 
 
 def test_a_mini_batch_drops_the_same_in_both_passes(tiny_encoder_with_dropout: Path, tmp_path: Path) -> None:

@@ -271,7 +271,7 @@ def test_the_model_is_one_of_transformers(tiny_encoder: Path, tmp_path: Path) ->
 def test_a_student_learns_the_same(tiny_encoder: Path, tmp_path: Path) -> None:
     recipe = recipe_of(tmp_path, tiny_encoder)
     teacher = train(recipe, tmp_path / "teacher")
-    distilled = recipe.with_(f"distillation={{teacher: {teacher.folder}, hidden: true, student: {{layers: 1}}}}")
+    distilled = recipe.with_(f"distillation={{teacher: {teacher.folder}, student: {{layers: 1}}}}")
     used, whole = (
         train(distilled.with_(f"training.used_embeddings={value}"), tmp_path / value) for value in ("true", "false")
     )

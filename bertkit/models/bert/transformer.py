@@ -264,7 +264,7 @@ class EncoderDecoderModel(transformers.PreTrainedModel, GenerationMixin):  # typ
         return Seq2SeqLMOutput(
             loss=mean_loss(logits, labels, label_smoothing),
             logits=logits,
-            **{CACHE: cache},
+            **cast(Any, {CACHE: cache}),
             decoder_attentions=tuple(own) if output_attentions else None,
             cross_attentions=tuple(cross) if output_attentions else None,
             encoder_last_hidden_state=source,
