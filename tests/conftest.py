@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import runpy
 import shutil
@@ -26,6 +27,8 @@ import pytest
 import torch
 import transformers
 from matplotlib.figure import Figure
+
+atexit.register(shutil.rmtree, os.environ["TMPDIR"], ignore_errors=True)  # of programs that import this file, too
 
 # The same examples every time, so that a red run can be repeated; HYPOTHESIS_PROFILE=random looks for new ones.
 # No test is timed: a busy machine is no defect.
