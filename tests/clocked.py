@@ -1,22 +1,16 @@
-"""A program, for torchrun: trainings by processes whose clocks differ; each writes its steps and weights.
-
-Run:  torchrun clocked.py ENCODER FOLDER
-"""
+"""Trainings by a clock that steps and evaluations move on."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import torch
 from cases import CASES
 from safetensors.torch import save_file
 from steps import arguments, made
 from transformers import TrainerCallback
 
-from bertkit import processes
 from bertkit.engine.arguments import ENDLESS
 from bertkit.engine.clock import Clock
 
@@ -24,7 +18,7 @@ CASE = next(case for case in CASES if case.id == "class-weights")
 
 
 class Time(TrainerCallback):
-    """A clock that steps and evaluations move on: by so many seconds, which may depend on the step."""
+    """Moves on by so many seconds, which may depend on the step."""
 
     def __init__(self, step: Callable[[int], float] = lambda _: 5.0, evaluation: float = 0.0) -> None:
         self.seconds, self.step, self.evaluation = 1000.0, step, evaluation
@@ -40,14 +34,9 @@ class Time(TrainerCallback):
 
 
 def trained(encoder: Path, out: Path, batch: int, seconds: float) -> None:
-    """Train for 30 seconds with steps that take so many; FOLDER/STEPS.safetensors has the weights."""
+    """Train for 30 seconds with steps that take so many; OUT/PROCESS-STEPS.safetensors has the weights."""
     time = Time(lambda _: seconds)
     args = arguments(out, batch, 2, max_steps=ENDLESS, learning_rate=0.1, optim="sgd")
     trainer = made(CASE, encoder, args, clock=Clock(30, now=time), callbacks=[time])
     trainer.train()
     save_file(trainer.model.state_dict(), out / f"{args.process_index}-{trainer.state.global_step}.safetensors")
-
-
-if __name__ == "__main__":
-    torch.set_num_threads(1)
-    trained(Path(sys.argv[1]), Path(sys.argv[2]), 2, 5.0 if processes.first() else 1.0)

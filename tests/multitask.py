@@ -1,15 +1,11 @@
-"""Recipes of several tasks on the rows of the cases; also a program, for torchrun: it trains one."""
+"""Recipes of several tasks on the rows of the cases."""
 
 from __future__ import annotations
 
-import json
-import sys
 from pathlib import Path
 from typing import Any
 
 from cases import CASES
-
-from bertkit.training.train import train
 
 OF = {"sentiment": "single-label", "entities": "ner-crf", "answers": "qa", "similarity": "similarity-mse"}
 SHORT = {"num_train_epochs": 2, "per_device_train_batch_size": 2, "learning_rate": 3e-3, "logging_steps": 1}
@@ -27,8 +23,3 @@ def recipe(encoder: Path, *names: str, training: dict[str, Any] = {}, **more: An
     tasks = {name: part(OF[name]) for name in names}
     rest = {"model": {"name": str(encoder), "max_length": 32}, "verify": False, "explain": False}
     return {"tasks": tasks, **rest, "training": {**SHORT, **training}, **more}
-
-
-if __name__ == "__main__":
-    encoder, folder, more = Path(sys.argv[1]), Path(sys.argv[2]), json.loads(sys.argv[3])
-    train(recipe(encoder, *OF, **more), folder)

@@ -1,16 +1,13 @@
-"""The first optimizer step of a case under given settings; also a program, for torchrun: of several cases."""
+"""The first optimizer step of a case or a recipe under given settings."""
 
 from __future__ import annotations
 
-import json
-import sys
 import warnings
 from pathlib import Path
 from typing import Any
 
 import torch
-from cases import CASES, DRAWN, SEVEN, Case, encoder
-from safetensors.torch import save_file
+from cases import Case, encoder
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers import Trainer, TrainerCallback, set_seed
@@ -21,8 +18,14 @@ from bertkit.attachments.used_rows import UsedEmbeddings
 from bertkit.engine import trainer
 from bertkit.engine.arguments import Arguments
 from bertkit.engine.attachment import Attachment
+from bertkit.engine.clock import Clock
 from bertkit.engine.training_data import TaskData
 from bertkit.inference.runner import Runner
+from bertkit.recipe.recipe import Recipe
+from bertkit.training.job import prepare_jobs
+from bertkit.training.seed import make_trainer, untrained
+
+Step = tuple[float, dict[str, torch.Tensor]]  # loss and gradients
 
 
 class NoDoubles(TorchDispatchMode):
@@ -67,10 +70,19 @@ def arguments(folder: Path, batch: int, accumulate: int, **more: Any) -> Argumen
 
 def first_step(
     case: Case, folder: Path, out: Path, batch: int, accumulate: int, tokens: int | None = None, **more: Any
-) -> tuple[float, dict[str, torch.Tensor]]:
-    """Loss and gradients of the first step by `trainer.Trainer`."""
+) -> Step:
+    """The first step by `trainer.Trainer`."""
     step = FirstStep()
     ours = made(case, folder, arguments(out, batch, accumulate, **more), tokens=tokens, callbacks=[step])
+    ours.train()
+    return next(e["loss"] for e in ours.state.log_history if "loss" in e), step.gradients
+
+
+def first_step_of(recipe: Recipe, folder: Path) -> Step:
+    """The first step of a recipe, as `train` takes it."""
+    jobs = prepare_jobs(recipe)[0]
+    args, step = jobs.arguments(folder, 5), FirstStep()
+    ours = make_trainer(jobs, untrained(jobs, args), args, [step], Clock())
     ours.train()
     return next(e["loss"] for e in ours.state.log_history if "loss" in e), step.gradients
 
@@ -105,13 +117,3 @@ def stock_first_step(case: Case, folder: Path, out: Path, batch: int, accumulate
         warnings.simplefilter("ignore")
         trainer.train()
     return step.gradients
-
-
-if __name__ == "__main__":
-    folder, out, batch = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
-    torch.set_num_threads(1)
-    for chosen in [case for case in [*CASES, *DRAWN, SEVEN] if case.id in sys.argv[4:]]:
-        loss, gradients = first_step(chosen, folder, out / chosen.id, batch, 1)
-        if torch.distributed.get_rank() == 0:
-            save_file(gradients, out / f"{chosen.id}.safetensors")
-            (out / f"{chosen.id}.json").write_text(json.dumps(loss))

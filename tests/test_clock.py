@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import math
-import os
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -18,8 +15,7 @@ import pytest
 import small
 import torch
 from cases import CASES
-from clocked import Time, trained
-from safetensors.torch import load_file
+from clocked import Time
 from steps import arguments, first_step, made
 from test_resume import Killed, Told, _signals, events, kill, same  # noqa: F401
 from transformers import TrainerCallback
@@ -273,25 +269,6 @@ def test_several_tasks_share_one_budget(tiny_encoder: Path, tmp_path: Path, time
     del recipe["training"]["num_train_epochs"]
     run = timed(recipe, tmp_path / "run", Time())
     assert run.tasks["sentiment"].results["seeds"][0]["steps"] == 11
-
-
-def test_all_processes_go_by_the_clock_of_the_first(tiny_encoder: Path, tmp_path: Path) -> None:
-    """In the first a step takes 5 of 30 seconds, in the other one 1; weights are those of one process, while the batch
-    grows.
-    """
-    for name in ("one", "two"):
-        (tmp_path / name).mkdir()
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--standalone"]
-    command += [str(Path(__file__).with_name("clocked.py")), str(tiny_encoder), str(tmp_path / "two")]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-    assert done.returncode == 0, done.stderr[-3000:]
-    trained(tiny_encoder, tmp_path / "one", 4, 5.0)
-    one = load_file(tmp_path / "one" / "0-6.safetensors")
-    for rank in (0, 1):
-        two = load_file(tmp_path / "two" / f"{rank}-6.safetensors")
-        for name, weight in one.items():
-            torch.testing.assert_close(two[name], weight, rtol=1e-4, atol=1e-5)
 
 
 # --- what a recipe may say

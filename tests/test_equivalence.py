@@ -8,20 +8,29 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+import small
 import torch
-from cases import CASES, DRAWN, SEVEN, Case, every
+import two
+from cases import CASES, DRAWN, Case, every
+from clocked import trained
 from safetensors.torch import load_file
-from steps import arguments, first_step, made, stock_first_step
+from steps import Step, arguments, first_step, first_step_of, made, stock_first_step
+from test_attachments import EVERY, cache_in, overrides, teacher
 from torch._dynamo.utils import counters
+from transformers import AutoModelForMaskedLM
 
+from bertkit.models.encoder import resolve_encoder
+from bertkit.recipe.recipe import Recipe, to_yaml
+from bertkit.run import Run
+from bertkit.sections import ModelSpec
+
+__all__ = ["teacher"]  # a fixture
 BY_ROW = [*(case for case in CASES if not case.across_rows), *DRAWN]
-
-
-Step = tuple[float, dict[str, torch.Tensor]]
 
 
 def norm(gradients: dict[str, torch.Tensor]) -> float:
@@ -71,7 +80,7 @@ COMPILED = "single-label qa-windows-or-none ner-crf similarity-in-batch retrieva
 )
 def test_torch_compile_takes_the_same_step(identifier: str, tiny_encoder: Path, tmp_path: Path) -> None:
     """With the model's graph as torch.compile captures it, but torch's own kernels: there may be no C++ compiler."""
-    case = next(case for case in [*CASES, *DRAWN] if case.id == identifier)
+    case = two.BY_ID[identifier]
     plain = first_step(case, tiny_encoder, tmp_path / "plain", 4, 2)
     compiled = {"torch_compile": True, "torch_compile_backend": "aot_eager"}
     counters.clear()
@@ -88,7 +97,7 @@ def test_micro_batches_of_unequal_rows_equal_one_batch(
 ) -> None:
     """A token budget leaves as many rows to each micro-batch as fit; three of them are this step."""
     monkeypatch.setattr("bertkit.engine.batching.MAX_PADDING", 1.0)
-    case = next(case for case in [*CASES, *DRAWN] if case.id == identifier)
+    case = two.BY_ID[identifier]
     whole = first_step(case, tiny_encoder, tmp_path / "whole", 100, 1)
     assert_same_step(whole, first_step(case, tiny_encoder, tmp_path / "parts", 1, 3, tokens=10_000))
 
@@ -97,7 +106,7 @@ def test_micro_batches_of_unequal_rows_equal_one_batch(
 def test_dividing_what_does_not_fit_into_memory_changes_no_step(
     identifier: str, tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
-    case = next(case for case in [*CASES, *DRAWN] if case.id == identifier)
+    case = two.BY_ID[identifier]
     curves, weights, sizes = [], [], []
     for divide in (False, True):
         args = arguments(tmp_path / str(divide), 4, 2, max_steps=3, learning_rate=0.1, optim="sgd")
@@ -140,35 +149,135 @@ def test_trying_what_fits_draws_no_random_number(tiny_encoder_with_dropout: Path
     assert losses[0] == losses[1]
 
 
-SEVERAL = ["class-weights", "windows", "ner-crf-windows-bioes", "similarity-cosent", "similarity-in-batch", "mlm-nsp"]
-SEVERAL += [SEVEN.id]
+# --- attachments, and two processes
+
+ONE_STEP = (
+    "training.max_steps=1", "~training.num_train_epochs", "training.eval_strategy=no", "training.save_strategy=no",
+    "training.logging_steps=1", "training.max_grad_norm=1e9", "training.bf16=false",
+)  # fmt: skip
+
+
+def sized(recipe: Recipe, size: int, accumulation: int = 1) -> Recipe:
+    both = (f"training.per_device_train_batch_size={size}", f"training.gradient_accumulation_steps={accumulation}")
+    return recipe.with_(*ONE_STEP, *both)
 
 
 @pytest.fixture(scope="module")
-def by_two(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """The folder with the first steps of all these cases by two processes, and what these said."""
-    out = tmp_path_factory.mktemp("two")
-    script = str(Path(__file__).with_name("steps.py"))
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--standalone", script]
+def recipes(teacher: Path, tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Recipe]:
+    """One of each attachment."""
+    folder = tmp_path_factory.mktemp("recipes")
+    return {name: small.recipe(folder, tiny_encoder, *overrides(name, teacher)) for name in EVERY}
+
+
+@pytest.fixture(scope="module")
+def attached(recipes: dict[str, Recipe], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Step]:
+    """The first step of each on eight rows in one batch."""
+    folder = tmp_path_factory.mktemp("attached")
+    with cache_in(folder / "cache"):
+        return {name: first_step_of(sized(recipe, 8), folder) for name, recipe in recipes.items()}
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_accumulation_with_an_attachment_equals_one_batch(
+    name: str, recipes: dict[str, Recipe], attached: dict[str, Step], tmp_path: Path
+) -> None:
+    with cache_in(tmp_path / "cache"):
+        assert_same_step(attached[name], first_step_of(sized(recipes[name], 2, 4), tmp_path))
+
+
+CONFIG = {"model_type": "modernbert", "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+
+
+@dataclass(frozen=True)
+class ByTwo:
+    """What two.py left, and what it said."""
+
+    folder: Path
+    out: str
+    error: str
+
+    def step(self, name: str) -> Step:
+        file = self.folder / f"{name}.safetensors"
+        assert file.is_file(), self.error
+        return json.loads(file.with_suffix(".json").read_text()), load_file(file)
+
+
+@pytest.fixture(scope="module")
+def by_two(
+    recipes: dict[str, Recipe],
+    tiny_encoder: Path,
+    tiny_encoder_with_dropout: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> ByTwo:
+    folder = tmp_path_factory.mktemp("two")
+    for name in ("attachments", "clock"):
+        (folder / name).mkdir()
+    for name, recipe in recipes.items():
+        (folder / "attachments" / f"{name}.yaml").write_text(to_yaml(sized(recipe, 4)))
+    fresh = resolve_encoder(ModelSpec(config=CONFIG, tokenizer=str(tiny_encoder), max_length=32))
+    AutoModelForMaskedLM.from_config(fresh.config).save_pretrained(folder / "modernbert")
+    fresh.tokenizer().save_pretrained(folder / "modernbert")
+    folds = small.recipe(folder / "rows", tiny_encoder_with_dropout, "folds=2", splits=("train",))
+    (folder / "folds.yaml").write_text(to_yaml(folds))
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--standalone", str(two.__file__)]
+    more = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "BERTKIT_CACHE": str(folder / "cache")}
     done = subprocess.run(
-        [*command, str(tiny_encoder), str(out), "4", *SEVERAL],
+        [*command, str(tiny_encoder), str(folder)],
         capture_output=True,
         text=True,
         check=False,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
+        env={**os.environ, **more},
     )
-    return out, done.stderr
+    return ByTwo(folder, done.stdout, done.stderr[-3000:])
 
 
-@pytest.mark.parametrize("identifier", SEVERAL)
-def test_two_processes_equal_one(identifier: str, by_two: tuple[Path, str], whole: Callable[[Case], Step]) -> None:
+@pytest.mark.parametrize("name", two.STEPS)
+def test_two_processes_equal_one(name: str, by_two: ByTwo, whole: Callable[[Case], Step]) -> None:
     """Class weights make the counts of the two processes differ; windows their shapes; some losses compare all rows."""
-    case = next(case for case in [*CASES, *DRAWN, SEVEN] if case.id == identifier)
-    out, said = by_two
-    file = out / f"{identifier}.safetensors"
-    assert file.is_file(), said[-3000:]
-    parts = json.loads(file.with_suffix(".json").read_text()), load_file(file)
-    assert_same_step(whole(case), parts)
+    assert_same_step(whole(two.BY_ID[name]), by_two.step(name))
+
+
+def test_accumulation_and_two_processes_with_a_modernbert(by_two: ByTwo, tmp_path: Path) -> None:
+    case, encoder = two.MODERNBERT, by_two.folder / "modernbert"
+    whole = first_step(case, encoder, tmp_path, 8, 1)
+    assert_same_step(whole, first_step(case, encoder, tmp_path, 2, 4))
+    assert_same_step(whole, by_two.step(case.id))
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_two_processes_with_an_attachment_equal_one(name: str, by_two: ByTwo, attached: dict[str, Step]) -> None:
+    assert_same_step(attached[name], by_two.step(name))
+
+
+def test_all_processes_go_by_the_clock_of_the_first(by_two: ByTwo, tiny_encoder: Path, tmp_path: Path) -> None:
+    """In the first a step takes 5 of 30 seconds, in the other one 1; weights are those of one process."""
+    trained(tiny_encoder, tmp_path, 4, 5.0)
+    one = load_file(tmp_path / "0-6.safetensors")
+    for rank in (0, 1):
+        file = by_two.folder / "clock" / f"{rank}-6.safetensors"
+        assert file.is_file(), by_two.error
+        torch.testing.assert_close(load_file(file), one, rtol=1e-4, atol=1e-5)
+
+
+def test_two_processes_train_several_tasks_as_one_does(by_two: ByTwo, tiny_encoder: Path, tmp_path: Path) -> None:
+    """A head must learn too where the last micro-batch of a step, after which gradients are shared, is not its own."""
+    two.several_tasks(tiny_encoder, tmp_path / "one", 4)
+    runs = [Run(folder) for folder in (tmp_path / "one", by_two.folder / "tasks")]
+    assert runs[1].finished, by_two.error
+    for name in two.TASKS:
+        one, other = (load_file(run.folder / name / "model" / "model.safetensors") for run in runs)
+        torch.testing.assert_close(other, one, rtol=1e-4, atol=1e-6)
+
+
+def test_two_processes_train_folds(by_two: ByTwo) -> None:
+    run = Run(by_two.folder / "folds")
+    assert run.finished, by_two.error
+    assert {line["fold"] for line in small.read_rows(run.predictions("train-oof"))} == {1, 2}
+    assert {each["steps"] for each in run.results["folds"]["each"]} == {2}  # two epochs of 8 rows, 4 in each process
+    assert by_two.out.count("train-oof (16 rows)") == 1
+
+
+# --- upstream
 
 
 def test_stock_trainer_still_fails_this(tiny_encoder: Path, tmp_path: Path) -> None:

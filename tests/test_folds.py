@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
-import sys
 from array import array
 from collections import Counter
 from pathlib import Path
@@ -305,23 +302,6 @@ def test_with_a_validation_split_folds_are_selected_and_calibrated_on_it(tiny_en
     assert "train-oof (16 rows)" in page.text
     (steps,) = {each["steps"] for each in run.results["folds"]["each"]}
     assert steps == 50  # 25 epochs of 8 rows, 4 at a time
-
-
-def test_two_processes_train_folds(recipe: Recipe, tmp_path: Path) -> None:
-    write_text(tmp_path / "recipe.yaml", to_yaml(recipe.with_("folds=2")))
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--standalone", "-m", "bertkit"]
-    done = subprocess.run(
-        [*command, "train", str(tmp_path / "recipe.yaml"), "--output-dir", str(tmp_path / "run")],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    run = Run(tmp_path / "run")
-    assert {line["fold"] for line in out_of_fold(run.folder)} == {1, 2}
-    assert {each["steps"] for each in run.results["folds"]["each"]} == {2}  # two epochs of 8 rows, 4 in each process
-    assert "train-oof (16 rows)" in done.stdout
 
 
 def test_lora_and_class_weights_work(tiny_encoder: Path, tmp_path: Path) -> None:

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +11,6 @@ import pytest
 import torch
 import transformers
 from cases import CASES, DOCUMENTS, DRAWN, Case, encoder, every
-from safetensors.torch import load_file
-from steps import first_step
-from test_equivalence import assert_same_step
 from test_resume import killed, last
 from test_task_contract import ask, numbers
 from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer, ModernBertConfig
@@ -239,38 +233,6 @@ def test_its_first_weights_are_those_of_transformers(tiny_encoder: Path) -> None
     torch.manual_seed(3)
     theirs = transformers.ModernBertForMaskedLM(fresh.config).state_dict()
     torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
-
-
-# --- steps: accumulation and processes change nothing
-
-
-@pytest.fixture(scope="module")
-def folder(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A ModernBERT with weights."""
-    home, fresh = tmp_path_factory.mktemp("modernbert"), new(tiny_encoder)
-    torch.manual_seed(0)
-    AutoModelForMaskedLM.from_config(fresh.config).save_pretrained(home)
-    fresh.tokenizer().save_pretrained(home)
-    return home
-
-
-@pytest.mark.rare
-def test_accumulation_and_two_processes_equal_one_batch(folder: Path, tmp_path: Path) -> None:
-    case = DRAWN[0]
-    whole = first_step(case, folder, tmp_path / "whole", 8, 1)
-    assert_same_step(whole, first_step(case, folder, tmp_path / "parts", 2, 4))
-    script = str(Path(__file__).with_name("steps.py"))
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--standalone", script]
-    done = subprocess.run(
-        [*command, str(folder), str(tmp_path), "4", case.id],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
-    )
-    file = tmp_path / f"{case.id}.safetensors"
-    assert file.is_file(), done.stderr[-3000:]
-    assert_same_step(whole, (json.loads(file.with_suffix(".json").read_text()), load_file(file)))
 
 
 # --- the whole program

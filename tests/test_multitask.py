@@ -5,16 +5,12 @@ from __future__ import annotations
 import copy
 import csv
 import json
-import os
 import shutil
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
-import multitask
 import numpy as np
 import pytest
 import torch
@@ -395,31 +391,6 @@ def test_killed_after_its_results_it_has_its_reports_and_loses_its_checkpoints(
     assert after.results == before.results
     assert not [*after.folder.rglob("checkpoint-*")]
     assert all((part.folder / "report.html").is_file() for part in after.tasks.values())
-
-
-def test_two_processes_train_what_one_does(tiny_encoder: Path, tmp_path: Path) -> None:
-    """A head must learn too where the last micro-batch of a step, after which gradients are shared, is not its own."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    for processes, rows in ((1, 4), (2, 2)):
-        training = {"gradient_accumulation_steps": 2, "per_device_train_batch_size": rows, "max_steps": 6}
-        training |= {"learning_rate": 0.1, "optim": "sgd", "bf16": False}
-        more: dict[str, Any] = {"training": training, "mixing": "uniform"}
-        folder = tmp_path / str(processes)
-        if processes == 1:
-            train(recipe(tiny_encoder, *OF, **more), folder)
-            continue
-        launcher = ["-m", "torch.distributed.run", f"--nproc_per_node={processes}", "--standalone"]
-        program = [str(Path(multitask.__file__)), str(tiny_encoder), str(folder), json.dumps(more)]
-        command = [sys.executable, *launcher, *program]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-        assert Run(folder).finished, done.stderr[-3000:]
-    weights = [
-        {name: load_file(one.model / "model.safetensors") for name, one in Run(tmp_path / folder).tasks.items()}
-        for folder in "12"
-    ]
-    for name, tensors in weights[0].items():
-        for key, tensor in tensors.items():
-            torch.testing.assert_close(weights[1][name][key], tensor, rtol=1e-4, atol=1e-6, msg=f"{name}: {key}")
 
 
 def test_lora_adapts_the_one_encoder(tiny_encoder: Path, tmp_path: Path) -> None:

@@ -1,0 +1,60 @@
+"""What two processes train, as torchrun starts them; a program for test_equivalence.py.
+
+FOLDER/NAME.json and NAME.safetensors get the loss and the gradients of a first step; its other folders are trainings.
+
+Run:  torchrun --nproc_per_node 2 two.py ENCODER FOLDER
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import multitask
+import torch
+from cases import CASES, DRAWN, SEVEN, Case
+from clocked import trained
+from safetensors.torch import save_file
+from steps import Step, first_step, first_step_of
+
+from bertkit import processes
+from bertkit.cli.main import main
+from bertkit.recipe.recipe import load_recipe
+from bertkit.training.train import train
+
+BY_ID = {case.id: case for case in [*CASES, *DRAWN, SEVEN]}
+STEPS = ["class-weights", "windows", "ner-crf-windows-bioes", "similarity-cosent", "similarity-in-batch", "mlm-nsp"]
+STEPS += [SEVEN.id]
+MODERNBERT = Case("modernbert", DRAWN[0].options, DRAWN[0].columns)  # of the encoder in FOLDER/modernbert
+TASKS = ("sentiment", "entities", "similarity")
+
+
+def several_tasks(encoder: Path, folder: Path, rows: int) -> None:
+    """Train with so many rows in each of two micro-batches of a step."""
+    training = {"gradient_accumulation_steps": 2, "per_device_train_batch_size": rows, "max_steps": 6}
+    more: dict[str, Any] = {"learning_rate": 0.1, "optim": "sgd", "bf16": False}
+    train(multitask.recipe(encoder, *TASKS, training=training | more, mixing="uniform"), folder)
+
+
+def keep(file: Path, step: Step) -> None:
+    if processes.first():
+        file.with_name(f"{file.name}.json").write_text(json.dumps(step[0]))
+        save_file(step[1], file.with_name(f"{file.name}.safetensors"))
+
+
+def program(encoder: Path, folder: Path) -> int:
+    for name in STEPS:
+        keep(folder / name, first_step(BY_ID[name], encoder, folder / "steps", 4, 1))
+    keep(folder / MODERNBERT.id, first_step(MODERNBERT, folder / "modernbert", folder / "steps", 4, 1))
+    for file in sorted((folder / "attachments").glob("*.yaml")):
+        keep(folder / file.stem, first_step_of(load_recipe(file), folder / "steps"))
+    trained(encoder, folder / "clock", 2, 5.0 if processes.first() else 1.0)
+    several_tasks(encoder, folder / "tasks", 2)
+    return main(["train", str(folder / "folds.yaml"), "--output-dir", str(folder / "folds")])
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    sys.exit(program(Path(sys.argv[1]), Path(sys.argv[2])))
