@@ -115,6 +115,6 @@ def transitions(facts: Facts) -> Matrix | None:
     def cells(name: str, row: Sequence[float]) -> Iterator[Cell]:
         for after, score in zip(names, row, strict=True):
             mark = "plus" if score > 0 else "minus"
-            yield Cell(f"{score:+.2f}", f"{after} after {name}: {score:+.2f}", mark, abs(score) / largest)
+            yield Cell(f"{score:+z.2f}", f"{after} after {name}: {score:+z.2f}", mark, abs(score) / largest)
 
     return Matrix(names, [list(cells(*each)) for each in zip(names, facts.transitions.tolist(), strict=True)])
