@@ -145,11 +145,24 @@ def learned(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
     """The Run of a model that has learned the rows of `small`, which are beside it. Nobody may change it."""
     import small
 
+    yield from _kept(tmp_path_factory.mktemp("learned"), tiny_encoder, *small.LEARN)
+
+
+@pytest.fixture(scope="session")
+def two_seeds(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """The Run of two seeds and a recipe that states a licence, logged every other step. Nobody may change it."""
+    overrides = ("seeds=[1, 2]", "training.logging_steps=2", "hub={license: mit, language: en}")
+    yield from _kept(tmp_path_factory.mktemp("two-seeds"), tiny_encoder, *overrides)
+
+
+def _kept(room: Path, encoder: Path, *overrides: str) -> Iterator[Any]:
+    """The run of the small recipe with these overrides, in this folder, which has to stay as it is."""
+    import small
+
     from bertkit.files import sha256
     from bertkit.training.train import train
 
-    room = tmp_path_factory.mktemp("learned")
-    run = train(small.recipe(room, tiny_encoder, *small.LEARN), room / "run")
+    run = train(small.recipe(room, encoder, *overrides), room / "run")
     before = {file: sha256(file) for file in sorted(room.rglob("*")) if file.is_file()}
     yield run
     after = {file: sha256(file) for file in sorted(room.rglob("*")) if file.is_file()}

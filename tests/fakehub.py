@@ -30,9 +30,8 @@ TOKEN = "hf_" + "OnlyForTheTestsOfBertkit" * 2
 class Fault:
     """What happens to the first `times` requests `METHOD /path` that the pattern is found in.
 
-    act: a status code with headers; or reset (the connection is torn while the body is read), lost (the work
-    is done, its answer is not sent), cut (half of the body), short (a smaller body than stated elsewhere),
-    wrong (as many other bytes), [] (an empty list).
+    act: a status code with headers; or reset (the connection is torn while the body is read), short (a smaller body
+    than is stated elsewhere).
     """
 
     pattern: str
@@ -181,20 +180,11 @@ class Handler(BaseHTTPRequestHandler):
             with self.server.lock:
                 status, content, headers = self.route(path, body)
         except Refused as no:
-            headers = {"X-Error-Code": no.code} if no.code else {}
-            return self.send(
-                no.status, json.dumps({"error": no.message}).encode(), headers | {"X-Error-Message": no.message}
-            )
-        if fault and fault.act == "lost":
-            return self.tear()
-        if fault and fault.act == "[]":
-            content = b"[]"
-        if fault and fault.act == "wrong":
-            content = bytes(255 - byte for byte in content)
+            told = {"X-Error-Message": no.message} | ({"X-Error-Code": no.code} if no.code else {})
+            return self.send(no.status, json.dumps({"error": no.message}).encode(), told)
         if fault and fault.act == "short":
             content = content[: len(content) // 2]
-        self.send(status, content, headers, cut=bool(fault and fault.act == "cut"))
-        return None
+        return self.send(status, content, headers)
 
     do_GET = do_POST = do_PUT = do_HEAD = do_DELETE = handle_request
 
@@ -211,17 +201,14 @@ class Handler(BaseHTTPRequestHandler):
         self.rfile.close()
         self.connection.close()
 
-    def send(self, status: int, content: bytes, headers: dict[str, str], *, cut: bool = False) -> None:
+    def send(self, status: int, content: bytes, headers: dict[str, str]) -> None:
         self.send_response(status)
         for name, value in headers.items():
             self.send_header(name, value)
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
         if self.command != "HEAD":
-            self.wfile.write(content[: len(content) // 2] if cut else content)
-        if cut:
-            self.wfile.flush()
-            self.close_connection = True
+            self.wfile.write(content)
 
     # --- the API
 
@@ -241,7 +228,6 @@ class Handler(BaseHTTPRequestHandler):
             (rf"POST /api/models/{name}/preupload/(.+)", self.preupload),
             (rf"POST /{name}\.git/info/lfs/objects/batch", self.batch),
             (r"PUT /_large/(\w+)", self.upload),
-            (r"POST /_large/verify", self.verify),
             (rf"POST /api/models/{name}/commit/(.+)", self.commit),
             (rf"GET /api/models/{name}/tree/([^/]+)", self.tree),
             (rf"GET /api/models/{name}/revision/(.+)", self.info),
@@ -320,14 +306,10 @@ class Handler(BaseHTTPRequestHandler):
 
     def batch(self, body: bytes, name: str) -> Answer:
         self.repo(name, write=True)
-        objects = []
-        for wanted in json.loads(body)["objects"]:
-            actions = {
-                "upload": {"href": f"{self.server.url}/_large/{wanted['oid']}"},
-                "verify": {"href": f"{self.server.url}/_large/verify"},
-            }
-            there = wanted["oid"] in self.server.blobs
-            objects.append({**wanted, **({} if there else {"actions": actions})})
+        objects = json.loads(body)["objects"]
+        for each in objects:
+            if each["oid"] not in self.server.blobs:
+                each["actions"] = {"upload": {"href": f"{self.server.url}/_large/{each['oid']}"}}
         return self.json({"transfer": "basic", "objects": objects})
 
     def upload(self, body: bytes, oid: str) -> Answer:
@@ -335,12 +317,6 @@ class Handler(BaseHTTPRequestHandler):
             raise Refused(400, message="the sha256 differs")
         self.server.blobs[oid] = body
         return 200, b"", {}
-
-    def verify(self, body: bytes) -> Answer:
-        asked = json.loads(body)
-        if len(self.server.blobs[asked["oid"]]) != asked["size"]:
-            raise Refused(400, message="the size differs")
-        return self.json({})
 
     def commit(self, body: bytes, name: str, branch: str) -> Answer:
         repo = self.repo(name, write=True)
@@ -386,11 +362,7 @@ class Handler(BaseHTTPRequestHandler):
         if path not in repo.commits[sha]:
             raise Refused(404, "EntryNotFound", "Entry not found")
         data = repo.commits[sha][path]
-        headers = {"X-Repo-Commit": sha, "ETag": f'"{stated_hash(path, data)}"', "Accept-Ranges": "bytes"}
-        if wanted := re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", "")):
-            start = int(wanted[1])
-            return 206, data[start:], {**headers, "Content-Range": f"bytes {start}-{len(data) - 1}/{len(data)}"}
-        return 200, data, headers
+        return 200, data, {"X-Repo-Commit": sha, "ETag": f'"{stated_hash(path, data)}"'}
 
 
 def is_private(asked: dict[str, Any]) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import warnings
 from html import unescape
+from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -41,21 +42,17 @@ def noisy(seed: int, rows: int = 400, labels: int = 4, absent: bool = False):
     return table, given
 
 
-@pytest.mark.parametrize("seed", range(5))
-@pytest.mark.parametrize("labels", [2, 4])
-@pytest.mark.parametrize("absent", [False, True])
-def test_wrong_labels_are_those_of_cleanlab_in_its_order(seed: int, labels: int, absent: bool) -> None:
+def test_wrong_labels_are_those_of_cleanlab_in_its_order() -> None:
     find_label_issues = pytest.importorskip("cleanlab.filter").find_label_issues
-
-    table, given = noisy(seed, labels=labels + absent, absent=absent)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of a label that no row has
-        expected = find_label_issues(
-            given, table, filter_by="confident_learning", return_indices_ranked_by="normalized_margin", n_jobs=1
-        )
-    found = np.flatnonzero(likely_wrong(table, given))
-    assert len(found) > 20
-    assert found[np.argsort(margins(table, given)[found], kind="stable")].tolist() == expected.tolist()
+    how = {"filter_by": "confident_learning", "return_indices_ranked_by": "normalized_margin", "n_jobs": 1}
+    for seed, count, absent in product(range(5), (2, 4), (False, True)):
+        table, given = noisy(seed, labels=count + absent, absent=absent)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of a label that no row has
+            expected = find_label_issues(given, table, **how)
+        found = np.flatnonzero(likely_wrong(table, given))
+        assert len(found) > 20
+        assert found[np.argsort(margins(table, given)[found], kind="stable")].tolist() == expected.tolist()
 
 
 def unsure(seed: int):
@@ -92,14 +89,10 @@ def evidence(rows: list[dict[str, Any]], **task: Any) -> Evidence:
 def test_a_wrong_label_is_listed_with_the_value_of_the_data_for_the_suggested_name() -> None:
     table, given = noisy(1, labels=3)
     names = ["red", "green", "blue"]
+    answers = [{"scores": dict(zip(names, scores, strict=True))} for scores in table.tolist()]
     rows = [
-        {
-            "text": f"row {row}",
-            "id": str(row),
-            "label": str(label),
-            "answer": {"scores": dict(zip(names, scores, strict=True))},
-        }
-        for row, (label, scores) in enumerate(zip(given.tolist(), table.tolist(), strict=True))
+        {"text": f"row {row}", "id": str(row), "label": str(given[row]), "answer": answer}
+        for row, answer in enumerate(answers)
     ]
     part = single_labels(evidence(rows, labels={"0": "red", "1": "green", "2": "blue"}))
     expected = np.flatnonzero(likely_wrong(table, given))
@@ -130,19 +123,14 @@ def test_wrong_sets_of_labels_are_those_of_cleanlab(seed: int) -> None:
     lists = [np.flatnonzero(row).tolist() for row in given]
     how = {"filter_by": "confident_learning", "n_jobs": 1}
     wrong = cleanlab.find_multilabel_issues_per_class(lists, table, **how)
+    answers = [{"scores": dict(zip(names, scores, strict=True))} for scores in table.tolist()]
     rows = [
-        {
-            "text": str(row),
-            "labels": [names[label] for label in own],
-            "answer": {"scores": dict(zip(names, scores, strict=True))},
-        }
-        for row, (own, scores) in enumerate(zip(lists, table.tolist(), strict=True))
+        {"text": str(row), "labels": [names[label] for label in lists[row]], "answer": answer}
+        for row, answer in enumerate(answers)
     ]
     part = label_sets(evidence(rows))
-    assert (
-        sorted(int(row["text"]) for row in part.rows)
-        == np.flatnonzero(cleanlab.find_label_issues(lists, table, **how)).tolist()
-    )
+    found = np.flatnonzero(cleanlab.find_label_issues(lists, table, **how)).tolist()
+    assert sorted(int(row["text"]) for row in part.rows) == found
     for row in part.rows:
         index = int(row["text"])
         assert row["labels"] == [names[label] for label in np.flatnonzero(given[index] ^ wrong[index])]
@@ -190,25 +178,20 @@ def sentence(text: str, gold: str, found: str, sure: float = 0.9) -> dict[str, A
 RIGHT = [sentence("Ann Lee met Bob in Rome", *["B-PER I-PER O B-PER O B-LOC"] * 2, 0.8) for _ in range(5)]
 
 
-@pytest.mark.parametrize(
-    ("gold", "found", "given", "suggested"),
-    [
+def test_a_wrong_entity_is_suggested_with_the_tags_of_its_sentence() -> None:
+    for gold, found, given, suggested in (
         ("O O O O O B-LOC", "B-PER I-PER O O O B-LOC", "(none)", "PER: Ann Lee"),
         ("B-PER I-PER O B-PER O B-LOC", "O O O B-PER O B-LOC", "PER: Ann Lee", "(none)"),
         ("B-PER I-PER O B-PER O B-LOC", "B-LOC I-LOC O B-PER O B-LOC", "PER: Ann Lee", "LOC: Ann Lee"),
         ("O B-PER O O O O", "B-PER I-PER O O O O", "PER: Lee", "PER: Ann Lee"),
         ("B-PER O O O O B-PER", "B-PER I-PER O O O B-LOC", "PER: Ann; PER: Rome", "PER: Ann Lee; LOC: Rome"),
-    ],
-)
-def test_a_wrong_entity_is_suggested_with_the_tags_of_its_sentence(
-    gold: str, found: str, given: str, suggested: str
-) -> None:
-    part = sentences(evidence([*RIGHT, sentence("Ann Lee met Bob in Rome", gold, found)]))
-    (row,) = part.rows
-    assert (row["given"], row["suggested"], row["tags"]) == (given, suggested, found.split())
-    assert row["location"] == "train.csv:7"
-    assert row["probability"] == pytest.approx(0.9 if suggested == "(none)" else 0.8)
-    assert set(row) == {"location", "tokens", "tags", "given", "suggested", "probability"}
+    ):
+        part = sentences(evidence([*RIGHT, sentence("Ann Lee met Bob in Rome", gold, found)]))
+        (row,) = part.rows
+        assert (row["given"], row["suggested"], row["tags"]) == (given, suggested, found.split())
+        assert row["location"] == "train.csv:7"
+        assert row["probability"] == pytest.approx(0.9 if suggested == "(none)" else 0.8)
+        assert set(row) == {"location", "tokens", "tags", "given", "suggested", "probability"}
 
 
 def test_an_entity_that_the_model_doubts_stays_and_so_does_the_rest_of_its_sentence() -> None:
@@ -428,7 +411,7 @@ def run_with_answers(folder: Path, encoder: Path) -> Path:
 
 
 def test_the_audit_of_a_run_lists_its_flipped_labels_first(
-    tiny_encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tiny_encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = run_with_answers(tmp_path, tiny_encoder)
     assert main(["audit", str(run), "--output-dir", str(tmp_path / "a b")]) == 0
@@ -444,30 +427,18 @@ def test_the_audit_of_a_run_lists_its_flipped_labels_first(
     with (tmp_path / "a b" / "labels.csv").open(encoding="utf-8-sig", newline="") as file:
         table = list(csv.DictReader(file))
     assert table == [{name: str(value) for name, value in row.items()} for row in rows]
-    page = (tmp_path / "a b" / "audit.html").read_text(encoding="utf-8")
-    assert f"data.relabel={tmp_path}/a b/labels.jsonl&#39;" in page
-    again = bertkit.audit(run, tmp_path / "a b")
-    assert again.frame()["location"].tolist() == ["train.jsonl:10", "train.jsonl:5"]
-    assert callable(bertkit.audit)  # still, after its modules were imported
-
-
-def test_of_several_processes_the_first_alone_writes(
-    tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = run_with_answers(tmp_path, tiny_encoder)
-    monkeypatch.setattr(processes, "first", lambda: False)
-    assert not bertkit.audit(run, tmp_path / "audit").parts
-    assert not (tmp_path / "audit").exists()
-
-
-def test_the_page_is_self_contained_and_escapes_texts(tiny_encoder: Path, tmp_path: Path) -> None:
-    run = run_with_answers(tmp_path, tiny_encoder)
-    bertkit.audit(run, tmp_path / "audit")
-    text = (tmp_path / "audit" / "audit.html").read_text(encoding="utf-8")
-    page = well_formed(text, beside=r"(labels|duplicates)\.(jsonl|csv)")
+    text = (tmp_path / "a b" / "audit.html").read_text(encoding="utf-8")
+    assert f"data.relabel={tmp_path}/a b/labels.jsonl&#39;" in text
+    page = well_formed(text, beside=r"(labels|duplicates)\.(jsonl|csv)")  # self-contained, and texts are escaped
     assert EVIL in page.text
     assert "<script>alert" not in text
     assert "train.jsonl:10" in page.text
+    again = bertkit.audit(run, tmp_path / "a b")
+    assert again.frame()["location"].tolist() == ["train.jsonl:10", "train.jsonl:5"]
+    assert callable(bertkit.audit)  # still, after its modules were imported
+    monkeypatch.setattr(processes, "first", lambda: False)  # of several processes, the first alone writes
+    assert not bertkit.audit(run, tmp_path / "other").parts
+    assert not (tmp_path / "other").exists()
 
 
 def test_a_long_list_is_whole_in_its_files_and_shortened_on_the_page() -> None:
@@ -508,6 +479,13 @@ def test_a_run_with_overrides_is_cross_validated_again(
     assert main(["audit", str(run), "folds=4", "--output-dir", str(tmp_path / "by command")]) == 0
     assert trained == [(3, tmp_path / "changed"), (4, tmp_path / "by command")]
 
+    def near_duplicates(*_: Any) -> Part:
+        return {}["bug"]
+
+    monkeypatch.setattr(program, "near_duplicates", near_duplicates)  # a bug is not told as damage
+    with pytest.raises(KeyError, match="bug"):
+        bertkit.audit(run, tmp_path / "audit")
+
 
 def test_what_cannot_be_audited_is_said_before_anything_is_written(
     tiny_encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -547,18 +525,6 @@ def test_what_cannot_be_audited_is_said_before_anything_is_written(
         assert main(["audit", str(run), "--output-dir", str(tmp_path / "new")]) == 2
         assert what in capsys.readouterr().err
     assert not (tmp_path / "new").exists()
-
-
-def test_a_bug_in_a_part_is_not_told_as_damage(
-    tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def near_duplicates(*_: Any) -> Part:
-        return {}["bug"]
-
-    run = run_with_answers(tmp_path, tiny_encoder)
-    monkeypatch.setattr(program, "near_duplicates", near_duplicates)
-    with pytest.raises(KeyError, match="bug"):
-        bertkit.audit(run, tmp_path / "audit")
 
 
 @pytest.mark.parametrize("task", [{"name": "text-ranking"}, {"name": "sentence-similarity", "loss": "cosent"}])

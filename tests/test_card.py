@@ -7,7 +7,6 @@ import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import small
@@ -28,40 +27,23 @@ from bertkit.training.train import train
 
 HUB = {"license": "apache-2.0", "language": ["en", "de"], "repo_id": "me/model"}
 LIBRARIES = {"sentence-similarity": "sentence-transformers", "text-ranking": "sentence-transformers"}
-IDS = (  # each task, and each kind of model that is used in another way; test_hub.py pushes the cards of all cases
-    "single-label",
-    "pair",
-    "multi-label",
-    "regression",
-    "qa",
-    "similarity-mse",
-    "similarity-labels",
-    "similarity-in-batch",
-    "retrieval",
-    "ner-crf",
-    "words-crf-windows",
-    "ranking-binary",
-    "text-to-text",
-    "mlm-nsp",
-)
+# Each task, and each kind of model that is used in another way; test_hub.py pushes the cards of all cases.
+IDS = (
+    "single-label pair multi-label regression qa similarity-mse similarity-labels similarity-in-batch retrieval "
+    "ner-crf words-crf-windows ranking-binary text-to-text mlm-nsp"
+).split()
 BLOCK = re.compile(r"^(`{3,})python\n(.*?)^\1$", re.MULTILINE | re.DOTALL)
 
 
 @pytest.fixture(scope="module")
-def trained(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    room = tmp_path_factory.mktemp("card")
-    return train(small.recipe(room, tiny_encoder, "hub={license: mit, language: en}", "seeds=[1, 2]"), room / "run")
-
-
-@pytest.fixture(scope="module")
-def facts(trained: Run) -> Facts:
-    return read_facts(trained.folder)
+def facts(two_seeds: Run) -> Facts:
+    return read_facts(two_seeds.folder)
 
 
 @pytest.fixture
-def run(trained: Run, tmp_path: Path) -> Run:
+def run(two_seeds: Run, tmp_path: Path) -> Run:
     """A copy, to be changed."""
-    return Run(shutil.copytree(trained.folder, tmp_path / "run"))
+    return Run(shutil.copytree(two_seeds.folder, tmp_path / "run"))
 
 
 def text_of(run: Run) -> str:
@@ -120,8 +102,8 @@ def test_what_the_metadata_say_of_a_model_of_the_hub(facts: Facts) -> None:
     assert not {"base_model", "base_model_relation", "datasets"} & set(local)
 
 
-def test_what_the_text_says(facts: Facts, trained: Run) -> None:
-    text = text_of(trained)
+def test_what_the_text_says(facts: Facts, two_seeds: Run) -> None:
+    text = text_of(two_seeds)
     assert text == card(facts)
     scores = facts.results["splits"]["test"]
     low, high = scores["intervals"]["accuracy"]
@@ -144,7 +126,7 @@ def test_what_the_text_says(facts: Facts, trained: Run) -> None:
     assert re.search(rf"^versions.torch +{re.escape(facts.environment['versions']['torch'])}$", text, re.MULTILINE)
 
 
-def test_cut_texts_and_a_baseline_as_good_are_told(facts: Facts) -> None:
+def test_cut_texts_a_baseline_as_good_and_no_licence_are_told(facts: Facts) -> None:
     rows = tuple({**row, "answer": {**row["answer"], "truncated": place < 3}} for place, row in enumerate(facts.rows))
     ours = facts.scores["metrics"]["accuracy"]
     better = {**facts.results, "baselines": {"test": {"coin": {"accuracy": ours}}}}
@@ -153,30 +135,21 @@ def test_cut_texts_and_a_baseline_as_good_are_told(facts: Facts) -> None:
     assert "**Severe:** the baseline coin is at least as good on test. Train longer" in text
     worse = {**facts.results, "baselines": {"test": {"coin": {"accuracy": ours - 0.1}}}}
     assert "at least as good" not in card(replace(facts, results=worse))
-
-
-def test_nothing_stated_is_said(facts: Facts) -> None:
     text = card(replace(facts, recipe=facts.recipe.model_copy(update={"hub": None})))
     assert "No licence was stated for this model. No language was stated for its texts." in text
     assert not {"license", "language"} & set(ModelCard(text).data.to_dict())
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
+def test_limits_follow_the_options(facts: Facts) -> None:
+    for options, said in (
         ({"temperature": None}, "Its probabilities are not calibrated: there were no validation rows"),
         ({"kind": "regression"}, "Its scores are not calibrated as probabilities."),
         ({"overflow": "window"}, "Texts are read in windows of up to 32 tokens; nothing is truncated."),
         ({"overflow": "error"}, "Texts of more than 32 tokens are rejected."),
-    ],
-)
-def test_limits_follow_the_options(options: dict[str, Any], said: str, facts: Facts) -> None:
-    assert said not in card(facts)
-    assert said in card(replace(facts, options={**facts.options, **options}))
-
-
-def test_a_temperature_of_the_recipe_was_not_fitted(facts: Facts) -> None:
-    task = facts.recipe.task.model_copy(update={"temperature": 1.5})
+    ):
+        assert said not in card(facts)
+        assert said in card(replace(facts, options={**facts.options, **options}))
+    task = facts.recipe.task.model_copy(update={"temperature": 1.5})  # of the recipe, and not fitted
     changed = replace(facts, recipe=facts.recipe.model_copy(update={"task": task}))
     assert "Its probabilities are calibrated (fitted on " in card(facts)
     assert "Its probabilities are calibrated (set by the recipe): " in card(changed)
@@ -213,20 +186,17 @@ def test_missing_facts_are_told_at_once_and_a_missing_file_too(run: Run) -> None
         write_card(run)
 
 
-def test_how_much_was_cut_is_a_fact(run: Run) -> None:
-    shutil.rmtree(run.folder / "predictions")
-    with pytest.raises(
-        ModelError, match=r"predictions/test.jsonl: is missing: it states how many texts were truncated"
-    ):
-        write_card(run)
-
-
-def test_damaged_options_are_named(run: Run) -> None:
+def test_damaged_options_are_named_and_how_much_was_cut_is_a_fact(run: Run) -> None:
     path = run.model / "config.json"
     config = json.loads(path.read_text())
     config["bertkit"]["task"]["temperature"] = "hot"
-    path.write_text(json.dumps(config))
+    restate(run, "model/config.json", **config)
     with pytest.raises(ModelError, match=r"config.json: bertkit.task.temperature: Input should be a valid number"):
+        write_card(run)
+    config["bertkit"]["task"]["temperature"] = 1.0
+    restate(run, "model/config.json", **config)
+    shutil.rmtree(run.folder / "predictions")
+    with pytest.raises(ModelError, match=r"predictions/test.jsonl: is missing: it states how many texts were trunc"):
         write_card(run)
 
 
@@ -321,9 +291,8 @@ def test_text_of_the_data_can_not_get_out_of_hand(facts: Facts) -> None:
 # --- what a recipe states
 
 
-@pytest.mark.parametrize(
-    ("hub", "said"),
-    [
+def test_licence_and_language_have_their_names(tiny_encoder: Path, tmp_path: Path) -> None:
+    for hub, said in (
         ("{license: Apache-2.0}", r"hub\.license: expected a licence by the Hub's name"),
         ("{license: ''}", r"hub\.license: expected a licence"),
         (
@@ -332,11 +301,9 @@ def test_text_of_the_data_can_not_get_out_of_hand(facts: Facts) -> None:
         ),
         ("{language: [en, En]}", r"hub\.language: .*found 'En'"),
         ("{language: []}", r"hub\.language"),
-    ],
-)
-def test_licence_and_language_have_their_names(hub: str, said: str, tiny_encoder: Path, tmp_path: Path) -> None:
-    with pytest.raises(RecipeError, match=said):
-        small.recipe(tmp_path, tiny_encoder, f"hub={hub}")
+    ):
+        with pytest.raises(RecipeError, match=said):
+            small.recipe(tmp_path, tiny_encoder, f"hub={hub}")
 
 
 def test_the_samples_recipes_state_theirs() -> None:

@@ -51,75 +51,40 @@ FINE = [
     ("header: true goes by position", "EU\tB-ORG\nrejects\tO\n", {"header": True}, [EU]),
     ("header: false goes by position", "EU\tB-ORG\nrejects\tO\n", {"header": False}, [EU]),
     ("a delimiter", "EU,B-ORG\nrejects,O\n", {"delimiter": ","}, [EU]),
-    (
-        "blank lines, some of blanks",
-        "\n \t \na O\n\n  \n\nb O\n\n\n",
-        {},
-        [(3, {"tokens": ["a"], "tags": ["O"]}), (7, {"tokens": ["b"], "tags": ["O"]})],
-    ),
+    ("blank lines, some of blanks", "\n \t \na O\n\n  \n\nb O\n\n\n", {},
+     [(3, {"tokens": ["a"], "tags": ["O"]}), (7, {"tokens": ["b"], "tags": ["O"]})]),
     ("one column", "a\nb\n\nc\n", {}, [(1, {"tokens": ["a", "b"]}), (4, {"tokens": ["c"]})]),
-    (
-        "four columns",
-        "EU NNP B-NP B-ORG\n",
-        {},
-        [(1, {"tokens": ["EU"], "column2": ["NNP"], "column3": ["B-NP"], "tags": ["B-ORG"]})],
-    ),
-    (
-        "named columns",
-        "1 EU B-ORG\n",
-        {"header": ["id", "tokens", "ner"]},
-        [(1, {"id": ["1"], "tokens": ["EU"], "ner": ["B-ORG"]})],
-    ),
-    (
-        "blanks inside, where tabs are the delimiter",
-        "New York\tB-LOC\n",
-        {"delimiter": "\t"},
-        [(1, {"tokens": ["New York"], "tags": ["B-LOC"]})],
-    ),
-    (
-        "documents",
-        "-DOCSTART- -X- -X- O\n\na O\n\nb O\n-DOCSTART-\nc O\n-DOCSTART- (3)\n\n-DOCSTART-\n\nd O\n",
-        {},
-        [
-            (3, {"tokens": ["a"], "tags": ["O"], "document": "1"}),
-            (5, {"tokens": ["b"], "tags": ["O"], "document": "1"}),
-            (7, {"tokens": ["c"], "tags": ["O"], "document": "2"}),
-            (12, {"tokens": ["d"], "tags": ["O"], "document": "4"}),
-        ],
-    ),
+    ("four columns", "EU NNP B-NP B-ORG\n", {},
+     [(1, {"tokens": ["EU"], "column2": ["NNP"], "column3": ["B-NP"], "tags": ["B-ORG"]})]),
+    ("named columns", "1 EU B-ORG\n", {"header": ["id", "tokens", "ner"]},
+     [(1, {"id": ["1"], "tokens": ["EU"], "ner": ["B-ORG"]})]),
+    ("blanks inside, where tabs are the delimiter", "New York\tB-LOC\n", {"delimiter": "\t"},
+     [(1, {"tokens": ["New York"], "tags": ["B-LOC"]})]),
+    ("documents", "-DOCSTART- -X- -X- O\n\na O\n\nb O\n-DOCSTART-\nc O\n-DOCSTART- (3)\n\n-DOCSTART-\n\nd O\n", {},
+     [(line, {"tokens": [word], "tags": ["O"], "document": document})
+      for line, word, document in ((3, "a", "1"), (5, "b", "1"), (7, "c", "2"), (12, "d", "4"))]),
     ("a hash is a word", "# O\n1 O\n", {}, [(1, {"tokens": ["#", "1"], "tags": ["O", "O"]})]),
-    (
-        "unusual blanks are text",
-        "a\u00a0b\u2028c\u3000 O\n\u200b O\n",
-        {},
-        [(1, {"tokens": ["a\u00a0b\u2028c\u3000", "\u200b"], "tags": ["O", "O"]})],
-    ),
-    (
-        "unusual blanks beside tabs are text too",
-        "\u3000\tO\n\u200b\x85\t O\n",
-        {},
-        [(1, {"tokens": ["\u3000", "\u200b\x85"], "tags": ["O", "O"]})],
-    ),
+    ("unusual blanks are text", "a\u00a0b\u2028c\u3000 O\n\u200b O\n", {},
+     [(1, {"tokens": ["a\u00a0b\u2028c\u3000", "\u200b"], "tags": ["O", "O"]})]),
+    ("unusual blanks beside tabs are text too", "\u3000\tO\n\u200b\x85\t O\n", {},
+     [(1, {"tokens": ["\u3000", "\u200b\x85"], "tags": ["O", "O"]})]),
     ("quotes are text", "\" O\n'' O\n", {}, [(1, {"tokens": ['"', "''"], "tags": ["O", "O"]})]),
-]
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(("content", "settings", "rows"), [case[1:] for case in FINE], ids=[case[0] for case in FINE])
-def test_reads(tmp_path, content, settings, rows):
-    assert read(tmp_path, content, **settings) == rows
+def test_reads(tmp_path, subtests):
+    for what, content, layout, rows in FINE:
+        with subtests.test(what):
+            assert read(tmp_path, content, **layout) == rows
 
 
-@pytest.mark.parametrize("suffix", ["conll", "bio", "iob", "iob2", "bioes"])
-@pytest.mark.parametrize(("packed", "pack"), [("", bytes), (".gz", gzip.compress), (".xz", lzma.compress)])
-def test_suffixes(tmp_path, suffix, packed, pack):
-    content = pack(b"EU\tB-ORG\nrejects\tO\n")
-    assert read(tmp_path, content, name=f"dev.{suffix}{packed}") == [EU]
-    found = find_files(spec(source=str(tmp_path)))
-    assert found == {"validation": [tmp_path / f"dev.{suffix}{packed}"]}
-
-
-def test_other_names_need_the_format(tmp_path):
+def test_suffixes_and_other_names_with_the_format(tmp_path):
     content = b"EU\tB-ORG\nrejects\tO\n"
+    for packed, pack in {"": bytes, ".gz": gzip.compress, ".xz": lzma.compress}.items():
+        for suffix in ("conll", "bio", "iob", "iob2", "bioes"):
+            (folder := tmp_path / f"{suffix}{packed}").mkdir()
+            assert read(folder, pack(content), name=f"dev.{suffix}{packed}") == [EU]
+            assert find_files(spec(source=str(folder))) == {"validation": [folder / f"dev.{suffix}{packed}"]}
     assert read(tmp_path, content, name="train.txt", format="conll") == [EU]
 
 
@@ -164,28 +129,22 @@ SAD = [
     ("a column twice", "a O\n", {"header": ["x", "x"]}, ["data.header: names a column twice: x", "[tokens, tags]"]),
     ("no column", "a O\n", {"header": []}, ["data.header: names no column"]),
     ("no delimiter", "a O\n", {"delimiter": "\n"}, ["data.delimiter: '\\n' cannot separate fields"]),
-    (
-        "a column named document",
-        "-DOCSTART-\n\na O\n",
-        {"header": ["tokens", "document"]},
-        ["data.header: names a column `document`, but t.conll has -DOCSTART- lines"],
-    ),
+    ("a column named document", "-DOCSTART-\n\na O\n", {"header": ["tokens", "document"]},
+     ["data.header: names a column `document`, but t.conll has -DOCSTART- lines"]),
     ("empty", "", {}, ["t.conll: holds no rows"]),
     ("only blank lines", "\n \n\t\n", {}, ["t.conll: holds no rows"]),
     ("only documents", "-DOCSTART- O\n\n-DOCSTART- O\n", {}, ["t.conll: holds no rows"]),
     ("bad byte", "a O\ncafé O\n".encode("latin-1"), {}, ["t.conll:2: byte 0xE9 at column 4 is not UTF-8"]),
     ("UTF-16", "a O\n".encode("utf-16"), {}, ["UTF-16"]),
     ("NUL", "a O\n\0 O\n", {}, ["t.conll:2: a NUL byte at column 1"]),
-]
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(("content", "settings", "parts"), [c[1:] for c in SAD], ids=[c[0] for c in SAD])
-def test_says_what_is_wrong(tmp_path, content, settings, parts):
-    message = fails(tmp_path, content, **settings)
-    assert all(part in message for part in parts), message
-
-
-def test_a_fix_is_offered_only_where_it_helps(tmp_path):
+def test_says_what_is_wrong_and_a_fix_where_it_helps(tmp_path, subtests):
+    for what, content, layout, parts in SAD:
+        with subtests.test(what):
+            message = fails(tmp_path, content, **layout)
+            assert all(part in message for part in parts), message
     assert TABS not in fails(tmp_path, "a O\nb\n")
     assert TABS not in fails(tmp_path, "a\tO\nb\n", delimiter="\t")
 

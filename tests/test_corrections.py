@@ -130,22 +130,11 @@ def test_the_rows_are_those_of_a_corrected_file(name, tmp_path):
     assert data.fingerprints == expected.fingerprints != read(source, task).fingerprints
     corrected = ["train: 1 row excluded by out.jsonl", "train: 1 row relabelled by new.jsonl"]
     assert [what for what in notes(data) if " is new, from " not in what] == corrected + notes(expected)
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_a_csv_with_the_lists_that_predict_writes(name, tmp_path):
-    task, rows, new, corrected = CASES[name]
-    source = write(tmp_path / "train.jsonl", rows)
-    expected = read(write(tmp_path / "by-hand" / "train.jsonl", [rows[0], {**rows[1], **corrected}, *rows[2:]]), task)
-    cells = {
-        name: json.dumps(value) if isinstance(value, list | dict) else value
-        for name, value in {"location": "train.jsonl:2", **new}.items()
-    }
-    with (tmp_path / "new.csv").open("w", newline="", encoding="utf-8-sig") as file:
-        writer = csv.DictWriter(file, cells, delimiter=";")
-        writer.writeheader()
-        writer.writerow(cells)
-    assert read(source, task, relabel=str(tmp_path / "new.csv")).fingerprints == expected.fingerprints
+    cells = [json.dumps(value) if isinstance(value, list | dict) else value for value in new.values()]
+    with (tmp_path / "new.csv").open("w", newline="", encoding="utf-8-sig") as file:  # with lists as predict has them
+        csv.writer(file, delimiter=";").writerows([["location", *new], ["train.jsonl:2", *cells]])
+    again = read(source, task, exclude=exclude, relabel=str(tmp_path / "new.csv"))
+    assert again.fingerprints == expected.fingerprints
 
 
 FORMATS = {
@@ -323,13 +312,10 @@ def test_lists_are_not_for_a_corpus_nor_in_any_format(tmp_path):
     assert "out.json: a list of rows is expected as .jsonl, .csv, .tsv, .xlsx" in said
 
 
-def test_a_label_that_resembles_another(tmp_path):
+def test_labels_that_resemble_others_and_answers_that_are_the_same(tmp_path):
     source = write(tmp_path / "train.jsonl", ROWS)
     data = read(source, relabel=write(tmp_path / "new.csv", "location,label\ntrain.jsonl:1,goood\n"))
     assert "train: the label 'goood' is new, from new.csv; did you mean 'good'?" in notes(data)
-
-
-def test_answers_that_are_the_same_are_not_counted(tmp_path):
     source, task = write(tmp_path / "train.jsonl", ASKED), {"name": "question-answering"}
     listed = [{"id": "q0", "answers": {"text": ["cat"], "answer_start": [4]}}, {"id": "q1", "answers": "cat"}]
     data = read(source, task, relabel=write(tmp_path / "new.jsonl", listed))

@@ -25,11 +25,7 @@ import bertkit
 from bertkit.cli.main import main
 from bertkit.errors import UserError
 from bertkit.evaluation.calibration import ROUNDING
-from bertkit.evaluation.conformal import (
-    MOST,
-    conformal,
-    least_probability,
-)
+from bertkit.evaluation.conformal import MOST, conformal, least_probability
 from bertkit.evaluation.labels import GradedLabels
 from bertkit.explain.explain import explain_rows
 from bertkit.inference.decisions import decisions
@@ -79,18 +75,19 @@ def test_what_is_kept_of_many_rows_covers_as_much_and_hardly_more(rows: int) -> 
         assert place <= found < place + rows / MOST
 
 
-@pytest.mark.parametrize("asked", COVERAGES)
-def test_how_many_rows_a_coverage_takes(asked: str) -> None:
-    needed = next(n for n in range(1, 1000) if math.ceil((n + 1) * Fraction(asked)) <= n)
-    assert least_probability(conformal([0.5] * needed), float(asked)) == pytest.approx(0.5 * (1 - ROUNDING), rel=1e-12)
-    with pytest.raises(UserError, match=rf"requires {needed} calibration rows, but the model has {needed - 1}"):
-        least_probability(conformal([0.5] * (needed - 1)), float(asked))
+def test_how_many_rows_a_coverage_takes() -> None:
+    for asked in COVERAGES:
+        needed = next(n for n in range(1, 1000) if math.ceil((n + 1) * Fraction(asked)) <= n)
+        least = least_probability(conformal([0.5] * needed), float(asked))
+        assert least == pytest.approx(0.5 * (1 - ROUNDING), rel=1e-12)
+        with pytest.raises(UserError, match=rf"requires {needed} calibration rows, but the model has {needed - 1}"):
+            least_probability(conformal([0.5] * (needed - 1)), float(asked))
 
 
-@pytest.mark.parametrize("wrong", [0.0, 1.0, -0.1, 1.5, math.nan])
-def test_coverages_that_are_none(wrong: float) -> None:
-    with pytest.raises(UserError, match="between 0 and 1"):
-        least_probability(conformal([0.5] * 100), wrong)
+def test_coverages_that_are_none() -> None:
+    for wrong in (0.0, 1.0, -0.1, 1.5, math.nan):
+        with pytest.raises(UserError, match="between 0 and 1"):
+            least_probability(conformal([0.5] * 100), wrong)
 
 
 @pytest.mark.parametrize(("rows", "coverage"), [(19, 0.9), (60, 0.8), (99, 0.95), (1500, 0.9)])

@@ -88,9 +88,9 @@ def test_single_scores_equal_seqeval():
             assert mine == seqeval_micro(gold, predicted, more)
 
 
-@pytest.mark.parametrize(
-    ("gold", "predicted", "lenient", "strict"),
-    [
+def test_conlleval_by_hand():
+    """An entity is right with its type and both its ends (Tjong Kim Sang & De Meulder 2003)."""
+    for gold, predicted, lenient, strict in (
         ("B-LOC I-LOC O", "B-LOC I-LOC O", 1, 1),
         ("B-LOC I-LOC O", "I-LOC I-LOC O", 1, 0),  # an I- after O begins an entity
         ("B-LOC I-LOC O", "B-LOC B-LOC O", 0, 0),
@@ -104,12 +104,9 @@ def test_single_scores_equal_seqeval():
         ("O", "I-ORG", 0, None),  # strictly, there is no entity
         ("O O", "O O", None, None),
         ("", "", None, None),
-    ],
-)
-def test_conlleval_by_hand(gold, predicted, lenient, strict):
-    """An entity is right with its type and both its ends (Tjong Kim Sang & De Meulder 2003)."""
-    scores = grade(gold, predicted).scores
-    assert (scores["f1"], scores["f1_strict"]) == (pytest.approx(lenient), pytest.approx(strict))
+    ):
+        scores = grade(gold, predicted).scores
+        assert (scores["f1"], scores["f1_strict"]) == (pytest.approx(lenient), pytest.approx(strict))
 
 
 def test_a_worked_example():
@@ -185,9 +182,8 @@ def test_the_same_seed_gives_the_same_intervals():
     assert graded.intervals(resamples=50) != graded.intervals(resamples=50, seed=1)
 
 
-@pytest.mark.parametrize(
-    ("gold", "predicted", "errors"),
-    [
+def test_errors_by_hand():
+    for gold, predicted, errors in (
         ("B-LOC I-LOC", "B-LOC I-LOC", {"correct": 1}),
         ("B-LOC I-LOC", "I-LOC I-LOC", {"correct": 1}),
         ("B-LOC I-LOC O", "B-LOC I-LOC I-LOC", {"boundary": 1}),
@@ -203,11 +199,9 @@ def test_the_same_seed_gives_the_same_intervals():
         ("B-LOC B-ORG", "B-LOC I-LOC", {"boundary": 1, "both": 1}),
         ("B-LOC O B-ORG O B-LOC", "B-LOC O B-LOC O O", {"correct": 1, "type": 1, "missed": 1}),
         ("", "", {}),
-    ],
-)
-def test_errors_by_hand(gold, predicted, errors):
-    none = dict.fromkeys(["correct", "boundary", "type", "both", "missed", "spurious"], 0)
-    assert grade(gold, predicted).errors() == none | errors
+    ):
+        none = dict.fromkeys(["correct", "boundary", "type", "both", "missed", "spurious"], 0)
+        assert grade(gold, predicted).errors() == none | errors
 
 
 def test_errors_are_told_apart_within_a_sentence():
@@ -255,20 +249,17 @@ def test_confusion_by_hand():
     assert grade("S-LOC B-ORG E-ORG", "S-LOC O O", "BIOES").confusion()["matrix"][2] == [2, 0, 0, 0]
 
 
-@pytest.mark.parametrize(
-    ("gold", "predicted", "scheme", "message"),
-    [
+def test_what_does_not_fit_is_refused():
+    for gold, predicted, scheme, message in (
         ([], [], "BIO", "0 gold sentences but 0 predicted"),
         ([["O"]], [["O"], ["O"]], "BIO", "1 gold sentences but 2 predicted"),
         ([["O"], ["O"]], [["O"], []], "BIO", r"sentence 1 \(0-based\): 1 gold tags but 0 predicted"),
         ([["O"]], [["B-PER"]], "BIO", "not BIO tags of LOC, ORG, x-y: B-PER"),
         ([["B-LOC"]], [["S-LOC"]], "BIO", "not BIO tags of LOC, ORG, x-y: S-LOC"),
         ([["LOC"]], [["O"]], "BIOES", "not BIOES tags of LOC, ORG, x-y: LOC"),
-    ],
-)
-def test_what_does_not_fit_is_refused(gold, predicted, scheme, message):
-    with pytest.raises(ValueError, match=message):
-        GradedEntities(gold, predicted, TYPES, scheme)
+    ):
+        with pytest.raises(ValueError, match=message):
+            GradedEntities(gold, predicted, TYPES, scheme)
 
 
 @pytest.mark.parametrize("kinds", [3, 2**16 + 1])

@@ -8,32 +8,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import small
 
 import bertkit
 
 NAMES = [name for name in bertkit.__all__ if not name.endswith("Error") or name == "UserError"]
 
 
-@pytest.fixture(scope="module")
-def room(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A working directory with runs/quickstart."""
-    folder = tmp_path_factory.mktemp("examples")
-    bertkit.train(small.recipe(folder, tiny_encoder, "training.num_train_epochs=1"), folder / "runs/quickstart")
-    return folder
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_the_example_runs(
-    name: str, room: Path, tmp_path: Path, tiny_encoder: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, learned: bertkit.Run, tmp_path: Path, tiny_encoder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def train(task: str, folder: str, **settings: Any) -> bertkit.Run:
-        return real(
-            task, folder, **{**settings, "model": tiny_encoder, "max_length": 32, "explain": False, "verify": False}
-        )
+        small = {"model": tiny_encoder, "max_length": 32, "explain": False, "verify": False}
+        return real(task, folder, **{**settings, **small})
 
     real = bertkit.train
-    shutil.copytree(room / "runs", tmp_path / "runs")
+    shutil.copytree(learned.folder, tmp_path / "runs" / "quickstart")
     monkeypatch.chdir(tmp_path)
     (example,) = doctest.DocTestFinder(recurse=False).find(getattr(bertkit, name), name, globs={"bertkit": bertkit})
     assert example.examples

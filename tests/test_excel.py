@@ -26,7 +26,6 @@ from bertkit.data.schema import Finding
 from bertkit.data.table import Problems
 from bertkit.errors import DataError, UserError
 from bertkit.inference.predict_file import _write_csv, predict_file
-from bertkit.inference.predictor import Predictor
 from bertkit.recipe.recipe import Recipe, load_recipe
 from bertkit.run import Run
 from bertkit.sections import DataSpec
@@ -287,21 +286,11 @@ def test_from_a_german_file_to_predictions_that_open_in_excel(
     assert [row[at] for row in sheet[1:]] == pytest.approx([answer["score"] for answer in told], rel=1e-14)
 
 
-@pytest.fixture(scope="module")
-def run(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """Of a run whose data are jsonl."""
-    room = tmp_path_factory.mktemp("excel")
-    return train(small.recipe(room, tiny_encoder, "training.max_steps=1"), room / "run")
-
-
-@pytest.fixture(scope="module")
-def predictor(run: Run) -> Predictor:
-    return run.load()
-
-
-def test_the_layout_of_a_file_is_given_to_predict(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_layout_of_a_file_is_given_to_predict(
+    learned: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     rows = tickets(tmp_path / "t.csv")
-    command = ["predict", str(run.folder), "--input", str(tmp_path / "t.csv"), "--column", "text=Text"]
+    command = ["predict", str(learned.folder), "--input", str(tmp_path / "t.csv"), "--column", "text=Text"]
     command += ["--output", str(tmp_path / "out.csv")]
     assert main(command) == 2
     found = edits(capsys.readouterr().err)
@@ -317,9 +306,10 @@ def test_the_layout_of_a_file_is_given_to_predict(run: Run, tmp_path: Path, caps
     assert "predict needs texts, or --input FILE" in capsys.readouterr().err
 
 
-def test_a_workbook_is_answered(predictor: Predictor, run: Run, tmp_path: Path) -> None:
-    path = workbook(tmp_path / "a.xlsx", ["text", "n"], ["the cat was good", 1], ["the dog was bad\nand it sat", 2.5])
-    assert predict_file(predictor, str(run.folder), str(path), tmp_path / "out.xlsx", {}) == 2
+def test_a_workbook_is_answered(learned: Run, tmp_path: Path) -> None:
+    path, predictor = tmp_path / "a.xlsx", learned.load()
+    workbook(path, ["text", "n"], ["the cat was good", 1], ["the dog was bad\nand it sat", 2.5])
+    assert predict_file(predictor, str(learned.folder), str(path), tmp_path / "out.xlsx", {}) == 2
     told = predictor(["the cat was good", "the dog was bad\nand it sat"])
     header, *rows = openpyxl.load_workbook(tmp_path / "out.xlsx").active.values
     assert header[:3] == ("text", "n", "answer.label")

@@ -270,24 +270,18 @@ def test_texts_are_as_the_model_reads_them(tiny_encoder: Path) -> None:
     assert (query.text, document.text) == ("the cat", "a cat")
 
 
-@pytest.mark.parametrize(
-    ("name", "texts", "what"),
-    [
+def test_what_can_not_be_explained_is_said(tiny_encoder: Path) -> None:
+    for name, texts, what in (
         ("pair", ["one"], "reads two texts together, text_a and text_b; 1 given"),
         ("qa", ["one", "two", "three"], "reads two texts together, question and context; 3 given"),
         ("mlm", ["a cat"], r"it has no \[MASK\] to fill"),
-    ],
-)
-def test_what_can_not_be_explained_is_said(name: str, texts: list[str], what: str, tiny_encoder: Path) -> None:
-    predictor = predictor_of(KNOWN[name].task(tiny_encoder), tiny_encoder)
-    with pytest.raises(DataError, match=what):
-        explain_rows(predictor, rows_of(predictor, texts))
-
-
-def test_one_text_has_a_vector_and_nothing_to_explain(tiny_encoder: Path) -> None:
-    predictor = predictor_of(KNOWN["similarity-cosent"].task(tiny_encoder), tiny_encoder)
-    with pytest.raises(DataError, match="row 1: an explanation needs two texts"):
-        explain_rows(predictor, ["a cat"])
+    ):
+        predictor = predictor_of(KNOWN[name].task(tiny_encoder), tiny_encoder)
+        with pytest.raises(DataError, match=what):
+            explain_rows(predictor, rows_of(predictor, texts))
+    pairs = predictor_of(KNOWN["similarity-cosent"].task(tiny_encoder), tiny_encoder)
+    with pytest.raises(DataError, match="row 1: an explanation needs two texts"):  # of one, there is the vector
+        explain_rows(pairs, ["a cat"])
 
 
 def test_rows_of_a_file(tiny_encoder: Path, tmp_path: Path) -> None:
@@ -298,31 +292,23 @@ def test_rows_of_a_file(tiny_encoder: Path, tmp_path: Path) -> None:
     assert made["texts"] == {"text_a": "a cat", "text_b": "a dog"}
 
 
+def explained(text: str, label: str, words: list[tuple[int, int, float]]) -> Any:
+    """What `explain` returns for a text of this label and the attributions of its words."""
+    one = {"what": f"label {label}", "unit": "logit", "value": 1.0, "baseline": 0.0, "error": 0.5, "complete": False}
+    attributed = [{**one, "steps": 64, "words": {"text": words}, "rest": 0.0}]
+    return {"texts": {"text": text}, "answer": {"label": label, "score": 0.5}, "attributed": attributed}
+
+
 def test_the_weightiest_words_are_listed_in_their_order() -> None:
-    words = [(2 * i, 2 * i + 1, 1.0 if i % 3 else -2.0) for i in range(60)]
-    each = {"what": "label x", "unit": "logit", "value": 1.0, "baseline": 0.0, "error": 0.5, "complete": False}
-    made: Any = {
-        "texts": {"text": "w " * 60},
-        "answer": {"label": "x", "score": 0.5},
-        "attributed": [{**each, "steps": 64, "words": {"text": words}, "rest": 0.0}],
-    }
+    made = explained("w " * 60, "x", [(2 * i, 2 * i + 1, 1.0 if i % 3 else -2.0) for i in range(60)])
     told = list(lines(made))
     assert told[0] == "x  0.500"
     assert "NOT CONVERGED" in told[2]
     assert sum("-2.000" in line for line in told) == 20
     assert told[-1] == "  … and 40 words with smaller attributions"
     assert all("\x1b" in line for line in lines(made, colour=True) if "░" in line)
-
-
-def test_neither_labels_nor_texts_move_the_cursor() -> None:
-    evil = "a\x1b[2J\x9b\n\u202eb"
-    each = {"what": f"label {evil}", "unit": "logit", "value": 1.0, "baseline": 0.0, "error": 0.5, "complete": False}
-    made: Any = {
-        "texts": {"text": evil},
-        "answer": {"label": evil, "score": 0.5},
-        "attributed": [{**each, "steps": 64, "words": {"text": [(0, len(evil), 1.0)]}, "rest": 0.0}],
-    }
-    told = "".join(lines(made))
+    evil = "a\x1b[2J\x9b\n\u202eb"  # neither labels nor texts move the cursor
+    told = "".join(lines(explained(evil, evil, [(0, len(evil), 1.0)])))
     assert told.isprintable()
     assert told.count(r"a\x1b[2J\x9b\n\u202eb") == 3
 

@@ -119,24 +119,18 @@ def test_label_studio_counts_characters_in_either_way(tmp_path, counted):
     ]
     data = get(write(tmp_path / "t.json", [task(text, annotation(*results))]))
     assert tagged(data) == [(text, ["O", "B-PER", "O", "O", "O", "B-PER", "I-PER"])]
+    without = get(write(tmp_path / "t.json", [task("Ann met Bo 😀", annotation(region(8, 10, "PER", None)))]))
+    assert tagged(without)[0][1] == ["O", "O", "B-PER", "O"]  # a region without its text
 
 
-@pytest.mark.parametrize(
-    ("results", "said"),
-    [
+def test_label_studio_with_a_region_that_is_not_in_its_text(tmp_path):
+    for results, said in (
         (region(1, 4, "PER", "Ann"), "t.json, row 2: the region 'Ann' is from 1 to 4, where the text has 'nn '"),
         (region(6, 9, "PER", None), "row 2: a region from 6 to 9 has no `text`, by which to tell"),
         ({**region(0, 3, "PER", "Ann"), "value": {"start": "/p[1]/text()[1]", "end": "/p[1]/text()[1]",
           "startOffset": 0, "endOffset": 3, "hypertextlabels": ["PER"]}}, "row 2: a region has `hypertextlabels`"),
-    ],
-)  # fmt: skip
-def test_label_studio_with_a_region_that_is_not_in_its_text(tmp_path, results, said):
-    assert said in fails(write(tmp_path / "t.json", [MET, task("Ann 😀 met", annotation(results))]))
-
-
-def test_label_studio_without_texts_of_regions(tmp_path):
-    data = get(write(tmp_path / "t.json", [task("Ann met Bo 😀", annotation(region(8, 10, "PER", None)))]))
-    assert tagged(data)[0][1] == ["O", "O", "B-PER", "O"]
+    ):  # fmt: skip
+        assert said in fails(write(tmp_path / "t.json", [MET, task("Ann 😀 met", annotation(results))]))
 
 
 def test_label_studio_with_choices(tmp_path):
@@ -150,12 +144,9 @@ def test_label_studio_with_choices(tmp_path):
     data = get({"train": path, "validation": more}, "text-classification")
     assert data.rows["train"]["labels"][:] == [["Positive"], ["Negative"]]  # as in validation
     assert data.rows["validation"]["labels"][2] == ["Positive", "Negative"]
-
-
-def test_label_studio_with_both_serves_both_tasks(tmp_path):
-    path = write(tmp_path / "t.json", [task("Ann", annotation(region(0, 3, "PER", "Ann"), choice("kind", "name")))])
-    assert get(path).rows["train"]["tags"][:] == [["B-PER"]]
-    assert get(path, "text-classification").rows["train"]["label"][:] == ["name"]
+    both = write(path, [task("Ann", annotation(region(0, 3, "PER", "Ann"), choice("kind", "name")))])
+    assert get(both).rows["train"]["tags"][:] == [["B-PER"]]
+    assert get(both, "text-classification").rows["train"]["label"][:] == ["name"]
 
 
 def test_label_studio_with_several_controls_names_them(tmp_path):
@@ -184,17 +175,12 @@ def test_a_text_of_another_name_is_found_where_it_is_the_only_one(tmp_path):
     assert get(path, "text-classification").rows["train"][:] == {"text": ["Ann"], "label": ["b"], "id": ["1"]}
 
 
-def test_label_studio_that_nobody_annotated(tmp_path):
+def test_label_studio_that_nobody_annotated_or_that_is_cut_short(tmp_path):
     path = write(tmp_path / "t.json", [task("a"), task("b")])
     assert "read as Label Studio's JSON export: 2 tasks, none with an annotation" in fails(path)
     rows = [row for _, row in read_rows(path, DataSpec(source=str(path)))]
     assert [row["text"] for row in rows] == ["a", "b"]  # for `predict`
-
-
-def test_a_task_that_is_cut_short_is_refused_by_its_row(tmp_path):
-    path = write(
-        tmp_path / "t.json", [MET, {"id": 2, "annotations": [{"result": [{"from_name": "label"}]}], "data": {}}]
-    )
+    write(path, [MET, {"id": 2, "annotations": [{"result": [{"from_name": "label"}]}], "data": {}}])
     assert "t.json, row 2: not as Label Studio's JSON export has it: KeyError('value')" in fails(path)
 
 
@@ -222,11 +208,7 @@ def test_json_min(tmp_path):
     labels = get(write(path, rows), "text-classification").rows["train"]["labels"][:]
     assert labels == [["Positive"], ["Positive", "Negative"]]
     assert get(path, columns={"spans": "label"}).rows["train"]["tags"][:] == [["B-PER"], ["O"]]
-
-
-def test_json_min_with_a_region_that_is_not_in_its_text(tmp_path):
-    spans = [{"start": 0, "end": 3, "text": "Bob", "labels": ["PER"]}]
-    path = write(tmp_path / "t.json", [minimal({"text": "Ann"}, {"label": spans})])
+    write(path, [minimal({"text": "Ann"}, {"label": [{**spans[0], "text": "Bob"}]})])
     assert "t.json, row 1: the region 'Bob' is from 0 to 3, where the text has 'Ann'" in fails(path)
 
 
@@ -275,9 +257,8 @@ def test_doccano_with_categories(tmp_path):
     assert labels == [["a"], ["b"], [], ["a", "b"]]
 
 
-@pytest.mark.parametrize(
-    ("row", "said"),
-    [
+def test_doccano_that_is_wrong(tmp_path):
+    for row, said in (
         (
             {"id": 2, "text": "Ann", "label": [[0, 9, "PER"]]},
             "t.jsonl:2, id 2: span 1 is from 0 to 9, but the text has 3",
@@ -285,10 +266,8 @@ def test_doccano_with_categories(tmp_path):
         ({"id": 2, "text": "Ann", "label": [[0, 3, "PER"], "x"]}, "t.jsonl:2: has labels of spans and of the whole"),
         ({"id": 2, "label": [[0, 3, "PER"]]}, "t.jsonl:2: has no text in `text`"),
         ({"id": 2, "text": "Ann", "label": 4}, "t.jsonl:2: not as doccano's export has it"),
-    ],
-)
-def test_doccano_that_is_wrong(tmp_path, row, said):
-    assert said in fails(write(tmp_path / "t.jsonl", [{"id": 1, "text": "Bo", "label": [[0, 2, "PER"]]}, row]))
+    ):
+        assert said in fails(write(tmp_path / "t.jsonl", [{"id": 1, "text": "Bo", "label": [[0, 2, "PER"]]}, row]))
 
 
 # --- Prodigy
@@ -320,17 +299,14 @@ def test_prodigy_with_spans(tmp_path):
 OPTIONS = [{"id": name, "text": name} for name in "ab"]
 
 
-@pytest.mark.parametrize(
-    ("row", "column", "held"),
-    [
+def test_prodigy_with_labels(tmp_path):
+    for row, column, held in (
         (prodigy("a", "classification", label="art"), "label", "art"),
         (prodigy("a", "choice", options=OPTIONS, accept=["b"], config={"choice_style": "single"}), "label", "b"),
         (prodigy("a", "choice", options=OPTIONS, accept=["b"], config={"choice_style": "multiple"}), "labels", ["b"]),
-    ],
-)
-def test_prodigy_with_labels(tmp_path, row, column, held):
-    data = get(write(tmp_path / "t.jsonl", [row, row]), "text-classification")
-    assert data.rows["train"][column][:] == [held, held]
+    ):
+        data = get(write(tmp_path / "t.jsonl", [row, row]), "text-classification")
+        assert data.rows["train"][column][:] == [held, held]
 
 
 def test_prodigy_that_is_wrong(tmp_path):
@@ -385,23 +361,20 @@ def test_conllu(tmp_path):
     assert load(xpos, get_task("token-classification").schema).rows["train"]["tags"][1] == ["I"]
 
 
-@pytest.mark.parametrize("line", ["1\tSí\tsí", "x\tSí\tsí\tINTJ\tI\t_\t0\troot\t_\t_", "1 Sí sí INTJ I _ 0 root _ _"])
-def test_conllu_that_is_wrong(tmp_path, line):
-    path = write(tmp_path / "t.conllu", UD + line + "\n")
-    assert "t.conllu:16: not CoNLL-U's ten fields with tabs between them" in fails(path)
+def test_conllu_that_is_wrong(tmp_path):
+    for line in ("1\tSí\tsí", "x\tSí\tsí\tINTJ\tI\t_\t0\troot\t_\t_", "1 Sí sí INTJ I _ 0 root _ _"):
+        path = write(tmp_path / "t.conllu", UD + line + "\n")
+        assert "t.conllu:16: not CoNLL-U's ten fields with tabs between them" in fails(path)
 
 
 # --- questions
 
 
-def test_questions_in_csv_may_have_no_answer(tmp_path):
+def test_questions_in_csv(tmp_path):
     text = 'id,question,context,answers\n1,Who?,"Ann met Bo, yes.",Bo\n2,Why?,Ann met Bo.,\n3,Why?,Ann met Bo.," "\n'
     data = get(write(tmp_path / "t.csv", text), "question-answering")
     assert [answers["text"] for answers in data.rows["train"]["answers"]] == [["Bo"], [], []]
     assert notes(data) == ["train: 2 of 3 questions without an answer in the context"]
-
-
-def test_questions_in_csv_with_an_answer_that_is_not_there(tmp_path):
     path = write(tmp_path / "t.csv", "question,context,answers\nWho?,Ann met Bo.,Eve\n")
     assert "t.csv:2: answer 1, 'Eve', does not stand in the context" in fails(path, "question-answering")
 

@@ -106,9 +106,8 @@ def test_a_key_goes_where_the_only_section_has_it() -> None:
     assert (recipe.early_stopping.patience, recipe.verify, recipe.seeds, recipe.peft.r) == (2, False, [1, 2], 4)
 
 
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
+def test_overrides_that_no_section_has_are_refused(tmp_path: Path) -> None:
+    for values, message in (
         ({"lerning_rate": 1}, "lerning_rate: unknown key; did you mean 'learning_rate'"),
         ({"lr": 1}, r"lr: unknown key(?s:.*)here it is `training.learning_rate`"),
         ({"epoch": 1}, "epoch: unknown key; did you mean 'epochs'"),
@@ -117,13 +116,11 @@ def test_a_key_goes_where_the_only_section_has_it() -> None:
         ({"learning_rate": "fast"}, "training.learning_rate: expected a number, found text 'fast'"),
         ({"name": "x"}, "name: a key of several sections"),
         ({"unanswerable": True}, "unanswerable: unknown key"),
-    ],
-)
-def test_overrides_that_no_section_has_are_refused(values: dict[str, Any], message: str, tmp_path: Path) -> None:
-    with pytest.raises(bertkit.RecipeError, match=message):
-        bertkit.train("text-classification", tmp_path / "run", data=ROWS, model="some/model", **values)
-    with pytest.raises(bertkit.RecipeError, match=message):
-        bertkit.Recipe(**BASE).with_(**values)
+    ):
+        with pytest.raises(bertkit.RecipeError, match=message):
+            bertkit.train("text-classification", tmp_path / "run", data=ROWS, model="some/model", **values)
+        with pytest.raises(bertkit.RecipeError, match=message):
+            bertkit.Recipe(**BASE).with_(**values)
 
 
 def test_a_section_of_another_type_is_reported_as_what_it_is() -> None:

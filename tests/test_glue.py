@@ -45,6 +45,7 @@ TWO = ("entailment", "not_entailment")
 MNLI = "index promptID pairID genre sentence1_binary_parse sentence2_binary_parse sentence1_parse sentence2_parse"
 MNLI = f"{MNLI} sentence1 sentence2"
 STSB = "index genre filename year old_index source1 source2 sentence1 sentence2"
+TEST = "index sentence1 sentence2"
 PAIRS = "#1_ID #2_ID #1_String #2_String"  # in the files with spaces, as all others here have tabs
 
 
@@ -67,41 +68,15 @@ LAYOUTS = {
     "SST-2": Layout("sentence label", "index sentence", ("sentence",), "label", ("0", "1")),
     "MRPC": Layout(f"Quality {PAIRS}", f"index {PAIRS}", ("#1_String", "#2_String"), "Quality", ("0", "1")),
     "STS-B": Layout(f"{STSB} score", STSB, ("sentence1", "sentence2"), "score", ()),
-    "QQP": Layout(
-        "id qid1 qid2 question1 question2 is_duplicate",
-        "id question1 question2",
-        ("question1", "question2"),
-        "is_duplicate",
-        ("0", "1"),
-    ),
-    "MNLI": Layout(
-        f"{MNLI} label1 gold_label",
-        MNLI,
-        ("sentence1", "sentence2"),
-        "gold_label",
-        NLI,
-        dev=f"{MNLI} label1 label2 label3 label4 label5 gold_label",
-        splits=("_matched", "_mismatched"),
-    ),
-    "QNLI": Layout(
-        "index question sentence label",
-        "index question sentence",
-        ("question", "sentence"),
-        "label",
-        TWO,
-    ),
-    "RTE": Layout(
-        "index sentence1 sentence2 label",
-        "index sentence1 sentence2",
-        ("sentence1", "sentence2"),
-        "label",
-        TWO,
-    ),
-    "WNLI": Layout(
-        "index sentence1 sentence2 label", "index sentence1 sentence2", ("sentence1", "sentence2"), "label", ("0", "1")
-    ),
-    "diagnostic": Layout("", "index sentence1 sentence2", ("sentence1", "sentence2"), "", NLI),
-}
+    "QQP": Layout("id qid1 qid2 question1 question2 is_duplicate", "id question1 question2", ("question1", "question2"),
+                  "is_duplicate", ("0", "1")),
+    "MNLI": Layout(f"{MNLI} label1 gold_label", MNLI, ("sentence1", "sentence2"), "gold_label", NLI,
+                   dev=f"{MNLI} label1 label2 label3 label4 label5 gold_label", splits=("_matched", "_mismatched")),
+    "QNLI": Layout("index question sentence label", "index question sentence", ("question", "sentence"), "label", TWO),
+    "RTE": Layout(f"{TEST} label", TEST, ("sentence1", "sentence2"), "label", TWO),
+    "WNLI": Layout(f"{TEST} label", TEST, ("sentence1", "sentence2"), "label", ("0", "1")),
+    "diagnostic": Layout("", TEST, ("sentence1", "sentence2"), "", NLI),
+}  # fmt: skip
 
 
 def text(split: str, number: int, side: int) -> str:

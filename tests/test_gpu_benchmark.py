@@ -72,11 +72,6 @@ def test_the_whole_program(tmp_path: Path) -> None:
     assert sum("failed: " in line for line in table) == 4
 
 
-def test_a_cell_that_takes_too_long_is_ended(module: Any, tmp_path: Path) -> None:
-    gpu = module("gpu")
-    assert gpu.run("tiny", gpu.TASKS[0], tmp_path, 0.0, True, None) == {"failed": "not finished after 0 s"}
-
-
 def test_flops_are_those_that_torch_counts(module: Any) -> None:
     """Of the encoder alone, in attention by the formula; backwards twice as many as forwards."""
     sizes: dict[str, Any] = {"num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 40}
@@ -102,24 +97,6 @@ def test_flops_of_local_attention(module: Any) -> None:
     short, long = (flops(model, np.array([[length]]), train=False) for length in (8, 16))
     assert long == 2 * short + 4 * 24 * 16 * 8
     assert short == 2 * 8 * 3 * (24 * 72 + 24 * 24 + 24 * 80 + 40 * 24) + 3 * 4 * 24 * 8 * 8
-
-
-@pytest.mark.parametrize(
-    ("device", "peak"),
-    [
-        ("NVIDIA H200", 989.5),
-        ("NVIDIA H100 80GB HBM3", 989.5),
-        ("NVIDIA H100 PCIe", 756.5),
-        ("NVIDIA H100 NVL", 835.5),
-        ("NVIDIA A100-SXM4-40GB", 312.0),
-        ("NVIDIA L40S", 362.0),
-        ("NVIDIA L4", 121.0),
-        ("NVIDIA A10G", None),
-        ("cpu", None),
-    ],
-)
-def test_the_peak_of_a_device(device: str, peak: float | None, module: Any) -> None:
-    assert module("gpu").peak_of(device) == peak
 
 
 def test_rows_have_the_lengths_that_are_stated(module: Any) -> None:

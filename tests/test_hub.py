@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ from safetensors.torch import load_file, save_file
 
 from bertkit.cli.main import main
 from bertkit.errors import ModelError, RecipeError
-from bertkit.files import sha256, write_json, write_text
+from bertkit.files import sha256, write_text
 from bertkit.hub.push import Pushed, push
 from bertkit.inference.evaluate import evaluate
 from bertkit.inference.features import Features
@@ -68,9 +68,9 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
 
 
 @pytest.fixture(scope="module")
-def trained(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    room = tmp_path_factory.mktemp("hub")
-    return train(small.recipe(room, tiny_encoder, "hub={license: mit, language: en}"), room / "run")
+def trained(two_seeds: Run, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A finished run whose card alone may change, as a push names its repository in it."""
+    return Run(shutil.copytree(two_seeds.folder, tmp_path_factory.mktemp("hub") / "run"))
 
 
 @pytest.fixture
@@ -195,11 +195,6 @@ def test_a_dry_run_lists_every_file_and_asks_nobody(
     assert hub.repos == {}
 
 
-def test_neither_predictions_nor_the_report_are_sent(trained: Run, hub: FakeHub) -> None:
-    push(trained.folder, ME)
-    assert not [path for path in hub.files(ME) if path.startswith("predictions") or path == "report.html"]
-
-
 def test_a_benchmark_is_pushed_its_score_on_test(run: Run, hub: FakeHub) -> None:
     push(run.folder, ME)
     assert not [path for path in hub.files(ME) if path.startswith(".eval_results")]
@@ -242,27 +237,19 @@ def test_a_branch(trained: Run, hub: FakeHub) -> None:
 
 
 def test_private_unless_public_is_said(trained: Run, hub: FakeHub) -> None:
+    """And a repository is private only where the Hub says so."""
     push(trained.folder, ME)
     assert hub.repos[ME].private
     push(trained.folder, ME, public=True)
     assert not hub.repos[ME].private
-    hub.create("me/open", private=False)
-    with pytest.raises(ModelError, match="me/open is public, so the model would be too"):
-        push(trained.folder, "me/open")
-    assert hub.repos["me/open"].titles == []
-    push(trained.folder, "me/open", public=True)
-    assert "config.json" in hub.files("me/open")
-    assert "PUT /api/models/me/open/settings" not in hub.requests
-
-
-def test_only_a_repository_that_says_so_is_private(trained: Run, hub: FakeHub) -> None:
-    hub.create("me/silent").private = None
-    with pytest.raises(ModelError, match="me/silent is public, so the model would be too"):
-        push(trained.folder, "me/silent")
-    assert hub.repos["me/silent"].titles == []
-    push(trained.folder, "me/silent", public=True)
-    assert "config.json" in hub.files("me/silent")
-    assert "PUT /api/models/me/silent/settings" not in hub.requests  # taken for public already
+    for name, private in (("me/open", False), ("me/silent", None)):
+        hub.create(name).private = private
+        with pytest.raises(ModelError, match=f"{name} is public, so the model would be too"):
+            push(trained.folder, name)
+        assert hub.repos[name].titles == []
+        push(trained.folder, name, public=True)
+        assert "config.json" in hub.files(name)
+        assert f"PUT /api/models/{name}/settings" not in hub.requests  # taken for public already
 
 
 def test_a_new_public_repository_is_private_until_all_is_there(trained: Run, hub: FakeHub) -> None:
@@ -279,83 +266,66 @@ def test_a_new_public_repository_is_private_until_all_is_there(trained: Run, hub
 # --- what is refused, before anything is sent
 
 
-def damage(run: Run, kind: str) -> None:
-    model = run.model
-    match kind:
-        case "no results":
-            (run.folder / "results.json").unlink()
-        case "no facts for a card":
-            restate(run, "results.json", "seeds", "over_seeds")
-        case "card without markers":
-            write_text(model / "README.md", "# A model\n")
-        case "markers torn":
-            text = (model / "README.md").read_text(encoding="utf-8")
-            write_text(model / "README.md", text.replace(END, ""))
-        case "link":
-            (model / "vocab.txt").symlink_to("/etc/hostname")
-        case "hard link":
-            (model / "vocab.txt").hardlink_to(run.folder / "data.json")
-        case "renamed pickle":
-            torch.save({}, model / "model-00001-of-00002.safetensors")
-        case "no JSON":
-            (model / "vocab.json").write_text("{")
-        case "local path":
-            write_json(model / "vocab.json", {"from": str(run.folder.resolve() / "data")})
-        case "token":
-            write_json(model / "vocab.json", {"token": TOKEN})
-        case "token in JSON escapes":
-            (model / "vocab.json").write_text(
-                '{"a": "' + "".join(f"\\u{ord(each):04x}" for each in TOKEN) + '", "a": 1}'
-            )
-        case "token in JSON in JSON":
-            inner = json.dumps({"a": "TOKEN"}).replace("TOKEN", f"\\u{ord(TOKEN[0]):04x}{TOKEN[1:]}")
-            write_json(model / "vocab.json", {"a": inner})
-        case "token in vocab.txt" | "token in merges.txt" | "token in spiece.model":
-            (model / kind.split()[-1]).write_text(f"a\nĠ{TOKEN[:-1]}\n", encoding="utf-8")
-        case "token in metadata":
-            weights = load_file(model / "model.safetensors")
-            save_file(weights, model / "model.safetensors", {"format": "pt", "from": f"x_{TOKEN[:-1]}"})
-        case "does not load":
-            save_file({"w": torch.zeros(2)}, model / "model.safetensors")
+Damage = Callable[[Run], object]
+ESCAPED = "".join(f"\\u{ord(each):04x}" for each in TOKEN)
+NESTED = json.dumps({"a": "TOKEN"}).replace("TOKEN", f"\\u{ord(TOKEN[0]):04x}{TOKEN[1:]}")
 
 
-REFUSED = {
-    "no results": "is not a finished run: it has no results.json",
-    "no facts for a card": "(?s)results.json: lacks `seeds`.*lacks `over_seeds`",
-    "card without markers": "README.md: is a card without the lines",
-    "markers torn": "README.md: is a card without the lines",
-    "link": "vocab.txt: is a link",
-    "hard link": "vocab.txt: is a link",
-    "renamed pickle": "safetensors: is damaged, or not safetensors",
-    "no JSON": "vocab.json: is damaged: it is not JSON",
-    "local path": "names a folder of this machine",
-    "token": "contains a token of the Hub",
-    "token in JSON escapes": "vocab.json: contains a token of the Hub",
-    "token in JSON in JSON": "vocab.json: contains a token of the Hub",
-    "token in vocab.txt": "vocab.txt: contains a token of the Hub",
-    "token in merges.txt": "merges.txt: contains a token of the Hub",
-    "token in spiece.model": "spiece.model: contains a token of the Hub",
-    "token in metadata": "model.safetensors: contains a token of the Hub",
-    "does not load": "lacks .* tensors",
-}
+def put(name: str, content: str) -> Damage:
+    """What writes this file of the model."""
+    return lambda run: (run.model / name).write_text(content, encoding="utf-8")
 
 
-@pytest.mark.parametrize("kind", REFUSED)
+def torn(run: Run) -> None:
+    text = (run.model / "README.md").read_text(encoding="utf-8")
+    write_text(run.model / "README.md", text.replace(END, ""))
+
+
+def with_metadata(run: Run) -> None:
+    weights = load_file(run.model / "model.safetensors")
+    save_file(weights, run.model / "model.safetensors", {"format": "pt", "from": f"x_{TOKEN[:-1]}"})
+
+
+LINK: Damage = lambda run: (run.model / "vocab.txt").symlink_to("/etc/hostname")  # noqa: E731
+PICKLE: Damage = lambda run: torch.save({}, run.model / "model-00001-of-00002.safetensors")  # noqa: E731
+UNFIT: list[tuple[Damage, str]] = [  # what is done to a run, and what is said of it
+    (lambda run: (run.folder / "results.json").unlink(), "is not a finished run: it has no results.json"),
+    (lambda run: restate(run, "results.json", "seeds", "over_seeds"), "(?s)lacks `seeds`.*lacks `over_seeds`"),
+    (put("README.md", "# A model\n"), "README.md: is a card without the lines"),
+    (torn, "README.md: is a card without the lines"),
+    (LINK, "vocab.txt: is a link"),
+    (lambda run: (run.model / "vocab.txt").hardlink_to(run.folder / "data.json"), "vocab.txt: is a link"),
+    (PICKLE, "safetensors: is damaged, or not safetensors"),
+    (put("vocab.json", "{"), "vocab.json: is damaged: it is not JSON"),
+    (lambda run: put("vocab.json", f'["{run.folder.resolve()}/data"]')(run), "names a folder of this machine"),
+    (put("vocab.json", f'{{"token": "{TOKEN}"}}'), "vocab.json: contains a token of the Hub"),
+    (put("vocab.json", f'{{"a": "{ESCAPED}", "a": 1}}'), "vocab.json: contains a token of the Hub"),
+    (put("vocab.json", json.dumps({"a": NESTED})), "vocab.json: contains a token of the Hub"),
+    *((put(name, f"a\nĠ{TOKEN[:-1]}\n"), f"{name}: contains a token of the Hub")
+      for name in ("vocab.txt", "merges.txt", "spiece.model")),
+    (with_metadata, "model.safetensors: contains a token of the Hub"),
+    (lambda run: save_file({"w": torch.zeros(2)}, run.model / "model.safetensors"), "lacks .* tensors"),
+]  # fmt: skip
+
+
 def test_what_is_not_fit_to_be_pushed_is_refused(
-    kind: str, run: Run, hub: FakeHub, capsys: pytest.CaptureFixture[str]
+    trained: Run, hub: FakeHub, tmp_path: Path, capsys: pytest.CaptureFixture[str], subtests: pytest.Subtests
 ) -> None:
-    damage(run, kind)
-    assert main(["push", str(run.folder), ME]) == 2
-    said = capsys.readouterr().err
-    assert re.search(REFUSED[kind], said)
-    assert "Traceback" not in said
-    assert TOKEN not in said
-    assert hub.requests == []
+    for number, (damage, what) in enumerate(UNFIT):
+        with subtests.test(what, number=number):
+            run = Run(shutil.copytree(trained.folder, tmp_path / str(number)))
+            damage(run)
+            assert main(["push", str(run.folder), ME]) == 2
+            said = capsys.readouterr().err
+            assert re.search(what, said)
+            assert "Traceback" not in said
+            assert TOKEN not in said
+            assert hub.requests == []
 
 
 def test_several_problems_are_told_at_once(run: Run, hub: FakeHub) -> None:
-    for kind in ("no JSON", "renamed pickle", "link"):
-        damage(run, kind)
+    for damage in (put("vocab.json", "{"), PICKLE, LINK):
+        damage(run)
     with pytest.raises(ModelError) as caught:
         push(run.folder, ME)
     assert len(caught.value.problems) == 3
@@ -466,22 +436,14 @@ def test_nothing_is_public_without_a_licence(
         train(recipe, tmp_path / "new")
 
 
-@pytest.mark.parametrize(
-    ("name", "options", "said"),
-    [
-        ("model", {}, "is not a valid repository id"),
-        ("me/mo del", {}, "is not a valid repository id"),
-        ("me/a--b", {}, "is not a valid repository id"),
-        (ME, {"revision": "0" * 40}, "is a commit"),
-    ],
-)
-def test_places_that_can_not_be(name: str, options: dict[str, Any], said: str, trained: Run, hub: FakeHub) -> None:
-    with pytest.raises(ModelError, match=said):
-        push(trained.folder, name, **options)
-    assert hub.requests == []
-
-
-def test_without_a_token_or_a_network(trained: Run, hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_places_that_can_not_be_no_token_and_no_network(
+    trained: Run, hub: FakeHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("model", "me/mo del", "me/a--b"):
+        with pytest.raises(ModelError, match="is not a valid repository id"):
+            push(trained.folder, name)
+    with pytest.raises(ModelError, match="is a commit"):
+        push(trained.folder, ME, revision="0" * 40)
     monkeypatch.delenv("HF_TOKEN")
     with pytest.raises(ModelError, match="not logged in to the Hub"):
         push(trained.folder, ME)
@@ -542,12 +504,9 @@ def test_somebody_else_pushes_at_the_same_time(trained: Run, hub: FakeHub, monke
         push(trained.folder, ME)
     assert repo.titles == []
     assert hub.files(ME)["config.json"] == b"{}"
-
-
-def test_another_owner(trained: Run, hub: FakeHub) -> None:
-    with pytest.raises(ModelError, match=r"the Hub refuses 'them/model' \(403\)"):
+    with pytest.raises(ModelError, match=r"the Hub refuses 'them/model' \(403\)"):  # of another owner
         push(trained.folder, "them/model")
-    assert hub.repos == {}
+    assert hub.repos.keys() == {ME}
 
 
 # --- faults in a pull
@@ -585,6 +544,10 @@ def test_faults_in_a_pull(
 def test_the_cache_answers_where_there_is_no_network(
     trained: Run, there: Pushed, hub: FakeHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    with monkeypatch.context() as patch:
+        patch.delenv("HF_TOKEN")
+        with pytest.raises(ModelError, match=r"the Hub has no model 'me/model' \(or it is private\)"):
+            load(ME)
     load(ME)
     asked = len(hub.requests)
     assert load(ME, revision=there.commit)("a cat")
@@ -593,12 +556,6 @@ def test_the_cache_answers_where_there_is_no_network(
     assert load(ME)("a cat") == load(trained.folder)("a cat")
     with pytest.raises(ModelError, match="is not in the local cache, and the Hub cannot be reached"):
         load("me/other")
-
-
-def test_a_private_model_without_a_token(there: Pushed, hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("HF_TOKEN")
-    with pytest.raises(ModelError, match=r"the Hub has no model 'me/model' \(or it is private\)"):
-        load(ME)
 
 
 # --- in a recipe

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -257,15 +254,6 @@ def test_user_metric():
     for wrong in [None, 0.5, {"a": [1, 2]}, {"a": "1"}, {1: 1.0}]:
         with pytest.raises(UserError, match="the metric returned"):
             hf_metrics.compute_user_metric(Mine(wrong), [1], [1])
-
-
-def test_importing_is_cheap():
-    heavy = "{m.split('.')[0] for m in sys.modules} & {'sklearn', 'scipy', 'evaluate', 'datasets', 'torch'}"
-    names = "metrics, intervals, calibration, baselines, hf_metrics"
-    code = f"import sys; from bertkit.evaluation import {names}; print({heavy})"
-    root = Path(__file__).parents[1]
-    done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "set()"
 
 
 def test_balanced_weights_are_scikit_learns_and_add_up_the_counts_once() -> None:

@@ -106,6 +106,7 @@ def test_it_runs(path: Path, tmp_path: Path) -> None:
     printed(path, tmp_path)
 
 
+@pytest.mark.rare
 @pytest.mark.usefixtures("kernel")
 def test_five_cells_show_a_frame_a_run_its_mistakes_answers_and_curves(tmp_path: Path) -> None:
     """With warnings as errors; besides results there is one progress bar, and nothing else."""
@@ -128,6 +129,7 @@ def test_five_cells_show_a_frame_a_run_its_mistakes_answers_and_curves(tmp_path:
     assert re.fullmatch(r"(training:[^\n\r]*|\s)*", bars), bars
 
 
+@pytest.mark.rare
 @pytest.mark.usefixtures("kernel")
 def test_it_runs_offline_and_says_what_a_push_needs(tmp_path: Path) -> None:
     said = printed(OFFLINE, tmp_path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from functools import partial
@@ -28,87 +27,36 @@ FILES = sorted(file for file in (ROOT / "recipes").glob("*/*.yaml") if file.pare
 COMMIT = re.compile(r"[0-9a-f]{40}")
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
-COLUMNS = ("text", "text_a", "text_b", "query", "document", "label", "labels", "score", "target")
+COLUMNS = {  # task -> the columns that it reads; of other tasks, those that the recipe maps
+    "question-answering": ("question", "context", "answers"),
+    "token-classification": ("tokens", "tags", "document"),
+    "retrieval": ("query", "document", "grade"),
+    "pretraining": ("text",),
+}
 
 
-def values(column: str, number: int) -> str:
-    """What a small file has in a canonical column."""
+def value(column: str, number: int) -> Any:
+    """What a small row has in a canonical column."""
     side = number % 2
-    if column == "label":
-        return str(side)
-    if column == "query":
-        return small.text(number // 2, 0).strip()
-    if column == "labels":
-        return str(side) if number % 3 else "0|1"
-    return f"{5.0 * side:.1f}" if column == "score" else small.text(number, side).strip()
+    text = small.text(number, side).strip()
+    known = {
+        **{"label": str(side), "labels": [str(side)] if number % 3 else ["0", "1"], "score": 5.0 * side, "grade": 1},
+        **{"query": small.text(number // 2, 0).strip(), "question": "the cat ?", "context": text},
+        **{"answers": "was" if number % 4 else [], "tokens": text.split()},
+        "tags": ["B-LOC" if place == 1 else "O" for place in range(len(text.split()))],
+    }
+    return known.get(column, f"{text} {number}.\n{small.text(number + 3, 1)}.")
 
 
-def write_questions(folder: Path) -> list[str]:
-    """A small file in SQuAD's layout, and the overrides that put it in the place of the recipe's."""
-    paragraphs = []
-    for number in range(8):
-        context = small.text(number, number % 2)
-        answer = {"text": "was", "answer_start": context.index("was")}
-        question = {"id": str(number), "question": "the cat ?", "answers": [answer] if number % 4 else []}
-        paragraphs.append({"context": context, "qas": [question]})
-    path = folder / "small.json"
-    path.write_text(json.dumps({"version": "x", "data": [{"title": "a", "paragraphs": paragraphs}]}))
-    return [f"data.source.{split}={path}" for split in ("train", "validation")]
-
-
-def write_sentences(folder: Path, recipe: Recipe) -> list[str]:
-    """Small CoNLL files with as many fields as the recipe names, and the overrides that put them in its place."""
-    spec, overrides = recipe.data, []
-    fields = spec.header if isinstance(spec.header, list) else ["tokens", "tags"]
-    for split in spec.source:
-        lines = [(spec.delimiter or " ").join(["-DOCSTART-", *["x"] * (len(fields) - 1)]), ""]
-        for number in range(16):
-            for place, word in enumerate(small.text(number, number % 2).split()):
-                tag = "B-LOC" if place == 1 else "O"
-                values = {"tokens": word, "tags": tag}
-                lines.append((spec.delimiter or " ").join(values.get(field, "x") for field in fields))
-            lines.append("")
-        path = folder / f"{split}.conll"
-        path.write_text("\n".join(lines))
-        overrides.append(f"data.source.{split}={path}")
-    return overrides
-
-
-def write_documents(folder: Path, recipe: Recipe) -> list[str]:
-    """Small documents, and the overrides that put them in the place of the recipe's."""
-    path = folder / "small.txt"
-    path.write_text("\n\n".join(f"{small.text(n, 0)}.\n{small.text(n + 3, 1)}." for n in range(40)))
-    return [f"data.source={{train: {path}}}", "data.validation=0.2"]
-
-
-def write_beir(folder: Path) -> list[str]:
-    """A small folder in BEIR's layout, and the override that puts it in the place of the recipe's."""
-    home = folder / "beir"
-    (home / "qrels").mkdir(parents=True)
-    texts = [json.dumps({"_id": str(number), "title": "", "text": small.text(number, 0)}) for number in range(8)]
-    for name in ("corpus", "queries"):
-        (home / f"{name}.jsonl").write_text("\n".join(texts))
-    for split in ("train", "test"):
-        pairs = "".join(f"{number}\t{number}\t1\n" for number in range(8))
-        (home / "qrels" / f"{split}.tsv").write_text(f"query-id\tcorpus-id\tscore\n{pairs}")
-    return [f"data.source={home}"]
-
-
-def write(folder: Path, recipe: Recipe, canonical: list[str]) -> list[str]:
-    """Small files with the recipe's own column names, and the overrides that put them in the place of its data."""
-    spec = recipe.data
-    source = {spec.columns.get(name, name): name for name in canonical}
-    names = spec.header if isinstance(spec.header, list) else ["line", *source]
-    tabs = spec.format == "tsv" or "tsv" in str(spec.source)
-    overrides = []
-    for split in spec.source if isinstance(spec.source, dict) else ("train", "validation"):
-        count = 16 if split == "train" else 8
-        lines = [names] if spec.header is True else []
-        lines += [[values(source[n], i) if n in source else f"{n} {i}" for n in names] for i in range(count)]
-        path = folder / f"{split}.{'tsv' if tabs else 'csv'}"
-        path.write_text("".join(("\t" if tabs else ",").join(line) + "\n" for line in lines))
-        overrides.append(f"data.source.{split}={path}")
-    return overrides
+def write_data(folder: Path, recipe: Recipe) -> str:
+    """Small files of rows in canonical columns, and the override that puts them in the place of the recipe's data."""
+    columns, spec = COLUMNS.get(recipe.task.name, recipe.data.columns), recipe.data
+    splits = spec.source if isinstance(spec.source, dict) else ("train", "validation")
+    for split in splits:
+        rows = [{column: value(column, number) for column in columns} for number in range(40)]
+        small.write_rows(folder / f"{split}.jsonl", rows)
+    held_out = ", validation: 0.2" if "validation" not in splits else ""
+    return f"data={{source: {{{', '.join(f'{s}: {folder / s}.jsonl' for s in splits)}}}{held_out}}}"
 
 
 def test_there_are_recipes() -> None:
@@ -150,23 +98,7 @@ def test_it_trains(file: Path, tiny_encoder: Path, tmp_path: Path, monkeypatch: 
         modern = str(config.get("preset")).startswith(("modernbert", "ettin"))
         swapped.append(f"model.config.preset={'modernbert-tiny' if modern else 'tiny'}")
     swapped += ["~model.revision"] if shipped.model.revision else []
-    mapped = shipped.data.columns
-    if str(shipped.data.source).startswith("sample:"):
-        swapped.append("data.limit=40")
-    elif shipped.task.name == "question-answering":
-        swapped += write_questions(tmp_path)
-    elif shipped.task.name == "pretraining":
-        swapped += write_documents(tmp_path, shipped)
-    elif shipped.task.name == "retrieval":
-        swapped += write_beir(tmp_path)
-    elif shipped.task.name == "token-classification":
-        swapped += write_sentences(tmp_path, shipped)
-    else:
-        canonical = [name for name in COLUMNS if name in mapped]
-        if isinstance(shipped.data.source, str):
-            named = ("source", "revision", "subset", "splits")
-            swapped += [f"~data.{key}" for key in named if getattr(shipped.data, key)]
-        swapped += write(tmp_path, shipped, canonical)
+    swapped.append("data.limit=40" if str(shipped.data.source)[:7] == "sample:" else write_data(tmp_path, shipped))
     if shipped.task.name == "text2text-generation":
         swapped.append("task.generation.max_new_tokens=32")
     if shipped.batching:

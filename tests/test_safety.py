@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import builtins
-import json
 import os
 import pickle
 import re
@@ -420,12 +419,11 @@ def test_settings_that_are_damaged_are_a_user_error(model: Path, subtests: pytes
             load(model)
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_weights_that_are_not_numbers_give_no_answers(value: float, model: Path, tmp_path: Path, capsys: Any) -> None:
-    change(lambda tensors: tensors["classifier.weight"].fill_(value))(model)
-    predictor = load(model)
-    with pytest.raises((ModelError, DataError), match="not finite"):
-        predictor("the cat was good")
+def test_weights_that_are_not_numbers_give_no_answers(model: Path, tmp_path: Path, capsys: Any) -> None:
+    for value in (float("nan"), float("inf")):
+        change(lambda tensors, value=value: tensors["classifier.weight"].fill_(value))(model)
+        with pytest.raises((ModelError, DataError), match="not finite"):
+            load(model)("the cat was good")
     file = small.write_rows(tmp_path / "a.jsonl", [{"text": "a cat"}])
     assert main(["predict", str(model), "--input", str(file), "--output", str(tmp_path / "out.jsonl")]) == 2
     assert not (tmp_path / "out.jsonl").exists()
@@ -439,29 +437,28 @@ def test_numbers_that_size_no_tensor_are_not_bounded(model: Path) -> None:
     assert load(model)("the cat was good") == answer
 
 
-@pytest.mark.parametrize("wide", [torch.zeros(200_000, dtype=torch.int8), torch.zeros(0, 10**9)], ids=["wide", "empty"])
-def test_no_tensor_explains_a_hundred_thousand_labels(wide: torch.Tensor, model: Path) -> None:
-    change(lambda tensors: tensors.update(more=wide))(model)
+def test_no_tensor_explains_a_hundred_thousand_labels(model: Path) -> None:
     said(id2label=dict(enumerate("a" * 100_001)))(model)
-    with pytest.raises(ModelError, match="the length of id2label is 100,001"):
-        load(model)
+    for more in (torch.zeros(200_000, dtype=torch.int8), torch.zeros(0, 10**9)):
+        change(lambda tensors, more=more: tensors.update(more=more))(model)
+        with pytest.raises(ModelError, match="the length of id2label is 100,001"):
+            load(model)
 
 
 # --- links
 
-DOORS: dict[str, Callable[[Path], Any]] = {
-    "load": load,
-    "load with a task": partial(load_as, "text-classification"),
-    "features": lambda folder: Features(str(folder)).fit(["a text"]),
-    "train": lambda folder: resolve_encoder(ModelSpec(name=str(folder))),
-}
+DOORS: tuple[Callable[[Path], Any], ...] = (
+    load,
+    partial(load_as, "text-classification"),
+    lambda folder: Features(str(folder)).fit(["a text"]),
+    lambda folder: resolve_encoder(ModelSpec(name=str(folder))),
+)
 
 
 @pytest.mark.parametrize(
     "name", ["model.safetensors", "config.json", "vocab.txt", "2_Dense/model.safetensors", "2_Dense"]
 )
-@pytest.mark.parametrize("door", DOORS)
-def test_a_link_out_of_the_folder_is_never_opened(name: str, door: str, model: Path, tmp_path: Path) -> None:
+def test_a_link_out_of_the_folder_is_never_opened(name: str, model: Path, tmp_path: Path) -> None:
     (model / name).parent.mkdir(exist_ok=True)
     outside = tmp_path / "outside"
     if (model / name).is_file():
@@ -469,8 +466,9 @@ def test_a_link_out_of_the_folder_is_never_opened(name: str, door: str, model: P
     else:
         os.mkfifo(outside)  # opening it would wait without end
     (model / name).symlink_to(outside)
-    with pytest.raises(ModelError, match=rf"{name}: is a link to a place outside of the model's folder"):
-        DOORS[door](model)
+    for door in DOORS:
+        with pytest.raises(ModelError, match=rf"{name}: is a link to a place outside of the model's folder"):
+            door(model)
 
 
 def test_links_within_a_folder_and_to_the_blobs_of_its_cache_are_followed(model: Path, tmp_path: Path) -> None:
@@ -506,39 +504,27 @@ def test_weights_in_several_files_of_the_folder_are_read(model: Path) -> None:
     assert again["scores"] == pytest.approx(answer["scores"], abs=1e-6)  # memory may be aligned in another way
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("return_dict", False),
-        ("torchscript", True),
-        ("chunk_size_feed_forward", 7),
-        ("output_attentions", True),
-        ("attn_implementation", "flex_attention"),
-        ("_attn_implementation", "flex_attention"),
-    ],
-)
-def test_a_config_does_not_choose_how_a_model_runs(name: str, value: Any, model: Path) -> None:
-    answer = load(model)("the cat was good")
-    said(**{name: value})(model)
-    predictor = load(model)
-    assert predictor("the cat was good") == answer
-    assert predictor.model.config._attn_implementation == "sdpa"
+def test_a_config_does_not_choose_how_a_model_runs(model: Path) -> None:
+    answer, config = load(model)("the cat was good"), read_json(model / "config.json")
+    for field in (
+        {"return_dict": False},
+        {"torchscript": True},
+        {"chunk_size_feed_forward": 7},
+        {"output_attentions": True},
+        {"attn_implementation": "flex_attention"},
+        {"_attn_implementation": "flex_attention"},
+    ):
+        write_json(model / "config.json", config | field)
+        predictor = load(model)
+        assert predictor("the cat was good") == answer, field
+        assert predictor.model.config._attn_implementation == "sdpa", field
 
 
-@pytest.mark.parametrize(
-    "setting",
-    ["task.n_best=1000000000", "task.max_answer_length=1000000000", f"task.query_prefix={'a' * 10_001}"],
-    ids=lambda setting: setting[:20],
-)
-def test_a_recipe_that_asks_for_too_much_is_refused(setting: str) -> None:
-    name = "retrieval-quickstart" if "prefix" in setting else "qa-quickstart"
-    with pytest.raises(RecipeError, match="must be at most"):
-        load_recipe(name, [setting])
-
-
-def test_results_hold_no_secrets(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither tokens from the environment nor the user's name beyond the paths of the recipe."""
-    text = json.dumps(read_json(run.folder / "environment.json"))
-    for name, value in os.environ.items():
-        if any(word in name for word in ("TOKEN", "SECRET", "PASSWORD", "KEY")) and len(value) > 5:
-            assert value not in text
+def test_a_recipe_that_asks_for_too_much_is_refused() -> None:
+    for name, key, value in (
+        ("qa-quickstart", "n_best", "1000000000"),
+        ("qa-quickstart", "max_answer_length", "1000000000"),
+        ("retrieval-quickstart", "query_prefix", "a" * 10_001),
+    ):
+        with pytest.raises(RecipeError, match="must be at most"):
+            load_recipe(name, [f"task.{key}={value}"])

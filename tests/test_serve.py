@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import gzip
 import re
 from collections.abc import Iterator
@@ -106,15 +105,6 @@ def test_embed(client: TestClient, tiny_encoder: Path) -> None:
     np.testing.assert_allclose(said(client, "/embed", inputs=TEXTS[0]), predictor.encode(TEXTS[:1]), atol=1e-5)
 
 
-@served("similarity-nli")  # of vectors that are not brought to length 1
-def test_embed_normalizes_unless_told(client: TestClient, tiny_encoder: Path) -> None:
-    own = predictor_of(KEPT["similarity-nli"], tiny_encoder).encode(TEXTS)
-    lengths = np.linalg.norm(own, axis=1, keepdims=True)
-    assert abs(lengths - 1).min() > 0.1
-    np.testing.assert_allclose(said(client, "/embed", inputs=TEXTS, normalize=False), own, rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(said(client, "/embed", inputs=TEXTS), own / lengths, atol=1e-5)
-
-
 @served("retrieval")
 def test_embed_all(client: TestClient, tiny_encoder: Path) -> None:
     """Last hidden states of the real tokens, as AutoModel gives them for each text alone."""
@@ -157,27 +147,12 @@ def test_an_exported_model_gives_no_vectors_of_tokens(tiny_encoder: Path) -> Non
         assert "exported model" in said(client, "/embed_all", status=424, inputs="a")["error"]
 
 
-@served("retrieval")
-def test_openai_embeddings(client: TestClient, tiny_encoder: Path) -> None:
-    predictor = predictor_of(KEPT["retrieval"], tiny_encoder)
-    expected = predictor.encode(TEXTS)
-    found = said(client, "/v1/embeddings", input=TEXTS, model="whatever")
-    np.testing.assert_allclose([each["embedding"] for each in found["data"]], expected, atol=1e-5)
-    assert [each["index"] for each in found["data"]] == list(range(8))
-    pieces = sum(len(predictor.task.tokenizer(text)["input_ids"]) for text in TEXTS)
-    assert found["usage"] == {"prompt_tokens": pieces, "total_tokens": pieces}
-    coded = said(client, "/v1/embeddings", input=TEXTS[1], encoding_format="base64")["data"][0]["embedding"]
-    np.testing.assert_allclose(np.frombuffer(base64.b64decode(coded), "<f4"), expected[1], atol=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("client", "activation"), [("ranking-binary", "sigmoid"), ("ranking-listwise", "identity")], indirect=["client"]
-)
-def test_rerank(client: TestClient, activation: str, tiny_encoder: Path) -> None:
-    name = "ranking-binary" if activation == "sigmoid" else "ranking-listwise"
+@pytest.mark.parametrize("client", ["ranking-binary", "ranking-listwise"], indirect=True)
+def test_rerank(client: TestClient, tiny_encoder: Path, request: pytest.FixtureRequest) -> None:
+    name = request.node.callspec.params["client"]
     predictor = predictor_of(KEPT[name], tiny_encoder)
     own = [answer["score"] for answer in predictor([{"query": "one cat", "document": text} for text in TEXTS])]
-    logits = np.log(own) - np.log1p(-np.array(own)) if activation == "sigmoid" else np.array(own)
+    logits = np.log(own) - np.log1p(-np.array(own)) if name == "ranking-binary" else np.array(own)
     order = np.argsort(-logits).tolist()
     found = said(client, "/rerank", query="one cat", texts=TEXTS)
     assert [rank["index"] for rank in found] == order
@@ -304,7 +279,36 @@ BAD: list[tuple[str, int, str]] = [
     ('{"rows": [' + ",".join(['"a"'] * 257) + "]}", 413, "257 items; 256 are allowed"),
     ('{"rows": ["a", "' + "a b " * 16_384 + '"]}', 413, "`rows`, item 2: about 16,385 tokens; 16,384 are allowed"),
     ('{"rows": ["' + "a" * 2_000_000 + '"]}', 413, "larger than 2,000,000 bytes"),
+    ("{}", 422, "`rows` is missing"),
+    ('{"row": ["a"]}', 422, "`rows` is missing\nrow: Extra inputs are not permitted"),
+    ('{"inputs": "a", "b": 3}', 422, "b: Extra inputs are not permitted"),
+    (b'{"rows": ["\xe9"]}', 400, "not JSON: it is not text in UTF-8"),
+    (gzip.compress(b'{"rows": ["a"]}'), 400, "compressed"),
+    ((b"a" * 100_000 for _ in range(100)), 413, "larger than 2,000,000 bytes"),  # of unknown length, while it is read
 ]
+KEYS: list[tuple[str, str, Any, str]] = [
+    ("ranking-binary", "/predict", {}, "`rows` is missing"),
+    ("ranking-binary", "/rerank", {"texts": ["a", 5]}, "`query` is missing\ntexts[1]: Input should be a valid string"),
+    ("retrieval", "/", {"inputs": {"sentences": ["a"]}}, "`inputs.source_sentence` is missing"),
+    ("retrieval", "/", {}, "`inputs` is missing"),
+]
+LISTS: list[tuple[str, str, Any, int]] = [  # with 200 items of one fault, and in how many ways that can be read
+    ("retrieval", "/embed", {"inputs": [5] * 200}, 2),  # neither a string nor a list of strings
+    ("ranking-binary", "/rerank", {"query": "a", "texts": [5] * 200}, 1),
+    ("single-label", "/predict", {"inputs": [[5]] * 200}, 2),
+]
+SURROGATES: list[tuple[str, str, str]] = [
+    *(("retrieval", path, '{"inputs": "\\ud800 cat"}') for path in ("/", "/embed", "/embed_all", "/tokenize")),
+    ("retrieval", "/similarity", '{"inputs": {"source_sentence": "\\ud800", "sentences": ["\\ud800 cat"]}}'),
+    ("retrieval", "/v1/embeddings", '{"input": ["\\ud800 cat"]}'),
+    ("ranking-binary", "/rerank", '{"query": "\\ud800", "texts": ["\\ud800 cat"], "return_text": true}'),
+    ("mlm", "/", '{"inputs": "\\ud800 [MASK]"}'),
+    ("qa", "/", '{"inputs": {"question": "\\ud800", "context": "\\ud800 cat"}}'),
+    ("ner-softmax", "/", '{"inputs": "\\ud800 cat"}'),
+    ("text-to-text", "/", '{"inputs": "\\ud800 cat"}'),
+    ("single-label", "/predict", '{"inputs": "\\ud800 cat"}'),
+]
+JSON = {"Content-Type": "application/json"}
 
 
 @pytest.fixture(scope="module")
@@ -313,13 +317,32 @@ def classifier(tiny_encoder: Path) -> Iterator[TestClient]:
         yield made
 
 
-@pytest.mark.parametrize(("body", "status", "part"), BAD, ids=[body[:40] for body, _, _ in BAD])
-def test_bad_bodies(classifier: TestClient, body: str, status: int, part: str) -> None:
-    response = classifier.post("/predict", content=body, headers={"Content-Type": "application/json"})
-    assert response.status_code == status
-    assert part in response.json()["error"]
-    assert len(response.content) < 3000
-    assert said(classifier, "/predict", rows=["a"])["answers"]
+def test_bad_bodies(classifier: TestClient, subtests: pytest.Subtests) -> None:
+    for body, status, part in BAD:
+        with subtests.test(part):
+            response = classifier.post("/predict", content=body, headers=JSON)
+            assert response.status_code == status
+            assert part in response.json()["error"]
+            assert len(response.content) < 3000
+            assert said(classifier, "/predict", rows=["a"])["answers"]
+
+
+def test_keys_lists_and_surrogates_on_every_path(tiny_encoder: Path, subtests: pytest.Subtests) -> None:
+    """Keys are named as the client writes them, a list has one error, half a pair is the replacement character."""
+    for name in sorted({case for case, *_ in (*KEYS, *LISTS, *SURROGATES)}):
+        with TestClient(make_app(predictor_of(KEPT[name], tiny_encoder), "small", Limits())) as client:
+            for _, path, body, error in (each for each in KEYS if each[0] == name):
+                with subtests.test(error):
+                    assert said(client, path, status=422, **body)["error"] == error
+            for _, path, body, kinds in (each for each in LISTS if each[0] == name):
+                with subtests.test(path, kinds=kinds):
+                    assert said(client, path, status=422, **body)["error"].count("valid string") == kinds
+            for _, path, text in (each for each in SURROGATES if each[0] == name):
+                with subtests.test(path, text=text):
+                    response = client.post(path, content=text, headers=JSON)
+                    plain = client.post(path, content=text.replace("\\ud800", "\ufffd").encode(), headers=JSON)
+                    assert response.status_code == 200, response.text
+                    assert response.json() == plain.json()
 
 
 def test_rows_are_counted_before_they_are_read(classifier: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -334,120 +357,31 @@ def test_rows_are_counted_before_they_are_read(classifier: TestClient, monkeypat
     )
 
 
-@pytest.mark.parametrize(
-    ("client", "path", "body", "error"),
-    [
-        ("single-label", "/predict", {}, "`rows` is missing"),
-        ("single-label", "/predict", {"row": ["a"]}, "`rows` is missing\nrow: Extra inputs are not permitted"),
-        ("single-label", "/predict", {"rows": ["a"], "top": 3}, "top: Extra inputs are not permitted"),
-        ("single-label", "/predict", {"inputs": "a", "b": 3}, "b: Extra inputs are not permitted"),
-        ("ranking-binary", "/predict", {}, "`rows` is missing"),
-        (
-            "ranking-binary",
-            "/rerank",
-            {"texts": ["a", 5]},
-            "`query` is missing\ntexts[1]: Input should be a valid string",
-        ),
-        ("retrieval", "/", {"inputs": {"sentences": ["a"]}}, "`inputs.source_sentence` is missing"),
-        ("retrieval", "/", {}, "`inputs` is missing"),
-    ],
-    indirect=["client"],
-)
-def test_keys_are_named_as_the_client_writes_them(client: TestClient, path: str, body: Any, error: str) -> None:
-    response = client.post(path, json=body)
-    assert (response.status_code, response.json()["error"]) == (422, error)
-
-
-@pytest.mark.parametrize(
-    ("client", "path", "body", "kinds"),
-    [
-        ("retrieval", "/embed", {"inputs": [5] * 200}, 2),  # neither a string nor a list of strings
-        ("ranking-binary", "/rerank", {"query": "a", "texts": [5] * 200}, 1),
-        ("single-label", "/predict", {"inputs": [[5]] * 200}, 2),
-    ],
-    indirect=["client"],
-)
-def test_one_error_for_a_list(client: TestClient, path: str, body: Any, kinds: int) -> None:
-    assert said(client, path, status=422, **body)["error"].count("valid string") == kinds
-
-
-def test_json_must_be_said_to_be_json(classifier: TestClient) -> None:
-    response = classifier.post("/predict", content='{"rows": ["a"]}', headers={"Content-Type": "text/plain"})
-    assert response.status_code == 415
-    assert classifier.get("/predict").status_code == 405
-
-
-@pytest.mark.parametrize(("header", "status"), [({"Content-Encoding": "gzip"}, 415), ({}, 400)])
-def test_a_compressed_body_is_said_to_be_one(classifier: TestClient, header: dict[str, str], status: int) -> None:
-    body, headers = gzip.compress(b'{"rows": ["a"]}'), {"Content-Type": "application/json", **header}
-    response = classifier.post("/predict", content=body, headers=headers)
-    assert response.status_code == status
+def test_headers_say_what_a_body_is(classifier: TestClient) -> None:
+    for headers in ({"Content-Type": "text/plain"}, JSON | {"Content-Encoding": "gzip"}):
+        response = classifier.post("/predict", content=gzip.compress(b'{"rows": ["a"]}'), headers=headers)
+        assert response.status_code == 415
     assert "compressed" in response.json()["error"]
-    latin = classifier.post(
-        "/predict", content='{"rows": ["é"]}'.encode("latin-1"), headers=headers | {"Content-Encoding": ""}
-    )
-    assert (latin.status_code, latin.json()["error"]) == (400, "not JSON: it is not text in UTF-8")
-
-
-def test_a_body_of_unknown_length_is_refused_while_it_is_read(classifier: TestClient) -> None:
-    read = 0
-
-    def body() -> Iterator[bytes]:
-        nonlocal read
-        for _ in range(100):
-            read += 1
-            yield b"a" * 100_000
-
-    response = classifier.post("/predict", content=body(), headers={"Content-Type": "application/json"})
-    assert response.status_code == 413
-    assert said(classifier, "/predict", rows=["a"])["answers"]
+    assert classifier.get("/predict").status_code == 405
 
 
 def test_lone_surrogates_are_read_as_the_predictor_reads_them(classifier: TestClient, tiny_encoder: Path) -> None:
     own = predictor_of(KEPT["single-label"], tiny_encoder)(["cat \ud800 dog"])
-    response = classifier.post(
-        "/predict", content='{"rows": ["cat \\ud800 dog"]}', headers={"Content-Type": "application/json"}
-    )
+    response = classifier.post("/predict", content='{"rows": ["cat \\ud800 dog"]}', headers=JSON)
     alike(response.json()["answers"], own)
-
-
-@pytest.mark.parametrize(
-    ("client", "path", "body"),
-    [
-        *(("retrieval", path, '{"inputs": "\\ud800 cat"}') for path in ("/", "/embed", "/embed_all", "/tokenize")),
-        ("retrieval", "/similarity", '{"inputs": {"source_sentence": "\\ud800", "sentences": ["\\ud800 cat"]}}'),
-        ("retrieval", "/v1/embeddings", '{"input": ["\\ud800 cat"]}'),
-        ("ranking-binary", "/rerank", '{"query": "\\ud800", "texts": ["\\ud800 cat"], "return_text": true}'),
-        ("mlm", "/", '{"inputs": "\\ud800 [MASK]"}'),
-        ("qa", "/", '{"inputs": {"question": "\\ud800", "context": "\\ud800 cat"}}'),
-        ("ner-softmax", "/", '{"inputs": "\\ud800 cat"}'),
-        ("text-to-text", "/", '{"inputs": "\\ud800 cat"}'),
-        ("single-label", "/predict", '{"inputs": "\\ud800 cat"}'),
-    ],
-    indirect=["client"],
-)
-def test_a_lone_surrogate_is_read_as_the_replacement_character(client: TestClient, path: str, body: str) -> None:
-    headers = {"Content-Type": "application/json"}
-    response = client.post(path, content=body, headers=headers)
-    assert response.status_code == 200, response.text
-    assert (
-        response.json() == client.post(path, content=body.replace("\\ud800", "\ufffd").encode(), headers=headers).json()
-    )
 
 
 @served("ner-softmax")
 def test_a_body_that_is_not_utf8_shifts_no_offsets(client: TestClient) -> None:
     body = '{"rows": [{"text": "\ud83d\ude00 cat"}]}'.encode("utf-8", "surrogatepass")  # CESU-8
-    response = client.post("/predict", content=body, headers={"Content-Type": "application/json"})
+    response = client.post("/predict", content=body, headers=JSON)
     assert response.status_code == 422
     assert response.json()["error"].startswith("row 1: `text` holds a character as a pair of surrogates")
-    answer = said(client, "/predict", rows=[{"text": "😀 cat"}])["answers"][0]
-    assert answer["words"][1]["word"] == "cat"
 
 
 def test_too_long_for_a_model_that_cuts_nothing(tiny_encoder: Path) -> None:
     case = Case("", {"name": "text-classification", "overflow": "error"}, KEPT["single-label"].columns, max_length=8)
-    predictor = predictor_of(Case("", case.options, case.columns, max_length=8), tiny_encoder)
+    predictor = predictor_of(case, tiny_encoder)
     with TestClient(make_app(predictor, "small", Limits(max_batch_tokens=41))) as client:
         error = said(client, "/predict", status=422, rows=["yes", "no", "the cat " * 20, "no"])["error"]
     assert error.startswith("row 3: 42 tokens, 8 are allowed")  # its own row, though it is called alone

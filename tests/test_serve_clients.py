@@ -218,7 +218,9 @@ def test_openai_embeddings(served: tuple[str, Predictor], openai_client: openai.
     for formats in ({}, {"encoding_format": "float"}):  # by default it asks for base64 and decodes it
         found = create(model="-", input=TEXTS, **formats)  # type: ignore[arg-type]
         np.testing.assert_allclose([each.embedding for each in found.data], own, atol=1e-5)
-        assert found.model == "org/small"
+        assert (found.model, [each.index for each in found.data]) == ("org/small", list(range(8)))
+    tokens = sum(len(predictor.task.tokenizer(text)["input_ids"]) for text in TEXTS)
+    assert (found.usage.prompt_tokens, found.usage.total_tokens) == (tokens, tokens)
     coded = create(model="-", input=TEXTS[0], encoding_format="base64").data[0].embedding
     np.testing.assert_allclose(np.frombuffer(base64.b64decode(str(coded)), "<f4"), own[0], atol=1e-5)
     first = own[:, :4] / np.linalg.norm(own[:, :4], axis=1, keepdims=True)

@@ -55,6 +55,11 @@ def stand_in(predictor: Predictor, model: Model) -> Any:
     return SimpleNamespace(task=predictor.task, columns={}, precision="fp32", stream=stream)
 
 
+SCOPE = {"type": "http", "http_version": "1.1", "method": "POST", "path": "/predict", "raw_path": b"/predict"}
+SCOPE |= {"headers": [(b"content-type", b"application/json")], "query_string": b"", "root_path": "", "scheme": "http"}
+SCOPE |= {"client": None, "server": None, "state": {}, "asgi": {"version": "3.0"}}
+
+
 async def post(app: Any, text: str, leaves: asyncio.Event | None = None) -> list[dict[str, Any]]:
     """The messages of the response, by ASGI itself; the client goes away when `leaves` is set."""
     sent: list[dict[str, Any]] = []
@@ -69,14 +74,7 @@ async def post(app: Any, text: str, leaves: asyncio.Event | None = None) -> list
     async def send(message: Any) -> None:
         sent.append(message)
 
-    scope = {"type": "http", "http_version": "1.1", "method": "POST", "path": "/predict", "raw_path": b"/predict"}
-    scope |= {
-        "query_string": b"",
-        "headers": [(b"content-type", b"application/json")],
-        "root_path": "",
-        "scheme": "http",
-    }
-    await app({**scope, "client": None, "server": None, "state": {}, "asgi": {"version": "3.0"}}, receive, send)
+    await app(SCOPE, receive, send)
     return sent
 
 
@@ -120,14 +118,8 @@ def test_a_body_that_does_not_come(tiny_encoder: Path) -> None:
         async def send(message: Any) -> None:
             sent.append(message)
 
-        scope = {
-            "type": "http",
-            "method": "POST",
-            "path": "/predict",
-            "headers": [(b"content-type", b"application/json")],
-        }
         async with app.router.lifespan_context(app):
-            await app(scope | {"query_string": b""}, never, send)
+            await app(SCOPE, never, send)
 
     asyncio.run(run())
     assert sent[0]["status"] == 408
@@ -153,8 +145,7 @@ def test_the_limit_on_reading_a_body_ends_with_the_body() -> None:
             raise AssertionError(message)
 
         limited = LimitsMiddleware(app, Limits(timeout=0.01), Metrics(), frozenset())
-        headers = [(b"content-type", b"application/json")]
-        await limited({"type": "http", "method": "POST", "path": "/", "headers": headers}, receive, send)
+        await limited(SCOPE, receive, send)
 
     asyncio.run(run())
     assert [message["type"] for message in received] == ["http.request", "http.disconnect"]
@@ -171,11 +162,8 @@ def model_folder(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -
     folder = tmp_path_factory.mktemp("serve") / "classifier"
     torch.manual_seed(0)
     config = transformers.AutoConfig.from_pretrained(tiny_encoder, num_labels=3, initializer_range=0.3)
-    options = {
-        "name": "text-classification",
-        "kind": "single-label",
-        "labels": [[n, n] for n in config.id2label.values()],
-    }
+    labels = [[name, name] for name in config.id2label.values()]
+    options = {"name": "text-classification", "kind": "single-label", "labels": labels}
     config.bertkit = {"version": "0.1.0", "task": options, "precision": "fp32"}
     transformers.BertForSequenceClassification(config).save_pretrained(folder)
     transformers.AutoTokenizer.from_pretrained(tiny_encoder).save_pretrained(folder)
@@ -311,7 +299,7 @@ def test_a_signal_is_not_lost_while_the_server_looks_for_a_failure(tiny_encoder:
     assert server.should_exit
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def address(tiny_encoder: Path, request: pytest.FixtureRequest) -> Iterator[tuple[str, int]]:
     """Where a server in a thread of this process listens; the parameter is its timeout in seconds."""
     limits = Limits(timeout=request.param)

@@ -50,50 +50,53 @@ def retriever(tiny_encoder: Path, folder: Path, prefix: str = "yes ") -> str:
     return str(folder)
 
 
-@pytest.fixture
-def model(tiny_encoder: Path, tmp_path: Path) -> str:
-    return retriever(tiny_encoder, tmp_path / "model")
+@pytest.fixture(scope="module")
+def room(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a model, and of a store of DOCUMENTS that nobody changes."""
+    folder = tmp_path_factory.mktemp("search")
+    model = retriever(tiny_encoder, folder / "model")
+    index_file(model, str(folder / "store"), write(folder / "documents.jsonl", DOCUMENTS))
+    return folder
 
 
-@pytest.fixture
-def store(model: str, tmp_path: Path) -> str:
-    """The URI of a store of DOCUMENTS."""
-    uri = str(tmp_path / "store")
-    index_file(model, uri, write(tmp_path / "documents.jsonl", DOCUMENTS))
-    return uri
+@pytest.fixture(scope="module")
+def predictor(room: Path) -> Predictor:
+    return load(str(room / "model"))
 
 
-@pytest.fixture
-def served(model: str, store: str) -> tuple[Predictor, Store]:
-    """What `bertkit serve MODEL --store STORE` serves."""
-    return load(model), Store.open(store)
-
-
-@pytest.fixture
-def client(served: tuple[Predictor, Store]) -> Iterator[TestClient]:
-    with TestClient(make_app(served[0], "small", Limits(), store=served[1])) as made:
+@pytest.fixture(scope="module")
+def client(room: Path, predictor: Predictor) -> Iterator[TestClient]:
+    """Of what `bertkit serve MODEL --store STORE` serves."""
+    with TestClient(make_app(predictor, "small", Limits(), store=Store.open(room / "store"))) as made:
         yield made
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
+@pytest.fixture
+def own(room: Path, tmp_path: Path) -> Store:
+    """A copy of the store, to be changed."""
+    return Store.open(shutil.copytree(room / "store", tmp_path / "store"))
+
+
+@pytest.fixture
+def own_client(predictor: Predictor, own: Store) -> Iterator[TestClient]:
+    with TestClient(make_app(predictor, "small", Limits(), store=own)) as made:
+        yield made
+
+
+def test_the_documents_of_the_command(client: TestClient, room: Path) -> None:
+    conditions = {"year": "year>2020", "tags": "tags=red"}
+    for options in (
         {},
         {"top_k": 2},
         {"filter": {"year": {"gt": 2020}}},
         {"filter": {"tags": "red"}, "hybrid": True},
         {"exact": True},
-    ],
-    ids=str,
-)
-def test_the_documents_of_the_command(client: TestClient, store: str, options: dict[str, Any]) -> None:
-    conditions = {"year": "year>2020", "tags": "tags=red"}
-    theirs = {**options, "filter": [conditions[name] for name in options.get("filter", ())]}
-    find = searcher(store, **theirs)
-    expected = [list(map(asdict, hits)) for hits in find(QUERIES)]
-    assert len({json.dumps(hits) for hits in expected}) == len(QUERIES)  # so that swapped answers would be seen
-    alike(said(client, "/search", query=QUERIES[0], **options), {"hits": expected[0]})
-    alike(said(client, "/search", queries=QUERIES, **options), {"hits": expected})
+    ):
+        theirs = {**options, "filter": [conditions[name] for name in options.get("filter", ())]}
+        expected = [list(map(asdict, hits)) for hits in searcher(str(room / "store"), **theirs)(QUERIES)]
+        assert len({json.dumps(hits) for hits in expected}) == len(QUERIES)  # so that swapped answers would be seen
+        alike(said(client, "/search", query=QUERIES[0], **options), {"hits": expected[0]})
+        alike(said(client, "/search", queries=QUERIES, **options), {"hits": expected})
 
 
 def test_the_schema_that_is_promised(client: TestClient) -> None:
@@ -109,71 +112,67 @@ def test_the_schema_that_is_promised(client: TestClient) -> None:
         jsonschema.validate(found, answered)
 
 
-@pytest.mark.parametrize(
-    ("body", "status", "part"),
-    [
-        ({}, 422, "either `query`, a text, or `queries`"),
-        ({"query": "a", "queries": ["a"]}, 422, "either `query`, a text, or `queries`"),
-        ({"queries": []}, 400, "`queries` is empty"),
-        ({"query": " "}, 422, "query: is empty"),
-        ({"query": 5}, 422, "query"),
-        ({"query": "a", "top_k": 0}, 422, "top_k"),
-        ({"query": "a", "top_k": 1001}, 422, "top_k"),
-        ({"queries": ["a"] * 11, "top_k": 1000}, 413, "more than 10,000 in all"),
-        ({"queries": ["a"] * 257}, 413, "257 items; 256 are allowed"),
-        ({"query": "a b " * 20_000}, 413, "`query`, item 1: about 20,002 tokens"),
-        ({"query": "a", "filter": {"yeer": 2020}}, 422, "there is no column 'yeer'; there are id (text)"),
-        ({"query": "a", "filter": {"year": "2020"}}, 422, "`year` holds whole numbers"),
-        ({"query": "a", "filter": {str(n): n for n in range(101)}}, 422, "more than 100 values"),
-        ({"query": "a", "filter": {"year": list(range(200))}}, 422, "more than 100 values"),
-        ({"query": "a", "filter": []}, 422, "filter"),
-        ({"query": "a", "rerank": "b"}, 422, "rerank: Extra inputs"),
-    ],
-)
-def test_requests_that_are_refused(client: TestClient, body: dict[str, Any], status: int, part: str) -> None:
-    error = said(client, "/search", status=status, **body)
-    assert part in error["error"]
-    assert error.keys() == {"error", "error_type"}
-    assert len(said(client, "/search", query="the cat")["hits"]) == 4
+REFUSED: list[tuple[dict[str, Any], int, str]] = [
+    ({}, 422, "either `query`, a text, or `queries`"),
+    ({"query": "a", "queries": ["a"]}, 422, "either `query`, a text, or `queries`"),
+    ({"queries": []}, 400, "`queries` is empty"),
+    ({"query": " "}, 422, "query: is empty"),
+    ({"query": 5}, 422, "query"),
+    ({"query": "a", "top_k": 0}, 422, "top_k"),
+    ({"query": "a", "top_k": 1001}, 422, "top_k"),
+    ({"queries": ["a"] * 11, "top_k": 1000}, 413, "more than 10,000 in all"),
+    ({"queries": ["a"] * 257}, 413, "257 items; 256 are allowed"),
+    ({"query": "a b " * 20_000}, 413, "`query`, item 1: about 20,002 tokens"),
+    ({"query": "a", "filter": {"yeer": 2020}}, 422, "there is no column 'yeer'; there are id (text)"),
+    ({"query": "a", "filter": {"year": "2020"}}, 422, "`year` holds whole numbers"),
+    ({"query": "a", "filter": {str(n): n for n in range(101)}}, 422, "more than 100 values"),
+    ({"query": "a", "filter": {"year": list(range(200))}}, 422, "more than 100 values"),
+    ({"query": "a", "filter": []}, 422, "filter"),
+    ({"query": "a", "rerank": "b"}, 422, "rerank: Extra inputs"),
+]
 
 
-@pytest.mark.parametrize("attack", ATTACKS, ids=range(len(ATTACKS)))
-def test_a_filter_is_no_code(client: TestClient, monkeypatch: pytest.MonkeyPatch, attack: str) -> None:
+def test_requests_that_are_refused(client: TestClient) -> None:
+    for body, status, part in REFUSED:
+        error = said(client, "/search", status=status, **body)
+        assert part in error["error"]
+        assert error.keys() == {"error", "error_type"}
+        assert len(said(client, "/search", query="the cat")["hits"]) == 4
+
+
+def test_a_filter_is_no_code(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     """What ended the process as a filter in SQL is refused before a model or LanceDB is asked, or is a text."""
-    with monkeypatch.context() as patched:
-        patched.setattr("bertkit.serve.service.Service._answers", None)
-        assert "filter" in said(client, "/search", status=422, query="a", filter=attack)["error"]
-        for filter in ({attack: 1}, {"year": {"gt": attack}}, {"year": {attack: 1}}):
-            assert said(client, "/search", status=422, query="a", filter=filter)["error"].startswith("filter: ")
-    assert said(client, "/search", query="a", filter={"title": attack[:1000]}) == {"hits": []}
+    for attack in ATTACKS:
+        with monkeypatch.context() as patched:
+            patched.setattr("bertkit.serve.service.Service._answers", None)
+            assert "filter" in said(client, "/search", status=422, query="a", filter=attack)["error"]
+            for filter in ({attack: 1}, {"year": {"gt": attack}}, {"year": {attack: 1}}):
+                assert said(client, "/search", status=422, query="a", filter=filter)["error"].startswith("filter: ")
+        assert said(client, "/search", query="a", filter={"title": attack[:1000]}) == {"hits": []}
 
 
-def test_documents_that_are_written_while_it_serves(
-    client: TestClient, served: tuple[Predictor, Store], model: str, store: str, tmp_path: Path
+def test_a_store_that_is_written_emptied_removed_or_replaced_while_it_is_served(
+    own_client: TestClient, own: Store, room: Path, tiny_encoder: Path, tmp_path: Path
 ) -> None:
     new = {"id": "new", "text": "the cat", "lang": "en"}
-    index_file(model, store, write(tmp_path / "more.jsonl", [new]), delete=["d"])
-    served[1].table.checkout_latest()  # which LanceDB does by itself once 5 seconds have passed
-    hits = {hit["id"]: hit for hit in said(client, "/search", query="the cat")["hits"]}
+    index_file(str(room / "model"), own.uri, write(tmp_path / "more.jsonl", [new]), delete=["d"])
+    own.table.checkout_latest()  # which LanceDB does by itself once 5 seconds have passed
+    hits = {hit["id"]: hit for hit in said(own_client, "/search", query="the cat")["hits"]}
     assert hits.keys() == {"a", "b", "c", "new"}
     assert hits["new"]["metadata"] == {"lang": "en"}
-    (hit,) = said(client, "/search", query="the cat", filter={"lang": "en"})["hits"]
+    (hit,) = said(own_client, "/search", query="the cat", filter={"lang": "en"})["hits"]
     alike(hit, hits["new"])
-
-
-def test_a_store_that_is_emptied_removed_or_replaced(
-    client: TestClient, served: tuple[Predictor, Store], model: str, store: str, tiny_encoder: Path, tmp_path: Path
-) -> None:
-    served[1].delete(list("abcd"))
-    served[1].table.checkout_latest()
-    assert "the store is empty" in said(client, "/search", status=500, query="the cat")["error"]
-    shutil.rmtree(store)
-    error = said(client, "/search", status=500, query="the cat")
-    assert error["error_type"] == "Backend"
-    other = retriever(tiny_encoder, tmp_path / "other", prefix="no ")
-    index_file(other, store, tmp_path / "documents.jsonl")
-    served[1].table.checkout_latest()
-    assert "is another model" in said(client, "/search", status=500, query="the cat")["error"]
+    own.delete(list(hits))
+    own.table.checkout_latest()
+    assert "the store is empty" in said(own_client, "/search", status=500, query="the cat")["error"]
+    index_file(str(room / "model"), own.uri, room / "documents.jsonl")
+    own.table.checkout_latest()
+    assert len(said(own_client, "/search", query="the cat")["hits"]) == 4
+    shutil.rmtree(own.uri)
+    assert said(own_client, "/search", status=500, query="the cat")["error_type"] == "Backend"
+    index_file(retriever(tiny_encoder, tmp_path / "other", prefix="no "), own.uri, room / "documents.jsonl")
+    own.table.checkout_latest()
+    assert "is another model" in said(own_client, "/search", status=500, query="the cat")["error"]
 
 
 def test_a_search_that_fails(
@@ -190,7 +189,7 @@ def test_a_search_that_fails(
     assert said(client, "/search", query="the cat")["hits"]
 
 
-def test_late_searches_stop_no_other_answer(served: tuple[Predictor, Store], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_late_searches_stop_no_other_answer(room: Path, predictor: Predictor, monkeypatch: pytest.MonkeyPatch) -> None:
     """They count until they end: when all threads are busy, a search is refused, and other paths answer."""
     may, busy = threading.Event(), threading.Semaphore(0)
 
@@ -200,7 +199,8 @@ def test_late_searches_stop_no_other_answer(served: tuple[Predictor, Store], mon
         return []
 
     monkeypatch.setattr("bertkit.retrieval.search.search", slow)
-    with TestClient(make_app(served[0], "small", Limits(timeout=1), store=served[1])) as client:
+    app = make_app(predictor, "small", Limits(timeout=1), store=Store.open(room / "store"))
+    with TestClient(app) as client:
         for _ in range(MAX_SEARCHES):
             late = said(client, "/search", status=504, query="the cat")
             assert late["error"] == "the search did not end in time"
@@ -215,15 +215,6 @@ def test_late_searches_stop_no_other_answer(served: tuple[Predictor, Store], mon
         assert said(client, "/search", query="the cat") == {"hits": []}
 
 
-def test_a_store_that_is_empty_at_the_start(served: tuple[Predictor, Store], model: str, tmp_path: Path) -> None:
-    served[1].delete(list("abcd"))
-    with TestClient(make_app(served[0], "small", Limits(), store=served[1])) as client:
-        assert "the store is empty" in said(client, "/search", status=500, query="the cat")["error"]
-        index_file(model, served[1].uri, tmp_path / "documents.jsonl")
-        served[1].table.checkout_latest()
-        assert len(said(client, "/search", query="the cat")["hits"]) == 4
-
-
 @pytest.mark.parametrize("name", ["retrieval", "single-label"])
 def test_without_a_store(name: str, tiny_encoder: Path) -> None:
     with TestClient(make_app(predictor_of(KEPT[name], tiny_encoder), "small", Limits())) as client:
@@ -232,10 +223,10 @@ def test_without_a_store(name: str, tiny_encoder: Path) -> None:
 
 
 def test_the_command_refuses_a_store_of_another_model(
-    store: str, tiny_encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    room: Path, tiny_encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     other = retriever(tiny_encoder, tmp_path / "other", prefix="no ")
-    for where, message in ((store, "is another model"), (str(tmp_path), "is not a store of bertkit")):
+    for where, message in ((f"{room}/store", "is another model"), (str(tmp_path), "is not a store of bertkit")):
         assert main(["serve", other, "--store", where, "--port", "0"]) == 2
         assert message in capsys.readouterr().err
     with pytest.raises(ModelError, match="gives no vectors"):

@@ -25,9 +25,8 @@ some_text = st.lists(st.sampled_from(WORDS), max_size=6).map(" ".join)
 some_gold = st.lists(some_text, max_size=3)
 
 
-@pytest.mark.parametrize(
-    ("text", "tokens"),
-    [
+def test_normalisation():
+    for text, tokens in (
         ("The Eiffel Tower", "eiffel tower"),
         ("An apple, a day; theatre and banana.", "apple day theatre and banana"),
         ("U.S. $1,000 (approx.)", "us 1000 approx"),
@@ -43,15 +42,12 @@ some_gold = st.lists(some_text, max_size=3)
         ("...", ""),
         ("", ""),
         ("ÉCOLE İ", "école i̇"),
-    ],
-)
-def test_normalisation(text, tokens):
-    assert normalized_tokens(text) == tokens.split()
+    ):
+        assert normalized_tokens(text) == tokens.split()
 
 
-@pytest.mark.parametrize(
-    ("predicted", "gold", "exact", "f1"),
-    [
+def test_scores_by_hand():
+    for predicted, gold, exact, f1 in (
         ("Denver Broncos", ["the Denver Broncos!"], 1, 1),
         ("denver", ["Denver Broncos"], 0, 2 / 3),  # precision 1, recall 1/2
         ("the big red dog", ["red dog barks loudly"], 0, 4 / 7),  # 2 shared of 3 and 4
@@ -72,10 +68,8 @@ def test_normalisation(text, tokens):
         ("dog", ["the"], 0, 0),
         ("“dog”", ["dog"], 0, 0),
         ('"dog"', ["dog"], 1, 1),
-    ],
-)
-def test_scores_by_hand(predicted, gold, exact, f1):
-    assert question_scores(predicted, gold) == (exact, pytest.approx(f1, abs=1e-12))
+    ):
+        assert question_scores(predicted, gold) == (exact, pytest.approx(f1, abs=1e-12))
 
 
 @given(some_text, some_gold, st.randoms())
@@ -215,17 +209,14 @@ def test_odds_that_are_equal_within_rounding_are_not_torn_apart(noise):
     assert best_threshold(odds, texts, gold) == pytest.approx(2.0)
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
+def test_what_does_not_fit_is_refused():
+    for call in (
         lambda: grade([], []),
         lambda: grade([["x"]], ["x", "y"]),
         lambda: best_threshold([0.5], ["x", "y"], [["x"], []]),
         lambda: best_threshold([0.5, 1.0], ["x"], [["x"], []]),
         lambda: best_threshold([math.inf, 1.0], ["x", "y"], [["x"], []]),
         lambda: best_threshold([], [], []),
-    ],
-)
-def test_what_does_not_fit_is_refused(call):
-    with pytest.raises(ValueError, match=r"questions but|shorter|longer"):
-        call()
+    ):
+        with pytest.raises(ValueError, match=r"questions but|shorter|longer"):
+            call()

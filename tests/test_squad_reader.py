@@ -100,9 +100,8 @@ def change(path: list[Any], value: Any = None) -> dict[str, Any]:
 QUESTION = ["data", 1, "paragraphs", 1, "qas", 0]
 
 
-@pytest.mark.parametrize(
-    ("path", "value", "message"),
-    [
+def test_a_broken_field_is_named_by_its_path(tmp_path):
+    for path, value, message in (
         ([*QUESTION, "question"], None, "data[1].paragraphs[1].qas[0].question: missing"),
         ([*QUESTION, "id"], 7, "data[1].paragraphs[1].qas[0].id: holds 7, where text is expected"),
         ([*QUESTION, "answers"], None, "data[1].paragraphs[1].qas[0].answers: missing"),
@@ -118,13 +117,11 @@ QUESTION = ["data", 1, "paragraphs", 1, "qas", 0]
         (["data", 0, "paragraphs", 0, "context"], None, "data[0].paragraphs[0].context: missing"),
         (["data", 0, "title"], None, "data[0].title: missing"),
         (["data", 0], 3, "data[0]: holds 3, where an object is expected"),
-    ],
-)
-def test_a_broken_field_is_named_by_its_path(tmp_path, path, value, message):
-    found = fails(tmp_path, change(path, value))
-    assert found.startswith("dev.json, data[")
-    assert found.endswith(message)
-    assert found.count("dev.json") == 1
+    ):
+        found = fails(tmp_path, change(path, value))
+        assert found.startswith("dev.json, data[")
+        assert found.endswith(message)
+        assert found.count("dev.json") == 1
 
 
 def test_problems_are_gathered_and_end_at_twenty(tmp_path):
@@ -173,9 +170,8 @@ def test_answers_in_every_layout(value, answers):
     assert read_answers(value) == answers
 
 
-@pytest.mark.parametrize(
-    ("value", "message"),
-    [
+def test_anything_else_is_no_answer():
+    for value, message in (
         (None, "None, where text, a list of texts"),
         ({"text": "a", "answer_start": 0}, "where text, a list of texts"),
         ({"text": ["a"], "answer_start": 0}, "where text, a list of texts"),
@@ -184,21 +180,18 @@ def test_answers_in_every_layout(value, answers):
         (["a", 3], "answer 2 is 3, where text, or an object with a text, is expected"),
         ([{"text": "a", "answer_start": 3.0}], "answer 1 has the answer_start 3.0, where a whole number"),
         ([{"text": "a", "answer_start": True}], "answer 1 has the answer_start True, where a whole number"),
-    ],
-)
-def test_anything_else_is_no_answer(value, message):
-    with pytest.raises(ValueError, match=r"where|but") as caught:
-        read_answers(value)
-    assert message in str(caught.value)
+    ):
+        with pytest.raises(ValueError, match=r"where|but") as caught:
+            read_answers(value)
+        assert message in str(caught.value)
 
 
 def at(text: str, start: int | None) -> dict[str, Any]:
     return {"text": [text], "answer_start": [start]}
 
 
-@pytest.mark.parametrize(
-    ("answers", "spans", "moved"),
-    [
+def test_answers_are_found():
+    for answers, spans, moved in (
         (at("Vistula", 19), [(19, 26)], 0),
         (at("Vistula", 32), [(32, 39)], 0),  # where it is said to stand, though it stands elsewhere too
         (at("Warsaw", 3), [(0, 6)], 1),
@@ -209,15 +202,12 @@ def at(text: str, start: int | None) -> dict[str, Any]:
         ("long", [(43, 47)], 0),
         (["long", {"text": "😀", "answer_start": 49}], [(43, 47), (49, 50)], 0),
         ([], [], 0),
-    ],
-)
-def test_answers_are_found(answers, spans, moved):
-    assert check_answers(CONTEXT, answers) == (spans, moved, [])
+    ):
+        assert check_answers(CONTEXT, answers) == (spans, moved, [])
 
 
-@pytest.mark.parametrize(
-    ("answers", "problem"),
-    [
+def test_answers_that_can_not_be_used():
+    for answers, problem in (
         (at("Vistula", 0), "answer 1, 'Vistula', does not stand at 0, and the context has it more than once"),
         (at("Vistula", None), "answer 1, 'Vistula', has no answer_start, and the context has it more than once"),
         (at("warsaw", 0), "answer 1, 'warsaw', does not stand at 0, nor elsewhere in the context"),
@@ -227,10 +217,8 @@ def test_answers_are_found(answers, spans, moved):
         (at("here!", 56), "answer 1, 'here!', does not stand at 56, nor elsewhere in the context"),
         (at("", 0), "answer 1, '', is empty"),
         (at(" \n", None), "answer 1, ' \\n', is empty"),
-    ],
-)
-def test_answers_that_can_not_be_used(answers, problem):
-    assert check_answers(CONTEXT, answers) == ([], 0, [problem])
+    ):
+        assert check_answers(CONTEXT, answers) == ([], 0, [problem])
 
 
 def test_a_bad_answer_does_not_hide_the_others():

@@ -68,9 +68,8 @@ def test_nothing_outside_of_tasks_asks_which_task_it_is() -> None:
     assert not found, "declare it in the task (forms, decision, schema), or in a table by task name"
 
 
-@pytest.mark.parametrize(
-    ("line", "asks"),
-    [
+def test_what_counts_as_a_question() -> None:
+    for line, asks in (
         ("isinstance(task, TextClassification | Retrieval)", True),
         ("isinstance(task, VectorTask)", True),
         ("task.name == 'retrieval'", True),
@@ -78,10 +77,8 @@ def test_nothing_outside_of_tasks_asks_which_task_it_is() -> None:
         ("isinstance(task, Task)", False),
         ("TABLE[task.name]", False),
         ("teacher.name != task.name", False),
-    ],
-)
-def test_what_counts_as_a_question(line: str, asks: bool) -> None:
-    assert bool([*questions(ast.parse(line))]) == asks
+    ):
+        assert bool([*questions(ast.parse(line))]) == asks
 
 
 @pytest.mark.parametrize("task", TASKS, ids=lambda task: task.name)

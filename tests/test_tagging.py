@@ -111,9 +111,8 @@ def test_invalid_counts_what_can_not_be_written(scheme, prefixes):
     same()
 
 
-@pytest.mark.parametrize(
-    ("scheme", "tags", "count"),
-    [
+def test_invalid_transitions():
+    for scheme, tags, count in (
         ("BIO", "", 0),
         ("BIO", "I-X", 1),
         ("BIO", "O I-X I-X I-Y", 2),
@@ -123,10 +122,8 @@ def test_invalid_counts_what_can_not_be_written(scheme, prefixes):
         ("BIOES", "S-X E-X", 1),
         ("BIOES", "O I-X O", 2),
         ("BIOES", "B-X I-X E-X S-Y", 0),
-    ],
-)
-def test_invalid_transitions(scheme, tags, count):
-    assert invalid(tags.split(), scheme) == count
+    ):
+        assert invalid(tags.split(), scheme) == count
 
 
 WRONG = [
@@ -161,9 +158,8 @@ def test_an_empty_tag_is_wrong_too():
         to_bio([""], "BIO")
 
 
-@pytest.mark.parametrize(
-    ("sentences", "scheme"),
-    [
+def test_the_scheme_is_found():
+    for sentences, scheme in (
         ([], "BIO"),
         (["", "O O"], "BIO"),
         (["B-X I-X O B-Y"], "BIO"),
@@ -176,11 +172,9 @@ def test_an_empty_tag_is_wrong_too():
         (["S-X"], "BIOES"),
         (["B-X L-X"], "BIOES"),
         (["U-X"], "BIOES"),
-    ],
-)
-def test_the_scheme_is_found(sentences, scheme):
-    assert find_scheme(sentence.split() for sentence in sentences) == scheme
-    assert scheme in get_args(Scheme)
+    ):
+        assert find_scheme(sentence.split() for sentence in sentences) == scheme
+        assert scheme in get_args(Scheme)
 
 
 def test_the_scheme_is_found_in_tags_of_every_scheme():

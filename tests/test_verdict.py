@@ -30,9 +30,8 @@ def results(
     return {"headline": "accuracy", "splits": {split: scores}, "baselines": simple, "expected": expected, "seeds": [{}]}
 
 
-@pytest.mark.parametrize(
-    ("made", "expected"),
-    [
+def test_the_verdict_follows_from_the_figures() -> None:
+    for made, expected in (
         (results(0.9, [0.88, 0.92], tfidf=0.8), CLEAR),
         (results(0.9, [0.88, 0.92], tfidf=0.89), CHANCE),  # inside the interval
         (results(0.9, [0.88, 0.92], tfidf=0.875), CHANCE),  # outside, but nearer than √2 times its half
@@ -60,23 +59,18 @@ def results(
             results(0.99, [0.98, 1.0], split="train", tfidf=0.5),
             Verdict("bad", "Scored on its own training rows: this says nothing about new texts."),
         ),
-    ],
-)
-def test_the_verdict_follows_from_the_figures(made: dict[str, Any], expected: Verdict) -> None:
-    assert verdict(made, []) == expected
+    ):
+        assert verdict(made, []) == expected
 
 
-@pytest.mark.parametrize(
-    ("found", "expected"),
-    [
+def test_a_leak_into_the_scored_rows_decides_the_verdict() -> None:
+    for found, expected in (
         (leak("test", 50, 500, "…"), LEAKED),
         (leak("test", 4, 500, "…"), CLEAR),  # under 1 %
         (leak("validation", 50, 500, "…"), CLEAR),  # not the rows that are scored
         (Finding("severe", "train: 50 rows repeat an earlier text with another target"), CLEAR),
-    ],
-)
-def test_a_leak_into_the_scored_rows_decides_the_verdict(found: Finding, expected: Verdict) -> None:
-    assert verdict(results(0.9, [0.88, 0.92], tfidf=0.8), [found]) == expected
+    ):
+        assert verdict(results(0.9, [0.88, 0.92], tfidf=0.8), [found]) == expected
 
 
 def test_a_leak_comes_before_a_baseline_and_training_rows_before_a_leak() -> None:
@@ -90,9 +84,8 @@ def test_the_best_baseline_has_a_name_in_words() -> None:
     assert found == ("tfidf", BASELINES["tfidf"], 0.8)
 
 
-@pytest.mark.parametrize(
-    ("made", "level", "what"),
-    [
+def test_scores_that_mislead_are_findings() -> None:
+    for made, level, what in (
         (results(split="train"), "severe", "these scores are on training rows"),
         (results(0.6, majority=0.6, tfidf=0.5), "severe", "the baseline majority is at least as good on test"),
         (results(ece=0.28), "warn", "the expected calibration error on test is 0.28"),
@@ -106,30 +99,25 @@ def test_the_best_baseline_has_a_name_in_words() -> None:
             "note",
             "accuracy on test is 0.9000; the recipe expects 0.9 to 1",
         ),
-    ],
-)
-def test_scores_that_mislead_are_findings(made: dict[str, Any], level: str, what: str) -> None:
-    (found,) = score_findings(made)
-    assert (found.level, found.what) == (level, what)
-    assert bool(found.fix) == (level != "note")
+    ):
+        (found,) = score_findings(made)
+        assert (found.level, found.what) == (level, what)
+        assert bool(found.fix) == (level != "note")
 
 
-@pytest.mark.parametrize(
-    ("ratio", "unfinished", "expected"),
-    [
+def test_lengths_of_generated_texts_are_findings() -> None:
+    for ratio, unfinished, expected in (
         (0.79, 0, [("warn", "test: generated texts have 0.79 times as many words as their targets")]),
         (0.8, 0, [("note", "test: generated texts have 0.80 times as many words as their targets")]),
         (1.26, 0, [("warn", "test: generated texts have 1.26 times as many words as their targets")]),
         (1.0, 4, [("note", "words"), ("note", "test: 4 of 500 generated texts (0.8%) are cut at max_new_tokens")]),
         (1.0, 5, [("note", "words"), ("warn", "test: 5 of 500 generated texts (1.0%) are cut at max_new_tokens")]),
-    ],
-)
-def test_lengths_of_generated_texts_are_findings(ratio: float, unfinished: int, expected: list[Any]) -> None:
-    made = results(0.9, [0.88, 0.92], tfidf=0.8)
-    made["splits"]["test"] |= {"length_ratio": ratio, "unfinished": unfinished}
-    found = list(score_findings(made))
-    assert [each.level for each in found] == [level for level, _ in expected]
-    assert all(what in each.what for each, (_, what) in zip(found, expected, strict=True))
+    ):
+        made = results(0.9, [0.88, 0.92], tfidf=0.8)
+        made["splits"]["test"] |= {"length_ratio": ratio, "unfinished": unfinished}
+        found = list(score_findings(made))
+        assert [each.level for each in found] == [level for level, _ in expected]
+        assert all(what in each.what for each, (_, what) in zip(found, expected, strict=True))
 
 
 @pytest.mark.parametrize("made", [results(0.6, majority=0.59), results(ece=0.1), results(None, majority=0.5)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from html import escape
 from pathlib import Path
@@ -10,7 +11,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import small
 
 import bertkit
 from bertkit.data.schema import Finding
@@ -22,16 +22,11 @@ from bertkit.report import sections, view
 from bertkit.report.facts import read_facts
 from bertkit.report.mistakes import Mistake, Mistakes, Part, mistakes
 from bertkit.report.view import Run
-from bertkit.training.train import train
 
 
 @pytest.fixture(scope="module")
-def run(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    room = tmp_path_factory.mktemp("view")
-    recipe = small.recipe(
-        room, tiny_encoder, "training.logging_steps=2", "seeds=[1, 2]", "explain=false", "verify=false"
-    )
-    return train(recipe, room / "run & more")
+def run(two_seeds: Run, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return Run(shutil.copytree(two_seeds.folder, tmp_path_factory.mktemp("view") / "run & more"))
 
 
 def written(run: Run, split: str) -> list[dict[str, Any]]:

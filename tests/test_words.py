@@ -44,9 +44,8 @@ def test_a_word_is_a_run_of_letters_or_one_character_with_its_marks(text):
         assert not (touching and re.match(r"\w", text[start]) and re.match(r"\w", text[end - 1]))
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
+def test_words():
+    for text, expected in (
         ("", []),
         (" \t\r\n\u00a0\u3000", []),
         ("Ada Brixton", ["Ada", "Brixton"]),
@@ -63,10 +62,8 @@ def test_a_word_is_a_run_of_letters_or_one_character_with_its_marks(text):
         ("'\u0301a", ["'\u0301", "a"]),
         ("a \u0301b", ["a", "\u0301", "b"]),
         ("東京 Łódź", ["東京", "Łódź"]),
-    ],
-)
-def test_words(text, expected):
-    assert [text[start:end] for start, end in words(text)] == expected
+    ):
+        assert [text[start:end] for start, end in words(text)] == expected
 
 
 def span(start: Any, end: Any, label: Any = "X") -> dict[str, Any]:
@@ -94,9 +91,8 @@ def test_neighbours_stay_two():
     assert spans_to_tags("Berlin Paris", [span(0, 6), span(7, 12)], "strict").tags == ["B-X", "B-X"]
 
 
-@pytest.mark.parametrize(
-    ("alignment", "spans", "tags", "counts"),
-    [
+def test_alignment():
+    for alignment, spans, tags, counts in (
         ("strict", [span(3, 12)], "O B-X O O O", {"trimmed": 1}),
         ("strict", [span(3, 4), span(7, 7)], "O O O O O", {"empty": 2}),
         ("expand", [span(5, 13)], "O B-X I-X O O", {"misaligned": 1}),
@@ -112,13 +108,11 @@ def test_neighbours_stay_two():
         ("strict", [span(0, 11, "A"), span(4, 21, "B"), span(0, 3, "C")], "B-C B-B I-B I-B O", {"overlapping": 1}),
         ("strict", [span(16, 22, "A"), span(12, 21, "B")], "O O B-B I-B O", {"overlapping": 1}),  # of two words both
         ("strict", [span(0, 4), span(15, 21)], "B-X O O B-X O", {"trimmed": 2}),
-    ],
-)
-def test_alignment(alignment, spans, tags, counts):
-    found = spans_to_tags(TEXT, spans, alignment)
-    assert found.tags == tags.split()
-    assert counted(found) == counts
-    assert found.problems == []
+    ):
+        found = spans_to_tags(TEXT, spans, alignment)
+        assert found.tags == tags.split()
+        assert counted(found) == counts
+        assert found.problems == []
 
 
 PROBLEMS = [
@@ -189,13 +183,9 @@ EXPORTS = {
     "tuples": ((0, 3, "PER"), (4, 11, "LOC")),
     "doccano, label": {"id": 1, "text": "…", "label": [[0, 3, "PER"], [4, 11, "LOC"]]},
     "doccano, labels": {"labels": [[0, 3, "PER"], [4, 11, "LOC"]]},
-    "doccano, with relations": {
-        "entities": [
-            {"id": 7, "start_offset": 0, "end_offset": 3, "label": "PER"},
-            {"id": 8, "start_offset": 4, "end_offset": 11, "label": "LOC"},
-        ],
-        "relations": [],
-    },
+    "doccano, with relations": {"relations": [], "entities": [
+        {"id": number, "start_offset": each["start"], "end_offset": each["end"], "label": each["label"]}
+        for number, each in enumerate(SPANS, 7)]},
     "spaCy, training": {"entities": [(0, 3, "PER"), (4, 11, "LOC")]},
     "spaCy, json": {"text": "…", "ents": SPANS, "tokens": []},
     "Label Studio": [
@@ -206,7 +196,7 @@ EXPORTS = {
         {"start": 0, "end": 3, "text": "Ada", "labels": ["PER"]},
         {"start": 4, "end": 11, "text": "Brixton", "labels": ["LOC"]},
     ],
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("export", EXPORTS.values(), ids=EXPORTS)
@@ -229,9 +219,8 @@ def test_what_a_span_lacks_is_found_later():
     ]
 
 
-@pytest.mark.parametrize(
-    ("value", "message"),
-    [
+def test_other_things_are_no_spans():
+    for value, message in (
         (None, "None, where a list of spans is expected"),
         (7, "7, where a list of spans is expected"),
         ("", "'' is not JSON: Expecting value"),
@@ -246,11 +235,9 @@ def test_what_a_span_lacks_is_found_later():
         ([{"start": 0, "end": 3, "labels": ["A", "B"]}], "span 1 has the labels ['A', 'B'], where one is expected"),
         ([SPANS[0], {"value": {"start": 0, "end": 3, "labels": []}}], "span 2 has the labels [], where one"),
         ([{"start": 0, "end": 3, "label": ["A", "B"]}], "span 1 has the labels ['A', 'B']"),
-    ],
-)
-def test_other_things_are_no_spans(value, message):
-    with pytest.raises(ValueError, match=re.escape(message)):
-        read_spans(value)
+    ):
+        with pytest.raises(ValueError, match=re.escape(message)):
+            read_spans(value)
 
 
 some_json = st.recursive(
