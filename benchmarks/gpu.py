@@ -119,9 +119,7 @@ def run(encoder: str, task: str, room: Path, seconds: float, tiny: bool, peak_tf
     return dict(read_json(answer)) if answer.is_file() else {"failed": f"its process ended with {process.exitcode}"}
 
 
-def into(
-    answer: Path, encoder: str, task: str, room: Path, end: float, tiny: bool, peak_tflops: float | None
-) -> None:
+def into(answer: Path, encoder: str, task: str, room: Path, end: float, tiny: bool, peak_tflops: float | None) -> None:
     """In a process of its own: write the results into a file."""
     from gpu_cell import TINY, Plan, about, measured
 

@@ -55,7 +55,7 @@ TINY = Plan(rows=16, batch=8, rounds=1, steps=(2, 2), workers=(0,), sizes=(8,))
 
 
 def measured(name: str, task: str, room: Path, plan: Plan, end: float, peak: float | None) -> dict[str, Any]:
-    """The results of a cell. room: a folder that all cells share. end: of the monotonic clock. peak: FLOP/s, if known."""
+    """The results of a cell. room: a folder that all cells share. end: of the monotonic clock. peak: FLOP/s or None."""
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     disable_progress_bars()
