@@ -11,9 +11,7 @@ import small
 from test_resume import RHYTHM, killed, last
 
 from bertkit.attachments.table import ATTACHMENTS
-from bertkit.errors import RecipeError
 from bertkit.files import sha256
-from bertkit.training.job import prepare_jobs
 from bertkit.training.train import train
 
 USED = ("training.used_embeddings=true", "training.weight_decay=0.3")
@@ -67,8 +65,3 @@ def test_a_resumed_run_is_the_uninterrupted_one(
         whole = train(recipe, tmp_path / "whole")
     assert sha256(run.model / "model.safetensors") == sha256(whole.model / "model.safetensors")
     assert last(run) == last(whole)
-
-
-def test_used_rows_and_lora_are_an_error(tiny_encoder: Path, tmp_path: Path) -> None:
-    with pytest.raises(RecipeError, match="has no effect: the word embedding is not trained"):
-        prepare_jobs(small.recipe(tmp_path, tiny_encoder, *USED, *LORA))

@@ -217,7 +217,7 @@ def by_two(
     fresh = resolve_encoder(ModelSpec(config=CONFIG, tokenizer=str(tiny_encoder), max_length=32))
     AutoModelForMaskedLM.from_config(fresh.config).save_pretrained(folder / "modernbert")
     fresh.tokenizer().save_pretrained(folder / "modernbert")
-    folds = small.recipe(folder / "rows", tiny_encoder_with_dropout, "folds=2", splits=("train",))
+    folds = small.recipe(folder / "rows", tiny_encoder_with_dropout, "folds=2", "peft={r: 2}", splits=("train",))
     (folder / "folds.yaml").write_text(to_yaml(folds))
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--standalone", str(two.__file__)]
     more = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "BERTKIT_CACHE": str(folder / "cache")}

@@ -14,12 +14,12 @@ import torch
 import transformers
 from cases import CASES, DRAWN
 from steps import arguments, made
-from test_resume import RHYTHM, killed, same
+from test_resume import RHYTHM, resumed
 from torch import nn
 from transformers import TrainerCallback
 
 from bertkit.attachments.muon import layer_matrices
-from bertkit.errors import ModelError, RecipeError
+from bertkit.errors import RecipeError
 from bertkit.models.bert.bert import BertForPreTraining
 from bertkit.models.bert.bert_config import BertConfig
 from bertkit.models.trained_parts import with_lora
@@ -198,16 +198,6 @@ def test_the_schedule_is_that_of_all_weights(tiny_encoder: Path, tmp_path: Path)
     assert logged == [1e-2, 5e-3], "AdamW's"
 
 
-def test_another_optimizer_cannot_continue(tiny_encoder_with_dropout: Path, tmp_path: Path) -> None:
-    recipe = small.recipe(tmp_path, tiny_encoder_with_dropout, *RHYTHM)
-    run = killed(recipe, tmp_path / "killed")
-    for optimizer in ("muon", "adafactor"):
-        with pytest.raises(ModelError, match="the checkpoint is of another optimizer"):
-            train(recipe.with_(f"training.optim={optimizer}"), run.folder, resume=True, changed=True)
-    with pytest.raises(ModelError, match="or of other trained weights"):
-        train(recipe.with_("freeze={layers: 1}"), run.folder, resume=True, changed=True)
-
-
 @pytest.mark.skipif(
     find_spec("triton") is not None and not torch.cuda.is_available(),
     reason="torch-optimi 0.3 takes its Triton kernels on CPUs too where triton is installed",
@@ -215,10 +205,7 @@ def test_another_optimizer_cannot_continue(tiny_encoder_with_dropout: Path, tmp_
 def test_stable_adamw_is_resumed_too(tiny_encoder_with_dropout: Path, tmp_path: Path) -> None:
     """Its groups hold tensors, and its states values that are none."""
     pytest.importorskip("optimi")
-    recipe = small.recipe(tmp_path, tiny_encoder_with_dropout, *RHYTHM, "training.optim=stable_adamw")
-    run = killed(recipe, tmp_path / "killed")
-    train(recipe, run.folder, resume=True)
-    same(run, train(recipe, tmp_path / "whole"))
+    resumed(small.recipe(tmp_path, tiny_encoder_with_dropout, *RHYTHM, "training.optim=stable_adamw"), tmp_path)
 
 
 @pytest.mark.parametrize(

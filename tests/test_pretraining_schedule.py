@@ -103,10 +103,11 @@ def test_resumed_in_the_middle_of_a_schedule_it_is_the_run_that_was_never_stoppe
 ) -> None:
     share = {"start": 0.5, "end": 0.1}
     options = {"name": "pretraining", "nsp": "none", "mask_probability": share, "packing": True}
-    training = {**recipe.training, "num_train_epochs": 12, "per_device_train_batch_size": 2}
+    training = {**recipe.training, "num_train_epochs": 4, "per_device_train_batch_size": 2}
     task = PretrainingOptions.model_validate(options)
     changed = recipe.model_copy(update={"task": task, "training": training, "verify": False, "explain": False})
     whole = train(changed, tmp_path / "whole")
     run = killed(changed, tmp_path / "killed", at=10)
     assert last(train(changed, run.folder, resume=True)) == last(whole)
     assert (run.model / "model.safetensors").read_bytes() == (whole.model / "model.safetensors").read_bytes()
+    assert [run.results[k] for k in ("splits", "baselines")] == [whole.results[k] for k in ("splits", "baselines")]

@@ -6,6 +6,7 @@ import logging
 import os
 import random
 import resource
+import shutil
 import signal
 import time
 from collections import Counter
@@ -80,6 +81,15 @@ def killed(recipe: Recipe, folder: Path, at: int = KILLED_AT, seed: int = 42, re
     return Run(folder)
 
 
+def resumed(recipe: Recipe, folder: Path, at: int = KILLED_AT, seed: int = 42) -> tuple[Run, Run]:
+    """A run that was killed and resumed, and one that was not: the same."""
+    whole = train(recipe, folder / "whole")
+    run = killed(recipe, folder / "run", at, seed)
+    train(recipe, run.folder, resume=True)
+    same(run, whole)
+    return run, whole
+
+
 def timeless(value: Any) -> Any:
     """Results without what a clock says."""
     if isinstance(value, dict):
@@ -131,8 +141,18 @@ def uninterrupted(recipe: Recipe, room: Path) -> Run:
     return train(recipe, room / "uninterrupted")
 
 
-def test_resumed_in_the_middle_of_an_epoch_and_a_step(recipe: Recipe, uninterrupted: Run, tmp_path: Path) -> None:
-    run = killed(recipe, tmp_path / "run")
+@pytest.fixture(scope="module")
+def dead(recipe: Recipe, room: Path) -> Run:
+    return killed(recipe, room / "killed")
+
+
+@pytest.fixture
+def run(dead: Run, tmp_path: Path) -> Run:
+    """A copy of the run that was killed."""
+    return Run(shutil.copytree(dead.folder, tmp_path / "run"))
+
+
+def test_resumed_in_the_middle_of_an_epoch_and_a_step(recipe: Recipe, uninterrupted: Run, run: Run) -> None:
     assert [path.name for path in checkpoint.checkpoints(run.checkpoints / "seed-42")][-1] == "checkpoint-6"
     train(recipe, run.folder, resume=True)
     same(run, uninterrupted)
@@ -142,9 +162,8 @@ def test_resumed_in_the_middle_of_an_epoch_and_a_step(recipe: Recipe, uninterrup
     assert events(run) == events(uninterrupted)
 
 
-def test_dropout_is_really_random_here(recipe: Recipe, uninterrupted: Run, tmp_path: Path) -> None:
+def test_dropout_is_really_random_here(recipe: Recipe, uninterrupted: Run, run: Run) -> None:
     """Without it, the tests of this file would pass with random states that are not put back."""
-    run = killed(recipe, tmp_path / "run")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(checkpoint, "load_random", lambda *_: None)
         train(recipe, run.folder, resume=True)
@@ -193,11 +212,8 @@ def test_killed_at_the_very_start_it_can_be_started_again(write: str, recipe: Re
 
 def test_lora(tiny_encoder_with_dropout: Path, tmp_path: Path) -> None:
     given = small.recipe(tmp_path, tiny_encoder_with_dropout, *RHYTHM, "peft={r: 2, lora_dropout: 0.1}")
-    whole = train(given, tmp_path / "whole")
-    run = killed(given, tmp_path / "run")
-    train(given, run.folder, resume=True)
-    same(run, whole)
-    adapters = [load_file(each.folder / "adapter" / "adapter_model.safetensors") for each in (run, whole)]
+    runs = resumed(given, tmp_path)
+    adapters = [load_file(run.folder / "adapter" / "adapter_model.safetensors") for run in runs]
     assert all(torch.equal(tensor, adapters[1][name]) for name, tensor in adapters[0].items())
 
 
@@ -221,28 +237,13 @@ def test_lora_is_not_resumed_with_fsdp_where_it_began_without(tiny_encoder_with_
         train(given, run.folder, resume=True)
 
 
-def test_by_tokens(tiny_encoder_with_dropout: Path, tmp_path: Path) -> None:
-    rhythm = ["training.gradient_accumulation_steps=2", *RHYTHM[2:], "batching={tokens: 40}"]
-    file = small.write_recipe(tmp_path, tiny_encoder_with_dropout)
-    given = load_recipe(
-        file, ["~training.per_device_train_batch_size", "~training.per_device_eval_batch_size", *rhythm]
-    )
-    whole = train(given, tmp_path / "whole")
-    run = killed(given, tmp_path / "run")
-    train(given, run.folder, resume=True)
-    same(run, whole)
-
-
 def test_text_to_text(tiny_encoder_with_dropout: Path, tmp_path: Path) -> None:
     rows = [{"text": text, "target": target} for text, target in zip(TEXTS, EVEN, strict=True)] * 2
     source = {s: str(small.write_rows(tmp_path / f"{s}.jsonl", rows)) for s in ("train", "validation", "test")}
     task = {"name": "text2text-generation", "generation": {"max_new_tokens": 8}}
     model = {"name": str(tiny_encoder_with_dropout), "max_length": 32}
     given = load_recipe({"task": task, "model": model, "data": {"source": source}}).with_(*RHYTHM, "verify=false")
-    whole = train(given, tmp_path / "whole")
-    run = killed(given, tmp_path / "run")
-    train(given, run.folder, resume=True)
-    same(run, whole)
+    resumed(given, tmp_path)
 
 
 def test_divided_micro_batches(tiny_encoder_with_dropout: Path, tmp_path: Path, monkeypatch: Any) -> None:
@@ -278,11 +279,7 @@ def test_in_the_second_of_two_seeds(tiny_encoder_with_dropout: Path, tmp_path: P
 def test_an_encoder_whose_published_weights_have_other_names(tiny_encoder_with_dropout: Path, tmp_path: Path) -> None:
     """transformers writes a model folder with those names; a checkpoint is loaded with the model's own."""
     encoder = of_family("nomic_bert", tiny_encoder_with_dropout, tmp_path / "nomic")
-    given = small.recipe(tmp_path, encoder, *RHYTHM)
-    whole = train(given, tmp_path / "whole")
-    run = killed(given, tmp_path / "run")
-    train(given, run.folder, resume=True)
-    same(run, whole)
+    _, whole = resumed(small.recipe(tmp_path, encoder, *RHYTHM), tmp_path)
     best = whole.results["seeds"][0]["best_step"]
     assert best < 12
     published = AutoModelForSequenceClassification.from_pretrained(whole.model).state_dict()
@@ -291,14 +288,14 @@ def test_an_encoder_whose_published_weights_have_other_names(tiny_encoder_with_d
     assert all(torch.equal(tensor, kept[name]) for name, tensor in published.items())
 
 
-def test_windows_and_early_stopping(tiny_encoder_with_dropout: Path, tmp_path: Path) -> None:
+def test_windows_in_batches_of_tokens_and_early_stopping(tiny_encoder_with_dropout: Path, tmp_path: Path) -> None:
+    rows = (f"~training.per_device_{use}_batch_size" for use in ("train", "eval"))
     more = ("task.overflow=window", "task.stride=2", "model.max_length=12", "early_stopping={patience: 3}")
-    given = small.recipe(tmp_path, tiny_encoder_with_dropout, *RHYTHM, *more)
-    whole = train(given, tmp_path / "whole")
+    given = load_recipe(
+        small.write_recipe(tmp_path, tiny_encoder_with_dropout), [*rows, *RHYTHM[1:], *more, "batching={tokens: 40}"]
+    )
+    _, whole = resumed(given, tmp_path, at=7)
     assert whole.results["seeds"][0]["steps"] < 12
-    run = killed(given, tmp_path / "run", at=7)
-    train(given, run.folder, resume=True)
-    same(run, whole)
 
 
 # --- checkpoints that are not whole
@@ -308,33 +305,23 @@ def newest(run: Run) -> Path:
     return checkpoint.checkpoints(run.checkpoints / "seed-42")[-1]
 
 
-@pytest.mark.parametrize("file", ["optimizer.safetensors", "random-0.json", "manifest.json"])
 def test_a_damaged_checkpoint_is_left_out_and_the_one_before_is_used(
-    file: str, recipe: Recipe, uninterrupted: Run, tmp_path: Path, caplog: Any
+    recipe: Recipe, uninterrupted: Run, run: Run, caplog: Any
 ) -> None:
-    run = killed(recipe, tmp_path / "run")
-    bad = newest(run) / file
-    bad.write_bytes(bad.read_bytes()[:-7])
+    seed, bad = run.checkpoints / "seed-42", newest(run)
+    older = (seed / "checkpoint-2", [bad])
+    for name in ("optimizer.safetensors", "random-0.json", "manifest.json", "model.safetensors"):
+        content = (bad / name).read_bytes()
+        for damaged in (content[:-7], content[:-1] + bytes([content[-1] ^ 1]), None):
+            assert checkpoint.is_intact(bad)
+            (bad / name).unlink() if damaged is None else (bad / name).write_bytes(damaged)
+            assert latest_intact(seed) == older
+            (bad / name).write_bytes(content)
+    (bad / "random-0.safetensors").unlink()
     caplog.set_level(logging.WARNING, "bertkit")
     train(recipe, run.folder, resume=True)
     assert "checkpoint-6 is damaged and is skipped" in caplog.text
     same(run, uninterrupted)
-
-
-def test_a_flipped_byte_is_damage(recipe: Recipe, tmp_path: Path) -> None:
-    run = killed(recipe, tmp_path / "run")
-    file = newest(run) / "model.safetensors"
-    assert checkpoint.is_intact(newest(run))
-    content = bytearray(file.read_bytes())
-    content[-1] ^= 1
-    file.write_bytes(content)
-    assert not checkpoint.is_intact(newest(run))
-
-
-def test_a_missing_file_is_damage(recipe: Recipe, tmp_path: Path) -> None:
-    run = killed(recipe, tmp_path / "run", at=6)
-    (newest(run) / "random-0.safetensors").unlink()
-    assert latest_intact(run.checkpoints / "seed-42") == (None, [newest(run)])
 
 
 def rewritten(folder: Path, file: str, value: Any) -> None:
@@ -355,34 +342,27 @@ def rewritten(folder: Path, file: str, value: Any) -> None:
         ("trainer_state.json", {}),
     ],
 )
-def test_a_checkpoint_of_another_version_is_refused(file: str, value: Any, recipe: Recipe, tmp_path: Path) -> None:
+def test_a_checkpoint_of_another_version_is_refused(file: str, value: Any, recipe: Recipe, run: Run) -> None:
     """Also with an older checkpoint that fits; and nothing of the run is changed."""
-    run = killed(recipe, tmp_path / "run")
     require_own_format(newest(run))
     rewritten(newest(run), file, value)
     assert checkpoint.is_intact(newest(run))
-    before = {path: sha256(path) for path in run.checkpoints.rglob("*") if path.is_file()}
-    wanted = (
-        r"checkpoint-6: was written by another version of bertkit or transformers.*\n.*with that version, or start a"
-    )
+    before = files(run)
+    wanted = r"checkpoint-6: was written by another version of bertkit or transformers.*\n.*that version, or start a"
     with pytest.raises(UserError, match=wanted):
         train(recipe, run.folder, resume=True)
-    assert {path: sha256(path) for path in run.checkpoints.rglob("*") if path.is_file()} == before
+    assert files(run) == before
 
 
-def test_a_checkpoint_without_the_files_of_this_version_is_refused(recipe: Recipe, tmp_path: Path) -> None:
-    run = killed(recipe, tmp_path / "run")
+def test_a_checkpoint_without_the_files_of_this_version_is_refused(recipe: Recipe, run: Run) -> None:
     (newest(run) / "optimizer.json").rename(newest(run) / "optimizer-2.json")
     rewritten(newest(run), "other.json", {})
     with pytest.raises(UserError, match="checkpoint-6: was written by another version"):
         train(recipe, run.folder, resume=True)
 
 
-def test_another_number_of_processes_is_refused(
-    recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_number_of_processes_is_refused(recipe: Recipe, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """One process would take other steps than two, and a third has no random states; --changed does not help."""
-    run = killed(recipe, tmp_path / "run")
     for before, now, changed in ((1, 2, False), (2, 1, True), (3, 2, False)):
         checkpoint.save_random(newest(run), before - 1)
         rewritten(newest(run), "other.json", {})
@@ -390,17 +370,6 @@ def test_another_number_of_processes_is_refused(
         wanted = f"checkpoint-6: the number of processes was {before} when it was written, and is {now} now"
         with pytest.raises(ModelError, match=rf"{wanted}\n.*Continue with {before} \("):
             train(recipe, run.folder, resume=True, changed=changed)
-
-
-def test_half_written_folders_are_passed_over(recipe: Recipe, uninterrupted: Run, tmp_path: Path) -> None:
-    run = killed(recipe, tmp_path / "run")
-    for step in (7, 8, 10):
-        half = run.checkpoints / "seed-42" / f".writing-{step}"
-        half.mkdir()
-        (half / "model.safetensors").write_bytes(b"half")
-    (run.checkpoints / "seed-42" / "checkpoint-notes").mkdir()
-    train(recipe, run.folder, resume=True)
-    same(run, uninterrupted)
 
 
 def test_a_kill_while_a_checkpoint_is_written(recipe: Recipe, uninterrupted: Run, tmp_path: Path) -> None:
@@ -419,15 +388,15 @@ def test_a_kill_while_a_checkpoint_is_written(recipe: Recipe, uninterrupted: Run
     run = Run(tmp_path / "run")
     assert newest(run).name == "checkpoint-4"
     assert (run.checkpoints / "seed-42" / ".writing-6").is_dir()
+    (run.checkpoints / "seed-42" / "checkpoint-notes").mkdir()
     train(recipe, run.folder, resume=True)
     same(run, uninterrupted)
 
 
-def test_two_processes_can_not_train_into_one_folder(recipe: Recipe, tmp_path: Path) -> None:
-    run = killed(recipe, tmp_path / "run", at=6)
-    with only_writer(run), pytest.raises(UserError, match="another process is training into this folder"):
-        train(recipe, run.folder, resume=True)
-    assert train(recipe, run.folder, resume=True).finished
+def test_two_processes_can_not_train_into_one_folder(recipe: Recipe, run: Run) -> None:
+    for _ in range(2):
+        with only_writer(run), pytest.raises(UserError, match="another process is training into this folder"):
+            train(recipe, run.folder, resume=True)
 
 
 class Full(TrainerCallback):
@@ -576,18 +545,7 @@ class Told(TrainerCallback):
 # --- what has changed since
 
 
-def test_other_libraries_are_refused_unless_told_to(recipe: Recipe, uninterrupted: Run, tmp_path: Path) -> None:
-    run = killed(recipe, tmp_path / "run", at=6)
-    kept = read_json(run.folder / "environment.json")
-    write_json(run.folder / "environment.json", {"versions": kept["versions"] | {"torch": "1.0", "peft": None}})
-    with pytest.raises(UserError, match=r"(?s)torch 1\.0, now .*; peft None, now .*--resume --changed"):
-        train(recipe, run.folder, resume=True)
-    train(recipe, run.folder, resume=True, changed=True)
-    same(run, uninterrupted)
-
-
-def test_another_recipe_and_other_data_go_on_when_told_to(recipe: Recipe, tmp_path: Path) -> None:
-    run = killed(recipe, tmp_path / "run", at=6)
+def test_another_recipe_and_other_data_go_on_when_told_to(recipe: Recipe, run: Run) -> None:
     data = read_json(run.folder / "data.json")
     write_json(run.folder / "data.json", data | {"fingerprints": {"train": "others"}})
     longer = recipe.model_copy(update={"training": {**recipe.training, "num_train_epochs": 5}})
@@ -604,12 +562,14 @@ def files(run: Run) -> dict[Path, str]:
     return {path: sha256(path) for path in run.folder.rglob("*") if path.is_file()}
 
 
-def test_a_refused_checkpoint_leaves_the_run_as_it_was(recipe: Recipe, uninterrupted: Run, tmp_path: Path) -> None:
-    """Whatever is refused once the folder is locked: a kind of checkpoint, another optimizer."""
-    run = killed(recipe, tmp_path / "run")
+def test_a_refused_checkpoint_leaves_the_run_as_it_was(recipe: Recipe, uninterrupted: Run, run: Run) -> None:
+    """Whatever is refused: other libraries without --changed; a kind of checkpoint, another optimizer with it."""
     environment = read_json(run.folder / "environment.json")
-    write_json(run.folder / "environment.json", {"versions": environment["versions"] | {"torch": "1.0"}})
+    others = {"versions": environment["versions"] | {"torch": "1.0", "peft": None}}
+    write_json(run.folder / "environment.json", others)
     before = files(run)
+    with pytest.raises(UserError, match=r"(?s)torch 1\.0, now .*; peft None, now .*--resume --changed"):
+        train(recipe, run.folder, resume=True)
     given = {split: small.rows("single-label", 16) for split in ("train", "validation")}  # rows that a run folder keeps
     with pytest.raises(ModelError, match="of another optimizer"):
         train(recipe, run.folder, data=given, resume=True, changed=True, optim="adafactor")
@@ -621,6 +581,17 @@ def test_a_refused_checkpoint_leaves_the_run_as_it_was(recipe: Recipe, uninterru
     train(recipe, run.folder, resume=True, changed=True)
     assert read_json(run.folder / "environment.json")["versions"] == environment["versions"]
     same(run, uninterrupted)
+
+
+@pytest.fixture(scope="module")
+def runs(tiny_encoder: Path, room: Path) -> dict[str, Run]:
+    """Killed ones."""
+    larger, used = resized(tiny_encoder, room / "larger", vocab_size=53), "training.used_embeddings=true"
+    kinds = {"used": (tiny_encoder, used), "adapter": (tiny_encoder, "peft={r: 2}"), "vocabulary": (larger, used)}
+    return {
+        name: killed(small.recipe(room / name, encoder, *RHYTHM, more), room / name / "run")
+        for name, (encoder, more) in kinds.items()
+    }
 
 
 @pytest.mark.parametrize(
@@ -641,16 +612,16 @@ def test_a_refused_checkpoint_leaves_the_run_as_it_was(recipe: Recipe, uninterru
         ("fewer adapters", r"has the weight \S+\.layer\.1\.\S+lora_A\.weight, which the model lacks now"),
     ],
 )
-def test_a_model_of_other_weights_is_refused(change: str, what: str, tiny_encoder: Path, tmp_path: Path) -> None:
+def test_a_model_of_other_weights_is_refused(
+    change: str, what: str, runs: dict[str, Run], tiny_encoder: Path, tmp_path: Path
+) -> None:
     """Also where only the used rows of the word embedding are trained; and the run stays as it was."""
-    larger = resized(tiny_encoder, tmp_path / "larger", vocab_size=53) if change == "vocabulary" else tiny_encoder
-    more = "peft={r: 2}" if "adapter" in change else "training.used_embeddings=true"
-    given = small.recipe(tmp_path, larger, *RHYTHM, more)
-    run = killed(given, tmp_path / "run")
+    run = runs[change if change == "vocabulary" else "adapter" if "adapter" in change else "used"]
+    given = run.recipe
     if change == "labels":
         rows = small.rows("single-label", 15)
-        small.write_rows(tmp_path / "train.jsonl", [*rows, {**rows[0], "label": "neither"}])
-        other = given
+        file = small.write_rows(tmp_path / "train.jsonl", [*rows, {**rows[0], "label": "neither"}])
+        other = given.with_(f"data.source.train={file}")
     elif change == "width":
         wider = resized(tiny_encoder, tmp_path / "wider", hidden_size=32)
         other = given.with_(f"model.name={wider}")
@@ -695,9 +666,8 @@ def resized(encoder: Path, folder: Path, **sizes: int) -> Path:
     return folder
 
 
-def test_what_transformers_refuses_on_resume_is_said(recipe: Recipe, tmp_path: Path) -> None:
+def test_what_transformers_refuses_on_resume_is_said(recipe: Recipe, run: Run) -> None:
     """A resumed training has its step before it has its optimizer; errors of its own steps are no user's."""
-    run = killed(recipe, tmp_path / "run")
     before = files(run)
     other = recipe.with_("training.lr_scheduler_type=warmup_stable_decay", "training.warmup_steps=20")
     with pytest.raises(RecipeError, match=r"training: warm-up \(20\) and decay \(2\) exceed all 12 steps"):
@@ -714,9 +684,8 @@ class Defect(TrainerCallback):
         raise ValueError("a defect")
 
 
-def test_what_has_changed_is_recorded_before_anything_is_trained(recipe: Recipe, tmp_path: Path) -> None:
+def test_what_has_changed_is_recorded_before_anything_is_trained(recipe: Recipe, run: Run) -> None:
     """By steps, or for few rows without them; and where all that is left to do is after the training."""
-    run = killed(recipe, tmp_path / "run")
     given = {split: small.rows("single-label", 16) for split in ("train", "validation")}
     with pytest.MonkeyPatch.context() as patch:
         kill(patch, at=1)
@@ -767,35 +736,6 @@ def test_the_random_state_of_an_apple_gpu_comes_back(tmp_path: Path, monkeypatch
     checkpoint.save_random(tmp_path, 0)
     checkpoint.load_random(tmp_path, 0)
     assert torch.equal(back.call_args.args[0], state)
-
-
-def test_optimizer_and_schedule_come_back(tmp_path: Path) -> None:
-    def made() -> tuple[torch.nn.Module, Any, Any]:
-        torch.manual_seed(0)
-        model = torch.nn.Linear(3, 2)
-        groups = [{"params": [model.weight], "weight_decay": 0.1}, {"params": [model.bias]}]
-        optimizer = torch.optim.AdamW(groups, lr=1.0)
-        return model, optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 + step))
-
-    def step(model: torch.nn.Module, optimizer: Any, scheduler: Any) -> None:
-        optimizer.zero_grad()
-        model(torch.arange(6.0).reshape(2, 3)).square().sum().backward()
-        optimizer.step()
-        scheduler.step()
-
-    model, optimizer, scheduler = made()
-    for _ in range(3):
-        step(model, optimizer, scheduler)
-    checkpoint.save_optimizer(tmp_path, optimizer.state_dict(), scheduler)
-    again, optimizer_again, scheduler_again = made()
-    again.load_state_dict(model.state_dict())
-    checkpoint.load_optimizer(tmp_path, optimizer_again, scheduler_again)
-    assert scheduler_again.get_last_lr() == scheduler.get_last_lr() == [0.25, 0.25]
-    for _ in range(2):
-        step(model, optimizer, scheduler)
-        step(again, optimizer_again, scheduler_again)
-    assert torch.equal(model.weight, again.weight)
-    assert torch.equal(model.bias, again.bias)
 
 
 def test_the_loss_scaler_of_fp16_comes_back(tmp_path: Path) -> None:
@@ -851,13 +791,11 @@ def test_a_damaged_best_checkpoint_is_named(tiny_encoder_with_dropout: Path, tmp
     given = small.recipe(tmp_path, tiny_encoder_with_dropout, *RHYTHM, *more)
     run = killed(given, tmp_path / "run")
     best = run.checkpoints / "seed-42" / "checkpoint-2" / "model.safetensors"
-    best.write_bytes(best.read_bytes()[:-7])
+    whole = best.read_bytes()
+    best.write_bytes(whole[:-7])
     with pytest.raises(ModelError, match="checkpoint-2: the best checkpoint is damaged"):
         train(given, run.folder, resume=True)
-
-
-def test_old_checkpoints_go_and_the_best_stays(tiny_encoder_with_dropout: Path, tmp_path: Path) -> None:
-    more = ("training.learning_rate=1e-12", "training.save_total_limit=2")  # the first evaluation is the best
-    run = train(small.recipe(tmp_path, tiny_encoder_with_dropout, *RHYTHM, *more), tmp_path / "run")
+    best.write_bytes(whole)
+    train(given, run.folder, resume=True)
     names = [path.name for path in checkpoint.checkpoints(run.checkpoints / "seed-42")]
-    assert names == ["checkpoint-2", "checkpoint-12"]
+    assert names == ["checkpoint-2", "checkpoint-12"], "old ones go, and the best stays"
