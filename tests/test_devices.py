@@ -1,6 +1,6 @@
 """What must be the same on a GPU: models, attention, the CRF, steps, resumed trainings, answers.
 
-Each test runs on the CPU too, where it compares another way to compute the same. Those for a GPU alone:
+Most run on the CPU too, where they compare another way to compute the same. Those for a GPU:
     pytest -n 0 -m cuda tests/test_devices.py
 """
 
@@ -129,15 +129,14 @@ def test_a_step_is_near_that_of_fp32(
     assert 1e-6 < (found - exact).norm() / exact.norm() < parity.ROUNDED
 
 
+@ON_GPU
 @pytest.mark.usefixtures("repeatable")
-def test_a_resumed_training_ends_with_the_same_bytes(
-    device: torch.device, tiny_encoder_with_dropout: Path, tmp_path: Path
-) -> None:
+def test_a_resumed_training_ends_with_the_same_bytes(tiny_encoder_with_dropout: Path, tmp_path: Path) -> None:
     def trained(folder: Path, checkpoint: Path | None = None) -> dict[str, Tensor]:
         often = {"max_steps": 6, "save_strategy": "steps", "save_steps": 3, "learning_rate": 1e-2}
-        trainer = made(CASES[0], tiny_encoder_with_dropout, arguments(folder, 2, 2, use_cpu=device == CPU, **often))
+        trainer = made(CASES[0], tiny_encoder_with_dropout, arguments(folder, 2, 2, use_cpu=False, **often))
         trainer.train(resume_from_checkpoint=checkpoint and str(checkpoint))
-        assert trainer.model.device.type == device.type
+        assert trainer.model.device.type == "cuda"
         return {name: values.cpu() for name, values in trainer.model.state_dict().items()}
 
     whole = trained(tmp_path / "whole")
@@ -150,9 +149,11 @@ def test_a_resumed_training_ends_with_the_same_bytes(
 # --- predictions
 
 
+@ON_GPU
 @pytest.mark.parametrize("case", ALONE, ids=[case.id for case in ALONE])
-def test_answers_are_the_same(case: Case, device: torch.device, tiny_encoder: Path) -> None:
-    """As those that the CPU gives to each row alone, without padding and without a mask."""
+def test_answers_are_those_of_the_cpu(case: Case, tiny_encoder: Path) -> None:
+    """Which it gives to each row alone, without padding and without a mask."""
+    device = torch.device("cuda")
     task, rows = case.task(tiny_encoder), case.rows().to_list()
     set_seed(1)
     model: Any = task.model(encoder(tiny_encoder)).eval()

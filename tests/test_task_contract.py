@@ -9,9 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import small
 import torch
-from cases import CASES, Case, encoder, every
+from cases import CASES, DRAWN, SETTINGS, Case, encoder, every
 from datasets import Dataset
+from finished import finished
 from pydantic import TypeAdapter
 from steps import NoDoubles
 from transformers import set_seed
@@ -21,6 +23,8 @@ from bertkit.engine.arguments import Arguments
 from bertkit.engine.trainer import Trainer
 from bertkit.engine.training_data import TaskData
 from bertkit.errors import DataError
+from bertkit.inference.evaluate import evaluate
+from bertkit.inference.predict_file import predict_file
 from bertkit.inference.predictor import Predictor, load
 from bertkit.inference.runner import Runner
 from bertkit.serve.answers import answer_type, list_of
@@ -120,7 +124,7 @@ def test_learns_eight_rows_by_heart(case: Case, tiny_encoder: Path, tmp_path: Pa
     assert scores[task.metrics[0]] > (95 if task.metrics[0] == "bleu" else 0.95)
 
 
-@every_case
+@every([*CASES, *DRAWN])
 def test_every_parameter_moves(case: Case, tiny_encoder: Path, begun: Begun) -> None:
     before = {name: p.clone() for name, p in case.task(tiny_encoder).model(encoder(tiny_encoder)).named_parameters()}
     _, model = begun(case)
@@ -133,12 +137,27 @@ def test_every_parameter_moves(case: Case, tiny_encoder: Path, begun: Begun) -> 
 def test_saved_and_loaded_it_gives_the_same_answers(case: Case, begun: Begun, tmp_path: Path) -> None:
     task, model = begun(case)
     task = calibrate(task, case.rows(), ask(task, model).predict_features)
-    save(model, task, tmp_path / "model", {"version": "0", "precision": "fp32", "batch_size": 4, "columns": {}})
+    save(model, task, tmp_path / "model", SETTINGS)
     again = load(tmp_path / "model", precision="fp32")
     assert again.task.options == task.options
     assert again.task.tokenizer.split_special_tokens
     rows = [{k: v for k, v in row.items() if k in INPUTS} for row in case.rows()]
     assert again(rows) == ask(task, model)(rows)
+
+
+@every_case
+def test_every_score_of_a_model_is_the_same_score(case: Case, tiny_encoder: Path, tmp_path: Path) -> None:
+    """That of the run's results, of `evaluate`, and of the file that `predict` wrote: to the last digit."""
+    run = finished(case, tiny_encoder, tmp_path / "run")
+    scores = run.results["splits"]["validation"]["metrics"]
+    file, out = small.write_rows(tmp_path / "rows.jsonl", case.rows().to_list()), tmp_path / "out.jsonl"
+    for source in (run.folder, run.model):
+        assert evaluate(source, file=file)["metrics"] == scores
+    predictor = run.load()
+    assert predict_file(predictor, str(run.model), str(file), out, {}) == len(case.rows())
+    answers = [row["answer"] for row in small.read_rows(out)]
+    assert [row["answer"] for row in small.read_rows(run.predictions("validation"))] == answers
+    assert predictor.task.grade(answers, case.rows()).scores == scores
 
 
 @every_case_of_rows_that_stand_alone

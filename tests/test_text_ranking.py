@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from cases import encoder
+from cases import SETTINGS, encoder
 from datasets import Dataset
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -21,7 +21,6 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipe
 
 import bertkit
 from bertkit.encoding.padding import Collator
-from bertkit.engine.batching import LengthBatches
 from bertkit.errors import DataError, ModelError
 from bertkit.evaluation import ranking
 from bertkit.evaluation.hf_metrics import compute_user_metric
@@ -35,10 +34,8 @@ from bertkit.sections import DataSpec
 from bertkit.tasks.base import prepare
 from bertkit.tasks.text_ranking import TextRanking, TextRankingOptions
 from bertkit.training.seed import save
-from bertkit.training.train import train
 
 CPU = torch.device("cpu")
-SETTINGS = {"version": "0", "precision": "fp32", "batch_size": 4, "columns": {}}
 LONG = "the cat sat on the mat and the dog was good . " * 9
 PAIRS = [
     ("the cat ?", "a dog was awful"),
@@ -244,12 +241,6 @@ def test_measures_by_hand() -> None:
     assert found.scores == pytest.approx(expected)
 
 
-def test_an_eleventh_place_counts_for_nothing() -> None:
-    data = [(0, int(place == 10), -place) for place in range(12)]
-    assert ranked(data, graded=False).scores["mrr@10"] == 0
-    assert ranked(data, graded=False).scores["ndcg@10"] == 0
-
-
 def test_pairs_that_stand_alone_are_correlated() -> None:
     data = [(0, 0, 1), (0, 3, 2), (1, 2, 2), (2, 1, 5), (2, 2, 9)]
     found = ranked(data, grouped=False).scores
@@ -419,19 +410,6 @@ def test_listwise_is_listnet_over_each_query(tiny_encoder: Path) -> None:
     assert made.count(batch) == 2
 
 
-@settings(max_examples=30)
-@given(st.lists(st.integers(0, 4), min_size=5, max_size=40), st.integers(1, 4))
-def test_a_query_is_never_torn_between_batches(groups: list[int], batch_size: int) -> None:
-    numbers = query_numbers([str(group) for group in groups], None)
-    units = sorted(numbers.tolist())
-    batches = list(LengthBatches([5] * len(units), units, batch_size=batch_size))
-    assert sorted(feature for batch in batches for feature in batch) == list(range(len(units)))
-    for batch in batches:
-        held = {units[feature] for feature in batch}
-        assert len(held) <= batch_size
-        assert sorted(batch) == [feature for feature, unit in enumerate(units) if unit in held]
-
-
 def test_the_best_window_counts(tiny_encoder: Path) -> None:
     data = rows([1, 0, 0])
     made = task(tiny_encoder, data, max_length=16, overflow="window", stride=4)
@@ -491,35 +469,6 @@ def test_word_overlap_is_a_baseline_and_chance_another(tiny_encoder: Path) -> No
     assert found["random"]["ndcg@10"] != 1.0
     wordless = data.map(lambda row: {"query": "?", "document": "!"})
     assert list(made.baselines(wordless, data)) == ["random"]
-
-
-def test_a_run_from_files_to_answers(tiny_encoder: Path, tmp_path: Path) -> None:
-    words = ("cat", "dog", "mat", "one", "two", "three", "red", "blue")
-    for split, start in (("train", 0), ("validation", 5)):
-        lines = [
-            {"query": f"the {word}", "document": f"it was {other}", "label": int(word == other), "group": number}
-            for number, word in enumerate(words[start:], start)
-            for other in (word, *words[:2])
-        ]
-        text = "".join(json.dumps(line) + "\n" for line in lines)
-        (tmp_path / f"{split}.jsonl").write_text(text, encoding="utf-8")
-    (tmp_path / "rank.yaml").write_text(
-        f"task: {{name: text-ranking, loss: listwise}}\nmodel: {{name: {tiny_encoder}, max_length: 32}}\n"
-        "data: {source: {train: train.jsonl, validation: validation.jsonl}}\n"
-        "training: {num_train_epochs: 2, per_device_train_batch_size: 3}\nverify: false\nexplain: false\n"
-    )
-    run = train(load_recipe(tmp_path / "rank.yaml"), tmp_path / "run")
-    scored = run.results["splits"]["validation"]
-    assert run.results["headline"] == "ndcg@10"
-    assert list(scored["metrics"]) == ["ndcg@10", "mrr@10", "average_precision"]
-    low, high = scored["intervals"]["ndcg@10"]
-    assert low <= scored["metrics"]["ndcg@10"] <= high
-    assert {"random", "tf-idf cosine"} == run.results["baselines"]["validation"].keys()
-    assert {path.name for path in run.model.glob("*.json")} >= {"modules.json", "sentence_bert_config.json"}
-    answer = run.load()(query="the cat", document="it was cat")
-    assert answer.keys() == {"score", "truncated", "empty", "unreadable"}  # type: ignore[union-attr]
-    again = bertkit.evaluate(tmp_path / "run", split="validation")
-    assert again["metrics"] == scored["metrics"]
 
 
 def test_a_users_metric_sees_scores_and_targets(tiny_encoder: Path) -> None:

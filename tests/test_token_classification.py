@@ -22,13 +22,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 from small import read_data as load_data
+from test_task_contract import ask
 from torch import nn
 
 import bertkit
 from bertkit.data.tagged import sentences, words_of
 from bertkit.data.tagging import entities, invalid
 from bertkit.errors import DataError, ModelError
-from bertkit.inference.predictor import Predictor
 from bertkit.models.encoder import load_tokenizer
 from bertkit.models.heads.tagger import Emissions
 from bertkit.recipe.recipe import load_recipe
@@ -293,10 +293,6 @@ def made(head: str, folder: Path, max_length: int = 16, **options: Any) -> tuple
     return task, model.eval()
 
 
-def ask(task: TokenClassification, model: Any) -> Predictor:
-    return Predictor(task, model, torch.device("cpu"), "fp32", 4, {})
-
-
 @pytest.mark.parametrize("head", ["softmax", "crf"])
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
@@ -434,17 +430,12 @@ def test_a_word_without_pieces_is_o_and_changes_no_other_tag(tiny_encoder: Path)
 # --- runs
 
 
-def test_a_run_learns_and_all_ways_to_score_it_agree(run: Any, tmp_path: Path) -> None:
+def test_a_run_learns(run: Any) -> None:
     results = run.results
     assert results["headline"] == "f1"
     assert results["splits"]["validation"]["metrics"]["f1"] > 0.9
     assert results["baselines"]["validation"]["lookup"]["f1"] is not None
-    again = bertkit.evaluate(run.folder)
-    assert again["metrics"] == results["splits"]["validation"]["metrics"]
-    lines = small.read_rows(run.folder / "predictions" / "validation.jsonl")
-    rows = Dataset.from_list([{"tokens": line["tokens"], "tags": line["tags"]} for line in lines])
-    task = run.load().task
-    assert task.grade([line["answer"] for line in lines], rows).scores == again["metrics"]
+    assert bertkit.evaluate(run.folder)["metrics"] == results["splits"]["validation"]["metrics"]
     assert set(results["splits"]["validation"]["errors"]) >= {"correct", "boundary", "missed", "spurious"}
 
 
@@ -541,21 +532,6 @@ def test_lora_trains_and_saves_the_chain(tiny_encoder: Path, tmp_path: Path) -> 
     assert float(saved.abs().max()) > 0
 
 
-def test_a_killed_run_resumes_to_the_same_chain(
-    tiny_encoder_with_dropout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from test_resume import killed
-
-    recipe = load_recipe(write_recipe(tmp_path, tiny_encoder_with_dropout), ["training.num_train_epochs=4"])
-    whole = train(recipe, tmp_path / "whole")
-    killed(recipe, tmp_path / "killed", at=15)
-    resumed = train(recipe, tmp_path / "killed", resume=True)
-    for name in ("model.safetensors", "crf.safetensors", "config.json"):
-        assert (whole.model / name).read_bytes() == (resumed.model / name).read_bytes()
-    plain = json.loads(next(resumed.checkpoints.glob("*/checkpoint-*/optimizer.json")).read_text())["plain"]
-    assert {round(value / 1e-2) for key, value in plain.items() if key.endswith(".initial_lr")} == {1, 100}
-
-
 def test_contradictions_are_refused(tiny_encoder: Path, tmp_path: Path) -> None:
     file = write_recipe(tmp_path, tiny_encoder)
     with pytest.raises(bertkit.UserError, match=r"label_smoothing_factor: has no meaning for task\.head crf"):
@@ -592,11 +568,6 @@ def test_words_in_a_frame_are_read_and_a_crf_of_nan_is_refused(tiny_encoder: Pat
         model.crf.transitions.fill_(float("nan"))
     with pytest.raises(ModelError, match="its CRF is not finite"):
         ask(task, model)("the cat")
-
-
-def test_the_cases_cover_both_heads() -> None:
-    heads = [case.options.get("head", "softmax") for case in CASES if case.options["name"] == "token-classification"]
-    assert {"softmax", "crf"} <= set(heads)
 
 
 def test_tokens_stand_where_blanks_join_them() -> None:
