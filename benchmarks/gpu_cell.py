@@ -45,7 +45,7 @@ class Plan:
 
     rows: int = 4096
     batch: int = 32
-    rounds: int = 2  # of each contestant
+    rounds: int = 2  # of each contestant, after one that is not counted
     steps: tuple[int, int] = (16, 1024)  # of a timed training, at least and at most
     workers: tuple[int, ...] = (0, 4)  # of the loader, of which each contestant gets what is faster
     sizes: tuple[int, ...] = (32, 128)  # of a batch of predictions, likewise
@@ -163,15 +163,17 @@ def training(
         tried = {count: trial(count) for count in plan.workers}
         workers[name] = min(tried, key=tried.__getitem__)
         times[name] = tried[workers[name]] / least
-    steps = int(np.clip(seconds / plan.rounds / sum(times.values()), least, most))
+    steps = int(np.clip(seconds / (plan.rounds + 1) / sum(times.values()), least, most))
     rows = min(steps * plan.batch, len(sizes))
     epochs = max(steps * plan.batch // rows, 1)
     part, told = first(given, rows), dict[str, list[float]](stock=[], bertkit=[])
     found, seen = dict[str, dict[str, Any]](), np.tile(sizes[:rows], (epochs, 1))
-    for number in range(plan.rounds):
+    for number in range(plan.rounds + 1):
         for name in list(makers)[:: (-1) ** number]:
-            told[name].append(trained(makers[name], part, plan, epochs, workers[name]))
-            found[name] = outcome(told[name], seen, cost(seen, train=True), peak) | {"workers": workers[name]}
+            passed = trained(makers[name], part, plan, epochs, workers[name])
+            if number:  # attention is planned anew for each shape of a batch that a process meets for the first time
+                told[name].append(passed)
+                found[name] = outcome(told[name], seen, cost(seen, train=True), peak) | {"workers": workers[name]}
     return {"rows": rows, "epochs": epochs, "batch": plan.batch, "texts": int(sizes.size / len(sizes)), **found}
 
 

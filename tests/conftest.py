@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import runpy
 import shutil
@@ -107,6 +108,16 @@ def _pictures_of_reports_only(request: pytest.FixtureRequest) -> Iterator[None]:
         if request.module.__name__ not in ("test_report", "test_sweep", "test_explain"):
             patch.setattr(Figure, "savefig", empty)
         yield
+
+
+@pytest.fixture(autouse=True)
+def _no_handler_is_left() -> Iterator[None]:
+    """The command line logs to a stream that pytest closes at the end of the test."""
+    logger = logging.getLogger("bertkit")
+    handlers, level = list(logger.handlers), logger.level
+    yield
+    logger.handlers = handlers
+    logger.setLevel(level)
 
 
 def build_encoder(folder: Path, seed: int = 0, dropout: float = 0.0, layers: int = 2) -> Path:
