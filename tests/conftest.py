@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import logging
 import os
 import runpy
@@ -12,6 +11,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
+from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -29,7 +29,8 @@ import torch
 import transformers
 from matplotlib.figure import Figure
 
-atexit.register(shutil.rmtree, os.environ["TMPDIR"], ignore_errors=True)  # of programs that import this file, too
+# Of programs that import this file, too; after multiprocessing's own folder in it, which has priority -100.
+Finalize(None, shutil.rmtree, [os.environ["TMPDIR"]], {"ignore_errors": True}, exitpriority=-200)
 
 # The same examples every time, so that a red run can be repeated; HYPOTHESIS_PROFILE=random looks for new ones.
 # No test is timed: a busy machine is no defect.
