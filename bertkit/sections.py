@@ -116,6 +116,9 @@ class DataSpec(Section):
     group_by: Text | None = Field(
         None, description="A column, such as a customer or a document, whose rows with one value are held out together."
     )
+    by: Text | None = Field(
+        None, description="A column, such as a language or a source: scores are also reported by its values."
+    )
     seed: Seed = Field(42, description="Seed of the hold-out and of `limit`.")
     limit: Annotated[int, Field(ge=1)] | dict[Split, Annotated[int, Field(ge=1)]] | None = Field(
         None, description="Maximum number of rows per split, sampled by label with `seed`, for quick runs."

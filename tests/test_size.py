@@ -10,7 +10,7 @@ MOST = {
     "attachments": 1000,
     "audits": 1050,
     "cli": 1300,
-    "data": 5300,
+    "data": 5305,
     "decisions": 250,
     "encoding": 550,
     "engine": 1850,
@@ -19,7 +19,7 @@ MOST = {
     "export": 750,
     "files at the root": 1200,
     "hub": 300,
-    "inference": 2450,
+    "inference": 2475,
     "methods": 500,
     "models": 4800,
     "recipe": 1700,
@@ -31,7 +31,7 @@ MOST = {
     "tasks": 3300,
     "training": 1250,
 }
-MOST_OF_ALL, MOST_OF_CORE = 36_900, 26_150
+MOST_OF_ALL, MOST_OF_CORE = 36_949, 26_186
 
 
 def test_no_room_outgrows_its_lines() -> None:

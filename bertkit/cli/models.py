@@ -40,6 +40,7 @@ from bertkit.text import counted, json_line
     REVISION,
     argument("--rerank", "retrieval: a cross-encoder that reranks the documents found", metavar="MODEL"),
     argument("--depth", "documents per query for --rerank", default=20),
+    argument("--by", "a column, such as language: also the scores of each of its values", metavar="COLUMN"),
     JSON,
     example="bertkit evaluate runs/quickstart --split test",
     page="command-line",

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 from bertkit.data.columns import choose_columns, optional_columns
 from bertkit.data.corrections import Refine, corrected
 from bertkit.data.disk_list import DiskList
-from bertkit.data.schema import ID, Finding, Schema, cell, columns_of, given_name, note, warn
+from bertkit.data.schema import BY, ID, Finding, Schema, cell, columns_of, given_name, note, warn
 from bertkit.data.sources import Part, open_source
 from bertkit.data.splits import SPLITS, hold_out, known_only, labels_of, limit_rows, names_of
 from bertkit.data.squad import with_starts
@@ -55,9 +55,13 @@ def load(
         raise DataError(Problem("data.group_by", "documents of a corpus have no groups; equal texts stay together"))
     if schema.corpus and (spec.exclude or spec.relabel):
         raise DataError(Problem("data", "`exclude` and `relabel` are not for a corpus", "Correct its files."))
+    if spec.by and (schema.corpus or schema.together):
+        what = "scores by a column need rows that are scored one by one, and not documents of a corpus or a search"
+        raise DataError(Problem("data.by", what))
     complete = splits is None or (isinstance(spec.source, dict) and {*splits} >= spec.source.keys())
     if not schema.corpus:
-        schema = replace(schema, columns={**schema.columns, "id": schema.columns.get("id", ID)})
+        more = {"id": ID, **({spec.by: BY} if spec.by else {})}
+        schema = replace(schema, columns={**schema.columns, **more, **schema.columns})
     sources = [spec.columns.get(name, name) for name in (*schema.columns, *filter(None, [spec.group_by]))]
     unmapped = open_source(spec, opened, {ANSWER, *chain.from_iterable(map(columns_of, sources))})
     if splits is None and "train" not in unmapped:
@@ -75,6 +79,10 @@ def load(
         loaded = {split: _loaded(tables.pop(split), schema) for split in wanted if split in tables}
     findings = dict.fromkeys(finding for each in parts.values() for part in each for finding in part.findings)
     present = {name for each in loaded.values() for name in each.rows.column_names}
+    if spec.by and spec.by not in present:
+        columns = list(dict.fromkeys(name for each in parts.values() for part in each for name in part.columns))
+        what = f"no column `{spec.by}`, which `data.by` names; found: {listed(columns)}"
+        raise DataError(Problem(str(spec.source), f"{what}{did_you_mean(spec.by, columns)}"))
     return Data(
         rows={split: each.rows for split, each in loaded.items()},
         columns={name: column for name, column in schema.columns.items() if name in present},

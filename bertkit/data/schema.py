@@ -65,6 +65,7 @@ class Column(NamedTuple):
 LEVELS = ("fail", "severe", "warn", "note")  # of findings, the most severe first
 LARGE = 0.01  # of the rows: a share from which a finding is of its higher level
 ID = Column("name", "a name for the row, kept in messages and predictions")  # optional, of every task
+BY = Column("name", "what scores are also reported by")  # the column that `data.by` names
 
 
 @dataclass(frozen=True)

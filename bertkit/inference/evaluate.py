@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from datasets import Dataset
 
 from bertkit import data as sources
 from bertkit.data.disk_list import DiskList
 from bertkit.data.forms import temporary_rows
+from bertkit.data.table import column_values
 from bertkit.errors import DataError, Problem, RecipeError
 from bertkit.evaluation.graded import Graded
 from bertkit.evaluation.hf_metrics import all_scores
@@ -20,24 +24,59 @@ from bertkit.inference.multitask import tasks_of_run
 from bertkit.inference.predictor import Predictor, load, load_as
 from bertkit.inference.two_stage import evaluate_two_stages
 from bertkit.recipe.recipe import load_recipe, parse_data_spec
+from bertkit.tasks.base import Task
 
 OF_SOURCE = ("validation", "limit", "splits", "exclude", "relabel")  # of `data:`; not for a file given in its place
 
+MOST_VALUES, MOST_NUMBERS = 50, 20  # that a column may have before they are scored as one, and by quartile
 
-def score(predictor: Predictor, rows: Dataset, metrics: Sequence[Any] = ()) -> tuple[Iterable[Any], dict[str, Any]]:
+
+def score(
+    predictor: Predictor, rows: Dataset, metrics: Sequence[Any] = (), by: str | None = None
+) -> tuple[Iterable[Any], dict[str, Any]]:
     """The answers for these rows, and `rows`, `metrics`, `intervals` (95 %, bootstrap) and the task's details.
 
-    metrics: a user's own `evaluate.Metric` objects; their scores are added to the task's.
+    metrics: a user's own `evaluate.Metric` objects; their scores are added to the task's. by: as for `scored`.
     Raises UserError where the disk has no room for the answers.
     """
     answers = DiskList(predictor.task.answer(rows, predictor.predict_features))
-    return answers, scored(predictor.task.grade(answers, rows), len(rows), metrics)
+    return answers, scored(predictor.task, answers, rows, metrics, by)[1]
 
 
-def scored(graded: Graded, rows: int, metrics: Sequence[Any] = ()) -> dict[str, Any]:
-    """`rows`, `metrics`, `intervals` (95 %, bootstrap) and the task's details. metrics: as for `score`."""
-    scores = all_scores(graded, metrics)
-    return {"rows": rows, "metrics": scores, "intervals": dict(graded.intervals()), **graded.details()}
+def scored(
+    task: Task, answers: DiskList, rows: Dataset, metrics: Sequence[Any] = (), by: str | None = None
+) -> tuple[Graded, dict[str, Any]]:
+    """The answers, graded; and `rows`, `metrics`, `intervals` (95 %, bootstrap) and the task's details.
+
+    metrics: as for `score`. by: a column; `by` is then column -> value -> the first three for its rows.
+    """
+    graded = task.grade(answers, rows)
+    scores = {"rows": len(rows), "metrics": all_scores(graded, metrics), "intervals": dict(graded.intervals())}
+    if by is None or by not in rows.column_names:
+        return graded, {**scores, **graded.details()}
+    parts = {
+        value: scored(task, answers.select(own), rows.select(own), metrics)[1]
+        for value, own in rows_by_value(rows, by).items()
+    }
+    of_values = {value: {name: part[name] for name in scores} for value, part in parts.items()}
+    return graded, {**scores, **graded.details(), "by": {by: of_values}}
+
+
+def rows_by_value(rows: Dataset, column: str) -> dict[str, list[int]]:
+    """Value of a column -> its rows, the most frequent first. Many numbers, such as lengths, are cut at quartiles."""
+    places: dict[str, list[int]] = {}
+    values = ["(none)" if each is None else str(each) for each in column_values(rows, column)]
+    if len(set(values)) > MOST_NUMBERS:
+        with suppress(ValueError):  # not numbers
+            numbers = np.array(values, dtype=float)
+            edges = np.unique(np.quantile(numbers, [0.25, 0.5, 0.75, 1], method="higher"))
+            values = [f"up to {edges[place]:g}" for place in np.searchsorted(edges, numbers)]
+    for number, value in enumerate(values):
+        places.setdefault(value, []).append(number)
+    ranked = sorted(places.items(), key=lambda each: (-len(each[1]), each[0]))
+    if rest := ranked[MOST_VALUES:]:
+        ranked[MOST_VALUES:] = [(f"{len(rest)} other values", sorted(chain.from_iterable(own for _, own in rest)))]
+    return dict(ranked)
 
 
 def rows_of_split(
@@ -103,12 +142,14 @@ def evaluate(
     metrics: Sequence[Any] = (),
     rerank: str | None = None,
     depth: int = 20,
+    by: str | None = None,
 ) -> dict[str, Any]:
     """Score a run, a model folder or a Hub model on a split of the run's data, or on other rows in the same layout.
 
     data: a file, or rows as for `bertkit.train`, alone or by split.
     split: by default test, validation or train: the first that has targets; of `data`, test.
     file: rows in the layout of the run's data; or a folder of split files, of which `split` (test) is taken.
+    by: a column; the scores of each of its values are reported too.
     rerank, depth: a cross-encoder that reorders the first `depth` documents of a retrieval model.
     overrides: of the data's settings, such as `data.columns.text=sentence`. revision, task, metrics: as for `load`
     and `score`.
@@ -124,7 +165,9 @@ def evaluate(
         if data is not None or file is not None:
             what = "a run of several tasks, each of which is scored on its own data"
             raise RecipeError(Problem(str(source), what, f"Name the run of one task: {source}/NAME"))
-        of_task = partial(evaluate, split=split, overrides=overrides, revision=revision, task=task, metrics=metrics)
+        of_task = partial(
+            evaluate, split=split, overrides=overrides, revision=revision, task=task, metrics=metrics, by=by
+        )
         return {name: of_task(folder / name, rerank=rerank, depth=depth) for name in names}
     if isinstance(data, str | Path) and file is None:
         data, file = None, data
@@ -133,8 +176,9 @@ def evaluate(
     if split is not None and file is not None and not Path(file).is_dir():
         raise RecipeError(Problem("", "`split` names a split of the run's data, `file` a file: give one of them"))
     predictor = load(source, revision=revision, task=task)
+    overrides = [*overrides, f"data.by={json.dumps(by)}"] if by else overrides
     with nullcontext() if data is None else temporary_rows(data) as given:
         split, rows = rows_of_split(source, predictor, file, split, ("test", "validation"), overrides, given)
     if rerank is None:
-        return {"split": split, **score(predictor, rows, metrics)[1]}
+        return {"split": split, **score(predictor, rows, metrics, by)[1]}
     return {"split": split, **evaluate_two_stages(predictor, load_as("text-ranking", rerank), rows, depth)}

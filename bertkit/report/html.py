@@ -21,7 +21,7 @@ from bertkit.report import calibration, comparison, matrices, pictures, sections
 from bertkit.report.facts import Facts, damage_as_error, named_texts, read_facts
 from bertkit.report.mistakes import Mistakes, mistakes
 from bertkit.report.paired import Pair
-from bertkit.report.table import teacher_table
+from bertkit.report.table import by_rows, teacher_table
 from bertkit.report.task_pictures import reliability, task_pictures
 
 
@@ -98,6 +98,7 @@ def report(facts: Facts, wrong: Mistakes | None, table: str) -> str:
         task_pictures=task_pictures(facts),
         reliability=reliability(facts),
         lengths=pictures.lengths(facts.lengths, facts.max_length) if facts.lengths else None,
+        by=by_rows(facts.scores, facts.headline),
         confusion=matrices.confusion(facts, wrong),
         confused=matrices.confused(facts),
         transitions=matrices.transitions(facts),

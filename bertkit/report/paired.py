@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -132,9 +133,10 @@ def compared(first: Facts, second: Facts, names: tuple[str, str]) -> Pair:
 def _on_shared_rows(first: Facts, second: Facts, names: tuple[str, str]) -> tuple[Facts, Facts, str]:
     """Both with the rows that have the same content, in the first one's order, and a sentence about these rows."""
     waiting: defaultdict[str, list[Row]] = defaultdict(list)
+    content = partial(_content, get_task(first.task).schema.columns)
     for row in reversed(second.rows):
-        waiting[_content(row)].append(row)
-    found = [(row, same.pop() if (same := waiting[_content(row)]) else None) for row in first.rows]
+        waiting[content(row)].append(row)
+    found = [(row, same.pop() if (same := waiting[content(row)]) else None) for row in first.rows]
     pairs = [(row, same) for row, same in found if same is not None]
     left = [row for row, same in found if same is None], [row for rows in waiting.values() for row in rows]
     split = " and ".join(dict.fromkeys((first.split, second.split)))
@@ -158,8 +160,8 @@ def _on_shared_rows(first: Facts, second: Facts, names: tuple[str, str]) -> tupl
     return replace(first, rows=a), replace(second, rows=b), about
 
 
-def _content(row: Row) -> str:
-    return json.dumps(_data(row), sort_keys=True)
+def _content(columns: Collection[str], row: Row) -> str:
+    return json.dumps({name: value for name, value in _data(row).items() if name in columns}, sort_keys=True)
 
 
 def _data(row: Row) -> dict[str, Any]:

@@ -102,7 +102,19 @@ def scores_table(scores: Mapping[str, Any]) -> str:
     for name, value in scores["metrics"].items():
         text = f"{value:.0f}" if value is not None and name.startswith(COUNTS) else number(value)
         rows.append([escape_controls(name), text, interval(scores["intervals"].get(name))])
-    return columns(rows)
+    by = by_rows(scores, next(iter(scores["metrics"])))
+    return columns(rows) + (f"\n\n{columns(by)}" if by else "")
+
+
+def by_rows(scores: Mapping[str, Any], metric: str) -> list[list[str]]:
+    """The metric by the values of the column that `data.by` names; the first row is the header. Empty without one."""
+    table = []
+    for column, values in scores.get("by", {}).items():
+        table.append([escape_controls(column), "rows", metric, "95 % interval"])
+        for value, each in values.items():
+            cells = [number(each["metrics"].get(metric)), interval(each["intervals"].get(metric))]
+            table.append([escape_controls(value), f"{each['rows']:,}", *cells])
+    return table
 
 
 def calibration_table(calibration: Mapping[str, Any]) -> str:

@@ -186,7 +186,7 @@ def finish_job(
     """
     recipe, data, predictor = job.recipe, job.data, load(run.folder)
     scoring = [split for split in scored_splits(data) if split != "train" or held_out is None]
-    splits, baselines = score_splits(run, predictor, data, scoring, job.metrics)
+    splits, baselines = score_splits(run, predictor, data, scoring, job.metrics, recipe.data.by)
     if recipe.verify:
         verify(run, predictor, data.rows[list(data.rows)[-1]])
     device = predictor.device.type
@@ -219,14 +219,14 @@ def finish_job(
 
 
 def score_splits(
-    run: Run, predictor: Predictor, data: Data, chosen: Collection[str], metrics: Sequence[Any]
+    run: Run, predictor: Predictor, data: Data, chosen: Collection[str], metrics: Sequence[Any], by: str | None
 ) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
     """Write predictions/SPLIT.jsonl for all rows not trained on; scores and baselines of the chosen splits."""
     splits, baselines = {}, {}
     answers: Iterable[Any]
     for split, rows in data.rows.items():
         if split in chosen:
-            answers, splits[split] = score(predictor, rows, metrics)
+            answers, splits[split] = score(predictor, rows, metrics, by)
             baselines[split] = predictor.task.baselines(data.rows["train"], rows)
         elif split != "train":
             answers = predictor.task.answer(rows, predictor.predict_features)

@@ -81,11 +81,11 @@ def run_folds(jobs: Jobs, run: Run, metadata: MetadataWriter) -> OutOfFold | Non
         files = [stack.enter_context(_answers_file(run, n).open(encoding="utf-8")) for n in range(1, count + 1)]
         answers = DiskList(json.loads(files[fold - 1].readline()) for fold in job.folds)
     write_predictions(run, OUT_OF_FOLD, rows, job.data.origins["train"], answers, {"fold": job.folds})
-    graded = job.task.grade(answers, rows)
+    graded, scores = scored(job.task, answers, rows, job.metrics, job.recipe.data.by)
     means = mean_and_sd([outcome["metrics"] for outcome in outcomes])
     mean, sd = ({metric: both[name] for metric, both in means.items()} for name in ("mean", "sd"))
     folds = {"count": count, "each": outcomes, "mean": mean, "sd": sd}
-    return OutOfFold(graded, scored(graded, len(rows), job.metrics), _baselines(job), folds)
+    return OutOfFold(graded, scores, _baselines(job), folds)
 
 
 def calibrated(jobs: Jobs, held_out: OutOfFold | None) -> Jobs:
