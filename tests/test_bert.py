@@ -345,14 +345,6 @@ def test_a_mask_of_other_texts_is_refused(mask: Tensor) -> None:
         ours()(**{**batch(), "attention_mask": mask})
 
 
-def test_first_weights_are_normal_and_not_truncated() -> None:
-    torch.manual_seed(0)
-    model = bert.BertModel(bert.config({**SIZES, "hidden_size": 64}, vocab_size=2000))
-    weights = model.embeddings.word_embeddings.weight
-    far = (weights.abs() > 2 * 0.02).float().mean().item()
-    assert far == pytest.approx(math.erfc(math.sqrt(2)), rel=0.05)  # a truncated normal has none there
-
-
 def test_too_many_word_pieces_are_told_plainly() -> None:
     with pytest.raises(ModelError, match="21 tokens, but the model has 20 positions"):
         ours()(torch.ones(1, 21, dtype=torch.long))
@@ -431,14 +423,6 @@ def test_every_parameter_learns_and_the_loss_falls(options: dict[str, str], fast
     assert losses[-1] < 0.5 * losses[0]
     moved = not torch.equal(model.bert.embeddings.position_embeddings.weight, table)
     assert moved == (options.get("positions") != "sinusoidal")
-
-
-def test_dropout_is_there_in_training_only() -> None:
-    model, texts = ours(), batch()
-    assert torch.equal(model(**texts).prediction_logits, model(**texts).prediction_logits)
-    model.train()
-    drawn = [model(**texts).prediction_logits for _ in range(2)]
-    assert not torch.allclose(*drawn)
 
 
 @pytest.mark.parametrize("probabilities", [(0.3, 0.0), (0.0, 0.3), (0.1, 0.4)])

@@ -404,18 +404,6 @@ def test_fp32_finds_the_best_path_of_large_scores() -> None:
     assert torch.equal(found, best_paths(emissions, mask, chain))
 
 
-def test_a_forced_word() -> None:
-    """All tags but one at -1e4, which no path can want."""
-    emissions, _, mask = random_batch(np.random.default_rng(4), 3, 20, len(BIO), 1.0)
-    chain = crf.constrain(random_chain(np.random.default_rng(4), len(BIO), 1.0), crf.forbidden(BIO))
-    emissions[0, 7] = -1e4
-    emissions[0, 7, 3] = 0.0
-    found = sums(emissions, mask, chain)
-    assert_close(found.marginals[0, 7], torch.tensor([0.0, 0, 0, 1, 0], dtype=torch.float64))
-    assert best_paths(emissions, mask, chain)[0, 7] == 3
-    assert_close(found.log_partition[0], reference(emissions[0], chain))
-
-
 def test_nan_stays_in_its_sentence() -> None:
     emissions, tags, mask = random_batch(np.random.default_rng(5), 3, 6, 4, 1.0)
     chain = random_chain(np.random.default_rng(5), 4, 1.0)

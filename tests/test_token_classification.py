@@ -128,16 +128,6 @@ def test_an_entity_that_begins_with_i_is_counted_and_kept(tmp_path: Path) -> Non
     assert "wild.conll:4" in finding.what
 
 
-def test_documents_that_begin_too_late_are_a_finding(tmp_path: Path) -> None:
-    path = tmp_path / "late.conll"
-    path.write_text("a B-X\n\n-DOCSTART- O\n\nb O\n")
-    data = get(path)
-    assert data.rows["train"]["tokens"][:] == [["a"], ["b"]]
-    assert [f.what for f in data.findings if f.level == "warn"] == [
-        f"{path}: words precede its first -DOCSTART-, in line 3; read as one document"
-    ]
-
-
 def test_spans_that_cut_words_are_told_with_the_setting_that_moves_them(tmp_path: Path) -> None:
     cut = {"text": "Ada Brixton", "spans": [[0, 2, "X"]]}
     with pytest.raises(DataError) as error:

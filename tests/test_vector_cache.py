@@ -95,25 +95,6 @@ def test_any_texts_in_any_order(calls: list[list[str]]) -> None:
         known |= set(texts)
 
 
-options = st.fixed_dictionaries(
-    {
-        "layers": st.lists(st.integers(0, 3), min_size=1, max_size=3),
-        "combine": st.sampled_from(["concat", "sum", "mean"]),
-        "pool": st.sampled_from(["mean", "cls", "max"]),
-        "max_length": st.sampled_from([16, 64, 512]),
-        "precision": st.sampled_from(["fp32", "bf16"]),
-        "prefix": st.sampled_from(["", "query: "]),
-        "model": st.sampled_from(["m", "n"]),
-    }
-)
-
-
-@settings(max_examples=50)
-@given(one=options, other=options)
-def test_options_share_a_store_only_where_all_are_equal(one: dict[str, Any], other: dict[str, Any]) -> None:
-    assert (sha256_of_json(one) == sha256_of_json(other)) == (one == other)
-
-
 @pytest.mark.parametrize("change", ["key", "model"])
 def test_a_change_never_hits_what_was_kept_before(change: str) -> None:
     through(["a"])
