@@ -89,15 +89,13 @@ def test_answers_are_those_of_the_predictor_beside_the_own_columns(
     assert columns_of(given) == COLUMNS
 
 
-def test_a_frame_keeps_its_index_even_with_equal_entries(model: Path) -> None:
-    frame = pd.DataFrame(COLUMNS, index=[0, 0, 1, 1, 2, 2, 3, 3])
-    assert bertkit.batch(model)(frame).index.equals(frame.index)
-
-
-def test_arrays_give_arrays_of_numbers(model: Path) -> None:
-    made = bertkit.batch(model)(KINDS["arrays"](COLUMNS))
+def test_a_frame_keeps_its_index_arrays_their_types_and_an_empty_dict_its_columns(model: Path) -> None:
+    frame, answers = pd.DataFrame(COLUMNS, index=[0, 0, 1, 1, 2, 2, 3, 3]), bertkit.batch(model)
+    assert answers(frame).index.equals(frame.index)
+    made = answers(KINDS["arrays"](COLUMNS))
     assert made["answer.score"].dtype == np.float64
     assert made["answer.truncated"].dtype == bool
+    assert answers({"id": [], "text": []}).keys() == answers(COLUMNS).keys()
 
 
 def test_the_columns_are_those_of_csv_output(model: Path, predictor: Predictor, tmp_path: Path) -> None:
@@ -119,10 +117,6 @@ def test_without_rows_columns_have_the_same_names_and_types(kind: str, side: Any
     types = {"pandas": "dtypes", "polars": "schema", "arrow": "schema"}[kind]
     assert list(getattr(none, types)) == list(getattr(some, types))
     assert len(columns_of(none)) == len(columns_of(given)) + (1 if side else 7)
-
-
-def test_without_rows_a_dict_has_the_same_columns(model: Path) -> None:
-    assert bertkit.batch(model)({"id": [], "text": []}).keys() == bertkit.batch(model)(COLUMNS).keys()
 
 
 def test_columns_and_decisions_are_those_of_the_predictor(model: Path, predictor: Predictor) -> None:
@@ -337,21 +331,17 @@ def test_the_lines_for_dask(model: Path, predictor: Predictor, tmp_path: Path, m
 # --- what is refused
 
 
-def test_what_is_no_batch_is_refused() -> None:
+def test_what_is_refused(model: Path, similar: Path) -> None:
     with pytest.raises(DataError, match=r"expected a batch.*found \['a text'\](?s:.*)bertkit\.load"):
         bertkit.batch("no model is loaded")(["a text"])
-
-
-def test_a_column_of_the_name_of_an_answer_is_refused(model: Path, similar: Path) -> None:
     with pytest.raises(DataError, match=r"a column `answer\.label` already"):
         bertkit.batch(model)({**COLUMNS, "answer.label": TEXTS})
     with pytest.raises(DataError, match="a column `vector` already"):
         bertkit.batch(similar, side="text")({**COLUMNS, "vector": TEXTS})
-
-
-def test_rows_that_cannot_be_read_are_named(model: Path) -> None:
     with pytest.raises(DataError, match=r"row 2: `text` holds"):
         bertkit.batch(model)({"text": ["a", ["b"]]})
+    with pytest.raises(UserError, match="gives no vectors"):
+        bertkit.batch(model, side="text")(COLUMNS)
 
 
 def test_an_error_of_a_worker_is_pickled_with_its_problems() -> None:
@@ -390,8 +380,3 @@ def test_with_documents_as_context_batches_of_whole_documents_give_the_same_answ
     whole = pytest.approx(scores(rows), abs=1e-6)
     assert scores(rows[:4], rows[4:]) == whole
     assert scores(rows[:3], rows[3:]) != whole
-
-
-def test_a_model_without_vectors_has_no_side(model: Path) -> None:
-    with pytest.raises(UserError, match="gives no vectors"):
-        bertkit.batch(model, side="text")(COLUMNS)

@@ -135,24 +135,20 @@ def test_missing_files_are_named_together(tmp_path):
     ]
 
 
-def test_judgements_of_no_split_are_named(tmp_path):
-    (problem,) = wrong(folder(tmp_path, all=TEST))
-    assert problem == "qrels: no judgements of a split, such as test.tsv; the folder holds: all"
-
-
-def test_two_forms_of_one_file_are_a_problem(tmp_path):
-    path = folder(tmp_path)
+def test_judgements_of_no_split_and_files_in_two_forms_are_named(tmp_path):
+    for name in ("none", "names", "forms"):
+        (tmp_path / name).mkdir()
+    found = wrong(folder(tmp_path / "none", all=TEST))
+    assert found == ["qrels: no judgements of a split, such as test.tsv; the folder holds: all"]
+    found = wrong(folder(tmp_path / "names", dev=TEST, validation=TEST))
+    assert found == [".: two names for validation: validation, dev"]
+    path = folder(tmp_path / "forms")
     (path / "corpus.jsonl.gz").write_bytes(gzip.compress(b"{}"))
     (path / "qrels" / "test.tsv.xz").write_bytes(lzma.compress(TEST.encode()))
     assert wrong(path) == [
         ".: corpus.jsonl and corpus.jsonl.gz: only one of these can be used",
         "qrels: test.tsv and test.tsv.xz: only one of these can be used",
     ]
-
-
-def test_two_names_for_validation_are_a_problem(tmp_path):
-    (problem,) = wrong(folder(tmp_path, dev=TEST, validation=TEST))
-    assert problem == ".: two names for validation: validation, dev"
 
 
 @pytest.mark.parametrize(

@@ -267,7 +267,6 @@ def test_rows_without_a_label_are_scored_shown_and_explained(tiny_encoder: Path,
     wrong = [answer["label"] != row["label"] for answer, row in zip(answers, rows, strict=True)]
     assert scores["metrics"]["accuracy"] == np.mean([not each for each in wrong])
     found = mistakes(bertkit.Run(run.folder).facts)
-    assert found is not None
     assert len(found.every) == sum(wrong)
     assert "(none)" in (run.folder / "report.html").read_text(encoding="utf-8")
     explained = explain_rows(run.load(), [rows[none.index(True)]["text"]])

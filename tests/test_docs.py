@@ -29,8 +29,6 @@ COMING_FROM = DOCS / "coming-from.md"
 def reference() -> ModuleType:
     """docs/reference.py, which is no part of the package."""
     spec = importlib.util.spec_from_file_location("reference", DOCS / "reference.py")
-    assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

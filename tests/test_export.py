@@ -395,21 +395,16 @@ HARM = {"1": 0.1, "2": 0.9, "4": 0.5}
 
 def test_layers_that_cost_most_stay_in_fp32() -> None:
     def drop(nodes: list[str]) -> float:
-        return 0.02 - 0.01 * len({"2", "4"} & set(nodes))
+        return (0.02, 0.01, 0.0)[len({"2", "4"} & set(nodes))]
 
-    excluded, steps = search(LAYERS, lambda nodes: HARM[nodes[0]], drop, 0.005)
+    excluded, steps = search(LAYERS, lambda nodes: HARM[nodes[0]], drop, 0.0)  # what is allowed is allowed
     assert excluded == ["b", "c"]
     assert [step["drop"] for step in steps] == pytest.approx([0.02, 0.01, 0.0])
 
-
-def test_nothing_is_left_out_where_nothing_is_lost() -> None:
     def unasked(nodes: list[str]) -> float:
         raise AssertionError("layers are ranked only where it is needed")
 
     assert search(LAYERS, unasked, lambda nodes: -0.01, 0.005)[0] == []
-
-
-def test_int8_that_costs_too_much_is_refused_with_the_figures() -> None:
     with pytest.raises(ModelError, match=r"more than 0\.005.*0\.3000 with 0 layers in fp32; 0\.3000 with 1 layers"):
         search(LAYERS, lambda nodes: HARM[nodes[0]], lambda nodes: 0.3, 0.005)
     with pytest.raises(ModelError, match="nan"):

@@ -151,8 +151,6 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def benchmark(name: str) -> ModuleType:
     """A program of benchmarks/, which is no part of the package."""
     spec = importlib.util.spec_from_file_location(name, ROOT / "benchmarks" / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

@@ -216,24 +216,17 @@ def test_a_benchmark_is_pushed_its_score_on_test(run: Run, hub: FakeHub) -> None
 
 
 def test_what_an_older_model_left_is_deleted_and_other_things_stay(trained: Run, hub: FakeHub) -> None:
+    """And the same again makes no commit; a branch leaves main as it is."""
     old = {"crf.safetensors": b"old", "modules.json": b"[]", "LICENSE": b"mine", "picture.png": b"x"}
     hub.create(ME, files=old)
-    push(trained.folder, ME)
-    assert set(old) & set(hub.files(ME)) == {"LICENSE", "picture.png"}
-    assert len(hub.repos[ME].titles) == 1
-
-
-def test_pushing_the_same_again_makes_no_commit(trained: Run, hub: FakeHub) -> None:
-    first = push(trained.folder, ME)
-    assert push(trained.folder, ME) == Pushed(ME, first.files, first.commit, first.url)
-    assert len(hub.repos[ME].titles) == 1
-
-
-def test_a_branch(trained: Run, hub: FakeHub) -> None:
     push(trained.folder, ME, revision="trial")
     assert "config.json" in hub.files(ME, "trial")
     assert "config.json" not in hub.files(ME)
     assert load(ME, revision="trial")("a cat")
+    first, count = push(trained.folder, ME), len(hub.repos[ME].titles)
+    assert set(old) & set(hub.files(ME)) == {"LICENSE", "picture.png"}
+    assert push(trained.folder, ME) == Pushed(ME, first.files, first.commit, first.url)
+    assert len(hub.repos[ME].titles) == count == 2
 
 
 def test_private_unless_public_is_said(trained: Run, hub: FakeHub) -> None:

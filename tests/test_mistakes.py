@@ -46,7 +46,6 @@ def test_the_most_confident_come_first_and_none_is_called_a_wrong_label(facts: F
     """Most confident mistakes are the model's, and its answers to held-out rows do not tell these from wrong labels."""
     rows = [row_of("x", "a", "a", 0.9), row_of("y", "b", "a", 0.5), row_of("z", "a", "b", 0.99)]
     found = mistakes(with_rows(facts, rows))
-    assert found is not None
     assert [each.row for each in found.every] == [3, 2]
     page = well_formed(report(with_rows(facts, rows))).text
     assert "2 of 3 rows of validation have another answer" in page
@@ -59,7 +58,6 @@ def test_generated_texts_are_listed_by_their_chrf(tiny_encoder: Path, tmp_path: 
     texts = {"a cat sat on a mat": "a cat sat on a mat", "a cat sat on the mat": "a cat sat on a mat", "": "two dogs"}
     rows = [{"text": "x", "target": t, "answer": {"generated_text": text}} for text, t in texts.items()]
     found = mistakes(replace(facts, rows=tuple(rows)))
-    assert found is not None
     assert [each.row for each in found.every] == [3, 2]
     chrf = CHRF().sentence_score("a cat sat on the mat", ["a cat sat on a mat"]).score
     assert [each.measure for each in found.every] == pytest.approx([100, 100 - chrf])
@@ -72,7 +70,6 @@ def test_mistakes_that_are_alike_are_listed_once(facts: Facts) -> None:
     rows = [row_of(text, "a", "b", 0.6 - i / 100) for i, text in enumerate(texts)]
     rows.append(row_of("order 8 is late", "c", "b", 0.5))  # another gold label
     found = mistakes(with_rows(facts, rows))
-    assert found is not None
     assert [(each.row, each.alike) for each in found.top] == [(1, 2), (4, 0), (5, 0), (6, 0), (7, 0)]
     assert len(found.every) == 7
     assert "and 2 more like this" in well_formed(report(with_rows(facts, rows))).text
@@ -83,21 +80,18 @@ def test_every_confusion_is_listed(facts: Facts) -> None:
     rows = [row_of(text, "a", "b", 0.8) for text in letters]
     rows += [row_of(text, "c", "b", 0.5 - i / 100) for i, text in enumerate(letters[:3])]
     found = mistakes(with_rows(facts, rows))
-    assert found is not None
     assert [each.row for each in found.top] == [*range(1, MAX_MISTAKES + 1), 81]
     many = [row_of(f"{text}{i}", f"{text}{i}", "b", 0.8) for i in range(2) for text in letters]
     assert len(many) > MAX_CONFUSIONS
     for row in many:
         row["answer"]["scores"][row["label"]] = 0.0
     listed = mistakes(with_rows(facts, many))
-    assert listed is not None
     assert len(listed.top) == MAX_MISTAKES
 
 
 def test_all_mistakes_are_written_beside_the_page(run: Path, facts: Facts, tmp_path: Path) -> None:
     assert write_report([run]) == run / "report.html"
     found = mistakes(facts)
-    assert found is not None
     with (run / "mistakes.csv").open(encoding="utf-8-sig", newline="") as file:
         rows = list(csv.DictReader(file))
     assert (run / "mistakes.csv").read_bytes().startswith(b"\xef\xbb\xbf")

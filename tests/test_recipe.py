@@ -46,29 +46,24 @@ def recipe_file(tmp_path: Path) -> Path:
     return file
 
 
-def test_numbers_and_words_are_those_of_yaml_12() -> None:
+def test_numbers_and_words_are_those_of_yaml_12_and_keys_keep_their_text() -> None:
     text = "[2e-5, 1e3, .5, 1., 0o17, 0x1F, 010, -3, on, no, yes, True, ~, 1_000, 12:30, 2026-11-01, '2e-5', =]"
     assert parse(text).data == [
         *(2e-5, 1000.0, 0.5, 1.0, 15, 31, 10, -3, "on", "no", "yes", True, None),
         *("1_000", "12:30", "2026-11-01", "2e-5", "="),
     ]
 
-
-def test_keys_keep_their_text() -> None:
     assert parse("{0: a, true: b, 007: c, 1.5: d, '': e, null: f}").data == {
         **{"0": "a", "true": "b", "007": "c", "1.5": "d", "": "e", "null": "f"}
     }
 
 
-def test_lines_of_keys_and_items() -> None:
+def test_lines_of_keys_and_items_and_a_byte_order_mark() -> None:
     lines = parse("a: 1\nb:\n  c: [x,\n    y]\n\n  # comment\n  d: 2\n").lines
     expected = {("a",): 1, ("b",): 2, ("b", "c"): 3, ("b", "c", 0): 3, ("b", "c", 1): 4, ("b", "d"): 7}
     assert lines == expected
-
-
-@pytest.mark.parametrize("text", ["", MINIMAL])
-def test_a_byte_order_mark_is_no_text(text: str) -> None:
-    assert parse(b"\xef\xbb\xbf" + text.encode()) == parse(text)
+    for text in ("", MINIMAL):
+        assert parse(b"\xef\xbb\xbf" + text.encode()) == parse(text)
 
 
 def test_defaults_are_filled_in(recipe_file: Path) -> None:
@@ -109,7 +104,6 @@ def test_overrides_go_from_left_to_right(recipe_file: Path) -> None:
     recipe = load_recipe(
         recipe_file, [*overrides[:-1], "verify=false", "~verify", "model.revision=a", "~model.revision"]
     )
-    assert recipe.early_stopping is not None
     assert (recipe.early_stopping.patience, recipe.early_stopping.threshold) == (2, 0.1)
     assert recipe.seeds == [4]
     assert recipe.verify
@@ -153,13 +147,12 @@ def test_paths_in_a_file_start_from_its_folder_and_overrides_from_here(
     )
 
 
-def test_the_home_folder(recipe_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_home_folder_and_a_hub_id_beside_a_recipe_of_its_name(
+    recipe_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "a.csv").touch()
     assert load_recipe(recipe_file, ["data.source=~/a.csv"]).data.source == str(tmp_path / "a.csv")
-
-
-def test_a_hub_id_stays_one_beside_a_recipe_of_the_same_name(tmp_path: Path) -> None:
     file = tmp_path / "imdb.yaml"
     file.write_text("task: {name: text-classification}\nmodel: {name: some/bert}\ndata: {source: imdb}\n")
     assert load_recipe(file).data.source == "imdb"

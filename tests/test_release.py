@@ -109,7 +109,6 @@ def test_the_header_of_the_one_file_program_is_read_by_its_runners() -> None:
     text = SCRIPT.read_text(encoding="utf-8")
     parser = pytest.importorskip("huggingface_hub.cli._uv_script_header")  # from huggingface_hub 2
     header = parser.parse_uv_script_header(text)
-    assert header is not None
     assert (header.flavor, header.secrets) == ("t4-small", ["HF_TOKEN"])
     block = re.search(r"^# /// script\n(.*?)^# ///$", text, re.M | re.S)
     assert block

@@ -172,7 +172,6 @@ def test_every_task_has_a_report(
 
 def test_mistakes_are_those_that_the_scores_count(facts: Facts) -> None:
     found = mistakes.mistakes(facts)
-    assert found is not None
     assert len(found.every) == round((1 - facts.scores["metrics"]["accuracy"]) * facts.scores["rows"])
     assert all(each.gold != each.answer for each in found.top)
 
@@ -182,7 +181,6 @@ def test_only_so_many_mistakes_are_shown_and_their_texts_not_without_end(facts: 
     texts = [f"{'long ' * 4000}{'x' * i}" for i in range(200)]
     rows = [{"text": text, "label": "bad", "answer": {**answer, "score": i / 200}} for i, text in enumerate(texts)]
     found = mistakes.mistakes(replace(facts, rows=tuple(rows)))
-    assert found is not None
     assert (len(found.every), found.total, len(found.top)) == (200, 200, mistakes.MAX_MISTAKES)
     assert found.top[0].measure == 199 / 200
     assert len(found.top[0].texts[0]) < mistakes.MAX_CHARACTERS + 10
@@ -196,7 +194,6 @@ def test_entities_are_cut_where_they_stand(facts: Facts) -> None:
     entities = [{"text": "a b", "label": "X", "score": 0.8}, {"text": "d", "label": "Y", "score": 0.7}]
     row = {"tags": ["B-X", "O", "O", "B-Y"], "answer": {"words": words, "entities": entities}}
     found = mistakes.sentence_mistake(facts, 7, row)
-    assert found is not None
     assert (found.row, found.gold, found.answer, found.measure) == (7, "X a; Y d", "X a b; Y d", 0.8)
     gold, predicted = (dict(found.lines)[name] for name in ("gold", "predicted"))
     assert [(p.text, p.mark, p.label) for p in gold if p.text] == [
@@ -259,7 +256,6 @@ def test_the_surest_are_explained_wrong_and_right(copy: Path, monkeypatch: pytes
     write_explanations(copy)
     facts = read_facts(copy)
     found = mistakes.mistakes(facts)
-    assert found is not None
     why = facts.explanations["examples"]
     wrong = [each["row"] for each in why if each["kind"] == "mistake"]
     first = {each.gold: each.row for each in reversed(found.every)}
@@ -402,8 +398,6 @@ def with_confusions(facts: Facts, counts: Any, names: list[str]) -> Facts:
 def test_a_cell_of_the_confusion_matrix_leads_to_its_mistakes(facts: Facts) -> None:
     found = mistakes.mistakes(facts)
     matrix = matrices.confusion(facts, found)
-    assert found is not None
-    assert matrix is not None
     counts = facts.scores["confusion_matrix"]
     assert [[cell.text or "0" for cell in row] for row in matrix.rows] == [[str(n) for n in row] for row in counts]
     linked = {cell.pair for row in matrix.rows for cell in row if cell.pair}
@@ -421,7 +415,6 @@ def test_many_labels_get_small_cells_and_a_list_of_confusions(facts: Facts) -> N
     counts[3, 5], counts[2, 1] = 7, 8
     many = with_confusions(facts, counts, names)
     matrix = matrices.confusion(many, None)
-    assert matrix is not None
     cells = [cell for row in matrix.rows for cell in row if cell.title]
     assert len(cells) == len(names) + 2
     assert sorted(cell.text for cell in cells if cell.text) == ["7", "8"]
@@ -457,11 +450,9 @@ def test_labels_that_are_confused_are_neighbours(facts: Facts) -> None:
     assert distance(mixed[np.ix_(order, order)]) < distance(mixed) / 3
     names = [f"label {i}" for i in range(24)]
     matrix = matrices.confusion(with_confusions(facts, mixed, names), None)
-    assert matrix is not None
     assert matrix.names == [names[i] for i in order]
     assert [[int(cell.text or 0) for cell in row] for row in matrix.rows] == mixed[np.ix_(order, order)].tolist()
     few = matrices.confusion(with_confusions(facts, mixed[:8, :8], names[:8]), None)
-    assert few is not None
     assert few.names == names[:8]
 
 
@@ -489,7 +480,6 @@ def test_the_top_says_how_well_against_what_and_what_was_trained(facts: Facts, t
     page = well_formed(report(expected)).text
     own, scores, best = sections.headline(facts), facts.scores, best_baseline(facts.results, "test")
     low, high = scores["intervals"]["accuracy"]
-    assert best is not None
     said = (
         f"accuracy on test {scores['metrics']['accuracy']:.4f} 95 % interval {low:.4f} … {high:.4f} 7 rows",
         f"best baseline: {best.name} {best.score:.4f} {best.does} same rows",
@@ -568,7 +558,6 @@ def test_curves_have_all_seeds_the_baselines_and_the_kept_checkpoint(facts: Fact
 def test_transitions_of_a_crf_by_sign(facts: Facts) -> None:
     scores = np.array([[0.5, -1.0], [0.0, 0.25]])
     matrix = matrices.transitions(replace(facts, options={"tags": ["O", "B-X"]}, transitions=scores))
-    assert matrix is not None
     assert [[cell.text for cell in row] for row in matrix.rows] == [["+0.50", "-1.00"], ["+0.00", "+0.25"]]
     assert [cell.title for cell in matrix.rows[0]] == ["O after O: +0.50", "B-X after O: -1.00"]
     assert [(cell.mark, cell.share) for cell in matrix.rows[0]] == [("plus", 0.5), ("minus", 1.0)]

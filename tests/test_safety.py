@@ -487,8 +487,12 @@ def test_links_within_a_folder_and_to_the_blobs_of_its_cache_are_followed(model:
     other = shutil.copytree(tmp_path / "models--me--model", tmp_path / "models--me--other", symlinks=True)
     shutil.move(other / "blobs" / "c", tmp_path / "c")
     (other / "blobs" / "c").symlink_to(tmp_path / "c")
-    with pytest.raises(ModelError, match=r"config\.json: is a link to a place outside"):
-        load(other / "snapshots" / ("0" * 40))
+    shutil.move(blobs / "c", blobs.parent / "c")  # of the same repository, but no blob
+    (cached / "config.json").unlink()
+    (cached / "config.json").symlink_to("../../c")
+    for folder in (other / "snapshots" / ("0" * 40), cached):
+        with pytest.raises(ModelError, match=r"config\.json: is a link to a place outside"):
+            load(folder)
 
 
 def test_weights_in_several_files_of_the_folder_are_read(model: Path) -> None:

@@ -273,6 +273,7 @@ BAD: list[tuple[str, int, str]] = [
     ("[" * 100_000, 400, "nested too deeply"),
     ('{"rows": [' + "9" * 5000 + "]}", 400, "a number of the body has too many digits"),
     ('{"rows": ["a"], ' + ", ".join(f'"k{n}": 1' for n in range(1000)) + "}", 413, "the body has 1001 keys; 1000 are"),
+    ('{"rows": ["a"], ' + ", ".join(f'"k{n}": 1' for n in range(999)) + "}", 422, "k0: Extra inputs"),
     ('{"rows": [{"text": ' + "[" * 100 + '"a"' + "]" * 100 + "}]}", 422, "row 1: `text` holds"),
     ('{"inputs": [' + ",".join(['["a", "b"]'] * 257) + "]}", 413, "`inputs` has 257 items; 256 are allowed"),
     ('{"rows": [{"text": [' + ",".join(["1"] * 16_385) + "]}]}", 413, "`rows[0].text` has 16385 items; 16384 are"),

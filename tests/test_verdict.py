@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from bertkit.data.schema import Finding, leak
 from bertkit.report.verdict import BASELINES, Verdict, best_baseline, score_findings, verdict
 
@@ -77,9 +75,6 @@ def test_a_leak_comes_before_a_baseline_and_training_rows_before_a_leak() -> Non
     assert verdict(results(0.5, tfidf=0.9), [leak("test", 50, 500, "…")]) == LEAKED
     seen = verdict(results(0.9, split="train"), [leak("train", 50, 500, "…")])
     assert seen.text.startswith("Scored on its own training rows")
-
-
-def test_the_best_baseline_has_a_name_in_words() -> None:
     found = best_baseline(results(majority=0.7, tfidf=0.8, none=None), "test")
     assert found == ("tfidf", BASELINES["tfidf"], 0.8)
 
@@ -103,6 +98,8 @@ def test_scores_that_mislead_are_findings() -> None:
         (found,) = score_findings(made)
         assert (found.level, found.what) == (level, what)
         assert bool(found.fix) == (level != "note")
+    for good in (results(0.6, majority=0.59), results(ece=0.1), results(None, majority=0.5)):
+        assert not [*score_findings(good)]
 
 
 def test_lengths_of_generated_texts_are_findings() -> None:
@@ -118,11 +115,6 @@ def test_lengths_of_generated_texts_are_findings() -> None:
         found = list(score_findings(made))
         assert [each.level for each in found] == [level for level, _ in expected]
         assert all(what in each.what for each, (_, what) in zip(found, expected, strict=True))
-
-
-@pytest.mark.parametrize("made", [results(0.6, majority=0.59), results(ece=0.1), results(None, majority=0.5)])
-def test_good_scores_are_no_findings(made: dict[str, Any]) -> None:
-    assert not [*score_findings(made)]
 
 
 def test_a_method_without_a_learning_rate_is_not_told_to_change_it() -> None:

@@ -61,7 +61,6 @@ def test_a_run_is_named_by_its_folder_as_text_too(run: Run, monkeypatch: pytest.
 
 def test_mistakes_as_a_frame(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = mistakes(run.facts)
-    assert expected is not None
     assert len(expected.every) > 1
     frame = run.mistakes(1)
     first, rows = expected.every[0], written(run, run.facts.split)
