@@ -39,7 +39,8 @@ def listed(names: Sequence[str], most: int = 20, *, total: int | None = None) ->
 
 
 def columns(rows: Sequence[Sequence[str]]) -> str:
-    """Rows of text as aligned columns; the first row is the header."""
+    """Rows of text as aligned columns, a line per row; the first row is the header."""
+    rows = [[escape_controls(cell) for cell in row] for row in rows]
     widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     return "\n".join([lines[0], "  ".join("-" * width for width in widths), *lines[1:]])

@@ -22,6 +22,7 @@ import pytest
 import small
 from cases import CASES, DRAWN, Case, encoder
 
+import bertkit
 from bertkit import __version__
 from bertkit.cli import main as cli
 from bertkit.cli.main import main
@@ -207,8 +208,8 @@ def test_train_prints_scores_and_what_to_type_next(capsys: Any, tmp_path: Path, 
 
 
 def test_a_label_does_not_control_the_terminal(capsys: Any, tmp_path: Path, recipe: Path) -> None:
-    """Neither in what check and train print, nor in the card, nor in a file for spreadsheets."""
-    evil = "\x1b]0;title\x07\x1b[2J\x9b\u202e"
+    """Neither in what check and train print, nor on pages, nor in a file for spreadsheets."""
+    evil = "\x1b]0;title\x07\x1b[2J\x9b\u202e\nsevere: no rows"
     for split in small.SIZES:
         rows = small.read_rows(tmp_path / f"{split}.jsonl")
         named = [{**row, "label": row["label"].replace("good", f"good{evil}")} for row in rows]
@@ -218,8 +219,11 @@ def test_a_label_does_not_control_the_terminal(capsys: Any, tmp_path: Path, reci
     printed = capsys.readouterr()
     said(capsys, "predict", tmp_path / "run", "--input", tmp_path / "test.jsonl", "--output", tmp_path / "answers.csv")
     answers = said(capsys, "predict", tmp_path / "run", "--input", tmp_path / "test.jsonl")
-    written = [tmp_path / "run/model/README.md", tmp_path / "run/mistakes.csv", tmp_path / "answers.csv"]
-    texts = [printed.out, printed.err, answers, *(file.read_text("utf-8-sig") for file in written)]
+    pages = [tmp_path / "run" / name for name in ("model/README.md", "report.html", "mistakes.csv")]
+    texts = [printed.out, printed.err, answers]
+    assert not [line for text in texts for line in text.splitlines() if line.startswith("severe: no rows")]
+    texts += [file.read_text("utf-8-sig") for file in (*pages, tmp_path / "answers.csv")]
+    texts += [bertkit.Run(tmp_path / "run")._repr_html_()]
     assert not [text for text in texts if set(evil) & set(text) & set("\x1b\x07\x9b\u202e")]
     assert r"good\x1b]0;title\x07" in printed.out
     assert json.loads(answers.splitlines()[0])["label"] in ("bad", f"good{evil}")

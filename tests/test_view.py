@@ -111,7 +111,7 @@ def test_a_notebook_shows_scores_with_intervals_and_baselines(run: Run, monkeypa
         assert f"<td>{low:.4f} … {high:.4f}</td>" in shown
         for baseline in results["baselines"][split].values():
             assert f"<td>{baseline['accuracy']:.4f}</td>" in shown
-    assert "run &amp; more/report.html" in shown
+    assert "run%20%26%20more/report.html" in shown  # a link, in which % and # would name another file
     assert "run & more" not in shown
     assert escape(sections.summary(run.facts)) in shown
     assert "<b>Severe:</b> x &lt; y. a &gt; b</p>" in shown

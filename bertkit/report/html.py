@@ -23,6 +23,7 @@ from bertkit.report.mistakes import Mistakes, mistakes
 from bertkit.report.paired import Pair
 from bertkit.report.table import by_rows, teacher_table
 from bertkit.report.task_pictures import reliability, task_pictures
+from bertkit.text import printable
 
 
 def write_report(runs: Sequence[str | Path], output: str | Path | None = None) -> Path:
@@ -121,7 +122,7 @@ def render(template: str, **parts: Any) -> str:
     digest = b64encode(hashlib.sha256(script.encode()).digest()).decode()
     # The script is bertkit's own; the template escapes every value of `parts`.
     own = {"script": Markup(script), "script_hash": Markup(f"'sha256-{digest}'")}
-    return templates.get_template(template).render(**parts, **own, version=version("bertkit"))
+    return printable(templates.get_template(template).render(**parts, **own, version=version("bertkit")), "\r")
 
 
 @cache

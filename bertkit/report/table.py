@@ -15,7 +15,7 @@ from bertkit.inference.display import example
 from bertkit.report.verdict import best_baseline, score_findings, verdict
 from bertkit.run import OUT_OF_FOLD
 from bertkit.tasks import get_task
-from bertkit.text import columns, counted, escape_controls
+from bertkit.text import columns, counted
 
 OVERALL = (
     *("chrf", "f1", "precision", "recall", "exact_match", "accuracy", "f1_macro", "f1_micro", "matthews_correlation"),
@@ -101,7 +101,7 @@ def scores_table(scores: Mapping[str, Any]) -> str:
     rows = [[f"{scores['split']} ({counted(scores['rows'], 'row')})", "score", "95 % interval"]]
     for name, value in scores["metrics"].items():
         text = f"{value:.0f}" if value is not None and name.startswith(COUNTS) else number(value)
-        rows.append([escape_controls(name), text, interval(scores["intervals"].get(name))])
+        rows.append([name, text, interval(scores["intervals"].get(name))])
     by = by_rows(scores, next(iter(scores["metrics"])))
     return columns(rows) + (f"\n\n{columns(by)}" if by else "")
 
@@ -110,10 +110,10 @@ def by_rows(scores: Mapping[str, Any], metric: str) -> list[list[str]]:
     """The metric by the values of the column that `data.by` names; the first row is the header. Empty without one."""
     table = []
     for column, values in scores.get("by", {}).items():
-        table.append([escape_controls(column), "rows", metric, "95 % interval"])
+        table.append([column, "rows", metric, "95 % interval"])
         for value, each in values.items():
             cells = [number(each["metrics"].get(metric)), interval(each["intervals"].get(metric))]
-            table.append([escape_controls(value), f"{each['rows']:,}", *cells])
+            table.append([value, f"{each['rows']:,}", *cells])
     return table
 
 
@@ -122,7 +122,7 @@ def calibration_table(calibration: Mapping[str, Any]) -> str:
     title = f"{counted(calibration['rows'], 'row')}, {calibration['goal']}"
     measures = ("threshold", "precision", "recall", "f1")
     rows = [
-        [escape_controls(each["label"]), *(_changed(each, name) for name in measures), f"{each['support']:,}"]
+        [each["label"], *(_changed(each, name) for name in measures), f"{each['support']:,}"]
         for each in calibration["labels"]
     ]
     table = [columns([["label", "threshold", "precision", "recall", "F1", "support"], *rows])] if rows else []

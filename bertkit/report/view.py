@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from bertkit import run
 from bertkit.errors import ModelError, Problem
@@ -12,6 +13,7 @@ from bertkit.explain.explain import explain_frame
 from bertkit.report.facts import Facts, damage_as_error, lines_of, read_facts
 from bertkit.report.mistakes import Mistake, mistakes
 from bertkit.report.sections import points_of, score_rows, summary, to_act_on
+from bertkit.text import printable
 from bertkit.validation import did_you_mean
 
 if TYPE_CHECKING:
@@ -89,8 +91,8 @@ class Run(run.Run):
         parts += [f"<p><b>{each.title}:</b> {escape(each.what)}. {escape(each.fix)}</p>" for each in findings]
         report = self.folder / "report.html"
         if report.is_file():
-            parts.append(f'<p><a href="{escape(str(report))}" target="_blank">Report</a></p>')
-        return "\n".join(parts)
+            parts.append(f'<p><a href="{quote(report.as_posix())}" target="_blank">Report</a></p>')
+        return printable("\n".join(parts))
 
 
 def _texts(mistake: Mistake) -> Sequence[str]:

@@ -24,6 +24,7 @@ from bertkit.tasks.base import Batch, Predict
 from bertkit.tasks.fields import READ, SCORE, Decision, Key, form
 from bertkit.tasks.labels import Labelled, Labels, as_targets, names_of, settle_labels, settle_range, single_labels
 from bertkit.tasks.vectors import VECTOR, TextVector, VectorOptions, VectorTask, stacked
+from bertkit.text import escape_controls
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -143,7 +144,7 @@ class SentenceSimilarity(Labelled, VectorTask[SentenceSimilarityOptions]):
         return Decision("by cosine", "threshold") if self.names else Decision()
 
     def describe(self) -> str:
-        labels = f", labels {', '.join(self.names)}" if self.names else ""
+        labels = f", labels {escape_controls(', '.join(self.names))}" if self.names else ""
         return f"{super().describe()}, loss {self.options.loss}{labels}"
 
     def check(self, features: Dataset, split: str) -> Iterator[Finding]:

@@ -62,8 +62,8 @@ def settle_tags(options: Any, rows: Dataset, class_names: Sequence[str]) -> dict
         what = f"train has {kinds} that task.labels does not name: {', '.join(unknown[:10])}"
         raise DataError(Problem("task.labels", what, f"It names {', '.join(types)}; add them, or leave it out."))
     if odd := [kind for kind in types if (kind == "O" and not plain) or kind != kind.strip() or not kind.isprintable()]:
-        kind, why = ("a label", "") if plain else ("an entity type", "O means none, and ")
-        what = f"{', '.join(map(repr, odd))} cannot be {kind}: {why}outer spaces would be lost"
+        kind, why = ("a label", "") if plain else ("an entity type", "; O means none")
+        what = f"{', '.join(map(repr, odd))} cannot be {kind}: it must be printable, without outer spaces{why}"
         raise DataError(Problem("labels", what, "Rename it in the data."))
     needed = tagging.tag_names(types, scheme)
     tags = options.tags or needed

@@ -27,6 +27,7 @@ from bertkit.tasks import labels as own
 from bertkit.tasks.base import Batch, Predict, Task, TaskOptions
 from bertkit.tasks.fields import NUMBER, READ, SCORE, AnswerForm, Decision, Key, form
 from bertkit.tasks.labels import Labels, Probability, Weights
+from bertkit.text import escape_controls
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -152,7 +153,7 @@ class TextClassification(own.Labelled, Task[TextClassificationOptions]):
         return {"kind": kind}, None
 
     def describe(self) -> str:
-        shown = ", ".join(self.names[:10]) + (", …" if len(self.names) > 10 else "")
+        shown = escape_controls(", ".join(self.names[:10])) + (", …" if len(self.names) > 10 else "")
         inputs = "pairs of texts" if self.options.pair else "single texts"
         return f"{inputs}, {self.kind}" + (f", {len(self.names)} labels: {shown}" if self.names else "")
 
