@@ -367,6 +367,11 @@ def search_store(store: str, query: str, **options: Any) -> list[Hit]:
     return hits
 
 
+def test_a_wrong_filter_is_said_before_a_reranker_is_loaded(animals: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["search", animals.uri, "cat", "--filter", "wings=2", "--rerank", "no/such"]) == 2
+    assert "there is no column 'wings'" in capsys.readouterr().err
+
+
 def write(path: Path, documents: Sequence[dict[str, Any]]) -> Path:
     path.write_text("".join(json.dumps(row) + "\n" for row in documents), encoding="utf-8")
     return path

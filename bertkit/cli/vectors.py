@@ -188,8 +188,8 @@ def index(
     page="retrieval-store",
 )
 def search(
-    store: str, rest: list[str], input: Path | None, output: Path | None, column: str | None, rerank: str | None,
-    as_json: bool, **options: Any,
+    store: str, rest: list[str], input: Path | None, output: Path | None, column: str | None, as_json: bool,
+    **options: Any,
 ) -> None:  # fmt: skip
     if len(rest) != 1 if not input else any(not word.startswith("data.") for word in rest):
         raise UserError("search needs one query, in quotes, or --input FILE", "bertkit search STORE 'some words'")
@@ -198,9 +198,7 @@ def search(
     from dataclasses import asdict
 
     from bertkit.retrieval.commands import search_file, searcher
-    from bertkit.retrieval.models import reranker
 
-    options["rerank"] = reranker(rerank) if rerank else None
     if input:
         count = search_file(store, input, output, column=column or "text", overrides=rest, **options)
         say(counted(count, "row") + (f" in {output}" if output else ""), file=sys.stderr)

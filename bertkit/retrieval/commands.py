@@ -17,7 +17,7 @@ from bertkit.errors import ModelError, Problem
 from bertkit.files import require_suffix, written_aside
 from bertkit.recipe.recipe import parse_layout
 from bertkit.retrieval.filters import parse_filter, to_sql
-from bertkit.retrieval.models import dual_encoder
+from bertkit.retrieval.models import dual_encoder, reranker
 from bertkit.retrieval.search import Hit, search
 from bertkit.retrieval.store import Store
 from bertkit.text import json_line
@@ -54,12 +54,13 @@ def index_file(
 
 
 def searcher(
-    store: str, *, model: str | None = None, filter: Sequence[str] = (), **options: Any
+    store: str, *, model: str | None = None, filter: Sequence[str] = (), rerank: str | None = None, **options: Any
 ) -> Callable[[Sequence[str]], Iterator[list[Hit]]]:
     """Queries -> the hits of each, in a store, by the model that made it.
 
-    model: its new location, if it was moved. filter: conditions such as `year>=2020`. options: of `search`.
-    Raises as `search` does, and ModelError for another model; a wrong filter before the model is loaded.
+    model: its new location, if it was moved. filter: conditions such as `year>=2020`. rerank: a cross-encoder.
+    options: of `search`.
+    Raises as `search` does, and ModelError for another model; a wrong filter before a model is loaded.
     """
     opened = Store.open(store)
     wanted, made_with = parse_filter(filter, opened.columns), opened.made_with
@@ -72,12 +73,13 @@ def searcher(
         moved = Problem(store, f"was made with {made_with.name}", "If that model was moved, add --model MODEL.")
         raise ModelError([*error.problems, moved]) from error
     opened.require(encoder.files)
+    ranks = reranker(rerank) if rerank else None
 
     def find(queries: Sequence[str]) -> Iterator[list[Hit]]:
         for start in range(0, len(queries), QUERY_BATCH):
             batch = queries[start : start + QUERY_BATCH]
             for query, vector in zip(batch, encoder.encode_queries(batch), strict=True):
-                yield search(opened, query, vector, filter=wanted, **options)
+                yield search(opened, query, vector, filter=wanted, rerank=ranks, **options)
 
     return find
 
