@@ -189,6 +189,7 @@ def test_a_killed_run_continues_with_the_time_that_is_left(
     same(run, whole)
     assert events(run) == events(whole)
     assert run.results["seeds"][0]["seconds"] == whole.results["seeds"][0]["seconds"]
+    assert run.results["seconds"] > run.results["seeds"][0]["seconds"]  # those of the killed process too
 
 
 def test_a_signal_stops_it_and_it_continues(

@@ -500,7 +500,7 @@ def test_what_is_wrong_with_the_training_is_said_once(tiny_encoder: Path, tmp_pa
     rhythm = {"eval_strategy": "steps", "eval_steps": 6, "save_strategy": "steps", "save_steps": 3}
     with pytest.raises(UserError) as caught:
         train(recipe(tiny_encoder, "sentiment", "entities", training=rhythm), tmp_path / "run")
-    assert [problem.where for problem in caught.value.problems] == ["training"]
+    assert [problem.where for problem in caught.value.problems] == ["training.save_steps"]
     assert caught.value.problems[0].what.startswith("load_best_model_at_end requires")
 
 

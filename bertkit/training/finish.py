@@ -126,15 +126,16 @@ def finish(
     jobs: Jobs,
     run: Run,
     outcomes: Sequence[Mapping[str, dict[str, Any]]],
-    started: float,
     held_out: OutOfFold | None = None,
 ) -> None:
     """Publish the best seed's models, and score each; results.json of the run is written last.
 
-    outcomes: of each seed, by task.
+    outcomes: of each seed, by task. `seconds` of results are those of training, in whatever processes, and scoring.
     """
     from bertkit.report.facts import lines_of
 
+    trained = [next(iter(each.values())) for each in outcomes] + (held_out.folds["each"] if held_out else [])
+    started = time.monotonic() - sum(each["seconds"] for each in trained)
     best, runs = max(outcomes, key=jobs.rank), jobs.runs(run)
     for name, part in runs.items():
         publish(part, best[name]["seed"])

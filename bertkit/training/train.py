@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
@@ -88,7 +87,6 @@ def run_program(
     """The program, of one task or of several."""
     from bertkit.report.view import Run
 
-    started = time.monotonic()
     check_hub(recipe)
     run, first = Run(folder), processes.first()  # under torchrun, one process writes
     if first:
@@ -110,7 +108,7 @@ def run_program(
             jobs = calibrated(jobs, held_out)
             outcomes = [train_seed(jobs, seed, run, metadata) for seed in recipe.seeds]
         if first:
-            finish(jobs, run, outcomes, started, held_out)
+            finish(jobs, run, outcomes, held_out)
             write_reports_and_clean(run, recipe)
     if first:
         push_run(run, recipe)
