@@ -22,6 +22,8 @@ from bertkit.errors import DataError, ModelError, RecipeError, UserError
 from bertkit.files import read_json, sha256
 from bertkit.inference.evaluate import evaluate
 from bertkit.inference.predictor import load
+from bertkit.models import encoder as encoders
+from bertkit.models import untrusted
 from bertkit.models.encoder import resolve_encoder
 from bertkit.recipe.recipe import load_recipe
 from bertkit.run import Run
@@ -621,8 +623,21 @@ def test_a_loss_that_is_not_a_number_names_the_rows_of_its_step(
 def test_arguments_that_transformers_refuses_are_a_recipe_error(tiny_encoder: Path, tmp_path: Path) -> None:
     odd = ("training.eval_strategy=steps", "training.eval_steps=3", "training.save_strategy=steps")
     recipe = small.recipe(tmp_path, tiny_encoder, *odd, "training.save_steps=4")
-    with pytest.raises(RecipeError):
+    with pytest.raises(RecipeError, match=r"^training\.save_steps: .*but found 4"):
         train(recipe, tmp_path / "run")
+    with pytest.raises(RecipeError, match=r"^training\.save_strategy: "):
+        train(small.recipe(tmp_path, tiny_encoder, *odd[:2], "training.save_strategy=epoch"), tmp_path / "run")
+
+
+def test_more_labels_than_a_model_may_have_are_refused_before_training(
+    tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the limit with which a model is loaded."""
+    assert encoders.LONGEST == untrusted.LONGEST
+    monkeypatch.setattr(encoders, "LONGEST", 1)
+    with pytest.raises(DataError, match="data: 2 labels, where a model has 1 at most"):
+        train(small.recipe(tmp_path, tiny_encoder), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_the_best_model_is_saved_where_checkpoints_are_rarer_than_evaluations(

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertkit.data.sources import SAMPLE, local_path
-from bertkit.errors import ModelError, Problem, translated
+from bertkit.errors import DataError, ModelError, Problem, translated
 from bertkit.files import MODEL_FILES, sha256
 from bertkit.models.formats import require_model
 from bertkit.models.funnel import reads_short_texts
 from bertkit.models.quiet import no_bars, quiet_logger
 from bertkit.models.special_tokens import keep_out
-from bertkit.models.untrusted import bounded, read_object, vet
+from bertkit.models.untrusted import LONGEST, bounded, read_object, vet
 from bertkit.text import counted, first_line
 
 if TYPE_CHECKING:
@@ -216,7 +216,10 @@ def load_config(folder: Path) -> PretrainedConfig:
 
 
 def classifier(names: Sequence[str]) -> dict[str, Any]:
-    """The settings of a head with one output per name."""
+    """The settings of a head with one output per name. Raises DataError on more than `vet` accepts."""
+    if len(names) > LONGEST:
+        fix = "Merge labels, or learn to find their names as documents, by task.name retrieval."
+        raise DataError(Problem("data", f"{len(names):,} labels, where a model has {LONGEST:,} at most", fix))
     id2label = dict(enumerate(names))
     return {"num_labels": len(id2label), "id2label": id2label, "label2id": {n: i for i, n in id2label.items()}}
 
