@@ -157,7 +157,9 @@ def versions() -> dict[str, str | None]:
 
 def environment(device: str, precision: str) -> dict[str, Any]:
     """Versions, hardware and the working copy's commit, for environment.json."""
-    threads, name = None, _processor()
+    threads, info = None, Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.is_file() else []
+    name = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
     if find_spec("torch"):
         import torch
 
@@ -174,12 +176,6 @@ def environment(device: str, precision: str) -> dict[str, Any]:
         "precision": precision,
         "git_commit": _commit(),
     }
-
-
-def _processor() -> str:
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.is_file() else []
-    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
 def _commit() -> str | None:

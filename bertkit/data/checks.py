@@ -42,7 +42,8 @@ def check(data: Data) -> list[Finding]:
     texts = [name for name, column in data.columns.items() if column.holds in ("text", "words")]
     everywhere = [name for name in texts if all(name in rows.column_names for rows in data.rows.values())]
     findings, trained = list(data.findings), None
-    held_out = [split for split in data.rows if split != "train" and _held_out(split, data)]
+    of_train = data.origins["train"].files if "train" in data.origins else None
+    held_out = [split for split in data.rows if split != "train" and data.origins[split].files == of_train]
     seen_in = {split: _Seen.of(rows, everywhere) for split, rows in data.rows.items()}
     for split, rows in data.rows.items():
         origin = data.origins[split]
@@ -150,11 +151,6 @@ class _Seen:
         indices, keys = (np.frombuffer(values, dtype=np.int64) for values in (with_text, hashes))
         _, index, inverse = np.unique(keys, return_index=True, return_inverse=True)
         return cls(indices, keys, indices[index][inverse])
-
-
-def _held_out(split: str, data: Data) -> bool:
-    """Whether the rows of this split are some of those that train was read from."""
-    return "train" in data.origins and data.origins[split].files == data.origins["train"].files
 
 
 def _duplicates(seen_in: Mapping[str, _Seen], data: Data) -> list[Finding]:

@@ -218,8 +218,7 @@ def load_config(folder: Path) -> PretrainedConfig:
 def classifier(names: Sequence[str]) -> dict[str, Any]:
     """The settings of a head with one output per name. Raises DataError on more than `vet` accepts."""
     if len(names) > LONGEST:
-        fix = "Merge labels, or learn to find their names as documents, by task.name retrieval."
-        raise DataError(Problem("data", f"{len(names):,} labels, where a model has {LONGEST:,} at most", fix))
+        raise DataError(Problem("data", f"{len(names):,} labels, where a model has {LONGEST:,} at most", "Merge some."))
     id2label = dict(enumerate(names))
     return {"num_labels": len(id2label), "id2label": id2label, "label2id": {n: i for i, n in id2label.items()}}
 

@@ -97,8 +97,9 @@ def score_findings(results: Mapping[str, Any]) -> Iterator[Finding]:
     linear = any("C" in each for each in results["seeds"])  # a method for few rows, without a learning rate
     fix = "Try another task.method" if linear else "Train longer or with a higher learning rate"
     for baseline in dict.fromkeys(baseline for each in baselines.values() for baseline in each):
-        scores = {split: (_compared(results, split), each) for split, each in baselines.items()}
-        strong = [split for split, (ours, each) in scores.items() if _at_least(each.get(baseline, {}).get(name), ours)]
+        theirs = {split: each.get(baseline, {}).get(name) for split, each in baselines.items()}
+        pairs = {split: (score, _compared(results, split)) for split, score in theirs.items()}
+        strong = [split for split, pair in pairs.items() if None not in pair and pair[0] >= pair[1]]
         if strong:
             what = f"the baseline {baseline} is at least as good on {' and '.join(strong)}"
             yield Finding("severe", what, f"{fix}, or look at the data.")
@@ -132,7 +133,3 @@ def _lengths(split: str, scores: Mapping[str, Any]) -> Iterator[Finding]:
         what = f"{split}: {part_of(unfinished, scores['rows'], 'generated text')} cut at max_new_tokens"
         many = unfinished >= LARGE * scores["rows"]
         yield warn(what, "Raise task.generation.max_new_tokens.") if many else note(what)
-
-
-def _at_least(theirs: float | None, ours: float | None) -> bool:
-    return theirs is not None and ours is not None and theirs >= ours

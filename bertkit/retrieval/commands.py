@@ -58,9 +58,8 @@ def searcher(
 ) -> Callable[[Sequence[str]], Iterator[list[Hit]]]:
     """Queries -> the hits of each, in a store, by the model that made it.
 
-    model: its new location, if it was moved. filter: conditions such as `year>=2020`. rerank: a cross-encoder.
-    options: of `search`.
-    Raises as `search` does, and ModelError for another model; a wrong filter before a model is loaded.
+    model: its new location, if it was moved. filter: conditions such as `year>=2020`. rerank: a cross-encoder. options:
+    of `search`. Raises as `search` does, and ModelError for another model; a wrong filter before a model is loaded.
     """
     opened = Store.open(store)
     wanted, made_with = parse_filter(filter, opened.columns), opened.made_with

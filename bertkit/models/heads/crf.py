@@ -58,7 +58,8 @@ def forbidden(tags: Sequence[str], *, plain: bool = False) -> tuple[Tensor, Tens
 
 def constrain(chain: Chain, never: tuple[Tensor, Tensor, Tensor]) -> Chain:
     """The chain with `FORBIDDEN` where `never`, such as `forbidden(tags)`, is True; in fp32 or wider."""
-    return Chain(*(_wider(x).masked_fill(no.to(x.device), FORBIDDEN) for x, no in zip(chain, never, strict=True)))
+    wider = (x.to(torch.promote_types(x.dtype, torch.float32)) for x in chain)
+    return Chain(*(x.masked_fill(no.to(x.device), FORBIDDEN) for x, no in zip(wider, never, strict=True)))
 
 
 def nll(emissions: Tensor, tags: Tensor, mask: Tensor, chain: Chain) -> Tensor:
@@ -120,7 +121,3 @@ def _checked(emissions: Tensor, mask: Tensor, chain: Chain) -> tuple[Tensor, Cha
         raise ValueError("mask must be True from the first word of each sentence on, without gaps")
     device = emissions.device if emissions.is_cuda else torch.device("cpu")
     return mask.to(device), Chain(*(x.to(device).double() for x in chain))
-
-
-def _wider(x: Tensor) -> Tensor:
-    return x.to(torch.promote_types(x.dtype, torch.float32))
