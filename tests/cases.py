@@ -134,6 +134,7 @@ CASES = [
         {**PAIRS, "label": ["no" if side else "yes" for side in SIDES]},
     ),
     Case("similarity-in-batch", SIMILAR, {"anchor": TEXTS, "positive": LONG, "negative": LONG[::-1]}, across_rows=True),
+    Case("similarity-dims", {**SIMILAR, "dims": [16, 4]}, {"anchor": TEXTS, "positive": LONG}, across_rows=True),
     Case("similarity-cached", {**SIMILAR, "mini_batch": 3}, {"anchor": TEXTS, "positive": LONG}, across_rows=True),
     Case(
         "retrieval",

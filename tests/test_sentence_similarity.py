@@ -12,8 +12,10 @@ import numpy as np
 import pytest
 import small
 import torch
+import torch.nn.functional as F
 from cases import CASES, SETTINGS, TEXTS, Case, encoder
 from datasets import Dataset
+from finished import finished
 from hypothesis import given
 from hypothesis import strategies as st
 from sentence_transformers import SentenceTransformer
@@ -24,8 +26,10 @@ from transformers import set_seed
 
 from bertkit import evaluate, load, load_recipe, train
 from bertkit.cli.main import main
-from bertkit.errors import DataError, ModelError
+from bertkit.errors import DataError, ModelError, UserError
 from bertkit.evaluation import similarity
+from bertkit.files import read_json, write_json
+from bertkit.inference.evaluate import score
 from bertkit.models.heads.vector_losses import cosent, in_batch
 from bertkit.retrieval.models import dual_encoder
 from bertkit.tasks.base import prepare
@@ -238,6 +242,50 @@ def test_a_size_that_the_recipe_names_is_saved(tiny_encoder: Path, tmp_path: Pat
     theirs = SentenceTransformer(str(folder), device="cpu").encode(TEXTS)
     assert theirs.shape == (len(TEXTS), 7)
     np.testing.assert_allclose(vectors(folder, TEXTS), theirs, atol=1e-6)
+
+
+@pytest.mark.parametrize("loss", ["cosent", "cosine-mse", "multiple-negatives-ranking"])
+def test_prefixes_have_the_mean_of_their_losses(loss: str, tiny_encoder: Path) -> None:
+    sides: dict[str, Any] = {"anchor": ["a", "b", "c"], "positive": ["d", "e", "f"]}
+    if loss != "multiple-negatives-ranking":
+        sides = {"text_a": ["a", "b", "c"], "text_b": ["d", "e", "f"], "score": [0.0, 0.4, 1.0]}
+    case = Case("dims", {"name": "sentence-similarity", "loss": loss}, sides)
+    whole, cut = case.task(tiny_encoder), replace(case, options={**case.options, "dims": [8, 3, 5]}).task(tiny_encoder)
+    vectors = torch.randn(6, 8, generator=torch.manual_seed(1), requires_grad=True)
+    batch = {"side": torch.tensor([0, 1] * 3), "same": torch.arange(6)}
+    batch["labels"] = torch.tensor([0.0, 0.0, 0.4, 0.4, 1.0, 1.0])
+    parts = [whole.loss({"vectors": F.normalize(vectors[:, :size], dim=-1)}, batch) for size in (8, 3, 5)]
+    assert cut.loss({"vectors": vectors}, batch).item() == pytest.approx(sum(parts).item() / 3, rel=1e-5)
+    assert len({round(part.item(), 4) for part in parts}) == 3
+    one = replace(case, options={**case.options, "dims": [8]}).task(tiny_encoder)
+    assert torch.equal(one.loss({"vectors": vectors}, batch), whole.loss({"vectors": vectors}, batch))
+
+
+@pytest.mark.parametrize("identifier", ["similarity-cosent", "retrieval"])
+def test_each_size_is_scored_and_the_largest_saved(identifier: str, tiny_encoder: Path, tmp_path: Path) -> None:
+    (case,) = (case for case in CASES if case.id == identifier)
+    run = finished(replace(case, options={**case.options, "dims": [2, 5]}), tiny_encoder, tmp_path / "run")
+    assert read_json(run.model / "config_sentence_transformers.json")["truncate_dim"] == 5
+    predictor = load(run.model)
+    scores = score(predictor, case.rows())[1]
+    assert scores["dims"]["5"] == scores["metrics"]
+    config = read_json(run.model / "config.json")
+    config["bertkit"]["task"] |= {"dims": None, "truncate_dim": 2}
+    write_json(run.model / "config.json", config)
+    less = score(load(run.model), case.rows())[1]
+    assert "dims" not in less
+    assert scores["dims"]["2"] == pytest.approx(less["metrics"])
+    assert scores["dims"]["2"] != scores["metrics"]
+
+
+def test_sizes_that_vectors_do_not_have_are_said(tiny_encoder: Path) -> None:
+    (case,) = (case for case in CASES if case.id == "similarity-cosent")
+    task = replace(case, options={**case.options, "dims": [4, 1000]}).task(tiny_encoder)
+    with pytest.raises(UserError, match=r"task\.dims: 1000, where vectors have \d+ numbers"):
+        task.model(encoder(tiny_encoder))
+    (case,) = (case for case in CASES if case.id == "similarity-nli")
+    with pytest.raises(DataError, match=r"task\.dims: softmax learns a classifier"):
+        replace(case, options={**case.options, "dims": [4]}).task(tiny_encoder)
 
 
 def test_a_product_of_unit_vectors_is_a_cosine(tiny_encoder: Path, tmp_path: Path) -> None:

@@ -36,11 +36,16 @@ def score(
 ) -> tuple[Iterable[Any], dict[str, Any]]:
     """The answers for these rows, and `rows`, `metrics`, `intervals` (95 %, bootstrap) and the task's details.
 
+    Where vectors are learned at several sizes (`task.dims`), `dims` has the metrics of each.
     metrics: a user's own `evaluate.Metric` objects; their scores are added to the task's. by: as for `scored`.
     Raises UserError where the disk has no room for the answers.
     """
-    answers = DiskList(predictor.task.answer(rows, predictor.predict_features))
-    return answers, scored(predictor.task, answers, rows, metrics, by)[1]
+    task, predict = predictor.task, predictor.predict_features
+    answers = DiskList(task.answer(rows, predict))
+    scores = scored(task, answers, rows, metrics, by)[1]
+    # each size reads the rows again, since their vectors may not fit into memory
+    cuts = {size: task.grade(DiskList(task.answer(rows, cut)), rows).scores for size, cut in task.cuts(predict).items()}
+    return answers, {**scores, **({"dims": cuts} if cuts else {})}
 
 
 def scored(

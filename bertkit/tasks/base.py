@@ -254,6 +254,10 @@ class Task(ABC, Generic[O]):
         (only,) = arrays.values()
         return list(only)
 
+    def cuts(self, predict: Predict) -> dict[str, Predict]:
+        """Size -> predictions with so many of the first numbers of vectors, which are scored too. Default: none."""
+        return {}
+
     @abstractmethod
     def decode(self, items: Sequence[Any], features: Dataset, rows: Dataset) -> list[Answer]:
         """One answer per row, in order. Raises ModelError where the model's outputs are not finite.

@@ -118,6 +118,9 @@ class SentenceSimilarity(Labelled, VectorTask[SentenceSimilarityOptions]):
         if loss not in LOSSES[target]:
             what = f"{loss} does not learn from `{target}`, which the rows have"
             raise DataError(Problem("task.loss", what, f"Write {' or '.join(LOSSES[target])}, or leave it out."))
+        if loss == "softmax" and options.dims:
+            what = "softmax learns a classifier of whole vectors, and none of prefixes"
+            raise DataError(Problem("task.dims", what, "Remove it, or write a loss of cosines."))
         settled: dict[str, Any] = {"loss": loss}
         if target == "label":
             settled["labels"] = settle_labels(options.labels, label_names(rows["label"][:], class_names))
@@ -181,14 +184,14 @@ class SentenceSimilarity(Labelled, VectorTask[SentenceSimilarityOptions]):
             attach_classifier(model, size, classes, None if new_head else encoder)
         return model
 
-    def loss(self, outputs: Any, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
+    def pair_loss(self, outputs: Any, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
         """`vectors` are `(texts, size)`: the sides of a row one after the other, rows in order."""
         from torch.nn import functional as F
 
         from bertkit.models.heads import vector_losses
 
         if self.options.loss == "multiple-negatives-ranking":
-            return super().loss(outputs, batch)
+            return super().pair_loss(outputs, batch)
         first, second = (batch["side"] == side for side in (0, 1))
         a, b, targets = outputs["vectors"][first], outputs["vectors"][second], batch["labels"][first]
         if self.options.loss == "softmax":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, TypeVar
 
 import numpy as np
 from pydantic import Field
@@ -15,11 +15,12 @@ from bertkit.data.schema import Answer
 from bertkit.data.table import numbers
 from bertkit.encoding.padding import Arrays, mask_of
 from bertkit.encoding.texts import encode_texts
-from bertkit.errors import ModelError, Problem, require_finite
+from bertkit.errors import ModelError, Problem, UserError, require_finite
 from bertkit.models.encoder import Encoder
 from bertkit.models.untrusted import read_object
-from bertkit.tasks.base import Batch, Task, TaskOptions
+from bertkit.tasks.base import Batch, Predict, Task, TaskOptions
 from bertkit.tasks.fields import READ, Key, form
+from bertkit.text import counted
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -46,6 +47,11 @@ class VectorOptions(TaskOptions):
     truncate_dim: int | None = Field(
         None, ge=1, description="Keep the first numbers of each vector, after all of the above. null: all of them."
     )
+    dims: Annotated[list[Annotated[int, Field(ge=1)]], Field(min_length=1)] | None = Field(
+        None,
+        description="Sizes, such as [384, 128]: the first numbers of vectors are learned and scored as vectors of "
+        "these sizes (Matryoshka), and the largest is kept. null: whole vectors.",
+    )
     scale: float = Field(20.0, gt=0, description="Factor on cosines: 1 / temperature.")
     overflow: Literal["truncate", "error"] = Field(
         "truncate", description="Texts longer than max_length: truncated, or refused."
@@ -61,12 +67,17 @@ class VectorOptions(TaskOptions):
         """The modules behind the encoder."""
         from bertkit.models.heads.vectors import Layout
 
-        return Layout(self.pooling, self.dense, self.activation, self.bias, self.normalize, self.truncate_dim)
+        return Layout(self.pooling, self.dense, self.activation, self.bias, self.normalize, self.kept)
+
+    @property
+    def kept(self) -> int | None:
+        """How many of the first numbers of a vector are kept; None: all of them."""
+        return self.truncate_dim or max(self.dims or [0]) or None
 
     def size(self, hidden: int) -> int:
         """Numbers of a vector, over an encoder with hidden states of this size."""
         size = self.dense or hidden
-        return min(size, self.truncate_dim or size)
+        return min(size, self.kept or size)
 
     def prefix(self, column: str) -> str:
         """What is prepended to the texts of this column."""
@@ -138,7 +149,7 @@ class VectorTask(Task[V]):
         dense, unit, first = (
             f", dense {self.options.dense}" * (self.options.dense > 0),
             ", unit length" * self.options.normalize,
-            f", first {self.options.truncate_dim} numbers" * (self.options.truncate_dim is not None),
+            f", first {self.options.kept} numbers" * (self.options.kept is not None),
         )
         return f"{self.options.pooling} pooling{dense}{unit}{first}"
 
@@ -168,7 +179,18 @@ class VectorTask(Task[V]):
         """AutoModel with the layout behind it."""
         from bertkit.models.heads.vectors import load_with_layout
 
-        return load_with_layout(encoder, {}, self.options.layout, new_head=new_head)
+        model = load_with_layout(encoder, {}, self.options.layout, new_head=new_head)
+        size = self.options.size(model.config.hidden_size)
+        if self.options.dims and max(self.options.dims) > size:
+            what = f"{max(self.options.dims)}, where vectors have {counted(size, 'number')}"
+            raise UserError(Problem("task.dims", what, "Name no larger size, or a larger `dense` or `truncate_dim`."))
+        return model
+
+    def cuts(self, predict: Predict) -> dict[str, Predict]:
+        def of(size: int) -> Predict:
+            return lambda features: [item._replace(vector=item.vector[:size]) for item in predict(features)]
+
+        return {str(size): of(size) for size in self.options.dims or ()}
 
     def extra_modules(self, model: Any) -> Mapping[str, Module]:
         """The dense layer and the classifier, where the model has them."""
@@ -183,7 +205,7 @@ class VectorTask(Task[V]):
 
         prompts = {"query": self.options.query_prefix, "document": self.options.document_prefix}
         settings: dict[str, Any] = {"prompts": prompts, "default_prompt_name": None, "similarity_fn_name": "cosine"}
-        settings["truncate_dim"] = self.options.truncate_dim
+        settings["truncate_dim"] = self.options.kept
         layout = files(self.options.layout, model.config.hidden_size, self.max_length)
         return {**layout, "config_sentence_transformers.json": settings}
 
@@ -214,6 +236,14 @@ class VectorTask(Task[V]):
         return {**parts[0], "vectors": torch.cat([each["vectors"] for each in parts])}
 
     def loss(self, outputs: Any, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
+        """`pair_loss`; with `dims` its mean over prefixes of these sizes (Kusupati et al. 2022)."""
+        if not self.options.dims:
+            return self.pair_loss(outputs, batch, label_smoothing)
+        cut = ({**outputs, "vectors": outputs["vectors"][:, :size]} for size in self.options.dims)
+        losses = [self.pair_loss(each, batch, label_smoothing) for each in cut]
+        return sum(losses[1:], losses[0]) / len(losses)
+
+    def pair_loss(self, outputs: Any, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
         """Multiple-negatives ranking over anchors (or queries), positives and, where given, negatives.
 
         `vectors` are `(texts, size)`: the sides of a row one after the other, rows in order.
