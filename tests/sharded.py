@@ -27,14 +27,12 @@ from typing import Any
 import numpy as np
 import small
 import torch
-from accelerate.state import AcceleratorState, PartialState
-from accelerate.utils import DistributedType
 from cases import CASES, DRAWN, encoder
 from torch import distributed
 from transformers import TrainerCallback, set_seed
 
 from bertkit.engine.sharding import sharded_map
-from bertkit.errors import RecipeError, UserError
+from bertkit.errors import UserError
 from bertkit.inference.predictor import load
 from bertkit.tasks import TASKS
 from bertkit.training.seed import save
@@ -42,10 +40,6 @@ from bertkit.training.train import train
 
 NAMES = ("single-label", "ner-crf-windows-bioes", "qa-windows-or-none", "similarity-in-batch", "retrieval")
 EMPTY = {"ner-softmax": {"tokens": []}, "mlm": {"text": ""}}  # case -> a row that may have no features
-FSDP = (
-    "training.fsdp=full_shard",
-    "training.fsdp_config={version: 2, transformer_layer_cls_to_wrap: [BertLayer]}",
-)
 SETTINGS = {"version": "0", "precision": "fp32", "batch_size": 2, "columns": {}}
 
 
@@ -141,27 +135,22 @@ def broken(out: Path) -> None:
     several(2, out / "one is killed", lambda rank: run(rank, 4, killed=True))
 
 
-def with_shares(folder: Path, room: Path, out: Path) -> None:
-    """The same run by one process, and by two under FSDP, which accelerate takes on accelerators only."""
+def trained(folder: Path, room: Path, out: Path) -> None:
+    """The same run by one process and by two; then two of which one receives a signal."""
     plain = "training.bf16=false", "training.eval_strategy=epoch", "training.save_strategy=epoch"
 
-    def taken(self: Any, *given: Any, real: Any = AcceleratorState.__init__, **named: Any) -> None:
-        if not AcceleratorState._shared_state:
-            PartialState._shared_state["distributed_type"] = DistributedType.MULTI_GPU
-        real(self, *given, **named)
-
     def one(_: int) -> None:
-        train(small.recipe(room, folder, *plain, "training.per_device_train_batch_size=8"), out / "fsdp, 1" / "written")
+        train(
+            small.recipe(room, folder, *plain, "training.per_device_train_batch_size=8"), out / "trained, 1" / "written"
+        )
 
     def two(rank: int) -> None:
-        AcceleratorState.__init__ = taken  # type: ignore[method-assign]
-        train(small.recipe(room / str(rank), folder, *plain, *FSDP), out / "fsdp, 2" / "written")
+        train(small.recipe(room / str(rank), folder, *plain), out / "trained, 2" / "written")
 
     def stopped(rank: int) -> None:
         """With dropout: a run; and another, in which process 1 receives SIGTERM in the third of four steps, resumed."""
-        AcceleratorState.__init__ = taken  # type: ignore[method-assign]
         logging.basicConfig(level=logging.INFO)
-        recipe, written = small.recipe(room / f"stopped {rank}", dropout, *plain, *FSDP), out / "stopped, 2" / "written"
+        recipe, written = small.recipe(room / f"stopped {rank}", dropout, *plain), out / "stopped, 2" / "written"
         train(recipe, written / "whole")
         try:
             train(recipe, written / "parts", callbacks=[Stop(rank)])
@@ -173,27 +162,18 @@ def with_shares(folder: Path, room: Path, out: Path) -> None:
         distributed.barrier()
         train(recipe, written / "parts", resume=True)
 
-    def first_version(rank: int) -> None:
-        AcceleratorState.__init__ = taken  # type: ignore[method-assign]
-        old = FSDP[1].replace("version: 2", "version: 1, sync_module_states: false")
-        try:
-            train(small.recipe(room / f"old {rank}", folder, *plain, FSDP[0], old), out / "version 1" / "written")
-        except RecipeError as error:
-            (out / "version 1" / f"{rank}.refused").write_text(str(error))
-
     dropout = shutil.copytree(folder, room / "dropout")
     config = json.loads((dropout / "config.json").read_text())
     rates = dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), 0.1)
     (dropout / "config.json").write_text(json.dumps(config | rates))
-    several(1, out / "fsdp, 1", one)
-    several(2, out / "fsdp, 2", two)
+    several(1, out / "trained, 1", one)
+    several(2, out / "trained, 2", two)
     several(2, out / "stopped, 2", stopped)
-    several(2, out / "version 1", first_version)
 
 
 def taught(folder: Path, room: Path, out: Path) -> None:
     """The same student by one process and by two; its teacher is asked before training."""
-    teacher = f"distillation={{teacher: '{out}/fsdp, 1/written', alpha: 0.7}}"
+    teacher = f"distillation={{teacher: '{out}/trained, 1/written', alpha: 0.7}}"
     for count in (1, 2):
         what = f"teacher before, {count}"
 
@@ -216,7 +196,7 @@ def program(folder: Path, out: Path) -> None:
     for count in (1, 2):
         several(count, out / f"bf16, {count}", answers(room, out / f"bf16, {count}", NAMES, "bf16"))
     broken(out)
-    with_shares(folder, room, out)
+    trained(folder, room, out)
     taught(folder, room, out)
 
 

@@ -218,15 +218,8 @@ def test_stable_adamw_is_resumed_too(tiny_encoder_with_dropout: Path, tmp_path: 
         (["training.optim=muon", "training.muon_learning_rat=1e-3"], "did you mean 'muon_learning_rate'"),
         (["training.optim=moun"], "did you mean 'muon'"),
         (["muon_momentum=0.9"], "it belongs under `training:`"),
-        (
-            ["training.optim=muon", "training.fsdp=full_shard"],
-            "training.fsdp: divides the weights between processes, which optim: muon does not support",
-        ),
-        (["training.deepspeed=zero.json"], "training.deepspeed: bertkit decides this\n    remove it, and write fsdp"),
-        (
-            ["training.optim=adafactor", "training.fsdp=full_shard"],
-            "training.optim: adafactor does not work on weights that FSDP divides",
-        ),
+        (["training.deepspeed=zero.json"], "training.deepspeed: bertkit decides this\n    remove it, and start"),
+        (["training.fsdp=full_shard"], "training.fsdp: bertkit decides this\n    remove it, and start"),
         (["training.ema=0.9"], "training.ema: unknown key\n    remove it; averaged weights scored no better"),
         (["training.batch_ramp={start: 0.5}"], "training.batch_ramp: unknown key\n    remove it; choose per_device"),
     ],

@@ -17,15 +17,11 @@ import torch
 from cases import CASES, DRAWN
 from safetensors.numpy import save
 from safetensors.torch import load_file
-from torch import distributed
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import Shard, distribute_tensor
 
 from bertkit import processes
 from bertkit.cli.main import QUIET, main
 from bertkit.encoding.padding import Arrays
-from bertkit.engine.checkpoint import is_intact, whole_state
-from bertkit.errors import RecipeError
+from bertkit.engine.checkpoint import is_intact
 
 ENVIRONMENT = {**os.environ, **QUIET, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
 
@@ -81,10 +77,9 @@ def test_what_is_wrong_with_one_process_ends_all(name: str, message: str, ended:
     assert message in said(done / name, "0.err")
 
 
-def test_a_run_under_fsdp_ends_as_one_process_does(done: Path) -> None:
-    """Its evaluations, best checkpoint, saved model, scores and predictions are there."""
-    assert codes(done / "fsdp, 2") == [0, 0], said(done / "fsdp, 2", "0.err")
-    one, two = done / "fsdp, 1" / "written", done / "fsdp, 2" / "written"
+def test_a_run_by_two_processes_ends_as_one_process_does(done: Path) -> None:
+    assert codes(done / "trained, 2") == [0, 0], said(done / "trained, 2", "0.err")
+    one, two = done / "trained, 1" / "written", done / "trained, 2" / "written"
     weights = [load_file(run / "model" / "model.safetensors") for run in (one, two)]
     assert weights[0].keys() == weights[1].keys()
     for name, values in weights[0].items():
@@ -94,7 +89,7 @@ def test_a_run_under_fsdp_ends_as_one_process_does(done: Path) -> None:
         assert scores[1][split]["metrics"] == pytest.approx(scores[0][split]["metrics"], abs=1e-6)
 
 
-def test_a_run_under_fsdp_that_receives_a_signal_resumes_to_the_same_model(done: Path) -> None:
+def test_a_run_by_two_processes_that_receives_a_signal_resumes_to_the_same_model(done: Path) -> None:
     """Only process 1 receives it; all stop after that step. The resumed run equals an uninterrupted one."""
     ended = done / "stopped, 2"
     assert codes(ended) == [0, 0], said(ended, "0.err") + said(ended, "1.err")
@@ -111,26 +106,6 @@ def test_a_run_under_fsdp_that_receives_a_signal_resumes_to_the_same_model(done:
         assert (parts / name).read_bytes() == (whole / name).read_bytes(), name
     steps = [[json.loads(line)["step"] for line in said(run, "metrics.jsonl").splitlines()] for run in (whole, parts)]
     assert steps[0] == steps[1]
-
-
-def test_the_first_version_of_fsdp_is_refused(done: Path) -> None:
-    for rank in (0, 1):
-        assert "version 1 of FSDP is not supported" in said(done / "version 1", f"{rank}.refused")
-    assert not list((done / "version 1" / "written").rglob("*.safetensors"))
-
-
-def test_the_state_of_an_optimizer_that_fsdp_does_not_divide_is_refused() -> None:
-    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
-    try:
-        weight = torch.nn.Parameter(distribute_tensor(torch.ones(2), init_device_mesh("cpu", (1,)), [Shard(0)]))
-        optimizer = torch.optim.SGD([weight])
-        optimizer.state[weight] = {"step": torch.tensor(1.0), "mean": weight.detach()}
-        assert whole_state(optimizer, keep=True)["state"][0]["mean"].tolist() == [1, 1]
-        optimizer.state[weight]["scale"] = torch.ones(2)
-        with pytest.raises(RecipeError, match="cannot be saved under FSDP"):
-            whole_state(optimizer, keep=True)
-    finally:
-        distributed.destroy_process_group()
 
 
 def test_a_student_of_two_processes_is_that_of_one(done: Path) -> None:

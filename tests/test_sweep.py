@@ -533,12 +533,3 @@ def test_the_commands_of_the_scaling_page_parse() -> None:
         assert told.training_script == "bertkit"
         ours = parse(told.training_script_args)
         assert (ours.recipe, ours.output_dir.name) == ("sst2", "sst2")
-
-
-def test_the_recipe_of_the_scaling_page_is_taken(room: Path) -> None:
-    page = (Path(__file__).resolve().parent.parent / "docs" / "scaling.md").read_text()
-    section = re.search(r"```yaml\n(training:.*?)```", page, re.DOTALL)
-    assert section is not None
-    training = parse_yaml(section[1]).data["training"]
-    recipe = recipe_of(room, *(f"training.{key}={json.dumps(value)}" for key, value in training.items()))
-    assert recipe.training["fsdp"] == "full_shard"

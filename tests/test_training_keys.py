@@ -26,7 +26,6 @@ READ_ELSEWHERE: Mapping[str, Any] = {
     f"{small.CHECKPOINTING}_kwargs": Trainer.train,
     "bf16": TrainingArguments,
     "ddp_timeout": TrainingArguments,
-    "fsdp_config": TrainingArguments._process_fsdp_args,
     "optim_target_modules": trainer_optimizer,
     "restore_callback_states_from_checkpoint": Trainer,
     "run_name": TrackioCallback,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, Self, final
 
 from torch import Tensor, nn
@@ -24,11 +23,6 @@ class MuonOptimizer(Attachment):
             what = "no weight matrix of a layer is trained, and muon trains nothing else"
             raise RecipeError(Problem("training.optim", what, "Remove it, or freeze fewer layers."))
         return cls()
-
-    def start(self, trainer: Steps, checkpoint: Path | None) -> None:
-        if trainer.is_fsdp_enabled:
-            what = "muon does not support FSDP, which divides weights between processes"
-            raise RecipeError(Problem("training.optim", what, "Start it with torchrun alone."))
 
     def optimizer(self, optimizer: Any, trainer: Steps) -> MuonWith:
         args = trainer.args

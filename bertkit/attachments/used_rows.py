@@ -43,7 +43,7 @@ class UsedEmbeddings(Attachment):
     def of(cls, draft: Draft) -> Self:
         asked = draft.args.used_embeddings
         try:
-            table = word_embedding(draft.model, draft.args, bool(draft.args.fsdp)).weight
+            table = word_embedding(draft.model, draft.args).weight
         except ValueError as error:
             if asked:
                 raise RecipeError(
@@ -56,8 +56,7 @@ class UsedEmbeddings(Attachment):
         return summary(self.shape, features_by_task, self.asked) if self.shape else None
 
     def start(self, trainer: Steps, checkpoint: Path | None) -> None:
-        features = trainer.data.features_by_task
-        self.rows = used_rows(trainer.model, trainer.args, trainer.is_fsdp_enabled, features, checkpoint)
+        self.rows = used_rows(trainer.model, trainer.args, trainer.data.features_by_task, checkpoint)
 
     def optimizer(self, optimizer: Any, trainer: Steps) -> Any:
         if self.rows:
@@ -163,13 +162,11 @@ def _replace(model: nn.Module, old: nn.Embedding, new: nn.Embedding) -> None:
                 setattr(module, name, new)
 
 
-def word_embedding(model: Any, args: Arguments, sharded: bool) -> nn.Embedding:
-    """The embedding whose used rows can be trained alone. sharded: by FSDP.
+def word_embedding(model: Any, args: Arguments) -> nn.Embedding:
+    """The embedding whose used rows can be trained alone.
 
     Raises ValueError with the reason where the result would differ from training the whole table.
     """
-    if sharded:
-        raise ValueError("FSDP divides the word embedding between processes")
     if args.n_gpu > 1:
         raise ValueError("without torchrun, a process with several GPUs copies the model to each of them")
     if args.optim not in OPTIMIZERS:
@@ -217,11 +214,7 @@ def pays(shape: tuple[int, ...], used: int, asked: bool | None) -> bool:
 
 
 def used_rows(
-    model: Any,
-    args: Arguments,
-    sharded: bool,
-    features_by_task: Iterable[tuple[Task, Dataset]],
-    checkpoint: Path | None,
+    model: Any, args: Arguments, features_by_task: Iterable[tuple[Task, Dataset]], checkpoint: Path | None
 ) -> UsedRows | None:
     """The rows that are trained, now in the model's word embedding's place; None where all rows are.
 
@@ -231,7 +224,7 @@ def used_rows(
     if not wanted:
         return None
     try:
-        whole = word_embedding(model, args, sharded)
+        whole = word_embedding(model, args)
     except ValueError as reason:
         if checkpoint:
             raise other_optimizer(checkpoint) from reason

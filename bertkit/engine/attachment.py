@@ -49,7 +49,6 @@ class Steps(Protocol):
     model: Any
     optimizer: Any
     accelerator: Any
-    is_fsdp_enabled: bool
 
     def terms(self, batches: Sequence[Any]) -> torch.Tensor:
         """The count of these micro-batches' loss terms."""

@@ -6,18 +6,14 @@ import json
 import os
 import random
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
-from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
-from torch.distributed.tensor import DTensor, distribute_tensor
 from transformers import Trainer
 from transformers.trainer_callback import ExportableState
-from transformers.utils import SAFE_WEIGHTS_NAME
 
 from bertkit.errors import ModelError, Problem, RecipeError, UserError
 from bertkit.files import read_json, sha256, write_json, write_text
@@ -29,19 +25,13 @@ AS_STARTED = "Use the recipe, data and encoder that the run was started with, or
 
 
 class CheckpointTrainer(Trainer):
-    """Trainer whose checkpoints hold no pickle and take their name only when they are complete.
-
-    What FSDP divides between the processes is gathered for them. Raises RecipeError for what it cannot save.
-    """
+    """Trainer whose checkpoints hold no pickle and take their name only when they are complete."""
 
     def __init__(self, **arguments: Any) -> None:
         super().__init__(**arguments)
-        if self.is_deepspeed_enabled:
-            what = "DeepSpeed is not supported: its checkpoints are pickles"
-            raise RecipeError(Problem("training", what, "Use training.fsdp, or start it with torchrun alone."))
-        if self.is_fsdp_enabled and not self.accelerator.is_fsdp2:
-            what = "version 1 of FSDP is not supported"
-            raise RecipeError(Problem("training.fsdp_config.version", what, "Write 2, the default."))
+        if self.is_deepspeed_enabled or self.is_fsdp_enabled:  # by accelerate's configuration
+            what = "DeepSpeed and FSDP, which divide a model between processes, are not supported"
+            raise RecipeError(Problem("training", what, "Start it with torchrun: each process has the whole model."))
 
     def checkpoint_files(self) -> dict[str, Any]:
         """More files of a checkpoint: name -> JSON, or of a .safetensors file, its tensors."""
@@ -58,17 +48,10 @@ class CheckpointTrainer(Trainer):
         if self.state.best_global_step:
             self.state.best_model_checkpoint = str(parent / f"checkpoint-{self.state.best_global_step}")
         save_random(aside, self.args.process_index)
-        trained: Any = self.model
-        weights = self.accelerator.get_state_dict(trained) if self.is_fsdp_enabled else None
-        optimizer = whole_state(self.optimizer, self.args.should_save)
         self.accelerator.wait_for_everyone()
         if self.args.should_save:
-            if weights is None:
-                self.save_model(str(aside), _internal_call=True)
-            else:
-                save_file(weights, aside / SAFE_WEIGHTS_NAME)
-                trained.config.save_pretrained(aside)
-            save_optimizer(aside, optimizer, self.lr_scheduler, self.accelerator.scaler)
+            self.save_model(str(aside), _internal_call=True)
+            save_optimizer(aside, self.optimizer, self.lr_scheduler, self.accelerator.scaler)
             stateful = [c for c in [*self.callback_handler.callbacks, self.control] if isinstance(c, ExportableState)]
             self.state.stateful_callbacks = {type(c).__name__: c.state() for c in stateful}  # type: ignore[assignment]
             self.state.save_to_json(str(aside / STATE))
@@ -98,19 +81,7 @@ class CheckpointTrainer(Trainer):
         if not is_intact(best):
             fix = "Restore it and resume the run, or start a new one."
             raise ModelError(Problem(str(best), "the best checkpoint is damaged or missing", fix))
-        if self.is_fsdp_enabled:
-            self._load_from_checkpoint(str(best))
-        else:
-            super()._load_best_model()
-
-    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
-        """Load the weights; under FSDP each process takes its shard of them."""
-        if self.is_fsdp_enabled:
-            weights: Any = load_file(Path(resume_from_checkpoint) / SAFE_WEIGHTS_NAME)
-            trained: Any = self.model
-            set_model_state_dict(trained, weights, options=StateDictOptions(full_state_dict=True))
-        else:
-            super()._load_from_checkpoint(resume_from_checkpoint, model)
+        super()._load_best_model()
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
         """Write only the model: Trainer would also pickle its arguments.
@@ -122,20 +93,6 @@ class CheckpointTrainer(Trainer):
             folder = output_dir or self.args.output_dir
             model.save_pretrained(folder, state_dict=state_dict, save_original_format=False)
 
-    def gathered_model(self, build: Callable[[], Any]) -> Any:
-        """The trained model. All processes must call it; only the one that saves may use the result.
-
-        Under FSDP each process has a shard of the weights: they are gathered in the new model that `build` returns.
-        """
-        if not self.is_fsdp_enabled:
-            return self.model
-        weights = self.accelerator.get_state_dict(self.model)
-        if not self.args.should_save:
-            return self.model
-        model = build()
-        model.load_state_dict(weights)
-        return model.to(self.args.device)
-
     def _load_optimizer_and_scheduler(self, checkpoint_folder: str | None) -> None:
         if checkpoint_folder is not None:
             load_optimizer(Path(checkpoint_folder), self.optimizer, self.lr_scheduler, self.accelerator.scaler)
@@ -145,45 +102,9 @@ class CheckpointTrainer(Trainer):
             load_random(Path(checkpoint_folder), self.args.process_index)
 
 
-def whole_state(optimizer: Any, keep: bool) -> dict[str, Any]:
-    """The optimizer's `state_dict`, in which what FSDP divides between the processes is gathered.
-
-    All processes must call it; where `keep` is false, nothing is kept of what is gathered. Raises RecipeError for an
-    optimizer whose state is not divided as the weights are.
-    """
-    parameters, state = _parameters(optimizer), optimizer.state_dict()
-    whole = {
-        index: {name: _whole(parameters[index], value, keep) for name, value in values.items()}
-        for index, values in state["state"].items()
-    }
-    return {**state, "state": whole}
-
-
-def _parameters(optimizer: Any) -> list[Any]:
-    """In the order in which a `state_dict` numbers them."""
-    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
-
-
-def _whole(parameter: Any, value: Any, keep: bool) -> Any:
-    """A value of this parameter's state, gathered if FSDP divides it."""
-    if not (isinstance(parameter, DTensor) and isinstance(value, torch.Tensor) and value.dim()):
-        return value
-    if not isinstance(value, DTensor) or value.shape != parameter.shape:
-        what = "the state of this optimizer cannot be saved under FSDP"
-        raise RecipeError(Problem("training.optim", what, "Choose another, such as adamw_torch."))
-    gathered = value.full_tensor()
-    return gathered.cpu() if keep else None
-
-
-def _shard(parameter: Any, value: Any) -> Any:
-    """This process's shard of what `_whole` gathered."""
-    if not (isinstance(parameter, DTensor) and isinstance(value, torch.Tensor) and value.dim()):
-        return value
-    return distribute_tensor(value, parameter.device_mesh, parameter.placements, src_data_rank=None)
-
-
-def save_optimizer(folder: Path, state: dict[str, Any], scheduler: Any, scaler: Any = None) -> None:
+def save_optimizer(folder: Path, optimizer: Any, scheduler: Any, scaler: Any = None) -> None:
     """Write the state of the optimizer, the learning-rate schedule and fp16's loss scaler into `folder`."""
+    state = optimizer.state_dict()
     plain = {
         f"{part}.{index}.{name}": value
         for part, entries in (("state", state["state"].items()), ("groups", enumerate(state["param_groups"])))
@@ -198,10 +119,7 @@ def save_optimizer(folder: Path, state: dict[str, Any], scheduler: Any, scaler: 
 
 
 def load_optimizer(folder: Path, optimizer: Any, scheduler: Any, scaler: Any = None) -> None:
-    """Restore what `save_optimizer` wrote; under FSDP each process takes its shard of it.
-
-    Raises ModelError on the state of another optimizer.
-    """
+    """Restore what `save_optimizer` wrote. Raises ModelError on the state of another optimizer."""
     rest = read_json(folder / OPTIMIZER)
     parts: dict[str, dict[int, dict[str, Any]]] = {"state": {}, "groups": {}}
     tensors = {name: value.clone() for name, value in load_file(folder / "optimizer.safetensors").items()}  # aligned
@@ -215,12 +133,7 @@ def load_optimizer(folder: Path, optimizer: Any, scheduler: Any, scaler: Any = N
         for one, saved in zip(own, groups, strict=True)
     ):
         raise other_optimizer(folder)
-    parameters = _parameters(optimizer)
-    state = {
-        index: {name: _shard(parameters[index], value) for name, value in values.items()}
-        for index, values in parts["state"].items()
-    }
-    optimizer.load_state_dict({"state": state, "param_groups": groups})
+    optimizer.load_state_dict({"state": parts["state"], "param_groups": groups})
     scheduler.load_state_dict(rest["scheduler"])
     if scaler and rest.get("scaler"):
         scaler.load_state_dict(rest["scaler"])

@@ -61,14 +61,14 @@ def _require_processes(folder: Path, count: int) -> None:
 def _require_weights(folder: Path, trainer: CheckpointTrainer) -> None:
     """Raises ModelError where the weights have other names or shapes than those of the trainer's model.
 
-    With LoRA, the checkpoint has the adapter alone; under FSDP, all weights. A tensor that several parts of the model
-    share is stored under one of its names.
+    With LoRA, the checkpoint has the adapter alone. A tensor that several parts of the model share is stored under one
+    of its names.
     """
     model: Any = trainer.model
-    lora = isinstance(model, PeftModel) and not trainer.is_fsdp_enabled
+    lora = isinstance(model, PeftModel)
     weights = folder / (ADAPTER if lora else SAFE_WEIGHTS_NAME)
     if not weights.is_file():
-        what = f"has no {weights.name}: training.fsdp or peft is not what it was written with"
+        what = f"has no {weights.name}: peft is not what it was written with"
         raise ModelError(Problem(str(folder), what, AS_STARTED))
     whole = model.state_dict()
     own = get_peft_model_state_dict(model, save_embedding_layers=False) if lora else whole

@@ -177,10 +177,6 @@ def _training_rules(
         *((not muon and training.get(key, field.default) != field.default, f"training.{key}",
            "has no effect without `optim: muon`", "remove it, or write optim: muon")
           for key, field in TrainingKeys.model_fields.items() if key.startswith("muon_")),
-        (muon and training.get("fsdp"), "training.fsdp",
-         "divides the weights between processes, which optim: muon does not support", "remove one of the two"),
-        (training.get("fsdp") and training.get("optim") == "adafactor", "training.optim",
-         "adafactor does not work on weights that FSDP divides", "write adamw_torch, or remove fsdp"),
         (peft and freeze, "freeze", "`peft` already freezes the whole encoder", "remove `freeze` or `peft`"),
     )  # fmt: skip
 

@@ -49,7 +49,7 @@ DECIDED = _by_name(
             "fp16_full_eval enable_jit_checkpoint debug logging_nan_inf_filter use_liger_kernel liger_kernel_config "
             "use_cache parallelism_config local_rank ignore_data_skip"
         ),
-        "remove it, and write fsdp and fsdp_config, whose checkpoints hold no pickle": "deepspeed",
+        "remove it, and start the run with torchrun, which trains on every GPU": "deepspeed fsdp fsdp_config",
     }
 )
 

@@ -6,7 +6,6 @@ import logging
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -95,12 +94,11 @@ def fit(
     built_in = default_callbacks(jobs.recipe.early_stopping, title, headline, log, seed, clock)
     trainer = make_trainer(jobs, runners, args, [*built_in, metadata, *jobs.callbacks], clock)
     seconds = run_trainer(trainer, folder)
-    model = trainer.gathered_model(partial(build, jobs.first.recipe, jobs.first.encoder, jobs.first.task))
     trainer.accelerator.wait_for_everyone()  # all have read the best checkpoint, which may be deleted from here on
     if not args.should_save:
         return {}
     facts = {"steps": trainer.state.global_step, "seconds": seconds, "best_step": trainer.state.best_global_step}
-    models = trainer.data.models(model)
+    models = trainer.data.models(trainer.model)
     return {
         name: TrainedModel(replace(runners[name], model=models[name]), inference_settings(job, args), facts)
         for name, job in jobs.by_task.items()
@@ -163,25 +161,20 @@ def make_trainer(
     """The trainer of one seed. Raises RecipeError where transformers refuses the arguments."""
     data, attachments = training_data(jobs, runners, args), jobs.first.attachments
     try:
-        trainer = Trainer(data, args, callbacks=callbacks, attachments=attachments, clock=clock)
+        return Trainer(data, args, callbacks=callbacks, attachments=attachments, clock=clock)
     except (ImportError, RuntimeError, ValueError) as error:  # such as report_to: a library that is not installed
         raise RecipeError(Problem("training", str(error).strip())) from error
-    if trainer.is_fsdp_enabled and len(jobs.by_task) > 1:
-        what = "several tasks are not trained with FSDP, which divides a model between processes"
-        raise RecipeError(Problem("", what, "Start it with torchrun, or with accelerate and multi-GPU."))
-    return trainer
 
 
 def training_data(jobs: Jobs, runners: Mapping[str, Runner], args: Arguments) -> TrainingData:
     """What the trainer asks of the tasks. runners: of each task, with its own model."""
     recipe, parts = jobs.recipe, dict[str, TaskData]()
-    divided = args.world_size > 1 and not args.fsdp  # which runs each forward pass in all processes
     for name, job in jobs.by_task.items():
         features = job.features
         for each in job.attachments:
             features = each.features(features, args)
         parts[name] = TaskData(
-            replace(runners[name], mapper=sharded_map) if divided else runners[name],
+            replace(runners[name], mapper=sharded_map) if args.world_size > 1 else runners[name],
             features,
             job.data.rows.get("validation"),
             job.metrics,
