@@ -21,7 +21,6 @@ import torch
 
 from bertkit.data.readers import read_rows
 from bertkit.inference.features import Features
-from bertkit.inference.vector_cache import stores
 from bertkit.sections import DataSpec
 
 
@@ -49,8 +48,8 @@ def main() -> None:
         first, vectors = passed(args.model, texts, load=True)
         second, again = min((passed(args.model, texts, load=False) for _ in range(3)), key=lambda each: each[0])
         assert np.array_equal(vectors, again)
-        (store,) = stores()
-    print(f"{len(texts):,} texts, {store.texts:,} of them different, {store.bytes / 1e6:,.1f} MB on disk")
+        size = sum(file.stat().st_size for file in Path(folder).rglob("*.sqlite"))
+    print(f"{len(texts):,} texts, {len(set(texts)):,} of them different, {size / 1e6:,.1f} MB on disk")
     print(f"{args.model}, {torch.get_num_threads()} threads")
     print(
         f"first pass {first:.2f} s ({len(texts) / first:,.0f} texts/s), second {second:.3f} s: {first / second:,.0f}x"

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from bertkit.files import MODEL_FILES, sha256, write_json, write_text
+from bertkit.files import MODEL_FILES, sha256, write_text
 
 _OF_A_MODEL = [*MODEL_FILES, "*.onnx"]
 _BIG = 1 << 20  # bytes from which on the sha256 of a file is cached
@@ -71,12 +71,12 @@ def folder_of(key: Mapping[str, Any], root: Path | None = None) -> Path:
 
 
 def cached_folder(
-    key: Mapping[str, Any], name: str, write: Callable[[Path], None], *, root: Path | None = None
+    key: Mapping[str, Any], write: Callable[[Path], None], *, root: Path | None = None
 ) -> tuple[Path, bool]:
     """The folder cached under this key, and whether it existed; if not, `write` fills it.
 
-    key: everything that determines the content, as JSON. name: its name in lists. `bertkit cache` lists and clears it
-    by its store.json. Raises OSError if it cannot be written, and what `write` raises; then nothing is left.
+    key: everything that determines the content, as JSON. Raises OSError if it cannot be written, and what `write`
+    raises; then nothing is left.
     """
     folder = folder_of(key, root)
     existed = folder.is_dir()
@@ -85,13 +85,10 @@ def cached_folder(
         try:
             aside.mkdir(mode=0o700, parents=True)
             write(aside)
-            write_json(aside / "store.json", {"name": name, "key": key})
             aside.rename(folder)
         except OSError:
             if not folder.is_dir():  # else another process was first
                 raise
         finally:
             shutil.rmtree(aside, ignore_errors=True)
-    with suppress(OSError):  # when it was last used
-        os.utime(folder / "store.json")
     return folder, existed

@@ -13,14 +13,13 @@ import small
 import torch
 import torch.nn.functional as F
 import transformers
-from huggingface_hub.errors import StrictDataclassFieldValidationError
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
 from bertkit.errors import ModelError
 from bertkit.models.bert import bert
-from bertkit.models.bert.bert_config import Activation, Architecture, BertConfig, PreNormBertConfig
+from bertkit.models.bert.bert_config import Activation, Architecture, BertConfig
 from bertkit.models.cpu_kernels import FasterStep
 from bertkit.models.encoder import Encoder
 
@@ -126,7 +125,7 @@ def test_what_is_wrong_with_a_config_is_said_at_once() -> None:
         "preset": "bse",
         "hiden_size": 3,
         "num_attention_heads": 3,
-        "norm": "middle",
+        "norm": "pre",
         "hidden_act": "gleu",
         "hidden_dropout_prob": 1.0,
         "num_hidden_layers": "4",
@@ -139,7 +138,7 @@ def test_what_is_wrong_with_a_config_is_said_at_once() -> None:
     assert "did you mean 'base'" in said["preset"].what
     assert "did you mean 'hidden_size'" in said["hiden_size"].what
     assert "is not a multiple of 3 heads" in said["num_attention_heads"].what
-    assert "'post' or 'pre'" in said["norm"].what
+    assert "modernbert-mini is an encoder with layer norm before" in said["norm"].fix
     assert "did you mean 'gelu'" in said["hidden_act"].what
     assert "less than 1" in said["hidden_dropout_prob"].what
     assert said["num_hidden_layers"].fix == "write 4 without quotes"
@@ -271,9 +270,8 @@ def test_attention_weights_are_the_formulas_and_give_what_the_kernel_gives(seed:
     torch.testing.assert_close(weights @ value, kernel, **CLOSE)
 
 
-@pytest.mark.parametrize("norm", ["post", "pre"])
-def test_asking_for_attention_changes_no_number(norm: str) -> None:
-    model = ours(norm=norm)
+def test_asking_for_attention_changes_no_number() -> None:
+    model = ours()
     plain, asked = model(**batch()), model(**batch(), output_attentions=True)
     torch.testing.assert_close(asked.prediction_logits, plain.prediction_logits, **CLOSE)
     assert plain.attentions is plain.hidden_states is None
@@ -292,7 +290,7 @@ def test_attention_is_shown_before_dropout() -> None:
     assert not torch.allclose(made.attentions[1], wanted.attentions[1], **CLOSE)
 
 
-@pytest.mark.parametrize("options", [{}, {"norm": "pre"}, {"positions": "sinusoidal"}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"positions": "sinusoidal"}], ids=str)
 def test_padding_and_neighbours_change_nothing(options: dict[str, str]) -> None:
     model, texts = ours(**options), batch()
     together = model(**texts)
@@ -403,7 +401,7 @@ def test_a_batch_in_which_nothing_is_masked_has_loss_0() -> None:
 # --- training
 
 
-@pytest.mark.parametrize("options", [{}, {"norm": "pre"}, {"positions": "sinusoidal"}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"positions": "sinusoidal"}], ids=str)
 @pytest.mark.parametrize("faster", [False, True])
 def test_every_parameter_learns_and_the_loss_falls(options: dict[str, str], faster: bool) -> None:
     torch.manual_seed(0)
@@ -502,10 +500,10 @@ def test_theirs_opens_here(kind: Any, tmp_path: Path) -> None:
 
 def test_transformers_own_config_will_do() -> None:
     model = bert.BertModel(transformers.BertConfig(vocab_size=VOCAB, **SIZES))
-    assert (model.config.positions, model.config.norm) == ("learned", "post")
+    assert model.config.positions == "learned"
 
 
-@pytest.mark.parametrize("options", [{}, {"norm": "pre"}, {"positions": "sinusoidal"}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"positions": "sinusoidal"}], ids=str)
 def test_load_gives_back_what_was_saved(options: dict[str, str], tmp_path: Path) -> None:
     model = ours(**options)
     model.save_pretrained(tmp_path)
@@ -519,31 +517,12 @@ def test_load_gives_back_what_was_saved(options: dict[str, str], tmp_path: Path)
     assert (tmp_path / "again/config.json").read_bytes() == (tmp_path / "config.json").read_bytes()
 
 
-def test_pre_norm_is_refused_by_everyone_else(tmp_path: Path) -> None:
-    ours(norm="pre").save_pretrained(tmp_path)
-    for kind in (transformers.AutoModel, transformers.AutoModelForMaskedLM, transformers.AutoConfig):
-        with pytest.raises(ValueError, match="bertkit-pre-norm-bert"):
-            kind.from_pretrained(tmp_path)
-    for kind in (transformers.BertModel, transformers.BertForPreTraining, bert.BertForPreTraining):
-        with pytest.raises(
-            StrictDataclassFieldValidationError, match=r"open it with bertkit\.models\.bert\.bert\.load"
-        ):
-            kind.from_pretrained(tmp_path)
-
-
-def test_a_bert_is_not_taken_for_pre_norm(tmp_path: Path) -> None:
-    theirs(ours()).save_pretrained(tmp_path)
-    with pytest.raises(ModelError, match="norm is 'post', and PreNormBertConfig is 'pre'"):
-        PreNormBertConfig.from_pretrained(tmp_path)
-
-
 @pytest.mark.parametrize(
     ("change", "said"),
     [
         ({"model_type": "roberta"}, "model_type is 'roberta'"),
         ({"is_decoder": True}, "is_decoder is true"),
         ({"positions": "rotary"}, "positions 'rotary'"),
-        ({"norm": "pre"}, "norm is 'pre'"),
         ({"attn_implementation": "someone/kernel"}, "does not fetch code that a model names"),
     ],
 )
@@ -588,21 +567,3 @@ def test_sinusoids_are_made_where_a_checkpoint_lacks_them(tmp_path: Path) -> Non
     assert torch.equal(
         again.bert.embeddings.position_embeddings.weight, model.bert.embeddings.position_embeddings.weight
     )
-
-
-def test_pre_norm_is_the_papers() -> None:
-    """x + sublayer(LayerNorm(x)), and one layer norm at the end, written with the modules' own weights."""
-    model = ours(norm="pre").bert
-    states = model(**batch(), output_hidden_states=True).hidden_states
-    mask = batch()["attention_mask"].bool()[:, None, None, :]
-    x = states[0]
-    for index, layer in enumerate(model.encoder.layer):
-        attention = layer.attention
-        normed = F.layer_norm(x, (16,), attention.output.LayerNorm.weight, attention.output.LayerNorm.bias, 1e-12)
-        context, _ = attention.self(normed, mask, False)
-        x = x + F.linear(context, attention.output.dense.weight, attention.output.dense.bias)
-        normed = F.layer_norm(x, (16,), layer.output.LayerNorm.weight, layer.output.LayerNorm.bias, 1e-12)
-        inner = F.gelu(F.linear(normed, layer.intermediate.dense.weight, layer.intermediate.dense.bias))
-        x = x + F.linear(inner, layer.output.dense.weight, layer.output.dense.bias)
-        last = index == len(model.encoder.layer) - 1
-        torch.testing.assert_close(model.encoder.LayerNorm(x) if last else x, states[index + 1], **CLOSE)

@@ -39,8 +39,6 @@ from transformers import (
     AutoTokenizer,
     BertConfig,
     BertForMaskedLM,
-    FunnelConfig,
-    FunnelModel,
 )
 
 from bertkit.data.words import words
@@ -599,19 +597,6 @@ def test_a_full_disk_names_the_output(tmp_path: Path, name: str) -> None:
         embed_file(lambda texts: np.zeros((len(texts), 300), dtype=np.float32), file, output)
     assert error.value.filename == str(output)
     assert [path.name for path in tmp_path.iterdir()] == ["in.jsonl"]
-
-
-def test_layers_that_pool_their_tokens_are_refused(tiny_encoder: Path, tmp_path: Path) -> None:
-    """Funnel: a block has half of the states of the one before."""
-    folder = shutil.copytree(
-        tiny_encoder, tmp_path / "funnel", ignore=shutil.ignore_patterns("config.json", "*.safetensors")
-    )
-    sizes: dict[str, Any] = {"d_model": 16, "n_head": 2, "d_head": 8, "d_inner": 32}
-    config = FunnelConfig(vocab_size=42, block_sizes=[1, 1], num_decoder_layers=1, **sizes)
-    FunnelModel(config).save_pretrained(folder)
-    assert Features(folder, layers=[0, 1]).fit(TEXTS[:4]).transform(TEXTS[:4]).shape == (4, 32)
-    with pytest.raises(ModelError, match=r"(?s)fewer states than tokens.*Layers 0 to 1 have one per token"):
-        Features(folder).fit(TEXTS[:4]).transform(TEXTS[:4])
 
 
 def of_kind(kind: str, tiny_encoder: Path, folder: Path, **fields: Any) -> Path:

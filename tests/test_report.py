@@ -15,17 +15,14 @@ from typing import Any
 import numpy as np
 import pytest
 import small
-import torch
-from cases import CASES, DRAWN, Case, encoder
-from datasets import Dataset
+from cases import CASES, DRAWN, Case
 from finished import finished, report
 from matplotlib.figure import Figure
 
 from bertkit.cli.main import main
 from bertkit.errors import ModelError, UserError
-from bertkit.evaluation import ranking, squad
+from bertkit.evaluation import ranking
 from bertkit.files import read_json
-from bertkit.inference.predictor import Predictor
 from bertkit.report import (
     calibration,
     comparison,
@@ -39,7 +36,7 @@ from bertkit.report import (
     view,
 )
 from bertkit.report.card import write_card
-from bertkit.report.examples import neighbours, write_explanations
+from bertkit.report.examples import write_explanations
 from bertkit.report.facts import Facts, read_facts
 from bertkit.report.html import compare, write_report
 from bertkit.report.table import after_training, number
@@ -165,7 +162,6 @@ def test_every_task_has_a_report(
     assert all(f"{sections.KINDS[each['kind']]}, row {each['row']}" in page.text for each in why)
     # An untrained tagger may find no entity that is there.
     assert why or own.task == "token-classification"
-    assert ("Nearest neighbours" in page.text) == (own.task == "sentence-similarity")
     if picture and "ece_before" in ece:
         assert f"before calibration the expected calibration error is {ece['ece_before']:.3f}" in picture.alt
 
@@ -209,23 +205,6 @@ def test_spans_that_overlap_are_cut_and_nothing_is_lost() -> None:
     found = mistakes.marked_spans(text, {(4, 11)}, {(8, 14)})
     assert "".join(piece.text for piece in found) == text
     assert [(p.text, p.mark) for p in found if p.mark] == [("cat ", "gold"), ("sat", "both"), (" on", "answer")]
-
-
-def test_the_threshold_curve_is_the_f1_of_each_threshold() -> None:
-    chances = [(0.9, 0.1, []), (0.2, 0.8, ["cat"]), (0.6, 0.4, ["cat"]), (0.3, 0.7, [])]
-    rows = [
-        {
-            "answers": {"text": gold, "answer_start": [0] * len(gold)},
-            "answer": {"null_score": null, "n_best": [{"answer": "cat", "score": best}]},
-        }
-        for null, best, gold in chances
-    ]
-    drawn = task_pictures.threshold_curve(rows)
-    assert len(drawn) == len(rows) + 1
-    for threshold, f1 in drawn:
-        odds = [np.log(null) - np.log(best) for null, best, _ in chances]
-        given = [{"answer": "" if own > threshold else "cat"} for own in odds]
-        assert f1 == pytest.approx(squad.GradedAnswers(given, Dataset.from_list(rows), False, {}).scores["f1"])
 
 
 @pytest.mark.parametrize("name", ["retrieval", "ranking-binary"])
@@ -296,22 +275,6 @@ def test_a_document_is_explained_by_what_was_found_first(tiny_encoder: Path, tmp
         assert each["texts"] == {"query": f"the {row['query']}", "document": row["answer"]["found"][0]["id"]}
 
 
-def test_neighbours_are_the_nearest_by_cosine(tiny_encoder: Path) -> None:
-    case = next(case for case in CASES if case.id == "similarity-cosent")
-    task = case.task(tiny_encoder)
-    asking = Predictor(task, task.model(encoder(tiny_encoder)).eval(), torch.device("cpu"), "fp32", 4, {})
-    rows = case.rows().to_list()
-    texts = list(dict.fromkeys(str(row[name]) for row in rows for name in ("text_a", "text_b")))
-    unit = asking.encode(texts)
-    unit /= np.linalg.norm(unit, axis=1, keepdims=True)
-    for each in neighbours(asking, rows):
-        cosines = dict(zip(texts, (unit @ unit[texts.index(each["text"])]).tolist(), strict=True))
-        del cosines[each["text"]]
-        assert [near["cosine"] for near in each["near"]] == pytest.approx(sorted(cosines.values(), reverse=True)[:3])
-        assert all(cosines[near["text"]] == pytest.approx(near["cosine"]) for near in each["near"])
-    assert neighbours(asking, rows[:1]) == []
-
-
 def test_explain_prints_and_draws(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "why.html"
     assert main(["explain", str(run.folder), "the cat was <b>good</b>", "a dog", "--output", str(file)]) == 0
@@ -360,10 +323,7 @@ def test_text_of_the_data_is_text(facts: Facts) -> None:
         rows=({"text": EVIL, "label": "bad", "answer": answer},),
         environment={EVIL: EVIL},
         results={**facts.results, "task": {**facts.results["task"], "description": EVIL}},
-        explanations={
-            "examples": [evil_explanation()],
-            "neighbours": [{"text": EVIL, "near": []}],
-        },
+        explanations={"examples": [evil_explanation()]},
     )
     for html in (report(evil), compare([evil, facts], [])):
         page = well_formed(html)
@@ -719,13 +679,12 @@ def test_what_is_no_finished_run_or_is_damaged_is_refused(
         ("predictions/test.jsonl", ["answer"], None),
         ("explanations.json", ["examples"], 5),
         ("explanations.json", ["examples"], [{}]),
-        ("explanations.json", ["neighbours"], {"a": 1}),
     ],
 )
 def test_what_bertkit_never_wrote_is_told_and_no_traceback(
     file: str, path: list[Any], value: Any, copy: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (copy / "explanations.json").write_text('{"examples": [], "neighbours": []}')
+    (copy / "explanations.json").write_text('{"examples": []}')
     first, *rest = (copy / file).read_text().splitlines() if file.endswith("l") else [(copy / file).read_text()]
     stated = json.loads(first)
     *way, last = path

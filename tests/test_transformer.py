@@ -360,11 +360,6 @@ def test_the_table_of_sinusoids_is_the_papers_and_both_halves_have_it() -> None:
 # --- what is refused
 
 
-def test_pre_norm_is_refused() -> None:
-    with pytest.raises(ModelError, match=r"model.config.norm: norm is 'pre'"):
-        ours(norm="pre")
-
-
 def test_halves_of_different_widths_are_refused() -> None:
     config = ours().config
     config.decoder.hidden_size = 32

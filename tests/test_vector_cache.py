@@ -22,9 +22,8 @@ from hypothesis import strategies as st
 
 from bertkit import cache
 from bertkit.cache import fingerprint, sha256_of_json
-from bertkit.errors import UserError
 from bertkit.inference import vector_cache
-from bertkit.inference.vector_cache import cache_table, cached, clear_cache, stores
+from bertkit.inference.vector_cache import cached
 
 KEY = {"model": "m", "layers": [1]}
 
@@ -54,7 +53,7 @@ def _root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def through(texts: list[str], key: dict[str, Any] | None = None) -> tuple[np.ndarray, list[str]]:
     """The vectors, and the texts that were encoded for them."""
     encoder = Encoder()
-    return cached(texts, encoder, name="m", key=key or KEY), encoder.seen
+    return cached(texts, encoder, key=key or KEY), encoder.seen
 
 
 def right(texts: list[str]) -> list[list[float]]:
@@ -112,7 +111,7 @@ def test_what_is_cached_is_for_its_owner_alone(tmp_path: Path, monkeypatch: pyte
     before = os.umask(0o022)
     try:
         through(["a"])
-        folder, _ = cache.cached_folder(KEY, "m", lambda folder: None, root=tmp_path / "features")
+        folder, _ = cache.cached_folder(KEY, lambda folder: None, root=tmp_path / "features")
     finally:
         os.umask(before)
     assert [oct(path.stat().st_mode & 0o777) for path in (tmp_path / "new", folder)] == ["0o700"] * 2
@@ -171,7 +170,7 @@ def test_a_file_that_was_written_just_now_is_not_remembered(tmp_path: Path, monk
 def write(first: int) -> None:
     for start in range(first, first + 60, 6):
         texts = [f"text {n}" for n in range(start, start + 12)]
-        assert cached(texts, Encoder(), name="m", key=KEY).tolist() == right(texts)
+        assert cached(texts, Encoder(), key=KEY).tolist() == right(texts)
 
 
 def test_concurrent_writers_give_a_whole_store(tmp_path: Path) -> None:
@@ -199,7 +198,7 @@ def die() -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
     sqlite3.connect = lambda *args, **options: real(*args, factory=Connection, **options)  # type: ignore[assignment]
-    cached(["b", "c"], Encoder(), name="m", key=KEY)
+    cached(["b", "c"], Encoder(), key=KEY)
 
 
 def test_a_killed_writer_leaves_nothing_half_read() -> None:
@@ -332,51 +331,8 @@ def test_what_was_encoded_is_kept_after_every_chunk(monkeypatch: pytest.MonkeyPa
         return Encoder()(texts)
 
     with pytest.raises(RuntimeError):
-        cached(list("abcdef"), fail, name="m", key=KEY)
+        cached(list("abcdef"), fail, key=KEY)
     assert through(list("abcdef"))[1] == ["e", "f"]
-
-
-# --- to see and to clear
-
-
-def test_stores_and_clear(tmp_path: Path) -> None:
-    assert "no vectors" in cache_table()
-    cached(["a", "bb"], Encoder(), name="old", key=KEY)
-    cached(["a"], Encoder(), name="new", key=KEY | {"pool": "cls"})
-    (tmp_path / "mine.txt").write_text("a file of somebody else")
-    old = next(store for store in stores() if store.name == "old")
-    os.utime(old.folder / "store.json", (1e9, 1e9))
-    assert [(store.name, store.texts, store.key) for store in stores()] == [
-        ("new", 1, KEY | {"pool": "cls"}),
-        ("old", 2, KEY),
-    ]
-    assert stores()[1].bytes == sum(file.stat().st_size for file in old.folder.rglob("*.*") if file.is_file())
-    lines = cache_table().splitlines()
-    assert lines[2].split()[0] == "new"
-    assert lines[3].split()[0] == "old"
-    assert "3 vectors" in lines[-1]
-    assert clear_cache(1.0).startswith("1 store removed")
-    assert [store.name for store in stores()] == ["new"]
-    assert clear_cache().startswith("1 store removed")
-    assert [file.name for file in tmp_path.iterdir()] == ["mine.txt"]
-
-
-@pytest.mark.parametrize("content", ["[]", "{}", '"x"', '{"name": "m", "key": []}', "{"])
-def test_a_damaged_card_is_named(content: str) -> None:
-    through(["a"])
-    (stores()[0].folder / "store.json").write_text(content)
-    with pytest.raises(UserError, match=r"store\.json: is damaged"):
-        cache_table()
-    assert clear_cache().startswith("1 store removed")
-
-
-@pytest.mark.parametrize("days", [-1.0, float("nan"), float("inf"), 1e300])
-def test_days_that_can_not_be_counted_clear_nothing(days: float) -> None:
-    through(["a"])
-    with pytest.raises(UserError, match=r"days: .*, where a number from 0 on"):
-        clear_cache(days)
-    assert len(stores()) == 1
-    assert clear_cache(0.0).startswith("1 store removed")
 
 
 def test_a_remembered_digest_that_is_damaged_is_computed_again(tmp_path: Path) -> None:
@@ -388,20 +344,3 @@ def test_a_remembered_digest_that_is_damaged_is_computed_again(tmp_path: Path) -
     for memory in tmp_path.glob("digests/*"):
         memory.write_bytes(b"\xff\xfe")
     assert fingerprint(weights.parent) == before
-
-
-def test_use_is_noted() -> None:
-    through(["a"])
-    card = stores()[0].folder / "store.json"
-    os.utime(card, (1e9, 1e9))
-    through(["b"])
-    assert card.stat().st_mtime == 1e9  # nothing of it was used
-    through(["a"])
-    assert card.stat().st_mtime > 1e9
-
-
-def test_a_store_without_its_card_is_still_read() -> None:
-    """Cleared by another process at this moment."""
-    through(["a"])
-    (stores()[0].folder / "store.json").unlink()
-    assert through(["a"])[1] == []

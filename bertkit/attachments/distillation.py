@@ -209,7 +209,7 @@ def with_soft_targets(features: Dataset, teacher: Teacher) -> Dataset:
         "precision": teacher.predictor.precision,
         "device": teacher.predictor.device.type,
     }
-    entry = partial(cached_folder, key, f"teacher {teacher.folder}", partial(_write, features, teacher))
+    entry = partial(cached_folder, key, partial(_write, features, teacher))
     try:
         folder, hit = entry()
         if hit and _damaged(folder / FILE, len(features)):

@@ -43,11 +43,12 @@ COMMANDS = {
     "use": (models.predict, serving.serve, vectors.embed, vectors.index, vectors.search),
     "decide": (models.evaluate, runs.report, models.calibrate, models.explain, recipes.audit, vectors.duplicates),
     "publish": (runs.export, runs.push),
-    "tools": (vectors.mine, vectors.cache, completion, doctor.doctor),
+    "tools": (vectors.mine, completion, doctor.doctor),
 }
 REMOVED = {  # command or option -> what does its work
     "shell": "bertkit predict RUN --input -",
     "clean": "rm -r RUN/checkpoints, which a finished run does not need",
+    "cache": "du and rm -r: vectors are in ~/.cache/bertkit/vectors, or $BERTKIT_CACHE",
     "--engine": "bertkit.batch on a cluster, as in recipes/cluster/predict_ray.py",
     "--create-pr": "--revision BRANCH",
     **dict.fromkeys(("--predictions", "--report"), "hf upload REPO_ID FILE"),

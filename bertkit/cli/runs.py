@@ -1,4 +1,4 @@
-"""The commands about finished runs: report, clean, export, push."""
+"""The commands about finished runs: report, export, push."""
 
 from __future__ import annotations
 

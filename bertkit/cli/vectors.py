@@ -1,4 +1,4 @@
-"""The commands about vectors: embed, duplicates, mine, cache, index, search."""
+"""The commands about vectors: embed, duplicates, mine, index, search."""
 
 from __future__ import annotations
 
@@ -110,21 +110,6 @@ def duplicates(rest: list[str], model: str, threshold: float, output: Path | Non
             say(f"  {each['cosine']:.4f}  {each['where']}{name}  {beginning(each['text'], MAX_TEXT)}")
     summary = f"{part_of(sum(map(len, clusters)), texts, 'text')} in {counted(len(clusters), 'cluster')}"
     say(f"{summary} of near-duplicates" + (f", in {output}" if output else ""), file=sys.stderr)
-
-
-@command(
-    "show or clear the vectors cached on disk",
-    argument("action", "what to do", nargs="?", choices=("show", "clear"), default="show"),
-    argument("--days", "clear: only what has not been used for N days", type=float, metavar="N"),
-    example="bertkit cache clear --days 30",
-    page="features",
-)
-def cache(action: str, days: float | None) -> None:
-    from bertkit.inference.vector_cache import cache_table, clear_cache
-
-    if action == "show" and days is not None:
-        raise UserError("--days works only with clear")
-    say(clear_cache(days) if action == "clear" else cache_table())
 
 
 @command(

@@ -72,9 +72,9 @@ def _cached(parts: Sequence[Part], spec: DataSpec, split: str, share: float | No
         logger.info("reading the corpus of %s once, into %s", split, root)
         _read(parts, spec, split, share, folder)
 
-    names, fix = ", ".join(Path(part.name).name for part in parts), "make room, or name another folder in BERTKIT_CACHE"
+    fix = "make room, or name another folder in BERTKIT_CACHE"
     with translated(OSError, DataError, str(root), "the corpus cannot be cached here", fix):
-        return cached_folder({"corpus": key}, f"documents: {names}", write)[0]
+        return cached_folder({"corpus": key}, write)[0]
 
 
 def _read(parts: Sequence[Part], spec: DataSpec, split: str, share: float | None, folder: Path) -> None:

@@ -142,7 +142,7 @@ def store_rows(rows: Mapping[str, Rows]) -> dict[str, str]:
                 for file in Path(aside).iterdir():
                     shutil.move(file, folder)
 
-            folder, _ = cached_folder(_key(fingerprint), f"rows: {', '.join(rows)}", move)
+            folder, _ = cached_folder(_key(fingerprint), move)
     return {"source": MEMORY, "fingerprint": fingerprint, "folder": str(folder)}
 
 

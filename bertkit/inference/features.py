@@ -117,7 +117,7 @@ class Features(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         if not texts:
             return np.zeros((0, reader.size), dtype=np.float32), np.zeros(0, dtype=np.int64)
         if reader.params.cache:
-            both = cached(texts, reader.vectors, name=reader.encoder.name, key=reader.key)
+            both = cached(texts, reader.vectors, key=reader.key)
         else:
             both = np.concatenate([reader.vectors(part) for part in _chunks(texts)])
         return np.ascontiguousarray(both[:, :-1]), both[:, -1].astype(np.int64)

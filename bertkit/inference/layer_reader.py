@@ -115,7 +115,6 @@ class LayerReader:
                 torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16"),
             ):
                 states = self.model(**batch, output_hidden_states=True).hidden_states
-            self._check_lengths(states, batch["input_ids"].shape[1])
             chosen = [states[layer].float() for layer in self.layers]
             if self.params.combine == "concat":
                 hidden = torch.cat(chosen, dim=-1)
@@ -125,10 +124,3 @@ class LayerReader:
 
         for indices in batches:
             yield indices, run(indices)
-
-    def _check_lengths(self, states: Sequence[torch.Tensor], tokens: int) -> None:
-        """Raises ModelError where a requested layer has fewer states than tokens: Funnel pools them after a block."""
-        whole = [state.shape[1] == tokens for state in states]
-        if not all(whole[layer] for layer in self.layers):
-            what = f"layers {list(self.layers)} of this {self.model.config.model_type} have fewer states than tokens"
-            raise ModelError(Problem("layers", what, f"Layers 0 to {whole.index(False) - 1} have one per token."))

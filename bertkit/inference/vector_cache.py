@@ -1,4 +1,4 @@
-"""Vectors kept on disk under the model, its options and the text: a store, one SQLite file, per model and options.
+"""Vectors kept on disk under the model, its options and the text: one SQLite file per model and options.
 
 SQLite's transactions let any number of processes read and add at once, and a killed process leaves nothing incomplete.
 """
@@ -6,23 +6,17 @@ SQLite's transactions let any number of processes read and add at once, and a ki
 from __future__ import annotations
 
 import hashlib
-import shutil
 import sqlite3
 import warnings
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
-from datetime import UTC, datetime, timedelta
-from os import utime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from bertkit.cache import cache_root, sha256_of_json
-from bertkit.errors import Problem, UserError
-from bertkit.files import read_json, write_json
-from bertkit.text import columns, counted
 
 Vectors = np.ndarray[Any, np.dtype[np.float32]]
 
@@ -33,10 +27,10 @@ _WAIT = 60.0  # seconds for another process to finish writing
 _TABLE = "CREATE TABLE IF NOT EXISTS vectors (text BLOB PRIMARY KEY, checksum INTEGER, vector BLOB)"
 
 
-def cached(texts: Sequence[str], encode: Callable[[list[str]], Vectors], *, name: str, key: dict[str, Any]) -> Vectors:
+def cached(texts: Sequence[str], encode: Callable[[list[str]], Vectors], *, key: dict[str, Any]) -> Vectors:
     """The vectors of the texts, float32 `(texts, size)`; only texts that are not stored are encoded, each once.
 
-    name: the model's name in lists. key: all that determines a vector besides its text, as JSON; see `model_key`.
+    key: all that determines a vector besides its text, as JSON; see `model_key`.
     encode: texts -> `(texts, size)`; called with at most CHUNK texts, whose vectors are stored after each call.
     Where the cache cannot be read or written (a full disk), vectors are returned all the same, with one warning.
     """
@@ -58,7 +52,7 @@ def cached(texts: Sequence[str], encode: Callable[[list[str]], Vectors], *, name
         vectors[part] = new
         try:
             if usable:
-                _add(store, {"name": name, "key": key}, [digests[index] for index in part], new)
+                _add(store, [digests[index] for index in part], new)
         except OSError as error:
             usable = _unusable(store, error)
     return vectors if len(distinct) == len(texts) else vectors[[index_of[text] for text in texts]]
@@ -120,84 +114,14 @@ def _lookup(store: Path, digests: Sequence[bytes]) -> tuple[list[int], Vectors]:
                 if not vectors.size:
                     vectors = np.empty((len(digests), len(vector) // 4), dtype=np.float32)
                 vectors[missing.pop(digest)] = np.frombuffer(vector, dtype="<f4")
-    if len(missing) < len(digests):
-        with suppress(FileNotFoundError):  # another process has just cleared the cache
-            utime(store / "store.json")
     return list(missing.values()), vectors
 
 
-def _add(store: Path, card: Mapping[str, Any], digests: Sequence[bytes], vectors: Vectors) -> None:
+def _add(store: Path, digests: Sequence[bytes], vectors: Vectors) -> None:
     """Store the vectors `(texts, size)` of these texts. Raises OSError, and then stores none of them."""
-    if not (store / "store.json").exists():
-        store.parent.mkdir(mode=0o700, parents=True, exist_ok=True)  # vectors reveal much of their texts
-        write_json(store / "store.json", card)
+    store.parent.mkdir(mode=0o700, parents=True, exist_ok=True)  # vectors reveal much of their texts
+    store.mkdir(exist_ok=True)
     blobs = [vector.astype("<f4").tobytes() for vector in vectors]
     rows = [(digest, _checksum(digest, blob), blob) for digest, blob in zip(digests, blobs, strict=True)]
     with _repaired(store / _FILE), _opened(store / _FILE) as database:
         database.executemany("INSERT OR IGNORE INTO vectors VALUES (?, ?, ?)", rows)
-
-
-def _texts(file: Path) -> int:
-    count = 0
-    if file.is_file():
-        with _repaired(file), _opened(file) as database:
-            count = int(database.execute("SELECT count(*) FROM vectors").fetchone()[0])
-    return count
-
-
-class Store(NamedTuple):
-    """The vectors of one model with one set of options."""
-
-    name: str  # of the model, when the store was created
-    key: dict[str, Any]
-    texts: int
-    bytes: int
-    used: datetime
-    folder: Path
-
-
-def stores() -> list[Store]:
-    """All stores, last used first. Raises UserError where a store.json is damaged; `clear_cache` removes it."""
-    listed = []
-    for card in cache_root().glob("*/store.json"):
-        content, folder = read_json(card), card.parent
-        if not isinstance(content, dict) or not isinstance(content.get("key"), dict):
-            what = "is damaged: it does not describe its store"
-            raise UserError(Problem(str(card), what, "bertkit cache clear  removes all stores."))
-        size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
-        used = datetime.fromtimestamp(card.stat().st_mtime, UTC)
-        listed.append(Store(str(content.get("name")), content["key"], _texts(folder / _FILE), size, used, folder))
-    return sorted(listed, key=lambda store: store.used, reverse=True)
-
-
-def cache_table() -> str:
-    """The output of `bertkit cache`: a line for each store, last used first, and the totals."""
-    listed = stores()
-    if not listed:
-        return f"no vectors are stored in {cache_root()}"
-    rows = [["model", "layers", "combine", "pool", "max_length", "precision", "texts", "MB", "last used (UTC)"]]
-    for store in listed:
-        options = [str(store.key.get(name, "–")) for name in rows[0][1:6]]
-        used = store.used.strftime("%Y-%m-%d %H:%M")
-        rows.append([store.name, *options, f"{store.texts:,}", f"{store.bytes / 1e6:,.1f}", used])
-    texts, size = sum(store.texts for store in listed), sum(store.bytes for store in listed)
-    return f"{columns(rows)}\n\n{counted(texts, 'vector')}, {size / 1e6:,.1f} MB in {cache_root()}"
-
-
-def clear_cache(days: float | None = None) -> str:
-    """Remove stores, or only those last used longer ago than `days`; returns the output of `bertkit cache clear`.
-
-    Raises UserError on an invalid number of days.
-    """
-    if days is not None and not 0 <= days <= timedelta.max.days:
-        raise UserError(Problem("days", f"{days:g}, where a number from 0 on is expected"))
-    root, count = cache_root(), 0
-    for card in root.glob("*/store.json"):
-        age = datetime.now(UTC) - datetime.fromtimestamp(card.stat().st_mtime, UTC)
-        if days is None or age > timedelta(days=days):
-            (card.parent / _FILE).unlink(missing_ok=True)  # first: without its card it would not be found
-            shutil.rmtree(card.parent, ignore_errors=True)
-            count += 1
-    if days is None:
-        shutil.rmtree(root / "digests", ignore_errors=True)
-    return f"{counted(count, 'store')} removed from {root}"

@@ -15,7 +15,6 @@ from bertkit.data.sources import SAMPLE, local_path
 from bertkit.errors import DataError, ModelError, Problem, translated
 from bertkit.files import MODEL_FILES, sha256
 from bertkit.models.formats import require_model
-from bertkit.models.funnel import reads_short_texts
 from bertkit.models.quiet import no_bars, quiet_logger
 from bertkit.models.special_tokens import keep_out
 from bertkit.models.untrusted import LONGEST, bounded, read_object, vet
@@ -198,18 +197,14 @@ def load_config(folder: Path) -> PretrainedConfig:
     """The config of a model folder, of an architecture that transformers itself knows. Raises ModelError."""
     from transformers import AutoConfig
 
-    from bertkit.models.bert.bert_config import PRE_NORM
-
     vet(folder)
-    file = folder / "config.json"
-    if file.is_file() and read_object(file).get("model_type") == PRE_NORM:
-        what = f"{folder} is a BERT with norm: pre, which only bertkit has, and only for pretraining"
-        raise ModelError(Problem("model.name", what, "Pretrain one with norm: post to fine-tune it."))
-    what, fix = f"{file} cannot be loaded by transformers", "Use an encoder of the BERT family."
+    what, fix = f"{folder / 'config.json'} cannot be loaded by transformers", "Use an encoder of the BERT family."
     with translated(Exception, ModelError, "model.name", what, fix):
         config: PretrainedConfig = AutoConfig.from_pretrained(
             folder, local_files_only=True, trust_remote_code=False, **EXECUTION
         )
+    if config.model_type == "funnel":
+        raise ModelError(Problem("model.name", f"{folder} is a Funnel, whose pooling fails on short texts", fix))
     if config.model_type == "big_bird":  # whose sparse attention becomes full with the first short batch, and stays so
         config.update({"attention_type": "original_full"})
     return config
@@ -271,7 +266,7 @@ def load_model(
     new = [name for name in unset if ours or not name.startswith("pooler.")]  # a bare encoder's pooler is not read
     if new:
         logger.info("randomly initialised, to be trained: %s", ", ".join(new))
-    return reads_short_texts(model)
+    return model  # type: ignore[no-any-return]
 
 
 def _own_memory(model: PreTrainedModel) -> None:
@@ -290,17 +285,14 @@ def _lacks(encoder: Encoder, tensors: Sequence[str], part: str, fix: str) -> Mod
 
 
 def _from_config(config: PretrainedConfig, model_class: Any) -> PreTrainedModel:
-    """A model with random weights. Raises ModelError where only bertkit's own BERT supports the config."""
-    from transformers import CONFIG_MAPPING, PreTrainedModel
+    """A model with random weights."""
+    from transformers import PreTrainedModel
 
     if issubclass(model_class, PreTrainedModel):
         own: PreTrainedModel = model_class(config)
         return own
-    if config.model_type not in CONFIG_MAPPING:
-        what = f"{model_class.__name__} does not support {config.model_type}, which can only be pretrained"
-        raise ModelError(Problem("model.config", what, "Leave out options that BERT does not have, such as norm: pre."))
     model: PreTrainedModel = model_class.from_config(config)
-    return reads_short_texts(model)
+    return model
 
 
 def load_extra_module(encoder: Encoder, name: str, module: Module) -> None:

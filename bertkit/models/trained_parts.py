@@ -60,18 +60,14 @@ def _freeze(model: PreTrainedModel, spec: Freeze) -> None:
 
 
 def _stacks(base: Module, count: int) -> list[list[Module]]:
-    """The layers of each list that has one entry per layer: of XLM, attention and feed-forward networks by themselves.
-
-    Funnel's is a list of lists.
-    """
+    """The modules of each list that has one per layer: of XLM, attention and feed-forward networks by themselves."""
     from torch.nn import ModuleList
 
     stacks: dict[str, list[Module]] = {}
     for name, module in base.named_modules():
-        if isinstance(module, ModuleList) and not name.startswith(tuple(f"{outer}." for outer in stacks)):
-            layers = [layer for part in module for layer in (list(part) if isinstance(part, ModuleList) else [part])]
-            if len(layers) == count:
-                stacks[name] = layers
+        inner = name.startswith(tuple(f"{outer}." for outer in stacks))
+        if isinstance(module, ModuleList) and len(module) == count and not inner:
+            stacks[name] = list(module)
     return list(stacks.values())
 
 

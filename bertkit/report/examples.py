@@ -1,4 +1,4 @@
-"""What a report explains: the most confident mistakes and right answers; neighbours of a few texts."""
+"""What a report explains: the most confident mistakes and right answers."""
 
 from __future__ import annotations
 
@@ -9,9 +9,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-import numpy as np
-
-from bertkit.evaluation.similarity import unit
 from bertkit.explain.explain import explain
 from bertkit.files import write_json
 from bertkit.inference.display import answer_line
@@ -33,10 +30,6 @@ MAX_SEARCHED = 200  # rows among which short ones are looked for
 MAX_ANSWERED = 4 * EXAMPLES  # of these, rows that are answered: a model without answers has nothing to explain
 CONTEXT = 16  # sentences before and after, if documents are context
 MIN_LETTERS = 4  # of a masked word, and words of its sentence
-
-MAX_COMPARED = 400  # distinct texts among which neighbours are looked for
-COMPARED, NEIGHBOURS = 6, 3  # texts with neighbours, and neighbours of each
-PAIR_COLUMNS = ("text_a", "text_b", "anchor", "positive")
 
 
 class Example(NamedTuple):
@@ -67,8 +60,7 @@ def write_explanations(folder: Path) -> Path:
     else:
         kinds = zip(_wrong_and_right(predictor.task, facts), ("mistake", "hit"), strict=False)
         examples = [each for chosen in kinds for each in islice(_explained(predictor, *chosen), EXAMPLES)]
-    near = neighbours(predictor, facts.rows)
-    write_json(folder / "explanations.json", {"examples": examples, "neighbours": near})
+    write_json(folder / "explanations.json", {"examples": examples})
     return folder / "explanations.json"
 
 
@@ -159,22 +151,3 @@ def _masked(predictor: Predictor, file: Path) -> Iterator[Example]:
                 ids = tokenizer(f" {word}", add_special_tokens=False)["input_ids"]
                 yield Example(number, [{"text": text}], 0, str(tokenizer.decode(ids)).strip())
                 break
-
-
-def neighbours(predictor: Predictor, rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """The three nearest neighbours of a few texts in these rows by cosine: {text, near: [{text, cosine}]}.
-
-    They are searched among the first 400 distinct texts; empty if the model does not embed pairs of texts.
-    """
-    texts = list(dict.fromkeys(str(row[name]) for row in rows for name in PAIR_COLUMNS if name in row))[:MAX_COMPARED]
-    if not predictor.task.gives("vector") or len(texts) <= NEIGHBOURS:
-        return []
-    vectors = unit(predictor.encode(texts))
-    chosen: list[int] = np.unique(np.linspace(0, len(texts) - 1, COMPARED).astype(int)).tolist()
-    cosines = vectors[chosen] @ vectors.T
-    cosines[range(len(chosen)), chosen] = -np.inf
-    order = np.argsort(-cosines, axis=1, kind="stable")[:, :NEIGHBOURS]
-    return [
-        {"text": texts[each], "near": [{"text": texts[other], "cosine": float(row[other])} for other in nearest]}
-        for each, row, nearest in zip(chosen, cosines, order.tolist(), strict=True)
-    ]

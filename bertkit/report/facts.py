@@ -131,7 +131,7 @@ def read_facts(folder: str | Path, split: str = "") -> Facts:
         linear=options.get("method") in ON_VECTORS and (run.model / "modules.json").is_file(),
         parameters=sum(prod(shape) for file in weights for shape in shapes_of(file)),
         megabytes=sum(file.stat().st_size for file in weights) / 1e6,
-        explanations=_mapping(explanations, ("examples", "neighbours")) if explanations.is_file() else {},
+        explanations=_mapping(explanations, ("examples",)) if explanations.is_file() else {},
     )
 
 

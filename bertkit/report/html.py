@@ -106,7 +106,6 @@ def report(facts: Facts, wrong: Mistakes | None, table: str) -> str:
         mistakes=wrong,
         csv=table,
         explained=sections.explained(facts.explanations.get("examples", [])),
-        nearest=sections.nearest(facts.explanations.get("neighbours", [])),
     )
 
 

@@ -224,20 +224,6 @@ def bars(title: str, counts: Mapping[str, int], note: str = "") -> Picture:
     return Picture(title, to_svg(figure, title), f"{title}: {alt}.", note)
 
 
-@mpl.rc_context(STYLE)
-def threshold(points: Points, chosen: float) -> Picture:
-    """F1 over thresholds of the null answer's log odds."""
-    figure, axes = _axes("null threshold, nats", "F1")
-    axes.step(*zip(*points, strict=True), where="post", color=SERIES[0], linewidth=1.6)
-    axes.axvline(chosen, color=SERIES[1], linestyle="--", linewidth=1.4, label=f"in use, {chosen:.2f}")
-    axes.set_ylim(bottom=0)
-    _legend(figure)
-    at, best = max(points, key=lambda point: point[1])
-    alt = f"F1 over null thresholds: at most {best:.3f}, from {at:.2f}; {chosen:.2f} is in use."
-    note = "Questions with null odds above the threshold get no answer. It was chosen on validation."
-    return Picture("Null threshold", to_svg(figure, "threshold"), alt, note)
-
-
 def _axes(across: str = "", along: str = "", height: float = 2.9, width: float = 4.6) -> tuple[Figure, Any]:
     figure = Figure(figsize=(width, height), layout="constrained")
     return figure, figure.add_subplot(xlabel=across, ylabel=along)

@@ -12,7 +12,7 @@ from bertkit.inference.display import answer_line
 from bertkit.report import pictures
 from bertkit.report.calibration import calibrated_later, label_thresholds
 from bertkit.report.facts import Facts
-from bertkit.report.mistakes import Part, shortened
+from bertkit.report.mistakes import Part
 from bertkit.report.pictures import Picture
 from bertkit.report.table import interval, mean_of_folds, number, over_seeds, overall_metrics
 from bertkit.report.verdict import FEW, Baseline, Verdict, best_baseline, score_findings, verdict
@@ -22,7 +22,6 @@ from bertkit.text import counted
 
 MIN_SHARE = 0.04  # of the largest attribution: smaller ones are not coloured
 MAX_WORDS = 12  # in a table of attributions
-MAX_NEIGHBOUR = 300  # characters
 LEARNED = {  # by `task.method`
     "head": "frozen, with a linear head",
     "contrastive": "fine-tuned with a contrastive loss, with a linear head",
@@ -273,14 +272,3 @@ def _parts(text: str, words: Sequence[Any], most: float) -> Iterator[Part]:
         yield Part(text[start:end], mark, share=share)
         done = end
     yield Part(text[done:])
-
-
-def nearest(neighbours: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """Each text and its nearest neighbours, with their cosines; the first row is the header."""
-    if not neighbours:
-        return []
-    rows = [["text", *(f"{place}." for place in range(1, len(neighbours[0]["near"]) + 1))]]
-    for each in neighbours:
-        near = [f"{shortened(one['text'], MAX_NEIGHBOUR)} ({one['cosine']:.3f})" for one in each["near"]]
-        rows.append([shortened(each["text"], MAX_NEIGHBOUR), *near])
-    return rows

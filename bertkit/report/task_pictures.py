@@ -10,7 +10,7 @@ import numpy as np
 from bertkit.evaluation import squad
 from bertkit.evaluation.labels import GradedLabels
 from bertkit.report import pictures
-from bertkit.report.facts import Facts, Row
+from bertkit.report.facts import Facts
 from bertkit.report.mistakes import gold_and_given, label_of
 from bertkit.report.pictures import Picture
 from bertkit.report.rankings import is_ranked, queries
@@ -32,29 +32,6 @@ def task_pictures(facts: Facts) -> list[Picture]:
 def _entity_errors(facts: Facts) -> Iterator[Picture]:
     if "errors" in facts.scores:  # labels of words have none
         yield pictures.bars("Entities by kind of error", facts.scores["errors"], ERRORS)
-
-
-def _null_threshold(facts: Facts) -> Iterator[Picture]:
-    chosen = facts.options.get("null_threshold")
-    if chosen is not None and facts.rows:
-        yield pictures.threshold(threshold_curve(facts.rows), chosen)
-
-
-def threshold_curve(rows: Sequence[Row]) -> list[tuple[float, float]]:
-    """(threshold, F1 if questions with null odds above it get no answer), as `squad.best_threshold` computes it."""
-    odds, gains, base = [], [], 0.0
-    for row in rows:
-        answer, gold = row["answer"], row["answers"]["text"]
-        best: Row = answer["n_best"][0] if answer["n_best"] else {"answer": "", "score": 0.0}
-        silent = squad.question_scores("", gold)[1]
-        odds.append(np.log(max(answer["null_score"], 1e-300)) - np.log(max(best["score"], 1e-300)))
-        gains.append(squad.question_scores(best["answer"], gold)[1] - silent)
-        base += silent
-    order = np.argsort(odds, kind="stable")
-    f1 = (base + np.concatenate([[0.0], np.cumsum(np.array(gains)[order])])) / len(rows)
-    thresholds = [float(np.min(odds)) - 1, *np.array(odds)[order].tolist()]
-    step = max(1, len(thresholds) // 1000)
-    return list(zip(thresholds[::step], f1.tolist()[::step], strict=True))
 
 
 def _gold_scores(facts: Facts) -> Iterator[Picture]:
@@ -86,7 +63,6 @@ def histogram(bars: Mapping[str, float], values: Sequence[float]) -> dict[str, i
 PICTURES: Mapping[str, Callable[[Facts], Iterator[Picture]]] = {
     "text-classification": _gold_scores,
     "token-classification": _entity_errors,
-    "question-answering": _null_threshold,
     "sentence-similarity": _gold_scores,
     "retrieval": _rankings,
     "text-ranking": _rankings,

@@ -92,7 +92,7 @@ def cached_vectors(model: str, side: Any) -> Callable[[list[str]], Any]:
             raise ModelError(Problem(model, "its files have changed in the meantime", "Run the same command again."))
         return loaded
 
-    return lambda texts: cached(texts, lambda new: predictor().encode(new, side), name=model, key=key)
+    return lambda texts: cached(texts, lambda new: predictor().encode(new, side), key=key)
 
 
 def reranker(model: str) -> Callable[[str, Sequence[str]], Sequence[float]]:

@@ -194,14 +194,14 @@ class Pretraining(Task[PretrainingOptions]):
         """Outputs whose vocabulary logits are those of the chosen positions, `(chosen, vocab)`."""
         from transformers import PreTrainedModel
 
-        from bertkit.models.bert.bert_config import MODEL_TYPES
+        from bertkit.models.bert.bert_config import MODEL_TYPE
         from bertkit.models.bert.packing import packed_inputs
 
         inputs, chosen = model_inputs(self.tokenizer, batch), self.chosen(batch)
         alone: Any = next(each for each in model.modules() if isinstance(each, PreTrainedModel))  # within DDP or LoRA
         if "position_ids" in batch:
             inputs |= packed_inputs(alone.config, batch["position_ids"])
-        if alone.config.model_type in MODEL_TYPES:
+        if alone.config.model_type == MODEL_TYPE:
             return model(**inputs, position=chosen)
 
         def choose(encoder: Any, args: Any, states: Any) -> Any:

@@ -27,7 +27,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPooling
 from transformers.models.bert.modeling_bert import BertForPreTrainingOutput
 
 from bertkit.errors import ModelError, Problem
-from bertkit.models.bert.bert_config import MODEL_TYPES, PRESETS, BertConfig, config, read_config
+from bertkit.models.bert.bert_config import MODEL_TYPE, PRESETS, BertConfig, config, read_config
 from bertkit.models.encoder import Encoder, load_model
 
 __all__ = ["PRESETS", "BertForMaskedLM", "BertForPreTraining", "BertModel", "config", "load", "load_for_pretraining"]
@@ -160,26 +160,17 @@ class BertSelfAttention(nn.Module):
 
 
 class BertOutput(nn.Module):
-    """The end of a sublayer: projection, dropout, residual, layer norm (Vaswani et al., sections 3.1 and 5.4).
-
-    post, as in BERT: LayerNorm(x + sublayer(x)). pre: x + sublayer(LayerNorm(x)) (Xiong et al. 2020, arXiv 2002.04745).
-    """
+    """The end of a sublayer: projection, dropout, residual, layer norm (Vaswani et al., sections 3.1 and 5.4)."""
 
     def __init__(self, inputs: int, config: BertConfig) -> None:
         super().__init__()
         self.dense = nn.Linear(inputs, config.hidden_size)
         self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
-        self.pre = config.norm == "pre"
-
-    def before(self, x: Tensor) -> Tensor:
-        """What the sublayer reads, `(batch, length, hidden)`."""
-        return cast(Tensor, self.LayerNorm(x)) if self.pre else x
 
     def forward(self, y: Tensor, x: Tensor) -> Tensor:
         """y: what it made, `(batch, length, inputs)`. x: what came in, `(batch, length, hidden)`."""
-        total = x + self.dropout(self.dense(y))  # (batch, length, hidden)
-        return total if self.pre else cast(Tensor, self.LayerNorm(total))
+        return cast(Tensor, self.LayerNorm(x + self.dropout(self.dense(y))))  # (batch, length, hidden)
 
 
 class BertAttention(nn.Module):
@@ -193,7 +184,7 @@ class BertAttention(nn.Module):
     def forward(
         self, x: Tensor, mask: Tensor | None, with_weights: bool, keys_and_values: tuple[Tensor, Tensor] | None = None
     ) -> tuple[Tensor, Tensor | None]:
-        context, weights = self.self(self.output.before(x), mask, with_weights, keys_and_values)
+        context, weights = self.self(x, mask, with_weights, keys_and_values)
         return self.output(context, x), weights
 
 
@@ -220,17 +211,15 @@ class BertLayer(GradientCheckpointingLayer):  # type: ignore[no-untyped-call]
 
     def forward(self, x: Tensor, mask: Tensor | None, with_weights: bool) -> tuple[Tensor, Tensor | None]:
         x, weights = self.attention(x, mask, with_weights)  # (batch, length, hidden)
-        return self.output(self.intermediate(self.output.before(x)), x), weights
+        return self.output(self.intermediate(x), x), weights
 
 
 class BertEncoder(nn.Module):
-    """The stack of layers. With `norm: pre` the residual sum is normed once more at its end."""
+    """The stack of layers."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
         self.layer = nn.ModuleList(BertLayer(config) for _ in range(config.num_hidden_layers))
-        pre = config.norm == "pre"
-        self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps) if pre else None
 
     def forward(self, x: Tensor, mask: Tensor | None, with_weights: bool) -> tuple[list[Tensor], list[Tensor]]:
         """What goes into each layer and comes out of the last, `(batch, length, hidden)`; each layer's weights."""
@@ -240,8 +229,6 @@ class BertEncoder(nn.Module):
             states.append(x)
             if with_weights:
                 attentions.append(weights)
-        if self.LayerNorm is not None:
-            states[-1] = self.LayerNorm(x)
         return states, attentions
 
 
@@ -453,7 +440,7 @@ def mean_loss(logits: Tensor | None, labels: Tensor | None, label_smoothing: flo
 
 def load_for_pretraining(encoder: Encoder, *, pairs: bool, new_head: bool) -> transformers.PreTrainedModel:
     """Our BERT where the encoder is one; else transformers' masked language model. Raises ModelError on pairs there."""
-    if encoder.model_type in MODEL_TYPES:
+    if encoder.model_type == MODEL_TYPE:
         ours = BertForPreTraining if pairs else BertForMaskedLM
         own_config = None if encoder.config else read_config(encoder.folder)
         return load_model(encoder, ours, {}, new_head=new_head, own_config=own_config)
@@ -464,7 +451,7 @@ def load_for_pretraining(encoder: Encoder, *, pairs: bool, new_head: bool) -> tr
 
 
 def load(folder: str | Path) -> BertForPreTraining:
-    """The model in a folder, pre-norm or not, in fp32. Raises ModelError if it is not a BERT with both heads."""
+    """The model in a folder, in fp32. Raises ModelError if it is not a BERT with both heads."""
     path = Path(folder).expanduser()
     encoder, own_config = Encoder(str(folder), path, "folder"), read_config(path)
     model = load_model(encoder, BertForPreTraining, {}, new_head=False, own_config=own_config)

@@ -1,4 +1,4 @@
-"""The configs of bertkit's BERT: presets, the validation of new ones, and transformers' own with two more options."""
+"""The configs of bertkit's BERT: presets, the validation of new ones, and transformers' own with one more option."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ from bertkit.sections import Section
 from bertkit.validation import nearest, validate
 
 WHERE = "model.config"  # its place in a recipe
-PRE_NORM = "bertkit-pre-norm-bert"  # a model type that transformers does not have
-MODEL_TYPES = ("bert", PRE_NORM)  # of the models in `bert.py`
+MODEL_TYPE = "bert"  # of the models in `bert.py`
 Size = Annotated[int, Field(ge=1)]
 Probability = Annotated[float, Field(ge=0, lt=1)]
 # Those of transformers' ACT2FN that have been used between the two layers of a feed-forward network.
@@ -49,7 +48,7 @@ PRESETS = {name: sizes(layers, hidden, 4 * hidden) for name, (layers, hidden) in
 
 
 class Architecture(Section):
-    """The architecture of a new BERT; names are `transformers.BertConfig`'s, except for `positions` and `norm`."""
+    """The architecture of a new BERT; names are `transformers.BertConfig`'s, except for `positions`."""
 
     hidden_size: Size = Field(description="Numbers per token.")
     num_hidden_layers: Size
@@ -66,9 +65,6 @@ class Architecture(Section):
     layer_norm_eps: float = Field(1e-12, gt=0)
     positions: Literal["learned", "sinusoidal"] = Field(
         "learned", description="sinusoidal: a fixed table, Vaswani et al. 2017, section 3.5."
-    )
-    norm: Literal["post", "pre"] = Field(
-        "post", description="pre: layer norm before each sublayer. Only bertkit opens such a model."
     )
 
     @field_validator("num_attention_heads")
@@ -92,14 +88,10 @@ class BertConfig(transformers.BertConfig):  # type: ignore[no-untyped-call]
     """`transformers.BertConfig` and the source of positions. Its `model_type` is `bert`: transformers opens it."""
 
     positions: str = "learned"
-    norm: str = "post"
 
     def validate_options(self) -> None:
         """Raises ModelError where the weights would not be read as they were trained."""
-        problems, own = [], "pre" if isinstance(self, PreNormBertConfig) else "post"
-        if self.norm != own:
-            fix = "Open it with bertkit.models.bert.bert.load, which takes the right class."
-            problems.append(Problem("config.json", f"norm is {self.norm!r}, and {type(self).__name__} is {own!r}", fix))
+        problems = []
         if self.positions not in ("learned", "sinusoidal"):
             problems.append(Problem("config.json", f"positions {self.positions!r}", "Write learned or sinusoidal."))
         decoder = isinstance(self, BertDecoderConfig)
@@ -119,15 +111,6 @@ class BertDecoderConfig(BertConfig):  # type: ignore[no-untyped-call]
     add_cross_attention: bool = True
 
 
-@strict
-class PreNormBertConfig(BertConfig):  # type: ignore[no-untyped-call]
-    """BERT with layer norm before each sublayer, which transformers cannot compute and so must refuse."""
-
-    model_type = PRE_NORM
-    # Not the true or false it has to be: `transformers.BertModel` opens any model_type, but no such value.
-    add_cross_attention: Any = "norm is pre: open it with bertkit.models.bert.bert.load"
-
-
 def config(
     preset_or_fields: str | Mapping[str, Any],
     *,
@@ -136,7 +119,7 @@ def config(
     max_position_embeddings: int = 512,
     known: Collection[str] = PRESETS,
 ) -> BertConfig:
-    """The config of a preset, such as `mini`, or of `{preset: mini, norm: pre, …}`: see `Architecture`.
+    """The config of a preset, such as `mini`, or of `{preset: mini, positions: sinusoidal, …}`: see `Architecture`.
 
     max_position_embeddings: where the fields leave it out. known: as for `started`. Raises ModelError with everything
     that is wrong.
@@ -145,14 +128,13 @@ def config(
     wanted = {"preset": preset_or_fields} if isinstance(preset_or_fields, str) else preset_or_fields
     started_with, problems = started(wanted, PRESETS, known, ids)
     fields = {"max_position_embeddings": max_position_embeddings, **started_with}
-    for path, what, fix in validate(Architecture, fields):
+    removed = {"norm": "remove it; model.config: modernbert-mini is an encoder with layer norm before each sublayer"}
+    for path, what, fix in validate(Architecture, fields, homes=removed):
         hint = f"write it, or name a preset; presets: {', '.join(known)}" if what == "missing" else fix
         problems.append(Problem(".".join([WHERE, *map(str, path)]), what, hint))
     if problems:
         raise ModelError(problems)
-    architecture = Architecture.model_validate(fields)
-    kind = PreNormBertConfig if architecture.norm == "pre" else BertConfig
-    return kind(**architecture.model_dump(), **ids)
+    return BertConfig(**Architecture.model_validate(fields).model_dump(), **ids)
 
 
 def nearest_preset(name: str, known: Collection[str]) -> str:
@@ -191,13 +173,12 @@ def started(
 
 
 def read_config(folder: Path) -> BertConfig:
-    """The config in a folder, pre-norm or not. Raises ModelError where there is none, or one that is refused."""
+    """The config in a folder. Raises ModelError where there is none, or one that is refused."""
     file = folder / "config.json"
     if not file.is_file():
         raise ModelError(Problem(str(file), "no such file", "Name a model folder."))
     vet(folder)
     found = read_object(file).get("model_type")
-    if found not in MODEL_TYPES:
-        raise ModelError(Problem(str(file), f"model_type is {found!r}", f"Take a BERT: {' or '.join(MODEL_TYPES)}."))
-    kind = PreNormBertConfig if found == PRE_NORM else BertConfig
-    return kind.from_pretrained(folder, local_files_only=True)
+    if found != MODEL_TYPE:
+        raise ModelError(Problem(str(file), f"model_type is {found!r}", f"Take a {MODEL_TYPE}."))
+    return BertConfig.from_pretrained(folder, local_files_only=True)

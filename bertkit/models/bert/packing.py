@@ -13,7 +13,7 @@ import numpy as np
 
 from bertkit.data.table import numbers, on_disk
 from bertkit.errors import ModelError, Problem
-from bertkit.models.bert.bert_config import MODEL_TYPES
+from bertkit.models.bert.bert_config import MODEL_TYPE
 from bertkit.models.bert.drawing import Chunks, Drawing
 from bertkit.models.encoder import unused_positions
 from bertkit.text import first_line
@@ -99,7 +99,7 @@ def packed_inputs(config: PretrainedConfig, position_ids: Tensor) -> dict[str, A
     from transformers import masking_utils
 
     document = (position_ids == 0).cumsum(1)
-    if config.model_type in MODEL_TYPES:
+    if config.model_type == MODEL_TYPE:
         return {"position_ids": position_ids, "attention_mask": document[:, None, :, None] == document[:, None, None]}
     inputs: dict[str, Any] = {
         "config": config,

@@ -65,8 +65,7 @@ def encode_documents(
         "documents": rows._fingerprint,
     }
     count = processes or min(1 + len(rows) // PER_PROCESS, os.cpu_count() or 1)
-    what = f"tokens of {len(rows):,} documents"
-    return _opened(cached_folder(key, what, lambda folder: _write(rows, encoder, folder, count), root=cache)[0])
+    return _opened(cached_folder(key, lambda folder: _write(rows, encoder, folder, count), root=cache)[0])
 
 
 @dataclass(frozen=True)

@@ -47,11 +47,8 @@ def config(encoder: BertConfig, *, decoder_start_token_id: int, eos_token_id: in
     """The config of an encoder–decoder of two BERTs of one architecture, that of `encoder`.
 
     decoder_start_token_id: the token that each target starts with, BERT's [CLS]. eos_token_id: the token that ends it,
-    BERT's [SEP]. Raises ModelError on `norm: pre`, with which transformers cannot generate.
+    BERT's [SEP].
     """
-    if encoder.norm != "post":
-        what = f"norm is {encoder.norm!r}, and the layers of a decoder are 'post'"
-        raise ModelError(Problem("model.config.norm", what, "Remove it, or write post."))
     fields = encoder.to_dict()
     return EncoderDecoderConfig.from_dict(
         {
