@@ -47,7 +47,7 @@ WORDS = (
 def pytest_addoption(parser: pytest.Parser) -> None:
     """`--precision fp32`: as on a processor without bf16 (see fp32/sitecustomize.py); `--all`: rare tests too."""
     parser.addoption("--precision", choices=("auto", "fp32"), default="auto", help="default precision on this CPU")
-    parser.addoption("--all", action="store_true", help="the tests marked `rare` too: all cases of the contract")
+    parser.addoption("--all", action="store_true", help="those marked `rare` too: the whole contract, every notebook")
 
 
 def pytest_configure(config: pytest.Config) -> None:
