@@ -179,6 +179,8 @@ class Lora(Section):
     lora_alpha: int = Field(16, ge=1, description="Scale: lora_alpha / r.")
     lora_dropout: float = Field(0.0, ge=0, lt=1, description="Dropout before the adapter.")
     target_modules: list[str] | None = Field(None, description="null: peft's choice for this architecture.")
+    use_rslora: bool = Field(False, description="rsLoRA (Kalajdzievski 2023): the scale is lora_alpha / sqrt(r).")
+    use_dora: bool = Field(False, description="DoRA (Liu et al. 2024): learns magnitudes of weights too.")
 
 
 class Freeze(Section):

@@ -13,6 +13,7 @@ import pytest
 import tokenizers
 import torch
 from peft import PeftConfig
+from peft.tuners.lora import LoraLayer
 from safetensors.torch import load_file, save_file
 from test_qa_windows import by_bytes, by_metaspace
 from tokenizers import models, pre_tokenizers
@@ -486,6 +487,31 @@ def test_lora_trains_adapters_and_all_of_the_head(tiny_encoder: Path) -> None:
         "base_model.model.classifier.modules_to_save.default.bias",
     }
     assert len([name for name in trained if "lora_A" in name]) == 2 * 2  # query and value, in two layers
+
+
+@pytest.mark.parametrize("key", ["use_dora", "use_rslora"])
+def test_variants_of_lora_are_pefts_own_and_are_merged(key: str, tiny_encoder: Path) -> None:
+    torch.manual_seed(1)
+    base = classifier(tiny_encoder).eval()
+    ids = torch.arange(5, 15)[None]
+    plain, kept = base(input_ids=ids).logits, len(base.state_dict())
+    model = with_lora(base, Lora(r=4, **{key: True}), {}).eval()
+    config = model.peft_config["default"]
+    assert getattr(config, key)
+    assert not getattr(config, {"use_dora": "use_rslora", "use_rslora": "use_dora"}[key])
+    scales = {layer.scaling["default"] for layer in model.modules() if isinstance(layer, LoraLayer)}
+    assert scales == {8.0 if key == "use_rslora" else 4.0}  # 16 / sqrt(4), 16 / 4
+    magnitudes = [name for name, p in model.named_parameters() if "magnitude" in name and p.requires_grad]
+    assert len(magnitudes) == (4 if key == "use_dora" else 0)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "lora_B" in name or "magnitude" in name:
+                parameter.add_(torch.randn_like(parameter) * 0.1)
+    before = model(input_ids=ids).logits
+    assert not torch.allclose(before, plain)
+    whole = merged(model)
+    torch.testing.assert_close(whole(input_ids=ids).logits, before)
+    assert len(whole.state_dict()) == kept
 
 
 def test_lora_says_what_it_can_not_find(tiny_encoder: Path) -> None:

@@ -209,8 +209,9 @@ def test_killed_at_the_very_start_it_can_be_started_again(write: str, recipe: Re
     killed(recipe, tmp_path / "run", at=1, resume=started)
 
 
-def test_lora(tiny_encoder_with_dropout: Path, tmp_path: Path) -> None:
-    given = small.recipe(tmp_path, tiny_encoder_with_dropout, *RHYTHM, "peft={r: 2, lora_dropout: 0.1}")
+@pytest.mark.parametrize("more", ["lora_dropout: 0.1", "use_dora: true"])
+def test_lora(more: str, tiny_encoder_with_dropout: Path, tmp_path: Path) -> None:
+    given = small.recipe(tmp_path, tiny_encoder_with_dropout, *RHYTHM, f"peft={{r: 2, {more}}}")
     runs = resumed(given, tmp_path)
     adapters = [load_file(run.folder / "adapter" / "adapter_model.safetensors") for run in runs]
     assert all(torch.equal(tensor, adapters[1][name]) for name, tensor in adapters[0].items())

@@ -103,6 +103,8 @@ def with_lora(model: PreTrainedModel, spec: Lora, extra_modules: Mapping[str, Mo
         r=spec.r,
         lora_alpha=spec.lora_alpha,
         lora_dropout=spec.lora_dropout,
+        use_rslora=spec.use_rslora,
+        use_dora=spec.use_dora,
         target_modules=spec.target_modules or (["query", "value"] if pair else None),  # peft's choice for BERT
         exclude_modules=rf"({'|'.join(map(re.escape, of_head))}).*" if pair else None,
         modules_to_save=head,
