@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from itertools import pairwise
 from typing import Any
 
@@ -75,6 +76,15 @@ def test_a_word_longer_than_a_passage_is_cut_within(kinds: Any, kind: str) -> No
     made = cut(kinds[kind], text, stride=4)
     assert len(made) > 8
     assert all(one.end > next_one.start for one, next_one in pairwise(made[1:-1]))
+
+
+def test_a_passage_before_a_long_word_starts_after_the_one_before_it(kinds: Any) -> None:
+    """Also where it is no longer than the stride, half of a window."""
+    draw = random.Random(0)
+    for _ in range(500):
+        words = [draw.choice(["the", "cats", "catss"]) for _ in range(draw.randint(14, 30))]
+        made = cut(kinds["wordpiece"], " ".join([*words, "cat" + "s" * 12, "sat"]), max_length=16, stride=7)
+        assert all(one.start < next_one.start for one, next_one in pairwise(made)), words
 
 
 def test_pieces_of_one_character_stay_together(kinds: Any) -> None:
