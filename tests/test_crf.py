@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from itertools import pairwise, product
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.testing import assert_close
+from transformers import BertModel, BertPreTrainedModel
 
 from bertkit.models.heads import crf, forward_backward, posteriors
 from bertkit.models.heads.crf import CRF, Chain
@@ -524,6 +526,51 @@ def test_what_does_not_fit_is_refused() -> None:
         crf.nll(emissions, tags.masked_fill(mask, -100), mask, chain)
     with pytest.raises(ValueError, match=r"tags must be \(3, 6\), not \(3, 5\)"):
         crf.nll(emissions, tags[:, :5], mask, chain)
+
+
+# --- the module, in models
+
+
+class Tagger(BertPreTrainedModel):  # type: ignore[misc]
+    """As a user would write it."""
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config)
+        self.bert = BertModel(config, add_pooling_layer=False)
+        self.classifier = torch.nn.Linear(config.hidden_size, 5)
+        self.crf = CRF(5)
+        self.post_init()
+
+    def _init_weights(self, module: torch.nn.Module) -> None:
+        super()._init_weights(module)
+        if isinstance(module, CRF):
+            module.reset_parameters()
+
+    def forward(self, input_ids: Tensor) -> tuple[Tensor, Chain]:
+        emissions = self.classifier(self.bert(input_ids).last_hidden_state)
+        return emissions, self.crf(emissions)
+
+
+def loss_of(model: torch.nn.Module) -> Tensor:
+    ids = torch.arange(5, 17).reshape(2, 6)
+    emissions, chain = model(input_ids=ids)
+    return crf.nll(emissions, ids % 5, torch.ones(2, 6, dtype=torch.bool), chain).sum()
+
+
+def test_a_checkpoint_without_the_chain(tiny_encoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`from_pretrained` leaves memory as it was; what it holds may be zeros by chance, so a mark is looked for."""
+    model, info = Tagger.from_pretrained(tiny_encoder, output_loading_info=True)
+    assert {"crf.transitions", "crf.start_transitions", "crf.end_transitions"} <= set(info["missing_keys"])
+    assert all((parameter == 0).all() for parameter in model.crf.parameters())
+    assert loss_of(model).isfinite()
+    monkeypatch.setattr(torch.nn.init, "zeros_", lambda x: torch.nn.init.constant_(x, 0.25))
+    monkeypatch.setattr(CRF, "reset_parameters", lambda m: [torch.nn.init.constant_(p, 0.25) for p in m.parameters()])
+    marked = Tagger.from_pretrained(tiny_encoder)
+    assert all((parameter == 0.25).all() for parameter in marked.crf.parameters())
+
+
+def test_names_are_those_of_pytorch_crf() -> None:
+    assert CRF(5).state_dict().keys() == torchcrf.CRF(5).state_dict().keys()
 
 
 def test_a_sentence_weighs_as_much_as_its_words_do_on_average() -> None:
