@@ -13,7 +13,7 @@ import pytest
 import small
 from hypothesis import given
 from hypothesis import strategies as st
-from test_cli import _own_logging, refused, said  # noqa: F401
+from test_cli import refused, said
 from test_wordpiece import HARD, TIES, sentiment
 from tokenizers import ByteLevelBPETokenizer
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, RobertaTokenizer

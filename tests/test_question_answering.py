@@ -23,7 +23,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 from small import read_data as load_data
-from test_cli import _own_logging
 from test_qa_windows import TEXTS, TOKENIZERS, kinds, qa
 from test_task_contract import ask
 
@@ -44,7 +43,7 @@ from bertkit.tasks.base import calibrate, prepare
 from bertkit.tasks.question_answering import QuestionAnswering, QuestionAnsweringOptions
 from bertkit.training.train import train
 
-__all__ = ["_own_logging", "kinds"]  # fixtures
+__all__ = ["kinds"]  # fixtures
 CONTEXTS = [
     "the cat was good and the dog was bad",
     "",

@@ -21,7 +21,7 @@ import pytest
 import small
 from hypothesis import given
 from hypothesis import strategies as st
-from test_cli import _own_logging, refused, said  # noqa: F401
+from test_cli import refused, said
 from tokenizers import BertWordPieceTokenizer
 from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer
