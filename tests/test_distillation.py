@@ -8,6 +8,7 @@ import logging
 import re
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -95,6 +96,20 @@ def test_kl_is_what_torch_and_the_paper_say() -> None:
     assert torch.allclose(soft_losses.kl(student, teacher, 3.0), loss, atol=1e-6)
     p, q = (teacher / 3).softmax(1), (student / 3).softmax(1)
     assert torch.allclose(soft_losses.kl(student, teacher, 3.0), 9 * (p * (p / q).log()).sum(1), atol=1e-6)
+
+
+def test_the_loss_of_an_answer_is_the_mean_of_those_of_its_ends() -> None:
+    start, end, soft = torch.tensor([[[1.0, 0, 2]], [[0.0, 0, 1]], [[0.0, 1, 3]]]).unbind(0)
+    batch = {
+        "soft": torch.stack([soft, start], 2).reshape(1, 6),
+        "place": torch.tensor([1]),
+        "count": torch.tensor([2]),
+    }
+    loss = SOFT_TARGETS["question-answering"].loss(
+        None, SimpleNamespace(start_logits=start, end_logits=end), batch, 2.0
+    )
+    expected = [soft_losses.kl(start, soft, 2.0), soft_losses.kl(end, start, 2.0)]
+    assert torch.allclose(loss, sum(expected).sum() / 2)
 
 
 def test_binary_is_the_kl_of_two_classes_and_the_teachers_entropy() -> None:
