@@ -19,7 +19,7 @@ from clocked import Time
 from steps import arguments, first_step, made
 from test_multitask import trainer_of
 from test_resume import Killed, Told, _signals, events, kill, same  # noqa: F401
-from transformers import TrainerCallback
+from transformers import TrainerCallback, TrainerControl, TrainerState
 
 from bertkit.cli.main import main
 from bertkit.engine.clock import Clock, schedule
@@ -252,6 +252,16 @@ def test_a_budget_that_ends_in_an_evaluation_ends_with_its_checkpoint(
     assert run.results["seeds"][0]["steps"] == 4
     assert [event["step"] for event in events(run) if "eval_accuracy" in event] == [4]
     assert [path.name for path in (run.checkpoints / "seed-42").glob("checkpoint-*")] == ["checkpoint-4"]
+
+
+@pytest.mark.parametrize(("strategy", "saved"), [("best", True), ("steps", True), ("no", False)])
+def test_the_evaluation_in_which_a_budget_ends_is_saved(strategy: str, saved: bool, tmp_path: Path) -> None:
+    """Also one whose score falls, after which `save_strategy: best` asks for no checkpoint; and no step follows it."""
+    args = arguments(tmp_path, 2, 1, save_strategy=strategy)
+    control = TrainerControl()
+    Clock(5.0, iter([0.0, 9.0]).__next__).on_evaluate(args, TrainerState(global_step=4, max_steps=8), control)
+    assert control.should_training_stop
+    assert control.should_save == saved
 
 
 def test_each_seed_and_each_fold_has_its_own_budget(
