@@ -30,7 +30,7 @@ TABLES: dict[str, tuple[Mapping[str, Any], Collection[str]]] = {
         ("retrieval", "text-ranking", "text2text-generation", "pretraining"),
     ),
     "report/mistakes": (MISTAKES, ("pretraining",)),
-    "report/task_pictures": (PICTURES, ("text2text-generation", "pretraining")),
+    "report/task_pictures": (PICTURES, ("question-answering", "text2text-generation", "pretraining")),
     "report/usage": (USAGE, ()),
     "serve/shapes": (SHAPES["/"], ()),
     "attachments/soft_targets": (SOFT_TARGETS, ()),
