@@ -65,7 +65,7 @@ wheel-check: $(VENV)/dev
 	root=$$PWD && room=$$(mktemp -d) && cd $$room && trap "rm -rf $$room" EXIT && \
 	$$root/.venv-wheel/bin/bertkit train quickstart --output-dir run training.num_train_epochs=1 && \
 	$$root/.venv-wheel/bin/bertkit predict run "Not bad at all." && $$root/.venv-wheel/bin/bertkit report run && \
-	for name in $$($$root/.venv-wheel/bin/bertkit recipes | cut -d' ' -f1); do $$root/.venv-wheel/bin/bertkit show $$name > shown || exit 1; done
+	for name in $$($$root/.venv-wheel/bin/bertkit recipes | sed '1,2d' | cut -d' ' -f1); do $$root/.venv-wheel/bin/bertkit show $$name > shown || exit 1; done
 
 release-check: $(VENV)/dev
 	rm -rf dist
