@@ -171,7 +171,7 @@ def training(
     for number in range(plan.rounds + 1):
         for name in list(makers)[:: (-1) ** number]:
             passed = trained(makers[name], part, plan, epochs, workers[name])
-            if number:  # attention is planned anew for each shape of a batch that a process meets for the first time
+            if number:  # the first round meets each shape of a batch for the first time, which takes longer
                 told[name].append(passed)
                 found[name] = outcome(told[name], seen, cost(seen, train=True), peak) | {"workers": workers[name]}
     return {"rows": rows, "epochs": epochs, "batch": plan.batch, "texts": int(sizes.size / len(sizes)), **found}

@@ -25,6 +25,7 @@ from bertkit.report.paired import compared
 from bertkit.run import Run
 from bertkit.sections import DataSpec
 from bertkit.tasks import get_task
+from bertkit.training.train import train
 
 (CASE,) = (case for case in CASES if case.id == "single-label")
 LANGUAGES = ["de", "en", None, "en", "de", "en", "en", "de"]
@@ -85,11 +86,21 @@ def test_values_without_end_and_numbers() -> None:
     assert {name: len(own) for name, own in lengths.items()} == dict.fromkeys(
         ("up to 25", "up to 50", "up to 75", "up to 98.5"), 25
     ) | {"up to 25": 26, "up to 98.5": 24}
+    some = rows_by_value(Dataset.from_dict({"length": [None, *range(100), float("nan")]}), "length")
+    assert {name: len(own) for name, own in some.items()} == {
+        "up to 25": 26, "up to 50": 25, "up to 75": 25, "up to 99": 24, "(none)": 2
+    }  # fmt: skip
     few = rows_by_value(Dataset.from_dict({"stars": [5, 1, 5]}), "stars")
     assert few == {"5": [0, 2], "1": [1]}
 
 
-def test_a_run_scores_them_and_its_report_shows_them(run: Run) -> None:
+def test_a_training_scores_them(tiny_encoder: Path, tmp_path: Path) -> None:
+    results = train(small.recipe(tmp_path, tiny_encoder, "data.by=label"), tmp_path / "run").results
+    for split in results["splits"].values():
+        assert sum(part["rows"] for part in split["by"]["label"].values()) == split["rows"]
+
+
+def test_a_report_shows_them(run: Run) -> None:
     predictor, data = load(run.model), Dataset.from_list(rows())
     answers = DiskList(predictor.task.answer(data, predictor.predict_features))
     scores = scored(predictor.task, answers, data, by="language")[1]

@@ -281,7 +281,7 @@ def with_metadata(run: Run) -> None:
 
 LINK: Damage = lambda run: (run.model / "vocab.txt").symlink_to("/etc/hostname")  # noqa: E731
 PICKLE: Damage = lambda run: torch.save({}, run.model / "model-00001-of-00002.safetensors")  # noqa: E731
-UNFIT: list[tuple[Damage, str]] = [  # what is done to a run, and what is said of it
+UNFIT: list[tuple[Damage, str]] = [  # damage to a run, and the message
     (lambda run: (run.folder / "results.json").unlink(), "is not a finished run: it has no results.json"),
     (lambda run: restate(run, "results.json", "seeds", "over_seeds"), "(?s)lacks `seeds`.*lacks `over_seeds`"),
     (put("README.md", "# A model\n"), "README.md: is a card without the lines"),

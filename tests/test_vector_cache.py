@@ -310,7 +310,7 @@ def test_another_process_that_writes_is_waited_for(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(vector_cache, "_WAIT", 0.01)
     with closing(sqlite3.connect(database(tmp_path), isolation_level="EXCLUSIVE")) as other:
         other.execute("BEGIN EXCLUSIVE")
-        with pytest.warns(UserWarning, match=r"database is locked.* If that repeats, free some space"):
+        with pytest.warns(UserWarning, match=r"database is locked.* If this happens again, free some space"):
             assert through(["a"])[0].tolist() == right(["a"])
     assert through(["a"])[1] == []
 

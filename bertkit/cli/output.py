@@ -8,9 +8,9 @@ from typing import TextIO
 from bertkit.text import printable
 
 
-def say(*values: object, sep: str = " ", end: str = "\n", file: TextIO | None = None, flush: bool = False) -> None:
+def say(*values: object, end: str = "\n", file: TextIO | None = None) -> None:
     """Print to stdout or `file`, with control characters escaped."""
-    print(printable(sep.join(map(str, values))), end=end, file=file, flush=flush)
+    print(printable(" ".join(map(str, values))), end=end, file=file)
 
 
 class LogFormatter(logging.Formatter):

@@ -28,7 +28,8 @@ from bertkit.tasks.base import Task
 
 OF_SOURCE = ("validation", "limit", "splits", "exclude", "relabel")  # of `data:`; not for a file given in its place
 
-MOST_VALUES, MOST_NUMBERS = 50, 20  # that a column may have before they are scored as one, and by quartile
+MOST_VALUES, MOST_NUMBERS = 50, 20  # of a column; beyond, the rarest are scored as one, and numbers by quartile
+NONE = "(none)"  # the name of a missing value
 
 
 def score(
@@ -55,29 +56,33 @@ def scored(
 
     metrics: as for `score`. by: a column; `by` is then column -> value -> the first three for its rows.
     """
+
+    def overall(graded: Graded, count: int) -> dict[str, Any]:
+        return {"rows": count, "metrics": all_scores(graded, metrics), "intervals": dict(graded.intervals())}
+
     graded = task.grade(answers, rows)
-    scores = {"rows": len(rows), "metrics": all_scores(graded, metrics), "intervals": dict(graded.intervals())}
-    if by is None or by not in rows.column_names:
-        return graded, {**scores, **graded.details()}
-    parts = {
-        value: scored(task, answers.select(own), rows.select(own), metrics)[1]
-        for value, own in rows_by_value(rows, by).items()
-    }
-    of_values = {value: {name: part[name] for name in scores} for value, part in parts.items()}
-    return graded, {**scores, **graded.details(), "by": {by: of_values}}
+    scores = {**overall(graded, len(rows)), **graded.details()}
+    if by is not None and by in rows.column_names:
+        parts = rows_by_value(rows, by).items()
+        of_value = {value: overall(task.grade(answers.select(own), rows.select(own)), len(own)) for value, own in parts}
+        scores["by"] = {by: of_value}
+    return graded, scores
 
 
 def rows_by_value(rows: Dataset, column: str) -> dict[str, list[int]]:
     """Value of a column -> its rows, the most frequent first. Many numbers, such as lengths, are cut at quartiles."""
     places: dict[str, list[int]] = {}
-    values = ["(none)" if each is None else str(each) for each in column_values(rows, column)]
-    if len(set(values)) > MOST_NUMBERS:
+    values = [NONE if each is None or each != each else str(each) for each in column_values(rows, column)]
+    known = [value for value in values if value != NONE]
+    names = {value: value for value in values}
+    if len(set(known)) > MOST_NUMBERS:
         with suppress(ValueError):  # not numbers
-            numbers = np.array(values, dtype=float)
+            numbers = np.array(known, dtype=float)
             edges = np.unique(np.quantile(numbers, [0.25, 0.5, 0.75, 1], method="higher"))
-            values = [f"up to {edges[place]:g}" for place in np.searchsorted(edges, numbers)]
+            cut = [f"up to {edges[place]:g}" for place in np.searchsorted(edges, numbers)]
+            names |= dict(zip(known, cut, strict=True))
     for number, value in enumerate(values):
-        places.setdefault(value, []).append(number)
+        places.setdefault(names[value], []).append(number)
     ranked = sorted(places.items(), key=lambda each: (-len(each[1]), each[0]))
     if rest := ranked[MOST_VALUES:]:
         ranked[MOST_VALUES:] = [(f"{len(rest)} other values", sorted(chain.from_iterable(own for _, own in rest)))]

@@ -68,7 +68,9 @@ def _checksum(digest: bytes, vector: bytes) -> int:
 
 def _unusable(store: Path, error: OSError) -> bool:
     what = f"vectors cannot be stored in {store} ({error.strerror or error}); they are computed without the cache."
-    warnings.warn(f"{what} If that repeats, free some space, or name another folder in BERTKIT_CACHE.", stacklevel=3)
+    warnings.warn(
+        f"{what} If this happens again, free some space, or name another folder in BERTKIT_CACHE.", stacklevel=3
+    )
     return False
 
 

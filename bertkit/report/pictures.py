@@ -224,8 +224,8 @@ def bars(title: str, counts: Mapping[str, int], note: str = "") -> Picture:
     return Picture(title, to_svg(figure, title), f"{title}: {alt}.", note)
 
 
-def _axes(across: str = "", along: str = "", height: float = 2.9, width: float = 4.6) -> tuple[Figure, Any]:
-    figure = Figure(figsize=(width, height), layout="constrained")
+def _axes(across: str = "", along: str = "", height: float = 2.9) -> tuple[Figure, Any]:
+    figure = Figure(figsize=(4.6, height), layout="constrained")
     return figure, figure.add_subplot(xlabel=across, ylabel=along)
 
 

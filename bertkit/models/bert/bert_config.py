@@ -180,5 +180,5 @@ def read_config(folder: Path) -> BertConfig:
     vet(folder)
     found = read_object(file).get("model_type")
     if found != MODEL_TYPE:
-        raise ModelError(Problem(str(file), f"model_type is {found!r}", f"Take a {MODEL_TYPE}."))
+        raise ModelError(Problem(str(file), f"model_type is {found!r}", "Name the folder of a BERT."))
     return BertConfig.from_pretrained(folder, local_files_only=True)
