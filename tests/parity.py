@@ -18,28 +18,12 @@ from transformers import BertConfig, BertModel
 from transformers.utils.import_utils import is_flash_attn_2_available, is_flash_attn_3_available
 
 from bertkit.models.cpu_kernels import FasterStep
-from bertkit.models.device import best_device
-from bertkit.text import first_line
 
 SIZES = (40, 1, 17, 3, 64)  # tokens of the texts
 EXACT = 1e-5  # sums of fp32, in another order
 ROUNDED = 5e-2  # bf16 keeps 8 bits: 0.4 % at each of some twenty operations, more in gradients
 CPU = torch.device("cpu")
 STEP = "bertkit's step"  # of training on a CPU: models/cpu_kernels.py
-
-
-class Check(NamedTuple):
-    """One path compared with the reference. difference: None where it did not run, for the reason `why`."""
-
-    name: str
-    difference: float | None
-    limit: float
-    why: str = ""
-
-    @property
-    def ok(self) -> bool:
-        """Whether the difference is within the limit; NaN is not."""
-        return self.difference is not None and self.difference <= self.limit
 
 
 class Way(NamedTuple):
@@ -49,31 +33,17 @@ class Way(NamedTuple):
     device: torch.device
     bf16: bool
 
-    @property
-    def title(self) -> str:
-        """The way in words."""
-        return f"{self.name}, {self.device.type}, {'bf16' if self.bf16 else 'fp32'}"
 
-
-def parity() -> list[Check]:
-    """Every path that this machine has."""
-    reference = Way("eager", CPU, bf16=False)
-    alone = texts_alone(reference)
-    runs = (
-        ("texts alone", texts_alone, alone),
-        ("texts in a padded batch", texts_in_a_batch, alone),
-        ("gradients", gradients, gradients(reference)),
-    )
-    checks = []
-    for way, (what, run, expected) in product(ways(best_device()), runs):
-        difference, why = None, ""
-        try:
-            differences = [(a - b).norm() / b.norm() for a, b in zip(run(way), expected, strict=True)]
-            difference = torch.stack(differences).max().item()  # NaN, if one is
-        except (ImportError, RuntimeError, ValueError, TypeError) as error:  # raised by kernels that do not fit
-            why = f"{type(error).__name__}: {first_line(error)}"
-        checks.append(Check(f"{way.title}: {what}", difference, ROUNDED if way.bf16 else EXACT, why))
-    return checks
+def disagreements(device: torch.device) -> dict[tuple[Way, str], float]:
+    """The difference of each way of this device, and of what it computes, that is too far from the reference."""
+    reference, found = Way("eager", CPU, bf16=False), {}
+    for way, run in product(ways(device), (texts_alone, texts_in_a_batch, gradients)):
+        expected = gradients(reference) if run is gradients else texts_alone(reference)
+        differences = [(a - b).norm() / b.norm() for a, b in zip(run(way), expected, strict=True)]
+        difference = torch.stack(differences).max().item()  # NaN, if one is
+        if not difference <= (ROUNDED if way.bf16 else EXACT):
+            found[way, run.__name__] = difference
+    return found
 
 
 def ways(device: torch.device) -> list[Way]:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import resource
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from tokenizers import normalizers
-from transformers import PreTrainedModel, TrainingArguments
+from transformers import AutoConfig, AutoModel, PreTrainedModel, TrainingArguments
 
 from bertkit.data import Data, load
 from bertkit.recipe.recipe import Recipe, load_recipe
@@ -105,6 +107,16 @@ def recipe(
 ) -> Recipe:
     """The recipe of `write_recipe`, loaded with these overrides."""
     return load_recipe(write_recipe(folder, encoder, kind, splits), overrides)
+
+
+def of_family(kind: str, encoder: Path, folder: Path, **fields: Any) -> Path:
+    """An encoder of another architecture with the tokenizer of this one, whose sizes are those of the tiny BERT."""
+    shutil.copytree(encoder, folder, ignore=shutil.ignore_patterns("config.json", "*.safetensors"))
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+    given = {"vocab_size": 42, "max_position_embeddings": 66, "pad_token_id": 0, **sizes, **fields}
+    torch.manual_seed(0)
+    AutoModel.from_config(AutoConfig.for_model(kind, **given)).save_pretrained(folder)
+    return folder
 
 
 def panic_on_bytes_beyond_ascii(tokenizer: Any) -> None:

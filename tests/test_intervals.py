@@ -75,25 +75,6 @@ def test_regression_weights_are_repeated_rows(block):
         check(metrics.regression, [truth, given], draw(rng, rows))
 
 
-def test_intervals_contain_the_point_and_narrow_with_rows():
-    widths = []
-    for rows in (200, 3200):
-        rng = np.random.default_rng(1)
-        truth = rng.integers(0, 3, rows)
-        given = np.exp(rng.normal(size=(rows, 3)) + 2 * np.eye(3)[truth])
-        given /= given.sum(axis=1, keepdims=True)
-        scored = metrics.scored("single-label", truth, given, ["a", "b", "c"])
-        point, found = scored.scores, scored.intervals()
-        for name in set(found) - {"ece"}:  # a resample's ece is biased upwards
-            low, high = found[name]
-            assert low <= point[name] <= high
-            assert type(low) is type(high) is float
-        widths.append(found["accuracy"][1] - found["accuracy"][0])
-        error = np.sqrt(point["accuracy"] * (1 - point["accuracy"]) / rows)
-        assert widths[-1] == pytest.approx(2 * 1.96 * error, rel=0.15)  # the normal approximation
-    assert widths[1] < widths[0] / 3
-
-
 def test_equals_the_plain_bootstrap():
     rng = np.random.default_rng(2)
     truth = rng.normal(size=40)

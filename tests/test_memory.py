@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import subprocess
 import sys
@@ -22,7 +21,7 @@ from safetensors.torch import load_file
 import bertkit
 from bertkit.cache import cache_root
 from bertkit.cli.main import main
-from bertkit.data import read_rows
+from bertkit.data import load, read_rows
 from bertkit.data.forms import data_section
 from bertkit.data.memory import column_names, store_rows
 from bertkit.data.sources import samples_folder
@@ -30,6 +29,7 @@ from bertkit.files import read_json, sha256
 from bertkit.recipe.recipe import adapted, to_yaml
 from bertkit.sections import DataSpec
 from bertkit.tasks import get_task
+from bertkit.tasks.text_classification import TextClassification
 
 TRAIN, VALIDATION, TEST = (
     small.rows("single-label", 16),
@@ -60,9 +60,6 @@ LIBRARIES: dict[str, Callable[[list[dict[str, Any]]], Any]] = {
 
 def loaded(section: Any) -> dict[str, list[dict[str, Any]]]:
     """The rows by split that a run would train on."""
-    from bertkit.data import load
-    from bertkit.tasks.text_classification import TextClassification
-
     spec = bertkit.Recipe(task="text-classification", model="m", data=section).data
     data = load(spec, TextClassification.schema)
     return {split: list(each) for split, each in data.rows.items()}
@@ -107,9 +104,6 @@ def test_class_names_of_a_data_set_and_their_order_are_kept(tiny_encoder: Path) 
     features = Features({"text": Value("string"), "label": ClassLabel(names=["worse", "good", "absent"])})
     rows = Dataset.from_dict({"text": ["a", "b"], "label": [1, 0]}, features=features)
     assert [row["label"] for row in loaded(rows)["train"]] == ["good", "worse"]
-    from bertkit.data import load
-    from bertkit.tasks.text_classification import TextClassification
-
     spec = bertkit.Recipe(task="text-classification", model=tiny_encoder, data=rows).data
     assert load(spec, TextClassification.schema).class_names == ["worse", "good", "absent"]
 
@@ -179,6 +173,12 @@ def test_columns_called_source_are_columns() -> None:
         (pandas.DataFrame({"text": [object()]}), "train, row 1: `text` holds values that cannot be stored"),
         (pandas.DataFrame([["a", "b"]], columns=["text", "text"]), "several columns are called text"),
         ({"test": TRAIN}, "no train split; available: test"),
+        ([*TRAIN[:11], {**TRAIN[11], "text": 12.5}, *TRAIN[12:]], r"train, row 12: `text` holds 12.5, but 'the cat"),
+        (
+            pandas.DataFrame(TRAIN).assign(label=[None if number == 11 else "good" for number in range(16)]),
+            "1 of 16 rows of train has no `label`: train, row 12",
+        ),
+        ({"words": ["a"], "label": ["b"]}, r"train: needs a column `text`.*found: 'words', 'label'(?s:.*)text: words"),
     ],
 )
 def test_what_is_no_data_is_refused_with_what_to_write(
@@ -188,26 +188,6 @@ def test_what_is_no_data_is_refused_with_what_to_write(
         bertkit.train(
             {"task": "text-classification", "model": {"name": tiny_encoder, "max_length": 32}, "data": given},
             tmp_path / "run",
-        )
-    assert not (tmp_path / "run").exists()
-
-
-def test_problems_are_located_by_split_and_row(tmp_path: Path, tiny_encoder: Path) -> None:
-    rows = [*TRAIN[:11], {**TRAIN[11], "text": 12.5}, *TRAIN[12:]]
-    with pytest.raises(bertkit.DataError, match=r"train, row 12: `text` holds 12.5, but 'the cat"):
-        bertkit.train("text-classification", tmp_path / "run", data=rows, model=tiny_encoder, max_length=32)
-    frame = pandas.DataFrame(TRAIN).assign(label=[None if number == 11 else "good" for number in range(16)])
-    with pytest.raises(bertkit.DataError, match=r"1 of 16 rows of train has no `label`: train, row 12"):
-        bertkit.train("text-classification", tmp_path / "run", data=frame, model=tiny_encoder, max_length=32)
-    with pytest.raises(
-        bertkit.DataError, match=r"train: needs a column `text`.*found: 'words', 'label'(?s:.*)text: words"
-    ):
-        bertkit.train(
-            "text-classification",
-            tmp_path / "run",
-            data={"words": ["a"], "label": ["b"]},
-            model=tiny_encoder,
-            max_length=32,
         )
     assert not (tmp_path / "run").exists()
 
@@ -263,7 +243,7 @@ def test_the_run_keeps_the_rows_and_its_recipe_says_so(run: bertkit.Run) -> None
     assert "rows given from Python" in card
 
 
-def test_everything_that_reads_the_rows_works_in_a_fresh_process(
+def test_everything_that_reads_the_rows_works_in_another_place(
     run: bertkit.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The run was moved, and the cache is another one."""
@@ -272,11 +252,8 @@ def test_everything_that_reads_the_rows_works_in_a_fresh_process(
     monkeypatch.setenv("BERTKIT_CACHE", str(tmp_path / "empty"))
     expected = run.results["splits"]["test"]["metrics"]
     assert bertkit.evaluate(moved)["metrics"] == expected
-    program = "import sys, json; from bertkit.cli.main import main; sys.exit(any(map(main, json.loads(sys.argv[1]))))"
-    commands = [["evaluate", str(moved)], ["check", f"{moved}/recipe.yaml"], ["report", str(moved)]]
-    call = [sys.executable, "-W", "error::UserWarning", "-c", program, json.dumps(commands)]
-    done = subprocess.run(call, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    for command in (["evaluate", str(moved)], ["check", f"{moved}/recipe.yaml"], ["report", str(moved)]):
+        assert main(command) == 0
     again = bertkit.train(bertkit.load_recipe(moved / "recipe.yaml"), tmp_path / "again")
     assert again.results["splits"]["test"]["metrics"] == expected
     assert (again.folder / "data" / "train.parquet").is_file()
@@ -334,7 +311,7 @@ def test_a_sweep_of_rows_given_from_python_keeps_them(
     data = {"train": TRAIN, "validation": VALIDATION}
     recipe = adapted("text-classification", data, {"model": tiny_encoder, **QUICK})
     (tmp_path / "space.yaml").write_text("training.learning_rate: [1e-3, 1e-4]\n")
-    done = sweep(recipe, tmp_path / "space.yaml", tmp_path / "sweep", trials=2, confirm=1)
+    done = sweep(recipe, tmp_path / "space.yaml", tmp_path / "sweep", trials=1, confirm=1)
     monkeypatch.setenv("BERTKIT_CACHE", str(tmp_path / "empty"))
     assert bertkit.evaluate(done.folder / "best")["rows"] == 10
     assert bertkit.train(bertkit.load_recipe(done.folder / "best.yaml"), tmp_path / "run").finished
@@ -474,7 +451,7 @@ def test_vectors_are_of_texts_not_of_a_frames_names(tiny_encoder: Path, tmp_path
     ("sample", "task"),
     [("ner", "token-classification"), ("qa", "question-answering"), ("similarity", "sentence-similarity")],
 )
-@pytest.mark.parametrize("library", ["rows", "columns", "pandas", "polars"])
+@pytest.mark.parametrize("library", ["columns", "polars"])
 def test_rows_of_every_task_are_those_of_their_files(sample: str, task: str, library: str) -> None:
     """Words, tags and answers too, which are nested."""
     files = {file.stem: file for file in (samples_folder() / sample).glob("*.json*")}

@@ -11,6 +11,7 @@ import pytest
 import torch
 import transformers
 from cases import CASES, DOCUMENTS, DRAWN, SETTINGS, Case, encoder, every
+from test_pretraining import recipe_of
 from test_task_contract import ask, numbers
 from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer, ModernBertConfig
 
@@ -239,18 +240,8 @@ def test_its_first_weights_are_those_of_transformers(tiny_encoder: Path) -> None
 @pytest.fixture(scope="module")
 def recipe(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Recipe:
     room = tmp_path_factory.mktemp("pretraining")
-    for split, count in (("train", 24), ("validation", 6)):
-        lines = [json.dumps({"text": f"{text}\n{text} !"}) for text in (DOCUMENTS * 3)[:count]]
-        (room / f"{split}.jsonl").write_text("\n".join(lines) + "\n")
-    fields = ", ".join(f"{name}: {value}" for name, value in {**FIELDS, "mlp_dropout": 0.1}.items())
-    (room / "pretraining.yaml").write_text(
-        "task: {name: pretraining, nsp: none, whole_word: true}\n"
-        f"model: {{config: {{{fields}}}, tokenizer: {tiny_encoder}, max_length: 32}}\n"
-        "data: {source: {train: train.jsonl, validation: validation.jsonl}}\n"
-        "training: {num_train_epochs: 3, per_device_train_batch_size: 4, eval_strategy: steps, eval_steps: 4,"
-        " learning_rate: 1e-3}\nverify: false\nexplain: false\n"
-    )
-    return load_recipe(room / "pretraining.yaml")
+    words = ("task.nsp=none", "task.whole_word=true", "verify=false", "explain=false")
+    return recipe_of(room, tiny_encoder, {**FIELDS, "mlp_dropout": 0.1}).with_(*words)
 
 
 @pytest.fixture(scope="module")

@@ -267,16 +267,6 @@ def test_the_folder_of_a_task_is_a_run(run: Run) -> None:
     assert run.results["mean"] == pytest.approx(sum(scores) / 4)
 
 
-def test_the_models_share_the_encoder(run: Run, tiny_encoder_with_dropout: Path) -> None:
-    tensors = {name: load_file(one.model / "model.safetensors") for name, one in run.tasks.items()}
-    before = load_file(tiny_encoder_with_dropout / "model.safetensors")
-    for key, tensor in before.items():
-        found = [own[name] for own in tensors.values() for name in (key, f"bert.{key}") if name in own]
-        assert len(found) == (2 if key.startswith("pooler") else 4), "only classification and vectors have a pooler"
-        assert all(torch.equal(found[0], each) for each in found)
-        assert not torch.equal(found[0], tensor) or "position" in key
-
-
 def test_the_checkpoint_with_the_best_mean_is_kept(run: Run) -> None:
     log = [json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
     evaluated = [event for event in log if "eval_mean" in event]

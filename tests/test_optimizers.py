@@ -208,28 +208,6 @@ def test_stable_adamw_is_resumed_too(tiny_encoder_with_dropout: Path, tmp_path: 
     resumed(small.recipe(tmp_path, tiny_encoder_with_dropout, *RHYTHM, "training.optim=stable_adamw"), tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        (["training.muon_learning_rate=0.02"], "training.muon_learning_rate: has no effect without `optim: muon`"),
-        (["training.muon_momentum=0.9"], "training.muon_momentum: has no effect without `optim: muon`"),
-        (["training.optim=muon", "training.muon_momentum=1"], "training.muon_momentum: "),
-        (["training.optim=muon", "training.muon_learning_rate=0"], "training.muon_learning_rate: "),
-        (["training.optim=muon", "training.muon_learning_rat=1e-3"], "did you mean 'muon_learning_rate'"),
-        (["training.optim=moun"], "did you mean 'muon'"),
-        (["muon_momentum=0.9"], "it belongs under `training:`"),
-        (["training.deepspeed=zero.json"], "training.deepspeed: bertkit decides this\n    remove it, and start"),
-        (["training.fsdp=full_shard"], "training.fsdp: bertkit decides this\n    remove it, and start"),
-        (["training.ema=0.9"], "training.ema: unknown key\n    remove it; averaged weights scored no better"),
-        (["training.batch_ramp={start: 0.5}"], "training.batch_ramp: unknown key\n    remove it; choose per_device"),
-    ],
-)
-def test_what_a_recipe_may_not_say(overrides: list[str], message: str, tiny_encoder: Path, tmp_path: Path) -> None:
-    with pytest.raises(RecipeError) as error:
-        small.recipe(tmp_path, tiny_encoder, *overrides)
-    assert message in str(error.value)
-
-
 def test_without_a_matrix_to_train_nothing_is_written(tiny_encoder: Path, tmp_path: Path) -> None:
     recipe = small.recipe(tmp_path, tiny_encoder, "training.optim=muon", "freeze={layers: 2}")
     with pytest.raises(RecipeError, match="no weight matrix of a layer is trained"):

@@ -41,21 +41,12 @@ def evaluations(run: Run, name: str) -> list[float]:
     return [event[name] for event in small.read_rows(run.folder / "metrics.jsonl") if name in event]
 
 
-@pytest.mark.parametrize("best", [1, 2, 3])
-def test_a_metric_of_ones_own_chooses_the_checkpoint(best: int, tiny_encoder: Path, tmp_path: Path) -> None:
-    numbers = [0.1, 0.1, 0.1, 0.1]
-    numbers[best - 1] = 0.9
-    run = train(small.recipe(tmp_path, tiny_encoder, *BY_MINE), tmp_path / "run", metrics=[Scripted(*numbers)])
-    assert evaluations(run, "eval_mine") == numbers
-    outcome = run.results["seeds"][0]
-    assert outcome["steps"] % 4 == 0
-    assert outcome["best_step"] == best * outcome["steps"] / 4
-
-
-def test_it_stops_a_training_early(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_a_metric_of_ones_own_chooses_the_checkpoint_and_stops_a_training(tiny_encoder: Path, tmp_path: Path) -> None:
     recipe = small.recipe(tmp_path, tiny_encoder, *BY_MINE, "early_stopping={patience: 1}")
     run = train(recipe, tmp_path / "run", metrics=[Scripted(0.2, 0.9, 0.3, 1.0)])
     assert evaluations(run, "eval_mine") == [0.2, 0.9, 0.3]
+    outcome = run.results["seeds"][0]
+    assert outcome["best_step"] == 2 * outcome["steps"] / 3
 
 
 def test_it_sees_the_answers_of_every_evaluation_and_chooses_the_seed(
@@ -70,6 +61,7 @@ def test_it_sees_the_answers_of_every_evaluation_and_chooses_the_seed(
     for outcome in results["seeds"]:
         scores = outcome["metrics"]["validation"]
         assert outcome["headline"] == scores["mine"] == pytest.approx(10 * scores["accuracy"])
+        assert outcome["metrics"]["test"]["mine"] == pytest.approx(7 * outcome["metrics"]["test"]["accuracy"])
     published = results["splits"]["validation"]["metrics"]["mine"]
     assert published == max(outcome["headline"] for outcome in results["seeds"])
     assert (run.folder / "report.html").is_file()

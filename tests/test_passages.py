@@ -64,12 +64,6 @@ def test_without_a_stride_passages_share_nothing(kinds: Any) -> None:
     assert all(one.end == next_one.start for one, next_one in pairwise(made))
 
 
-@pytest.mark.parametrize("text", ["", " ", "\n\n\t ", "🙂", "\u200b"])
-@pytest.mark.parametrize("kind", TOKENIZERS)
-def test_hardly_any_text_is_one_passage(kinds: Any, kind: str, text: str) -> None:
-    assert [(each.start, each.end, each.text) for each in cut(kinds[kind], text)] == [(0, len(text), text)]
-
-
 @pytest.mark.parametrize("kind", ["bytes", "metaspace"])
 def test_a_word_longer_than_a_passage_is_cut_within(kinds: Any, kind: str) -> None:
     text = "sat " + "xyz" * 60 + " sat"

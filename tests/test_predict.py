@@ -137,16 +137,6 @@ def test_no_cell_of_a_csv_is_a_formula(raw_cells: bool, predictor: Predictor, ru
     assert {(row["score"], row["count"]) for row in told} == {("-3,5", "+4")}
 
 
-@pytest.mark.usefixtures("small_chunks")
-def test_stdin_to_stdout(predictor: Predictor, run: Run, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    content = "".join(json.dumps(row) + "\n" for row in made()).encode()
-    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(content)))
-    assert answer_file(predictor, run, "-", None) == COUNT
-    told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [row["id"] for row in told] == [row["id"] for row in made()]
-    assert told[3]["answer"] == predictor(made()[3])
-
-
 def test_a_line_of_stdin_is_answered_before_the_next_is_written(run: Run) -> None:
     # A test suite in the background of a script ignores SIGINT, and so would its children.
     words = ["env", "--default-signal=INT", sys.executable, "-m", "bertkit", "predict", str(run.folder)]
@@ -331,16 +321,6 @@ def test_reading_is_lazy_and_no_more_than_a_chunk_ahead(predictor: Predictor) ->
 
 
 # --- calls
-
-
-def test_each_answer_is_that_of_its_own_text(predictor: Predictor) -> None:
-    texts = [row["text"] for row in made()]
-    answers = predictor(texts)
-    assert [answer["label"] for answer in answers] == [("good", "bad")[n % 2] for n in range(COUNT)]
-    for text, answer in zip(texts, answers, strict=True):
-        alone = predictor(text)
-        assert isinstance(alone, dict)
-        assert answer["scores"] == pytest.approx(alone["scores"], abs=1e-6)
 
 
 def test_one_in_one_out_and_many_in_many_out(predictor: Predictor) -> None:

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import itertools
-import json
-import lzma
 import random
-import subprocess
-import sys
 from collections import Counter, defaultdict
 from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import shared_data
 from datasets import Dataset
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -52,24 +47,6 @@ def made():
     """(documents, their rows, a tokenizer)."""
     documents, words = made_documents(120)
     return documents, Dataset.from_dict({"text": documents}), BertTokenizer(vocab=vocabulary(words))
-
-
-@pytest.fixture(scope="module")
-def real():
-    """Articles, as `made`; the tokenizer knows their 8,000 most frequent words and endings of four letters."""
-    with lzma.open(shared_data() / "corpora" / "enwiki2014.jsonl.xz") as file:
-        texts = [json.loads(line)["text"] for line in itertools.islice(file, 60)]
-    counts = Counter(word for text in texts for word in text.lower().split())
-    words = [word for word, _ in counts.most_common(8000)]
-    endings = Counter(f"##{word[4:8]}" for word in counts if len(word) > 4)
-    tokenizer = BertTokenizer(vocab=vocabulary([*words, *(end for end, _ in endings.most_common(2000))]))
-    return texts, Dataset.from_dict({"text": texts}), tokenizer
-
-
-@pytest.fixture(params=["made", "real"])
-def corpus(request):
-    """Generated text, and real text where there is some."""
-    return request.getfixturevalue(request.param)
 
 
 def drawn(features, drawing, epoch=0, seed=1, size=64):
@@ -181,8 +158,8 @@ def test_a_tenth_of_the_sequences_is_short():
 
 
 @pytest.mark.parametrize("nsp", ["nsp", "none"])
-def test_every_piece_of_every_document_is_in_one_chunk(corpus, nsp):
-    documents, rows, tokenizer = corpus
+def test_every_piece_of_every_document_is_in_one_chunk(made, nsp):
+    documents, rows, tokenizer = made
     features = encode_documents(rows, tokenizer, LENGTH, nsp=nsp)
     pieces = defaultdict(list)
     for feature in features.to_list():
@@ -292,8 +269,8 @@ def test_a_length_without_room_is_refused(made):
 # --- pairs -----------------------------------------------------------------------------------------------------------
 
 
-def test_next_sentence_pairs_are_what_their_labels_say(corpus):
-    _, rows, tokenizer = corpus
+def test_next_sentence_pairs_are_what_their_labels_say(made):
+    _, rows, tokenizer = made
     features = encode_documents(rows, tokenizer, LENGTH, nsp="nsp")
     chunks, own = features["input_ids"][:], features["row"][:]
     starts = defaultdict(set)  # rows where a run of pieces stands at the beginning of a sentence
@@ -325,8 +302,8 @@ def test_next_sentence_pairs_are_what_their_labels_say(corpus):
 
 
 @pytest.mark.parametrize("nsp", ["nsp", "sop"])
-def test_half_of_the_pairs_are_real(corpus, nsp):
-    _, rows, tokenizer = corpus
+def test_half_of_the_pairs_are_real(made, nsp):
+    _, rows, tokenizer = made
     features, labels = encode_documents(rows, tokenizer, 16, nsp=nsp), []
     drawing = Drawing.of(tokenizer, nsp=nsp)
     for epoch in range(16_000 // len(features) + 1):
@@ -337,8 +314,8 @@ def test_half_of_the_pairs_are_real(corpus, nsp):
     assert abs(np.mean(labels) - 0.5) < 0.01
 
 
-def test_neither_length_nor_an_unfinished_sentence_tells_strange_from_real(corpus):
-    _, rows, tokenizer = corpus
+def test_neither_length_nor_an_unfinished_sentence_tells_strange_from_real(made):
+    _, rows, tokenizer = made
     features = encode_documents(rows, tokenizer, LENGTH, nsp="nsp", short_sequences=0.0)
     stop = tokenizer.convert_tokens_to_ids(".")
     lengths, finished = defaultdict(list), defaultdict(list)
@@ -377,8 +354,8 @@ def test_a_cloze_is_never_the_other_segment(made):
     assert {0, 1} == {example["next_sentence_label"] for example in pairs}
 
 
-def test_sentence_order_pairs_are_what_their_labels_say(corpus):
-    _, rows, tokenizer = corpus
+def test_sentence_order_pairs_are_what_their_labels_say(made):
+    _, rows, tokenizer = made
     features = encode_documents(rows, tokenizer, LENGTH, nsp="sop")
     chunks, sentences, labels, borders = features["input_ids"][:], features["sentences"][:], Counter(), []
     for epoch in range(2):
@@ -421,8 +398,8 @@ def test_a_model_without_segments_is_not_given_any(made):
 
 
 @pytest.mark.parametrize("whole_word", [False, True])
-def test_masks_have_the_shares_of_the_paper(corpus, whole_word):
-    _, rows, tokenizer = corpus
+def test_masks_have_the_shares_of_the_paper(made, whole_word):
+    _, rows, tokenizer = made
     features = encode_documents(rows, tokenizer, 128, nsp="none", short_sequences=0.0)
     drawing = Drawing.of(tokenizer, nsp="none", whole_word=whole_word)
     specials = set(tokenizer.all_special_ids)
@@ -538,27 +515,3 @@ def test_an_example_is_a_function_of_seed_epoch_and_index(made, nsp, masks):
     same = [example["input_ids"][0] for example in alone]
     for other in (other_epoch, other_seed):
         assert sum(a == b for a, b in zip(same, other["input_ids"], strict=True)) < 0.05 * len(indices)
-
-
-FRESH = """
-import json, sys
-from datasets import Dataset
-from transformers import BertTokenizer
-from bertkit.models.bert.drawing import Drawing
-from bertkit.models.bert.pretraining_data import encode_documents
-
-texts, vocab, length = json.load(sys.stdin)
-tokenizer = BertTokenizer(vocab=vocab)
-features = encode_documents(Dataset.from_dict({"text": texts}), tokenizer, length, nsp="nsp")
-print(json.dumps(Drawing.of(tokenizer, nsp="nsp", whole_word=True)(features, list(range(40, 0, -1)), 3, 4)))
-"""
-
-
-def test_a_fresh_process_draws_the_same(made):
-    documents, _, tokenizer = made
-    texts = documents[:50]
-    features = encode_documents(Dataset.from_dict({"text": texts}), tokenizer, LENGTH, nsp="nsp")
-    here = Drawing.of(tokenizer, nsp="nsp", whole_word=True)(features, list(range(40, 0, -1)), 3, 4)
-    given = json.dumps([texts, tokenizer.get_vocab(), LENGTH])
-    done = subprocess.run([sys.executable, "-c", FRESH], input=given, capture_output=True, text=True, check=True)
-    assert json.loads(done.stdout) == here

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ import small
 import torch
 from cases import CASES, DRAWN, Case, encoder, every
 from test_qa_windows import by_bytes
-from transformers import AutoConfig, AutoModel
 
 from bertkit.cli.main import main
 from bertkit.errors import ModelError
@@ -20,16 +18,7 @@ from bertkit.inference.predictor import load
 from bertkit.inference.probe import check_token_types, padding_findings
 from bertkit.tasks.base import Task
 
-SIZES = {"num_hidden_layers": 2, "hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 32}
 BY_ID = {case.id: case for case in CASES}
-
-
-def of_kind(kind: str, tiny_encoder: Path, folder: Path, **fields: Any) -> Path:
-    """An encoder of another architecture with the tiny one's tokenizer."""
-    shutil.copytree(tiny_encoder, folder, ignore=shutil.ignore_patterns("config.json", "*.safetensors"))
-    given = {"vocab_size": 42, "max_position_embeddings": 66, "pad_token_id": 0, **SIZES, **fields}
-    AutoModel.from_config(AutoConfig.for_model(kind, **given)).save_pretrained(folder)
-    return folder
 
 
 def tokenizer_says(folder: Path, **fields: Any) -> None:
@@ -52,7 +41,7 @@ def test_padding_changes_nothing_in_a_bert(case: Case, tiny_encoder: Path) -> No
 def test_an_architecture_whose_outputs_depend_on_padding_is_named(
     kind: str, case: str, tiny_encoder: Path, tmp_path: Path
 ) -> None:
-    folder = of_kind(kind, tiny_encoder, tmp_path / kind, initializer_range=0.5)
+    folder = small.of_family(kind, tiny_encoder, tmp_path / kind, initializer_range=0.5)
     (what,) = probed(BY_ID[case], folder)
     assert what.startswith(f"padding changes the outputs of this {kind} by up to ")
 
@@ -61,7 +50,7 @@ def test_a_classifier_of_an_encoder_decoder_is_probed_whole(tiny_encoder: Path, 
     """BART's has no attribute `encoder`."""
     sizes = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "eos_token_id": 3, "bos_token_id": 2}
     heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
-    folder = of_kind("bart", tiny_encoder, tmp_path / "bart", **sizes, **heads)
+    folder = small.of_family("bart", tiny_encoder, tmp_path / "bart", **sizes, **heads)
     assert probed(BY_ID["single-label"], folder) == []
 
 
@@ -82,7 +71,7 @@ def test_outputs_that_become_nan_are_named(tiny_encoder: Path, monkeypatch: pyte
 
 
 def test_check_warns_and_the_run_keeps_the_warning(tiny_encoder: Path, tmp_path: Path, capsys: Any) -> None:
-    folder = of_kind("fnet", tiny_encoder, tmp_path / "fnet", initializer_range=0.5)
+    folder = small.of_family("fnet", tiny_encoder, tmp_path / "fnet", initializer_range=0.5)
     recipe = small.write_recipe(tmp_path, folder)
     assert main(["check", str(recipe)]) == 0
     assert "padding changes the outputs of this fnet" in capsys.readouterr().err
@@ -94,7 +83,7 @@ def test_check_warns_and_the_run_keeps_the_warning(tiny_encoder: Path, tmp_path:
 def test_longformer_answers_questions(tiny_encoder: Path, tmp_path: Path) -> None:
     """Its head looks for three separators in every text: those of a pair, as RoBERTa's tokenizer writes it."""
     sizes = {"attention_window": 4, "sep_token_id": 3}
-    folder = of_kind("longformer", tiny_encoder, tmp_path / "longformer", vocab_size=300, **sizes)
+    folder = small.of_family("longformer", tiny_encoder, tmp_path / "longformer", vocab_size=300, **sizes)
     with pytest.raises(ModelError, match="cannot read its tokenizer's inputs: AssertionError: There should be exactly"):
         probed(BY_ID["qa"], folder)
     by_bytes().save_pretrained(folder)
@@ -104,7 +93,7 @@ def test_longformer_answers_questions(tiny_encoder: Path, tmp_path: Path) -> Non
 def test_an_embedding_of_padding_that_training_changes_is_thought_of(tiny_encoder: Path, tmp_path: Path) -> None:
     """MobileBERT reads each token with its neighbours, and pretraining moves what it has for padding from zero."""
     sizes = {"embedding_size": 8, "intra_bottleneck_size": 16, "true_hidden_size": 16}
-    folder = of_kind("mobilebert", tiny_encoder, tmp_path / "mobilebert", **sizes)
+    folder = small.of_family("mobilebert", tiny_encoder, tmp_path / "mobilebert", **sizes)
     mlm = next(case for case in DRAWN if case.id == "mlm")
     assert probed(BY_ID["single-label"], folder) == []
     (what,) = probed(mlm, folder)
@@ -115,7 +104,7 @@ def test_an_embedding_of_padding_that_training_changes_is_thought_of(tiny_encode
 def test_a_long_text_is_read_the_same_before_and_after_a_short_one(tiny_encoder: Path, tmp_path: Path) -> None:
     """In transformers, BigBird's sparse attention becomes full for good when it first reads a short text."""
     sizes = {"block_size": 4, "num_random_blocks": 1, "initializer_range": 0.5}
-    folder = of_kind("big_bird", tiny_encoder, tmp_path / "big_bird", **sizes)
+    folder = small.of_family("big_bird", tiny_encoder, tmp_path / "big_bird", **sizes)
     model = BY_ID["single-label"].task(folder).model(encoder(folder)).eval()
     short, long = torch.full((1, 8), 7), torch.arange(5, 41)[None]
     with torch.inference_mode():
@@ -126,7 +115,7 @@ def test_a_long_text_is_read_the_same_before_and_after_a_short_one(tiny_encoder:
 
 @pytest.mark.parametrize("case", ["pair", "qa", "ranking-binary"])
 def test_token_types_without_embeddings_are_refused(case: str, tiny_encoder: Path, tmp_path: Path) -> None:
-    folder = of_kind("roberta", tiny_encoder, tmp_path / "roberta", type_vocab_size=1)
+    folder = small.of_family("roberta", tiny_encoder, tmp_path / "roberta", type_vocab_size=1)
     task = BY_ID[case].task(folder)
     features = task.features(BY_ID[case].rows())
     model = task.model(encoder(folder))
@@ -140,7 +129,7 @@ def test_token_types_without_embeddings_are_refused(case: str, tiny_encoder: Pat
 
 
 def test_check_refuses_token_types_without_embeddings(tiny_encoder: Path, tmp_path: Path, capsys: Any) -> None:
-    folder = of_kind("roberta", tiny_encoder, tmp_path / "roberta", type_vocab_size=1)
+    folder = small.of_family("roberta", tiny_encoder, tmp_path / "roberta", type_vocab_size=1)
     recipe = small.write_recipe(tmp_path, folder)
     assert main(["check", str(recipe)]) == 0  # single texts have one type
     for split in ("train", "validation", "test"):
@@ -154,13 +143,17 @@ def test_check_refuses_token_types_without_embeddings(tiny_encoder: Path, tmp_pa
 
 
 def test_a_model_that_cannot_read_its_tokenizer_is_refused(tiny_encoder: Path, tmp_path: Path) -> None:
-    folder = of_kind("xmod", tiny_encoder, tmp_path / "xmod", languages=["en_XX", "de_DE"], default_language=None)
+    folder = small.of_family(
+        "xmod", tiny_encoder, tmp_path / "xmod", languages=["en_XX", "de_DE"], default_language=None
+    )
     with pytest.raises(ModelError, match="this xmod cannot read its tokenizer's inputs: ValueError: Input language"):
         probed(BY_ID["single-label"], folder)
 
 
 def test_an_encoder_of_one_length_is_refused_for_that(tiny_encoder: Path, tmp_path: Path) -> None:
-    folder = of_kind("nystromformer", tiny_encoder, tmp_path / "fixed", num_landmarks=4, segment_means_seq_len=64)
+    folder = small.of_family(
+        "nystromformer", tiny_encoder, tmp_path / "fixed", num_landmarks=4, segment_means_seq_len=64
+    )
     with pytest.raises(ModelError, match="this nystromformer cannot read its tokenizer's inputs") as caught:
         probed(BY_ID["single-label"], folder)
     assert "fixed lengths are not supported" in str(caught.value)

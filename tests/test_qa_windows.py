@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import tokenizers
 from datasets import Dataset
@@ -17,13 +15,10 @@ from test_word_windows import owner
 from tokenizers import models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
-from bertkit import data as sources
-from bertkit.encoding.pieces import Tokenized, tokenize
+from bertkit.encoding.pieces import tokenize
 from bertkit.encoding.questions import encode_pairs
 from bertkit.errors import RowsError
-from bertkit.evaluation.squad import normalized_tokens
-from bertkit.models.encoder import load_tokenizer, resolve_encoder
-from bertkit.sections import DataSpec, ModelSpec
+from bertkit.models.encoder import load_tokenizer
 from bertkit.tasks.question_answering import QuestionAnswering, QuestionAnsweringOptions
 
 SPECIAL = ["<pad>", "<unk>", "<s>", "</s>"]
@@ -110,12 +105,6 @@ def test_cover_is_the_pieces_that_reach_into_a_span(kind: str, text: str, data: 
     assert pieces.cover(start, end) == ((inside[0], inside[-1]) if inside else None)
 
 
-def test_equal_texts_are_read_once(kinds: dict[str, Any]) -> None:
-    one, two, three = tokenize(kinds["wordpiece"], ["the cat", "a dog", "the cat"])
-    assert one is three
-    assert one.ids != two.ids
-
-
 # --- windows
 
 
@@ -165,16 +154,6 @@ def test_nothing_of_question_or_context_is_lost(
     assert [piece for first, end in spans for piece in range(first, end)] == list(range(len(pieces.ids)))
 
 
-def test_rows_keep_their_order_and_their_number(kinds: dict[str, Any]) -> None:
-    contexts = ["cat " * 40, "", "dog"]
-    read = tokenize(kinds["wordpiece"], contexts)
-    columns = encode_pairs(kinds["wordpiece"], ["the ?"] * 3, read, max_length=24, stride=4)
-    assert sorted(set(columns["row"])) == [0, 1, 2]
-    assert columns["row"] == sorted(columns["row"])
-    assert columns["count"][columns["row"].index(1)] == 0
-    assert columns["row"].count(0) > 2
-
-
 def test_questions_that_leave_no_room_are_named_together(kinds: dict[str, Any]) -> None:
     questions = ["the cat ?", "dog " * 14, "the", "sat " * 300]
     contexts = tokenize(kinds["wordpiece"], ["cat"] * 4)
@@ -212,47 +191,3 @@ def test_gold_positions_point_at_the_answer(kind: str, context: str, data: Any, 
             assert window["input_ids"][window["labels"][0]] == pieces.ids[wanted[0]]
         else:
             assert window["labels"] == [0, 0]
-
-
-def test_an_answer_trains_in_the_windows_that_hold_all_of_it(kinds: dict[str, Any]) -> None:
-    words = ["cat"] * 60
-    words[17:19] = ["very", "good"]
-    context = " ".join(words)
-    rows = {
-        "question": ["the cat ?"] * 2,
-        "context": [context] * 2,
-        "answers": [{"text": ["very good"], "answer_start": [17 * 4]}, {"text": [], "answer_start": []}],
-    }
-    features = qa(kinds["wordpiece"]).encode(Dataset.from_dict(rows))
-    spans = [(low, low + count) for low, count in zip(features["low"], features["count"], strict=True)]
-    assert spans[0] == (0, 18)  # of the answer only its first word
-    assert len(features) == 8
-    for (low, high), row, labels in zip(spans, features["row"], features["labels"], strict=True):
-        inside = row == 0 and low <= 17 and high >= 19
-        assert labels == ([17 - low + 5, 18 - low + 5] if inside else [0, 0])
-    assert sum(labels != [0, 0] for labels in features["labels"]) == 1
-
-
-def test_gold_spans_of_real_questions_are_their_answers(real_data: Path) -> None:
-    """Squad's own answers: first to last piece hold each, and are it but for what words in one piece force."""
-    spec = DataSpec.model_validate({"source": {"test": str(real_data / "squad_v2" / "dev.json")}, "limit": 1500})
-    options = QuestionAnsweringOptions(name="question-answering", unanswerable=True)
-    rows = sources.load(
-        spec, QuestionAnswering.schema, partial(QuestionAnswering.refine, options), splits={"test"}
-    ).rows["test"]
-    task = QuestionAnswering(
-        options, load_tokenizer(resolve_encoder(ModelSpec(name="sentence-transformers/all-MiniLM-L6-v2")).folder), 384
-    )
-    contexts = tokenize(task.tokenizer, rows["context"][:])
-    exact, seen = 0, set()
-    for window in task.encode(rows):
-        row, (first, last) = rows[window["row"]], np.array(window["labels"]) - window["place"] + window["low"]
-        if window["labels"] == [0, 0]:
-            continue
-        pieces: Tokenized = contexts[window["row"]]
-        text, answer = row["context"][pieces.starts[first] : pieces.ends[last]], row["answers"]["text"][0]
-        assert answer in text
-        exact += normalized_tokens(text) == normalized_tokens(answer)
-        seen.add(window["row"])
-    assert len(seen) == sum(bool(answers["text"]) for answers in rows["answers"])
-    assert exact / len(seen) > 0.98

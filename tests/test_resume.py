@@ -209,9 +209,9 @@ def test_killed_at_the_very_start_it_can_be_started_again(write: str, recipe: Re
     killed(recipe, tmp_path / "run", at=1, resume=started)
 
 
-@pytest.mark.parametrize("more", ["lora_dropout: 0.1", "use_dora: true"])
-def test_lora(more: str, tiny_encoder_with_dropout: Path, tmp_path: Path) -> None:
-    given = small.recipe(tmp_path, tiny_encoder_with_dropout, *RHYTHM, f"peft={{r: 2, {more}}}")
+def test_lora(tiny_encoder_with_dropout: Path, tmp_path: Path) -> None:
+    more = "peft={r: 2, lora_dropout: 0.1, use_dora: true}"
+    given = small.recipe(tmp_path, tiny_encoder_with_dropout, *RHYTHM, more)
     runs = resumed(given, tmp_path)
     adapters = [load_file(run.folder / "adapter" / "adapter_model.safetensors") for run in runs]
     assert all(torch.equal(tensor, adapters[1][name]) for name, tensor in adapters[0].items())
@@ -270,7 +270,7 @@ def test_in_the_second_of_two_seeds(tiny_encoder_with_dropout: Path, tmp_path: P
 
 def test_an_encoder_whose_published_weights_have_other_names(tiny_encoder_with_dropout: Path, tmp_path: Path) -> None:
     """transformers writes a model folder with those names; a checkpoint is loaded with the model's own."""
-    encoder = of_family("nomic_bert", tiny_encoder_with_dropout, tmp_path / "nomic")
+    encoder = small.of_family("nomic_bert", tiny_encoder_with_dropout, tmp_path / "nomic")
     _, whole = resumed(small.recipe(tmp_path, encoder, *RHYTHM), tmp_path)
     best = whole.results["seeds"][0]["best_step"]
     assert best < 12
@@ -317,8 +317,8 @@ def test_a_damaged_checkpoint_is_left_out_and_the_one_before_is_used(
 
 
 def rewritten(folder: Path, file: str, value: Any) -> None:
-    """A checkpoint of which one file is another, and the manifest lists that one."""
-    write_json(folder / file, value)
+    """A checkpoint of which one file is another, or absent, and the manifest agrees."""
+    write_json(folder / file, value) if value is not None else (folder / file).unlink()
     (folder / "manifest.json").unlink()
     checkpoint.publish(folder, folder.with_name("other"))
     folder.with_name("other").rename(folder)
@@ -332,6 +332,7 @@ def rewritten(folder: Path, file: str, value: Any) -> None:
         ("trainer_state.json", {"global_step": 6, "of_a_later_version": 1}),
         ("trainer_state.json", {"global_step": 5}),
         ("trainer_state.json", {}),
+        ("optimizer.json", None),
     ],
 )
 def test_a_checkpoint_of_another_version_is_refused(file: str, value: Any, recipe: Recipe, run: Run) -> None:
@@ -344,13 +345,6 @@ def test_a_checkpoint_of_another_version_is_refused(file: str, value: Any, recip
     with pytest.raises(UserError, match=wanted):
         train(recipe, run.folder, resume=True)
     assert files(run) == before
-
-
-def test_a_checkpoint_without_the_files_of_this_version_is_refused(recipe: Recipe, run: Run) -> None:
-    (newest(run) / "optimizer.json").rename(newest(run) / "optimizer-2.json")
-    rewritten(newest(run), "other.json", {})
-    with pytest.raises(UserError, match="checkpoint-6: was written by another version"):
-        train(recipe, run.folder, resume=True)
 
 
 def test_another_number_of_processes_is_refused(recipe: Recipe, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -452,7 +446,7 @@ def test_told_where_epochs_are_scored_it_is_scored_as_before(tiny_encoder_with_d
     by_epoch = [change for change in RHYTHM if "eval" not in change]
     recipe = small.recipe(tmp_path, tiny_encoder_with_dropout, *by_epoch, "training.eval_strategy=epoch")
     whole = train(recipe, tmp_path / "whole")
-    for at in (3, 4, 5):
+    for at in (3, 4):  # within an epoch, and at its end
         with pytest.raises(KeyboardInterrupt):
             train(recipe, tmp_path / str(at), callbacks=[Told(at, signal.SIGINT)])
         stopped = train(recipe, tmp_path / str(at), resume=True)
@@ -482,11 +476,11 @@ class Alignment(TrainerCallback):
             self.found |= {f"{name} {key}" for key, each in tensors.items() if each.data_ptr() % 64}
 
 
-@pytest.mark.parametrize("more", [(), ("peft={}",), ("training.optim=muon",)], ids=str)
+@pytest.mark.parametrize("more", ["peft={}", "training.optim=muon"])
 def test_a_resumed_training_computes_in_aligned_memory(
-    more: tuple[str, ...], tiny_encoder_with_dropout: Path, tmp_path: Path
+    more: str, tiny_encoder_with_dropout: Path, tmp_path: Path
 ) -> None:
-    recipe = small.recipe(tmp_path, tiny_encoder_with_dropout, *RHYTHM, *more)
+    recipe = small.recipe(tmp_path, tiny_encoder_with_dropout, *RHYTHM, more)
     run, seen = killed(recipe, tmp_path / "killed"), Alignment()
     train(recipe, run.folder, resume=True, callbacks=[seen])
     assert seen.steps
@@ -632,21 +626,11 @@ def test_a_model_of_other_weights_is_refused(
 
 @pytest.mark.filterwarnings("ignore:Setting `save_embedding_layers` to `True`")
 def test_lora_of_an_embedding_which_peft_then_writes_too(tiny_encoder: Path, tmp_path: Path) -> None:
-    encoder = of_family("eurobert", tiny_encoder, tmp_path / "eurobert", num_key_value_heads=2, pad_token_id=0)
+    encoder = small.of_family("eurobert", tiny_encoder, tmp_path / "eurobert", num_key_value_heads=2)
     given = small.recipe(tmp_path, encoder, *RHYTHM, "peft={r: 2, target_modules: [embed_tokens, q_proj]}")
     run = killed(given, tmp_path / "run")
     assert any(name.endswith("base_layer.weight") for name in load_file(newest(run) / "adapter_model.safetensors"))
     assert train(given, run.folder, resume=True).finished
-
-
-def of_family(kind: str, encoder: Path, folder: Path, **more: int) -> Path:
-    """An encoder of another family with the same tokens."""
-    tokenizer = AutoTokenizer.from_pretrained(encoder)
-    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, **more}
-    torch.manual_seed(0)
-    AutoModel.from_config(AutoConfig.for_model(kind, vocab_size=len(tokenizer), **sizes)).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
 
 
 def resized(encoder: Path, folder: Path, **sizes: int) -> Path:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -237,13 +236,6 @@ def test_vectors_are_cut_as_in_sentence_transformers(size: int, task: str, tiny_
     assert dual_encoder(str(folder)).size == min(size, 5)
 
 
-def test_a_size_that_the_recipe_names_is_saved(tiny_encoder: Path, tmp_path: Path) -> None:
-    folder = made(tiny_encoder, tmp_path, truncate_dim=7)
-    theirs = SentenceTransformer(str(folder), device="cpu").encode(TEXTS)
-    assert theirs.shape == (len(TEXTS), 7)
-    np.testing.assert_allclose(vectors(folder, TEXTS), theirs, atol=1e-6)
-
-
 @pytest.mark.parametrize("loss", ["cosent", "cosine-mse", "multiple-negatives-ranking"])
 def test_prefixes_have_the_mean_of_their_losses(loss: str, tiny_encoder: Path) -> None:
     sides: dict[str, Any] = {"anchor": ["a", "b", "c"], "positive": ["d", "e", "f"]}
@@ -305,13 +297,6 @@ def test_a_range_that_leaves_scores_out_is_refused(tiny_encoder: Path) -> None:
     with pytest.raises(DataError, match=r"task.score_range: \[7, 7\], but scores of train go from"):
         Case("x", {**more, "score_range": [7, 7]}, case.columns).task(tiny_encoder)
     Case("x", {**more, "score_range": [100, -100]}, case.columns).task(tiny_encoder)  # distances, not similarities
-
-
-def test_a_missing_dense_layer_is_said(tiny_encoder: Path, tmp_path: Path) -> None:
-    folder = made(tiny_encoder, tmp_path, dense=5)
-    shutil.rmtree(folder / "2_Dense")
-    with pytest.raises(ModelError, match="2_Dense"):
-        load(folder)
 
 
 @pytest.mark.parametrize("identifier", ["similarity-in-batch", "similarity-cosent"])
@@ -462,13 +447,6 @@ def test_label_ids_follow_the_order_of_the_names(
     assert list(task.grade(answers[1:] + answers[:1], rows).pairs()[1]) == ids
     saved = options(**json.loads(task.options.model_dump_json()))
     assert replace(task, options=saved).names == task.names
-
-
-def test_a_threshold_of_0_is_one(tiny_encoder: Path) -> None:
-    case = next(c for c in CASES if c.id == "similarity-labels")
-    own = Case("x", {**case.options, "threshold": 0.0}, case.columns).task(tiny_encoder)
-    answers = [{"score": 0.3 if label == own.names[1] else -0.3} for label in case.columns["label"]]
-    assert own.grade(answers, case.rows()).scores["accuracy"] == 1.0
 
 
 @pytest.mark.parametrize(("fixed", "reported"), [(None, 1.0), (0.0, 0.5), (0.5, 0.5)])

@@ -15,7 +15,7 @@ import pytest
 import small
 import torch
 import transformers
-from cases import TEXTS, Case
+from cases import TEXTS, Case, every
 from serving import KEPT, SECRET, alike, make_app, predictor_of, rows_of, said
 from starlette.testclient import TestClient
 
@@ -39,7 +39,7 @@ def served(name: str) -> Any:
 # --- answers -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("case", KEPT.values(), ids=KEPT)
+@every([*KEPT.values()])
 def test_the_predictors_own_answers_in_the_schemas_that_are_promised(case: Case, tiny_encoder: Path) -> None:
     predictor = predictor_of(case, tiny_encoder)
     rows = rows_of(case, predictor)

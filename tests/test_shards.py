@@ -16,7 +16,6 @@ from sharded import SETTINGS
 from transformers import set_seed
 
 from bertkit.cli.main import main
-from bertkit.errors import DataError
 from bertkit.inference import embed, features, vector_cache
 from bertkit.processes import Shard
 from bertkit.tasks import TASKS
@@ -143,12 +142,6 @@ def test_what_has_no_parts_is_refused(more: list[str], message: str, models: Pat
     words = [word.replace("ROWS", str(rows)) for word in more]
     assert main(["predict", str(models / "single-label"), *words, "--shard", "1/2"]) == 2
     assert message in capsys.readouterr().err
-
-
-def test_an_empty_part_is_an_error() -> None:
-    assert Shard(2, 3).rows("x", 3) == range(1, 2)
-    with pytest.raises(DataError, match="Use at most 2 shards"):
-        Shard(2, 3).rows("x", 2)
 
 
 @pytest.mark.parametrize("rank", [0, 1])

@@ -85,11 +85,6 @@ def test_laws_of_the_scores(predicted, gold, random):
     assert question_scores(predicted, gold[::-1]) == (exact, f1)
 
 
-@given(some_text, some_text)
-def test_f1_is_symmetric(one, other):
-    assert question_scores(one, [other]) == question_scores(other, [one])
-
-
 def grade(gold, predicted, null_scores=None):
     """These answers; with null scores those of a task that knows unanswerable questions."""
     rows = Dataset.from_dict({"answers": [{"text": list(texts), "answer_start": [0] * len(texts)} for texts in gold]})
@@ -132,16 +127,6 @@ def test_weights_are_repeated_questions():
     again = [i for i, n in enumerate(repeats) for _ in range(n)]
     expected = grade([gold[i] for i in again], [predicted[i] for i in again]).scores
     assert {name: value[0] for name, value in weighted.items()} == pytest.approx(expected)
-
-
-def test_intervals_are_those_of_a_share():
-    """100 of 400 questions right: the standard error is sqrt(p (1 - p) / n) = 0.02165."""
-    graded = grade([["cat"]] * 400, ["cat"] * 100 + ["dog"] * 300)
-    low, high = graded.intervals()["exact_match"]
-    assert low == pytest.approx(0.25 - 1.96 * 0.02165, abs=0.006)
-    assert high == pytest.approx(0.25 + 1.96 * 0.02165, abs=0.006)
-    assert graded.intervals() == graded.intervals()
-    assert graded.intervals(seed=1) != graded.intervals()
 
 
 def test_auc_of_no_answer():

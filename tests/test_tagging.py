@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import re
 from itertools import pairwise
 from typing import get_args
@@ -175,14 +174,6 @@ def test_the_scheme_is_found():
     ):
         assert find_scheme(sentence.split() for sentence in sentences) == scheme
         assert scheme in get_args(Scheme)
-
-
-def test_the_scheme_is_found_in_tags_of_every_scheme():
-    rng = random.Random(0)
-    bio = [tags_of([("X", 0, rng.randint(1, 3)), ("X", 3, 4 + i % 2)], 6, "BIO") for i in range(20)]
-    assert find_scheme(bio) == "BIO"
-    assert find_scheme(map(as_iob1, bio)) == "IOB1"
-    assert find_scheme(from_bio(tags, "BIOES") for tags in bio) == "BIOES"
 
 
 def test_tags_of_no_scheme():

@@ -26,15 +26,6 @@ def logged(run: Run, seed: int, name: str) -> list[tuple[int, float]]:
     return [(e["step"], pytest.approx(e[name])) for e in events if e["seed"] == seed and name in e]
 
 
-def test_the_schedule_of_the_transformer_is_a_line_of_the_recipe(tiny_encoder: Path, tmp_path: Path) -> None:
-    schedule = ("training.lr_scheduler_type=inverse_sqrt", "training.warmup_steps=3", "training.learning_rate=1e-3")
-    more = (*SHORT, *schedule, "training.max_steps=8", "training.eval_strategy=no", "seeds=[1]")
-    run = train(small.recipe(tmp_path, tiny_encoder, *more), tmp_path / "run")
-    # Vaswani et al. 2017, equation 3, with its peak as the learning rate; before the first step it is 0.
-    wanted = [1e-3 * min(done / 3, (3 / done) ** 0.5) for done in range(1, 8)]
-    assert logged(run, 1, "learning_rate") == list(enumerate([0.0, *wanted], start=1))
-
-
 def test_tensorboard_writes_a_folder_for_each_seed_into_the_run(
     tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

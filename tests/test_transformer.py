@@ -178,40 +178,6 @@ def test_checkpointing_keeps_the_gradient() -> None:
 # --- what a token can see
 
 
-@pytest.mark.parametrize("place", range(8))
-def test_a_token_changes_no_logit_before_it_and_all_from_it_on(place: int) -> None:
-    model, given = ours(), source_and_target()
-    before = model(**given).logits
-    given["decoder_input_ids"][:, place] = (given["decoder_input_ids"][:, place] + 1) % VOCAB
-    after = model(**given).logits
-    assert torch.equal(after[:, :place], before[:, :place])
-    assert ((after - before).abs().amax(-1)[:, place:] > 1e-4).all()
-
-
-def test_padding_of_the_source_and_neighbours_change_nothing() -> None:
-    model, given = ours(), source_and_target()
-    wanted = model(**given).logits
-    text = given["attention_mask"].bool()
-    other = {**given, "input_ids": torch.where(text, given["input_ids"], 7)}
-    assert torch.equal(model(**other).logits, wanted)
-    for row, length in enumerate(text.sum(1).tolist()):
-        alone = {name: value[row : row + 1] for name, value in given.items()}
-        alone |= {name: alone[name][:, :length] for name in ("input_ids", "attention_mask")}
-        torch.testing.assert_close(model(**alone).logits[0], wanted[row], **CLOSE)
-
-
-def test_padding_of_the_target_changes_nothing() -> None:
-    model, given = ours(), batch()
-    whole = model(**given)
-    losses = []
-    for row, length in enumerate(LENGTHS):
-        alone = {name: value[row : row + 1] for name, value in given.items()}
-        made = model(**{**alone, "labels": alone["labels"][:, :length]})
-        torch.testing.assert_close(made.logits[0], whole.logits[row, :length], **CLOSE)
-        losses.append(made.loss * length)
-    torch.testing.assert_close(torch.stack(losses).sum() / sum(LENGTHS), whole.loss, **CLOSE)
-
-
 def test_logits_where_they_are_wanted_are_those_of_all() -> None:
     model, given = ours(), source_and_target()
     wanted = torch.rand(given["decoder_input_ids"].shape, generator=torch.Generator().manual_seed(4)) < 0.5
@@ -293,12 +259,6 @@ def test_the_smoothed_loss_is_that_of_transformers_trainer(smoothing: float) -> 
     torch.testing.assert_close(model(**given, label_smoothing=smoothing).loss, wanted, **CLOSE)
 
 
-def test_the_decoder_reads_the_labels_shifted_by_one() -> None:
-    labels = torch.tensor([[7, 8, 3], [9, 3, -100], [3, -100, -100]])
-    shifted = transformer.shift_right(labels, ours().config)
-    assert shifted.tolist() == [[START, 7, 8], [START, 9, 3], [START, 3, PAD]]
-
-
 def test_a_call_without_target_is_refused() -> None:
     with pytest.raises(ValueError, match="decoder_input_ids or labels"):
         ours()(batch()["input_ids"])
@@ -339,14 +299,6 @@ def test_theirs_opens_here(tmp_path: Path) -> None:
     model = transformer.EncoderDecoderModel.from_pretrained(tmp_path)
     assert len(model.decoder.bert.encoder["layer"]) == 1
     torch.testing.assert_close(model(**source_and_target()).logits, other(**source_and_target()).logits, **CLOSE)
-
-
-def test_the_projection_is_tied_to_the_embeddings_of_the_decoder(tmp_path: Path) -> None:
-    ours().save_pretrained(tmp_path)
-    for model in (ours(), transformer.EncoderDecoderModel.from_pretrained(tmp_path)):
-        words = model.decoder.bert.embeddings.word_embeddings.weight
-        assert model.get_output_embeddings().weight is words
-        assert words is not model.encoder.embeddings.word_embeddings.weight
 
 
 def test_the_table_of_sinusoids_is_the_papers_and_both_halves_have_it() -> None:

@@ -9,7 +9,6 @@ import pytest
 from sacrebleu import corpus_bleu, corpus_chrf
 
 from bertkit.errors import UserError
-from bertkit.evaluation.intervals import bootstrap
 from bertkit.evaluation.translation import METRICS, Translations, baselines
 
 WORDS = "the cat sat on a mat , and dogs ran out of it . Zwölf große Äpfel".split()
@@ -54,22 +53,6 @@ def test_weights_are_repeated_rows(seed: int) -> None:
         rows = np.repeat(np.arange(30), weights[:, column])
         wanted = by_sacrebleu([texts[row] for row in rows], [references[row] for row in rows])
         assert {name: value[column] for name, value in values.items()} == pytest.approx(wanted, rel=1e-12)
-
-
-def test_intervals_are_the_bootstraps_of_sacrebleu() -> None:
-    texts, references = corpus(25, seed=1)
-
-    def weighted(weights: np.ndarray) -> dict[str, np.ndarray]:
-        drawn = [np.repeat(np.arange(25), column.astype(int)) for column in weights.T]
-        scores = [by_sacrebleu([texts[row] for row in rows], [references[row] for row in rows]) for rows in drawn]
-        return {name: np.array([each[name] for each in scores]) for name in METRICS}
-
-    found = Translations(texts, references).intervals(resamples=50, seed=3)
-    wanted = bootstrap(weighted, 25, resamples=50, seed=3)
-    assert found.keys() == wanted.keys()
-    for name in METRICS:
-        assert found[name] == pytest.approx(wanted[name], rel=1e-9)
-        assert found[name][0] < found[name][1]
 
 
 def test_an_exact_match_may_differ_in_whitespace_alone() -> None:

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import small
 import torch
-from cases import CASES, encoder
 from hypothesis import given
 from hypothesis import strategies as st
 from sklearn import metrics as sklearn_metrics
@@ -336,11 +335,3 @@ def test_a_foreign_tagger_answers_as_the_pipeline_does(tiny_encoder: Path, tmp_p
     conll(tmp_path / "dev.conll", "the/DET cat/NOUN", "ran/VERB")
     scores = bertkit.evaluate(tmp_path, file=tmp_path / "dev.conll", task="token-classification")
     assert {"accuracy", "f1_macro", "f1/DET"} <= scores["metrics"].keys()
-
-
-def test_the_case_has_a_label_that_looks_like_a_tag(tiny_encoder: Path) -> None:
-    case = next(case for case in CASES if case.id == "words-crf-windows")
-    task = case.task(tiny_encoder)
-    assert isinstance(task, TokenClassification)
-    assert task.tags == ["ADJ", "B-X", "DET", "NOUN"]
-    assert task.model(encoder(tiny_encoder)).config.id2label == dict(enumerate(task.tags))

@@ -28,10 +28,8 @@ from tokenizers.pre_tokenizers import BertPreTokenizer
 from transformers import AutoTokenizer, BertTokenizer
 
 import bertkit
-from bertkit.data.readers import read_texts
 from bertkit.errors import DataError, ModelError
 from bertkit.models.bert.wordpiece import BERT_LAYOUT, SPECIALS, cut, reserved, train_wordpiece
-from bertkit.sections import DataSpec
 
 SAMPLES = Path(bertkit.__file__).parent / "samples" / "sentiment"
 HARD = (
@@ -253,30 +251,13 @@ def test_a_folder_that_is_opened_otherwise_is_not_written(tmp_path: Path, monkey
 
 
 def write(path: Path, texts: list[str]) -> Path:
-    """The texts in the format of the file's name."""
-    plain, rows = path.with_suffix("") if path.suffix in (".gz", ".xz") else path, [{"text": text} for text in texts]
-    if plain.suffix == ".parquet":
+    """The texts in the format of the file's name: .parquet, or .txt, maybe compressed."""
+    if path.suffix == ".parquet":
         pq.write_table(pa.table({"text": texts}), path)
         return path
-    if plain.suffix == ".json":
-        body = json.dumps(rows)
-    elif plain.suffix == ".jsonl":
-        body = "".join(json.dumps(row) + "\n" for row in rows)
-    else:
-        body = ("" if plain.suffix == ".txt" else "text\n") + "".join(f"{text}\n" for text in texts)
-    packed = {".gz": gzip.compress, ".xz": lzma.compress}.get(path.suffix, bytes)(body.encode())
-    path.write_bytes(packed)
+    packed = {".gz": gzip.compress, ".xz": lzma.compress}.get(path.suffix, bytes)
+    path.write_bytes(packed("".join(f"{text}\n" for text in texts).encode()))
     return path
-
-
-@pytest.mark.parametrize(
-    "name",
-    "a.txt a.txt.gz a.txt.xz a.jsonl a.jsonl.gz a.jsonl.xz a.json a.csv a.csv.xz a.tsv a.tsv.gz a.parquet".split(),
-)
-def test_texts_of_every_format(name: str, tmp_path: Path) -> None:
-    texts = ["text", "ein Café\u2028in Ulm", "", "it's \x1e all | one; line"]
-    read = read_texts(write(tmp_path / name, texts), DataSpec(source="-"))
-    assert [each.text for each in read] == texts
 
 
 def test_one_corpus_in_two_formats_and_two_files_gives_the_same(corpus: Path, tmp_path: Path) -> None:
