@@ -129,9 +129,10 @@ CASES = [
         {**PAIRS, "label": ["no" if side else "yes" for side in SIDES]},
     ),
     Case(
-        "similarity-nli",
+        "similarity-cls",
         {**SIMILAR, "pooling": "cls", "normalize": False},
         {**PAIRS, "label": ["no" if side else "yes" for side in SIDES]},
+        across_rows=True,
     ),
     Case("similarity-in-batch", SIMILAR, {"anchor": TEXTS, "positive": LONG, "negative": LONG[::-1]}, across_rows=True),
     Case("similarity-dims", {**SIMILAR, "dims": [16, 4]}, {"anchor": TEXTS, "positive": LONG}, across_rows=True),

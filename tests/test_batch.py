@@ -181,7 +181,7 @@ def test_labels_that_the_model_never_gives_are_text(predictor: Predictor, monkey
 
 
 LABELLED = ("single-label", "multi-label")
-COVERED = ("single-label", "regression", "similarity-nli")
+COVERED = ("single-label", "regression")
 OTHERS = (
     "multi-label qa qa-windows-or-none ner-crf words-crf-windows similarity-labels similarity-in-batch "
     "ranking-binary text-to-text ner-document mlm-nsp"

@@ -236,7 +236,7 @@ def test_a_line_of_json_is_safe_to_print_and_holds_the_same_text() -> None:
     assert json.loads(written) == {"text": text}
 
 
-HINTED = "single-label pair qa ner-crf similarity-nli similarity-in-batch retrieval ranking-binary".split()
+HINTED = "single-label pair qa ner-crf similarity-cls similarity-in-batch retrieval ranking-binary".split()
 HINTED += ["text-to-text", "mlm-nsp"]
 
 

@@ -179,16 +179,6 @@ def test_intervals_of_numbers(tiny_encoder: Path, tmp_path: Path) -> None:
     assert found == [{"coverage": 0.8, "measured": 1.0, "mean_width": pytest.approx(2 * residuals[7], rel=1e-4)}]
 
 
-def test_pairs_of_a_classifier(tiny_encoder: Path, tmp_path: Path) -> None:
-    case = BY_ID["similarity-nli"]
-    run = finished(case, tiny_encoder, tmp_path / "run")
-    predictor, rows = run.load(), [dict(row) for row in case.rows()]
-    decided = predictor.with_decisions(coverage=0.8)
-    assert all(row["label"] in answer["set"] for answer, row in zip(decided(rows), rows, strict=True))
-    assert decided("a text") == predictor("a text")  # its vector
-    assert run.results["splits"]["validation"]["coverage"][0]["measured"] == 1.0
-
-
 def test_a_threshold_of_single_labels(predictor: Predictor) -> None:
     plain = predictor(texts())
     limit = sorted(answer["score"] for answer in plain)[len(plain) // 2]
@@ -234,7 +224,6 @@ def test_the_best_scores(tiny_encoder: Path, tmp_path: Path) -> None:
     [
         ("regression", {"threshold": 0.5}, "has no decision threshold"),
         ("qa", {"threshold": 0.5}, "has no decision threshold"),
-        ("similarity-nli", {"threshold": 0.5}, "has no decision threshold"),
         ("qa", {"top_k": 3}, "has no label scores"),
         ("single-label", {"top_k": 0}, "0 is not above 0"),
         ("single-label", {"threshold": 1.5}, "1.5 is not a probability"),

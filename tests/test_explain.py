@@ -29,7 +29,7 @@ from bertkit.tasks.base import Task
 
 CPU = torch.device("cpu")
 IDS = (
-    *("single-label", "pair", "multi-label", "regression", "windows", "qa", "qa-windows-or-none", "similarity-nli"),
+    *("single-label", "pair", "multi-label", "regression", "windows", "qa", "qa-windows-or-none", "similarity-cls"),
     *("similarity-cached", "retrieval", "ner-softmax", "ner-crf-windows-bioes", "ner-document", "words-crf-windows"),
     *("ranking-graded-windows", "mlm", "mlm-nsp", "text-to-text"),
 )

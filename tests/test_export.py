@@ -159,7 +159,7 @@ def test_node_without_bertkit(exported: Path) -> None:
 # --- the graph of every task
 
 
-OFTEN = "qa-windows-or-none ner-crf-windows-bioes similarity-nli".split()
+OFTEN = "qa-windows-or-none ner-crf-windows-bioes similarity-cls".split()
 NAMED = [*OFTEN, "words-crf-windows", "retrieval", "ranking-binary"]  # with --all
 SOME = [case for case in CASES if case.id in NAMED]
 
@@ -286,7 +286,7 @@ told["torch"] = "torch" in sys.modules
 print(json.dumps(told))
 """
     asked = [[str(each.folder), each.rows.to_list()] for each in made.values()]
-    words = [HEAVY, str(exported), asked, str(made["similarity-nli"].folder), str(texts), str(tmp_path / "store")]
+    words = [HEAVY, str(exported), asked, str(made["similarity-cls"].folder), str(texts), str(tmp_path / "store")]
     command = [sys.executable, "-c", code, *map(json.dumps, words)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -32,7 +32,6 @@ from bertkit.inference.evaluate import score
 from bertkit.models.heads.vector_losses import cosent, in_batch
 from bertkit.retrieval.models import dual_encoder
 from bertkit.tasks.base import prepare
-from bertkit.tasks.labels import single_labels
 from bertkit.tasks.sentence_similarity import SentenceSimilarity, SentenceSimilarityOptions
 from bertkit.training.seed import save
 
@@ -275,9 +274,6 @@ def test_sizes_that_vectors_do_not_have_are_said(tiny_encoder: Path) -> None:
     task = replace(case, options={**case.options, "dims": [4, 1000]}).task(tiny_encoder)
     with pytest.raises(UserError, match=r"task\.dims: 1000, where vectors have \d+ numbers"):
         task.model(encoder(tiny_encoder))
-    (case,) = (case for case in CASES if case.id == "similarity-nli")
-    with pytest.raises(DataError, match=r"task\.dims: softmax learns a classifier"):
-        replace(case, options={**case.options, "dims": [4]}).task(tiny_encoder)
 
 
 def test_a_product_of_unit_vectors_is_a_cosine(tiny_encoder: Path, tmp_path: Path) -> None:
@@ -369,13 +365,13 @@ def test_ranks_and_their_scores() -> None:
         ({"text_a": TEXTS, "text_b": TEXTS, "positive": TEXTS}, {}, "column `anchor`: not in the rows"),
         (
             {"text_a": TEXTS, "text_b": TEXTS, "score": [1.0] * 8},
-            {"loss": "softmax"},
-            "softmax does not learn from `score`",
+            {"loss": "multiple-negatives-ranking"},
+            "multiple-negatives-ranking does not learn from `score`",
         ),
         (
             {"text_a": TEXTS, "text_b": TEXTS, "label": list("abcabcab")},
-            {"loss": "cosent"},
-            "two labels, but train has a, b, c",
+            {},
+            r"two labels, but train has a, b, c\n.*text-classification, which reads pairs too",
         ),
     ],
 )
@@ -393,13 +389,15 @@ def test_indices_of_labels_that_the_recipe_names(tiny_encoder: Path, tmp_path: P
         tmp_path / "rows.jsonl", [{"text_a": a, "text_b": b, "label": i % 2} for i, (a, b) in enumerate(pairs)]
     )
     recipe = {
-        "task": {"name": "sentence-similarity", "loss": "softmax", "labels": ["differ", "agree"]},
+        "task": {"name": "sentence-similarity", "labels": ["differ", "agree"]},
         "model": {"name": str(tiny_encoder), "max_length": 32},
         "data": {"source": {"train": str(file), "validation": str(file)}},
         "training": {"num_train_epochs": 2, "per_device_train_batch_size": 4},
     }
     run = train(load_recipe(recipe).with_("verify=false", "explain=false"), tmp_path / "run")
-    assert "train: differ 8 (50.0%), agree 8 (50.0%)" in (run.folder / "data.json").read_text()
+    noticed = (run.folder / "data.json").read_text()
+    assert "train: differ 8 (50.0%), agree 8 (50.0%)" in noticed
+    assert "pairs with the label 'agree' are learned as similar" in noticed
     assert (run.folder / "report.html").is_file()
     assert evaluate(run.folder)["metrics"] == run.results["splits"]["validation"]["metrics"]
 
@@ -429,8 +427,8 @@ def test_not_finite_vectors_are_an_error(tiny_encoder: Path, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("labels", "values", "ids"),
     [
-        (["-1", "0", "1"], ["-1", "0", "1", "0"], [0, 1, 2, 1]),  # names, some of which look like indices
-        (["1", "2", "3"], ["0", "1", "2", "1"], [0, 1, 2, 1]),  # indices, some of which look like names
+        (["-1", "0"], ["-1", "0", "0", "-1"], [0, 1, 1, 0]),  # names, one of which looks like an index
+        (["1", "2"], ["0", "1", "1", "0"], [0, 1, 1, 0]),  # indices, one of which looks like a name
         (["yes", "no"], ["0", "1"], [0, 1]),
         ({"0": "far", "1": "far", "2": "near"}, ["2", "0", "1"], [1, 0, 0]),
         (None, ["b", "a"], [1, 0]),
@@ -441,10 +439,10 @@ def test_label_ids_follow_the_order_of_the_names(
 ) -> None:
     rows = Dataset.from_dict({"text_a": TEXTS[: len(ids)], "text_b": TEXTS[: len(ids)], "label": values})
     tokenizer: Any = None
-    task = prepare(SentenceSimilarity, options(labels=labels, loss="softmax"), tokenizer, 32, rows, [])
-    answers = list(single_labels(task.names, np.eye(len(task.names))[ids]))
-    assert task.grade(answers, rows).scores["accuracy"] == 1.0
-    assert list(task.grade(answers[1:] + answers[:1], rows).pairs()[1]) == ids
+    task = prepare(SentenceSimilarity, options(labels=labels), tokenizer, 32, rows, [])
+    graded = task.grade([{"score": float(id)} for id in ids], rows)
+    assert graded.scores["accuracy"] == 1.0
+    assert graded.similar.tolist() == ids
     saved = options(**json.loads(task.options.model_dump_json()))
     assert replace(task, options=saved).names == task.names
 

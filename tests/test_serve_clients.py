@@ -179,7 +179,7 @@ def test_generated_texts(served: tuple[str, Predictor]) -> None:
     refused("parameters.generate_parameters: Extra", client.summarization, TEXTS[0], generate_parameters={"top_k": 3})
 
 
-@cases("retrieval", "similarity-nli")
+@cases("retrieval", "similarity-cls")
 def test_feature_extraction_and_sentence_similarity(served: tuple[str, Predictor]) -> None:
     url, predictor = served
     client, own = InferenceClient(base_url=url), predictor.encode(TEXTS)

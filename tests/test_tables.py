@@ -27,7 +27,7 @@ TABLES: dict[str, tuple[Mapping[str, Any], Collection[str]]] = {
     "export/extra_outputs": (EXTRA_OUTPUTS, ("question-answering", *VECTORS, "text2text-generation", "pretraining")),
     "report/task_pictures, reliability": (
         DECISIONS,
-        ("retrieval", "text-ranking", "text2text-generation", "pretraining"),
+        (*VECTORS, "text-ranking", "text2text-generation", "pretraining"),
     ),
     "report/mistakes": (MISTAKES, ("pretraining",)),
     "report/task_pictures": (PICTURES, ("question-answering", "text2text-generation", "pretraining")),

@@ -37,7 +37,7 @@ LABELS: Mapping[str, Mapping[str, Callable[[Evidence], Part]]] = {  # task -> ta
     "text-classification": {"label": single_labels, "labels": label_sets, "score": numbers},
     "token-classification": {"tags": sentences},
     "question-answering": {"answers": questions},
-    "sentence-similarity": {"label": single_labels, "score": numbers},
+    "sentence-similarity": {"score": numbers},
 }
 
 
@@ -136,8 +136,7 @@ def _judged(recipe: Recipe, row: Row) -> str:
     """The target that is audited; empty where no answer is a probability of it."""
     options: Any = recipe.task
     target = next((name for name in get_task(options.name).schema_of(options).targets if name in row), "")
-    cosines = target == "label" and options.by_cosine
-    return "" if cosines or target not in LABELS.get(options.name, {}) else target
+    return target if target in LABELS.get(options.name, {}) else ""
 
 
 def _answered(recipe: Recipe, file: Path) -> list[Row]:

@@ -15,7 +15,7 @@ from bertkit.data.table import column_values
 from bertkit.evaluation.calibration import ROUNDING, apart
 from bertkit.evaluation.graded import Graded, Scored
 from bertkit.evaluation.intervals import Floats
-from bertkit.evaluation.metrics import PER_LABEL, regression, selecting
+from bertkit.evaluation.metrics import regression
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 GRADED = ("spearman", "pearson")
 LABELLED = ("accuracy", "average_precision")
 RANKED = ("mrr", "accuracy_at_1", "triplet_accuracy")
-SELECTING = (*GRADED, *LABELLED, *RANKED, *selecting("single-label"), *PER_LABEL)
+SELECTING = (*GRADED, *LABELLED, *RANKED)
 
 
 MIDDLE = 0.5  # the threshold where none is set or fitted
@@ -33,15 +33,6 @@ MIDDLE = 0.5  # the threshold where none is set or fitted
 def unit(vectors: Any) -> Any:
     """Vectors `(…, size)` with length 1; those of length 0 stay as they are."""
     return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
-
-
-def by_classifier(u: Floats, v: Floats, weight: ArrayLike, bias: ArrayLike) -> Floats:
-    """Probabilities `(pairs, classes)` of pairs of vectors `(pairs, size)`, by a linear layer over (u, v, |u - v|)."""
-    from scipy.special import softmax
-
-    inputs = np.concatenate([u, v, np.abs(u - v)], axis=1)
-    logits = inputs @ np.asarray(weight, np.float64).T + np.asarray(bias, np.float64)
-    return np.asarray(softmax(logits, axis=1))
 
 
 def by_cosine(sides: Sequence[Any], rows: Dataset, labels: Sequence[str], threshold: float | None) -> list[Answer]:

@@ -103,29 +103,16 @@ def _borders(start: int, end: int) -> Score:
 
 
 def pair(read: Read) -> list[Target]:
-    """The cosine of two texts, or a classifier's label, by the words of each while the other's vector is fixed."""
+    """The cosine of two texts, by the words of each while the other's vector is fixed."""
     if len(read.features) < 2:
         return []
-    vectors = [torch.from_numpy(each.vector) for each in read.items[:2]]
-    what, unit, score = "cosine of the two texts", "cosine", partial(_cosine, vectors)
-    if read.items[0].classifier is not None:
-        what, unit = f"label {read.answer['label']}", "logit"
-        score = partial(_label, vectors, list(read.answer["scores"]).index(read.answer["label"]))
-    return [Target(what, unit, {side: partial(score, side)}) for side in (0, 1)]
+    vectors = [torch.from_numpy(each) for each in read.items[:2]]
+    return [Target("cosine of the two texts", "cosine", {side: partial(_cosine, vectors, side)}) for side in (0, 1)]
 
 
 def _cosine(vectors: Sequence[Tensor], side: int, outputs: Any) -> Tensor:
     own = outputs["vectors"].float()
     return F.cosine_similarity(own, vectors[1 - side].to(own.device)[None])
-
-
-def _label(vectors: Sequence[Tensor], column: int, side: int, outputs: Any) -> Tensor:
-    own = outputs["vectors"].float()
-    other = vectors[1 - side].to(own.device).expand_as(own)
-    u, v = (own, other) if side == 0 else (other, own)
-    weight, bias = outputs["weight"][column].float(), outputs["bias"][column].float()
-    logits: Tensor = torch.cat([u, v, (u - v).abs()], dim=-1) @ weight + bias
-    return logits
 
 
 def relevance(read: Read) -> list[Target]:

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 from bertkit.errors import ModelError, Problem, UserError
 from bertkit.files import read_json, sha256
-from bertkit.models.untrusted import shapes_of
 from bertkit.report.card import LEADERBOARD, write_card
 from bertkit.report.facts import local_paths
 from bertkit.run import Run
@@ -95,8 +94,6 @@ def _unsafe(file: Path) -> Iterator[Problem]:
         yield Problem(str(file), "is a link, or not a regular file", "Replace it by a copy of the file, or remove it.")
     elif file.suffix == ".json":
         yield from _problems(lambda: read_json(file))
-    elif file.suffix == ".safetensors":
-        yield from _problems(lambda: shapes_of(file))
 
 
 def _private(run: Run, files: dict[str, Path]) -> Iterator[Problem]:

@@ -40,12 +40,7 @@ class Pushed:
 
 
 def push(
-    source: str | Path,
-    repo_id: str,
-    *,
-    public: bool = False,
-    dry_run: bool = False,
-    revision: str | None = None,
+    source: str | Path, repo_id: str, *, public: bool = False, dry_run: bool = False, revision: str | None = None
 ) -> Pushed:
     """Upload the files of a finished run's model, in one commit, to a model repository of the Hub.
 

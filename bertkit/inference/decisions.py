@@ -70,9 +70,7 @@ def _option(task: Task, threshold: float, about: str) -> dict[str, Any]:
 
 
 def _with_set(least: float, answer: Answer) -> Answer:
-    """least: the probability from which a label is in the set. The vector of a text stays as it is."""
-    if "scores" not in answer:
-        return answer
+    """least: the probability from which a label is in the set."""
     labels = [name for name, probability in _ranked(answer["scores"]) if probability >= least]
     one = {"label": labels[0], "score": answer["scores"][labels[0]]} if len(labels) == 1 else {"label": None}
     return {**answer, **one, "set": labels}

@@ -19,12 +19,11 @@ from typing import Any
 from bertkit.data.readers import COMPRESSIONS, FORMATS, suffix_of
 from bertkit.sections import MEMORY, REPO_ID, TrainingKeys
 from bertkit.tasks import TASKS
-from bertkit.tasks.base import PAIRS, TaskOptions
+from bertkit.tasks.base import TaskOptions
 from bertkit.text import KeyPath, escape_controls, short_repr
 from bertkit.validation import KeyProblem, did_you_mean
 
 _HEADED = ("csv", "tsv", "xlsx", "conll")  # formats whose columns `data.header` can name
-PAIR_LOSSES = ("cosent", "cosine-mse", "multiple-negatives-ranking")  # losses of sentence-similarity without labels
 ROWS = ("per_device_train_batch_size", "per_device_eval_batch_size")
 DECAY = {"num_decay_steps": 0.2}  # of warmup_stable_decay, where the recipe has none
 STEP_KWARGS = ("num_decay_steps", "num_stable_steps")  # of `training.lr_scheduler_kwargs`: below 1, shares of all steps
@@ -136,7 +135,6 @@ def _loss_rules(
         ("thresholds", ("regression",), "remove it; thresholds are for labels"),
     ):
         yield kind in kinds and task.get(key) is not None, f"task.{key}", f"has no meaning for kind {kind}", fix
-    unsmoothed = PAIRS if task.get("loss") in PAIR_LOSSES else unsmoothed
     for applies, what, fix in (
         (kind in ("multi-label", "regression"), f"task.kind {kind}", "smoothing is for single-label"),
         *((True, *each) for each in (unsmoothed,) if each),

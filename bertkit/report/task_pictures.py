@@ -97,9 +97,9 @@ def _answers(facts: Facts) -> Decisions:
 
 
 def _labels(facts: Facts) -> Decisions:
-    """The label of each row, or each label of each row; nothing for answers without probabilities of labels."""
+    """The label of each row, or each label of each row; nothing for numbers."""
     answers, kind = [row["answer"] for row in facts.rows], facts.options.get("kind", "single-label")
-    if "scores" not in answers[0]:
+    if kind == "regression":
         return {}
     names = list(answers[0]["scores"])
     if kind == "single-label":
@@ -123,5 +123,4 @@ DECISIONS: Mapping[str, Callable[[Facts], Decisions]] = {
     "text-classification": _labels,
     "token-classification": _entities,
     "question-answering": _answers,
-    "sentence-similarity": _labels,
 }

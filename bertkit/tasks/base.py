@@ -53,11 +53,6 @@ class TaskOptions(Section):
     metrics: ClassVar[frozenset[str]] = frozenset()  # every name that `metric_for_best_model` may have
     unsmoothed: ClassVar[tuple[str, str] | None] = None  # what label smoothing has no meaning for, and why
 
-    @property
-    def by_cosine(self) -> bool:
-        """Whether labels are learned as cosines, without a probability of each. Default: no."""
-        return False
-
 
 O = TypeVar("O", bound=TaskOptions, default=Any)  # noqa: E741
 T = TypeVar("T", bound="Task")

@@ -137,7 +137,7 @@ class Pretraining(Task[PretrainingOptions]):
         return encode_documents(rows, self.tokenizer, self.max_length, cache=cache, **fields)
 
     def features(self, rows: Dataset) -> Dataset:
-        """They are on disk already; packed on request, or of a length that the curriculum divides evenly."""
+        """They are on disk already; packed on request."""
         chunks = self.encode(rows)
         if not self.options.packing:
             return chunks

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, final
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from bertkit.data.columns import label_names
 from bertkit.data.rows import Columns
@@ -15,34 +15,29 @@ from bertkit.data.schema import Answer, Column, Finding, Schema
 from bertkit.data.table import column_values, numbers, required
 from bertkit.errors import DataError, Problem
 from bertkit.evaluation import baselines as simple
-from bertkit.evaluation import metrics, similarity
-from bertkit.evaluation.conformal import Conformal
+from bertkit.evaluation import similarity
 from bertkit.evaluation.graded import Graded
-from bertkit.evaluation.labels import GradedLabels
-from bertkit.models.encoder import Encoder
-from bertkit.tasks.base import Batch, Predict
+from bertkit.tasks.base import PAIRS, Batch, Predict
 from bertkit.tasks.fields import READ, SCORE, Decision, Key, form
-from bertkit.tasks.labels import Labelled, Labels, as_targets, names_of, settle_labels, settle_range, single_labels
-from bertkit.tasks.vectors import VECTOR, TextVector, VectorOptions, VectorTask, stacked
+from bertkit.tasks.labels import Labelled, Labels, as_targets, names_of, settle_labels, settle_range
+from bertkit.tasks.vectors import VECTOR, VectorOptions, VectorTask, stacked
 from bertkit.text import escape_controls
 
 if TYPE_CHECKING:
     from datasets import Dataset
     from torch import Tensor
-    from transformers import PreTrainedModel
 
 LOSSES = {  # target -> the losses it can be learned with, the default first
     "score": ("cosent", "cosine-mse"),
-    "label": ("softmax", "cosent", "cosine-mse"),
+    "label": ("cosent", "cosine-mse"),
     "positive": ("multiple-negatives-ranking",),
 }
 
 SIMILARITY = form(
     "Similarity",
-    "The cosine of the vectors of a pair, or the probabilities of a classifier of pairs.",
+    "The cosine of the vectors of a pair.",
     SCORE,
     Key("label", "label", str, optional=True),
-    Key("scores", "score", dict[str, float], optional=True),
     Key("rank", "number", int, "rank of the positive among those of the request's rows", optional=True),
     Key("negative_score", "score", float, optional=True),
     *READ,
@@ -53,14 +48,14 @@ class SentenceSimilarityOptions(VectorOptions):
     """What a recipe may say under `task:`. null means: inferred from the data, or fitted on validation."""
 
     metrics: ClassVar[frozenset[str]] = frozenset(similarity.SELECTING)
+    unsmoothed = PAIRS
     name: Literal["sentence-similarity"]
-    loss: Literal["cosent", "cosine-mse", "softmax", "multiple-negatives-ranking"] | None = Field(
-        None, description="null: cosent for `score`, softmax for `label`, multiple-negatives-ranking for `positive`."
+    loss: Literal["cosent", "cosine-mse", "multiple-negatives-ranking"] | None = Field(
+        None, description="null: cosent for `score` and `label`, multiple-negatives-ranking for `positive`."
     )
     labels: Labels = Field(
         None,
-        description="Label names in order, or {value in the data: name}; with a cosine loss the second of two means "
-        "similar. null: from train.",
+        description="Two label names, or {value in the data: name}: the second means similar. null: from train.",
     )
     score_range: Annotated[list[float], Field(min_length=2, max_length=2)] | None = Field(
         None, description="cosine-mse: the scores that mean cosine 0 and 1. null: minimum and maximum of train."
@@ -68,13 +63,13 @@ class SentenceSimilarityOptions(VectorOptions):
     threshold: float | None = Field(
         None, description="Two labels by cosine: the cosine from which a pair is similar. null: fitted on validation."
     )
-    conformal: Conformal | None = Field(
-        None, description="softmax: what sets with a coverage are taken from. null: fitted on validation."
-    )
 
-    @property
-    def by_cosine(self) -> bool:
-        return self.loss not in (None, "softmax")
+    @field_validator("loss", mode="before")
+    @classmethod
+    def _of_cosines(cls, loss: Any) -> Any:
+        if loss == "softmax":
+            raise ValueError("softmax classifies pairs; write task: text-classification, which reads pairs with labels")
+        return loss
 
 
 @final
@@ -82,9 +77,8 @@ class SentenceSimilarityOptions(VectorOptions):
 class SentenceSimilarity(Labelled, VectorTask[SentenceSimilarityOptions]):
     """One vector per text, compared by cosine (Reimers & Gurevych 2019).
 
-    Learns from graded pairs (`text_a`, `text_b`, `score`), labelled pairs (`label`), or anchors with a `positive` and,
-    where there is one, a `negative`. With `loss: softmax` the labels come from a classifier over (u, v, |u - v|), saved
-    as `classifier.safetensors`. The rest is a sentence-transformers model.
+    Learns from graded pairs (`text_a`, `text_b`, `score`), pairs with one of two labels (`label`), or anchors with a
+    `positive` and, where there is one, a `negative`. It is a sentence-transformers model.
     """
 
     Options = SentenceSimilarityOptions
@@ -118,16 +112,13 @@ class SentenceSimilarity(Labelled, VectorTask[SentenceSimilarityOptions]):
         if loss not in LOSSES[target]:
             what = f"{loss} does not learn from `{target}`, which the rows have"
             raise DataError(Problem("task.loss", what, f"Write {' or '.join(LOSSES[target])}, or leave it out."))
-        if loss == "softmax" and options.dims:
-            what = "softmax learns a classifier of whole vectors, and none of prefixes"
-            raise DataError(Problem("task.dims", what, "Remove it, or write a loss of cosines."))
         settled: dict[str, Any] = {"loss": loss}
         if target == "label":
             settled["labels"] = settle_labels(options.labels, label_names(rows["label"][:], class_names))
             names = names_of(settled["labels"])
-            if loss != "softmax" and len(names) != 2:
+            if len(names) != 2:
                 what = f"{loss} learns from two labels, but train has {', '.join(names)}"
-                raise DataError(Problem("task.loss", what, "Write loss: softmax."))
+                raise DataError(Problem("task.labels", what, "Write task: text-classification, which reads pairs too."))
         if target == "score" and loss == "cosine-mse":
             settled["score_range"] = settle_range(options.score_range, rows["score"])
         return settled
@@ -136,14 +127,10 @@ class SentenceSimilarity(Labelled, VectorTask[SentenceSimilarityOptions]):
     def metrics(self) -> Sequence[str]:
         if self.options.loss == "multiple-negatives-ranking":
             return similarity.RANKED
-        if self.options.loss == "softmax":
-            return metrics.selecting("single-label", self.names)
         return similarity.LABELLED if self.names else similarity.GRADED
 
     @property
     def decision(self) -> Decision:
-        if self.options.loss == "softmax":
-            return Decision("single-label")
         return Decision("by cosine", "threshold") if self.names else Decision()
 
     def describe(self) -> str:
@@ -152,6 +139,9 @@ class SentenceSimilarity(Labelled, VectorTask[SentenceSimilarityOptions]):
 
     def check(self, features: Dataset, split: str) -> Iterator[Finding]:
         yield from super().check(features, split)
+        if split == "train" and self.names:
+            what = f"train: pairs with the label {self.names[1]!r} are learned as similar"
+            yield Finding("note", what, "If they are not, write task.labels, the label of similar pairs last.")
         if split == "train" and self.options.loss in ("cosent", "multiple-negatives-ranking"):
             what = f"train: {self.options.loss} compares the rows of a batch, which accumulation does not make larger"
             yield Finding("note", what, "Raise per_device_train_batch_size; task.mini_batch bounds its memory.")
@@ -175,16 +165,7 @@ class SentenceSimilarity(Labelled, VectorTask[SentenceSimilarityOptions]):
         low, high = self.options.score_range or (0.0, 1.0)
         return [(score - low) / ((high - low) or 1.0) for score in column_values(rows, "score")]
 
-    def model(self, encoder: Encoder, *, new_head: bool = True) -> PreTrainedModel:
-        model = super().model(encoder, new_head=new_head)
-        if self.options.loss == "softmax":
-            from bertkit.models.heads.vectors import attach_classifier
-
-            size, classes = self.options.size(model.config.hidden_size), len(self.names)
-            attach_classifier(model, size, classes, None if new_head else encoder)
-        return model
-
-    def pair_loss(self, outputs: Any, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
+    def pair_loss(self, outputs: Any, batch: Batch) -> Tensor:
         """`vectors` are `(texts, size)`: the sides of a row one after the other, rows in order."""
         from torch.nn import functional as F
 
@@ -193,32 +174,25 @@ class SentenceSimilarity(Labelled, VectorTask[SentenceSimilarityOptions]):
         if self.options.loss == "multiple-negatives-ranking":
             return super().pair_loss(outputs, batch)
         first, second = (batch["side"] == side for side in (0, 1))
-        a, b, targets = outputs["vectors"][first], outputs["vectors"][second], batch["labels"][first]
-        if self.options.loss == "softmax":
-            return vector_losses.pair_cross_entropy(a, b, outputs["weight"], outputs["bias"], targets, label_smoothing)
-        cosines, grades = F.cosine_similarity(a, b), targets.float()
+        a, b = outputs["vectors"][first], outputs["vectors"][second]
+        cosines, grades = F.cosine_similarity(a, b), batch["labels"][first].float()
         if self.options.loss == "cosine-mse":
             return F.mse_loss(cosines, grades, reduction="sum")
         return vector_losses.cosent(cosines, grades, self.options.scale) * len(a)
 
-    def decode(self, items: Sequence[TextVector], features: Dataset, rows: Dataset) -> list[Answer]:
-        """`vector` of a text; `score` (cosine) of a pair, with `label` and `scores` where it learned labels; of an
-        anchor `score`, `rank` of its positive among those of its rows (4,096 at a time), and `negative_score`."""
+    def decode(self, items: Sequence[Any], features: Dataset, rows: Dataset) -> list[Answer]:
+        """`vector` of a text; `score` (cosine) of a pair, with `label` where it learned labels; of an anchor `score`,
+        `rank` of its positive among those of its rows (4,096 at a time), and `negative_score`."""
         if len(features) == len(rows):
             return super().decode(items, features, rows)
-        sides = stacked(items).astype(np.float64).reshape(len(rows), -1, len(items[0].vector))
-        if items[0].classifier is not None:
-            table = similarity.by_classifier(sides[:, 0], sides[:, 1], *items[0].classifier)
-            answers = [*single_labels(self.names, table)]
-        else:
-            pairs = similarity.unit(sides).transpose(1, 0, 2)
-            answers = similarity.by_cosine([*pairs], rows, self.names, self.options.threshold)
+        sides = stacked(items).astype(np.float64).reshape(len(rows), -1, len(items[0]))
+        pairs = similarity.unit(sides).transpose(1, 0, 2)
+        answers = similarity.by_cosine([*pairs], rows, self.names, self.options.threshold)
         cut = (numbers(features, "lost").reshape(len(rows), -1).sum(axis=1) > 0).tolist()
         return [answer | {"truncated": t} for answer, t in zip(answers, cut, strict=True)]
 
     def fit(self, rows: Dataset, predict: Predict) -> dict[str, Any]:
-        """The calibration of sets of the classifier's labels; or the threshold of best accuracy, where two labels come
-        from cosines; where left open."""
+        """The threshold of best accuracy, where there are labels and it is left open."""
         return self.grade([*self.answer(rows, predict)], rows).calibrated() if self.names else {}
 
     def grade(self, answers: Sequence[Answer], rows: Dataset) -> Graded:
@@ -227,15 +201,11 @@ class SentenceSimilarity(Labelled, VectorTask[SentenceSimilarityOptions]):
             return similarity.of_rows(answers, rows)
         if not self.names:
             raise DataError(Problem("column `label`", "this model learned no labels, only cosines", "Map a `score`."))
-        truth, known = np.asarray(self._numbers(rows, "label")), self.options.conformal
-        if self.options.loss == "softmax":
-            return GradedLabels.of("single-label", self.names, truth, answers, temperature=1.0, conformal=known)
+        truth = np.asarray(self._numbers(rows, "label"))
         return similarity.LabelledPairs(truth, similarity.of(answers, "score"), self.options.threshold)
 
     def baselines(self, train: Dataset, rows: Dataset) -> dict[str, dict[str, float | None]]:
         """What the cosine of TF-IDF vectors, learned on the texts of train, scores."""
-        if self.options.loss == "softmax":
-            return {}
         chunks = simple.tfidf_chunks(train, rows, self.sides[1:], self.chunk_size)
         answers = [answer for sides in chunks for answer in similarity.by_cosine(sides, rows, self.names, None)]
         own = replace(self, options=self.options.model_copy(update={"threshold": None}))  # not that of this model

@@ -42,9 +42,7 @@ LABELS = Key("labels", "label", list[str])
 SCORES = Key("scores", "score", dict[str, float], "label -> calibrated probability")
 FORMS: dict[Kind, AnswerForm] = {
     "single-label": form("Label", "The most probable label.", LABEL, SCORE, SCORES, *READ),
-    "multi-label": form(
-        "Labels", "The labels above their thresholds.", Key("labels", "label", list[str]), SCORES, *READ
-    ),
+    "multi-label": form("Labels", "The labels above their thresholds.", LABELS, SCORES, *READ),
     "regression": NUMBER,
 }
 PROBLEMS = {kind: f"{kind.replace('-', '_')}_classification" for kind in TARGETS} | {"regression": "regression"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 from pydantic import Field
@@ -13,7 +13,7 @@ from pydantic import Field
 from bertkit.data.rows import Columns
 from bertkit.data.schema import Answer
 from bertkit.data.table import numbers
-from bertkit.encoding.padding import Arrays, mask_of
+from bertkit.encoding.padding import mask_of
 from bertkit.encoding.texts import encode_texts
 from bertkit.errors import ModelError, Problem, UserError, require_finite
 from bertkit.models.encoder import Encoder
@@ -113,13 +113,6 @@ def _number(text: str) -> int:
     return int.from_bytes(digest, "big", signed=True)
 
 
-class TextVector(NamedTuple):
-    """A text's vector `(size,)`, and the classifier's weight `(classes, 3 size)` and bias, the same for all texts."""
-
-    vector: np.ndarray
-    classifier: tuple[np.ndarray, np.ndarray] | None
-
-
 V = TypeVar("V", bound=VectorOptions)
 
 
@@ -188,16 +181,15 @@ class VectorTask(Task[V]):
 
     def cuts(self, predict: Predict) -> dict[str, Predict]:
         def of(size: int) -> Predict:
-            return lambda features: [item._replace(vector=item.vector[:size]) for item in predict(features)]
+            return lambda features: [vector[:size] for vector in predict(features)]
 
         return {str(size): of(size) for size in self.options.dims or ()}
 
     def extra_modules(self, model: Any) -> Mapping[str, Module]:
-        """The dense layer and the classifier, where the model has them."""
+        """The dense layer, where the model has it."""
         from bertkit.models.heads.vectors import DENSE
 
-        places = {"dense": f"{DENSE}/model", "classifier": "classifier"}
-        return {places[name]: module for name, module in model.named_children() if name in places}
+        return {f"{DENSE}/model": module for name, module in model.named_children() if name == "dense"}
 
     def extra_files(self, model: Any) -> Mapping[str, Any]:
         """What sentence-transformers reads besides the model."""
@@ -238,12 +230,12 @@ class VectorTask(Task[V]):
     def loss(self, outputs: Any, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
         """`pair_loss`; with `dims` its mean over prefixes of these sizes (Kusupati et al. 2022)."""
         if not self.options.dims:
-            return self.pair_loss(outputs, batch, label_smoothing)
+            return self.pair_loss(outputs, batch)
         cut = ({**outputs, "vectors": outputs["vectors"][:, :size]} for size in self.options.dims)
-        losses = [self.pair_loss(each, batch, label_smoothing) for each in cut]
+        losses = [self.pair_loss(each, batch) for each in cut]
         return sum(losses[1:], losses[0]) / len(losses)
 
-    def pair_loss(self, outputs: Any, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
+    def pair_loss(self, outputs: Any, batch: Batch) -> Tensor:
         """Multiple-negatives ranking over anchors (or queries), positives and, where given, negatives.
 
         `vectors` are `(texts, size)`: the sides of a row one after the other, rows in order.
@@ -261,22 +253,18 @@ class VectorTask(Task[V]):
         return float((batch["side"] == 0).sum())
 
     def reduce(self, outputs: Any, batch: Batch) -> dict[str, Tensor]:
-        """`vectors`, `(texts, size)`, and `weight` and `bias` of the classifier where there is one, fp32."""
-        return {name: outputs[name].float() for name in ("vectors", "weight", "bias") if name in outputs}
+        """`vectors`, `(texts, size)` fp32."""
+        return {"vectors": outputs["vectors"].float()}
 
-    def items(self, arrays: Arrays) -> Sequence[TextVector]:
-        classifier = (arrays["weight"], arrays["bias"]) if "weight" in arrays else None
-        return [TextVector(vector, classifier) for vector in arrays["vectors"]]
-
-    def decode(self, items: Sequence[TextVector], features: Dataset, rows: Dataset) -> list[Answer]:
+    def decode(self, items: Sequence[Any], features: Dataset, rows: Dataset) -> list[Answer]:
         """`vector` of a text, and `truncated`. Raises ModelError where vectors are not finite."""
         cut = (numbers(features, "lost") > 0).tolist()
         table = stacked(items).tolist()
         return [{"vector": vector, "truncated": t} for vector, t in zip(table, cut, strict=True)]
 
 
-def stacked(items: Sequence[TextVector]) -> np.ndarray:
+def stacked(items: Sequence[Any]) -> np.ndarray:
     """`(texts, size)` fp32. Raises ModelError when vectors are not finite."""
-    vectors = np.stack([item.vector for item in items])
+    vectors = np.stack(items)
     require_finite(np.isfinite(vectors).all(axis=1), "texts")
     return vectors

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import shutil
 from collections.abc import Sequence
 from contextlib import ExitStack, nullcontext
@@ -37,8 +36,6 @@ from bertkit.training.finish import OutOfFold, mean_and_sd, write_predictions
 from bertkit.training.job import Job, Jobs, prepare_jobs
 from bertkit.training.metadata import require_unchanged, write_metadata
 from bertkit.training.seed import fit
-
-logger = logging.getLogger(__name__)
 
 COUNT = 5  # folds of `cross_validate`, where the recipe names no number
 

@@ -9,14 +9,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 
-def pair_cross_entropy(
-    a: Tensor, b: Tensor, weight: Tensor, bias: Tensor, targets: Tensor, label_smoothing: float
-) -> Tensor:
-    """Cross-entropy, summed, of a linear layer over (a, b, |a - b|) (Reimers & Gurevych 2019), `()`."""
-    logits = F.linear(torch.cat([a, b, (a - b).abs()], dim=-1), weight, bias)
-    return F.cross_entropy(logits, targets, reduction="sum", label_smoothing=label_smoothing)
-
-
 def cosent(scores: Tensor, targets: Tensor, scale: float) -> Tensor:
     """CoSENT (Su 2022): log(1 + sum of exp(scale (score_i - score_j)) over pairs with target_i < target_j), `()`.
 

@@ -103,25 +103,6 @@ def head_folder(layout: Layout) -> str:
     return f"{2 + (layout.dense > 0) + layout.normalize}_Dense"
 
 
-def attach_classifier(model: Any, size: int, classes: int, encoder: Encoder | None) -> None:
-    """A linear classifier over (u, v, |u - v|), for vectors u and v of `size` numbers.
-
-    The model returns its weight and bias next to the vectors; loss and decoding, which know the pairs, apply them.
-    encoder: the folder to load them from; None: randomly initialised.
-    """
-    model.classifier = nn.Linear(3 * size, classes)
-    nn.init.normal_(model.classifier.weight, std=0.02)
-    nn.init.zeros_(model.classifier.bias)
-    if encoder:
-        load_extra_module(encoder, "classifier", model.classifier)
-    model.register_forward_hook(_with_classifier)
-
-
-def _with_classifier(model: Any, inputs: Any, outputs: Any) -> Any:
-    # Clones: DDP takes a parameter that is an output for one that is finished.
-    return {**outputs, "weight": model.classifier.weight.clone(), "bias": model.classifier.bias.clone()}
-
-
 def read_layout(folder: Path, *, head: bool = False) -> tuple[Layout, int | None, bool]:
     """The layout of a model folder, its limit in tokens where it states one, and whether its texts are lowercased.
 
