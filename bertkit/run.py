@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from bertkit.inference.predictor import Predictor
 
 OUT_OF_FOLD = "train-oof"  # in results and predictions: the training rows, answered by the models of other folds
+TEACHER = "teacher"  # in results: the teacher of a distillation, beside the baselines
 LOCK = ".lock"  # held by the process that trains
 ANYWAY = "continue anyway with --resume --changed"
 LIBRARIES = "bertkit torch transformers tokenizers datasets accelerate peft numpy scikit-learn".split()

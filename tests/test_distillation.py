@@ -21,10 +21,9 @@ from datasets import Dataset
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from steps import FirstStep, arguments
-from test_equivalence import BY_ROW, assert_same_step
+from test_equivalence import assert_same_step
 from transformers import AutoModelForSequenceClassification, set_seed
 
-from bertkit.attachments import distillation
 from bertkit.attachments.distillation import (
     Teacher,
     TeacherLoss,
@@ -35,19 +34,17 @@ from bertkit.attachments.distillation import (
     with_soft_targets,
 )
 from bertkit.attachments.soft_targets import SOFT_TARGETS
-from bertkit.attachments.teacher import compare_with_teacher
 from bertkit.encoding.padding import Collator
-from bertkit.engine.attachment import Finished
 from bertkit.engine.trainer import Trainer
 from bertkit.engine.training_data import TaskData
 from bertkit.errors import ModelError, RecipeError, UserError
 from bertkit.files import sha256
-from bertkit.inference.evaluate import score
 from bertkit.inference.predictor import Predictor, load
 from bertkit.inference.runner import Runner
 from bertkit.models.encoder import load_tokenizer
 from bertkit.models.heads import crf, soft_losses
-from bertkit.report.table import after_training, teacher_table
+from bertkit.report.table import after_training
+from bertkit.report.verdict import score_findings, verdict
 from bertkit.run import Run
 from bertkit.sections import Distillation
 from bertkit.tasks.base import Batch, Task
@@ -55,6 +52,7 @@ from bertkit.training.seed import save
 from bertkit.training.train import train
 
 BY_ID = {case.id: case for case in [*CASES, *DRAWN]}
+DISTILLED = [case for case in CASES if case.options["name"] in SOFT_TARGETS]
 SETTINGS = {"version": "0", "precision": "fp32", "batch_size": 3, "columns": {}}
 
 
@@ -171,12 +169,10 @@ def test_marginals_with_padding_and_forbidden_tags_pass_gradcheck() -> None:
 # --- each task
 
 
-@every(CASES)
+@every(DISTILLED)
 def test_a_student_that_is_its_teacher_has_nothing_to_learn(case: Case, tiny_encoder: Path, tmp_path: Path) -> None:
     task, spec, teacher = teach(case, tiny_encoder, tmp_path / "teacher")
-    features, online = task.features(case.rows()), SOFT_TARGETS[task.name].online
-    batch = batch_of(task, features if online else with_soft_targets(features, teacher))
-    batch |= {"soft": teacher.soft(batch)} if online else {}
+    batch = batch_of(task, with_soft_targets(task.features(case.rows()), teacher))
     sizes = []
     for model in (teacher.predictor.model, task.model(encoder(tiny_encoder))):
         model.train()
@@ -200,7 +196,7 @@ def first_step(case: Case, home: Path, out: Path, batch: int, accumulate: int, *
     return next(e["loss"] for e in trainer.state.log_history if "loss" in e), step.gradients
 
 
-@every(BY_ROW)
+@every([case for case in DISTILLED if not case.across_rows])
 def test_accumulation_equals_one_batch(case: Case, tiny_encoder: Path, tmp_path: Path) -> None:
     whole = first_step(case, tiny_encoder, tmp_path / "whole", 8, 1, alpha=1.0)
     assert_same_step(whole, first_step(case, tiny_encoder, tmp_path / "parts", 2, 4, alpha=1.0))
@@ -225,10 +221,10 @@ def test_a_student_learns_the_teachers_probabilities_and_not_the_labels(tiny_enc
     assert ours == pytest.approx(theirs, abs=0.02)
 
 
-def test_a_task_without_soft_targets_is_refused(tiny_encoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    task = BY_ID["single-label"].task(tiny_encoder)
-    monkeypatch.setattr(distillation, "SOFT_TARGETS", {})
-    with pytest.raises(UserError, match="distillation: text-classification cannot be distilled"):
+@pytest.mark.parametrize("identifier", ["text-to-text", "mlm-nsp"])
+def test_a_task_without_soft_targets_is_refused(identifier: str, tiny_encoder: Path) -> None:
+    task = BY_ID[identifier].task(tiny_encoder)
+    with pytest.raises(UserError, match=rf"distillation: {task.name} cannot be distilled\n.*Remove it; .*text-ranking"):
         find_teacher(Distillation(teacher=str(tiny_encoder)), task)
 
 
@@ -469,40 +465,29 @@ def test_from_a_run_to_a_student_of_half_its_layers(
     run = distilled(tmp_path, taught_by.model, taught_by, *more)
     assert "teacher: 16 features (computed" in caplog.text
     assert "teacher: 16 features (from the cache)" in caplog.text  # the second seed
-    compared = run.results["distillation"]
-    teacher, student = compared["teacher"], compared["student"]
-    assert student["parameters"] < teacher["parameters"]
-    assert student["megabytes"] < teacher["megabytes"]
-    assert compared["student / teacher"]["megabytes"] == student["megabytes"] / teacher["megabytes"]
-    assert teacher["score"] == taught_by.results["splits"]["validation"]["metrics"]["accuracy"]
-    assert student["score"] == run.results["splits"]["validation"]["metrics"]["accuracy"]
-    assert min(teacher["latency_ms"], student["latency_ms"], student["rows_per_second"]) > 0
-    model = AutoModelForSequenceClassification.from_pretrained(run.model)
-    assert model.config.num_hidden_layers == 2
-    assert sum(parameter.numel() for parameter in model.parameters()) == student["parameters"]
+    assert AutoModelForSequenceClassification.from_pretrained(run.model).config.num_hidden_layers == 2
+    theirs = taught_by.results["splits"]["validation"]["metrics"]
+    assert run.results["baselines"]["validation"]["teacher"] == theirs
     card, table = (run.model / "README.md").read_text(), after_training(run.folder, run.results)
     for text in (card, table):
-        assert re.search(r"validation \(10 rows\) +teacher +student +student / teacher", text)
-        assert f"{student['score']:.4f}" in text
+        assert re.search(r"validation \(10 rows\) +this model +95 % interval +majority +tfidf +teacher\n", text)
+        assert re.search(rf"accuracy .* {theirs['accuracy']:.4f}\n", text)
+    assert re.search("<th[^>]*>teacher", (run.folder / "report.html").read_text())
     assert str(taught_by.folder) not in card
     assert f"teacher: {taught_by.folder.name}\n" in card
 
 
-@pytest.mark.parametrize("identifier", ["ner-crf", "retrieval", "mlm-nsp"])
-def test_other_tasks_strike_a_bargain_too(identifier: str, tiny_encoder: Path, tmp_path: Path) -> None:
-    case = BY_ID[identifier]
-    task, _, teacher = teach(case, tiny_encoder, tmp_path / "teacher")
-    student, rows = load(save_teacher(case, tiny_encoder, tmp_path / "student", seed=2)), case.rows()
-    graded = score(student, rows)[1]
-    struck = compare_with_teacher(
-        teacher.predictor,
-        teacher.folder,
-        Finished(tmp_path / "student", student, "validation", rows, graded, task.metrics[0], ()),
-    )
-    assert struck["student / teacher"]["parameters"] == 1.0
-    assert struck["student"]["score"] == graded["metrics"][task.metrics[0]]
-    assert struck["teacher"]["score"] == score(teacher.predictor, rows)[1]["metrics"][task.metrics[0]]
-    assert "95 % interval" in teacher_table(struck)
+def test_a_teacher_is_no_baseline() -> None:
+    metrics = {"accuracy": 0.8}
+    results = {
+        "headline": "accuracy",
+        "splits": {"validation": {"rows": 100, "metrics": metrics, "intervals": {"accuracy": [0.78, 0.82]}}},
+        "baselines": {"validation": {"majority": {"accuracy": 0.5}, "teacher": {"accuracy": 0.9}}},
+        "seeds": [],
+        "expected": None,
+    }
+    assert verdict(results, []).level == "good"
+    assert not list(score_findings(results))
 
 
 def test_alpha_0_is_training_without_a_teacher(taught_by: Run, tiny_encoder: Path, tmp_path: Path) -> None:

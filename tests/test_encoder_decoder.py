@@ -12,17 +12,15 @@ from cases import CASES, TEXTS, encoder
 from conftest import WORDS, build_encoder
 from starlette.testclient import TestClient
 
-from bertkit.attachments.distillation import check_sizes, find_teacher, keep_layers
 from bertkit.encoding.padding import Collator
 from bertkit.errors import ModelError
 from bertkit.inference.predictor import load
 from bertkit.models.bert.transformer import EncoderDecoderModel
 from bertkit.models.trained_parts import freeze, merged, with_lora
-from bertkit.sections import Distillation, Freeze, Lora
+from bertkit.sections import Freeze, Lora
 from bertkit.serve.app import model_app
 from bertkit.serve.limits import Limits
 from bertkit.serve.service import Service
-from bertkit.training.seed import save
 
 (CASE,) = (case for case in CASES if case.id == "text-to-text")
 BATCH = {
@@ -79,33 +77,6 @@ def test_lora_adapts_both_halves_and_trains_what_is_between_them(model: Any, tmp
     wanted = adapted(**BATCH).logits
     again = saved(merged(adapted), tmp_path / "merged")
     torch.testing.assert_close(again(**BATCH).logits, wanted, rtol=1e-4, atol=1e-4)
-
-
-# --- students
-
-
-def test_a_student_keeps_layers_of_both_halves(model: Any, tmp_path: Path) -> None:
-    kept = {name: value.clone() for name, value in model.state_dict().items()}
-    student = keep_layers(model, 2)
-    names = ("encoder.encoder.layer", "decoder.bert.encoder.layer")
-    for name in names:
-        ours, theirs = (f"{name}.{index}.attention.self.query.weight" for index in (1, 2))
-        assert torch.equal(student.state_dict()[ours], kept[theirs])
-        assert f"{name}.2.attention.self.query.weight" not in student.state_dict()
-    again = saved(student, tmp_path / "student")
-    assert (again.config.encoder.num_hidden_layers, again.config.decoder.num_hidden_layers) == (2, 2)
-    source = {name: BATCH[name] for name in ("input_ids", "attention_mask")}
-    answers = [each.generate(**source, max_new_tokens=12, num_beams=2) for each in (student, again)]
-    assert torch.equal(*answers)
-    assert answers[0].shape[1] > 3
-
-
-def test_a_student_of_an_encoder_decoder_is_compared_with_its_teacher(tiny_encoder: Path, tmp_path: Path) -> None:
-    task = CASE.task(tiny_encoder)
-    model = task.model(encoder(tiny_encoder))
-    save(model, task, tmp_path, {"version": "0", "precision": "fp32", "batch_size": 4, "columns": {}})
-    spec = Distillation(teacher=str(tmp_path))
-    check_sizes(find_teacher(spec, task), task, model, task.features(CASE.rows()))
 
 
 # --- models that bertkit has not trained

@@ -33,7 +33,7 @@ TABLES: dict[str, tuple[Mapping[str, Any], Collection[str]]] = {
     "report/task_pictures": (PICTURES, ("question-answering", "text2text-generation", "pretraining")),
     "report/usage": (USAGE, ()),
     "serve/shapes": (SHAPES["/"], ()),
-    "attachments/soft_targets": (SOFT_TARGETS, ()),
+    "attachments/soft_targets": (SOFT_TARGETS, ("text2text-generation", "pretraining")),
 }
 
 

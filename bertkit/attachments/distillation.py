@@ -21,18 +21,19 @@ from datasets import Dataset, concatenate_datasets
 from torch import Tensor, nn
 
 from bertkit.attachments.soft_targets import SOFT_TARGETS
-from bertkit.attachments.teacher import compare_with_teacher
 from bertkit.cache import cache_root, cached_folder, model_key
 from bertkit.encoding.padding import SOFT, Collator
 from bertkit.engine.arguments import Arguments
-from bertkit.engine.attachment import Attachment, Draft, Finished
+from bertkit.engine.attachment import Attachment, Draft
 from bertkit.engine.training_data import Objective
 from bertkit.errors import ModelError, Problem, UserError
+from bertkit.evaluation.intervals import Scores
+from bertkit.inference.evaluate import score
 from bertkit.inference.predictor import Predictor, load_as, model_folder, require_torch_model
 from bertkit.inference.settings import resolve_max_length
 from bertkit.models.encoder import Encoder
-from bertkit.models.trained_parts import halves
 from bertkit.recipe.recipe import Recipe
+from bertkit.run import TEACHER
 from bertkit.sections import Distillation
 from bertkit.tasks.base import Batch, Task
 
@@ -60,7 +61,8 @@ class Teacher:
 def find_teacher(spec: Distillation, task: Task) -> Teacher:
     """The teacher named in a recipe. Raises ModelError with all that does not match the student."""
     if task.name not in SOFT_TARGETS:
-        raise UserError(Problem("distillation", f"{task.name} cannot be distilled"))
+        fix = f"Remove it; what can be distilled: {', '.join(SOFT_TARGETS)}."
+        raise UserError(Problem("distillation", f"{task.name} cannot be distilled", fix))
     try:
         folder = model_folder(spec.teacher)
         predictor = require_torch_model(load_as(task.name, folder), folder)
@@ -112,15 +114,9 @@ def check_sizes(teacher: Teacher, task: Task, model: Any, features: Dataset) -> 
 def keep_layers(model: Any, count: int) -> Any:
     """The model with `count` of its encoder's layers, evenly spaced, the first and the last included.
 
-    DistilBERT keeps every second (Sanh et al. 2019, section 3). An encoder–decoder has `count` layers in each half.
-    Raises ModelError where there are fewer layers or several kinds of them.
+    DistilBERT keeps every second (Sanh et al. 2019, section 3). Raises ModelError where there are fewer layers, or
+    several kinds of them.
     """
-    for half in halves(model):
-        _keep_layers(half, count)
-    return model
-
-
-def _keep_layers(model: Any, count: int) -> None:
     config = model.config
     total = int(config.num_hidden_layers)
     if count > total:
@@ -139,6 +135,7 @@ def _keep_layers(model: Any, count: int) -> None:
     stack: Any = getattr(owner, name)
     setattr(owner, name, nn.ModuleList(stack[index] for index in chosen_layers(total, count)))
     config.num_hidden_layers = count
+    return model
 
 
 def chosen_layers(total: int, count: int) -> list[int]:
@@ -148,7 +145,7 @@ def chosen_layers(total: int, count: int) -> list[int]:
 
 @final
 class TeacherLoss(Attachment):
-    """Adds the teacher's losses; at the end, teacher and student are measured one after the other."""
+    """Adds the teacher's losses, and its scores to those of the student."""
 
     def __init__(self, spec: Distillation, teacher: Teacher, task: Task) -> None:
         self.spec, self.teacher, self.task = spec, teacher, task
@@ -167,29 +164,14 @@ class TeacherLoss(Attachment):
         return keep_layers(model, student.layers) if student else model
 
     def features(self, features: Dataset, args: Arguments) -> Dataset:
-        if SOFT_TARGETS[self.task.name].online:
-            return features
         with args.main_process_first():  # the others read them from the cache
             return with_soft_targets(features, self.teacher)
 
-    def objective(self, objective: Objective) -> Distiller:
-        return Distiller(self.spec, self.teacher, self.task)
-
-    def results(self, finished: Finished) -> Mapping[str, Any]:
-        teacher = self.teacher
-        return {"distillation": compare_with_teacher(teacher.predictor, teacher.folder, finished)}
-
-
-class Distiller:
-    """The loss of a student: alpha * soft + (1 - alpha) * hard, over the terms that the task counts."""
-
-    def __init__(self, spec: Distillation, teacher: Teacher, task: Task) -> None:
-        self.spec, self.teacher, self.task = spec, teacher, task
+    def objective(self, objective: Objective) -> Objective:
+        return self
 
     def loss(self, outputs: Any, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
-        """`()`, or `(losses,)`; as `Task.loss`."""
-        if SOFT_TARGETS[self.task.name].online:
-            batch = {**batch, SOFT: self.teacher.soft(batch)}
+        """`()`, or `(losses,)`; as `Task.loss`: alpha * soft + (1 - alpha) * hard."""
         hard = self.task.loss(outputs, batch, label_smoothing)
         soft = SOFT_TARGETS[self.task.name].loss(self.task, outputs, batch, self.spec.temperature)
         return self.spec.alpha * soft + (1 - self.spec.alpha) * hard
@@ -197,6 +179,9 @@ class Distiller:
     def count(self, batch: Batch) -> float | tuple[float, ...]:
         """Number of examples, as `Task.count` defines it."""
         return self.task.count(batch)
+
+    def references(self, rows: Dataset, metrics: Sequence[Any]) -> Mapping[str, Scores]:
+        return {TEACHER: score(self.teacher.predictor, rows, metrics)[1]["metrics"]}
 
 
 def with_soft_targets(features: Dataset, teacher: Teacher) -> Dataset:

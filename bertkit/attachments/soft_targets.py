@@ -16,9 +16,7 @@ from bertkit.models.heads.spans import masked_logits
 from bertkit.models.heads.words import emissions, pack_sentences, word_logits
 from bertkit.tasks.base import Batch
 from bertkit.tasks.labels import weight_tensor
-from bertkit.tasks.pretraining import Pretraining
 from bertkit.tasks.question_answering import QuestionAnswering
-from bertkit.tasks.text2text_generation import Text2TextGeneration
 from bertkit.tasks.text_classification import TextClassification
 from bertkit.tasks.text_ranking import TextRanking
 from bertkit.tasks.token_classification import TokenClassification
@@ -32,13 +30,11 @@ class SoftTargets(NamedTuple):
     loss: the SUM of the losses against the teacher's `batch["soft"]`, as `Task.loss` sums and `Task.count` counts.
     Both sides' logits are divided by the temperature, and the loss is multiplied by its square.
     must_match: what teacher and student must have in common: option -> value.
-    online: the teacher runs along with each step, because its features are sampled again in each epoch.
     """
 
     outputs: Callable[[Any, Any, Batch], Tensor]
     loss: Callable[[Any, Any, Batch, float], Tensor]
     must_match: Callable[[Any], Mapping[str, Any]] = lambda task: {}
-    online: bool = False
 
 
 def _logits(task: Any, outputs: Any, batch: Batch) -> Any:
@@ -124,18 +120,6 @@ def _ranking_loss(task: TextRanking, outputs: Any, batch: Batch, temperature: fl
     return F.mse_loss(student, teacher, reduction="sum")
 
 
-def _masked_tokens_loss(task: Pretraining, outputs: Any, batch: Batch, temperature: float) -> Tensor:
-    """KL of the masked tokens (Sanh et al. 2019, section 2); pairs are learned from their labels alone."""
-    masked = batch["labels"][task.chosen(batch)] != -100
-    tokens = soft_losses.kl(outputs.prediction_logits[masked], batch["soft"][masked], temperature).sum()
-    return torch.cat([tokens[None], task.loss(outputs, batch)[1:]])
-
-
-def _target_tokens_loss(task: Text2TextGeneration, outputs: Any, batch: Batch, temperature: float) -> Tensor:
-    """KL of each target token."""
-    return soft_losses.kl(outputs.logits, batch["soft"], temperature).sum()
-
-
 VECTORS = SoftTargets(
     lambda task, outputs, batch: outputs["vectors"].float(),
     _vectors_loss,
@@ -150,7 +134,4 @@ SOFT_TARGETS: Mapping[str, SoftTargets] = {
     "sentence-similarity": VECTORS,
     "retrieval": VECTORS,
     "text-ranking": SoftTargets(_logits, _ranking_loss, lambda task: {"activation": task.options.activation}),
-    "text2text-generation": SoftTargets(_logits, _target_tokens_loss, online=True),
-    # the logits of the chosen positions alone, `(chosen, vocab)`
-    "pretraining": SoftTargets(lambda _, outputs, batch: outputs.prediction_logits, _masked_tokens_loss, online=True),
 }

@@ -12,7 +12,7 @@ from datasets import Dataset
 
 from bertkit.engine.arguments import Arguments
 from bertkit.engine.training_data import Objective, TrainingData
-from bertkit.inference.predictor import Predictor
+from bertkit.evaluation.intervals import Scores
 from bertkit.recipe.recipe import Recipe
 from bertkit.tasks.base import Batch, Task
 
@@ -26,19 +26,6 @@ class Draft:
     task: Task
     model: Any
     features: Dataset  # of the training rows
-
-
-@dataclass(frozen=True)
-class Finished:
-    """The model of a finished run, scored on the rows of a split."""
-
-    folder: Path
-    predictor: Predictor
-    split: str
-    rows: Dataset
-    graded: Mapping[str, Any]  # as `inference.evaluate.score` returns it
-    headline: str
-    metrics: Sequence[Any]  # the user's own
 
 
 class Steps(Protocol):
@@ -113,6 +100,6 @@ class Attachment:
     def finish(self, model: Any) -> None:
         """After the last step, before the best checkpoint is loaded."""
 
-    def results(self, finished: Finished) -> Mapping[str, Any]:
-        """Sections of results.json."""
+    def references(self, rows: Dataset, metrics: Sequence[Any]) -> Mapping[str, Scores]:
+        """Scores beside those of the baselines: name of a model -> its metrics on these rows. metrics: the user's."""
         return {}

@@ -16,7 +16,7 @@ from bertkit.report import calibration, sections
 from bertkit.report.facts import Facts, damage_as_error, read_facts
 from bertkit.report.html import library
 from bertkit.report.rankings import is_ranked
-from bertkit.report.table import baselines_table, over_folds, over_seeds, teacher_table
+from bertkit.report.table import baselines_table, over_folds, over_seeds
 from bertkit.report.usage import USAGE, WORD_LABELS, linear_head
 from bertkit.report.verdict import FEW
 from bertkit.run import OUT_OF_FOLD, Run
@@ -93,7 +93,6 @@ def card(facts: Facts, repo_id: str | None = None) -> str:
         over_seeds=over_seeds(results),
         over_folds=over_folds(results),
         warnings=[each for each in sections.of_scores(facts) if each.level != "note"],
-        teacher=teacher_table(results["distillation"]) if "distillation" in results else "",
         hub_source=_hub_id(facts.recipe.data.source),
         limits=list(_limits(facts)),
         **_usage(facts, name or PLACEHOLDER),

@@ -112,17 +112,15 @@ def cost_rows(facts: Sequence[Facts], titles: Sequence[str]) -> list[list[str]]:
 
 
 def _cost(facts: Facts) -> dict[str, str]:
-    """Size and times of one run; rows per second where it was timed, which is after distillation."""
+    """Size and times of one run."""
     trained = sum(each["seconds"] for each in facts.results["seeds"])
-    cost = {
+    return {
         "parameters": f"{facts.parameters:,}",
         "MB of safetensors": f"{facts.megabytes:,.1f}",
         "training, s": f"{trained:,.0f}",
         "training and scoring, s": f"{facts.results['seconds']:,.0f}",
         "measured on": str(facts.environment.get("device")),
     }
-    timed = facts.results.get("distillation", {}).get("student", {}).get("rows_per_second")
-    return cost | ({"rows per second, in batches of 32": f"{timed:,.1f}"} if timed else {})
 
 
 def label_rows(facts: Sequence[Facts], titles: Sequence[str]) -> list[list[str]]:

@@ -21,7 +21,7 @@ from bertkit.report import calibration, comparison, matrices, pictures, sections
 from bertkit.report.facts import Facts, damage_as_error, named_texts, read_facts
 from bertkit.report.mistakes import Mistakes, mistakes
 from bertkit.report.paired import Pair
-from bertkit.report.table import by_rows, teacher_table
+from bertkit.report.table import by_rows
 from bertkit.report.task_pictures import reliability, task_pictures
 from bertkit.text import printable
 
@@ -95,7 +95,6 @@ def report(facts: Facts, wrong: Mistakes | None, table: str) -> str:
         facts=facts,
         sections=sections,
         calibration=calibration,
-        teacher=teacher_table(facts.results["distillation"]) if "distillation" in facts.results else "",
         task_pictures=task_pictures(facts),
         reliability=reliability(facts),
         lengths=pictures.lengths(facts.lengths, facts.max_length) if facts.lengths else None,

@@ -74,28 +74,6 @@ def baselines_table(results: Mapping[str, Any], split: str) -> str:
     return columns(rows)
 
 
-def teacher_table(comparison: Mapping[str, Any]) -> str:
-    """Teacher and student: size, speed and headline metric, as `compare_with_teacher` measures them."""
-    measures = {
-        "parameters": ("parameters, million", "{:.2f}", 1e-6),
-        "megabytes": ("MB of safetensors", "{:.1f}", 1),
-        "latency_ms": ("ms for one row", "{:.1f}", 1),
-        "rows_per_second": ("rows/s in batches of 32", "{:.1f}", 1),
-        "score": (comparison["headline"], "{:.4f}", 1),
-    }
-    sides = [comparison[side] for side in ("teacher", "student")]
-    rows = [
-        [f"{comparison['split']} ({counted(comparison['rows'], 'row')})", "teacher", "student", "student / teacher"]
-    ]
-    for key, (title, style, factor) in measures.items():
-        ratio = comparison["student / teacher"][key]
-        cells = ["–" if side[key] is None else style.format(side[key] * factor) for side in sides]
-        rows.append([title, *cells, "–" if ratio is None else f"{ratio:.2f}"])
-    rows.append(["95 % interval", *(interval(side["interval"]) for side in sides), ""])
-    rows.append(["precision", *(side["precision"] for side in sides), ""])
-    return f"{columns(rows)}\nTimed from text to answer on {comparison['device']}, {comparison['threads']} threads."
-
-
 def scores_table(scores: Mapping[str, Any]) -> str:
     """All metrics of one evaluation with their intervals."""
     rows = [[f"{scores['split']} ({counted(scores['rows'], 'row')})", "score", "95 % interval"]]
@@ -147,7 +125,6 @@ def after_training(folder: Path, results: Mapping[str, Any]) -> str:
     if over := ", ".join(f"{split} {text}" for split, text in over_seeds(results).items()):
         parts.append(f"{results['headline']} over {len(results['seeds'])} seeds (mean ± sd): {over}")
     parts += filter(None, [over_folds(results)])
-    parts += [teacher_table(results["distillation"])] if "distillation" in results else []
     of_data = [Finding(**each) for each in read_json(folder / "data.json")["findings"]]
     parts.append(verdict(results, of_data).text)
     findings = sorted(score_findings(results), key=lambda each: each.severity)

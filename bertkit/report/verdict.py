@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from bertkit.data.schema import LARGE, Finding, note, warn
-from bertkit.run import OUT_OF_FOLD
+from bertkit.run import OUT_OF_FOLD, TEACHER
 from bertkit.text import part_of
 
 FEW = 20  # rows: scores from fewer say little
@@ -50,7 +50,8 @@ def reported_split(results: Mapping[str, Any]) -> str:
 def best_baseline(results: Mapping[str, Any], split: str) -> Baseline | None:
     """The baseline with the highest selection metric on a split; of equal ones the first."""
     scores = {name: each.get(results["headline"]) for name, each in results["baselines"].get(split, {}).items()}
-    known = [Baseline(name, BASELINES.get(name, name), score) for name, score in scores.items() if score is not None]
+    defined = ((name, score) for name, score in scores.items() if score is not None and name != TEACHER)
+    known = [Baseline(name, BASELINES.get(name, name), score) for name, score in defined]
     return max(known, key=lambda each: each.score, default=None)
 
 
@@ -96,7 +97,7 @@ def score_findings(results: Mapping[str, Any]) -> Iterator[Finding]:
         yield Finding("severe", "these scores are on training rows", fix)
     linear = any("C" in each for each in results["seeds"])  # a method for few rows, without a learning rate
     fix = "Try another task.method" if linear else "Train longer or with a higher learning rate"
-    for baseline in dict.fromkeys(baseline for each in baselines.values() for baseline in each):
+    for baseline in dict.fromkeys(name for each in baselines.values() for name in each if name != TEACHER):
         theirs = {split: each.get(baseline, {}).get(name) for split, each in baselines.items()}
         pairs = {split: (score, _compared(results, split)) for split, score in theirs.items()}
         strong = [split for split, pair in pairs.items() if None not in pair and pair[0] >= pair[1]]

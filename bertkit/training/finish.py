@@ -1,4 +1,4 @@
-"""After the last seed: publish, score, verify, compare with the teacher, report, push."""
+"""After the last seed: publish, score, verify, report, push."""
 
 from __future__ import annotations
 
@@ -18,9 +18,7 @@ from typing import Any, NamedTuple
 
 from datasets import Dataset
 
-from bertkit.data import Data
 from bertkit.data.table import Origin
-from bertkit.engine.attachment import Finished
 from bertkit.errors import ModelError, Problem, RecipeError, UserError
 from bertkit.evaluation.graded import Graded
 from bertkit.evaluation.intervals import Scores, mean
@@ -187,7 +185,7 @@ def finish_job(
     """
     recipe, data, predictor = job.recipe, job.data, load(run.folder)
     scoring = [split for split in scored_splits(data) if split != "train" or held_out is None]
-    splits, baselines = score_splits(run, predictor, data, scoring, job.metrics, recipe.data.by)
+    splits, baselines = score_splits(run, predictor, job, scoring)
     if recipe.verify:
         verify(run, predictor, data.rows[list(data.rows)[-1]])
     device = predictor.device.type
@@ -211,24 +209,21 @@ def finish_job(
         "expected": recipe.expected,
         **({"trained_with": list(trained_with)} if trained_with else {}),
     }
-    split = next((name for name in ("validation", *splits) if name in splits and name in data.rows), None)
-    if split:  # None with out-of-fold answers alone
-        done = Finished(run.model, predictor, split, data.rows[split], splits[split], headline, job.metrics)
-        for each in job.attachments:
-            results |= each.results(done)
     write_json(run.folder / "results.json", results)
 
 
 def score_splits(
-    run: Run, predictor: Predictor, data: Data, chosen: Collection[str], metrics: Sequence[Any], by: str | None
+    run: Run, predictor: Predictor, job: Job, chosen: Collection[str]
 ) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
     """Write predictions/SPLIT.jsonl for all rows not trained on; scores and baselines of the chosen splits."""
-    splits, baselines = {}, {}
+    data, splits, baselines = job.data, {}, {}
     answers: Iterable[Any]
     for split, rows in data.rows.items():
         if split in chosen:
-            answers, splits[split] = score(predictor, rows, metrics, by)
+            answers, splits[split] = score(predictor, rows, job.metrics, job.recipe.data.by)
             baselines[split] = predictor.task.baselines(data.rows["train"], rows)
+            for each in job.attachments:
+                baselines[split] |= each.references(rows, job.metrics)
         elif split != "train":
             answers = predictor.task.answer(rows, predictor.predict_features)
         else:
