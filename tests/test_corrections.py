@@ -142,7 +142,6 @@ FORMATS = {
     "train.csv.gz": ("text,label\n" + "".join(f"{row['text']},{row['label']}\n" for row in ROWS), "train.csv.gz:3"),
     "train.json": (json.dumps(ROWS), "train.json, row 2"),
     "train.parquet": ("", "train.parquet, row 2"),
-    "train.xlsx": ("", "train.xlsx, row 3"),
 }
 
 
@@ -155,7 +154,7 @@ def test_every_reader_has_locations(name, tmp_path):
     elif content:
         path.write_text(content)
     else:
-        frame.to_parquet(path) if name.endswith("parquet") else frame.to_excel(path, index=False)
+        frame.to_parquet(path)
     data = read(path, exclude=write(tmp_path / "out.jsonl", [{"location": location, "text": "a dog ran"}]))
     assert data.rows["train"]["text"][:] == [TEXTS[0], *TEXTS[2:]]
 
@@ -246,8 +245,6 @@ def test_what_a_spreadsheet_saved(tmp_path):
     assert read(source, relabel=write(tmp_path / "new.csv", table.replace("3,5", "3.5"))).fingerprints == expected
     tabs = table.replace(";", "\t").replace("3,5", "3.5")
     assert read(source, relabel=write(tmp_path / "new.tsv", tabs)).fingerprints == expected
-    pandas.DataFrame([{"location": "train.jsonl:1", "score": 3.5}]).to_excel(tmp_path / "new.xlsx", index=False)
-    assert read(source, relabel=str(tmp_path / "new.xlsx")).fingerprints == expected
     (tmp_path / "new.csv").write_bytes("location;text\ntrain.jsonl:2;größe\n".encode("cp1252"))
     assert "new.csv: is not UTF-8" in fails(source, exclude=str(tmp_path / "new.csv"))
     assert len(read(source, exclude=str(tmp_path / "new.csv"), encoding="cp1252").rows["train"]) == 2
@@ -309,7 +306,7 @@ def test_lists_are_not_for_a_corpus_nor_in_any_format(tmp_path):
     said = fails(write(tmp_path / "train.txt", "one\n\ntwo\n"), {"name": "pretraining"}, exclude=out)
     assert "`exclude` and `relabel` are not for a corpus" in said
     said = fails(write(tmp_path / "train.jsonl", ROWS), exclude=write(tmp_path / "out.json", "[]"))
-    assert "out.json: a list of rows is expected as .jsonl, .csv, .tsv, .xlsx" in said
+    assert "out.json: a list of rows is expected as .jsonl, .csv, .tsv" in said
 
 
 def test_labels_that_resemble_others_and_answers_that_are_the_same(tmp_path):
