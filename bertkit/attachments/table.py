@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from bertkit.attachments.distillation import TeacherLoss
-from bertkit.attachments.memory import MicroBatchSplit
 from bertkit.attachments.muon import MuonOptimizer
 from bertkit.attachments.used_rows import UsedEmbeddings
 from bertkit.engine.attachment import Attachment, Draft
@@ -14,7 +13,6 @@ from bertkit.recipe.recipe import Recipe
 ATTACHMENTS: tuple[type[Attachment], ...] = (
     MuonOptimizer,
     UsedEmbeddings,  # after Muon: its hook is the optimizer's that steps
-    MicroBatchSplit,
     TeacherLoss,
 )
 
