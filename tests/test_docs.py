@@ -121,7 +121,7 @@ def test_the_task_page_has_every_task_and_field(reference: ModuleType) -> None:
         assert section.startswith(task.name)
         there = [name for name in re.findall(r"^\| `([\w.\[\]]+)` \|", section, re.M) if "[]" not in name]
         assert there == [field.name for form in task.forms for field in form.fields]
-    assert "| `pretraining` | – | yes | yes | – | – | – | – |" in uses
+    assert "| `pretraining` | – | – | yes | – | – | – | – |" in uses
 
 
 def test_the_module_page_has_every_module(reference: ModuleType) -> None:

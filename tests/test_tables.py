@@ -23,7 +23,7 @@ from bertkit.tasks import TASKS, Task
 VECTORS = ("sentence-similarity", "retrieval")
 TABLES: dict[str, tuple[Mapping[str, Any], Collection[str]]] = {
     "audits/audit": (LABELS, ("retrieval", "text-ranking", "text2text-generation", "pretraining")),
-    "explain/targets": (TARGETS, ()),
+    "explain/targets": (TARGETS, ("text2text-generation", "pretraining")),
     "export/extra_outputs": (EXTRA_OUTPUTS, ("question-answering", *VECTORS, "text2text-generation", "pretraining")),
     "report/task_pictures, reliability": (
         DECISIONS,

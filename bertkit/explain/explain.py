@@ -17,7 +17,7 @@ from bertkit.data.words import words
 from bertkit.encoding.padding import Collator
 from bertkit.errors import DataError, Problem
 from bertkit.explain.gradients import MAX_STEPS, Integrated, integrated_gradients
-from bertkit.explain.targets import LABELS, TARGETS, Read, Target
+from bertkit.explain.targets import TARGETS, Read, Target
 from bertkit.explain.words import Share, Text, add_feature
 from bertkit.inference.predict_file import layout_of
 from bertkit.inference.predictor import Predictor
@@ -29,7 +29,6 @@ NOTHING: Mapping[str, str] = {
     "token-classification": "no entity, or no labelled word, was found in it, so there is nothing to explain",
     "sentence-similarity": "an explanation needs two texts: the cosine between them is explained",
     "retrieval": "an explanation needs a query and a document: the cosine between them is explained",
-    "pretraining": "it has no [MASK] to fill",
 }
 
 
@@ -37,7 +36,7 @@ class Attributed(TypedDict):
     """One number behind an answer. The words' scores and `rest` add up to value - baseline, except for `error`."""
 
     what: str
-    unit: str  # logit, value, cosine or log-probability
+    unit: str  # logit, value or cosine
     value: float
     baseline: float  # the same number for masked tokens
     error: float
@@ -70,10 +69,7 @@ def explain(
     read = Read(task, rows[row], [features[index] for index in indices], [items[index] for index in indices], answer)
     collate = Collator.of(task.tokenizer, task.padding)
     columns = [collate(task.examples(features, [index])) for index in indices]
-    own, find = rows.select([row]), TARGETS.get(task.name)
-    targets = find(read)[:max_targets] if find else []
-    if labels := LABELS.get(task.name):
-        columns = [{**each, "labels": labels(read)} for each in columns]
+    own, targets = rows.select([row]), TARGETS[task.name](read)[:max_targets]
     batches = [{name: values.to(predictor.device) for name, values in each.items()} for each in columns]
     return Explanation(
         texts={each.name: each.text for each in texts_of(task, own)},
@@ -144,9 +140,12 @@ def rows_of(predictor: Predictor, texts: Sequence[str]) -> Sequence[str | Mappin
 def explain_rows(predictor: Predictor, rows: Iterable[str | Mapping[str, Any]]) -> list[Explanation]:
     """Explain the answer to each text or row, in order; every row is read by itself.
 
-    rows: as for `Predictor.stream`. Raises DataError for a row without the task's columns, and for an answer
-    with nothing to explain.
+    rows: as for `Predictor.stream`. Raises DataError for a task whose answers are not explained, a row without the
+    task's columns, and an answer with nothing to explain.
     """
+    if predictor.task.name not in TARGETS:
+        what = f"answers of {predictor.task.name} are not explained"
+        raise DataError(Problem("the model", what, f"What is explained: {', '.join(TARGETS)}."))
 
     def explained(number: int, given: str | Mapping[str, Any]) -> Explanation:
         explanation = explain(predictor, predictor.canonical([given], number - 1))

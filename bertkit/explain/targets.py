@@ -23,7 +23,7 @@ class Target(NamedTuple):
     """A number to explain: the sum of its parts, such as the logit of `label positive`."""
 
     what: str
-    unit: str  # logit, value, cosine or log-probability
+    unit: str  # logit, value or cosine
     parts: Mapping[int, Score]  # by feature, among those of its row
 
 
@@ -121,38 +121,6 @@ def relevance(read: Read) -> list[Target]:
     return [Target("relevance", "logit", {best: lambda outputs: outputs.logits[:, 0].float()})]
 
 
-def masked(read: Read) -> list[Target]:
-    """The logit of the most probable token at each mask of the text."""
-    names = [each[0]["token"] for each in read.answer.get("masks", ())]
-    best = [ids[0] for item in read.items for ids, _ in item.guesses]
-    return [
-        Target(f"[MASK] {place + 1} is {name}", "logit", {0: _token(place, len(best), token)})
-        for place, (name, token) in enumerate(zip(names, best, strict=True))
-    ]
-
-
-def _token(place: int, masks: int, token: int) -> Score:
-    return lambda outputs: outputs.prediction_logits.float().unflatten(0, (-1, masks))[:, place, token]
-
-
-def generated(read: Read) -> Tensor:
-    """The ids of the generated text as a decoder's labels, `(1, tokens)`; the end of the text is its last."""
-    ids, end = read.items[0].tolist(), read.task.tokenizer.sep_token_id
-    return torch.tensor([ids[: ids.index(end) + 1] if end in ids else ids])
-
-
-def text(read: Read) -> list[Target]:
-    """The log-probability of the generated text, which is the sum of those of its tokens."""
-    ids = generated(read)[0]
-    return [Target("the generated text", "log-probability", {0: partial(_likelihood, ids)})]
-
-
-def _likelihood(ids: Tensor, outputs: Any) -> Tensor:
-    logits: Tensor = outputs.logits.float()
-    each = logits.reshape(-1, len(ids), logits.shape[-1]).log_softmax(-1)  # (copies, tokens, vocab)
-    return each[:, range(len(ids)), ids].sum(1)
-
-
 TARGETS: Mapping[str, Callable[[Read], list[Target]]] = {
     "text-classification": classes,
     "token-classification": tagged,
@@ -160,7 +128,4 @@ TARGETS: Mapping[str, Callable[[Read], list[Target]]] = {
     "sentence-similarity": pair,
     "retrieval": pair,
     "text-ranking": relevance,
-    "text2text-generation": text,
-    "pretraining": masked,
 }
-LABELS: Mapping[str, Callable[[Read], Tensor]] = {"text2text-generation": generated}  # what its decoder reads

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
@@ -10,14 +9,14 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from bertkit.explain.explain import explain
+from bertkit.explain.targets import TARGETS
 from bertkit.files import write_json
 from bertkit.inference.display import answer_line
 from bertkit.inference.predictor import Predictor, load, require_torch_model
-from bertkit.models.bert.sentences import sentences
 from bertkit.report.facts import Facts, Row, read_facts
 from bertkit.report.mistakes import DISTANCES, mistakes
 from bertkit.report.rankings import is_ranked, queries
-from bertkit.run import OUT_OF_FOLD, Run
+from bertkit.run import OUT_OF_FOLD
 from bertkit.tasks.base import Task
 
 T = TypeVar("T")
@@ -29,7 +28,6 @@ MAX_TARGETS = 2  # entities, words or labels of one row
 MAX_SEARCHED = 200  # rows among which short ones are looked for
 MAX_ANSWERED = 4 * EXAMPLES  # of these, rows that are answered: a model without answers has nothing to explain
 CONTEXT = 16  # sentences before and after, if documents are context
-MIN_LETTERS = 4  # of a masked word, and words of its sentence
 
 
 class Example(NamedTuple):
@@ -45,19 +43,13 @@ def write_explanations(folder: Path) -> Path:
     """Explain a few examples of a finished run, and write RUN/explanations.json, which its report reads.
 
     At most 3 mistakes and 3 right answers, of different labels as far as possible, the most confident ones to texts
-    of at most 128 tokens; for a corpus, documents with a masked word.
+    of at most 128 tokens; none for a task whose answers are not explained.
     Raises ModelError for a folder that is not a finished run.
     """
     facts, predictor = read_facts(folder), require_torch_model(load(folder), folder)
-    if facts.corpus:
-        examples = list(
-            islice(_explained(predictor, _masked(predictor, Run(folder).predictions(facts.split)), ""), 2 * EXAMPLES)
-        )
-        for each in examples:
-            each["kind"] = "hit" if each["answer"]["masks"][0][0]["token"] == each["gold"] else "mistake"
-    elif facts.split == OUT_OF_FOLD:  # answers of models that are gone; the run's own has learned these rows
-        examples = []
-    else:
+    examples = []
+    # Out of fold are answers of models that are gone; the run's own has learned these rows.
+    if facts.task in TARGETS and facts.split != OUT_OF_FOLD:
         kinds = zip(_wrong_and_right(predictor.task, facts), ("mistake", "hit"), strict=False)
         examples = [each for chosen in kinds for each in islice(_explained(predictor, *chosen), EXAMPLES)]
     write_json(folder / "explanations.json", {"examples": examples})
@@ -132,22 +124,3 @@ def _with_context(task: Task, rows: Sequence[Row], place: int) -> tuple[list[dic
     around = CONTEXT if "document" in task.schema.context and "document" in names else 0
     low = max(0, place - around)
     return [{name: each[name] for name in names} for each in rows[low : place + around + 1]], place - low
-
-
-def _masked(predictor: Predictor, file: Path) -> Iterator[Example]:
-    """The first sentence of each document that has a word of one token to mask; the gold answer is that token."""
-    tokenizer = predictor.task.tokenizer
-    with file.open(encoding="utf-8") as lines:
-        for number, line in enumerate(islice(lines, MAX_SEARCHED), 1):
-            for sentence in sentences(str(json.loads(line)["text"])):
-                words = sentence.split()
-                long = [word for word in words if word.isalpha() and len(word) >= MIN_LETTERS]
-                fit = [word for word in long if len(tokenizer.tokenize(f" {word}")) == 1]
-                if len(words) < MIN_LETTERS or not fit or str(tokenizer.mask_token) in sentence:
-                    continue
-                word = fit[len(fit) // 2]
-                place = words.index(word)
-                text = " ".join([*words[:place], str(tokenizer.mask_token), *words[place + 1 :]])
-                ids = tokenizer(f" {word}", add_special_tokens=False)["input_ids"]
-                yield Example(number, [{"text": text}], 0, str(tokenizer.decode(ids)).strip())
-                break
