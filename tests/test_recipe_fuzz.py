@@ -84,7 +84,7 @@ def read(file: Path, content: bytes, *overrides: str) -> None:
         assert all(line == escape_controls(line) for line in str(error).split("\n"))
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(st.one_of(st.binary(max_size=200), snippets.map(lambda text: text.encode(errors="surrogatepass"))))
 @example(b"a: &a [*a]")
 @example(b"? " * 500)
@@ -100,7 +100,7 @@ def test_any_bytes(file: Path, content: bytes) -> None:
     read(file, content)
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(st.data())
 def test_a_recipe_with_a_piece_changed(file: Path, data: st.DataObject) -> None:
     text = RECIPE
@@ -111,7 +111,7 @@ def test_a_recipe_with_a_piece_changed(file: Path, data: st.DataObject) -> None:
     read(file, text.encode(errors="surrogatepass"))
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(st.lists(overrides, min_size=1, max_size=4))
 @example(["data.source=~nobody/x.csv"])
 @example(["model.name=" + "x/" * 3000])
@@ -136,7 +136,7 @@ anything = st.recursive(
 positive = st.floats(min_value=0, exclude_min=True, allow_infinity=False)
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(
     task=st.fixed_dictionaries(
         {"name": st.just("text-classification")},

@@ -377,19 +377,17 @@ DAMAGED: list[tuple[Spoil, str]] = [
 def test_a_damaged_folder_and_one_made_to_do_harm_are_refused(
     run: Run, tmp_path: Path, subtests: pytest.Subtests, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """From Python as a ModelError with its reason; by the command line as an error, without a traceback."""
+    """As an error with its reason, without a traceback."""
     for number, (spoil, told) in enumerate(DAMAGED):
         with subtests.test(f"{number}: {told}"):
             model = shutil.copytree(run.model, tmp_path / str(number) / "model")
             spoil(model)
-            with pytest.raises(ModelError, match=told):
-                load(model)
             if told == r"config\.json":
                 with pytest.raises(ModelError, match=told):
                     load(model, task="text-classification")
-            capfd.readouterr()
             assert main(["predict", str(model), "a text"]) == 2
             printed = capfd.readouterr().err
+            assert re.search(told, printed)
             assert "Traceback" not in printed
             assert printed.count("error: ") == 1
 

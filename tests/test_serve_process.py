@@ -107,24 +107,6 @@ def test_a_full_house_and_clients_that_go_away(tiny_encoder: Path) -> None:
     assert model.calls == [["zero"], ["two", "four"]]  # not what nobody waits for
 
 
-def test_a_body_that_does_not_come(tiny_encoder: Path) -> None:
-    app = make_app(predictor_of(KEPT["single-label"], tiny_encoder), "small", Limits(timeout=0.05))  # type: ignore[arg-type]
-    sent = []
-
-    async def run() -> None:
-        async def never() -> Any:
-            await asyncio.sleep(10)
-
-        async def send(message: Any) -> None:
-            sent.append(message)
-
-        async with app.router.lifespan_context(app):
-            await app(SCOPE, never, send)
-
-    asyncio.run(run())
-    assert sent[0]["status"] == 408
-
-
 def test_the_limit_on_reading_a_body_ends_with_the_body() -> None:
     """An answer has its own limit: until then the client's disconnection is awaited."""
     received = []

@@ -63,6 +63,9 @@ training:
   per_device_train_batch_size: 4
   label_smoothing_factor: 0.1
   eval_strategy: "no"
+  save_strategy: "no"
+verify: false
+explain: false
 """
     (folder / "recipe.yaml").write_text(text, encoding="utf-8")
     return train(load_recipe(folder / "recipe.yaml"), folder / "run")

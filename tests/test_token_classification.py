@@ -65,7 +65,8 @@ def write_recipe(folder: Path, encoder: Path, head: str = "crf") -> Path:
         f"task: {{name: token-classification, head: {head}}}\n"
         f"model: {{name: {encoder}, max_length: 24}}\n"
         "data: {source: {train: train.conll, validation: dev.conll}}\n"
-        "training: {num_train_epochs: 12, per_device_train_batch_size: 4, learning_rate: 1e-2}\n"
+        "training: {num_train_epochs: 12, per_device_train_batch_size: 4, learning_rate: 1e-2, eval_strategy: no,"
+        " save_strategy: no}\n"
         "verify: false\nexplain: false\n",
         encoding="utf-8",
     )
@@ -279,7 +280,7 @@ def made(head: str, folder: Path, max_length: int = 16, **options: Any) -> tuple
 
 
 @pytest.mark.parametrize("head", ["softmax", "crf"])
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     rows=st.lists(
         st.one_of(

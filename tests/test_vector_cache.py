@@ -256,7 +256,7 @@ def test_a_vector_of_another_text_is_noticed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("part", ["whole", "rows"])
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(place=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7))
 def test_a_flipped_bit_gives_no_wrong_vector(tmp_path: Path, part: str, place: float, bit: int) -> None:
     key = {"example": time.perf_counter_ns()}

@@ -273,7 +273,8 @@ def recipe(folder: Path, encoder: Path, head: str = "softmax") -> Path:
         f"task: {{name: token-classification, scheme: none, head: {head}}}\n"
         f"model: {{name: {encoder}, max_length: 24}}\n"
         "data: {source: {train: train.conll, validation: dev.conll}}\n"
-        "training: {num_train_epochs: 12, per_device_train_batch_size: 4, learning_rate: 1e-2}\n"
+        "training: {num_train_epochs: 12, per_device_train_batch_size: 4, learning_rate: 1e-2, eval_strategy: no,"
+        " save_strategy: no}\n"
         "verify: false\nexplain: false\n"
     )
     return folder / "pos.yaml"

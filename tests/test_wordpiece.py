@@ -289,13 +289,13 @@ def test_memory_does_not_grow_with_the_corpus(tmp_path: Path) -> None:
     """Python's own: a text that is held, once or twice, shows as its own size."""
     line = "so much depends upon a red wheel barrow glazed with rain water beside the white chickens"
     peaks = []
-    for name, lines in (("first", 2_000), ("small", 2_000), ("large", 12_000)):
+    for name, lines in (("first", 1_000), ("small", 1_000), ("large", 7_000)):
         (tmp_path / f"{name}.txt").write_text(f"{line}\n" * lines)
         tracemalloc.start()
         train_wordpiece([tmp_path / f"{name}.txt"], tmp_path / name, vocab_size=100)
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
-    assert (tmp_path / "large.txt").stat().st_size > 1_000_000
+    assert (tmp_path / "large.txt").stat().st_size > 600_000
     assert abs(peaks[2] - peaks[1]) < 200_000  # bytes
 
 
