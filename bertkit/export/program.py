@@ -18,9 +18,9 @@ from datasets import Dataset
 from bertkit.data.schema import Answer
 from bertkit.encoding.padding import Arrays
 from bertkit.errors import DataError, ModelError, Problem, RecipeError, UserError
-from bertkit.export import quantize
 from bertkit.export.agreement import CLOSE, agreement, compared, output_difference
 from bertkit.export.graph import OPSET, Graph, batch_of, build, described
+from bertkit.export.quantize import quantized
 from bertkit.files import errors_naming, sha256, write_json, write_text
 from bertkit.inference.evaluate import rows_of_split
 from bertkit.inference.onnx_session import GRAPH, OnnxModel, open_model
@@ -31,7 +31,7 @@ from bertkit.text import counted
 
 logger = logging.getLogger(__name__)
 
-SAMPLE = 32  # features by which layers are ranked
+SAMPLE = 32  # features by which the graph is built, and int8 is compared with fp32
 MAX_ROWS = 100_000  # on which models are compared
 NO_GRAPH: Mapping[str, tuple[str, str]] = {  # task that cannot be exported -> why, and what to do instead
     "pretraining": ("which tokens are predicted depends on the masks", "Fine-tune the model, and export that run."),
@@ -171,29 +171,20 @@ def _quantize(
     exact: Arrays,
     max_drop: float,
 ) -> dict[str, Any]:
-    """Write model.onnx in int8; returns its figures. exact: what the sample gives in fp32."""
+    """Write model.onnx in int8; returns its figures. exact: what the sample gives in fp32.
+
+    Raises ModelError where the metric falls by more than `max_drop`.
+    """
     predictor, _, rows = reference
-    figures = dict[str, Any]()
-
-    def quantized(**nodes: Any) -> OnnxModel:
-        proto = quantize.quantized(graph.proto, folder / GRAPH, **nodes)
-        return _opened(predictor, replace(graph, proto=proto), folder)
-
-    def harm(nodes: list[str]) -> float:
-        return output_difference(exact, quantized(only=nodes)(sample))
-
-    def drop(nodes: list[str]) -> float:
-        model = quantized(but=nodes)
-        difference = output_difference(exact, model(sample))
-        figures.update(compared(predictor, model, rows, expected, difference, math.inf))
-        headline = predictor.task.metrics[0]
-        kept = f"int8, {counted(len(nodes), 'operator')} in fp32" if nodes else "int8"
-        logger.info("%s: %s changes by %+.4f", kept, headline, -figures["drop"])
-        return float(figures["drop"])
-
-    excluded, steps = quantize.search(quantize.layers(graph.proto), harm, drop, max_drop)
-    figures |= {"megabytes": _megabytes(folder), "max_drop": max_drop}
-    return figures | {"fp32_layers": excluded, "steps": steps}
+    proto = quantized(graph.proto, folder / GRAPH)
+    model = _opened(predictor, replace(graph, proto=proto), folder)
+    figures = compared(predictor, model, rows, expected, output_difference(exact, model(sample)), math.inf)
+    headline, drop = predictor.task.metrics[0], figures["drop"]
+    logger.info("int8: %s changes by %+.4f", headline, -drop)
+    if not drop <= max_drop:  # it may be NaN
+        what = f"{headline} falls by {drop:.4f} on {reference.split}, which is more than {max_drop:g}"
+        raise ModelError(Problem("int8", what, "Export without int8, or allow a larger drop."))
+    return figures | {"megabytes": _megabytes(folder), "max_drop": max_drop}
 
 
 def _facts(reference: Reference, graph: Graph, folder: Path, exports: dict[str, Any], seconds: float) -> dict[str, Any]:
@@ -227,8 +218,6 @@ def card(model: Path, facts: dict[str, Any]) -> str:
         rows.append((f"ONNX {name}", each["megabytes"], each["metrics"]["onnx"], differ))
     text += f"\n## Exported to ONNX\n\n`model.onnx` is {facts['precision']}, opset {facts['opset']}; "
     text += f"measured on {Path(facts['split']).name}."
-    if layers := facts.get("int8", {}).get("fp32_layers"):
-        text += f" These layers stay in fp32: {', '.join(layers)}."
     text += f"\n\n| | MB | {headline} | answers that differ |\n|---|---|---|---|\n"
     for title, megabytes, metrics, differ in rows:
         score = "-" if metrics.get(headline) is None else f"{metrics[headline]:.4f}"
