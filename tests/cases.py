@@ -197,8 +197,8 @@ DRAWN = [
     Case("mlm-nsp", {"name": "pretraining"}, {"text": DOCUMENTS}),
     Case("mlm-sop-words", {"name": "pretraining", "nsp": "sop", "whole_word": True}, {"text": DOCUMENTS}),
     Case(
-        "mlm-packed",
-        {"name": "pretraining", "nsp": "none", "packing": True, "mask_probability": {"start": 0.4, "end": 0.2}},
+        "mlm-schedule",
+        {"name": "pretraining", "nsp": "none", "mask_probability": {"start": 0.4, "end": 0.2}},
         {"text": DOCUMENTS},
         max_length=64,
     ),
@@ -206,7 +206,7 @@ DRAWN = [
 
 # On every run; with --all the others too. One of each task, loss, head and way to read a long text.
 USUAL = """single-label multi-label pair regression qa-windows-or-none similarity-cosent similarity-in-batch retrieval
-ner-crf-windows-bioes ner-document ranking-graded-windows text-to-text mlm mlm-nsp mlm-packed""".split()
+ner-crf-windows-bioes ner-document ranking-graded-windows text-to-text mlm mlm-nsp mlm-schedule""".split()
 
 
 def every(cases: list[Case]) -> pytest.MarkDecorator:

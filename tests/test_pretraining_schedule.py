@@ -102,7 +102,7 @@ def test_resumed_in_the_middle_of_a_schedule_it_is_the_run_that_was_never_stoppe
     recipe: Recipe, tmp_path: Path
 ) -> None:
     share = {"start": 0.5, "end": 0.1}
-    options = {"name": "pretraining", "nsp": "none", "mask_probability": share, "packing": True}
+    options = {"name": "pretraining", "nsp": "none", "mask_probability": share}
     training = {**recipe.training, "num_train_epochs": 3, "per_device_train_batch_size": 2}
     task = PretrainingOptions.model_validate(options)
     changed = recipe.model_copy(update={"task": task, "training": training, "verify": False, "explain": False})

@@ -6,7 +6,6 @@ import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import chain
 from typing import Any, Protocol, final
 
 import torch
@@ -124,9 +123,7 @@ class TaskData(TrainingData):
         return Collator.of(self.learner.tokenizer, self.learner.padding)
 
     def row_locations(self, batches: Any, indices: Sequence[int]) -> Sequence[str]:
-        columns = self.features[indices]
-        rows = chain(*columns["rows"]) if "rows" in columns else columns["row"]  # several in each, where packed
-        return [self.locate(row) for row in sorted(set(rows))]
+        return [self.locate(row) for row in sorted(set(self.features[indices]["row"]))]
 
     def evaluate(self, model: Any, metric: str | None, rows: Dataset | None = None) -> Scores:
         """The overall metrics, the user's own too.

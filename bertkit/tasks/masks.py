@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from bertkit.data.schema import Answer, Finding, note, warn
-from bertkit.data.table import column_values, numbers
+from bertkit.data.table import numbers
 from bertkit.encoding.padding import Arrays
 from bertkit.errors import require_finite
 from bertkit.evaluation.intervals import Floats
@@ -119,8 +118,6 @@ def length_findings(features: Dataset, split: str, max_length: int) -> Iterator[
         return
     full = lengths.mean() / max_length
     yield note(f"{split}: {counted(len(lengths), 'example')}, {counted(int(lengths.sum()), 'token')}, {full:.0%} full")
-    if "rows" in features.column_names:  # of packed documents
-        rows = np.fromiter(chain.from_iterable(column_values(features, "rows")), np.int64)
     if short := int(rows.max()) + 1 - len(np.unique(rows)):
         yield warn(f"{split}: no example from {counted(short, 'document')} of fewer than two tokens")
     if cut := int((numbers(features, "lost") > 0).sum()):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias, final
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Field
 
 from bertkit.cache import cache_root
 from bertkit.data.schema import Answer, Column, Finding, Schema
@@ -64,14 +64,6 @@ class PretrainingOptions(TaskOptions):
     short_sequences: Annotated[float, Field(ge=0, le=1)] = Field(
         0.1, description="Share of examples that are made shorter than max_length on purpose."
     )
-    packing: bool = Field(False, description="Pack documents into rows of max_length; needs `nsp: none`.")
-
-    @field_validator("packing")
-    @classmethod
-    def _of_single_texts(cls, packing: bool, info: ValidationInfo) -> bool:
-        if packing and info.data.get("nsp") != "none":
-            raise ValueError("works on single texts, not on pairs: write nsp: none, or remove it")
-        return packing
 
 
 @final
@@ -95,7 +87,7 @@ class Pretraining(Task[PretrainingOptions]):
     )
     forms = (FILLED, MASKED_LOSS)
     chunk_size = 256
-    padding: ClassVar[Mapping[str, int]] = {"labels": -100, "mask_order": 0, "position_ids": 0}
+    padding: ClassVar[Mapping[str, int]] = {"labels": -100, "mask_order": 0}
 
     # --- from a recipe, or from a model not trained by bertkit
 
@@ -137,13 +129,8 @@ class Pretraining(Task[PretrainingOptions]):
         return encode_documents(rows, self.tokenizer, self.max_length, cache=cache, **fields)
 
     def features(self, rows: Dataset) -> Dataset:
-        """They are on disk already; packed on request."""
-        chunks = self.encode(rows)
-        if not self.options.packing:
-            return chunks
-        from bertkit.models.bert.packing import pack_chunks
-
-        return pack_chunks(chunks, self.max_length, self._drawing.mask_id)
+        """They are on disk already."""
+        return self.encode(rows)
 
     def examples(
         self, features: Dataset, indices: Sequence[int], draw: tuple[int, int] | None = None
@@ -178,29 +165,19 @@ class Pretraining(Task[PretrainingOptions]):
         return (rate.start, rate.end) if isinstance(rate, MaskSchedule) else (rate, rate)
 
     def model(self, encoder: Encoder, *, new_head: bool = True) -> PreTrainedModel:
-        """Our BERT where the encoder is one; else transformers' masked language model, which knows no pairs.
-
-        Raises ModelError on packing where the architecture cannot read packed rows.
-        """
+        """Our BERT where the encoder is one; else transformers' masked language model, which knows no pairs."""
         from bertkit.models.bert.bert import load_for_pretraining
-        from bertkit.models.bert.packing import check_packing
 
-        model = load_for_pretraining(encoder, pairs=self.options.nsp != "none", new_head=new_head)
-        if self.options.packing and new_head:
-            check_packing(model, self._drawing)
-        return model
+        return load_for_pretraining(encoder, pairs=self.options.nsp != "none", new_head=new_head)
 
     def forward(self, model: Any, batch: Batch) -> Any:
         """Outputs whose vocabulary logits are those of the chosen positions, `(chosen, vocab)`."""
         from transformers import PreTrainedModel
 
         from bertkit.models.bert.bert_config import MODEL_TYPE
-        from bertkit.models.bert.packing import packed_inputs
 
         inputs, chosen = model_inputs(self.tokenizer, batch), self.chosen(batch)
         alone: Any = next(each for each in model.modules() if isinstance(each, PreTrainedModel))  # within DDP or LoRA
-        if "position_ids" in batch:
-            inputs |= packed_inputs(alone.config, batch["position_ids"])
         if alone.config.model_type == MODEL_TYPE:
             return model(**inputs, position=chosen)
 

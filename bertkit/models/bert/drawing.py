@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
@@ -91,12 +90,12 @@ class Drawing:
     def __call__(self, features: Dataset, indices: Sequence[int], seed: int, epoch: int) -> dict[str, list[Any]]:
         """Examples: each a pure function of (seed, epoch, index) and the features, whatever else is drawn.
 
-        features: of `encode_documents` or `pack_chunks`; they are read faster in the format `arrow`.
+        features: of `encode_documents`; they are read faster in the format `arrow`.
         Columns: `input_ids`, `token_type_ids` and `labels` (tokens,), -100 where nothing is to be predicted; with
         keep_order `mask_order` (tokens,), the smallest number of masked tokens at which this token is masked, 0 for
-        tokens that never are; of packed features `position_ids` (tokens,), from 0 in each chunk;
-        `next_sentence_label`, 0 where the second segment follows (nsp) or the order is the text's own (sop), else 1,
-        -100 where there is no pair; `row`; `length`. A pair is [CLS] A [SEP] B [SEP], no longer than its chunk.
+        tokens that never are; `next_sentence_label`, 0 where the second segment follows (nsp) or the order is the
+        text's own (sop), else 1, -100 where there is no pair; `row`; `length`. A pair is [CLS] A [SEP] B [SEP], no
+        longer than its chunk.
         """
         arrow = features if features.format["type"] == "arrow" else features.with_format("arrow")
         rngs = [np.random.default_rng((seed, epoch, int(index))) for index in indices]
@@ -112,13 +111,7 @@ class Drawing:
             pair = [ids[:bound], unrelated.get(i, ids[bound:])] if bound else [ids]
             segments.append(pair[::-1] if turned[i] and self.nsp == "sop" else pair)
             labels.append(int(turned[i] if self.nsp == "sop" else i in unrelated) if bound else -100)
-        packed = "rows" in arrow.column_names
-        if packed:
-            parts = [np.diff(chunks.ends[first : last + 1]) for first, last in pairwise(chunks.first.tolist())]
-            segments = [[self._joined(ids, sizes)] for (ids,), sizes in zip(segments, parts, strict=True)]
         columns = self._masked(segments, rngs)
-        if packed:
-            columns["position_ids"] = [np.concatenate([np.arange(n + 2) for n in sizes]).tolist() for sizes in parts]
         lengths = list(map(len, columns["input_ids"]))
         return {**columns, "next_sentence_label": labels, "row": chunks.rows.tolist(), "length": lengths}
 
@@ -128,10 +121,6 @@ class Drawing:
         if self.nsp == "none" or last - first < 2:
             return 0
         return int(chunks.ends[rng.integers(first + 1, last)] - chunks.ends[first])
-
-    def _joined(self, ids: Integers, sizes: Integers) -> Integers:
-        """Chunks of these sizes with special tokens between them."""
-        return np.insert(ids, np.repeat(sizes.cumsum()[:-1], 2), [self.sep_id, self.cls_id] * (len(sizes) - 1))
 
     def _masked(
         self, segments: Sequence[Sequence[Integers]], rngs: Sequence[np.random.Generator]
