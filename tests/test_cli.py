@@ -497,6 +497,7 @@ PARSED = [  # words that the parser refuses, and what it says: of what was remov
     ("serve runs/none --api-key key", "unrecognized arguments: --api-key"),  # which is no --api-key-file
     ("shell runs/mine", "there is no command shell; use bertkit predict RUN --input -\n"),
     ("clean runs/mine", "there is no command clean; use rm -r RUN/checkpoints"),
+    ("duplicates a.csv", "there is no command duplicates; use bertkit audit RECIPE"),
     ("cache clear", "there is no command cache; use du and rm -r"),
     ("predict runs/none --input x.csv --engine ray", "--engine ray (use bertkit.batch on a"),
     ("train x --output-dir y --profile", "--profile (use torch.profiler in a callback"),

@@ -157,9 +157,7 @@ def test_under_torchrun_each_process_writes_its_part(
     assert (tmp_path / "part.jsonl").read_bytes() == (tmp_path / "alone.jsonl").read_bytes()
 
 
-@pytest.mark.parametrize(
-    "command", ["predict", "embed", "explain", "evaluate", "calibrate", "index", "mine", "duplicates"]
-)
+@pytest.mark.parametrize("command", ["predict", "embed", "explain", "evaluate", "calibrate", "index", "mine"])
 def test_several_processes_without_a_part_are_refused(
     command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -167,7 +165,6 @@ def test_several_processes_without_a_part_are_refused(
         "embed": ["--input", "x.csv", "--output", "x.npy"],
         "index": ["--store", "x"],
         "mine": ["--data", "x", "--output", "x.jsonl"],
-        "duplicates": ["--model", "x"],
     }
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert main([command, "nowhere", *needed.get(command, [])]) == 2

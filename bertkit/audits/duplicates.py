@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from functools import partial
+from itertools import combinations_with_replacement
 from typing import Any
 
 import numpy as np
@@ -15,11 +16,12 @@ from bertkit.audits.rows import Encode, by_column, centred, identified, joined
 from bertkit.data.values import folded
 from bertkit.inference.vector_cache import Vectors
 from bertkit.report.facts import named_texts
-from bertkit.retrieval.duplicates import connected
 from bertkit.tasks import get_task
 from bertkit.text import counted
 
-THRESHOLD = 0.95  # the smallest cosine of near-duplicates, as in `bertkit duplicates`
+THRESHOLD = 0.95  # the smallest cosine of near-duplicates
+BLOCK = 2048  # texts that are compared with as many others at a time
+ROUNDING = 1e-6  # of a cosine of float32 vectors
 APART = 0.2  # by which numbers contradict each other, as a share of the range of all
 NEARLY = ("label", "labels", "score", "grade")  # targets that are also compared where texts are only nearly the same
 SAME = ("tags", "spans", "answers")  # targets that belong to the characters of a text
@@ -58,6 +60,24 @@ def clusters(texts: Sequence[Sequence[str]], vectors: Sequence[Vectors], thresho
         _, first = np.unique(of_row, return_index=True)
         numbers.append(connected(own[first], threshold)[of_row])
     return np.unique(np.stack(numbers, axis=1), axis=0, return_inverse=True)[1]
+
+
+def connected(vectors: Vectors, threshold: float) -> np.ndarray[Any, np.dtype[np.int32]]:
+    """The number of each vector's cluster, `(texts,)`: pairs with a cosine from the threshold on are in the same one.
+
+    vectors: `(texts, size)`, of unit length. A cluster is a connected component, whose ends may be far from each other.
+    """
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    clusters = np.arange(len(vectors), dtype=np.int32)
+    for one, other in combinations_with_replacement(range(0, len(vectors), BLOCK), 2):
+        near = np.nonzero(vectors[one : one + BLOCK] @ vectors[other : other + BLOCK].T >= threshold - ROUNDING)
+        ends = clusters[near[0] + one], clusters[near[1] + other]
+        if (ends[0] != ends[1]).any():
+            graph = coo_array((np.ones(len(ends[0]), dtype=bool), ends), shape=(len(vectors), len(vectors)))
+            clusters = connected_components(graph, directed=False)[1][clusters]
+    return clusters
 
 
 def duplicates(rows: Sequence[Row], vectors: Sequence[Vectors]) -> Part:

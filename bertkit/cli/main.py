@@ -41,12 +41,13 @@ COMMANDS = {
     "recipes": (recipes.recipes, recipes.show, recipes.copy, recipes.check),
     "train": (recipes.train, recipes.sweep, recipes.tokenizer_train),
     "use": (models.predict, serving.serve, vectors.embed, vectors.index, vectors.search),
-    "decide": (models.evaluate, runs.report, models.calibrate, models.explain, recipes.audit, vectors.duplicates),
+    "decide": (models.evaluate, runs.report, models.calibrate, models.explain, recipes.audit),
     "publish": (runs.export, runs.push),
     "tools": (vectors.mine, completion, doctor.doctor),
 }
 REMOVED = {  # command or option -> what does its work
     "shell": "bertkit predict RUN --input -",
+    "duplicates": "bertkit audit RECIPE, which lists near-duplicates within and across splits",
     "clean": "rm -r RUN/checkpoints, which a finished run does not need",
     "cache": "du and rm -r: vectors are in ~/.cache/bertkit/vectors, or $BERTKIT_CACHE",
     "--engine": "bertkit.batch on a cluster, as in recipes/cluster/predict_ray.py",

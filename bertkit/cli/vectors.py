@@ -1,9 +1,8 @@
-"""The commands about vectors: embed, duplicates, mine, index, search."""
+"""The commands about vectors: embed, mine, index, search."""
 
 from __future__ import annotations
 
 import sys
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +18,13 @@ from bertkit.cli.shared import (
     argument,
     column_names,
     command,
-    files_and_overrides,
     flag,
     one_process,
     path,
 )
 from bertkit.errors import Problem, UserError
 from bertkit.processes import Shard
-from bertkit.text import beginning, counted, escape_controls, json_line, part_of
+from bertkit.text import beginning, counted, escape_controls, json_line
 
 TABLES_OF_TEXTS = "csv, tsv, json, jsonl, parquet, arrow, or txt with one text per line"
 COUNTS = ("added", "replaced", "unchanged", "repeated", "empty")  # documents of `bertkit index`
@@ -74,42 +72,6 @@ def mine(source: str, data: Path, split: str, output: Path, **options: Any) -> N
 
     count = mine_file(dual_encoder(source), data, split, output, **options)
     say(f"{counted(count, 'row')} in {output}", file=sys.stderr)
-
-
-@command(
-    "find near-duplicate texts within and across files",
-    argument("rest", f"{ROWS}; with data.KEY=VALUE", nargs="+", metavar="FILE"),
-    argument("--model", "a run folder, a model folder or a Hub id, for the vectors", required=True, metavar="MODEL"),
-    argument("--threshold", "the smallest cosine of duplicates", default=0.95, metavar="X"),
-    COLUMN,
-    flag("--across", "only clusters with texts of several files, such as train and test"),
-    path("--output", ".jsonl, a line per text: cluster, where, id, cosine, text; default: the screen"),
-    example="bertkit duplicates train.csv test.csv --model runs/similarity --across",
-    page="sentence-similarity",
-)
-@one_process
-def duplicates(rest: list[str], model: str, threshold: float, output: Path | None, **options: Any) -> None:
-    from bertkit.files import require_suffix, written_aside
-    from bertkit.retrieval.duplicates import find_duplicates
-    from bertkit.retrieval.models import cached_vectors
-
-    files, overrides = files_and_overrides(rest)
-    if not files:
-        raise UserError("no files to compare", "bertkit duplicates FILE --model MODEL")
-    if output:
-        require_suffix(output, ".jsonl")
-    clusters, texts = find_duplicates(cached_vectors(model, "text"), files, threshold, overrides=overrides, **options)
-    if output:
-        with written_aside(output) as file:
-            for each in chain(*clusters):
-                file.write(f"{json_line(each)}\n")
-    for group in () if output else clusters:
-        say(f"cluster {group[0]['cluster']}: {len(group):,} texts")
-        for each in group:
-            name = "" if each["id"] is None else f" ({escape_controls(str(each['id']))})"
-            say(f"  {each['cosine']:.4f}  {each['where']}{name}  {beginning(each['text'], MAX_TEXT)}")
-    summary = f"{part_of(sum(map(len, clusters)), texts, 'text')} in {counted(len(clusters), 'cluster')}"
-    say(f"{summary} of near-duplicates" + (f", in {output}" if output else ""), file=sys.stderr)
 
 
 @command(
