@@ -98,17 +98,6 @@ def test_seed_and_chunks(monkeypatch):
     assert scored.intervals(resamples=50)["spearman"] == pytest.approx(found["spearman"])
 
 
-def test_mostly_undefined_is_none():
-    assert metrics.regression([1, 2, 3], [1, 1, 1]).intervals()["pearson"] is None
-    one_class = metrics.scored("single-label", [0, 0], [[0.9, 0.1], [0.6, 0.4]], ["a", "b"]).intervals()
-    assert one_class["roc_auc"] is None
-    assert one_class["accuracy"] == (1.0, 1.0)
-    rare = np.zeros(100, dtype=int)
-    rare[0] = 1  # a resample lacks it with probability 0.37: enough resamples are left
-    probabilities = np.column_stack([1 - rare * 0.8, rare * 0.8])
-    assert metrics.scored("single-label", rare, probabilities, ["a", "b"]).intervals()["roc_auc"] == (1.0, 1.0)
-
-
 @pytest.mark.parametrize(("share", "defined"), [(0.0, False), (0.3, False), (0.495, False), (0.5, True), (0.7, True)])
 def test_an_interval_is_of_half_of_the_resamples_at_least(share, defined):
     values = iter(np.where(np.arange(200) < 200 * share, np.arange(200.0), np.nan))

@@ -68,19 +68,6 @@ def test_nothing_outside_of_tasks_asks_which_task_it_is() -> None:
     assert not found, "declare it in the task (forms, decision, schema), or in a table by task name"
 
 
-def test_what_counts_as_a_question() -> None:
-    for line, asks in (
-        ("isinstance(task, TextClassification | Retrieval)", True),
-        ("isinstance(task, VectorTask)", True),
-        ("task.name == 'retrieval'", True),
-        ("task.name not in ('retrieval', 'pretraining')", True),
-        ("isinstance(task, Task)", False),
-        ("TABLE[task.name]", False),
-        ("teacher.name != task.name", False),
-    ):
-        assert bool([*questions(ast.parse(line))]) == asks
-
-
 @pytest.mark.parametrize("task", TASKS, ids=lambda task: task.name)
 def test_a_task_declares_each_field_once(task: type[Task]) -> None:
     for form in task.forms:

@@ -29,7 +29,6 @@ from bertkit.evaluation.reranking import RankedRows, query_numbers
 from bertkit.inference.predictor import Predictor
 from bertkit.models.encoder import load_tokenizer
 from bertkit.models.heads.vectors import read_limits
-from bertkit.recipe.recipe import load_recipe
 from bertkit.sections import DataSpec
 from bertkit.tasks.base import prepare
 from bertkit.tasks.text_ranking import TextRanking, TextRankingOptions
@@ -479,17 +478,3 @@ def test_a_users_metric_sees_scores_and_targets(tiny_encoder: Path) -> None:
     data = rows([0, 0, 1])
     answers = [{"score": score, "truncated": False} for score in (0.1, 0.2, 0.9)]
     assert compute_user_metric(Largest(), *task(tiny_encoder, data).grade(answers, data).pairs()) == {"top": 1.0}
-
-
-def test_sts_b_is_read_as_pairs_that_stand_alone(real_data: Path, tiny_encoder: Path) -> None:
-    files = [
-        f"data.source.{split}={real_data}/stsb/sts-{name}.csv"
-        for split, name in (("train", "dev"), ("validation", "dev"))
-    ]
-    recipe = load_recipe("stsb-cross-minilm", [*files, f"model.name={tiny_encoder}", "model.max_length=64"])
-    data = load_data(recipe.data, TextRanking, recipe.task)
-    made = prepare(TextRanking, recipe.task, load_tokenizer(tiny_encoder), 64, data.rows["train"], [])
-    assert made.metrics[0] == "spearman"
-    assert made.options.score_range == [0.0, 5.0]
-    tfidf = made.baselines(data.rows["train"], data.rows["validation"])["tf-idf cosine"]
-    assert tfidf["spearman"] == pytest.approx(0.72, abs=0.05)

@@ -606,17 +606,6 @@ def test_too_little_memory_says_what_helps(tiny_encoder: Path, tmp_path: Path, m
         train(small.recipe(tmp_path, tiny_encoder), tmp_path / "run")
 
 
-def test_a_batch_has_rows_or_tokens_but_not_both(tiny_encoder: Path, tmp_path: Path) -> None:
-    file = small.write_recipe(tmp_path, tiny_encoder)
-    rows = [f"per_device_{use}_batch_size" for use in ("train", "eval")]
-    with pytest.raises(RecipeError, match="per_device_train_batch_size: has no effect when `batching`") as caught:
-        load_recipe(file, ["batching={tokens: 4096}"])
-    assert len(caught.value.problems) == 2
-    recipe = load_recipe(file, ["batching={tokens: 4096}", *(f"~training.{name}" for name in rows)])
-    assert not set(rows) & set(recipe.training)
-    assert set(rows) <= set(load_recipe(file, ["batching=null"]).training)
-
-
 def test_answers_come_in_batches_of_the_same_tokens(tiny_encoder: Path, tmp_path: Path) -> None:
     given = ["batching={tokens: 60}", *(f"~training.per_device_{use}_batch_size" for use in ("train", "eval"))]
     run = train(small.recipe(tmp_path, tiny_encoder, *given), tmp_path / "run")

@@ -373,18 +373,3 @@ def test_the_command_reports_and_writes_what_the_function_writes(capsys: Any, co
     for name in FILES:
         assert (out / name).read_bytes() == (tmp_path / "same" / name).read_bytes()
     assert "already exists" in refused(capsys, "tokenizer", "train", "--input", other, "--output", out)
-
-
-def test_real_text(real_data: Path, tmp_path: Path) -> None:
-    """1.5 MB of Wikipedia, which no training text is perfect for: few unknown words, and pieces that are words."""
-    with lzma.open(real_data / "corpora" / "enwiki2014.jsonl.xz", "rt", encoding="utf-8") as file:
-        lines = file.readlines(1_500_000)
-        unseen = [json.loads(line)["text"] for line in file.readlines(150_000)]
-    (tmp_path / "wiki.jsonl").write_text("".join(lines), encoding="utf-8")
-    tokenizer = train_wordpiece([tmp_path / "wiki.jsonl"], tmp_path / "out", vocab_size=10_000)
-    assert len(tokenizer) == 10_000
-    assert tokenizer.convert_tokens_to_ids(["[PAD]", "[UNK]", "[unused993]"]) == [0, 100, 998]
-    ids = [i for text in unseen for i in tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]]
-    assert ids.count(100) / len(ids) < 0.001
-    assert len(ids) / sum(len(text.split()) for text in unseen) < 2
-    assert tokenizer.tokenize("the city of London was founded") == "the city of london was founded".split()
