@@ -51,21 +51,6 @@ def _prune_early(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(search, "MedianPruner", lambda: optuna.pruners.MedianPruner(n_startup_trials=1))
 
 
-def test_of_optunas_warnings_only_that_of_a_repeated_evaluation_is_hidden() -> None:
-    study = optuna.create_study()
-    callback = search.PruningCallback(study.ask(), "accuracy")
-    for _ in range(2):
-        callback.on_evaluate(None, SimpleNamespace(log_history=[]), None, {"eval_accuracy": 0.5})
-
-    class Warning_(optuna.Trial):
-        def report(self, value: float, step: int) -> None:
-            warnings.warn("another matter", stacklevel=2)
-
-    callback = search.PruningCallback(Warning_(study, study.ask()._trial_id), "accuracy")
-    with pytest.warns(UserWarning, match="another matter"):
-        callback.on_evaluate(None, SimpleNamespace(log_history=[]), None, {"eval_accuracy": 0.5})
-
-
 # --- a trainer that takes no time: its score is a formula, so that the best settings are known
 
 

@@ -33,7 +33,6 @@ from bertkit.errors import DataError, ModelError, RecipeError
 from bertkit.evaluation.translation import Translations
 from bertkit.files import read_json
 from bertkit.inference.runner import Runner
-from bertkit.models.bert.generation import NOT_FINITE, generate
 from bertkit.models.bert.warm_start import encoder_decoder
 from bertkit.models.encoder import load_tokenizer
 from bertkit.models.trained_parts import with_lora
@@ -114,22 +113,6 @@ def test_an_answer_that_was_cut_says_so(run) -> None:
     whole = [answer["generated_text"] for answer in predictor(TEXTS)]
     assert all(text.startswith(answer["generated_text"]) for text, answer in zip(whole, cut, strict=True))
     assert [answer["truncated"] for answer in predictor(["cat " * 29, "cat " * 31])] == [False, True]
-
-
-def test_outputs_that_are_not_finite_are_marked(run) -> None:
-    predictor = bertkit.load(run.folder)
-    inputs = dict(predictor.task.tokenizer(["the cat", "the dog"], return_tensors="pt"))
-    del inputs["token_type_ids"]
-    options = {"max_new_tokens": 8, "num_beams": 3}
-    whole = generate(predictor.model, inputs, options)
-    rows = predictor.task.tokenizer.convert_tokens_to_ids(["cat"])
-    with torch.no_grad():
-        predictor.model.encoder.get_input_embeddings().weight[rows] = math.nan
-    made = generate(predictor.model, inputs, options)
-    assert len(made) == 2
-    assert (made[0] == NOT_FINITE).all()
-    length = min(made.size(1), whole.size(1))
-    assert made[1, :length].equal(whole[1, :length])
 
 
 @pytest.mark.parametrize("beams", [1, 3])

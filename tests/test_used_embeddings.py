@@ -177,41 +177,6 @@ def test_a_token_without_a_row_is_an_error_in_training() -> None:
         used.train()
 
 
-def test_in_evaluation_it_is_the_whole_embedding() -> None:
-    model, whole, used = embeddings()
-    with torch.no_grad():
-        used.weight += 1.0
-    before = whole.weight.detach().clone()
-    ids = torch.arange(9).view(3, 3)
-    given = used.eval()(ids)
-    assert torch.equal(given, used.table()[ids])
-    assert torch.equal(given[0, 0], before[0] * 0.5)
-    assert torch.equal(given[1, 0], before[3] + 1.0)
-    assert torch.equal(model.state_dict()["two.0.weight"], used.table())
-    used.restore(model)
-    assert model["one"] is whole
-    assert model["two"][0] is whole  # type: ignore[index]
-    assert torch.equal(whole(ids), given)
-    assert whole.weight.requires_grad
-
-
-def test_padding_has_no_gradient() -> None:
-    _, _, used = embeddings()
-    used(torch.tensor([1, 3, 3])).sum().backward()
-    assert used.weight.grad is not None
-    assert used.weight.grad.tolist() == [[0.0] * 4, [0.0] * 4, [2.0] * 4], "in the order of the ids"
-
-
-def test_loading_other_weights() -> None:
-    model, _, used = embeddings()
-    table = torch.randn(9, 4)
-    model.load_state_dict({"one.weight": table, "two.0.weight": table})
-    assert torch.equal(used.weight, table[[7, 1, 3]])
-    assert torch.allclose(used.table(), table, rtol=1e-6)
-    with pytest.raises(RuntimeError, match="Missing key"):
-        model.load_state_dict({"one.weight": table})
-
-
 # --- the program
 
 
@@ -219,9 +184,14 @@ def recipe_of(folder: Path, encoder: Path, *overrides: str) -> Recipe:
     return small.recipe(folder, encoder, *RHYTHM, *USED, *overrides)
 
 
+def evaluations(run: Run) -> list[Any]:
+    """The scores in the course of a training."""
+    return [event.get("eval_accuracy") for event in small.read_rows(run.folder / "metrics.jsonl")]
+
+
 @pytest.mark.parametrize(
     "more",
-    [("folds=2",), ("training.eval_strategy=no", "~training.eval_steps")],
+    [(), ("folds=2",), ("training.eval_strategy=no", "~training.eval_steps")],
     ids=str,
 )
 def test_a_run_is_that_of_the_whole_table(
@@ -235,6 +205,7 @@ def test_a_run_is_that_of_the_whole_table(
     assert used.results["splits"]["test"]["metrics"] == pytest.approx(
         whole.results["splits"]["test"]["metrics"], abs=1e-5
     )
+    assert evaluations(used) == evaluations(whole)
     assert sorted(file.name for file in used.model.iterdir()) == sorted(file.name for file in whole.model.iterdir())
     folders = [checkpoints(run.checkpoints / f"seed-{recipe.seeds[0]}")[-1] for run in runs]
     assert_equal(*(load_file(folder / "model.safetensors") for folder in folders))
