@@ -57,9 +57,9 @@ def trained(
     case: Case, encoder: Path, out: Path, batch: int = 2, accumulate: int = 2, **more: Any
 ) -> tuple[Weights, int]:
     """The weights after a few steps, and the rows of the word embedding that were trained."""
-    divide, rows = more.pop("divide", False), Rows()
+    rows = Rows()
     args = arguments(out, batch, accumulate, **{**STEPS, **more})
-    trainer = made(case, encoder, args, divide=divide, callbacks=[rows])
+    trainer = made(case, encoder, args, callbacks=[rows])
     trainer.train()
     assert type(trainer.model.get_input_embeddings()) is nn.Embedding
     (count,) = {*rows.trained}
@@ -113,7 +113,6 @@ def test_every_task_takes_the_same_steps(name: str, tiny_encoder_with_dropout: P
     [
         {"optim": "adamw_torch"},
         {"optim": "muon", "max_grad_norm": 0.0},  # in bf16, which rounds gradients that are clipped up or down
-        {"batch": 4, "divide": True},
         {"weight_decay": 0.0},
         {small.CHECKPOINTING: True},
     ],
@@ -175,6 +174,34 @@ def test_a_token_without_a_row_is_an_error_in_training() -> None:
         with pytest.raises(IndexError):
             used.eval()(torch.tensor([3, wrong]))
         used.train()
+
+
+def test_in_evaluation_it_is_the_whole_embedding() -> None:
+    model, whole, used = embeddings()
+    with torch.no_grad():
+        used.weight += 1.0
+    before = whole.weight.detach().clone()
+    ids = torch.arange(9).view(3, 3)
+    given = used.eval()(ids)
+    assert torch.equal(given, used.table()[ids])
+    assert torch.equal(given[0, 0], before[0] * 0.5)
+    assert torch.equal(given[1, 0], before[3] + 1.0)
+    assert torch.equal(model.state_dict()["two.0.weight"], used.table())
+    used.restore(model)
+    assert model["one"] is whole
+    assert model["two"][0] is whole  # type: ignore[index]
+    assert torch.equal(whole(ids), given)
+    assert whole.weight.requires_grad
+
+
+def test_loading_other_weights() -> None:
+    model, _, used = embeddings()
+    table = torch.randn(9, 4)
+    model.load_state_dict({"one.weight": table, "two.0.weight": table})
+    assert torch.equal(used.weight, table[[7, 1, 3]])
+    assert torch.allclose(used.table(), table, rtol=1e-6)
+    with pytest.raises(RuntimeError, match="Missing key"):
+        model.load_state_dict({"one.weight": table})
 
 
 # --- the program
