@@ -98,16 +98,6 @@ def test_a_frame_keeps_its_index_arrays_their_types_and_an_empty_dict_its_column
     assert answers({"id": [], "text": []}).keys() == answers(COLUMNS).keys()
 
 
-def test_the_columns_are_those_of_csv_output(model: Path, predictor: Predictor, tmp_path: Path) -> None:
-    file = small.write_rows(tmp_path / "rows.jsonl", [{"id": n, "text": text} for n, text in enumerate(TEXTS)])
-    predict_file(predictor, str(model), str(file), tmp_path / "out.csv", {})
-    with (tmp_path / "out.csv").open(newline="") as stream:
-        rows = list(csv.reader(stream))
-    made = bertkit.batch(model)(pd.DataFrame(COLUMNS))
-    assert list(made.columns) == rows[0]
-    assert [[str(value) for value in row] for row in made.values.tolist()] == rows[1:]
-
-
 @pytest.mark.parametrize("kind", ["pandas", "polars", "arrow"])
 @pytest.mark.parametrize("side", [None, "text"])
 def test_without_rows_columns_have_the_same_names_and_types(kind: str, side: Any, similar: Path, model: Path) -> None:
@@ -149,28 +139,6 @@ def parts(kind: str, columns: dict[str, Any]) -> list[Any]:
     if isinstance(whole, dict):
         return [{name: values[rows] for name, values in whole.items()} for rows in chosen]
     return [whole[rows] for rows in chosen]
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("top_k", [1, 2])
-def test_scores_of_the_best_labels_have_the_same_columns_in_every_batch(
-    kind: str, top_k: int, model: Path, predictor: Predictor
-) -> None:
-    """The labels that are best, and whether the best one is sure enough, differ from batch to batch."""
-    limit = sorted(answer["score"] for answer in predictor(TEXTS))[4]
-    decided = predictor.with_decisions(threshold=limit, top_k=top_k)
-    answers = bertkit.batch(model, decisions={"threshold": limit, "top_k": top_k})
-    given = parts(kind, {"text": TEXTS})
-    made = [answers(each) for each in given]
-    (types,) = {tuple(types_of(each).items()) for each in made}
-    without = bertkit.batch(model, decisions={"threshold": limit})
-    assert dict(types) == types_of(without(given[0]))  # all labels have a column
-    for name in ("good", "bad"):
-        told = [answer["scores"].get(name) for answer in decided(TEXTS)]
-        found = columns_of(made[0])[f"answer.scores.{name}"]
-        assert [None if score is None or score != score else score for score in found] == told
-    labels = [columns_of(each)["answer.label"][0] for each in made[2:]]
-    assert len({*labels} - {"good", "bad"}) == 1  # not sure enough
 
 
 def test_labels_that_the_model_never_gives_are_text(predictor: Predictor, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from scipy.special import expit, logit, logsumexp, softmax
+from scipy.special import expit, logsumexp, softmax
 
 from bertkit.evaluation import calibration, similarity
 from bertkit.tasks.labels import assigned_labels
@@ -24,28 +24,6 @@ def smoothed_loss(logits, truth, temperature):
 
 def confidence(logits, temperature):
     return softmax(logits / temperature, axis=1).max(axis=1).mean()
-
-
-@pytest.mark.parametrize("true_temperature", [0.3, 1.0, 2.5])
-def test_softmax_temperature_is_found(true_temperature):
-    rng = np.random.default_rng(0)
-    logits = rng.normal(size=(5000, 4)) * 2
-    drawn = (rng.random((5000, 1)) < softmax(logits, axis=1).cumsum(axis=1)).argmax(axis=1)
-    probabilities = softmax(logits * true_temperature, axis=1)  # so much too sure
-    found = calibration.fit_temperature(probabilities, drawn, exclusive=True)
-    assert found == pytest.approx(true_temperature, rel=0.05)
-    calibrated = calibration.apply_temperature(np.log(probabilities), found, exclusive=True)
-    after = calibration.expected_calibration_error(calibrated.max(axis=1), calibrated.argmax(axis=1) == drawn)
-    assert after < 0.03
-
-
-def test_sigmoid_temperature_is_found():
-    rng = np.random.default_rng(1)
-    logits = rng.normal(size=(8000, 3)) * 2
-    truth = (rng.random(logits.shape) < expit(logits)).astype(int)
-    found = calibration.fit_temperature(expit(logits * 2), truth, exclusive=False)
-    assert found == pytest.approx(2, rel=0.05)
-    np.testing.assert_allclose(calibration.apply_temperature(logits * 2, 2.0, exclusive=False), expit(logits))
 
 
 @pytest.mark.parametrize("exclusive", [True, False])
@@ -90,15 +68,6 @@ def test_one_error_in_five_rows(margin):
     assert found == pytest.approx(margin / math.log(5 / 2), rel=1e-3)  # confidence 5 / 7
 
 
-def test_confidence_beyond_the_share_of_right_rows_is_not_raised():
-    """The loss asks for a temperature below 1, the number of errors does not allow it."""
-    logits = np.array([[3.0, 0.0]] * 60 + [[0.01, 0.0]] * 40)
-    truth = [0] * 60 + [1] * 40
-    assert smoothed_loss(logits, truth, 0.8) < smoothed_loss(logits, truth, 1.0)
-    assert confidence(logits, 1.0) > 61 / 102
-    assert calibration.fit_temperature(softmax(logits, axis=1), truth, exclusive=True) == 1.0
-
-
 def test_temperature_of_extremes():
     sure = np.eye(2)[[0, 1, 1]]
     assert calibration.fit_temperature(sure, [0, 1, 1], exclusive=True) == pytest.approx(20, rel=1e-3)
@@ -108,6 +77,13 @@ def test_temperature_of_extremes():
     assert calibration.fit_temperature([[1.0], [0.0]], [[0], [1]], exclusive=False) == pytest.approx(20, rel=1e-3)
     assert calibration.fit_temperature([[0.7], [0.3]], [[1], [0]], exclusive=False) == 1.0
     assert calibration.fit_temperature([[0.5]], [[1]], exclusive=False) == 1.0  # logit 0 has no temperature
+
+
+def test_logits_are_divided_by_the_temperature():
+    logits = np.random.default_rng(0).normal(size=(9, 4))
+    softened = calibration.apply_temperature(logits * 2, 2.0, exclusive=True)
+    np.testing.assert_allclose(softened, softmax(logits, axis=1))
+    np.testing.assert_allclose(calibration.apply_temperature(logits * 2, 2.0, exclusive=False), expit(logits))
 
 
 def test_temperature_misuse():
@@ -166,13 +142,6 @@ def test_scores_without_gaps_have_thresholds_too():
     assert len(found.values) == 100
     assert found.values[found.f1.argmax()] == pytest.approx(0.5004, abs=1.1e-5)
     assert found.given.tolist() == [(scores >= value).sum() for value in found.values]
-
-
-def test_thresholds_of_many_rows():
-    rng = np.random.default_rng(0)
-    truth = rng.integers(0, 2, (100_000, 3))
-    found = calibration.fit_thresholds(expit(logit(0.3) + truth * 2 + rng.normal(size=truth.shape)), truth)
-    assert all(0.3 < threshold < 0.8 for threshold in found)
 
 
 def test_ece_is_guos():

@@ -139,13 +139,6 @@ def test_the_cases_need_probabilities_and_logarithms(cases: list[Case]) -> None:
 
 
 @pytest.mark.usefixtures("way")
-def test_partition_equals_all_paths(cases: list[Case]) -> None:
-    for case in cases:
-        expected = torch.tensor([brute.log_partition for brute in case.brute], dtype=torch.float64)
-        assert_close(sums(case.emissions, case.mask, case.chain).log_partition, expected, rtol=1e-12, atol=1e-10)
-
-
-@pytest.mark.usefixtures("way")
 def test_marginals_equal_all_paths(cases: list[Case]) -> None:
     for case in cases:
         found = sums(case.emissions, case.mask, case.chain).marginals.numpy()
@@ -178,15 +171,6 @@ def test_gradients_equal_all_paths(cases: list[Case]) -> None:
         for x, gradient in zip(inputs, expected, strict=True):
             assert x.grad is not None
             np.testing.assert_allclose(x.grad.numpy(), gradient, rtol=1e-6, atol=1e-9)
-
-
-def test_the_loss_equals_that_of_all_paths(cases: list[Case]) -> None:
-    for case in cases:
-        loss = crf.nll(case.emissions, case.tags, case.mask, case.chain)
-        for row, brute in enumerate(case.brute):
-            gold = case.tags[row, : brute.paths.shape[1]].numpy()
-            own = brute.scores[(brute.paths == gold).all(1)][0]
-            assert float(loss[row]) == pytest.approx(brute.log_partition - own, rel=1e-9, abs=1e-9)
 
 
 def test_viterbi_finds_the_best_of_all_paths(cases: list[Case]) -> None:
@@ -501,14 +485,6 @@ def test_autocast_changes_nothing() -> None:
     assert layer.weight.grad.isfinite().all()
 
 
-@pytest.mark.parametrize("scale", [1.0, 60.0])
-def test_inference_mode(scale: float) -> None:
-    emissions, tags, mask = random_batch(np.random.default_rng(9), 3, 6, 4, scale)
-    expected = crf.nll(emissions, tags, mask, CRF(4)())
-    with torch.inference_mode():
-        assert torch.equal(crf.nll(emissions.clone(), tags, mask, CRF(4)()), expected)
-
-
 def test_what_does_not_fit_is_refused() -> None:
     emissions, tags, mask = random_batch(np.random.default_rng(10), 3, 6, 4, 1.0)
     chain, gap, late = CRF(4)(), mask.clone(), mask.clone()
@@ -529,32 +505,6 @@ def test_what_does_not_fit_is_refused() -> None:
 
 
 # --- the module, in models
-
-
-class Tagger(BertPreTrainedModel):  # type: ignore[misc]
-    """As a user would write it."""
-
-    def __init__(self, config: Any) -> None:
-        super().__init__(config)
-        self.bert = BertModel(config, add_pooling_layer=False)
-        self.classifier = torch.nn.Linear(config.hidden_size, 5)
-        self.crf = CRF(5)
-        self.post_init()
-
-    def _init_weights(self, module: torch.nn.Module) -> None:
-        super()._init_weights(module)
-        if isinstance(module, CRF):
-            module.reset_parameters()
-
-    def forward(self, input_ids: Tensor) -> tuple[Tensor, Chain]:
-        emissions = self.classifier(self.bert(input_ids).last_hidden_state)
-        return emissions, self.crf(emissions)
-
-
-def loss_of(model: torch.nn.Module) -> Tensor:
-    ids = torch.arange(5, 17).reshape(2, 6)
-    emissions, chain = model(input_ids=ids)
-    return crf.nll(emissions, ids % 5, torch.ones(2, 6, dtype=torch.bool), chain).sum()
 
 
 def test_a_checkpoint_without_the_chain(tiny_encoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -75,46 +75,10 @@ def test_what_is_kept_of_many_rows_covers_as_much_and_hardly_more(rows: int) -> 
         assert place <= found < place + rows / MOST
 
 
-def test_how_many_rows_a_coverage_takes() -> None:
-    for asked in COVERAGES:
-        needed = next(n for n in range(1, 1000) if math.ceil((n + 1) * Fraction(asked)) <= n)
-        least = least_probability(conformal([0.5] * needed), float(asked))
-        assert least == pytest.approx(0.5 * (1 - ROUNDING), rel=1e-12)
-        with pytest.raises(UserError, match=rf"requires {needed} calibration rows, but the model has {needed - 1}"):
-            least_probability(conformal([0.5] * (needed - 1)), float(asked))
-
-
 def test_coverages_that_are_none() -> None:
     for wrong in (0.0, 1.0, -0.1, 1.5, math.nan):
         with pytest.raises(UserError, match="between 0 and 1"):
             least_probability(conformal([0.5] * 100), wrong)
-
-
-@pytest.mark.parametrize(("rows", "coverage"), [(19, 0.9), (60, 0.8), (99, 0.95), (1500, 0.9)])
-def test_exchangeable_rows_are_covered_as_often_as_guaranteed(rows: int, coverage: float) -> None:
-    rng = np.random.default_rng(rows)
-    shares = []
-    for _ in range(1000):
-        logits = rng.normal(size=(rows + 200, 4)) * 2
-        table = softmax(logits, axis=1)
-        gold = (softmax(logits / 2, axis=1).cumsum(axis=1) > rng.random((len(table), 1))).argmax(
-            axis=1
-        )  # overconfident
-        calibrated = conformal(table[np.arange(rows), gold[:rows]])
-        sets = table[rows:] >= least_probability(calibrated, coverage)
-        shares.append(sets[np.arange(200), gold[rows:]].mean())
-    mean, error = np.mean(shares), np.std(shares) / np.sqrt(len(shares))
-    exact = math.ceil((rows + 1) * Fraction(str(coverage))) / (rows + 1)  # of rows without ties
-    assert coverage <= exact <= coverage + 1 / (rows + 1)
-    assert exact - 2 * error <= mean <= exact + 2 * error + (1 / MOST if rows > MOST else 0)
-
-
-@given(seed=st.integers(0, 1000))
-def test_sets_grow_with_the_coverage(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    calibrated = conformal(rng.random(200))
-    least = [least_probability(calibrated, float(asked)) for asked in COVERAGES]
-    assert all(more <= less for less, more in pairwise(least))
 
 
 def test_what_is_measured_is_counted() -> None:
