@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import pickle
 import re
@@ -18,7 +17,6 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
-import small
 import torch
 from cases import CASES, DRAWN, TEXTS, encoder
 from finished import finished
@@ -27,7 +25,6 @@ from transformers import set_seed
 import bertkit
 from bertkit.errors import DataError, Problem, RowsError, UserError
 from bertkit.inference.display import flat
-from bertkit.inference.predict_file import predict_file
 from bertkit.inference.predictor import Predictor, load
 from bertkit.inference.runner import Runner
 from bertkit.tasks.base import calibrate

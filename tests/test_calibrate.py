@@ -17,7 +17,7 @@ from sklearn.metrics import f1_score, precision_score, recall_score
 
 import bertkit
 from bertkit.cli.main import main
-from bertkit.errors import DataError, ModelError, UserError
+from bertkit.errors import ModelError, UserError
 from bertkit.evaluation import calibration
 from bertkit.report.card import write_card
 from bertkit.run import Run
@@ -63,20 +63,6 @@ def levels(scores: Any) -> list[float]:
 
 def section(run: Run) -> dict[str, Any]:
     return dict(json.loads((run.model / "config.json").read_text(encoding="utf-8"))["bertkit"])
-
-
-@pytest.mark.parametrize("decimals", [1, 2, 8])
-def test_the_thresholds_of_a_label_are_all_there_are(decimals: int) -> None:
-    for seed in range(100):
-        rng = np.random.default_rng(seed)
-        scores = np.round(rng.random(int(rng.integers(1, 20))), decimals)
-        truth = (rng.random(len(scores)) < rng.random()).astype(int)
-        found = calibration.thresholds_of(scores, truth)
-        values = [(low + high) / 2 for low, high in pairwise([0.0, *np.unique(scores)])]
-        assert found.values.tolist() == values
-        for name, measure in (("precision", precision_score), ("recall", recall_score), ("f1", f1_score)):
-            expected = [measure(truth, scores >= value, zero_division=0) for value in values]
-            assert getattr(found, name) == pytest.approx(expected, abs=1e-15)
 
 
 def test_cosines_below_zero_have_thresholds_too() -> None:
@@ -187,12 +173,6 @@ def table_of(answers: list[Any]) -> np.ndarray:
     return np.array([list(answer["scores"].values()) for answer in answers])
 
 
-def mixed(count: int) -> list[dict[str, Any]]:
-    """Rows of which every third has the wrong label."""
-    made = small.rows("single-label", count, start=40)
-    return [row | {"label": "bad"} if number % 3 == 0 else row for number, row in enumerate(made)]
-
-
 def test_a_precision_of_single_labels_leaves_some_rows_without(single: Run, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     texts = [" ".join(rng.choice([*small.WORDS, "good", "bad"], 6)) for _ in range(40)]
@@ -298,13 +278,6 @@ def test_models_that_have_nothing_to_fit(tiny_encoder: Path, tmp_path: Path) -> 
         bertkit.calibrate(tiny_encoder, file)
     with pytest.raises(ModelError, match="Name a run or a model folder"):
         bertkit.calibrate("someone/model", file)
-
-
-def test_without_validation_rows_a_file_is_needed(tiny_encoder: Path, tmp_path: Path) -> None:
-    recipe = small.recipe(tmp_path, tiny_encoder, splits=("train", "test"))
-    run = train(recipe, tmp_path / "run")
-    with pytest.raises(DataError, match=r"no labelled validation rows\n.*--data FILE"):
-        bertkit.calibrate(run.folder)
 
 
 def test_on_the_command_line(run: Run, capsys: Any, tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from itertools import pairwise
 
 import numpy as np
@@ -49,23 +48,6 @@ def test_temperature_is_the_best_that_the_errors_allow(exclusive):
             assert confidence(logits, found) <= most + 1e-9
         colder, flawless = colder + (found < 1), flawless + (not errors)
     assert min(colder, flawless) > 5
-
-
-@pytest.mark.parametrize("margin", [2, 6, 10, 14, 20])
-def test_rows_that_are_all_right_support_only_so_much_confidence(margin):
-    """100 of them: 101 / 102, and never more than the model itself has."""
-    probabilities = softmax([[margin, 0.0]] * 100, axis=1)
-    expected = pytest.approx(max(1.0, margin / math.log(101)), rel=1e-3)
-    assert calibration.fit_temperature(probabilities, [0] * 100, exclusive=True) == expected
-    assert calibration.fit_temperature(probabilities[:, :1], [[1]] * 100, exclusive=False) == expected
-    assert calibration.fit_temperature(probabilities[:50], [[1, 0]] * 50, exclusive=False) == expected
-
-
-@pytest.mark.parametrize("margin", [0.3, 6, 15])
-def test_one_error_in_five_rows(margin):
-    probabilities = softmax([[margin, 0.0]] * 5, axis=1)
-    found = calibration.fit_temperature(probabilities, [0, 0, 0, 0, 1], exclusive=True)
-    assert found == pytest.approx(margin / math.log(5 / 2), rel=1e-3)  # confidence 5 / 7
 
 
 def test_temperature_of_extremes():

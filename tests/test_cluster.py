@@ -149,8 +149,3 @@ def test_predict_on_spark(model: Path, tmp_path: Path, monkeypatch: pytest.Monke
     run(monkeypatch, "predict_spark.py", *words)
     assert {number for batch in batches() for number in batch} == set(range(36))
     require_answers(tmp_path / "out", model)
-
-
-@pytest.mark.parametrize("program", sorted(PROGRAMS.glob("*.py")), ids=lambda path: path.name)
-def test_a_program_is_short(program: Path) -> None:
-    assert len(program.read_text(encoding="utf-8").splitlines()) <= 40

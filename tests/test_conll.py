@@ -17,7 +17,6 @@ from bertkit.data import read_rows
 from bertkit.data.conll import conll_rows
 from bertkit.data.sources import find_files, open_source
 from bertkit.data.table import Problems
-from bertkit.data.tagging import find_scheme, to_bio
 from bertkit.errors import DataError
 from bertkit.sections import DataSpec
 
@@ -222,13 +221,3 @@ def test_sentences_come_back_as_they_were_written(tmp_path, documents, delimiter
             row = {"tokens": [word for word, _ in sentence], "tags": [tag for _, tag in sentence]}
             expected.append({**row, "document": str(document)} if numbered else row)
     assert [row for _, row in read(tmp_path, text)] == expected
-
-
-@pytest.mark.parametrize(("split", "sentences", "words"), [("train", 3394, 62730), ("dev", 1009, 15733)])
-def test_wnut17(real_data, split, sentences, words):
-    path = real_data / "wnut17" / f"{split}.conll"
-    rows = [row for _, row in read_rows(path, spec())]
-    assert len(rows) == sentences
-    assert sum(len(row["tokens"]) for row in rows) == sum(len(row["tags"]) for row in rows) == words
-    assert find_scheme(row["tags"] for row in rows) == "BIO"
-    assert all(to_bio(row["tags"], "BIO") == (row["tags"], 0) for row in rows)

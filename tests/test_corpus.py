@@ -7,7 +7,6 @@ import json
 import lzma
 import subprocess
 import sys
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -83,13 +82,6 @@ def test_every_format_gives_the_same_documents(tmp_path, kind):
     assert texts(data) == values
     assert data.fingerprints == {"train": fingerprint({"text": values})}
     assert (data.target, list(data.columns), data.class_names, data.corpus) == ("text", ["text"], [], True)
-
-
-def test_rows_are_mapped_from_disk(tmp_path, cache):
-    data = get({"train": write(tmp_path / "a.jsonl", documents(5))})
-    files = [Path(file["filename"]) for file in data.rows["train"].cache_files]
-    assert files
-    assert all(cache in file.parents for file in files)
 
 
 def test_blank_lines_part_the_documents_of_txt(tmp_path):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import gzip
 import json
 from functools import partial
 
@@ -135,28 +134,6 @@ def test_the_rows_are_those_of_a_corrected_file(name, tmp_path):
         csv.writer(file, delimiter=";").writerows([["location", *new], ["train.jsonl:2", *cells]])
     again = read(source, task, exclude=exclude, relabel=str(tmp_path / "new.csv"))
     assert again.fingerprints == expected.fingerprints
-
-
-FORMATS = {
-    "train.csv": ("text,label\n" + "".join(f"{row['text']},{row['label']}\n" for row in ROWS), "train.csv:3"),
-    "train.csv.gz": ("text,label\n" + "".join(f"{row['text']},{row['label']}\n" for row in ROWS), "train.csv.gz:3"),
-    "train.json": (json.dumps(ROWS), "train.json, row 2"),
-    "train.parquet": ("", "train.parquet, row 2"),
-}
-
-
-@pytest.mark.parametrize("name", FORMATS)
-def test_every_reader_has_locations(name, tmp_path):
-    content, location = FORMATS[name]
-    path, frame = tmp_path / name, pandas.DataFrame(ROWS)
-    if name.endswith(".gz"):
-        path.write_bytes(gzip.compress(content.encode()))
-    elif content:
-        path.write_text(content)
-    else:
-        frame.to_parquet(path)
-    data = read(path, exclude=write(tmp_path / "out.jsonl", [{"location": location, "text": "a dog ran"}]))
-    assert data.rows["train"]["text"][:] == [TEXTS[0], *TEXTS[2:]]
 
 
 def test_other_layouts(tmp_path):

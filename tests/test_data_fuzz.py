@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gzip
 import json
-import lzma
 from pathlib import Path
 from typing import Any
 
@@ -65,16 +63,6 @@ def test_any_bytes(tmp_path, name, content, quoting, extra, mark, encoding):
     read(tmp_path / name, content, quoting=quoting, extra_fields=extra, delimiter=mark, encoding=encoding)
 
 
-@pytest.mark.parametrize("name", ["t.csv.gz", "t.jsonl.gz", "t.jsonl.xz", "t.parquet.gz"])
-@given(content=some_bytes, cut=st.integers(0, 60), flip=st.none() | st.integers(0, 255))
-@QUICK
-def test_any_archive(tmp_path, name, content, cut, flip):
-    packed = bytearray(gzip.compress(content) if name.endswith(".gz") else lzma.compress(content))
-    if flip is not None:
-        packed[cut % len(packed)] = flip
-    read(tmp_path / name, bytes(packed if flip is not None else packed[: len(packed) - cut]))
-
-
 @given(
     rows=st.lists(
         st.fixed_dictionaries({}, optional=dict.fromkeys(("text", "label", "labels", "score"), some_json)), max_size=5
@@ -94,13 +82,3 @@ def test_any_values(tmp_path, rows, validation):
     if data.target == "label":
         names = label_names(data.rows["train"]["label"])
         assert sorted(names) == sorted(set(data.rows["train"]["label"]))
-
-
-@given(rows=st.lists(st.tuples(st.text(max_size=20), st.sampled_from(["a", "b", "c"])), min_size=1, max_size=12))
-@QUICK
-def test_rows_come_back_as_they_were_written(tmp_path, rows):
-    path = tmp_path / "t.jsonl"
-    rows = [(text.encode(errors="ignore").decode(), label) for text, label in rows]
-    path.write_text("".join(json.dumps({"text": text, "label": label}) + "\n" for text, label in rows))
-    data = load(DataSpec.model_validate({"source": str(path)}), SCHEMA)
-    assert [(row["text"], row["label"]) for row in data.rows["train"]] == rows

@@ -23,7 +23,7 @@ from scipy.special import softmax
 
 import bertkit
 from bertkit.cli.main import main
-from bertkit.errors import UserError
+from bertkit.errors import DataError, UserError
 from bertkit.evaluation.calibration import ROUNDING
 from bertkit.evaluation.conformal import MOST, conformal, least_probability
 from bertkit.evaluation.labels import GradedLabels
@@ -231,6 +231,8 @@ def test_a_model_without_calibration_rows_gets_them(tiny_encoder: Path, tmp_path
     assert "coverage" not in run.results["splits"]["test"]
     with pytest.raises(UserError, match=r"no calibration rows\n.*bertkit calibrate"):
         run.load().with_decisions(coverage=0.9)
+    with pytest.raises(DataError, match=r"no labelled validation rows\n.*--data FILE"):
+        bertkit.calibrate(run.folder)
     found = bertkit.calibrate(run, small.rows("single-label", 30, start=40))
     assert set(found["options"]) == {"temperature", "thresholds"}
     assert run.load().with_decisions(coverage=0.9).task.options.conformal["rows"] == 30

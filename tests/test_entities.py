@@ -76,27 +76,6 @@ def seqeval_micro(gold: list, predicted: list, more: dict) -> tuple:
     return tuple(metric(gold, predicted, zero_division=0, **more) for metric in metrics)
 
 
-def test_conlleval_by_hand():
-    """An entity is right with its type and both its ends (Tjong Kim Sang & De Meulder 2003)."""
-    for gold, predicted, lenient, strict in (
-        ("B-LOC I-LOC O", "B-LOC I-LOC O", 1, 1),
-        ("B-LOC I-LOC O", "I-LOC I-LOC O", 1, 0),  # an I- after O begins an entity
-        ("B-LOC I-LOC O", "B-LOC B-LOC O", 0, 0),
-        ("B-LOC B-ORG", "B-LOC I-ORG", 1, 2 / 3),  # another type ends an entity and begins one
-        ("B-LOC I-LOC", "B-LOC I-ORG", 0, 0),
-        ("B-LOC O B-LOC", "B-LOC I-LOC I-LOC", 0, 0),
-        ("B-LOC B-LOC I-LOC", "I-LOC B-LOC I-LOC", 1, 2 / 3),
-        ("B-ORG I-ORG", "B-LOC I-LOC", 0, 0),
-        ("B-LOC O", "O O", 0, 0),
-        ("O O", "O B-x-y", 0, 0),
-        ("O", "I-ORG", 0, None),  # strictly, there is no entity
-        ("O O", "O O", None, None),
-        ("", "", None, None),
-    ):
-        scores = grade(gold, predicted).scores
-        assert (scores["f1"], scores["f1_strict"]) == (pytest.approx(lenient), pytest.approx(strict))
-
-
 def test_names():
     graded = grade("B-LOC", "B-ORG")
     assert metric_names(TYPES) == [n for n in graded.scores if not n.startswith(("support/", "invalid_tags"))]

@@ -76,18 +76,12 @@ def share(*numbers: int) -> float:
     return hash(numbers) % 9973 / 9973
 
 
-LABELS = list("abcdefgh")
 KNOWN = Conformal(rows=200, gold=[1 - n / 250 for n in range(200)])
 
 
 def single(row: int) -> dict[str, Any]:
     scores = {"a": share(row), "b": 1 - share(row)}
     return {"label": max(scores, key=scores.__getitem__), "score": max(scores.values()), "scores": scores}
-
-
-def several(row: int) -> dict[str, Any]:
-    scores = {name: share(row, place) for place, name in enumerate(LABELS)}
-    return {"labels": [name for name, score in scores.items() if score >= 0.5], "scores": scores}
 
 
 def words(row: int) -> list[dict[str, Any]]:
@@ -120,26 +114,13 @@ GRADED: dict[str, tuple[dict[str, Any], Callable[[int], Any], Callable[[int], An
         lambda row: {"label": "ab"[row % 2]},
         170,
     ),
-    "text-classification, several": (
-        {"labels": {name: name for name in LABELS}, "kind": "multi-label"},
-        several,
-        lambda row: {"labels": [LABELS[row % 8], LABELS[(row + 3) % 8]]},
-        420,
-    ),
     "token-classification": ({"labels": ["PER"]}, sentence, lambda row: {"tags": gold_tags(row)}, 220),
-    "token-classification, words": (
-        {"labels": ["O", "B-PER", "I-PER"], "scheme": "none"},
-        sentence,
-        lambda row: {"tags": gold_tags(row)},
-        300,
-    ),
     "question-answering": (
         {"unanswerable": True, "null_threshold": 0.0},
         spans,
         lambda row: {"answers": {"text": ["w1"] * (row % 4 > 0), "answer_start": [0] * (row % 4 > 0)}},
         200,
     ),
-    "sentence-similarity": ({}, pair, lambda row: {"score": share(row, 1)}, 220),
     "text-ranking": (
         {"graded": False, "grouped": True},
         pair,
@@ -153,7 +134,7 @@ GRADED: dict[str, tuple[dict[str, Any], Callable[[int], Any], Callable[[int], An
 def test_grading_holds_few_bytes_of_a_row(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of all that is allocated while answers are scored, with intervals and details, at its highest."""
     options, answer, target, most = GRADED[name]
-    kind = get_task(name.partition(",")[0])
+    kind = get_task(name)
     task = kind(kind.Options.model_validate({"name": kind.name, **options}), None, 16)
     monkeypatch.setattr(intervals, "ROWS", 200)
     monkeypatch.setattr("bertkit.data.table.AT_A_TIME", 200)
