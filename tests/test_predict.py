@@ -103,7 +103,7 @@ def answer_file(predictor: Predictor, run: Run, file: Path | str, output: Path |
 @pytest.mark.parametrize("suffix", [".jsonl", ".csv"])
 def test_every_format_in_and_out(name: str, suffix: str, predictor: Predictor, run: Run, tmp_path: Path) -> None:
     """Order is kept over three chunks, other columns pass through, and the answers are those of a call."""
-    out = tmp_path / "out.csv"
+    out = tmp_path / f"out{suffix}"
     assert answer_file(predictor, run, write(tmp_path / name), out) == COUNT
     told = predictor([row["text"] for row in made()])
     assert len({answer["score"] for answer in told}) >= 8  # as many as different texts: a wrong order would show
