@@ -81,6 +81,12 @@ def test_prediction_batches_are_a_permutation_longest_first() -> None:
     assert [i for b in batches for i in b] == [1, 3, 2, 0, 4]
 
 
+def test_prediction_batches_on_a_cpu_have_a_bound() -> None:
+    lengths = [512] * 6 + [500] * 4 + [10] * 40
+    sizes = [(len(batch), lengths[batch[0]]) for batch in batches_by_length(lengths, 32, on_cpu=True)]
+    assert sizes == [(4, 512), (4, 512), (4, 500), (32, 10), (6, 10)]
+
+
 # --- by a budget of tokens
 
 
@@ -167,10 +173,10 @@ def test_padding_by_tokens_is_small() -> None:
     assert np.median(slots) > 0.95 * 2048, "micro-batches are full"
 
 
-@given(st.lists(st.integers(1, 200), max_size=60), st.integers(8, 400))
-def test_answers_by_tokens(lengths: list[int], tokens: int) -> None:
+@given(st.lists(st.integers(1, 200), max_size=60), st.integers(8, 400), st.booleans())
+def test_answers_by_tokens(lengths: list[int], tokens: int, on_cpu: bool) -> None:
     """Every feature once, longest first, and no more slots than the budget, but of one feature alone."""
-    batches = [batch.tolist() for batch in batches_by_length(lengths, Batching(tokens=tokens))]
+    batches = [batch.tolist() for batch in batches_by_length(lengths, Batching(tokens=tokens), on_cpu)]
     flat = [feature for batch in batches for feature in batch]
     assert sorted(flat) == list(range(len(lengths)))
     assert [lengths[f] for f in flat] == sorted(lengths, reverse=True)

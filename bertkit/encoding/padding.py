@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 
 BatchSize: TypeAlias = int | Batching  # features, or slots
+CPU_SLOTS = 2048  # whose states stay in a processor's caches: a fifth faster than 8,192 (benchmarks/encode.py)
 Arrays: TypeAlias = dict[str, np.ndarray[Any, Any]]
 T = TypeVar("T")
 
@@ -67,19 +69,21 @@ def _padded(values: Sequence[Any], fill: float | None) -> np.ndarray[Any, Any]:
     return table
 
 
-def batches_by_length(lengths: Sequence[int], batch_size: BatchSize) -> list[np.ndarray[Any, Any]]:
-    """Feature indices in batches of nearly one length, longest first, for prediction."""
+def batches_by_length(lengths: Sequence[int], batch_size: BatchSize, on_cpu: bool = False) -> list[np.ndarray[Any, Any]]:
+    """Feature indices in batches of nearly one length, longest first, for prediction.
+
+    on_cpu: a batch of several features has at most `CPU_SLOTS` slots, too.
+    """
     order = np.argsort(-np.asarray(lengths), kind="stable")
-    if isinstance(batch_size, Batching):
-        batches, start = [], 0
-        while start < len(order):
-            end = start + max(batch_size.tokens // max(int(lengths[order[start]]), 1), 1)
-            batches.append(order[start:end])
-            start = end
-        return batches
-    if batch_size < 1:
-        raise ValueError(f"a batch of {batch_size} rows")
-    return [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
+    rows, slots = (len(order), batch_size.tokens) if isinstance(batch_size, Batching) else (batch_size, math.inf)
+    if len(order) and rows < 1:
+        raise ValueError(f"a batch of {rows} rows")
+    slots, batches, start = min(slots, CPU_SLOTS) if on_cpu else slots, [], 0
+    while start < len(order):
+        end = start + max(int(min(rows, slots // max(lengths[order[start]], 1))), 1)
+        batches.append(order[start:end])
+        start = end
+    return batches
 
 
 SOFT = "soft"  # the column of the teacher's outputs for a feature, (numbers,)

@@ -105,7 +105,7 @@ class LayerReader:
 
         collate = Collator.of(self.tokenizer, {})
         inputs = model_inputs(self.tokenizer, columns)
-        batches = batches_by_length(columns["length"], self.batch_size)
+        batches = batches_by_length(columns["length"], self.batch_size, self.device.type == "cpu")
 
         def run(indices: Ints) -> Vectors:
             batch = collate({name: [values[index] for index in indices] for name, values in inputs.items()})

@@ -13,7 +13,7 @@ import numpy as np
 
 from bertkit.data.schema import Answer
 from bertkit.data.values import has_columns
-from bertkit.encoding.padding import batches_by_length, fills, pad
+from bertkit.encoding.padding import fills, pad
 from bertkit.errors import ModelError, Problem, UserError
 from bertkit.files import read_json
 from bertkit.inference.display import read_together
@@ -105,7 +105,7 @@ class MultiTaskPredictor:
         with first.inference():
             for names, together in _together(self.tasks, features):
                 lengths = [features[names[0]]["length"][own[0]] for own in together]
-                for batch in batches_by_length(lengths, first.batch_size):
+                for batch in first.batches(lengths):
                     self.encoder.forget()
                     for place, name in enumerate(names):
                         task, chosen = runners[name].task, [together[at][place] for at in batch.tolist()]

@@ -47,7 +47,7 @@ class Runner:
         items: list[Any] = [None] * len(features)
         inputs = features.select_columns([name for name in features.column_names if name != "labels"])
         fill = fills(self.task.tokenizer, self.task.padding)
-        batches = batches_by_length(features["length"][:], self.batch_size)
+        batches = self.batches(features["length"][:])
         results: Iterable[Any]
 
         def run(rows: Any) -> Any:
@@ -65,6 +65,10 @@ class Runner:
                 if number % GIVEN_BACK_EVERY == 0:
                     give_back()
         return items
+
+    def batches(self, lengths: Sequence[int]) -> list[np.ndarray[Any, Any]]:
+        """The indices of features of these lengths, batch by batch."""
+        return batches_by_length(lengths, self.batch_size, self.device is not None and self.device.type == "cpu")
 
     @contextmanager
     def inference(self) -> Iterator[None]:
