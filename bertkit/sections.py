@@ -216,6 +216,7 @@ class Hub(Section):
     repo_id: str | None = Field(None, description="owner/model. null: nothing is pushed.")
     private: bool = Field(True, description="false: public, once the upload is complete.")
     revision: Text | None = Field(None, description="A branch, created if it does not exist. null: main.")
+    benchmark: Text | None = Field(None, description="Task of the benchmark that is data.source, for its leaderboard.")
     license: str | None = Field(None, description="The model's licence, by the Hub's name, such as apache-2.0.")
     language: str | Annotated[list[str], Field(min_length=1)] | None = Field(
         None, description="Language of the texts: ISO 639 codes such as en, or multilingual."

@@ -9,6 +9,7 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,9 @@ from cases import CASES, DRAWN, Case
 from conftest import build_encoder
 from fakehub import TOKEN, FakeHub, Fault, running
 from finished import finished, restate
-from huggingface_hub import ModelCard, constants
+from huggingface_hub import ModelCard, constants, parse_eval_result_entries
 from huggingface_hub.utils import close_session
+from ruamel.yaml import YAML
 from safetensors.torch import load_file, save_file
 
 from bertkit.cli.main import main
@@ -32,7 +34,8 @@ from bertkit.inference.evaluate import evaluate
 from bertkit.inference.features import Features
 from bertkit.inference.predictor import load
 from bertkit.recipe.recipe import to_yaml
-from bertkit.report.card import BEGIN, END, yours
+from bertkit.report.card import BEGIN, END, leaderboard, yours
+from bertkit.report.facts import read_facts
 from bertkit.run import Run
 from bertkit.training.train import train
 
@@ -160,6 +163,26 @@ def test_a_dry_run_lists_every_file_and_asks_nobody(
         assert line.split()[1:] == [f"{file.stat().st_size:,}", sha256(file)]
     assert hub.requests == []
     assert hub.repos == {}
+
+
+def test_a_benchmark_is_pushed_its_score_on_test(run: Run, hub: FakeHub) -> None:
+    push(run.folder, ME)
+    assert not [path for path in hub.files(ME) if path.startswith(".eval_results")]
+    data = run.recipe.data.model_copy(update={"source": "me/benchmark", "revision": "0" * 40})
+    named = {"data": data, "hub": run.recipe.hub.model_copy(update={"benchmark": "sentiment"})}
+    (run.folder / "recipe.yaml").write_text(to_yaml(run.recipe.model_copy(update=named)), encoding="utf-8")
+    push(run.folder, ME)
+    stated = YAML(typ="safe").load(hub.files(ME)[".eval_results/bertkit.yaml"])
+    (entry,) = parse_eval_result_entries(stated)
+    scores = run.results["splits"]["test"]
+    assert (entry.dataset_id, entry.dataset_revision, entry.task_id) == ("me/benchmark", "0" * 40, "sentiment")
+    assert (entry.value, entry.notes) == (scores["metrics"]["accuracy"], f"accuracy, {scores['rows']} rows")
+    facts = read_facts(run.folder)
+    untested = {**facts.results, "splits": {"validation": scores}}
+    with pytest.raises(ModelError, match=r"hub\.benchmark needs scores on test\n.*data\.splits"):
+        leaderboard(replace(facts, results=untested))
+    (run.folder / "recipe.yaml").write_text(to_yaml(run.recipe.model_copy(update={"hub": None})), encoding="utf-8")
+    assert ".eval_results/bertkit.yaml" not in {item.path for item in push(run.folder, ME, dry_run=True).files}
 
 
 def test_what_an_older_model_left_is_deleted_and_other_things_stay(trained: Run, hub: FakeHub) -> None:

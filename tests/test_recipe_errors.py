@@ -203,7 +203,7 @@ VALUES = [
     ("training: {metric_for_best_model: 3}", 4, "expected text, found the number 3"),
     ("training: {greater_is_better: false}", 4, "better when higher"),
     ("task: {name: pretraining, packing: true}", 1, "packing: unknown key\nremove it; rows had hardly less padding"),
-    ("hub: {benchmark: sst2}", 4, "benchmark: unknown key\nremove it; hf upload REPO_ID FILE .eval_results/FILE"),
+    ("hub: {benchmark: sst2}", 4, "hub.benchmark: data.source is not a data set of the Hub"),
 ]  # fmt: skip
 
 

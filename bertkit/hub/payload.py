@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from bertkit.errors import ModelError, Problem, UserError
 from bertkit.files import read_json, sha256
-from bertkit.report.card import write_card
+from bertkit.report.card import LEADERBOARD, write_card
 from bertkit.report.facts import local_paths
 from bertkit.run import Run
 
@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 CARD = "README.md"
 PUSHED = (  # what a model folder has: paths in it; and `beside` of its config.json
-    *(CARD, "config.json", "generation_config.json", "model.safetensors", "model.safetensors.index.json"),
+    *(CARD, LEADERBOARD, "config.json", "generation_config.json", "model.safetensors", "model.safetensors.index.json"),
     *("model-?????-of-?????.safetensors", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"),
     *("added_tokens.json", "vocab.txt", "vocab.json", "merges.txt", "spiece.model", "sentencepiece.bpe.model"),
     *("modules.json", "sentence_bert_config.json", "config_sentence_transformers.json"),  # of sentence-transformers

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.data.readers import COMPRESSIONS, FORMATS, suffix_of
-from bertkit.sections import MEMORY, TrainingKeys
+from bertkit.sections import MEMORY, REPO_ID, TrainingKeys
 from bertkit.tasks import TASKS
 from bertkit.tasks.base import TaskOptions
 from bertkit.text import KeyPath, escape_controls, short_repr
@@ -117,6 +117,8 @@ def _section_rules(data: Mapping[str, Any], task: Mapping[str, Any]) -> tuple[_R
         (rows.get("source") == MEMORY and rows.get("fingerprint") is None, "data.source",
          "`memory` stands for rows that are given from Python: bertkit.train(recipe, output_dir, data=…)",
          "name files or a data set of the Hub; a folder of this name is ./memory"),
+        ((data.get("hub") or {}).get("benchmark") and (formats or not REPO_ID.fullmatch(str(rows.get("source")))),
+         "hub.benchmark", "data.source is not a data set of the Hub", "write owner/name, or remove benchmark"),
         *((rows.get("source", MEMORY) != MEMORY and rows.get(key) is not None, f"data.{key}",
            "goes with `source: memory`", f"remove it (~data.{key} on the command line)")
           for key in ("fingerprint", "folder")),

@@ -44,7 +44,6 @@ RENAMED = {  # arguments of transformers' scripts, and keys that do not exist ->
     "sheet": "remove it; save the sheet as csv, or give bertkit.train what pandas.read_excel(FILE, SHEET) reads",
     "hidden": "remove it; a student learns from the teacher's outputs",
     **dict.fromkeys(("predictions", "report"), "remove it; hf upload REPO_ID FILE uploads more files"),
-    "benchmark": "remove it; hf upload REPO_ID FILE .eval_results/FILE uploads scores for a leaderboard of the Hub",
     "create_pr": "remove it, and push to a branch: revision: NAME",
     "mixed_steps": "remove it; all micro-batches of a step are of one task",
 }  # fmt: skip

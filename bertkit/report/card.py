@@ -6,11 +6,12 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from huggingface_hub import EvalResult, ModelCardData
+from huggingface_hub import EvalResult, EvalResultEntry, ModelCardData, eval_result_entries_to_yaml
 
 from bertkit.errors import ModelError, Problem
 from bertkit.evaluation.intervals import COUNTS
 from bertkit.files import write_text
+from bertkit.recipe.yaml import written
 from bertkit.report import calibration, sections
 from bertkit.report.facts import Facts, damage_as_error, read_facts
 from bertkit.report.html import library
@@ -25,6 +26,7 @@ from bertkit.text import columns, printable
 BEGIN, END = "<!-- bertkit: yours -->", "<!-- bertkit: end -->"
 YOURS = re.compile(rf"^{BEGIN}[ \t]*\n(.*?)^{END}[ \t]*$", re.MULTILINE | re.DOTALL)
 FRONT = re.compile(r"\A\s*---\n.*?^---$", re.MULTILINE | re.DOTALL)
+LEADERBOARD = ".eval_results/bertkit.yaml"  # beside the card
 PLACEHOLDER = "PATH_OR_HUB_ID"  # stands for the model in `USAGE`
 FIRST = ("library_name", "pipeline_tag", "license", "language", "base_model", "base_model_relation", "datasets", "tags")
 
@@ -32,17 +34,22 @@ FIRST = ("library_name", "pipeline_tag", "license", "language", "base_model", "b
 def write_card(run: Run, repo_id: str | None = None) -> Path:
     """Write RUN/model/README.md again; what people wrote between its markers stays. Returns its path.
 
+    With `hub.benchmark` also LEADERBOARD, beside it.
     repo_id: what the card calls the model; by default the recipe's `hub.repo_id`.
     Raises ModelError if a fact is missing, or if the present card has text but no markers.
     """
     path = run.model / "README.md"
     with damage_as_error(run.folder):
         facts = read_facts(run.folder)
-        text = card(facts, repo_id)
+        text, scored = card(facts, repo_id), leaderboard(facts)
         text.encode()  # fails on lone surrogates
     if path.is_file():
         text = with_yours(text, yours(path.read_text(encoding="utf-8"), str(path)))
     write_text(path, text)
+    if scored:
+        write_text(run.model / LEADERBOARD, scored)
+    else:
+        (run.model / LEADERBOARD).unlink(missing_ok=True)
     return path
 
 
@@ -114,6 +121,24 @@ def _metadata(facts: Facts, repo_id: str | None) -> str:
         pipeline_tag=tag,
         tags=["bertkit"] if tag == facts.task else ["bertkit", facts.task],
     ).to_yaml(original_order=list(FIRST))
+
+
+def leaderboard(facts: Facts) -> str:
+    """The headline on test, as https://huggingface.co/docs/hub/eval-results has it; empty without `hub.benchmark`."""
+    hub, data, test = facts.recipe.hub, facts.recipe.data, facts.results["splits"].get("test")
+    if not (hub and hub.benchmark):
+        return ""
+    if not test:
+        fix = "Name the benchmark's split in data.splits: {test: …}, and train again; or remove hub.benchmark."
+        raise ModelError(Problem(f"{facts.name}/recipe.yaml", "hub.benchmark needs scores on test", fix))
+    entry = EvalResultEntry(
+        dataset_id=str(data.source),
+        dataset_revision=data.revision,
+        task_id=hub.benchmark,
+        value=test["metrics"][facts.headline],
+        notes=f"{facts.headline}, {test['rows']} rows",
+    )
+    return written(eval_result_entries_to_yaml([entry]))
 
 
 def _results(facts: Facts, tag: str) -> Iterator[EvalResult]:
