@@ -75,7 +75,7 @@ release-check: $(VENV)/dev
 	$(BIN)/twine check --strict dist/*
 	$(PYTEST) -n 0 tests/test_release.py tests/test_wheel.py
 
-$(VENV)/dev: WHAT := -e ".[torch,quickstart,ray,retrieval,onnx,sweep,serve,translation]" --group dev
+$(VENV)/dev: WHAT := -e ".[torch,quickstart,excel,ray,retrieval,onnx,sweep,serve,translation]" --group dev
 $(VENV)/docs: WHAT := -e ".[torch]" --group docs
 $(VENV)/quickstart: WHAT := -e ".[quickstart]"
 $(VENV)/%: pyproject.toml $(wildcard constraints*.txt)

@@ -13,6 +13,7 @@ EXTRAS = {
     **dict.fromkeys(("accelerate", "captum", "peft", "torch"), "torch"),  # training, and models as trained
     **{"ir_measures": "retrieval", "lancedb": "retrieval", "onnx": "onnx", "onnxscript": "onnx", "optuna": "sweep"},
     "onnxruntime": "onnx-runtime",
+    "openpyxl": "excel",
     "shtab": "completion",
     "sacrebleu": "translation",
     **dict.fromkeys(("fastapi", "h11", "prometheus_client", "starlette", "uvicorn"), "serve"),

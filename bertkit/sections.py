@@ -90,13 +90,14 @@ class DataSpec(Section):
     columns: dict[str, str | Texts] = Field(
         default_factory=dict, description="Canonical column -> column at the source; several text columns are joined."
     )
-    format: Literal["csv", "tsv", "json", "jsonl", "parquet", "arrow", "conll", "conllu", "txt", "lines"] | None = (
-        Field(None, description="null: from the file's name, with or without .gz or .xz.")
-    )
+    format: (
+        Literal["csv", "tsv", "xlsx", "json", "jsonl", "parquet", "arrow", "conll", "conllu", "txt", "lines"] | None
+    ) = Field(None, description="null: from the file's name, with or without .gz or .xz.")
     header: bool | list[str] = Field(
         True,
-        description="true, or the column names of csv and tsv without a header. conll: names, or by position.",
+        description="true, or the column names of csv, tsv and xlsx without a header. conll: names, or by position.",
     )
+    sheet: Text | None = Field(None, description="Of an .xlsx workbook; null: the first.")
     delimiter: str | None = Field(
         None, min_length=1, max_length=1, description="null: comma for csv, tab for tsv, tabs or spaces for conll."
     )
@@ -104,7 +105,7 @@ class DataSpec(Section):
     decimal: Literal[".", ","] = Field(".", description="What separates the decimals of numbers in text.")
     quoting: bool | None = Field(None, description="csv/tsv: whether quotes group fields. null: csv yes, tsv no.")
     extra_fields: Literal["error", "ignore"] = Field(
-        "error", description="csv and tsv rows with more fields than columns."
+        "error", description="csv, tsv and xlsx rows with more fields than columns."
     )
     missing_fields: Literal["error", "ignore"] = Field(
         "error", description="csv and tsv rows with fewer fields than columns: stop, or leave them out and report them."
@@ -123,7 +124,7 @@ class DataSpec(Section):
         None, description="Maximum number of rows per split, sampled by label with `seed`, for quick runs."
     )
     exclude: Text | Texts | None = Field(
-        None, description="Lists (jsonl, csv, tsv) of rows to leave out, by `location` or `id`."
+        None, description="Lists (jsonl, csv, tsv, xlsx) of rows to leave out, by `location` or `id`."
     )
     relabel: Text | Texts | None = Field(
         None, description="Lists of rows whose target is replaced by the one in the list."

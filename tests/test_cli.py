@@ -368,7 +368,7 @@ def test_what_a_message_tells_to_type_can_be_typed(
     said(capsys, *words, fix)
     assert len(list(tmp_path.iterdir())) == 2
     told = refused(capsys, *words, fix, "data.validation=0.1")
-    assert "only the layout of the file can be given here: data.format, data.header" in told
+    assert "only the layout of the file can be given here: data.format, data.sheet, data.header" in told
 
 
 def test_explain_reads_columns_of_other_names(capsys: Any, run: Run, tmp_path: Path) -> None:

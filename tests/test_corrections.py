@@ -222,6 +222,8 @@ def test_what_a_spreadsheet_saved(tmp_path):
     assert read(source, relabel=write(tmp_path / "new.csv", table.replace("3,5", "3.5"))).fingerprints == expected
     tabs = table.replace(";", "\t").replace("3,5", "3.5")
     assert read(source, relabel=write(tmp_path / "new.tsv", tabs)).fingerprints == expected
+    pandas.DataFrame([{"location": "train.jsonl:1", "score": 3.5}]).to_excel(tmp_path / "new.xlsx", index=False)
+    assert read(source, relabel=str(tmp_path / "new.xlsx")).fingerprints == expected
     (tmp_path / "new.csv").write_bytes("location;text\ntrain.jsonl:2;größe\n".encode("cp1252"))
     assert "new.csv: is not UTF-8" in fails(source, exclude=str(tmp_path / "new.csv"))
     assert len(read(source, exclude=str(tmp_path / "new.csv"), encoding="cp1252").rows["train"]) == 2
@@ -283,7 +285,7 @@ def test_lists_are_not_for_a_corpus_nor_in_any_format(tmp_path):
     said = fails(write(tmp_path / "train.txt", "one\n\ntwo\n"), {"name": "pretraining"}, exclude=out)
     assert "`exclude` and `relabel` are not for a corpus" in said
     said = fails(write(tmp_path / "train.jsonl", ROWS), exclude=write(tmp_path / "out.json", "[]"))
-    assert "out.json: a list of rows is expected as .jsonl, .csv, .tsv" in said
+    assert "out.json: a list of rows is expected as .jsonl, .csv, .tsv, .xlsx" in said
 
 
 def test_labels_that_resemble_others_and_answers_that_are_the_same(tmp_path):

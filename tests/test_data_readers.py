@@ -157,8 +157,8 @@ SAD = [
     ("not arrow", "t.arrow", "ARROW1 or so", {}, ["cannot be read as arrow"]),
     ("not an arrow stream", "t.arrow", "hello", {}, ["cannot be read"]),
     ("an empty arrow file", "t.arrow", "", {}, ["cannot be read as arrow"]),
-    ("unknown suffix", "t.log", "x", {}, [".csv, .tsv, .json, .jsonl, .parquet", "format:"]),
-    ("a workbook", "t.xlsx", "x", {}, ["a .xlsx file is not read", "save it as .csv, or give bertkit.train what"]),
+    ("unknown suffix", "t.log", "x", {}, [".csv, .tsv, .xlsx, .json, .jsonl, .parquet", "format:"]),
+    ("an old workbook", "t.xls", "x", {}, ["a .xls file is not read", "save it as .xlsx, or as .csv"]),
     ("not gzip", "t.csv.gz", "text\na\n", {}, ["archive is damaged"]),
     ("not xz", "t.csv.xz", "text\na\n", {}, ["archive is damaged"]),
 ]  # fmt: skip

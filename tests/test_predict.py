@@ -248,19 +248,26 @@ def test_rows_that_differ_go_to_jsonl_only(predictor: Predictor, run: Run, tmp_p
 
 @pytest.mark.usefixtures("small_chunks")
 @pytest.mark.parametrize("first", ["good", "bad"])
+@pytest.mark.parametrize("suffix", [".csv", ".xlsx"])
 def test_each_label_has_a_column_whatever_the_best_labels_are(
-    first: str, predictor: Predictor, run: Run, tmp_path: Path
+    first: str, suffix: str, predictor: Predictor, run: Run, tmp_path: Path
 ) -> None:
     """The best label of the first row is in turn each of the two."""
     rows = sorted(made(), key=lambda row: predictor(row["text"])["label"] != first)
-    file, out = small.write_rows(tmp_path / "a.jsonl", rows), tmp_path / "out.csv"
+    file, out = small.write_rows(tmp_path / "a.jsonl", rows), tmp_path / f"out{suffix}"
     best = predictor.with_decisions(top_k=1)
     told = [answer["scores"] for answer in best([row["text"] for row in rows])]
     assert [*told[0]] == [first] != [*told[-1]]
     assert answer_file(best, run, file, out) == COUNT
-    with out.open(newline="") as stream:
-        header, *cells = csv.reader(stream)
-    expected = [[str(scores.get(name, "")) for name in ("bad", "good")] for scores in told]
+    if suffix == ".csv":
+        with out.open(newline="") as stream:
+            header, *cells = csv.reader(stream)
+        expected = [[str(scores.get(name, "")) for name in ("bad", "good")] for scores in told]
+    else:
+        sheet = pytest.importorskip("openpyxl").load_workbook(out).active
+        header, *cells = [list(row) for row in sheet.values]
+        assert {cell.data_type for row in sheet.iter_rows(min_row=2, min_col=6, max_col=7) for cell in row} == {"n"}
+        expected = [[scores.get(name) for name in ("bad", "good")] for scores in told]
     assert header[3:] == [
         f"answer.{name}" for name in ("label", "score", "scores.bad", "scores.good", "truncated", "empty", "unreadable")
     ]

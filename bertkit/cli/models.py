@@ -85,7 +85,7 @@ def calibrate(source: str, rest: list[str], data: Path | None, as_json: bool, **
     argument("rest", "texts, with --context questions; or with --input data.KEY=VALUE", nargs="*", metavar="TEXT"),
     path("--context", "the text that the questions are about"),
     argument("--input", f"{ROWS}; - reads lines of stdin, rows as JSON or texts", metavar="FILE"),
-    path("--output", ".jsonl or .csv; with --format .jsonl, .conll, .json or .tsv; default: stdout"),
+    path("--output", ".jsonl, .csv or .xlsx; with --format .jsonl, .conll, .json or .tsv; default: stdout"),
     flag("--raw-cells", "with csv: leave cells as they are, also those that a spreadsheet would run as a formula"),
     COLUMNS,
     SHARD,

@@ -96,7 +96,7 @@ def files_and_overrides(words: Sequence[str]) -> tuple[list[Path], list[str]]:
     return [Path(word) for word in words if word not in overrides], overrides
 
 
-ROWS = "csv, tsv, json, jsonl, parquet, arrow, conll, or txt with one text per line"
+ROWS = "csv, tsv, xlsx, json, jsonl, parquet, arrow, conll, or txt with one text per line"
 RUN = argument("source", "a run folder, a model folder or a Hub id", metavar="RUN")
 MODEL = argument("source", "a run folder, a model folder or a Hub id", metavar="MODEL")
 RECIPE = argument("recipe", "a shipped recipe's name, or a file")

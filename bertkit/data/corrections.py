@@ -26,7 +26,7 @@ from bertkit.validation import did_you_mean
 
 Refine: TypeAlias = Callable[[Table, str], tuple[Table, list[Finding]]]
 Place: TypeAlias = tuple[str, int]  # split, row
-FORMATS = ("jsonl", "csv", "tsv")
+FORMATS = ("jsonl", "csv", "tsv", "xlsx")
 TAGS = ("tags", "word_labels")  # what a column of tags holds
 _LOCATION = re.compile(r"(.*?\D)(\d+)(?:, id .*)?", re.DOTALL)  # prefix and number, as `Origin` writes them
 

@@ -1,4 +1,4 @@
-"""Rows of csv and tsv files."""
+"""Rows of csv and tsv files, and of other tables of texts whose first row is the header."""
 
 from __future__ import annotations
 
@@ -50,18 +50,22 @@ def delimited_rows(
         if fields == 1 and spec.delimiter is None and len(named) != 1:
             stop()
     records = _records(chain([(number, first)] if number else (), lines), delimiter, quoting, problems)
-    yield from _named(records, spec, problems, stop)
+    yield from named_records(records, spec, problems, f"{problems.name}:", stop)
 
 
-def _named(
-    records: Iterator[tuple[int, list[str]]], spec: DataSpec, problems: Problems, stop: Callable[[], None] | None
+def named_records(
+    records: Iterator[tuple[int, list[str]]],
+    spec: DataSpec,
+    problems: Problems,
+    prefix: str,
+    stop: Callable[[], None] | None = None,
 ) -> Iterator[NumberedRow]:
     """Rows as (number, {column: text}), from numbered records; the first has the names, if `spec.header` has not.
 
-    problems: gets records with too few or too many fields; its findings name those that are left out. stop: raises
-    another error in place of these, if there is one.
+    problems: gets records with too few or too many fields; its findings name those that are left out. prefix: of
+    their numbers in messages. stop: raises another error in place of these, if there is one.
     """
-    names = spec.header if isinstance(spec.header, list) else _header(records, spec, problems)
+    names = spec.header if isinstance(spec.header, list) else _header(records, spec, problems, prefix)
     short = list[int]()
     for number, fields in records:
         if fields == [""] and len(names) > 1:  # a blank line; with one column it is a row
@@ -77,16 +81,14 @@ def _named(
                 "complete these rows; to train without them," if few else "quote fields that contain the delimiter, or"
             )
             fix = f"{advice} {setting('missing_fields' if few else 'extra_fields', 'ignore')}"
-            problems.add(number, f"{counted(len(fields), 'field')} where {len(names)} are expected", fix)
+            problems.add(f"{prefix}{number}", f"{counted(len(fields), 'field')} where {len(names)} are expected", fix)
         elif fields == names and number == 1:
             what = "the first row repeats the names of `header:`"
-            problems.add(1, what, "remove `header:`: the file has one")
+            problems.add(f"{prefix}1", what, "remove `header:`: the file has one")
         yield number, dict(zip(names, fields, strict=False))
     if short:
         what = f"{problems.name}: {counted(len(short), 'row')} with too few fields left out"
-        problems.findings.append(
-            warn(f"{what}: {listed([f'{problems.name}:{number}' for number in short], MAX_LOCATIONS)}")
-        )
+        problems.findings.append(warn(f"{what}: {listed([f'{prefix}{number}' for number in short], MAX_LOCATIONS)}"))
 
 
 def guarded(cell: Any) -> Any:
@@ -116,7 +118,7 @@ def fields_of(line: str, delimiter: str) -> int:
     return len(next(csv.reader([re.split("[\r\n]", line[:10_000])[0]], delimiter=delimiter), ()))
 
 
-def _header(records: Iterator[tuple[int, list[str]]], spec: DataSpec, problems: Problems) -> list[str]:
+def _header(records: Iterator[tuple[int, list[str]]], spec: DataSpec, problems: Problems, prefix: str) -> list[str]:
     if not spec.header:
         fix = f"name the columns, e.g. {setting('header', '[label, text]')}"
         raise DataError(Problem(problems.name, "a file without a header needs the names of its columns", fix))
@@ -126,7 +128,7 @@ def _header(records: Iterator[tuple[int, list[str]]], spec: DataSpec, problems: 
         raise DataError(Problem(problems.name, "the file is empty"))
     names = [field.strip().removeprefix("\ufeff").strip() for field in fields]
     if twice := sorted(name for name, count in Counter(names).items() if name and count > 1):
-        problems.add(number, f"duplicate columns in the header: {listed(twice)}")
+        problems.add(f"{prefix}{number}", f"duplicate columns in the header: {listed(twice)}")
         problems.raise_if_any()
     return names
 

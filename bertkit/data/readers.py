@@ -1,10 +1,10 @@
-"""Rows from files, one at a time: csv, tsv, json, jsonl, parquet, arrow, conll, conllu, txt; also as .gz or .xz.
+"""Rows from files, one at a time: csv, tsv, xlsx, json, jsonl, parquet, arrow, conll, conllu, txt; also as .gz or .xz.
 
-Values in csv and tsv stay text, including "NA", "null" and "1.0". Memory is constant, except for json (one document)
-and compressed files that are read from their end (parquet, Arrow's file format). Problems with rows are gathered: one
-DataError names up to 20. A json document in the layout of SQuAD is read as one row per question; see `squad_rows`;
-exports of annotation tools, in json and jsonl, as rows with text, spans and labels; see `exported`. In txt, blank
-lines separate documents, and each line is a paragraph; in `lines`, each line is a text.
+Values in csv and tsv stay text, including "NA", "null" and "1.0". Memory is constant, except for json (one document),
+the texts of xlsx, and compressed files that are read from their end (parquet, Arrow's file format). Problems with rows
+are gathered: one DataError names up to 20. A json document in the layout of SQuAD is read as one row per question; see
+`squad_rows`; exports of annotation tools, in json and jsonl, as rows with text, spans and labels; see `exported`. In
+txt, blank lines separate documents, and each line is a paragraph; in `lines`, each line is a text.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from typing import IO, Any, NamedTuple, cast
 from bertkit.data.arrow import read_all, table_rows
 from bertkit.data.conll import Lines, conll_rows, conllu_rows
 from bertkit.data.decoding import decoded, text_lines
-from bertkit.data.delimited import delimited_rows
+from bertkit.data.delimited import delimited_rows, named_records
+from bertkit.data.excel import sheet_records
 from bertkit.data.exports import exported
 from bertkit.data.squad import is_squad, squad_rows
 from bertkit.data.table import NumberedRow, Problems, WrongType, setting
@@ -33,7 +34,7 @@ from bertkit.errors import DataError, Problem, translated
 from bertkit.sections import DataSpec
 
 FORMATS = {  # suffix of a file name -> format
-    **{name: name for name in ("csv", "tsv", "json", "jsonl", "parquet", "arrow", "conll", "conllu", "txt")},
+    **{name: name for name in ("csv", "tsv", "xlsx", "json", "jsonl", "parquet", "arrow", "conll", "conllu", "txt")},
     **dict.fromkeys(("bio", "iob", "iob2", "bioes"), "conll"),
 }
 TABLES = ("parquet", "arrow")  # formats with typed columns
@@ -51,9 +52,8 @@ def suffix_of(file: str | Path) -> str:
 def format_of(path: Path, spec: DataSpec) -> str:
     """The format of a file: the recipe's, or by its name. Raises DataError for an unknown suffix."""
     suffix = suffix_of(path)
-    if spec.format is None and suffix in ("xlsx", "xls", "xlsb", "xlsm", "ods"):
-        fix = "save it as .csv, or give bertkit.train what pandas.read_excel reads"
-        raise DataError(Problem(str(path), f"a .{suffix} file is not read", fix))
+    if spec.format is None and suffix in ("xls", "xlsb", "xlsm", "ods"):
+        raise DataError(Problem(str(path), f"a .{suffix} file is not read", "save it as .xlsx, or as .csv"))
     if spec.format is None and suffix not in FORMATS:
         known = ", ".join(f".{name}" for name in FORMATS)
         what = f"unknown file format; known: {known}, each also with .gz or .xz"
@@ -69,7 +69,7 @@ def text_a_row(path: Path, spec: DataSpec) -> DataSpec:
 
 def row_prefix(name: str, file_format: str) -> str:
     """The prefix of row numbers in messages: `train.csv:` for lines, `x.json, row ` for rows."""
-    return f"{name}, row " if file_format in ("json", *TABLES) else f"{name}:"
+    return f"{name}, row " if file_format in ("json", "xlsx", *TABLES) else f"{name}:"
 
 
 def read_rows(
@@ -157,6 +157,10 @@ def _rows(
         rows = table_rows(stream, problems, file_format)
     elif file_format == "json":
         rows = _json(stream, spec, problems)
+    elif file_format == "xlsx":
+        width = len(spec.header) if isinstance(spec.header, list) else 0
+        records = sheet_records(stream, problems, sheet=spec.sheet, decimal=spec.decimal, width=width)
+        rows = named_records(records, spec, problems, row_prefix(problems.name, file_format))
     else:
         rows = _LINE_FORMATS[file_format](text_lines(stream, spec.encoding, problems), spec, problems)
     if file_format == "jsonl" and exports:

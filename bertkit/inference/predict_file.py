@@ -16,6 +16,7 @@ from typing import Any, TextIO, TypeVar
 
 from bertkit.data.checks import log_findings
 from bertkit.data.delimited import readable_cell
+from bertkit.data.excel import write_sheet
 from bertkit.data.loading import ANSWER, LEFT_OUT
 from bertkit.data.readers import FORMATS, TABLES, read_rows, read_stream, suffix_of, text_a_row, written_like
 from bertkit.data.schema import Answer
@@ -55,7 +56,7 @@ def predict_file(
     predictor: of several tasks, those answer that read the columns of the first row: `"answer": {NAME: {…}}`.
     source: the run, whose data layout `file` has. file: a path, or - for lines of stdin, each a JSON object or a text;
     without `output` each is answered alone, before the next is read.
-    output: .jsonl, or .csv with columns such as `answer.label`, which are empty where an answer lacks them;
+    output: .jsonl, or .csv or .xlsx with columns such as `answer.label`, which are empty where an answer lacks them;
     None: jsonl to stdout. A csv file has the delimiter, encoding and decimal separator of a csv file that was read.
     In csv, what a spreadsheet would run as a formula begins with an apostrophe, and control characters are escaped.
     columns: canonical column -> column of the file. overrides: of the layout, such as `data.delimiter=";"`.
@@ -65,7 +66,7 @@ def predict_file(
     Raises DataError or RecipeError, and then leaves no output.
     """
     if output and writer is None:
-        require_suffix(output, ".jsonl", ".csv")
+        require_suffix(output, ".jsonl", ".csv", ".xlsx")
     table = bool(output and writer is None and output.suffix != ".jsonl")
     corpus = isinstance(predictor, Predictor) and predictor.task.schema.corpus
     count, judged, problems = 0, False, Problems(file)
@@ -108,8 +109,10 @@ def predict_file(
             writer(out, pairs)
         elif suffix == ".jsonl":
             write_jsonl(out, pairs)
-        else:
+        elif suffix == ".csv":
             _write_csv(out, pairs, delimiter, spec.decimal, answered, raw_cells)
+        else:
+            write_sheet(out.buffer, _flat_rows(pairs, answered))
     log_findings(each for each in problems.findings if each.level == "warn")
     if judged:
         logger.warning("`%s`, the column in which Prodigy notes what was accepted, is left out of the output", ANSWER)
@@ -176,7 +179,7 @@ def like_data(spec: DataSpec, file: str, overrides: Sequence[str] = ()) -> DataS
     layout = parse_layout(overrides)
     kind, tables = FORMATS.get(suffix_of(file)), ("csv", "tsv")
     different = kind and spec.format and (kind in tables) != (spec.format in tables)
-    if file == "-" or kind in ("jsonl", "json", *TABLES) or different:  # the run's layout does not apply
+    if file == "-" or kind in ("jsonl", "json", "xlsx", *TABLES) or different:  # the run's layout does not apply
         spec = spec.model_copy(update={name: DataSpec.model_fields[name].default for name in LAYOUT})
     spec = spec.model_copy(update={"missing_fields": "error"})  # every row gets an answer
     return spec.model_copy(update={name: getattr(layout, name) for name in layout.model_fields_set - {"source"}})

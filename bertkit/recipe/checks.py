@@ -23,7 +23,7 @@ from bertkit.tasks.base import TaskOptions
 from bertkit.text import KeyPath, escape_controls, short_repr
 from bertkit.validation import KeyProblem, did_you_mean
 
-_HEADED = ("csv", "tsv", "conll")  # formats whose columns `data.header` can name
+_HEADED = ("csv", "tsv", "xlsx", "conll")  # formats whose columns `data.header` can name
 ROWS = ("per_device_train_batch_size", "per_device_eval_batch_size")
 DECAY = {"num_decay_steps": 0.2}  # of warmup_stable_decay, where the recipe has none
 STEP_KWARGS = ("num_decay_steps", "num_stable_steps")  # of `training.lr_scheduler_kwargs`: below 1, shares of all steps

@@ -252,7 +252,7 @@ def json_schema() -> dict[str, Any]:
 
 
 LAYOUT = (  # of `data:`, for a file
-    *("format", "header", "delimiter"),
+    *("format", "sheet", "header", "delimiter"),
     *("quoting", "extra_fields", "encoding", "decimal"),
 )
 _AMBIGUOUS = {"name", "revision", "seed"}  # keys of several sections
