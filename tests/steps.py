@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers import Trainer, TrainerCallback, set_seed
 
+from bertkit.attachments.memory import MicroBatchSplit
 from bertkit.attachments.muon import MuonOptimizer
 from bertkit.attachments.used_rows import UsedEmbeddings
 from bertkit.engine import trainer
@@ -86,13 +87,15 @@ def first_step_of(recipe: Recipe, folder: Path) -> Step:
     return next(e["loss"] for e in ours.state.log_history if "loss" in e), step.gradients
 
 
-def made(case: Case, folder: Path, args: Arguments, *, tokens: int | None = None, **more: Any) -> trainer.Trainer:
+def made(
+    case: Case, folder: Path, args: Arguments, *, tokens: int | None = None, divide: bool = False, **more: Any
+) -> trainer.Trainer:
     """A trainer of the case's model on its rows, with what the arguments ask for."""
     task = case.task(folder)
     set_seed(5)
     runner = Runner(task, task.model(encoder(folder)), args.device, "fp32", 8)
     attachments: list[Attachment] = [*([MuonOptimizer()] if args.muon else ())]
-    attachments.append(UsedEmbeddings(args.used_embeddings, None))
+    attachments += [UsedEmbeddings(args.used_embeddings, None), *([MicroBatchSplit()] if divide else ())]
     data = TaskData(runner, task.features(case.rows()), tokens=tokens)
     return trainer.Trainer(data, args, attachments=attachments, **more)
 

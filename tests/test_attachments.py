@@ -19,6 +19,7 @@ TEACHER = "distillation={{teacher: {teacher}, alpha: 0.7}}"
 RECIPES = {  # class of an attachment -> recipes that have it, as overrides
     "MuonOptimizer": {"muon": ("training.optim=muon",)},
     "UsedEmbeddings": {"used": USED, "used and muon": (*USED, "training.optim=muon")},
+    "MicroBatchSplit": {"split": ("training.auto_find_batch_size=true",)},
     "TeacherLoss": {"teacher": (TEACHER,)},
 }
 NAMES = {name: more for recipes in RECIPES.values() for name, more in recipes.items()}

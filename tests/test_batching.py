@@ -173,6 +173,19 @@ def test_padding_by_tokens_is_small() -> None:
     assert np.median(slots) > 0.95 * 2048, "micro-batches are full"
 
 
+@pytest.mark.parametrize("windows", [1, 30])
+def test_the_heaviest_batch_has_the_longest_rows(windows: int) -> None:
+    """Or a row of so many windows that it fills the budget several times."""
+    lengths, units = [*range(10, 60), *[40] * windows], [*range(50), *[50] * windows]
+    sampler = TokenBatches(lengths, units, tokens=120)
+    assert sorted(sampler.heaviest()) == ([*range(50, 80)] if windows == 30 else [48, 49])
+    assert len(LengthBatches(lengths, units, batch_size=2).heaviest()) == (31 if windows == 30 else 2)
+
+
+def test_one_long_row_takes_more_memory_than_more_slots_of_short_ones() -> None:
+    assert TokenBatches([60, *[10] * 10], range(11), tokens=100).heaviest() == [0]
+
+
 @given(st.lists(st.integers(1, 200), max_size=60), st.integers(8, 400), st.booleans())
 def test_answers_by_tokens(lengths: list[int], tokens: int, on_cpu: bool) -> None:
     """Every feature once, longest first, and no more slots than the budget, but of one feature alone."""

@@ -6,9 +6,11 @@ import json
 import os
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import small
@@ -17,7 +19,7 @@ import two
 from cases import CASES, DRAWN, Case, every
 from clocked import trained
 from safetensors.torch import load_file
-from steps import Step, first_step, first_step_of, stock_first_step
+from steps import Step, arguments, first_step, first_step_of, made, stock_first_step
 from test_attachments import EVERY, cache_in, overrides, teacher
 from torch._dynamo.utils import counters
 from transformers import AutoModelForMaskedLM
@@ -98,6 +100,53 @@ def test_micro_batches_of_unequal_rows_equal_one_batch(
     case = two.BY_ID[identifier]
     whole = first_step(case, tiny_encoder, tmp_path / "whole", 100, 1)
     assert_same_step(whole, first_step(case, tiny_encoder, tmp_path / "parts", 1, 3, tokens=10_000))
+
+
+@pytest.mark.parametrize("identifier", [*UNEVEN, "multi-label"])
+def test_dividing_what_does_not_fit_into_memory_changes_no_step(
+    identifier: str, tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    case = two.BY_ID[identifier]
+    curves, weights, sizes = [], [], []
+    for divide in (False, True):
+        args = arguments(tmp_path / str(divide), 4, 2, max_steps=3, learning_rate=0.1, optim="sgd")
+        trainer = made(case, tiny_encoder, args, divide=divide)
+        task = trainer.data.learner
+        forward, room = type(task).forward, max(Counter(task.units(trainer.data.features)).values())
+
+        def cramped(self: Any, model: Any, batch: Any, forward: Any = forward, room: int = room) -> Any:
+            sizes.append(len(batch["input_ids"]))
+            if len(batch["input_ids"]) > room:
+                raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB.")
+            return forward(self, model, batch)
+
+        with monkeypatch.context() as patch:
+            if divide:
+                patch.setattr(type(task), "forward", cramped)
+            trainer.train()
+        curves.append([event["loss"] for event in trainer.state.log_history if "loss" in event])
+        weights.append({name: tensor.clone() for name, tensor in trainer.model.state_dict().items()})
+    assert trainer.attachments[-1].count > 1
+    assert "do not fit into memory" in caplog.text
+    heaviest = sizes[0]
+    assert heaviest == max(sizes), "the heaviest micro-batch is tried first"
+    parts = trainer.attachments[-1].count
+    assert sum(size > room for size in sizes) == parts.bit_length() - 1, "and after that all fit"
+    assert curves[1] == pytest.approx(curves[0], rel=1e-4)
+    assert len(curves[0]) == 3
+    for name, tensor in weights[0].items():
+        torch.testing.assert_close(weights[1][name], tensor, rtol=1e-3, atol=1e-4)
+
+
+def test_trying_what_fits_draws_no_random_number(tiny_encoder_with_dropout: Path, tmp_path: Path) -> None:
+    losses = []
+    for divide in (False, True):
+        args = arguments(tmp_path / str(divide), 4, 2)
+        trainer = made(CASES[0], tiny_encoder_with_dropout, args, divide=divide)
+        trainer.train()
+        losses.append(trainer.state.log_history[0]["loss"])
+    assert trainer.attachments[-1].count == 1
+    assert losses[0] == losses[1]
 
 
 # --- attachments, and two processes

@@ -186,7 +186,6 @@ VALUES = [
     ("training: {save_strategy: best, eval_strategy: no}", 4, "training.save_strategy: best needs evaluations"),
     ("training: {report_to: [1]}", 4, "report_to[0]: expected text, found the number 1"),
     ("distillation: {teacher: a/b, hidden: true}", 4, "hidden: unknown key\nremove it; a student learns from"),
-    ("training: {auto_find_batch_size: true}", 4, "bertkit decides this\nremove it; half of per_device_train_batch"),
     ("task: {name: sentence-similarity, loss: softmax}", 1, "task.loss: softmax classifies pairs; write task: text-"),
     ("data: {source: x, normalize_labels: strip}", 3, "unknown key\nremove it, and give spellings one name"),
     ("hub: {create_pr: true}", 4, "create_pr: unknown key\nremove it, and push to a branch"),

@@ -39,6 +39,7 @@ from bertkit.files import read_json, sha256, write_json, write_text
 from bertkit.methods.table import METHODS
 from bertkit.recipe.recipe import Recipe, load_recipe
 from bertkit.run import Run, only_writer
+from bertkit.tasks.text_classification import TextClassification
 from bertkit.training.train import train
 
 # 16 rows in micro-batches of 2, two to a step: 4 steps an epoch, 12 in all, a checkpoint every 2.
@@ -235,6 +236,25 @@ def test_text_to_text(tiny_encoder_with_dropout: Path, tmp_path: Path) -> None:
     model = {"name": str(tiny_encoder_with_dropout), "max_length": 32}
     given = load_recipe({"task": task, "model": model, "data": {"source": source}}).with_(*RHYTHM, "verify=false")
     resumed(given, tmp_path)
+
+
+def test_divided_micro_batches(tiny_encoder_with_dropout: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    """How they were divided is known from the checkpoint, although there is more room now."""
+    forward = TextClassification.forward
+
+    def cramped(self: Any, model: Any, batch: Any) -> Any:
+        if torch.is_grad_enabled() and len(batch["input_ids"]) > 1:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return forward(self, model, batch)
+
+    given = small.recipe(tmp_path, tiny_encoder_with_dropout, *RHYTHM, "training.auto_find_batch_size=true")
+    with monkeypatch.context() as patch:
+        patch.setattr(TextClassification, "forward", cramped)
+        whole = train(given, tmp_path / "whole")
+        run = killed(given, tmp_path / "run")
+    assert read_json(newest(run) / "division.json") == {"parts": 2}
+    train(given, run.folder, resume=True)
+    same(run, whole)
 
 
 def test_in_the_second_of_two_seeds(tiny_encoder_with_dropout: Path, tmp_path: Path) -> None:

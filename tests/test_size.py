@@ -7,23 +7,23 @@ from collections import Counter
 from test_layers import MODULES, OPTIONAL, room
 
 MOST = {
-    "attachments": 740,
+    "attachments": 840,
     "audits": 1060,
     "cli": 1250,
-    "data": 5150,
+    "data": 5305,
     "decisions": 250,
-    "encoding": 540,
-    "engine": 1630,
+    "encoding": 545,
+    "engine": 1700,
     "evaluation": 2450,
     "explain": 510,
     "export": 690,
     "files at the root": 1180,
     "hub": 270,
-    "inference": 2400,
+    "inference": 2410,
     "methods": 460,
     "models": 4490,
     "recipe": 1690,
-    "report": 2800,
+    "report": 2820,
     "retrieval": 1050,
     "samples": 0,
     "serve": 1930,
@@ -31,7 +31,7 @@ MOST = {
     "tasks": 3260,
     "training": 1240,
 }
-MOST_OF_ALL, MOST_OF_CORE = 35_544, 25_177
+MOST_OF_ALL, MOST_OF_CORE = 35_908, 25_516
 
 
 def test_no_room_outgrows_its_lines() -> None:

@@ -593,7 +593,11 @@ def test_the_best_model_is_saved_where_checkpoints_are_rarer_than_evaluations(
     assert {path.name for path in run.checkpoints.glob("seed-*/checkpoint-*")} >= {"checkpoint-1"}
 
 
-def test_too_little_memory_says_what_helps(tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("divide", ["false", "true"])
+def test_too_little_memory_says_what_helps(
+    divide: str, tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Dividing does not help where there is no room for one row."""
     forward = TextClassification.forward
 
     def full(self: Any, model: Any, batch: Any) -> Any:
@@ -602,8 +606,9 @@ def test_too_little_memory_says_what_helps(tiny_encoder: Path, tmp_path: Path, m
         return forward(self, model, batch)
 
     monkeypatch.setattr(TextClassification, "forward", full)
-    with pytest.raises(RecipeError, match=r"step 1: CUDA out of memory.*\n.*double gradient_accumulation_steps"):
-        train(small.recipe(tmp_path, tiny_encoder), tmp_path / "run")
+    recipe = small.recipe(tmp_path, tiny_encoder, f"training.auto_find_batch_size={divide}")
+    with pytest.raises(RecipeError, match=r"step 1: CUDA out of memory.*\n.*auto_find_batch_size: true"):
+        train(recipe, tmp_path / "run")
 
 
 def test_answers_come_in_batches_of_the_same_tokens(tiny_encoder: Path, tmp_path: Path) -> None:
@@ -614,6 +619,13 @@ def test_answers_come_in_batches_of_the_same_tokens(tiny_encoder: Path, tmp_path
     texts = [small.text(number, number % 2) for number in range(30)]
     by_rows = load(run.folder, batch_size=4)(texts)
     assert [a["label"] for a in predictor(texts)] == [a["label"] for a in by_rows]
+
+
+def test_a_loss_that_compares_rows_is_not_divided(tiny_encoder: Path, tmp_path: Path) -> None:
+    file = small.write_recipe(tmp_path, tiny_encoder)
+    given = ["task={name: retrieval}", "training.auto_find_batch_size=true"]
+    with pytest.raises(RecipeError, match="auto_find_batch_size: would change a loss that compares rows"):
+        load_recipe(file, given)
 
 
 def test_metrics_jsonl_is_json_lines_with_seed_and_step(runs: dict[str, Run]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from bertkit.attachments.distillation import TeacherLoss
+from bertkit.attachments.memory import MicroBatchSplit
 from bertkit.attachments.muon import MuonOptimizer
 from bertkit.attachments.used_rows import UsedEmbeddings
 from bertkit.engine.attachment import Attachment, Draft
@@ -13,6 +14,7 @@ from bertkit.recipe.recipe import Recipe
 ATTACHMENTS: tuple[type[Attachment], ...] = (
     MuonOptimizer,
     UsedEmbeddings,  # after Muon: its hook is the optimizer's that steps
+    MicroBatchSplit,
     TeacherLoss,
 )
 

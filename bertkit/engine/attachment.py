@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, Self
 
+import torch
 from datasets import Dataset
 
 from bertkit.engine.arguments import Arguments
 from bertkit.engine.training_data import Objective, TrainingData
 from bertkit.evaluation.intervals import Scores
 from bertkit.recipe.recipe import Recipe
-from bertkit.tasks.base import Task
+from bertkit.tasks.base import Batch, Task
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,14 @@ class Steps(Protocol):
     args: Arguments
     data: TrainingData
     model: Any
+    optimizer: Any
+    accelerator: Any
+
+    def terms(self, batches: Sequence[Any]) -> torch.Tensor:
+        """The count of these micro-batches' loss terms."""
+
+    def part_step(self, model: Any, part: Batch, terms: Any) -> torch.Tensor:
+        """Forward and backward of a part of a micro-batch; returns its share of the step's loss."""
 
 
 class Attachment:
@@ -63,6 +72,10 @@ class Attachment:
         """What is minimised, from what would be without this attachment."""
         return objective
 
+    def examples(self, examples: Any) -> Any:
+        """What the data loader reads, from what it would read without this attachment."""
+        return examples
+
     def start(self, trainer: Steps, checkpoint: Path | None) -> None:
         """Before there is an optimizer. checkpoint: from which the training continues."""
 
@@ -72,6 +85,13 @@ class Attachment:
 
     def restore(self, optimizer: Any) -> None:
         """After the optimizer's state was loaded from a checkpoint."""
+
+    def prepared(self, trainer: Steps, model: Any, loader: Any, checkpoint: Path | None) -> None:
+        """Before the first step. model: as accelerate has wrapped it."""
+
+    def parts(self, batch: Batch) -> Iterator[Batch]:
+        """A micro-batch in the parts that are read at once."""
+        yield batch
 
     def files(self) -> Mapping[str, Any]:
         """Files of a checkpoint: name -> JSON, or of a .safetensors file, its tensors."""

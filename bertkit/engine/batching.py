@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader, Sampler
 from bertkit.data.table import numbers
 from bertkit.tasks.base import Task
 
+UNIT = "unit"  # the column that names the unit of a feature; features of a unit stay together
 SIMILAR = 1.01  # lengths whose ratio is below it count as equal to a token budget
 MAX_PADDING = 0.02  # share of a micro-batch by tokens; a micro-batch with more ends early
 POOL = 128  # steps sorted by length together: padding stays near 1 %, order stays random
@@ -71,6 +72,10 @@ class Batches(Sampler[list[int]], ABC):
     def _epoch(self, rng: np.random.Generator) -> list[np.ndarray]:
         """The units of every micro-batch of an epoch, of all processes in turn."""
 
+    @abstractmethod
+    def heaviest(self) -> list[int]:
+        """The features of the micro-batch that takes the most memory."""
+
     def _divided(self, units: np.ndarray) -> list[np.ndarray]:
         return np.split(units, np.cumsum(self.sizes)[:-1])
 
@@ -101,6 +106,10 @@ class LengthBatches(Batches):
         steps = order[: full * self.step].reshape(full, self.step)[rng.permutation(full)]
         return self._divided(np.append(steps, order[full * self.step :]))
 
+    def heaviest(self) -> list[int]:
+        weight = self.lengths * self.counts
+        return self._features(np.argsort(-weight, kind="stable")[: max(self.sizes)])
+
 
 class TokenBatches(Batches):
     """Micro-batches of at most `tokens` slots: features x the longest of them. A larger unit is alone.
@@ -127,6 +136,12 @@ class TokenBatches(Batches):
         order = rng.permutation(len(self.starts))
         batches = self._divided(order[np.argsort(self.kinds[order], kind="stable")])
         return [batches[number] for number in rng.permutation(len(batches))]
+
+    def heaviest(self) -> list[int]:
+        def memory(units: np.ndarray) -> Any:  # attention grows with the square of the length
+            return self.counts[units].sum() * self.lengths[units].max() ** 2
+
+        return self._features(max(self._divided(self.order), key=memory))
 
 
 def batches_of(task: Task, features: Dataset, batch_size: int, tokens: int | None, **division: Any) -> Batches:
@@ -184,15 +199,18 @@ def _micro_sizes(units: int, batch_size: int, accumulation: int, world: int, who
 class Examples(torch.utils.data.Dataset[Any]):
     """Features that a DataLoader fetches by the batch, as the columns that the task returns for this epoch."""
 
-    def __init__(self, task: Task, features: Dataset, batches: Batches) -> None:
+    def __init__(self, task: Task, features: Dataset, batches: Batches, units: ArrayLike | None = None) -> None:
+        """units: of each feature; they become a column `unit` of the batch."""
         self.task, self.features = task, features
+        self.units = None if units is None else np.asarray(units)
         self.batches = batches  # a resumed Trainer sets the epoch of the batch sampler only
 
     def __len__(self) -> int:
         return len(self.features)
 
     def __getitems__(self, indices: list[int]) -> dict[str, list[Any]]:
-        return self.task.examples(self.features, indices, (self.batches.seed, self.batches.epoch))
+        columns = self.task.examples(self.features, indices, (self.batches.seed, self.batches.epoch))
+        return columns if self.units is None else {**columns, UNIT: self.units[indices].tolist()}
 
 
 class EpochLoader(DataLoader[Any]):

@@ -27,6 +27,7 @@ from bertkit.evaluation.intervals import Scores
 from bertkit.files import read_json
 from bertkit.models.cpu_kernels import faster
 from bertkit.models.malloc import memory_kept
+from bertkit.tasks.base import Batch
 from bertkit.text import listed
 
 BOUNDED_EVERY = 50  # steps, after which kept memory is looked at
@@ -75,8 +76,11 @@ class Trainer(CheckpointTrainer):
             rank=args.process_index,
             seed=args.seed,
         )
+        examples = self.data.examples(self.batches)
+        for each in self.attachments:
+            examples = each.examples(examples)
         return EpochLoader(
-            self.data.examples(self.batches),
+            examples,
             batch_sampler=self.batches,
             collate_fn=self.data.collator(),
             num_workers=args.dataloader_num_workers,
@@ -118,6 +122,14 @@ class Trainer(CheckpointTrainer):
         for each in self.attachments if checkpoint_folder else ():
             each.restore(self.optimizer)
 
+    def _prepare_for_training(self, max_steps: int, train_dataloader: Any, resume_from_checkpoint: Any) -> Any:
+        prepared = super()._prepare_for_training(  # type: ignore[no-untyped-call]
+            max_steps, train_dataloader, resume_from_checkpoint
+        )
+        for each in self.attachments:
+            each.prepared(self, prepared[0], train_dataloader, _path(resume_from_checkpoint))
+        return prepared
+
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
         """The schedule of the learning rate, over so many steps or over the budget."""
         if self.lr_scheduler is None:
@@ -129,7 +141,7 @@ class Trainer(CheckpointTrainer):
     def train(
         self, resume_from_checkpoint: Any = None, trial: Any = None, ignore_keys_for_eval: list[str] | None = None
     ) -> Any:
-        checkpoint = Path(resume_from_checkpoint) if resume_from_checkpoint else None
+        checkpoint = _path(resume_from_checkpoint)
         for each in self.attachments:
             each.start(self, checkpoint)
         clock_file = checkpoint / CLOCK if checkpoint else None
@@ -157,8 +169,13 @@ class Trainer(CheckpointTrainer):
             follow(self.lr_scheduler, progress)
         collated, _ = super().get_batch_samples(epoch_iterator, num_batches, device)
         batches = [self.learner.scheduled(batch, progress) for batch in collated]
+        terms = self.accelerator.reduce(self.terms(batches), "sum")
+        return batches, terms
+
+    def terms(self, batches: Sequence[Any]) -> torch.Tensor:
+        """The count of these micro-batches' loss terms, `()` or `(tasks,)`."""
         counts = torch.tensor([self.objective.count(batch) for batch in batches], dtype=torch.float64)
-        return batches, self.accelerator.reduce(counts.sum(0).to(self.args.device, torch.float32), "sum")
+        return counts.sum(0).to(self.args.device, torch.float32)
 
     def compute_loss(
         self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
@@ -171,9 +188,14 @@ class Trainer(CheckpointTrainer):
         return (loss, outputs) if return_outputs else loss
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
-        plain = not (self.args.torch_compile or self.args.gradient_checkpointing)  # its name in all of transformers 5
-        with faster(self.args.device) if plain else contextlib.nullcontext():
-            loss = super().training_step(model, inputs, num_items_in_batch)
+        parts = [inputs]
+        for each in self.attachments:
+            parts = [smaller for part in parts for smaller in each.parts(part)]
+        losses = []
+        for part in parts:  # processes exchange gradients once
+            with contextlib.nullcontext() if part is parts[-1] else self.accelerator.no_sync(model):
+                losses.append(self.part_step(model, part, num_items_in_batch))
+        loss = torch.stack(losses).sum()
         if not torch.isfinite(loss):
             what = f"the loss is {loss.item()} at step {self.state.global_step + 1}, over {self._rows_of_step()}"
             fix = "Lower training.learning_rate, or check the rows with `bertkit check`."
@@ -187,6 +209,12 @@ class Trainer(CheckpointTrainer):
         indices = [index for batch in islice(self.batches, start, start + micro) for index in batch]
         rows = self.data.row_locations(self.batches, indices)
         return listed(rows, MAX_ROWS_SHOWN)
+
+    def part_step(self, model: Any, part: Batch, terms: Any) -> torch.Tensor:
+        """Forward and backward of a part of a micro-batch; returns its share of the step's loss."""
+        plain = not (self.args.torch_compile or self.args.gradient_checkpointing)  # its name in all of transformers 5
+        with faster(self.args.device) if plain else contextlib.nullcontext():
+            return super().training_step(model, part, terms)
 
     def evaluate(
         self, eval_dataset: Any = None, ignore_keys: list[str] | None = None, metric_key_prefix: str = "eval"
@@ -204,6 +232,10 @@ class Trainer(CheckpointTrainer):
         self.log(dict(logged))
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, logged)
         return logged
+
+
+def _path(checkpoint: Any) -> Path | None:
+    return Path(checkpoint) if checkpoint else None
 
 
 def out_of_memory(error: Exception) -> bool:

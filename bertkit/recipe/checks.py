@@ -150,6 +150,7 @@ def _training_rules(
     early, peft, freeze, batching, folds = (
         data.get(key) is not None for key in ("early_stopping", "peft", "freeze", "batching", "folds")
     )
+    compares = options is not None and "mini_batch" in options.model_fields
     corpus = any(each.schema.corpus for each in TASKS if each.Options is options)
     muon = training.get("optim") == "muon"
     return (
@@ -163,6 +164,9 @@ def _training_rules(
          "keep bf16, unless the device has only fp16"),
         *((batching and key in training, f"training.{key}", "has no effect when `batching` counts tokens",
            f"remove it (~training.{key} on the command line), or remove `batching`") for key in ROWS),
+        (compares and training.get("auto_find_batch_size"), "training.auto_find_batch_size",
+         "would change a loss that compares rows",
+         "remove it, and write task.mini_batch: the number of texts that the encoder reads at a time"),
         (folds and data.get("distillation") is not None, "folds",
          "the teacher may have learned the rows that a fold holds out, and scores would be too high",
          "remove `folds` or `distillation`"),

@@ -46,7 +46,7 @@ _SINGLE = {  # sections of a recipe of one task -> what to do without them
     "expected": "each task has its own: tasks: {NAME: {expected: …}}",
 }
 # of `training`; checkpointing by both of its names in transformers 5
-_REFUSED = ("activation_checkpointing", "gradient_checkpointing", "torch_compile")
+_REFUSED = ("auto_find_batch_size", "activation_checkpointing", "gradient_checkpointing", "torch_compile")
 
 
 class TaskPart(Section):

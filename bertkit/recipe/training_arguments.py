@@ -49,9 +49,6 @@ DECIDED = _by_name(
             "fp16_full_eval enable_jit_checkpoint debug logging_nan_inf_filter use_liger_kernel liger_kernel_config "
             "use_cache parallelism_config local_rank ignore_data_skip"
         ),
-        "remove it; half of per_device_train_batch_size and twice gradient_accumulation_steps take the same steps": (
-            "auto_find_batch_size"
-        ),
         "remove it, and start the run with torchrun, which trains on every GPU": "deepspeed fsdp fsdp_config",
     }
 )

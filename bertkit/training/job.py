@@ -255,6 +255,7 @@ def arguments(recipe: Recipe, task: Task, data: Data, folder: Path, seed: int) -
     settings = {
         name: value for name, value in recipe.training.items() if name not in DECIDED
     }  # which are defaults here
+    settings["auto_find_batch_size"] = False  # attachments/memory.py does it
     device = best_device()
     evaluates = "validation" in data.rows and recipe.training["eval_strategy"] != "no"
     defaults: dict[str, Any] = {

@@ -39,8 +39,8 @@ from bertkit.training.job import Job, Jobs, build, scored_splits
 logger = logging.getLogger(__name__)
 
 MEMORY_ADVICE = (
-    "Halve per_device_train_batch_size and double gradient_accumulation_steps, which takes the same steps. "
-    "For tasks with vectors, set task.mini_batch. Or lower model.max_length."
+    "auto_find_batch_size: true takes the same steps in smaller parts; task.mini_batch does so for tasks with vectors. "
+    "Or lower per_device_train_batch_size and raise gradient_accumulation_steps as much; or lower model.max_length."
 )
 
 

@@ -1,0 +1,100 @@
+"""Micro-batches that do not fit into memory are split; the steps stay the same."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Self, final
+
+import numpy as np
+import torch
+from accelerate.utils.memory import clear_device_cache
+
+from bertkit.engine.attachment import Attachment, Draft, Steps
+from bertkit.engine.batching import UNIT, Examples
+from bertkit.engine.trainer import out_of_memory
+from bertkit.files import read_json
+from bertkit.tasks.base import Batch
+
+logger = logging.getLogger(__name__)
+
+DIVISION = "division.json"  # in a checkpoint: into how many parts micro-batches are split
+
+
+@final
+class MicroBatchSplit(Attachment):
+    """Splits the micro-batches of one task, whose loss must not compare the rows of a batch."""
+
+    def __init__(self) -> None:
+        self.count = 1  # parts of each micro-batch
+
+    @classmethod
+    def of(cls, draft: Draft) -> Self | None:
+        return cls() if draft.recipe.training.get("auto_find_batch_size") else None
+
+    def examples(self, examples: Examples) -> Examples:
+        return Examples(examples.task, examples.features, examples.batches, examples.task.units(examples.features))
+
+    def prepared(self, trainer: Steps, model: Any, loader: Any, checkpoint: Path | None) -> None:
+        known = checkpoint / DIVISION if checkpoint else None
+        self.count = split_factor(trainer, model, loader, read_json(known)["parts"] if known and known.is_file() else 1)
+
+    def parts(self, batch: Batch) -> Iterator[Batch]:
+        return split_batch(batch, self.count)
+
+    def files(self) -> Mapping[str, Any]:
+        return {DIVISION: {"parts": self.count}}
+
+
+def split_factor(trainer: Steps, model: Any, loader: Any, parts: int) -> int:
+    """Into how many parts each micro-batch must be split to fit into memory: `parts` times a power of two.
+
+    Found with the heaviest micro-batch; gradients and random states are restored. Raises torch.OutOfMemoryError
+    where a single unit does not fit.
+    """
+    batch = loader.collate_fn(loader.dataset.__getitems__(loader.batch_sampler.heaviest()))
+    units, counted = len(batch[UNIT].unique()), trainer.terms([batch])
+    times = 2 if trainer.args.gradient_accumulation_steps > 1 else 1  # the second runs with the first one's gradients
+    trained = [p for p in model.parameters() if p.requires_grad]
+    optimizer: Any = trainer.optimizer
+    moment_count = 2 if "adam" in trainer.args.optim and not optimizer.state else 0
+
+    def fits(parts: int) -> bool:
+        moments: list[torch.Tensor] = []
+        try:
+            moments.extend(torch.empty_like(p) for p in trained for _ in range(moment_count))
+            for part in (list(split_batch(batch, parts)) * times)[:2]:
+                trainer.part_step(model, part, counted)
+        except RuntimeError as error:
+            if not out_of_memory(error) or parts >= units:
+                raise
+            return False
+        finally:
+            moments.clear()
+            model.zero_grad()
+        return True
+
+    devices = [] if trainer.args.device.type == "cpu" else [trainer.args.device]
+    with torch.random.fork_rng(devices), trainer.accelerator.no_sync(model):
+        while not fits(parts):
+            parts *= 2
+            clear_device_cache(garbage_collection=True)  # here, where no error holds the attempt's tensors
+    factor = int(trainer.accelerator.gather(torch.tensor([parts], device=trainer.args.device)).max())
+    if factor > 1:
+        what = "%d rows at a time do not fit into memory: micro-batches are split into %d, steps stay the same"
+        logger.warning(what, units, factor)
+    return factor
+
+
+def split_batch(batch: Batch, parts: int) -> Iterator[Batch]:
+    """The batch in `parts` parts of nearly as many units each, in order; in fewer where it has fewer units."""
+    if parts == 1:
+        yield batch
+        return
+    units = batch[UNIT]
+    starts = np.flatnonzero(np.diff(units.cpu().numpy(), prepend=-1))
+    bounds = [int(starts[len(starts) * part // parts]) for part in range(parts)]
+    for first, end in zip(bounds, [*bounds[1:], len(units)], strict=True):
+        if first < end:
+            yield {name: values[first:end] for name, values in batch.items()}
