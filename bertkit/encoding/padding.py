@@ -69,7 +69,9 @@ def _padded(values: Sequence[Any], fill: float | None) -> np.ndarray[Any, Any]:
     return table
 
 
-def batches_by_length(lengths: Sequence[int], batch_size: BatchSize, on_cpu: bool = False) -> list[np.ndarray[Any, Any]]:
+def batches_by_length(
+    lengths: Sequence[int], batch_size: BatchSize, on_cpu: bool = False
+) -> list[np.ndarray[Any, Any]]:
     """Feature indices in batches of nearly one length, longest first, for prediction.
 
     on_cpu: a batch of several features has at most `CPU_SLOTS` slots, too.
