@@ -154,6 +154,19 @@ def test_clients_that_leave_are_no_longer_counted_as_waiting() -> None:
     assert batched(work, max_batch_tokens=10).calls == [[0], [4]]
 
 
+def test_on_exit_what_was_taken_in_is_finished() -> None:
+    model = Model()
+
+    async def run() -> list[Any]:
+        async with Batcher(model, Limits(), Metrics(), ThreadPoolExecutor(1)) as batcher:
+            tasks = [asyncio.create_task(batcher.answers([row(n)], n)) for n in range(5)]
+            await asyncio.sleep(0)
+            model.may.set()
+        return await asyncio.gather(*tasks)
+
+    assert asyncio.run(run()) == [[{"n": n}] for n in range(5)]
+
+
 @settings(max_examples=50)
 @given(
     st.lists(

@@ -194,6 +194,13 @@ def test_in_evaluation_it_is_the_whole_embedding() -> None:
     assert whole.weight.requires_grad
 
 
+def test_padding_has_no_gradient() -> None:
+    _, _, used = embeddings()
+    used(torch.tensor([1, 3, 3])).sum().backward()
+    assert used.weight.grad is not None
+    assert used.weight.grad.tolist() == [[0.0] * 4, [0.0] * 4, [2.0] * 4], "in the order of the ids"
+
+
 def test_loading_other_weights() -> None:
     model, _, used = embeddings()
     table = torch.randn(9, 4)
