@@ -9,7 +9,7 @@ from typing import Any
 
 from bertkit import processes
 from bertkit.cli.output import say
-from bertkit.cli.shared import LAYOUT, OVERRIDES, RECIPE, argument, command, files_and_overrides, flag, path
+from bertkit.cli.shared import LAYOUT, OVERRIDES, RECIPE, argument, command, flag, path
 from bertkit.errors import Problem, UserError
 from bertkit.recipe.shipped import shipped_recipes
 from bertkit.text import columns
@@ -210,7 +210,8 @@ def tokenizer_train(
     from bertkit.models.bert.wordpiece import train_wordpiece
     from bertkit.recipe.recipe import parse_layout
 
-    files, overrides = files_and_overrides([*input, *rest])
+    overrides = [word for word in (*input, *rest) if word.lstrip("~").startswith("data.") and "=" in word]
+    files = [Path(word) for word in (*input, *rest) if word not in overrides]
     spec = parse_layout(overrides)
     if byte_level:
         train_byte_level(files, output, spec=spec, **options)

@@ -90,12 +90,6 @@ def column_names(pairs: Sequence[str]) -> dict[str, str]:
     return names
 
 
-def files_and_overrides(words: Sequence[str]) -> tuple[list[Path], list[str]]:
-    """Files, and the `data.KEY=VALUE` among them."""
-    overrides = [word for word in words if word.lstrip("~").startswith("data.") and "=" in word]
-    return [Path(word) for word in words if word not in overrides], overrides
-
-
 ROWS = "csv, tsv, xlsx, json, jsonl, parquet, arrow, conll, or txt with one text per line"
 RUN = argument("source", "a run folder, a model folder or a Hub id", metavar="RUN")
 MODEL = argument("source", "a run folder, a model folder or a Hub id", metavar="MODEL")

@@ -28,7 +28,7 @@ from bertkit.text import beginning, counted, escape_controls, json_line
 
 TABLES_OF_TEXTS = "csv, tsv, xlsx, json, jsonl, parquet, arrow, or txt with one text per line"
 COUNTS = ("added", "replaced", "unchanged", "repeated", "empty")  # documents of `bertkit index`
-MAX_TEXT, MAX_PASSAGE = 100, 200  # characters on the screen
+MAX_PASSAGE = 200  # characters on the screen
 
 
 @command(
