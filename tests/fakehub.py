@@ -67,22 +67,6 @@ def wrong_metadata(content: str) -> Iterator[str]:
     for code in [languages] if isinstance(languages, str) else languages:
         if not re.fullmatch(r"[a-z]{2,3}|multilingual|code", code):
             yield f'"language" {code!r} is no ISO 639 code'
-    if not isinstance(data.get("pipeline_tag", ""), str) or not isinstance(data.get("library_name", ""), str):
-        yield '"pipeline_tag" and "library_name" must be strings'
-    if data.get("base_model_relation", "finetune") not in ("finetune", "adapter", "merge", "quantized"):
-        yield '"base_model_relation" is none that is known'
-    for name in ("tags", "metrics", "datasets"):
-        if not all(isinstance(each, str) for each in data.get(name, [])):
-            yield f'"{name}" must be strings'
-    for model in data.get("model-index", []):
-        for result in model["results"]:
-            dataset = result["dataset"]
-            if not all(
-                isinstance(t, str) for t in (model["name"], result["task"]["type"], dataset["type"], dataset["name"])
-            ):
-                yield '"model-index": names and types must be strings'
-            if not all(isinstance(each["type"], str) and "value" in each for each in result["metrics"]):
-                yield '"model-index": a metric has a type and a value'
 
 
 def large(path: str) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pickle
 import re
 import time
@@ -323,25 +322,3 @@ def test_a_model_that_compares_the_rows_of_a_batch_gives_vectors_only(tiny_encod
     with pytest.raises(DataError, match="ranks the documents of all rows"):
         bertkit.batch(model)({"query": ["a"], "document": ["b"]})
     assert bertkit.batch(model, side="document")(COLUMNS)["vector"].shape[0] == len(TEXTS)
-
-
-def test_with_documents_as_context_batches_of_whole_documents_give_the_same_answers(
-    tiny_encoder: Path, tmp_path: Path
-) -> None:
-    """Where a document is divided, its sentences lack neighbours, as docs/scaling.md says."""
-    case = next(each for each in CASES if each.id == "ner-document")
-    set_seed(3)
-    task = case.task(tiny_encoder)
-    settings = {"version": "0", "precision": "fp32", "batch_size": 4, "columns": {}}
-    save(task.model(encoder(tiny_encoder)), task, tmp_path / "model", settings)
-    answers = bertkit.batch(tmp_path / "model")
-    rows = pa.table({name: case.columns[name] for name in ("tokens", "document")})
-
-    def scores(*batches: pa.Table) -> list[float]:
-        found = [json.loads(cell) for each in batches for cell in answers(each)["answer.entities"].to_pylist()]
-        assert any(found)
-        return [entity["score"] for entities in found for entity in entities]
-
-    whole = pytest.approx(scores(rows), abs=1e-6)
-    assert scores(rows[:4], rows[4:]) == whole
-    assert scores(rows[:3], rows[3:]) != whole

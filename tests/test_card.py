@@ -17,7 +17,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertkit.errors import ModelError, RecipeError
-from bertkit.recipe.recipe import load_recipe
 from bertkit.report.card import BEGIN, END, card, with_yours, write_card, yours
 from bertkit.report.facts import Facts, local_paths, read_facts
 from bertkit.report.usage import USAGE
@@ -304,14 +303,3 @@ def test_licence_and_language_have_their_names(tiny_encoder: Path, tmp_path: Pat
     ):
         with pytest.raises(RecipeError, match=said):
             small.recipe(tmp_path, tiny_encoder, f"hub={hub}")
-
-
-def test_the_samples_recipes_state_theirs() -> None:
-    files = sorted((Path(__file__).resolve().parent.parent / "recipes").glob("*/*.yaml"))
-    one = [file for file in files if file.parent.name != "multi-task"]
-    samples = [file for file in one if "{source: sample:" in file.read_text(encoding="utf-8")]
-    assert len(samples) == 9
-    for file in samples:
-        recipe = load_recipe(file)
-        spoken = ["en", "de"] if recipe.task.name == "text2text-generation" else "en"
-        assert (recipe.hub.repo_id, recipe.hub.license, recipe.hub.language) == (None, "apache-2.0", spoken)

@@ -325,24 +325,6 @@ def test_a_panic_in_a_library_is_an_error(capsys: Any, run: Run, monkeypatch: py
     assert "a library in Rust, such as tokenizers, failed: index out of bounds" in told
 
 
-def test_predict_files(capsys: Any, run: Run, tmp_path: Path) -> None:
-    out = tmp_path / "out.csv"
-    code = main(["predict", str(run.folder), "--input", str(run.folder.parent / "test.jsonl"), "--output", str(out)])
-    assert code == 0
-    assert "7 rows in" in capsys.readouterr().err
-    assert out.read_text().splitlines()[0].startswith("id,text,label,answer.label,answer.score,answer.scores.bad")
-    told = said(capsys, "predict", run.folder, "--input", run.folder.parent / "test.jsonl").splitlines()
-    assert [json.loads(line)["id"] for line in told] == [f"row-{n}" for n in range(26, 33)]
-    named = small.write_rows(tmp_path / "named.jsonl", [{"review": "the dog was bad"}])
-    told = said(capsys, "predict", run.folder, "--input", named, "--column", "text=review").splitlines()
-    assert json.loads(told[0])["answer"]["label"] == "bad"
-    assert "review" in refused(capsys, "predict", run.folder, "--input", named)
-    assert "text=NAME" in refused(capsys, "predict", run.folder, "--input", named, "--column", "text")
-    odd = tmp_path / "named.yaml"
-    odd.write_bytes(named.read_bytes())
-    assert "Rename it" in refused(capsys, "predict", run.folder, "--input", odd)
-
-
 READERS = {
     "predict": "predict {run} --input {file} --output {new}.jsonl",
     "explain": "explain {run} --input {file} --output {new}.html",

@@ -117,7 +117,6 @@ def rates(run: Run) -> list[float]:
 
 
 SHAPES = {
-    "cosine": (),
     "polynomial": ("training.optim=muon", "training.lr_scheduler_kwargs={lr_end: 1e-4}"),
     "warmup_stable_decay": ("training.lr_scheduler_kwargs={num_decay_steps: 0.25, decay_type: 1-sqrt}",),
 }
@@ -222,17 +221,6 @@ def test_a_run_whose_time_is_over_is_not_trained_further(
     again = timed(recipe, tmp_path / "run", Time(), resume=True)
     same(again, run)
     assert events(again) == events(run)
-
-
-def test_a_run_of_steps_that_ends_within_an_epoch_is_not_trained_further(
-    tiny_encoder_with_dropout: Path, tmp_path: Path
-) -> None:
-    more = (*BY_TWO, "training.eval_strategy=epoch", "training.max_steps=10")
-    recipe = small.recipe(tmp_path, tiny_encoder_with_dropout, *more)
-    whole = train(recipe, tmp_path / "whole")
-    with pytest.raises(SystemExit):
-        train(recipe, tmp_path / "run", callbacks=[Told(10, signal.SIGTERM)])
-    same(train(recipe, tmp_path / "run", resume=True), whole)
 
 
 def test_one_step_is_made_in_any_case(tiny_encoder: Path, tmp_path: Path, timed: Callable[..., Run]) -> None:

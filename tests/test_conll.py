@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import itertools
-import json
 import lzma
 import tracemalloc
 from typing import Any
@@ -167,37 +165,6 @@ def test_memory_is_that_of_a_sentence():
     assert most < 100_000  # bytes; all of the rows take some 7 million
 
 
-QUICK = settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
-tricky = st.sampled_from(
-    [b"EU", b"B-ORG", b"O", b" ", b" O\n", b"\tO\n", b"\t", b"\n", b"\n\n", b"\r", b"\r\n", b"\0", b"-DOCSTART-", b"# ",
-     b"\xef\xbb\xbf", b"\xff\xfe", b"\xe9", b"\xc2\x85", b"\xc2\xa0", b"\xe2\x80\xa8", b"\x1c", b","]
-)  # fmt: skip
-some_bytes = st.binary(max_size=100) | st.lists(tricky, max_size=40).map(b"".join)
-
-
-@given(
-    content=some_bytes,
-    delimiter=st.none() | st.sampled_from("\t ,") | st.characters(exclude_categories=["Cs"]),
-    header=st.booleans() | st.lists(st.sampled_from("tokens tags document".split()), max_size=3),
-)
-@QUICK
-def test_any_bytes(tmp_path, content, delimiter, header):
-    try:
-        rows = read(tmp_path, content, delimiter=delimiter, header=header)
-    except DataError:
-        return
-    assert rows
-    assert all(row.keys() == rows[0][1].keys() for _, row in rows)
-    assert all(before < after for (before, _), (after, _) in itertools.pairwise(rows))
-    lines = content.decode().split("\n")
-    for number, row in rows:
-        json.dumps(row, ensure_ascii=False).encode()
-        columns = [value for value in row.values() if isinstance(value, list)]
-        assert len({len(column) for column in columns}) == 1
-        assert all(field.strip(" \t") for column in columns for field in column)
-        assert all(column[0] in lines[number - 1] for column in columns)
-
-
 field = st.text(st.characters(exclude_categories=["Cs", "Cc", "Zs", "Zl", "Zp"]), min_size=1, max_size=6).filter(
     lambda text: not text.startswith("-DOCSTART-") and text.strip() and "\ufeff" not in text
 )
@@ -211,7 +178,7 @@ field = st.text(st.characters(exclude_categories=["Cs", "Cc", "Zs", "Zl", "Zp"])
     end=st.sampled_from(["\n", "\r\n"]),
     numbered=st.booleans(),
 )
-@QUICK
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_sentences_come_back_as_they_were_written(tmp_path, documents, delimiter, end, numbered):
     text, expected = "", []
     for document, sentences in enumerate(documents, 1):

@@ -541,19 +541,6 @@ def test_some_unlabelled_rows_are_an_error(monkeypatch, named):
     assert "2 of 6 rows of train have no `label`: some/data, train, row 5, some/data, train, row 6" in message
 
 
-def test_parquet_that_datasets_wrote_keeps_its_names(tmp_path, named):
-    import datasets
-
-    shown = datasets.are_progress_bars_disabled()
-    datasets.disable_progress_bars()
-    named["train"].to_parquet(tmp_path / "train.parquet")
-    if not shown:
-        datasets.enable_progress_bars()
-    data = get(tmp_path, columns={"text": "sentence"})
-    assert data.class_names == ["no", "go"]
-    assert data.rows["train"]["label"][:] == ["go", "no", "go", "no"]
-
-
 def test_what_datasets_saves_to_disk(tmp_path, named):
     shards = {name: 2 for name in named}
     named.save_to_disk(tmp_path / "all", num_shards=shards)

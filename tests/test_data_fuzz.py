@@ -26,11 +26,12 @@ SCHEMA = Schema(
     targets=("label", "labels", "score"),
     corpus=False,
 )
-QUICK = settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+QUICK = settings(max_examples=75, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 tricky = st.sampled_from(
     [b'"', b",", b"\t", b"\n", b"\r", b"\r\n", b"\0", b"\xef\xbb\xbf", b"\xff\xfe", b"\xe9", b"text", b"label", b"a|b",
-     b"1.5", b"NaN", b"{", b"}", b"[", b"]", b":", b'{"text": "a", "label": 1}', b'"\\ud83d"', b"null", b"\xc2\x85"]
+     b"1.5", b"NaN", b"{", b"}", b"[", b"]", b":", b'{"text": "a", "label": 1}', b'"\\ud83d"', b"null", b"\xc2\x85",
+     b" O\n", b"-DOCSTART-", b"# "]
 )  # fmt: skip
 some_bytes = st.one_of(st.binary(max_size=200), st.lists(tricky, max_size=40).map(b"".join))
 some_json = st.recursive(
@@ -50,7 +51,7 @@ def read(path: Path, content: bytes, **recipe: Any) -> None:
         pass
 
 
-@pytest.mark.parametrize("name", ["t.csv", "t.tsv", "t.json", "t.jsonl", "t.parquet"])
+@pytest.mark.parametrize("name", ["t.csv", "t.tsv", "t.json", "t.jsonl", "t.parquet", "t.conll"])
 @given(
     content=some_bytes,
     quoting=st.none() | st.booleans(),

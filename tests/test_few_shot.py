@@ -266,22 +266,6 @@ def test_transformers_own_class_gives_the_logits_of_a_head_on_the_first_token(
     np.testing.assert_allclose(found, softmax(expected, 1), atol=1e-4)
 
 
-@pytest.mark.parametrize("kind", ["bert", "roberta"])
-def test_a_training_of_a_head_on_the_first_token(kind: str, tiny_encoder: Path, tmp_path: Path) -> None:
-    folder = of_type(kind, tiny_encoder, tmp_path / "encoder")
-    given = small.recipe(tmp_path, folder, "task.method=head", "~training", "task.temperature=1.0")
-    run = bertkit.train(given, tmp_path / "run")
-    assert not (run.model / "modules.json").exists()
-    assert load_recipe(run.folder / "recipe.yaml").task.method == "head"
-    answers = bertkit.load(run.folder, precision="fp32")(TEXTS)
-    theirs = pipeline("text-classification", model=str(run.model), top_k=None)(TEXTS)
-    for answer, scores in zip(answers, theirs, strict=True):
-        assert {each["label"]: each["score"] for each in scores} == pytest.approx(answer["scores"], abs=1e-5)
-    card = (run.model / "README.md").read_text()
-    assert 'pipeline("text-classification"' in card
-    assert ModelCard(card).data.library_name == "transformers"
-
-
 @pytest.mark.parametrize(
     ("kind", "layout", "method"),
     [
@@ -380,8 +364,6 @@ CONTRASTIVE = {**NAME, "method": "contrastive"}
 PULLED = [
     Case("single-label", CONTRASTIVE, {"text": TEXTS, "label": LABELS}),
     Case("multi-label", CONTRASTIVE, MULTI),
-    Case("pair", CONTRASTIVE, PAIR),
-    Case("windows", {**CONTRASTIVE, "overflow": "window", "stride": 4}, {"text": LONG, "label": LABELS}, max_length=16),
 ]
 
 

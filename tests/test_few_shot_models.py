@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import small
+from huggingface_hub import ModelCard
 from serving import make_app, said
 from starlette.testclient import TestClient
 from test_few_shot import with_layout
@@ -29,6 +30,9 @@ def trained(request: pytest.FixtureRequest, tiny_encoder: Path, tmp_path_factory
     folder = with_layout(tiny_encoder, room / "encoder", Layout("cls") if request.param == "transformers" else None)
     run = bertkit.train(small.recipe(room, folder, "task.method=head", "~training"), room / "run")
     assert (run.model / "modules.json").is_file() == (request.param == "sentence-transformers")
+    card = ModelCard.load(run.model / "README.md")
+    assert card.data.library_name == request.param
+    assert ('pipeline("text-classification"' in card.text) == (request.param == "transformers")
     return run
 
 
