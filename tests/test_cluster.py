@@ -125,6 +125,7 @@ def test_predict_on_ray(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
         run(monkeypatch, "predict_ray.py", *words, "--column", "text=review")
 
 
+@pytest.mark.rare
 @pytest.mark.usefixtures("cluster")
 def test_embed_on_ray(tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = finished(BY_ID["similarity-mse"], tiny_encoder, tmp_path / "run").model

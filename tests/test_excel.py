@@ -19,7 +19,6 @@ import small
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bertkit.cli.main import main
 from bertkit.data import load, read_rows
 from bertkit.data.excel import MAX_CELL, sheet_records, write_sheet
 from bertkit.data.schema import Finding
@@ -284,26 +283,6 @@ def test_from_a_german_file_to_predictions_that_open_in_excel(
     sheet = list(openpyxl.load_workbook(tmp_path / "o.xlsx").active.values)
     assert [list(row[:5]) for row in sheet] == rows
     assert [row[at] for row in sheet[1:]] == pytest.approx([answer["score"] for answer in told], rel=1e-14)
-
-
-def test_the_layout_of_a_file_is_given_to_predict(
-    learned: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    rows = tickets(tmp_path / "t.csv")
-    command = ["predict", str(learned.folder), "--input", str(tmp_path / "t.csv"), "--column", "text=Text"]
-    command += ["--output", str(tmp_path / "out.csv")]
-    assert main(command) == 2
-    found = edits(capsys.readouterr().err)
-    assert not (tmp_path / "out.csv").exists()
-    assert main([*command, *found]) == 0
-    with (tmp_path / "out.csv").open(encoding="cp1252", newline="") as file:
-        assert [row[:5] for row in csv.reader(file, delimiter=";")] == rows
-    assert main([*command, "data.limit=3"]) == 2
-    assert (
-        "only the layout of the file can be given here: data.format, data.sheet, data.header" in capsys.readouterr().err
-    )
-    assert main([*command, "a text"]) == 2
-    assert "predict needs texts, or --input FILE" in capsys.readouterr().err
 
 
 def test_a_workbook_is_answered(learned: Run, tmp_path: Path) -> None:
