@@ -6,9 +6,9 @@
        AdamW, with loader workers where these are faster. Predictions: the pipeline in bf16, texts sorted by length, in
        the faster of two batch sizes; for pairs and for questions, which have no pipeline, a loop of the same kind.
    (b) bertkit: the same rows in as many batches of as many rows, with the faster number of workers, or batch size.
-   Both take turns in training; predictions begin with (a). Rows per second are those of the median of two rounds, in
-   training after one that is not counted. Of training they are without model, optimizer and tokenizing; of predictions
-   they are from texts to answers.
+   Both take turns in training; predictions begin with (a). Rows per second are those of the median of two rounds,
+   after one that is not counted. Of training they are without model, optimizer and tokenizing; of predictions they are
+   from texts to answers.
 3. OUTPUT.json and OUTPUT.md, written again after each cell. A cell that fails, or that takes longer than its share of
    the time, is in them with the reason.
 
@@ -38,6 +38,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import date
 from itertools import product
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])])  # of cells
     found: dict[str, Any] = {"date": str(date.today()), "command": "python benchmarks/gpu.py " + " ".join(sys.argv[1:])}
+    multiprocessing.set_forkserver_preload(["gpu_cell"])
+    forkserver.ensure_running()  # it makes the imports while the tests run
     found |= {"tests": tests(SHARE * args.seconds), "cells": []}
     cells = list(product(encoders, args.tasks))
     with tempfile.TemporaryDirectory() as room:
@@ -103,13 +106,11 @@ def tests(seconds: float) -> str:
 
 def run(encoder: str, task: str, room: Path, seconds: float, tiny: bool, peak_tflops: float | None) -> dict[str, Any]:
     """The results of a cell, or `failed`, the reason why there are none."""
-    # CUDA does not work in a forked process. Without it, forking saves the time of the imports.
-    context: Any = multiprocessing.get_context("forkserver" if tiny else "spawn")
-    if tiny:
-        context.set_forkserver_preload(["gpu_cell"])
+    # Forked from a process that has made the imports, and has not touched CUDA, so that the fork can.
+    context: Any = multiprocessing.get_context("forkserver")
     answer = room / "answer.json"
     answer.unlink(missing_ok=True)
-    end = time.monotonic() + 0.8 * seconds  # its imports, which take some 10 s, included
+    end = time.monotonic() + 0.8 * seconds
     process = context.Process(target=into, args=(answer, encoder, task, room, end, tiny, peak_tflops))
     process.start()
     process.join(max(seconds, 0))

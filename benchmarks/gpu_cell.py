@@ -312,10 +312,10 @@ def predicting(
             contestant(trial)  # warms up
             tried[size] = timed(contestant, trial)
         best = min(tried, key=tried.__getitem__)
-        part = part or rows[: max(int(seconds / plan.rounds / tried[best] * len(trial)), len(trial))]
+        part = part or rows[: max(int(seconds / (plan.rounds + 1) / tried[best] * len(trial)), len(trial))]
         freed()
         contestant = make(best)
-        contestant(trial)
+        contestant(part)  # the first round meets each shape of a batch for the first time
         times, seen = [timed(contestant, part) for _ in range(plan.rounds)], sizes[: len(part)]
         found[name] = outcome(times, seen, cost(seen, train=False), peak) | {"batch": best}
         del contestant

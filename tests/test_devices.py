@@ -26,9 +26,11 @@ from torch.testing import assert_close
 from transformers import set_seed
 
 from bertkit.encoding.padding import fills, pad
+from bertkit.engine import trainer as training
 from bertkit.inference import runner as running
 from bertkit.inference.predictor import Predictor
 from bertkit.inference.runner import Runner
+from bertkit.models import device as devices
 from bertkit.models.heads import crf
 from bertkit.models.heads.crf import Chain
 
@@ -142,6 +144,24 @@ def test_a_resumed_training_ends_with_the_same_bytes(tiny_encoder_with_dropout: 
     assert not [name for name in whole if not torch.equal(whole[name], resumed[name])]
     other = trained(tmp_path / "other")
     assert not [name for name in whole if not torch.equal(whole[name], other[name])]
+
+
+def test_attention_is_not_compiled_for_each_shape_of_a_batch(
+    device: torch.device, tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As cuDNN's is, in training and in predictions."""
+    if device == CPU:  # whether a GPU would be asked
+        kernels = devices.attention_kernels
+        for module in (running, training):
+            monkeypatch.setattr(module, "attention_kernels", lambda _: kernels(torch.device("cuda")))
+    trainer, allowed = made(CASES[0], tiny_encoder, arguments(tmp_path, 2, 1, use_cpu=device == CPU)), list[bool]()
+    trainer.model.register_forward_hook(lambda *_: allowed.append(torch.backends.cuda.cudnn_sdp_enabled()))
+    trainer.train()
+    steps = len(allowed)
+    trainer.data.runner(trainer.data.features)
+    assert 0 < steps < len(allowed)
+    assert not any(allowed)
+    assert torch.backends.cuda.cudnn_sdp_enabled()
 
 
 # --- predictions

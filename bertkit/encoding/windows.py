@@ -10,8 +10,7 @@ if TYPE_CHECKING:
 
 
 def row_windows(batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-    """The first window of each row `(rows,)`, and for each window its row `(windows,)`: both are indices into this
-    batch, rows in the order of their windows."""
+    """The first window of each row `(rows,)` and the row of each window `(windows,)`, as indices into this batch."""
     import torch
 
     _, row_of_window, counts = torch.unique_consecutive(batch["row"], return_inverse=True, return_counts=True)

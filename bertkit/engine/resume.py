@@ -61,8 +61,7 @@ def _require_processes(folder: Path, count: int) -> None:
 def _require_weights(folder: Path, trainer: CheckpointTrainer) -> None:
     """Raises ModelError where the weights have other names or shapes than those of the trainer's model.
 
-    With LoRA, the checkpoint has the adapter alone. A tensor that several parts of the model share is stored under one
-    of its names.
+    With LoRA, the checkpoint has the adapter alone. A tensor that several parts share is stored under one of its names.
     """
     model: Any = trainer.model
     lora = isinstance(model, PeftModel)

@@ -26,6 +26,7 @@ from bertkit.errors import Problem, UserError
 from bertkit.evaluation.intervals import Scores
 from bertkit.files import read_json
 from bertkit.models.cpu_kernels import faster
+from bertkit.models.device import attention_kernels
 from bertkit.models.malloc import memory_kept
 from bertkit.tasks.base import Batch
 from bertkit.text import listed
@@ -148,7 +149,7 @@ class Trainer(CheckpointTrainer):
         self.clock.start(read_json(clock_file)["seconds"] if clock_file and clock_file.is_file() else 0.0)
         gc.freeze()  # accelerate collects garbage first, and would scan everything imported
         try:
-            with memory_kept() as self.trim_memory:
+            with memory_kept() as self.trim_memory, attention_kernels(self.args.device):
                 return super().train(resume_from_checkpoint, trial, ignore_keys_for_eval)
         finally:
             gc.unfreeze()

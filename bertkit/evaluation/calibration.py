@@ -133,8 +133,7 @@ def fit_thresholds(probabilities: ArrayLike, references: ArrayLike) -> list[floa
     Candidates are those of `thresholds_of`; ties go to the nearest to 0.5, then the lower. A label without a positive
     row keeps 0.5.
 
-    probabilities: (rows, labels) in [0, 1]. references: (rows, labels) of 0 and 1. Raises ValueError: there is no row,
-    or the shapes do not fit.
+    probabilities: (rows, labels) in [0, 1]. references: of 0 and 1. Raises ValueError: no row, or shapes do not fit.
     """
     table, truth = np.asarray(probabilities, dtype=np.float64), np.asarray(references, dtype=np.float64)
     if table.ndim != 2 or not table.size or table.shape != truth.shape:

@@ -16,6 +16,7 @@ from bertkit.encoding.padding import Collator, batches_by_length, mask_of, model
 from bertkit.encoding.texts import encode_texts
 from bertkit.encoding.words import encode_words
 from bertkit.errors import ModelError, Problem
+from bertkit.inference.runner import inference
 from bertkit.inference.vector_cache import Vectors
 from bertkit.models.device import Precision
 from bertkit.models.encoder import Encoder, load_model
@@ -105,22 +106,14 @@ class LayerReader:
 
         collate = Collator.of(self.tokenizer, {})
         inputs = model_inputs(self.tokenizer, columns)
-        batches = batches_by_length(columns["length"], self.batch_size, self.device.type == "cpu")
-
-        def run(indices: Ints) -> Vectors:
+        for indices in batches_by_length(columns["length"], self.batch_size, self.device.type == "cpu"):
             batch = collate({name: [values[index] for index in indices] for name, values in inputs.items()})
             batch = {name: values.to(self.device) for name, values in batch.items()}
-            with (
-                torch.inference_mode(),
-                torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16"),
-            ):
+            with inference(self.device, self.precision):
                 states = self.model(**batch, output_hidden_states=True).hidden_states
             chosen = [states[layer].float() for layer in self.layers]
             if self.params.combine == "concat":
                 hidden = torch.cat(chosen, dim=-1)
             else:
                 hidden = torch.stack(chosen).sum(0) / (len(chosen) if self.params.combine == "mean" else 1)
-            return keep(hidden, mask_of(batch)).cpu().numpy()
-
-        for indices in batches:
-            yield indices, run(indices)
+            yield indices, keep(hidden, mask_of(batch)).cpu().numpy()

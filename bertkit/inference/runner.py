@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from bertkit.encoding.padding import Arrays, BatchSize, batches_by_length, fills, pad, unmasked
-from bertkit.models.device import ModelPrecision
+from bertkit.models.device import ModelPrecision, attention_kernels
 from bertkit.models.malloc import give_back
 from bertkit.tasks.base import Batch, Task
 
@@ -30,8 +30,7 @@ class Runner:
     Features are batched by length, longest first, so that memory runs out at once or never.
 
     device: None where `model` is called with NumPy arrays and returns the task's reduced arrays, as `OnnxModel` does.
-    mapper: applies a function to all batches, and gives the results in their order; in a training by several processes,
-    each runs a part of the batches.
+    mapper: applies a function to all batches, in their order; in a training by several processes, to a part of them.
     keep: (outputs, batch) -> an item per feature, in place of the task's own.
     """
 
@@ -70,17 +69,12 @@ class Runner:
         """The indices of features of these lengths, batch by batch."""
         return batches_by_length(lengths, self.batch_size, self.device is not None and self.device.type == "cpu")
 
-    @contextmanager
-    def inference(self) -> Iterator[None]:
+    def inference(self) -> AbstractContextManager[None]:
         """Within the block, the model predicts, in this precision and without gradients."""
         if self.device is None:
-            yield
-            return
-        import torch
-
+            return nullcontext()
         self.model.eval()
-        with torch.inference_mode(), torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16"):
-            yield
+        return inference(self.device, self.precision)
 
     def run(self, arrays: Arrays) -> Any:
         """What the task reduces the outputs for a batch to, or what `keep` makes of them; within `inference`.
@@ -97,6 +91,16 @@ class Runner:
         if self.keep:
             return self.keep(outputs, batch)
         return self.task.reduce(outputs, batch)
+
+
+@contextmanager
+def inference(device: torch.device, precision: ModelPrecision) -> Iterator[None]:
+    """Within the block, models predict, in this precision and without gradients."""
+    import torch
+
+    autocast = torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16")
+    with torch.inference_mode(), autocast, attention_kernels(device):
+        yield
 
 
 def on_cpu(result: Any) -> Any:

@@ -24,6 +24,7 @@ from bertkit.inference.runner import Runner
 from bertkit.methods.head import examples_of, facts_of, fit_head, label_words, names_of, set_head
 from bertkit.methods.linear import Linear
 from bertkit.models.cpu_kernels import faster
+from bertkit.models.device import attention_kernels
 from bertkit.models.malloc import memory_kept
 from bertkit.models.trained_parts import freeze
 from bertkit.sections import Freeze
@@ -107,7 +108,7 @@ def pull_to_prototypes(runner: Runner, texts: Texts, weights: Floats | None, see
     targets /= targets.sum(1, keepdim=True).clamp(min=1)
     factors = None if weights is None else torch.from_numpy(weights).to(device, torch.float32)
     losses, draw = list[float](), np.random.default_rng(seed)
-    with memory_kept(), faster(device):
+    with memory_kept(), faster(device), attention_kernels(device):
         for step in range(steps):
             if step % batches == 0:
                 order = draw.permutation(len(targets))

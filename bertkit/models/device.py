@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Literal
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any, Literal
 
 from bertkit.errors import extras_required
 
@@ -41,3 +42,11 @@ def best_device() -> torch.device:
     if accelerator is None:
         return torch.device("cpu")
     return torch.device(accelerator.type, int(os.environ.get("LOCAL_RANK", 0)))
+
+
+def attention_kernels(device: torch.device) -> AbstractContextManager[Any]:
+    """Within the block, CUDA does not take cuDNN's attention, compiled anew for each shape of a batch: 0.1 s."""
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    kernels = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+    return sdpa_kernel(kernels) if device.type == "cuda" else nullcontext()

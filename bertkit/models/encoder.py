@@ -135,8 +135,7 @@ def load_tokenizer(
 ) -> PreTrainedTokenizerBase:
     """The tokenizer of a model folder. split_special_tokens: whether `[SEP]` in a text is text, or the special token.
 
-    exported: whether `export` wrote the folder, so that torch need not be imported. token_types: false where the model
-    does not read them.
+    exported: whether `export` wrote the folder, so that torch is not needed. token_types: whether the model reads them.
     Raises ModelError where there is none, and on what bertkit does not support: a tokenizer written in Python, one
     without a padding token, padding on the left.
     """

@@ -54,8 +54,7 @@ def vet(folder: Path, *, tokenizer: bool = False) -> None:
 def vet_files(folder: Path) -> None:
     """Raises ModelError with the files that must not be opened: pipes, devices, links to what is outside the folder.
 
-    In the Hub's cache, where each file of a model is a link to a blob, those of its own repository are inside. This
-    opens no file.
+    In the Hub's cache, where a model's files are links to blobs, those of its own repository are inside.
     """
     real = Path(os.path.realpath(folder))
     inside = (real, real.parents[1] / "blobs") if real.parent.name == "snapshots" else (real,)
@@ -84,8 +83,7 @@ def read_object(file: Path, largest: int = LARGEST_JSON) -> dict[str, Any]:
 def bounded(folder: Path) -> Iterator[None]:
     """Within the block, a model that is built has no more parameters than the bytes of this folder's weights explain.
 
-    transformers builds models on the meta device, where tensors take no memory; they are counted there, buffers too.
-    Raises ModelError.
+    transformers builds models on the meta device, without memory; tensors are counted there. Raises ModelError.
     """
     from torch.nn.modules import module
 

@@ -86,8 +86,7 @@ def run_folds(jobs: Jobs, run: Run, metadata: MetadataWriter) -> OutOfFold | Non
 
 
 def calibrated(jobs: Jobs, held_out: OutOfFold | None) -> Jobs:
-    """The jobs; after folds, with the temperature and thresholds of the out-of-fold answers, if there are no validation
-    rows to fit them on.
+    """The jobs; after folds without validation rows, with temperature and thresholds of the out-of-fold answers.
 
     What sets with a coverage are taken from is not fitted: its guarantee holds for rows that one model has answered.
     """

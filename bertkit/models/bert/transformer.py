@@ -46,8 +46,7 @@ CACHE = "cache" if "cache" in Seq2SeqLMOutput.__dataclass_fields__ else "past_ke
 def config(encoder: BertConfig, *, decoder_start_token_id: int, eos_token_id: int) -> EncoderDecoderConfig:
     """The config of an encoder–decoder of two BERTs of one architecture, that of `encoder`.
 
-    decoder_start_token_id: the token that each target starts with, BERT's [CLS]. eos_token_id: the token that ends it,
-    BERT's [SEP].
+    decoder_start_token_id: the first token of each target, BERT's [CLS]. eos_token_id: the last, BERT's [SEP].
     """
     fields = encoder.to_dict()
     return EncoderDecoderConfig.from_dict(
