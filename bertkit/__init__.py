@@ -21,12 +21,13 @@ if TYPE_CHECKING:
     from bertkit.inference.predictor import Predictor, load
     from bertkit.recipe.recipe import Recipe, load_recipe
     from bertkit.report.view import Run
+    from bertkit.training.classifier import Classifier
     from bertkit.training.train import train
 
 __all__ = [
-    "DataError", "Features", "ModelError", "Predictor", "Recipe", "RecipeError", "Run",
-    "UserError", "audit", "batch", "calibrate", "evaluate", "load", "load_recipe", "load_tasks",
-    "train",
+    "Classifier", "DataError", "Features", "ModelError", "Predictor", "Recipe", "RecipeError",
+    "Run", "UserError", "audit", "batch", "calibrate", "evaluate", "load", "load_recipe",
+    "load_tasks", "train",
 ]  # fmt: skip
 
 _MODULES = {
@@ -40,6 +41,7 @@ _MODULES = {
     "recipe.recipe": "Recipe load_recipe",
     "report.view": "Run",
     "decisions.calibrate": "calibrate",
+    "training.classifier": "Classifier",
     "training.train": "train",
 }
 

@@ -68,7 +68,7 @@ class Features(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         Raises ModelError on invalid parameters, and DataError with the rows that are not text.
         """
         _check(self)
-        _texts(X)
+        column_of_texts(X)
         self.reader_ = _reader(clone(self))
         self.files_ = self.reader_.files
         self.params_ = clone(self).set_params(revision=self.reader_.encoder.revision, precision=self.reader_.precision)
@@ -95,7 +95,7 @@ class Features(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         """
         check_is_fitted(self)
         if self.reader_.params.pool == "none":
-            return [each for texts in _chunks(_texts(X)) for each in self.reader_.words(texts)]
+            return [each for texts in _chunks(column_of_texts(X)) for each in self.reader_.words(texts)]
         vectors, lost = self.vectors(X)
         if lost.any():
             dropped = counted(int(lost.sum()), "token")
@@ -111,7 +111,7 @@ class Features(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         Raises ModelError with pool="none".
         """
         check_is_fitted(self)
-        reader, texts = self.reader_, _texts(X)
+        reader, texts = self.reader_, column_of_texts(X)
         if reader.params.pool == "none":
             raise ModelError(Problem("pool", "'none' gives vectors of words, not of texts", "Write mean, cls or max."))
         if not texts:
@@ -196,7 +196,7 @@ def _layers(wanted: Sequence[int], count: int) -> tuple[int, ...]:
     return layers
 
 
-def _texts(X: Any) -> list[str]:
+def column_of_texts(X: Any) -> list[str]:
     """The texts of a list, array, Series or table of one column. Raises DataError."""
     fix = "Give a list, array or Series of texts; in a ColumnTransformer, name one column."
     try:

@@ -1,0 +1,82 @@
+"""Text classification as an estimator of scikit-learn: `train` behind `fit`, and a predictor behind `predict`."""
+
+from __future__ import annotations
+
+import shutil
+import weakref
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any, Self
+
+import numpy as np
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d
+
+from bertkit.errors import DataError, Problem
+from bertkit.inference.features import column_of_texts
+from bertkit.inference.predictor import load
+from bertkit.training.train import train
+
+
+@dataclass(repr=False, eq=False)  # scikit-learn's own repr, and identity
+class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """Texts -> one of several classes, by a fine-tuned encoder. Texts are as those of `bertkit.Features`.
+
+    Args:
+        model: What `model` of a recipe may be.
+        output_dir: Each `fit` makes a run folder in it; None: a temporary one, which lives as long as the estimator.
+        validation: The share of the rows of `fit` that is held out, by which the best model is selected.
+        settings: Further keyword arguments of `train`, such as `{"epochs": 5, "learning_rate": 1e-4}`.
+
+    >>> classifier = bertkit.Classifier("bert-base-uncased", settings={"epochs": 1})
+    >>> texts, labels = ["a good film", "a bad film"] * 8, [1, 0] * 8
+    >>> classifier.fit(texts, labels).predict_proba(["a film"]).shape
+    (1, 2)
+    """
+
+    model: str | Path
+    output_dir: str | Path | None = None
+    validation: float = 0.1
+    settings: Mapping[str, Any] | None = None
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Train a run, `run_`. X: texts. y: a class for each. Raises UserError."""
+        texts, labels = column_of_texts(X), column_or_1d(y, warn=True)
+        check_consistent_length(texts, labels)
+        check_classification_targets(labels)
+        self.classes_, codes = np.unique(labels, return_inverse=True)
+        names = [str(each) for each in self.classes_]
+        if len(set(names)) < 2:
+            raise DataError(Problem("y", f"{len(names)} class, where two or more are expected", "Give other rows."))
+        rows = [{"text": text, "label": names[code]} for text, code in zip(texts, codes, strict=True)]
+        if self.output_dir is not None:
+            Path(self.output_dir).mkdir(parents=True, exist_ok=True)
+        folder = mkdtemp(prefix="bertkit-fit-", dir=self.output_dir)
+        if self.output_dir is None:
+            weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        settings: dict[str, Any] = {"data": {"train": rows, "validation": self.validation}, "model": str(self.model)}
+        self.run_ = train("text-classification", folder, **settings, **(self.settings or {}))
+        self.predictor_ = load(self.run_.folder)
+        self.n_features_in_ = 1
+        return self
+
+    def predict_proba(self, X: Any) -> np.ndarray[Any, Any]:
+        """Calibrated probabilities, `(texts, classes)`, in the order of `classes_`. Raises DataError."""
+        check_is_fitted(self)
+        answers = self.predictor_.stream({"text": text} for text in column_of_texts(X))
+        scores = [[answer["scores"][str(each)] for each in self.classes_] for answer in answers]
+        return np.asarray(scores, dtype=float).reshape(-1, len(self.classes_))
+
+    def predict(self, X: Any) -> np.ndarray[Any, Any]:
+        """The most probable class of each text, `(texts,)`. Raises DataError."""
+        best = self.predict_proba(X).argmax(axis=1)
+        return np.asarray(self.classes_[best])
+
+    def __sklearn_tags__(self) -> Any:
+        """Texts in one dimension, not numbers in two; each fit draws its own weights of the head."""
+        tags = super().__sklearn_tags__()
+        tags.input_tags.string, tags.input_tags.one_d_array, tags.input_tags.two_d_array = True, True, False
+        return tags
