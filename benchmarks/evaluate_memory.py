@@ -126,7 +126,7 @@ def measured(command: str, folder: Path, file: Path) -> dict[str, float]:
     if command == "evaluate":
         from bertkit.inference.evaluate import evaluate
 
-        evaluate(folder, file=file)
+        evaluate(folder, data=file)
     elif command == "predict":
         from bertkit.inference.predict_file import predict_file
         from bertkit.inference.predictor import load

@@ -82,7 +82,7 @@ def test_load_gives_the_same_predictor(run: Path, exported: Path) -> None:
         assert scores(one) == pytest.approx(scores(other), abs=1e-6)
     file = run.parent / "test.jsonl"
     rows = Dataset.from_list([{"text": row["text"], "label": row["label"]} for row in read_rows(file)])
-    assert same(bertkit.evaluate(exported, file=file)["metrics"], score(ours, rows)[1]["metrics"])
+    assert same(bertkit.evaluate(exported, data=file)["metrics"], score(ours, rows)[1]["metrics"])
 
 
 def test_export_json_says_what_was_measured(run: Path, exported: Path) -> None:
@@ -339,7 +339,7 @@ say("evaluate", ["evaluate", exported, "--data", file, "--json"])
         assert all(same(*pair) for pair in zip(each.expected, told["answers"][name], strict=True)), name
     for one, other in zip(load(run, precision="fp32")(TEXTS), told["answers"]["run"], strict=True):
         assert same(one, other)
-    assert json.loads(told["evaluate"][1]) == json.loads(json.dumps(bertkit.evaluate(exported, file=file)))
+    assert json.loads(told["evaluate"][1]) == json.loads(json.dumps(bertkit.evaluate(exported, data=file)))
     assert (told["predict"][0], told["predict"][2], told["report"][0], told["doctor"][0]) == (0, "", 0, 0)
     assert told["predict"][1].endswith("the cat was good\n")
     assert re.search(r"^torch +not installed ", told["doctor"][1], re.M)

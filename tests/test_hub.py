@@ -114,7 +114,7 @@ def test_the_command_line_there_and_back(
     told = json.loads(capsys.readouterr().out)["answer"]
     assert told == load(trained.folder)("the cat was good")
     rows = small.write_rows(tmp_path / "new.jsonl", small.rows("single-label", 9, 40))
-    assert evaluate(ME, file=rows) == evaluate(trained.folder, file=rows)
+    assert evaluate(ME, data=rows) == evaluate(trained.folder, data=rows)
 
 
 def test_a_revision_is_exact(run: Run, hub: FakeHub) -> None:

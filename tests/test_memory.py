@@ -363,8 +363,6 @@ def test_a_run_is_scored_on_frames_as_on_its_own_rows(run: bertkit.Run, tmp_path
     ):
         with pytest.raises(bertkit.DataError, match=message):
             bertkit.evaluate(run.folder, wrong)
-    with pytest.raises(bertkit.RecipeError, match="give one of them"):
-        bertkit.evaluate(run.folder, TEST, file=file)
 
 
 def test_frames_are_answered_as_their_rows_are(run: bertkit.Run) -> None:

@@ -495,7 +495,7 @@ def test_a_foreign_model_with_one_output_answers_as_the_pipeline(
     assert [answer["scores"]["spam"] for answer in answers] == pytest.approx(theirs, abs=1e-5)
     assert [answer["labels"] for answer in answers] == [["spam"] * (score >= 0.5) for score in theirs]
     file = small.write_rows(tmp_path / "new.jsonl", [{"text": "the cat", "labels": n * ["spam"]} for n in (0, 1)])
-    scores = evaluate(folder, file=file, task="text-classification")["metrics"]
+    scores = evaluate(folder, data=file, task="text-classification")["metrics"]
     assert scores["subset_accuracy"] == 0.5
 
 

@@ -611,7 +611,7 @@ def test_scores_are_those_of_squad(version: str, runs: dict[str, Run]) -> None:
     scores = run.results["splits"]["validation"]["metrics"]
     assert run.results["headline"] == "f1"
     assert 0.5 < scores["f1"] < 1
-    assert bertkit.evaluate(run.model, file=run.folder.parent / "dev.json")["metrics"] == scores
+    assert bertkit.evaluate(run.model, data=run.folder.parent / "dev.json")["metrics"] == scores
     kept = small.read_rows(run.folder / "predictions" / "validation.jsonl")
     official = [squad.question_scores(line["answer"]["answer"], line["answers"]["text"]) for line in kept]
     assert scores["exact_match"] == pytest.approx(np.mean([exact for exact, _ in official]))
@@ -644,7 +644,7 @@ def test_the_fitted_threshold_travels_in_config_json(runs: dict[str, Run], tmp_p
         config = json.loads((folder / "config.json").read_text())
         config["bertkit"]["task"]["null_threshold"] = threshold
         (folder / "config.json").write_text(json.dumps(config))
-        scores = bertkit.evaluate(folder, file=file)["metrics"]
+        scores = bertkit.evaluate(folder, data=file)["metrics"]
         answered[threshold] = scores["f1_no_answer"]
         assert scores["f1"] < run.results["splits"]["validation"]["metrics"]["f1"]
         predict_file(bertkit.load(folder), str(folder), str(file), tmp_path / "out.jsonl", {})
@@ -734,7 +734,7 @@ def test_a_foreign_model_always_answers(tiny_encoder: Path, tmp_path: Path) -> N
     assert answer["null_score"] == 0.0
     assert predictor.task.options == QuestionAnsweringOptions(name="question-answering", unanswerable=False)
     file = squad_file(tmp_path / "dev.json", small_squad(range(5), True))
-    scores = bertkit.evaluate(tmp_path, file=file, task="question-answering")["metrics"]
+    scores = bertkit.evaluate(tmp_path, data=file, task="question-answering")["metrics"]
     assert scores["f1_no_answer"] == 0.0
     with pytest.raises(ModelError, match="was not trained by bertkit"):
         bertkit.load(tmp_path)

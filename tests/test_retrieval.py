@@ -306,7 +306,7 @@ def test_two_stages_are_the_second_ones_order(
 
 
 def retriever_scores(folder: Path, data: Path) -> dict[str, Any]:
-    return dict(evaluate(folder, file=data)["metrics"])
+    return dict(evaluate(folder, data=data)["metrics"])
 
 
 def test_embed_index_and_search(tiny_encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

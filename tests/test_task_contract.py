@@ -154,7 +154,7 @@ def test_every_score_of_a_model_is_the_same_score(case: Case, tiny_encoder: Path
     scores = run.results["splits"]["validation"]["metrics"]
     file, out = small.write_rows(tmp_path / "rows.jsonl", case.rows().to_list()), tmp_path / "out.jsonl"
     for source in (run.folder, run.model):
-        assert evaluate(source, file=file)["metrics"] == scores
+        assert evaluate(source, data=file)["metrics"] == scores
     predictor = run.load()
     assert predict_file(predictor, str(run.model), str(file), out, {}) == len(case.rows())
     answers = [row["answer"] for row in small.read_rows(out)]

@@ -496,7 +496,7 @@ def test_a_foreign_model_answers_with_its_own_tags(tiny_encoder: Path, tmp_path:
     assert {word["tag"] for word in predictor("the cat was bad")["words"]} <= set(tags)
     write_conll(tmp_path / "dev.conll", range(0))
     (tmp_path / "dev.conll").write_text("the O\ncat B-LOC\n")
-    assert bertkit.evaluate(tmp_path, file=tmp_path / "dev.conll", task="token-classification")["rows"] == 1
+    assert bertkit.evaluate(tmp_path, data=tmp_path / "dev.conll", task="token-classification")["rows"] == 1
     model.config.id2label = {0: "I-A", 1: "I-B", 2: "I-C"}
     model.save_pretrained(tmp_path)
     with pytest.raises(ModelError, match="without O"):

@@ -136,8 +136,8 @@ def test_a_file_without_targets_is_named(runs: dict[str, Run], tmp_path: Path) -
     file = small.write_rows(tmp_path / "rows.jsonl", [{"text": "a cat", "gold": "good"}])
     for source in (runs["single-label"].folder, runs["single-label"].model):
         with pytest.raises(DataError, match=r"rows\.jsonl: no column `label`.*\n.*data\.columns\.COLUMN=NAME"):
-            evaluate(source, file=file)
-        assert evaluate(source, file=file, overrides=["data.columns.label=gold"])["rows"] == 1
+            evaluate(source, data=file)
+        assert evaluate(source, data=file, overrides=["data.columns.label=gold"])["rows"] == 1
 
 
 # --- plain transformers

@@ -334,5 +334,5 @@ def test_a_foreign_tagger_answers_as_the_pipeline_does(tiny_encoder: Path, tmp_p
     assert [word["score"] for word in found] == pytest.approx([first[w["start"]]["score"] for w in found], rel=1e-5)
     assert len({word["tag"] for word in found}) > 1
     conll(tmp_path / "dev.conll", "the/DET cat/NOUN", "ran/VERB")
-    scores = bertkit.evaluate(tmp_path, file=tmp_path / "dev.conll", task="token-classification")
+    scores = bertkit.evaluate(tmp_path, data=tmp_path / "dev.conll", task="token-classification")
     assert {"accuracy", "f1_macro", "f1/DET"} <= scores["metrics"].keys()

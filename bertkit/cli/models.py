@@ -51,7 +51,7 @@ def evaluate(source: str, rest: list[str], data: Path | None, as_json: bool, **o
     from bertkit.inference.multitask import tasks_of_run
     from bertkit.report.table import scores_table
 
-    scores = evaluate(source, file=data, overrides=rest, **options)
+    scores = evaluate(source, data=data, overrides=rest, **options)
     if as_json:
         say(json.dumps(scores, indent=2))
         return

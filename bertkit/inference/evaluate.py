@@ -100,7 +100,7 @@ def rows_of_split(
 ) -> tuple[str, Dataset]:
     """A split of the run's data, or a file's rows, with the split's name. Raises DataError, RecipeError.
 
-    split: None: the first of `preferred` that has targets, or else train. file: as for `evaluate`.
+    split: None: the first of `preferred` that has targets, or else train. file: rows, or a folder of split files.
     given: keys of a `data:` section that take the place of the run's source.
     """
     unknown = [override for override in overrides if not override.lstrip("~").startswith("data.")]
@@ -145,7 +145,6 @@ def evaluate(
     data: Any = None,
     *,
     split: str | None = None,
-    file: str | Path | None = None,
     overrides: Sequence[str] = (),
     revision: str | None = None,
     task: str | None = None,
@@ -156,9 +155,9 @@ def evaluate(
 ) -> dict[str, Any]:
     """Score a run, a model folder or a Hub model on a split of the run's data, or on other rows in the same layout.
 
-    data: a file, or rows as for `bertkit.train`, alone or by split.
+    data: a file in the layout of the run's data; a folder of split files, of which `split` (test) is taken; or rows as
+        for `bertkit.train`, alone or by split.
     split: by default test, validation or train: the first that has targets; of `data`, test.
-    file: rows in the layout of the run's data; or a folder of split files, of which `split` (test) is taken.
     by: a column; the scores of each of its values are reported too.
     rerank, depth: a cross-encoder that reorders the first `depth` documents of a retrieval model.
     overrides: of the data's settings, such as `data.columns.text=sentence`. revision, task, metrics: as for `load`
@@ -172,22 +171,19 @@ def evaluate(
     """
     folder = Path(source).expanduser()
     if names := tasks_of_run(folder):
-        if data is not None or file is not None:
+        if data is not None:
             what = "a run of several tasks, each of which is scored on its own data"
             raise RecipeError(Problem(str(source), what, f"Name the run of one task: {source}/NAME"))
         of_task = partial(
             evaluate, split=split, overrides=overrides, revision=revision, task=task, metrics=metrics, by=by
         )
         return {name: of_task(folder / name, rerank=rerank, depth=depth) for name in names}
-    if isinstance(data, str | Path) and file is None:
-        data, file = None, data
-    if data is not None and file is not None:
-        raise RecipeError(Problem("", "`data` and `file` both name the rows: give one of them"))
+    file = data if isinstance(data, str | Path) else None
     if split is not None and file is not None and not Path(file).is_dir():
-        raise RecipeError(Problem("", "`split` names a split of the run's data, `file` a file: give one of them"))
+        raise RecipeError(Problem("", "`split` names a split of the run's data, `data` a file: give one of them"))
     predictor = load(source, revision=revision, task=task)
     overrides = [*overrides, f"data.by={json.dumps(by)}"] if by else overrides
-    with nullcontext() if data is None else temporary_rows(data) as given:
+    with nullcontext() if data is None or file else temporary_rows(data) as given:
         split, rows = rows_of_split(source, predictor, file, split, ("test", "validation"), overrides, given)
     if rerank is None:
         return {"split": split, **score(predictor, rows, metrics, by)[1]}
