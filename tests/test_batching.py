@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
+import torch
 from cases import Case
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,6 +15,7 @@ from steps import arguments, made
 
 from bertkit.encoding.padding import Collator, batches_by_length, mask_of
 from bertkit.engine.batching import LengthBatches, TokenBatches
+from bertkit.inference.runner import Runner
 from bertkit.sections import Batching
 
 sizes = st.integers(1, 4)
@@ -85,6 +87,9 @@ def test_prediction_batches_on_a_cpu_have_a_bound() -> None:
     lengths = [512] * 6 + [500] * 4 + [10] * 40
     sizes = [(len(batch), lengths[batch[0]]) for batch in batches_by_length(lengths, 32, on_cpu=True)]
     assert sizes == [(4, 512), (4, 512), (4, 500), (32, 10), (6, 10)]
+    for device, count in ((torch.device("cpu"), 2), (torch.device("cuda"), 1), (None, 1)):
+        runner = Runner(cast("Any", None), None, device, "fp32", 32)
+        assert len(runner.batches([512] * 8)) == count
 
 
 # --- by a budget of tokens
