@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import bertkit
+from bertkit.training import classifier
 
 NAMES = [name for name in bertkit.__all__ if not name.endswith("Error") or name == "UserError"]
 
@@ -28,5 +29,6 @@ def test_the_example_runs(
     (example,) = doctest.DocTestFinder(recurse=False).find(getattr(bertkit, name), name, globs={"bertkit": bertkit})
     assert example.examples
     monkeypatch.setattr(bertkit, "train", train)
+    monkeypatch.setattr(classifier, "train", train)
     outcome = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(example)
     assert outcome.failed == 0

@@ -654,9 +654,9 @@ def test_what_only_the_run_of_one_task_can_do(
 
 
 def test_rows_are_scored_by_the_run_of_one_task(run: Run) -> None:
-    for rows in ({"data": ROWS}, {"data": []}, {"file": "rows.jsonl"}):
+    for rows in (ROWS, [], "rows.jsonl"):
         with pytest.raises(UserError, match=r"(?s)scored on its own data.*Name the run of one task: .*/NAME"):
-            evaluate(run.folder, **rows)
+            evaluate(run.folder, rows)
 
 
 def test_tasks_with_limits_of_their_own_share_what_they_read_alike(
