@@ -32,7 +32,7 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         settings: Further keyword arguments of `train`, such as `{"epochs": 5, "learning_rate": 1e-4}`.
 
     >>> classifier = bertkit.Classifier("bert-base-uncased", settings={"epochs": 1})
-    >>> texts, labels = ["a good film", "a bad film"] * 8, [1, 0] * 8
+    >>> texts, labels = [f"{word} film {n}" for n in range(10) for word in ("bad", "good")], [0, 1] * 10
     >>> classifier.fit(texts, labels).predict_proba(["a film"]).shape
     (1, 2)
     """
