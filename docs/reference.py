@@ -122,7 +122,8 @@ def directive(name: str) -> str:
         return f".. autofunction:: bertkit.{name}"
     if issubclass(thing, Exception):
         return f".. autoexception:: bertkit.{name}"
-    return f".. autoclass:: bertkit.{name}" + ("" if name == "Recipe" else "\n   :members:")
+    members = "\n   :members:\n   :exclude-members: set_score_request"  # which scikit-learn adds
+    return f".. autoclass:: bertkit.{name}" + ("" if name == "Recipe" else members)
 
 
 def task_page() -> str:
