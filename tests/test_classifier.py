@@ -44,7 +44,7 @@ def test_scikit_learn_takes_it(tiny_encoder: Path, tmp_path: Path, monkeypatch: 
     scores = cross_val_score(classifier, TEXTS, np.arange(len(TEXTS)) % 2 == 1, cv=2, error_score="raise")
     assert scores.shape == (2,)
     gc.collect()
-    assert [*tmp_path.glob("bertkit-fit-*")] == [], "a temporary run goes with its estimator"
+    assert [*tmp_path.glob("bertkit-*")] == [], "a temporary run goes with its estimator"
 
 
 def test_what_it_refuses(tiny_encoder: Path, tmp_path: Path) -> None:
@@ -59,4 +59,4 @@ def test_what_it_refuses(tiny_encoder: Path, tmp_path: Path) -> None:
         classifier.fit(TEXTS, [0, 1])
     with pytest.raises(bertkit.RecipeError, match="lerning_rate"):
         clone(classifier).set_params(settings={"lerning_rate": 1}).fit(TEXTS[:4], [0, 1, 0, 1])
-    assert [*tmp_path.rglob("*.yaml")] == []
+    assert [*tmp_path.iterdir()] == []

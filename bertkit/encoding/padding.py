@@ -80,7 +80,8 @@ def batches_by_length(
     rows, slots = (len(order), batch_size.tokens) if isinstance(batch_size, Batching) else (batch_size, math.inf)
     if len(order) and rows < 1:
         raise ValueError(f"a batch of {rows} rows")
-    slots, batches, start = min(slots, CPU_SLOTS) if on_cpu else slots, [], 0
+    slots = min(slots, CPU_SLOTS) if on_cpu else slots
+    batches, start = [], 0
     while start < len(order):
         end = start + max(int(min(rows, slots // max(lengths[order[start]], 1))), 1)
         batches.append(order[start:end])

@@ -68,9 +68,8 @@ def _checksum(digest: bytes, vector: bytes) -> int:
 
 def _unusable(store: Path, error: OSError) -> bool:
     what = f"vectors cannot be stored in {store} ({error.strerror or error}); they are computed without the cache."
-    warnings.warn(
-        f"{what} If this happens again, free some space, or name another folder in BERTKIT_CACHE.", stacklevel=3
-    )
+    fix = "If this happens again, free some space, or name another folder in BERTKIT_CACHE."
+    warnings.warn(f"{what} {fix}", stacklevel=3)
     return False
 
 

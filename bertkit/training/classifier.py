@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any, Self
+from uuid import uuid4
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin
@@ -52,11 +53,10 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if len(set(names)) < 2:
             raise DataError(Problem("y", f"{len(names)} class, where two or more are expected", "Give other rows."))
         rows = [{"text": text, "label": names[code]} for text, code in zip(texts, codes, strict=True)]
-        if self.output_dir is not None:
-            Path(self.output_dir).mkdir(parents=True, exist_ok=True)
-        folder = mkdtemp(prefix="bertkit-fit-", dir=self.output_dir)
-        if self.output_dir is None:
-            weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        if (parent := self.output_dir) is None:
+            parent = mkdtemp(prefix="bertkit-")
+            weakref.finalize(self, shutil.rmtree, parent, ignore_errors=True)
+        folder = Path(parent, f"fit-{uuid4().hex}")
         settings: dict[str, Any] = {"data": {"train": rows, "validation": self.validation}, "model": str(self.model)}
         self.run_ = train("text-classification", folder, **settings, **(self.settings or {}))
         self.predictor_ = load(self.run_.folder)
@@ -76,7 +76,7 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return np.asarray(self.classes_[best])
 
     def __sklearn_tags__(self) -> Any:
-        """Texts in one dimension, not numbers in two; each fit draws its own weights of the head."""
+        """Texts in one dimension, not numbers in two."""
         tags = super().__sklearn_tags__()
         tags.input_tags.string, tags.input_tags.one_d_array, tags.input_tags.two_d_array = True, True, False
         return tags
