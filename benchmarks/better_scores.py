@@ -42,11 +42,11 @@ from bertkit import load_recipe
 from bertkit.engine.clock import Clock
 from bertkit.engine.trainer import Trainer
 from bertkit.inference.runner import Runner
-from bertkit.models.heads.words import word_logits
+from bertkit.models.heads.word_logits import word_logits
 from bertkit.recipe.recipe import Recipe
 from bertkit.tasks.base import Batch, Task, evaluate
 from bertkit.training.job import Job, Jobs, arguments, prepare_jobs
-from bertkit.training.seed import make_trainer, run_trainer, untrained
+from bertkit.training.seed import make_trainer, new_runners, run_trainer
 
 LAYER = re.compile(r"\.layers?\.(\d+)\.")
 Apply = Callable[[Trainer], Any]
@@ -144,7 +144,7 @@ def trained(job: Job, variant: str, seed: int, folder: Path) -> Runner:
     """The model of the best checkpoint."""
     jobs = Jobs(job.recipe, {"": job})
     args = jobs.arguments(folder, seed)
-    trainer = make_trainer(jobs, untrained(jobs, args), args, [], Clock(args.seconds))
+    trainer = make_trainer(jobs, new_runners(jobs, args), args, [], Clock(args.seconds))
     VARIANTS[variant][1](trainer)
     run_trainer(trainer, folder)
     return trainer.data.runner

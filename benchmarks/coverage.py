@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 import bertkit
-from bertkit.evaluation.conformal import MEASURED, conformal, least_probability
+from bertkit.evaluation.conformal import MEASURED, conformal, inclusion_threshold
 from bertkit.evaluation.intervals import Floats
 from bertkit.inference.evaluate import rows_of_split
 
@@ -31,7 +31,7 @@ def outcomes(predictor: Any, run: str, split: str) -> tuple[Floats, Floats]:
 
 def measure(known: Floats, gold: Floats, table: Floats, coverage: float) -> tuple[float, float]:
     """Coverage and mean size. known: the gold labels' probabilities in the calibration rows."""
-    least = least_probability(conformal(known), coverage)
+    least = inclusion_threshold(conformal(known), coverage)
     return float((gold >= least).mean()), float((table >= least).sum(axis=1).mean())
 
 

@@ -144,7 +144,10 @@ def measured(command: str, folder: Path, file: Path) -> dict[str, float]:
         from bertkit.training.job import inspect
 
         task = load(folder).task
-        inspect(task, data.load(DataSpec(source={"train": str(file)}), task.schema, partial(task.refine, task.options)))
+        inspect(
+            task,
+            data.load(DataSpec(source={"train": str(file)}), task.schema, partial(task.validate_rows, task.options)),
+        )
     done.set()
     watcher.join()
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

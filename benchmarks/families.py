@@ -41,7 +41,7 @@ from cases import CASES, DRAWN, TEXTS
 
 import bertkit
 from bertkit.errors import UserError
-from bertkit.training import train as program
+from bertkit.training import finish
 
 TRAINING = {"max_steps": 2, "per_device_train_batch_size": 4, "learning_rate": 1e-2, "bf16": False}
 LORA, FREEZE = {"peft": {"r": 2}}, {"freeze": {"embeddings": True, "layers": 1}}
@@ -243,7 +243,7 @@ def verdicts(family: str) -> tuple[str, dict[str, str]]:
     logging.disable(logging.CRITICAL)
     warnings.simplefilter("ignore")
     datasets.disable_progress_bars()
-    program.write_reports = lambda *_: None
+    finish.write_reports = lambda *_: None
     transformers.logging.disable_progress_bar()
     torch.set_num_threads(1)
     found: dict[str, str] = {}

@@ -23,8 +23,8 @@ from transformers import TrainerCallback
 from bertkit import load_recipe
 from bertkit.errors import Problem, RecipeError
 from bertkit.inference.evaluate import rows_of_split, scored
-from bertkit.report.table import interval, number, over_folds
-from bertkit.tasks import labels as own
+from bertkit.report.score_tables import interval, number, over_folds
+from bertkit.tasks import class_labels
 from bertkit.tasks.text_classification import TextClassification
 from bertkit.text import columns
 from bertkit.training.train import train
@@ -47,10 +47,10 @@ def mean(task: TextClassification, given: list[list[dict[str, Any]]]) -> list[di
     if task.kind == "regression":
         return [{"score": fmean(each["score"] for each in answers)} for answers in zip(*given, strict=True)]
     table = np.mean([[list(answer["scores"].values()) for answer in answers] for answers in given], axis=0)
-    limits = own.limits(task.options, task.names)
+    limits = class_labels.limits(task.options, task.names)
     if task.kind == "single-label":
-        return list(own.single_labels(task.names, table, limits))
-    return [own.assigned_labels(task.names, row, limits) for row in table.tolist()]
+        return list(class_labels.single_labels(task.names, table, limits))
+    return [class_labels.assigned_labels(task.names, row, limits) for row in table.tolist()]
 
 
 def main(recipe: str, folder: str, *overrides: str) -> None:
@@ -75,7 +75,7 @@ def main(recipe: str, folder: str, *overrides: str) -> None:
         (f"best fold ({best})", answers[best]),
         (f"mean of {len(answers)} folds", mean(final.task, list(answers.values()))),
     ):
-        scores = scored(final.task.grade(found, rows), len(rows))
+        _, scores = scored(final.task, found, rows)
         bounds = interval(scores["intervals"].get(results["headline"]))
         table.append([title, number(scores["metrics"][results["headline"]]), bounds])
     print(f"{over_folds(results)}\n\n{columns(table)}")

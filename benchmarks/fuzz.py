@@ -118,7 +118,7 @@ def rows_of(recipe_name: str, file: Path) -> None:
     """Read a file as the rows of a recipe's training split, checked as `bertkit check` does."""
     recipe = load_recipe(recipe_name, [f"data.source={{train: {file}}}"])
     kind = get_task(recipe.task.name)
-    load_data(recipe.data, kind.schema, partial(kind.refine, recipe.task))
+    load_data(recipe.data, kind.schema, partial(kind.validate_rows, recipe.task))
 
 
 def seeds() -> dict[str, tuple[list[bytes], str, Callable[[bytes, random.Random], bytes], Callable[[Path], None]]]:

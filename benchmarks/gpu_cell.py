@@ -30,7 +30,7 @@ from bertkit.inference.predictor import load
 from bertkit.inference.runner import Runner
 from bertkit.models.device import best_device, best_precision
 from bertkit.models.encoder import Encoder, load_tokenizer
-from bertkit.models.heads.vectors import pool
+from bertkit.models.heads.vector_head import pool
 from bertkit.tasks import get_task
 from bertkit.tasks.base import Task, prepare
 from bertkit.training.seed import save

@@ -21,8 +21,8 @@ import numpy as np
 from scipy.special import entr
 from sklearn.cluster import kmeans_plusplus
 
+from bertkit.audits.listed_rows import unit_vectors
 from bertkit.audits.next_rows import head, margin
-from bertkit.audits.rows import unit_vectors
 from bertkit.data.readers import read_rows
 from bertkit.sections import DataSpec, ModelSpec
 

@@ -48,7 +48,7 @@ def main() -> None:
         kind = get_task(name)
         options = kind.Options.model_validate({"name": name})
         spec = DataSpec(source={"train": str(args.folder / file)}, columns=columns)
-        rows = sources.load(spec, kind.schema, partial(kind.refine, options)).rows["train"]
+        rows = sources.load(spec, kind.schema, partial(kind.validate_rows, options)).rows["train"]
         task = prepare(kind, options, tokenizer, limit, rows, [])
         features = task.encode(rows)
         lengths, units = np.asarray(features["length"][:]), task.units(features)

@@ -22,10 +22,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bertkit.data.readers import read_rows
-from bertkit.retrieval.models import DualEncoder, Encode, ModelFiles
 from bertkit.retrieval.passages import Window
 from bertkit.retrieval.search import Hit, search
 from bertkit.retrieval.store import Store
+from bertkit.retrieval.vector_models import DualEncoder, Encode, ModelFiles
 from bertkit.sections import DataSpec
 
 SIZE, CENTRES, TOP_K = 384, 1000, 10

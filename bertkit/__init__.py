@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from bertkit.inference.batch import batch
     from bertkit.inference.evaluate import evaluate
     from bertkit.inference.features import Features
-    from bertkit.inference.multitask import load_tasks
+    from bertkit.inference.multitask_predictor import load_tasks
     from bertkit.inference.predictor import Predictor, load
     from bertkit.recipe.recipe import Recipe, load_recipe
     from bertkit.report.view import Run
@@ -36,7 +36,7 @@ _MODULES = {
     "inference.batch": "batch",
     "inference.evaluate": "evaluate",
     "inference.features": "Features",
-    "inference.multitask": "load_tasks",
+    "inference.multitask_predictor": "load_tasks",
     "inference.predictor": "Predictor load",
     "recipe.recipe": "Recipe load_recipe",
     "report.view": "Run",

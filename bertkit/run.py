@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Self
 from bertkit import processes
 from bertkit.errors import Problem, RecipeError, UserError, translated
 from bertkit.files import read_json
-from bertkit.inference.multitask import tasks_of_run
+from bertkit.inference.multitask_predictor import tasks_of_run
 from bertkit.recipe.recipe import Recipe, load_recipe
 from bertkit.sections import Checkpoints
 

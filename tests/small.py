@@ -40,7 +40,7 @@ def recompute_activations(model: PreTrainedModel) -> None:
 
 def read_data(spec: DataSpec, kind: type[Task], options: TaskOptions, **more: Any) -> Data:
     """The rows of a data section, as this task reads them."""
-    return load(spec, kind.schema_of(options), partial(kind.refine, options), **more)
+    return load(spec, kind.schema_of(options), partial(kind.validate_rows, options), **more)
 
 
 def text(number: int, side: int) -> str:

@@ -23,7 +23,7 @@ from bertkit.engine.training_data import TaskData
 from bertkit.inference.runner import Runner
 from bertkit.recipe.recipe import Recipe
 from bertkit.training.job import prepare_jobs
-from bertkit.training.seed import make_trainer, untrained
+from bertkit.training.seed import make_trainer, new_runners
 
 Step = tuple[float, dict[str, torch.Tensor]]  # loss and gradients
 
@@ -82,7 +82,7 @@ def first_step_of(recipe: Recipe, folder: Path) -> Step:
     """The first step of a recipe, as `train` takes it."""
     jobs = prepare_jobs(recipe)[0]
     args, step = jobs.arguments(folder, 5), FirstStep()
-    ours = make_trainer(jobs, untrained(jobs, args), args, [step], Clock())
+    ours = make_trainer(jobs, new_runners(jobs, args), args, [step], Clock())
     ours.train()
     return next(e["loss"] for e in ours.state.log_history if "loss" in e), step.gradients
 

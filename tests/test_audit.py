@@ -18,13 +18,13 @@ from test_report import EVIL, well_formed
 import bertkit
 from bertkit import processes
 from bertkit.audits import audit as program
+from bertkit.audits.answer_errors import questions
 from bertkit.audits.audit import labels, write_lists
 from bertkit.audits.confident import guesses, likely_wrong, margins, wrong_share
-from bertkit.audits.entities import sentences
-from bertkit.audits.labels import label_sets, numbers, single_labels
+from bertkit.audits.entity_errors import sentences
+from bertkit.audits.label_errors import label_sets, numbers, single_labels
 from bertkit.audits.page import page
 from bertkit.audits.parts import Evidence, Part
-from bertkit.audits.questions import questions
 from bertkit.cli.main import main
 from bertkit.data import Data, tagging
 from bertkit.recipe.recipe import Recipe, load_recipe, to_yaml

@@ -12,9 +12,9 @@ import small
 
 import bertkit
 from bertkit.audits.duplicates import PROBLEMS, clusters, duplicates, near_duplicates
+from bertkit.audits.listed_rows import centred, joined, unit_vectors
 from bertkit.audits.next_rows import Unlabelled, chosen, margin, next_part, next_rows, read_unlabelled
 from bertkit.audits.parts import Evidence
-from bertkit.audits.rows import centred, joined, unit_vectors
 from bertkit.cli.main import main
 from bertkit.data import load
 from bertkit.errors import DataError, RecipeError, UserError
@@ -151,7 +151,7 @@ def test_near_duplicates_of_all_splits(tiny_encoder: Path, tmp_path: Path) -> No
 def test_documents_that_splits_of_retrieval_share_are_no_duplicates(tiny_encoder: Path) -> None:
     recipe = load_recipe("retrieval-quickstart", [f"model.name={tiny_encoder}", "model.max_length=32"])
     kind = get_task("retrieval")
-    data = load(recipe.data, kind.schema_of(recipe.task), partial(kind.refine, recipe.task), splits={"train"})
+    data = load(recipe.data, kind.schema_of(recipe.task), partial(kind.validate_rows, recipe.task), splits={"train"})
     rows = [{**row, "location": f"train:{number}", "answer": {}} for number, row in enumerate(data.rows["train"])]
     alike = near_duplicates(Evidence(recipe, rows), unit_vectors(recipe.model))
     assert {row["split"] for row in alike.rows} <= {"train"}

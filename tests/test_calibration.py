@@ -9,7 +9,7 @@ import pytest
 from scipy.special import expit, logsumexp, softmax
 
 from bertkit.evaluation import calibration, similarity
-from bertkit.tasks.labels import assigned_labels
+from bertkit.tasks.class_labels import assigned_labels
 
 
 def smoothed_loss(logits, truth, temperature):

@@ -30,7 +30,7 @@ from bertkit.data.schema import LEVELS
 from bertkit.errors import UserError
 from bertkit.recipe.recipe import load_recipe
 from bertkit.recipe.shipped import shipped_recipes
-from bertkit.report.table import first_to_try
+from bertkit.report.score_tables import first_to_try
 from bertkit.run import Run
 from bertkit.tasks import TASKS
 from bertkit.text import json_line

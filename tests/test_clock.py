@@ -23,7 +23,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState
 
 from bertkit.cli.main import main
 from bertkit.engine.clock import Clock, schedule
-from bertkit.engine.shared_encoder import MultiTask
+from bertkit.engine.multitask_model import MultiTask
 from bertkit.errors import RecipeError
 from bertkit.files import read_json
 from bertkit.recipe.recipe import Recipe, load_recipe

@@ -16,7 +16,7 @@ from datasets import Dataset
 from bertkit.data import check, fingerprint, load, read_rows
 from bertkit.data import corpus as corpus_module
 from bertkit.data import sources as sources_module
-from bertkit.data.memory import store_rows
+from bertkit.data.python_rows import store_rows
 from bertkit.data.schema import Column, Schema
 from bertkit.errors import DataError
 from bertkit.sections import DataSpec

@@ -17,10 +17,10 @@ from bertkit.data.schema import Column, Schema
 from bertkit.data.table import numbers
 from bertkit.data.values import read_inputs
 from bertkit.errors import DataError
-from bertkit.report.table import scores_table
+from bertkit.report.score_tables import scores_table
 from bertkit.sections import DataSpec
 from bertkit.tasks import get_task
-from bertkit.tasks.labels import as_targets
+from bertkit.tasks.class_labels import as_targets
 from bertkit.text import counted, listed
 
 SCHEMA = Schema(
@@ -851,7 +851,7 @@ def test_values_with_one_name_are_one_label(tmp_path):
     ]
     assert "train: pos 12 (54.5%), neg 10 (45.5%)" in says(data, "note")
     assert "validation: pos 1 (50.0%), neg 1 (50.0%)" in says(data, "note")
-    settled = get_task("text-classification").settle(
+    settled = get_task("text-classification").infer_options(
         options.model_copy(update={"class_weights": "auto"}), data.rows["train"], data.class_names
     )
     assert settled["class_weights"] == pytest.approx({"pos": 22 / 24, "neg": 22 / 20})
@@ -873,7 +873,7 @@ def test_indices_of_listed_names_are_counted_by_name(tmp_path):
     data, options = merged(tmp_path, ["neg", "pos"], unseen_labels="ignore")
     assert "train: neg 10 (50.0%), pos 10 (50.0%)" in says(data, "note")
     assert "validation: pos 1 (50.0%), neg 1 (50.0%)" in says(data, "note")
-    settled = get_task("text-classification").settle(options, data.rows["train"], data.class_names)
+    settled = get_task("text-classification").infer_options(options, data.rows["train"], data.class_names)
     assert as_targets(data.rows["validation"], "label", settled["labels"]).tolist() == [1, 0]
 
 
@@ -886,7 +886,7 @@ def test_a_value_that_may_be_a_name_or_an_index_is_counted_as_it_is(values, tmp_
 def test_values_swapped_by_their_names_are_read_once(tmp_path):
     data, options = merged(write(tmp_path / "t.jsonl", labelled("a", "a", "b")), {"a": "b", "b": "a"})
     assert "train: b 2 (66.7%), a 1 (33.3%)" in says(data, "note")
-    settled = get_task("text-classification").settle(options, data.rows["train"], [])
+    settled = get_task("text-classification").infer_options(options, data.rows["train"], [])
     assert as_targets(data.rows["train"], "label", settled["labels"]).tolist() == [0, 0, 1]
 
 
@@ -909,7 +909,7 @@ def test_a_row_with_two_values_of_one_name_counts_once(tmp_path):
     data, options = merged(write(tmp_path / "t.jsonl", rows))
     assert "train: pos 1 (33.3%), neg 1 (33.3%)" in says(data, "note")
     wanted = options.model_copy(update={"pos_weight": "auto"})
-    settled = get_task("text-classification").settle(wanted, data.rows["train"], [])
+    settled = get_task("text-classification").infer_options(wanted, data.rows["train"], [])
     assert settled["pos_weight"] == {"pos": 2.0, "neg": 2.0}
 
 

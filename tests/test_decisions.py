@@ -25,8 +25,8 @@ import bertkit
 from bertkit.cli.main import main
 from bertkit.errors import DataError, UserError
 from bertkit.evaluation.calibration import ROUNDING
-from bertkit.evaluation.conformal import MOST, conformal, least_probability
-from bertkit.evaluation.labels import GradedLabels
+from bertkit.evaluation.conformal import MOST, conformal, inclusion_threshold
+from bertkit.evaluation.graded_labels import GradedLabels
 from bertkit.explain.explain import explain_rows
 from bertkit.inference.decisions import decisions
 from bertkit.inference.display import answer_line
@@ -58,10 +58,10 @@ def test_the_least_probability_is_the_gold_label_at_its_place(gold: list[float],
     place = math.ceil((len(gold) + 1) * Fraction(asked))
     if place <= len(gold):
         at_place = sorted(gold, reverse=True)[place - 1]
-        assert least_probability(conformal(gold), float(asked)) == pytest.approx(at_place * (1 - ROUNDING), rel=1e-12)
+        assert inclusion_threshold(conformal(gold), float(asked)) == pytest.approx(at_place * (1 - ROUNDING), rel=1e-12)
     else:
         with pytest.raises(UserError):
-            least_probability(conformal(gold), float(asked))
+            inclusion_threshold(conformal(gold), float(asked))
 
 
 @pytest.mark.parametrize("rows", [MOST, MOST + 1, 1999, 2000, 123_457])
@@ -71,14 +71,14 @@ def test_what_is_kept_of_many_rows_covers_as_much_and_hardly_more(rows: int) -> 
     assert len(kept["gold"]) == MOST
     for asked in [*COVERAGES, "0.999", "0.3217"]:
         place = math.ceil((rows + 1) * Fraction(asked))
-        found = rows - round(least_probability(kept, float(asked)) / (1 - ROUNDING)) + 1
+        found = rows - round(inclusion_threshold(kept, float(asked)) / (1 - ROUNDING)) + 1
         assert place <= found < place + rows / MOST
 
 
 def test_coverages_that_are_none() -> None:
     for wrong in (0.0, 1.0, -0.1, 1.5, math.nan):
         with pytest.raises(UserError, match="between 0 and 1"):
-            least_probability(conformal([0.5] * 100), wrong)
+            inclusion_threshold(conformal([0.5] * 100), wrong)
 
 
 def test_what_is_measured_is_counted() -> None:
@@ -99,7 +99,7 @@ def test_answers_have_sets(predictor: Predictor, run: Run) -> None:
     plain, sizes = predictor(texts()), []
     for asked in (0.2, 0.5, 0.8, 0.9):
         answers = predictor.with_decisions(coverage=asked)(texts())
-        least = least_probability(known, asked)
+        least = inclusion_threshold(known, asked)
         for answer, before in zip(answers, plain, strict=True):
             ranked = sorted(before["scores"], key=lambda name, scores=before["scores"]: -scores[name])
             expected = [name for name in ranked if before["scores"][name] >= least]
@@ -117,7 +117,7 @@ def test_measured_coverage_is_in_results_report_and_card(run: Run, predictor: Pr
     found = run.results["splits"]["test"]["coverage"]
     assert [each["coverage"] for each in found] == [0.8, 0.9]  # ten rows are too few for more
     for each in found:
-        least = least_probability(predictor.task.options.conformal, each["coverage"])
+        least = inclusion_threshold(predictor.task.options.conformal, each["coverage"])
         sets = [[name for name, p in row["answer"]["scores"].items() if p >= least] for row in rows]
         assert each["measured"] == np.mean([row["label"] in labels for row, labels in zip(rows, sets, strict=True)])
         assert each["mean_size"] == np.mean([len(labels) for labels in sets])

@@ -43,7 +43,7 @@ from bertkit.inference.predictor import Predictor, load
 from bertkit.inference.runner import Runner
 from bertkit.models.encoder import load_tokenizer
 from bertkit.models.heads import crf, soft_losses
-from bertkit.report.table import after_training
+from bertkit.report.score_tables import after_training
 from bertkit.report.verdict import score_findings, verdict
 from bertkit.run import Run
 from bertkit.sections import Distillation

@@ -323,7 +323,7 @@ def read(source: Path, at_a_time: int, monkeypatch: pytest.MonkeyPatch, **settin
     return load(
         DataSpec.model_validate({"source": str(source), **settings}),
         kind.schema,
-        partial(kind.refine, kind.Options(name=kind.name)),
+        partial(kind.validate_rows, kind.Options(name=kind.name)),
     )
 
 

@@ -15,12 +15,12 @@ from datasets import Dataset
 from torch import nn
 from transformers import set_seed
 
-from bertkit.data.words import words
+from bertkit.data.word_spans import words
 from bertkit.errors import DataError
 from bertkit.explain.explain import explain, explain_frame, explain_rows, rows_of, rows_of_file, texts_of
 from bertkit.explain.gradients import integrated_gradients
-from bertkit.explain.text import lines
-from bertkit.explain.words import Text, add_feature
+from bertkit.explain.terminal import lines
+from bertkit.explain.word_shares import Text, add_feature
 from bertkit.inference.display import answer_line
 from bertkit.inference.predictor import Predictor
 from bertkit.models.encoder import load_tokenizer

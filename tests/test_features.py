@@ -40,7 +40,7 @@ from transformers import (
     BertForMaskedLM,
 )
 
-from bertkit.data.words import words
+from bertkit.data.word_spans import words
 from bertkit.errors import DataError, ModelError
 from bertkit.inference import embed
 from bertkit.inference.embed import embed_file

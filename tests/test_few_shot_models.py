@@ -16,7 +16,7 @@ import bertkit
 from bertkit.cli.main import main
 from bertkit.export.program import export
 from bertkit.inference.predictor import load
-from bertkit.models.heads.vectors import Layout
+from bertkit.models.heads.vector_head import Layout
 from bertkit.run import Run
 from bertkit.serve.limits import Limits
 

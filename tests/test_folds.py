@@ -18,16 +18,16 @@ from hypothesis import strategies as st
 from test_resume import killed, timeless
 from transformers import TrainerCallback
 
-from bertkit.data.folds import fold_rows
+from bertkit.data.fold_splits import fold_rows
 from bertkit.data.schema import Column
 from bertkit.data.splits import folds, names_of
 from bertkit.data.table import Origin, Table
 from bertkit.errors import DataError, RecipeError
 from bertkit.files import read_json, sha256, write_text
 from bertkit.recipe.recipe import Recipe, load_recipe, to_yaml
-from bertkit.report import sections
+from bertkit.report import report_sections
 from bertkit.report.card import card
-from bertkit.report.table import after_training
+from bertkit.report.score_tables import after_training
 from bertkit.report.verdict import score_findings, verdict
 from bertkit.run import Run, delete_checkpoints
 from bertkit.sections import DataSpec
@@ -187,7 +187,7 @@ def test_report_card_and_summary_show_the_folds(run: Run, capsys: pytest.Capture
 
     facts = read_facts(run.folder)
     assert facts.split == "train-oof"
-    rows = sections.fold_rows(facts)
+    rows = report_sections.fold_rows(facts)
     assert len(rows) == 5
     assert rows[-1][2] in report(facts)
     said = after_training(run.folder, run.results)

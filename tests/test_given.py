@@ -11,7 +11,7 @@ import pytest
 import small
 
 import bertkit
-from bertkit.data.memory import keep_rows, stored_files
+from bertkit.data.python_rows import keep_rows, stored_files
 from bertkit.recipe.recipe import adapted, to_yaml
 
 ROWS = small.rows("single-label", 8)

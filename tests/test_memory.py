@@ -22,8 +22,8 @@ import bertkit
 from bertkit.cache import cache_root
 from bertkit.cli.main import main
 from bertkit.data import load, read_rows
-from bertkit.data.forms import data_section
-from bertkit.data.memory import column_names, store_rows
+from bertkit.data.python_inputs import data_section
+from bertkit.data.python_rows import column_names, store_rows
 from bertkit.data.sources import samples_folder
 from bertkit.files import read_json, sha256
 from bertkit.recipe.recipe import adapted, to_yaml
@@ -195,7 +195,7 @@ def test_what_is_no_data_is_refused_with_what_to_write(
 def test_neither_pandas_nor_polars_is_imported_where_none_is_given() -> None:
     program = (
         "import sys; from bertkit.recipe.recipe import Recipe;"
-        "from bertkit.data.forms import data_section; from bertkit.data.memory import is_frame;"
+        "from bertkit.data.python_inputs import data_section; from bertkit.data.python_rows import is_frame;"
         "data_section({'text': ['a'], 'label': ['b']}); assert not is_frame([{}]);"
         "Recipe(task='text-classification', model='m', data='sample:sentiment');"
         "assert not {'pandas', 'polars', 'datasets', 'torch'} & sys.modules.keys()"

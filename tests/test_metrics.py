@@ -13,8 +13,8 @@ from sklearn.utils.class_weight import compute_class_weight
 
 from bertkit.errors import ModelError, UserError
 from bertkit.evaluation import hf_metrics, intervals, metrics
-from bertkit.evaluation.labels import GradedLabels
-from bertkit.tasks.labels import assigned_labels, balanced_weights
+from bertkit.evaluation.graded_labels import GradedLabels
+from bertkit.tasks.class_labels import assigned_labels, balanced_weights
 
 LABELS = ["a", "b", "c"]
 

@@ -21,7 +21,7 @@ from test_report import well_formed
 from bertkit.cli.main import main
 from bertkit.evaluation import metrics
 from bertkit.evaluation.graded import Scored
-from bertkit.evaluation.paired import RESAMPLES, Difference, differences, mcnemar, randomisation
+from bertkit.evaluation.paired_tests import RESAMPLES, Difference, differences, mcnemar, randomisation
 from bertkit.report.comparison import pairs
 from bertkit.report.facts import Facts, Row, read_facts
 from bertkit.report.html import compare, write_comparison

@@ -29,7 +29,7 @@ from transformers import (
 
 from bertkit.encoding.padding import Collator
 from bertkit.errors import DataError, ModelError
-from bertkit.evaluation.pretraining import COUNTED, scored
+from bertkit.evaluation.pretraining_metrics import COUNTED, scored
 from bertkit.inference.evaluate import evaluate
 from bertkit.inference.predictor import load
 from bertkit.models.bert.bert import BertForMaskedLM, BertForPreTraining

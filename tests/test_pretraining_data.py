@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from transformers import BertTokenizer, PreTrainedTokenizerFast
 
 from bertkit.errors import ModelError
-from bertkit.models.bert.drawing import Drawing
+from bertkit.models.bert.masking import Masking
 from bertkit.models.bert.pretraining_data import encode_documents
 from bertkit.models.bert.sentences import pack, sentences
 
@@ -254,7 +254,7 @@ def test_a_text_with_the_mask_token_is_a_cloze(made):
     assert features["length"][:] == [15, 3, 8, 16]  # [CLS] a [MASK] b [ s e p ] . c d . [MASK] [SEP]
     assert features["lost"][:] == [0, 0, 0, 187]
     for epoch in range(5):
-        columns = Drawing.of(tokenizer, nsp="nsp")(features, [0, 1, 3], 0, epoch)
+        columns = Masking.of(tokenizer, nsp="nsp")(features, [0, 1, 3], 0, epoch)
         assert [label for labels in columns["labels"] for label in labels if label != -100] == []
         assert columns["next_sentence_label"] == [-100] * 3
         assert [ids[1:-1] for ids in columns["input_ids"]] == [features["input_ids"][i] for i in (0, 1, 3)]
@@ -279,7 +279,7 @@ def test_next_sentence_pairs_are_what_their_labels_say(made):
         for start in ends[:-1]:
             starts[tuple(feature["input_ids"][start : start + 6])].add(feature["row"])
     labels, cut = Counter(), 0
-    drawing = Drawing.of(tokenizer, nsp="nsp")
+    drawing = Masking.of(tokenizer, nsp="nsp")
     for epoch in range(2_500 // len(features) + 1):
         for index, example in enumerate(drawn(features, drawing, epoch)):
             first, second = segments(example, tokenizer.sep_token_id)
@@ -305,7 +305,7 @@ def test_next_sentence_pairs_are_what_their_labels_say(made):
 def test_half_of_the_pairs_are_real(made, nsp):
     _, rows, tokenizer = made
     features, labels = encode_documents(rows, tokenizer, 16, nsp=nsp), []
-    drawing = Drawing.of(tokenizer, nsp=nsp)
+    drawing = Masking.of(tokenizer, nsp=nsp)
     for epoch in range(16_000 // len(features) + 1):
         for start in range(0, len(features), 512):
             columns = drawing(features, range(start, min(start + 512, len(features))), 1, epoch)
@@ -319,7 +319,7 @@ def test_neither_length_nor_an_unfinished_sentence_tells_strange_from_real(made)
     features = encode_documents(rows, tokenizer, LENGTH, nsp="nsp", short_sequences=0.0)
     stop = tokenizer.convert_tokens_to_ids(".")
     lengths, finished = defaultdict(list), defaultdict(list)
-    for example in drawn(features, Drawing.of(tokenizer, nsp="nsp")):
+    for example in drawn(features, Masking.of(tokenizer, nsp="nsp")):
         second = segments(example, tokenizer.sep_token_id)[1]
         lengths[example["next_sentence_label"]].append(example["length"])
         finished[example["next_sentence_label"]].append(second[-1] == stop)
@@ -332,7 +332,7 @@ def test_pairs_of_one_document_and_of_equal_ones_are_always_real(made):
     text = " ".join(documents[:20])
     for texts in ([text], [text, text, text]):
         features = encode_documents(Dataset.from_dict({"text": texts}), tokenizer, LENGTH, nsp="nsp")
-        labels = {example["next_sentence_label"] for example in drawn(features, Drawing.of(tokenizer, nsp="nsp"))}
+        labels = {example["next_sentence_label"] for example in drawn(features, Masking.of(tokenizer, nsp="nsp"))}
         assert labels == {0}
 
 
@@ -340,7 +340,7 @@ def test_a_small_document_beside_a_large_one_is_still_found(made):
     documents, _, tokenizer = made
     texts = [" ".join(documents[:60]), " ".join(documents[60:80])]
     features = encode_documents(Dataset.from_dict({"text": texts}), tokenizer, LENGTH, nsp="nsp")
-    share = np.mean([example["next_sentence_label"] for example in drawn(features, Drawing.of(tokenizer, nsp="nsp"))])
+    share = np.mean([example["next_sentence_label"] for example in drawn(features, Masking.of(tokenizer, nsp="nsp"))])
     assert 0.45 < share < 0.55
 
 
@@ -348,7 +348,7 @@ def test_a_cloze_is_never_the_other_segment(made):
     documents, _, tokenizer = made
     texts = [documents[0], documents[1], *[f"a [MASK] b {i}" for i in range(200)]]
     features = encode_documents(Dataset.from_dict({"text": texts}), tokenizer, LENGTH, nsp="nsp")
-    drawing, mask = Drawing.of(tokenizer, nsp="nsp"), tokenizer.mask_token_id
+    drawing, mask = Masking.of(tokenizer, nsp="nsp"), tokenizer.mask_token_id
     pairs = [example for epoch in range(20) for example in drawn(features, drawing, epoch) if example["row"] < 2]
     assert all(mask not in unmasked(example) for example in pairs)
     assert {0, 1} == {example["next_sentence_label"] for example in pairs}
@@ -359,7 +359,7 @@ def test_sentence_order_pairs_are_what_their_labels_say(made):
     features = encode_documents(rows, tokenizer, LENGTH, nsp="sop")
     chunks, sentences, labels, borders = features["input_ids"][:], features["sentences"][:], Counter(), []
     for epoch in range(2):
-        for index, example in enumerate(drawn(features, Drawing.of(tokenizer, nsp="sop"), epoch)):
+        for index, example in enumerate(drawn(features, Masking.of(tokenizer, nsp="sop"), epoch)):
             first, second = segments(example, tokenizer.sep_token_id)
             label = example["next_sentence_label"]
             labels[label] += 1
@@ -377,7 +377,7 @@ def test_segments_have_their_types_and_special_tokens(made):
     cls, sep = tokenizer.cls_token_id, tokenizer.sep_token_id
     for nsp, count in (("nsp", 2), ("none", 1)):
         features = encode_documents(rows, tokenizer, LENGTH, nsp=nsp)
-        for example in drawn(features, Drawing.of(tokenizer, nsp=nsp)):
+        for example in drawn(features, Masking.of(tokenizer, nsp=nsp)):
             ids = example["input_ids"]
             assert ids[0] == cls
             assert ids[-1] == sep
@@ -391,7 +391,7 @@ def test_a_model_without_segments_is_not_given_any(made):
     vocab = made[2].get_vocab()
     tokenizer = BertTokenizer(vocab=vocab, model_input_names=["input_ids", "attention_mask"])
     features = encode_documents(made[1], tokenizer, LENGTH, nsp="none")
-    assert "token_type_ids" not in Drawing.of(tokenizer, nsp="none")(features, [0], 0, 0)
+    assert "token_type_ids" not in Masking.of(tokenizer, nsp="none")(features, [0], 0, 0)
 
 
 # --- masks -----------------------------------------------------------------------------------------------------------
@@ -401,7 +401,7 @@ def test_a_model_without_segments_is_not_given_any(made):
 def test_masks_have_the_shares_of_the_paper(made, whole_word):
     _, rows, tokenizer = made
     features = encode_documents(rows, tokenizer, 128, nsp="none", short_sequences=0.0)
-    drawing = Drawing.of(tokenizer, nsp="none", whole_word=whole_word)
+    drawing = Masking.of(tokenizer, nsp="none", whole_word=whole_word)
     specials = set(tokenizer.all_special_ids)
     tokens = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
     forbidden = {i for i, token in enumerate(tokens) if i in specials or token.startswith("[unused")}
@@ -428,7 +428,7 @@ def test_masks_have_the_shares_of_the_paper(made, whole_word):
 def test_random_pieces_are_any_ordinary_ones(made):
     _, rows, tokenizer = made
     features = encode_documents(rows, tokenizer, LENGTH, nsp="none")
-    drawing, found = Drawing.of(tokenizer, nsp="none", mask_probability=1.0), Counter()
+    drawing, found = Masking.of(tokenizer, nsp="none", mask_probability=1.0), Counter()
     for example in (example for epoch in range(4) for example in drawn(features, drawing, epoch)):
         pairs = zip(example["input_ids"], example["labels"], strict=True)
         found.update(piece for piece, label in pairs if label not in (-100, piece) and piece != tokenizer.mask_token_id)
@@ -441,7 +441,7 @@ def test_random_pieces_are_any_ordinary_ones(made):
 def test_whole_words_are_chosen_and_treated_as_one(made):
     _, rows, tokenizer = made
     features = encode_documents(rows, tokenizer, LENGTH, nsp="none")
-    drawing = Drawing.of(tokenizer, nsp="none", whole_word=True)
+    drawing = Masking.of(tokenizer, nsp="none", whole_word=True)
     treatments = Counter()
     for example in drawn(features, drawing):
         original = unmasked(example)
@@ -475,7 +475,7 @@ def test_whole_words_are_chosen_and_treated_as_one(made):
 def test_a_single_long_word_is_masked(made):
     tokenizer = made[2]
     features = encode_documents(Dataset.from_dict({"text": ["abcdefghij"]}), tokenizer, LENGTH, nsp="none")
-    drawing = Drawing.of(tokenizer, nsp="none", whole_word=True)
+    drawing = Masking.of(tokenizer, nsp="none", whole_word=True)
     (example,) = drawn(features, drawing)
     assert example["labels"][1:-1] == features["input_ids"][0]
     assert len(features["input_ids"][0]) > 4
@@ -484,13 +484,13 @@ def test_a_single_long_word_is_masked(made):
 def test_whole_words_need_pieces_that_go_on():
     tokenizer = BertTokenizer(vocab={token: i for i, token in enumerate([*SPECIAL, "a", "b"])})
     with pytest.raises(ModelError, match="begin with ##"):
-        Drawing.of(tokenizer, nsp="none", whole_word=True)
-    assert Drawing.of(tokenizer, nsp="none").ordinary.tolist() == [5, 6]
+        Masking.of(tokenizer, nsp="none", whole_word=True)
+    assert Masking.of(tokenizer, nsp="none").ordinary.tolist() == [5, 6]
 
 
 def test_a_tokenizer_without_a_mask_is_refused(made):
     bare = PreTrainedTokenizerFast(tokenizer_object=made[2].backend_tokenizer, cls_token="[CLS]", sep_token="[SEP]")
-    for call in (lambda: Drawing.of(bare, nsp="none"), lambda: encode_documents(made[1], bare, LENGTH, nsp="none")):
+    for call in (lambda: Masking.of(bare, nsp="none"), lambda: encode_documents(made[1], bare, LENGTH, nsp="none")):
         with pytest.raises(ModelError, match="no MASK token"):
             call()
 
@@ -503,7 +503,7 @@ def test_a_tokenizer_without_a_mask_is_refused(made):
 def test_an_example_is_a_function_of_seed_epoch_and_index(made, nsp, masks):
     _, rows, tokenizer = made
     features = encode_documents(rows, tokenizer, LENGTH, nsp=nsp)
-    drawing = Drawing.of(tokenizer, nsp=nsp, **masks)
+    drawing = Masking.of(tokenizer, nsp=nsp, **masks)
     indices = list(range(0, len(features), 7))
     alone = [drawing(features, [index], 5, 2) for index in indices]
     order = np.random.default_rng(0).permutation(len(indices))

@@ -16,7 +16,7 @@ from tokenizers import models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
 from bertkit.encoding.pieces import tokenize
-from bertkit.encoding.questions import encode_pairs
+from bertkit.encoding.question_windows import encode_pairs
 from bertkit.errors import RowsError
 from bertkit.models.encoder import load_tokenizer
 from bertkit.tasks.question_answering import QuestionAnswering, QuestionAnsweringOptions

@@ -30,7 +30,7 @@ from bertkit.cli.main import main
 from bertkit.encoding.padding import Collator
 from bertkit.encoding.pieces import tokenize
 from bertkit.errors import DataError, ModelError
-from bertkit.evaluation import squad
+from bertkit.evaluation import squad_metrics
 from bertkit.inference.predict_file import predict_file
 from bertkit.models.encoder import load_tokenizer
 from bertkit.models.heads.spans import WindowSpans
@@ -464,7 +464,7 @@ def test_the_null_threshold_is_the_best_there_is_and_the_recipe_goes_first(shift
 
     def f1(threshold: float) -> float:
         pairs = zip(decode(threshold), texts, strict=True)
-        return float(np.mean([squad.question_scores(answer["answer"], gold)[1] for answer, gold in pairs]))
+        return float(np.mean([squad_metrics.question_scores(answer["answer"], gold)[1] for answer, gold in pairs]))
 
     odds = [math.log(answer["null_score"] / answer["score"]) for answer in decode(1e9)]
     scores = [f1(each + side) for each in odds for side in (-1e-6, 1e-6)]
@@ -510,7 +510,7 @@ def test_odds_of_just_the_threshold_give_an_answer(kinds: dict[str, Any]) -> Non
         return answer
 
     best = answered(1e9)
-    odds = squad.log_odds(best["null_score"], best["score"])
+    odds = squad_metrics.log_odds(best["null_score"], best["score"])
     assert answered(odds) == best
     assert best["answer"]
     assert answered(math.nextafter(odds, -math.inf))["answer"] == ""
@@ -544,7 +544,7 @@ def test_the_null_threshold_is_fitted_to_the_scores_at_the_fitted_temperature(ki
     best = max(map(f1, [odds.min() - 1, *(odds + 1e-6)]))
     found = fitted.decode(keep(fitted, features, logits), features, rows)
     pairs = zip(found, rows["answers"], strict=True)
-    scores = [squad.question_scores(answer["answer"], gold["text"])[1] for answer, gold in pairs]
+    scores = [squad_metrics.question_scores(answer["answer"], gold["text"])[1] for answer, gold in pairs]
     assert float(np.mean(scores)) == pytest.approx(best)
     assert f1(threshold * temperature) < best, "a threshold for the scores at 1"
 
@@ -613,7 +613,7 @@ def test_scores_are_those_of_squad(version: str, runs: dict[str, Run]) -> None:
     assert 0.5 < scores["f1"] < 1
     assert bertkit.evaluate(run.model, data=run.folder.parent / "dev.json")["metrics"] == scores
     kept = small.read_rows(run.folder / "predictions" / "validation.jsonl")
-    official = [squad.question_scores(line["answer"]["answer"], line["answers"]["text"]) for line in kept]
+    official = [squad_metrics.question_scores(line["answer"]["answer"], line["answers"]["text"]) for line in kept]
     assert scores["exact_match"] == pytest.approx(np.mean([exact for exact, _ in official]))
     assert scores["f1"] == pytest.approx(np.mean([f1 for _, f1 in official]))
 
@@ -621,7 +621,7 @@ def test_scores_are_those_of_squad(version: str, runs: dict[str, Run]) -> None:
 def test_version_2_is_also_scored_by_whether_there_is_an_answer(runs: dict[str, Run]) -> None:
     report = runs["v2"].results["splits"]["validation"]
     scores = report["metrics"]
-    assert set(scores) == {*squad.metric_names(True), "no_answer_auc"}
+    assert set(scores) == {*squad_metrics.metric_names(True), "no_answer_auc"}
     assert scores["f1"] == pytest.approx((2 * scores["f1_has_answer"] + scores["f1_no_answer"]) / 3)
     assert 0.6 < scores["no_answer_auc"] <= 1
     assert report["intervals"]["f1"][0] <= scores["f1"] <= report["intervals"]["f1"][1]

@@ -38,7 +38,7 @@ from bertkit.report.card import write_card
 from bertkit.report.examples import write_explanations
 from bertkit.report.facts import Facts, read_facts
 from bertkit.report.html import compare, write_report
-from bertkit.report.table import after_training, number
+from bertkit.report.score_tables import after_training, number
 from bertkit.report.verdict import best_baseline
 from bertkit.run import Run
 from bertkit.training.finish import write_reports

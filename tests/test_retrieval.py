@@ -21,7 +21,7 @@ from bertkit.evaluation.ranking import searched
 from bertkit.inference.two_stage import evaluate_two_stages, reranked
 from bertkit.models.encoder import load_tokenizer
 from bertkit.retrieval.mining import mine_file, nearest
-from bertkit.retrieval.models import cached_vectors, dual_encoder, reranker
+from bertkit.retrieval.vector_models import cached_vectors, dual_encoder, reranker
 from bertkit.sections import DataSpec
 from bertkit.tasks.base import prepare
 from bertkit.tasks.retrieval import Retrieval, RetrievalOptions
@@ -276,7 +276,7 @@ def test_cached_vectors_need_no_weights(tiny_encoder: Path, tmp_path: Path, monk
     with pytest.raises(ModelError, match="its files have changed in the meantime"):
         changing(["a text that is not kept"])
     (folder / "config.json").write_text(json.dumps(config))
-    monkeypatch.setattr("bertkit.retrieval.models.load_as", None)  # nothing may be loaded any more
+    monkeypatch.setattr("bertkit.retrieval.vector_models.load_as", None)  # nothing may be loaded any more
     np.testing.assert_array_equal(again(["bad dog", "good cat"]), first[::-1])
 
 

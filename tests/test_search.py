@@ -16,9 +16,9 @@ from bertkit.cli.main import main
 from bertkit.errors import DataError, ModelError, UserError
 from bertkit.retrieval import commands
 from bertkit.retrieval.filters import parse_filter
-from bertkit.retrieval.models import DualEncoder, ModelFiles
 from bertkit.retrieval.search import FUSION, Hit, _Ranked, search
 from bertkit.retrieval.store import Store
+from bertkit.retrieval.vector_models import DualEncoder, ModelFiles
 
 Vectors = np.ndarray[Any, np.dtype[np.float32]]
 

@@ -21,7 +21,7 @@ from starlette.testclient import TestClient
 
 from bertkit.inference.onnx_session import OnnxModel
 from bertkit.serve.limits import Limits
-from bertkit.serve.rows import RowReader
+from bertkit.serve.request_rows import RowReader
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from serving import SECRET, Model, bug
 from bertkit.errors import DataError
 from bertkit.serve.batcher import Batcher, estimated_tokens
 from bertkit.serve.limits import Limits, Refused
-from bertkit.serve.metrics import Metrics
+from bertkit.serve.prometheus import Metrics
 
 
 def row(number: int, size: int = 1, **more: Any) -> dict[str, Any]:

@@ -32,8 +32,8 @@ from bertkit.errors import UserError
 from bertkit.inference.predictor import Predictor, load
 from bertkit.serve.batcher import Batcher
 from bertkit.serve.limits import Limits
-from bertkit.serve.metrics import Metrics
 from bertkit.serve.middleware import LimitsMiddleware
+from bertkit.serve.prometheus import Metrics
 from bertkit.serve.server import listen, make_server, name_for_clients, serve
 
 # --- the whole application, with a model that waits ------------------------------------------------------------------

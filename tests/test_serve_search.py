@@ -21,10 +21,10 @@ from bertkit.cli.main import main
 from bertkit.errors import ModelError
 from bertkit.inference.predictor import Predictor, load
 from bertkit.retrieval.commands import index_file, searcher
-from bertkit.retrieval.models import dual_encoder
 from bertkit.retrieval.store import Store
+from bertkit.retrieval.vector_models import dual_encoder
 from bertkit.serve.limits import Limits
-from bertkit.serve.search import MAX_SEARCHES
+from bertkit.serve.store_search import MAX_SEARCHES
 
 DOCUMENTS = [
     {"id": "a", "title": "Cats", "text": "the cat sat on a mat", "year": 2020, "tags": ["red"]},

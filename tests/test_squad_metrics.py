@@ -12,7 +12,7 @@ from datasets import Dataset
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertkit.evaluation.squad import (
+from bertkit.evaluation.squad_metrics import (
     GradedAnswers,
     best_threshold,
     metric_names,

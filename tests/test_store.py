@@ -19,9 +19,9 @@ from bertkit.data.table import FirstSeen
 from bertkit.errors import DataError, ModelError, UserError
 from bertkit.retrieval import documents as documents_module
 from bertkit.retrieval.documents import RESERVED, TYPE_NAMES, read_documents
-from bertkit.retrieval.models import DualEncoder, ModelFiles, unit_vectors
 from bertkit.retrieval.passages import Window
 from bertkit.retrieval.store import Store, database_errors
+from bertkit.retrieval.vector_models import DualEncoder, ModelFiles, unit_vectors
 
 SIZE = 32
 MODEL = ModelFiles("a/model", "c0ffee", "f" * 64)

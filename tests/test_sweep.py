@@ -24,8 +24,8 @@ from bertkit.files import sha256, write_json, write_text
 from bertkit.recipe.recipe import Recipe, load_recipe, to_yaml
 from bertkit.recipe.yaml import parse as parse_yaml
 from bertkit.run import Run
-from bertkit.sweeps import search
 from bertkit.sweeps import sweep as program
+from bertkit.sweeps import trials
 from bertkit.sweeps.space import Range, _distribution, contains, decoded, read_space, suggest
 from bertkit.sweeps.sweep import Sweep, sweep, verdict
 
@@ -48,7 +48,7 @@ def recipe_of(room: Path, *overrides: str) -> Recipe:
 @pytest.fixture(autouse=True)
 def _prune_early(monkeypatch: pytest.MonkeyPatch) -> None:
     """The median rule from the second trial on: a test has no time for five."""
-    monkeypatch.setattr(search, "MedianPruner", lambda: optuna.pruners.MedianPruner(n_startup_trials=1))
+    monkeypatch.setattr(trials, "MedianPruner", lambda: optuna.pruners.MedianPruner(n_startup_trials=1))
 
 
 # --- a trainer that takes no time: its score is a formula, so that the best settings are known
@@ -99,7 +99,7 @@ def trainer(monkeypatch: pytest.MonkeyPatch) -> Trainer:
     """In place of `train`, and of the rehearsal before it."""
     made = Trainer()
     known = SimpleNamespace(metrics=("accuracy",)), SimpleNamespace(fingerprints={"train": "0" * 64})
-    monkeypatch.setattr(search, "train", lambda *args, **more: made(*args, **more))
+    monkeypatch.setattr(trials, "train", lambda *args, **more: made(*args, **more))
     monkeypatch.setattr(program, "_dry_run", lambda *args: known)
     return made
 
@@ -211,7 +211,7 @@ def test_choices_hold_any_value_of_a_recipe() -> None:
     assert not contains(distribution, False)
 
 
-# --- the search, with a score that is known
+# --- the trials, with a score that is known
 
 
 def test_the_search_finds_what_is_better_and_says_what_it_is_worth(
@@ -463,22 +463,22 @@ def test_a_real_sweep_interrupted_in_a_trial_equals_one_that_was_not(
     assert main([*command, "--output-dir", str(tmp_path / "whole"), *more]) == 0
     said = capsys.readouterr().out
     assert "base recipe" in said
-    right, seen = search.PruningCallback.on_evaluate, []
+    right, seen = trials.PruningCallback.on_evaluate, []
 
-    def interrupted(self: search.PruningCallback, *args: Any, **more: Any) -> None:
+    def interrupted(self: trials.PruningCallback, *args: Any, **more: Any) -> None:
         seen.append(self.trial.number)
         right(self, *args, **more)
         if seen.count(1) == 2:
             seen.append(-1)
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(search.PruningCallback, "on_evaluate", interrupted)
+    monkeypatch.setattr(trials.PruningCallback, "on_evaluate", interrupted)
     parts = [*command, "--output-dir", str(tmp_path / "parts"), *more]
     assert main(parts) == 130
     assert "the same command continues from here" in capsys.readouterr().err
     assert list((tmp_path / "parts" / "trials" / "0001" / "checkpoints").rglob("manifest.json"))
     seen.clear()
-    monkeypatch.setattr(search.PruningCallback, "on_evaluate", right)
+    monkeypatch.setattr(trials.PruningCallback, "on_evaluate", right)
     assert main(parts) == 0
     whole, again = Sweep(tmp_path / "whole"), Sweep(tmp_path / "parts")
     assert again.results == whole.results

@@ -18,7 +18,7 @@ from pydantic import TypeAdapter
 from steps import NoDoubles
 from transformers import set_seed
 
-from bertkit.data.words import words
+from bertkit.data.word_spans import words
 from bertkit.engine.arguments import Arguments
 from bertkit.engine.trainer import Trainer
 from bertkit.engine.training_data import TaskData
@@ -27,7 +27,7 @@ from bertkit.inference.evaluate import evaluate
 from bertkit.inference.predict_file import predict_file
 from bertkit.inference.predictor import Predictor, load
 from bertkit.inference.runner import Runner
-from bertkit.serve.answers import answer_type, list_of
+from bertkit.serve.answer_schemas import answer_type, list_of
 from bertkit.tasks import TASKS
 from bertkit.tasks.base import Task, calibrate
 from bertkit.tasks.base import evaluate as evaluate_task

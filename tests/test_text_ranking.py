@@ -28,7 +28,7 @@ from bertkit.evaluation.metrics import regression
 from bertkit.evaluation.reranking import RankedRows, query_numbers
 from bertkit.inference.predictor import Predictor
 from bertkit.models.encoder import load_tokenizer
-from bertkit.models.heads.vectors import read_limits
+from bertkit.models.heads.vector_head import read_limits
 from bertkit.sections import DataSpec
 from bertkit.tasks.base import prepare
 from bertkit.tasks.text_ranking import TextRanking, TextRankingOptions

@@ -450,9 +450,9 @@ def test_plain_transformers_loads_it_without_a_warning(run: Any, capfd: pytest.C
 def test_the_crf_travels_beside_the_model(run: Any) -> None:
     section = json.loads((run.model / "config.json").read_text())["bertkit"]
     if section["task"]["head"] == "softmax":
-        assert section["beside"] == {}
+        assert section["extra_weights"] == {}
         return
-    assert section["beside"] == {"crf": "crf.safetensors"}
+    assert section["extra_weights"] == {"crf": "crf.safetensors"}
     file = run.model / "crf.safetensors"
     weights = load_file(file)
     assert float(weights["transitions"].abs().max()) > 0.05  # it has learned something

@@ -18,9 +18,9 @@ from bertkit.engine.arguments import ENDLESS
 from bertkit.engine.callbacks import Progress
 from bertkit.engine.clock import Clock
 from bertkit.errors import ModelError
-from bertkit.report import sections, view
+from bertkit.report import report_sections, view
 from bertkit.report.facts import read_facts
-from bertkit.report.mistakes import Mistake, Mistakes, Part, mistakes
+from bertkit.report.mistakes import Mistake, Mistakes, Span, mistakes
 from bertkit.report.view import Run
 
 
@@ -79,7 +79,7 @@ def test_mistakes_as_a_frame(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_mistakes_in_words_are_read_as_a_sentence(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    parts = (Part("Ann", "missed", "PER"), Part("lives in"), Part("Oslo", "right", "LOC"), Part(""))
+    parts = (Span("Ann", "missed", "PER"), Span("lives in"), Span("Oslo", "right", "LOC"), Span(""))
     found = Mistakes("sentences", "confidence", 1, [Mistake(1, "PER Ann", "(none)", 0.5, lines=(("gold", parts),))])
     monkeypatch.setattr(view, "mistakes", lambda facts: found)
     assert run.mistakes()["text"].tolist() == ["Ann lives in Oslo"]
@@ -113,7 +113,7 @@ def test_a_notebook_shows_scores_with_intervals_and_baselines(run: Run, monkeypa
             assert f"<td>{baseline['accuracy']:.4f}</td>" in shown
     assert "run%20%26%20more/report.html" in shown  # a link, in which % and # would name another file
     assert "run & more" not in shown
-    assert escape(sections.summary(run.facts)) in shown
+    assert escape(report_sections.summary(run.facts)) in shown
     assert "<b>Severe:</b> x &lt; y. a &gt; b</p>" in shown
 
 

@@ -19,7 +19,7 @@ from bertkit.cli.main import main
 from bertkit.data import Data
 from bertkit.data.tagging import find_scheme, restrict, to_bio, without_prefixes
 from bertkit.errors import DataError, UserError
-from bertkit.evaluation.words import GradedWords, graded, lookup
+from bertkit.evaluation.word_metrics import GradedWords, graded, lookup
 from bertkit.files import read_json
 from bertkit.inference.display import answer_line
 from bertkit.models.encoder import load_tokenizer
@@ -206,7 +206,7 @@ def test_class_labels_of_a_data_set_are_names_in_its_order(tiny_encoder: Path, t
     data = read(tmp_path / "train.parquet", {"tags": "upos"}, **options)
     assert data.rows["train"]["tags"][:] == [["ADJ", "NOUN"], ["PUNCT"]]
     task = TokenClassificationOptions.model_validate({"name": "token-classification", **options})
-    settled = TokenClassification.settle(task, data.rows["train"], data.class_names)
+    settled = TokenClassification.infer_options(task, data.rows["train"], data.class_names)
     assert settled["labels"] == settled["tags"] == names
     assert settled["class_weights"] == {"NOUN": 0.75, "PUNCT": 0.75, "ADJ": 0.75, "_": 0.75}
 

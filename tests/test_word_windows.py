@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, processors
 from transformers import BertTokenizer, PreTrainedTokenizerFast
 
-from bertkit.data.words import words
-from bertkit.encoding.words import encode_words
+from bertkit.data.word_spans import words
+from bertkit.encoding.word_windows import encode_words
 from bertkit.models.encoder import load_tokenizer
 
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertkit.data.tagging import entities, invalid
-from bertkit.data.words import read_spans, spans_to_tags, words
+from bertkit.data.word_spans import read_spans, spans_to_tags, words
 
 tricky = st.sampled_from("ab1_ \t\n'-.\u0301\u093f\u20e3\ufe0f\u200b\u200d\u00a0\u3000\u0000\u001c\ud83d👩😀漢ß")
 texts = st.text(max_size=30) | st.lists(tricky, max_size=30).map("".join)

@@ -13,14 +13,14 @@ from bertkit.encoding.windows import first_windows, mean_of_windows, row_windows
 from bertkit.models.heads import ranking_losses, soft_losses
 from bertkit.models.heads.forward_backward import Chain
 from bertkit.models.heads.spans import masked_logits
-from bertkit.models.heads.words import emissions, pack_sentences, word_logits
+from bertkit.models.heads.word_logits import emissions, pack_sentences, word_logits
 from bertkit.tasks.base import Batch
-from bertkit.tasks.labels import weight_tensor
+from bertkit.tasks.class_labels import weight_tensor
 from bertkit.tasks.question_answering import QuestionAnswering
 from bertkit.tasks.text_classification import TextClassification
 from bertkit.tasks.text_ranking import TextRanking
 from bertkit.tasks.token_classification import TokenClassification
-from bertkit.tasks.vectors import VectorTask
+from bertkit.tasks.vector_task import VectorTask
 
 
 class SoftTargets(NamedTuple):

@@ -10,16 +10,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertkit import processes
+from bertkit.audits.answer_errors import questions
 from bertkit.audits.duplicates import near_duplicates
-from bertkit.audits.entities import sentences
-from bertkit.audits.labels import label_sets, numbers, single_labels
+from bertkit.audits.entity_errors import sentences
+from bertkit.audits.label_errors import label_sets, numbers, single_labels
+from bertkit.audits.listed_rows import unit_vectors
 from bertkit.audits.next_rows import next_part, read_unlabelled
 from bertkit.audits.page import page
-from bertkit.audits.parts import Evidence, Part, Row
-from bertkit.audits.questions import questions
-from bertkit.audits.rows import unit_vectors
+from bertkit.audits.parts import Evidence, Row, Section
 from bertkit.data.delimited import guarded
-from bertkit.data.memory import keep_rows
+from bertkit.data.python_rows import keep_rows
 from bertkit.errors import ModelError, Problem, RecipeError, UserError
 from bertkit.files import write_text, written_aside
 from bertkit.recipe.recipe import Recipe, adapted, to_yaml
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 ANSWERED = {"label": "scores", "labels": "scores", "score": "score", "tags": "words", "answers": "null_score"}
 """Target -> what an answer has that is compared with it."""
-LABELS: Mapping[str, Mapping[str, Callable[[Evidence], Part]]] = {  # task -> target -> what finds the wrong ones
+LABELS: Mapping[str, Mapping[str, Callable[[Evidence], Section]]] = {  # task -> target -> what finds the wrong ones
     "text-classification": {"label": single_labels, "labels": label_sets, "score": numbers},
     "token-classification": {"tags": sentences},
     "question-answering": {"answers": questions},
@@ -49,7 +49,7 @@ class Audit:
     """
 
     folder: Path
-    parts: Sequence[Part] = field(repr=False)
+    parts: Sequence[Section] = field(repr=False)
 
     def frame(self, name: str = "labels") -> DataFrame:
         """The rows of a part, the first to look at first. Raises KeyError: there is no part of this name."""
@@ -120,7 +120,7 @@ def _audit(recipe: Recipe, folder: Path, choose: tuple[Path, int] | None, run: R
     return Audit(folder, parts)
 
 
-def labels(evidence: Evidence) -> Part:
+def labels(evidence: Evidence) -> Section:
     """The rows whose targets are likely wrong; none where a target says nothing about a row by itself."""
     options = evidence.recipe.task
     target = _judged(evidence.recipe, evidence.rows[0])
@@ -128,7 +128,7 @@ def labels(evidence: Evidence) -> Part:
         what = (
             f"There is no audit of labels for {options.name} with these targets: no answer is a probability of a label."
         )
-        return Part("labels", "Labels", what)
+        return Section("labels", "Labels", what)
     return LABELS[options.name][target](evidence)
 
 
@@ -164,7 +164,7 @@ def _check_folder(folder: Path, recipe: Recipe) -> None:
         raise RecipeError(Problem(str(stored), "the audit was started with another recipe", fix))
 
 
-def write_lists(part: Part, folder: Path) -> None:
+def write_lists(part: Section, folder: Path) -> None:
     """The rows as NAME.jsonl and NAME.csv, if there are any. In csv lists are JSON, and no cell is a formula."""
     if not part.rows:
         return

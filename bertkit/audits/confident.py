@@ -15,7 +15,7 @@ from bertkit.evaluation.intervals import Bools, Floats, Interval, Ints, bootstra
 ROUNDING = 1e-6  # by which a probability may be below a threshold, as in cleanlab
 
 
-class Share(NamedTuple):
+class ErrorEstimate(NamedTuple):
     """A share of wrong labels, with its 95 % interval if it has one; and the share that the models answer as given."""
 
     value: float
@@ -49,7 +49,7 @@ def guesses(table: Floats, labels: Ints) -> Ints:
     return np.where(reached.any(axis=1), np.where(several, table.argmax(axis=1), reached.argmax(axis=1)), -1)
 
 
-def wrong_share(given: Ints, best: Ints, guess: Ints, unit: Ints) -> Share:
+def wrong_share(given: Ints, best: Ints, guess: Ints, unit: Ints) -> ErrorEstimate:
     """The share of given labels outside the diagonal of the joint, whose rows sum to how often each label is given.
 
     given, best, guess: label ids `(decisions,)`: those in the data, the most probable, those of the joint, -1 for none.
@@ -69,7 +69,7 @@ def wrong_share(given: Ints, best: Ints, guess: Ints, unit: Ints) -> Share:
         return {"wrong": (counts * ratio(wrong, wrong + np.maximum(hits, 1))).sum(axis=0) / counts.sum(axis=0)}
 
     value = weighted(np.ones((counted.shape[1], 1)))["wrong"]
-    return Share(float(value[0]), bootstrap(weighted, counted.shape[1])["wrong"], float((best == given).mean()))
+    return ErrorEstimate(float(value[0]), bootstrap(weighted, counted.shape[1])["wrong"], float((best == given).mean()))
 
 
 def _averages(table: Floats, given: Ints) -> Floats:

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from bertkit import data as sources
-from bertkit.audits.parts import Evidence, Part, Row
-from bertkit.audits.rows import Encode, by_column, centred, identified, joined
+from bertkit.audits.listed_rows import Encode, by_column, centred, identified, joined
+from bertkit.audits.parts import Evidence, Row, Section
+from bertkit.data import load
 from bertkit.data.values import folded
 from bertkit.inference.vector_cache import Vectors
 from bertkit.report.facts import named_texts
@@ -28,14 +28,14 @@ SAME = ("tags", "spans", "answers")  # targets that belong to the characters of 
 PROBLEMS = ("same text, different target", "nearly the same text, different target", "in several splits", "repeated")
 
 
-def near_duplicates(evidence: Evidence, encode: Encode) -> Part:
+def near_duplicates(evidence: Evidence, encode: Encode) -> Section:
     """Near-duplicates in all splits.
 
     Splits of rows that are answered together, such as queries and documents, share documents: train is compared alone.
     """
     recipe, train = evidence.recipe, [{**row, "split": "train"} for row in evidence.rows]
     kind = get_task(recipe.task.name)
-    data = sources.load(recipe.data, kind.schema_of(recipe.task), partial(kind.refine, recipe.task))
+    data = load(recipe.data, kind.schema_of(recipe.task), partial(kind.validate_rows, recipe.task))
     others = [
         {**row, "split": split, "location": data.origins[split].public(number)}
         for split, rows in data.rows.items()
@@ -80,7 +80,7 @@ def connected(vectors: Vectors, threshold: float) -> np.ndarray[Any, np.dtype[np
     return clusters
 
 
-def duplicates(rows: Sequence[Row], vectors: Sequence[Vectors]) -> Part:
+def duplicates(rows: Sequence[Row], vectors: Sequence[Vectors]) -> Section:
     """The clusters of near-duplicates, the most severe problem first.
 
     rows: of all splits, each with its `split`. vectors: by column of texts, `(rows, size)`, of unit length.
@@ -101,7 +101,7 @@ def duplicates(rows: Sequence[Row], vectors: Sequence[Vectors]) -> Part:
         for index in each
     ]
     conflicts, shared = int(counts[:2].sum()), int(counts[2])
-    return Part(
+    return Section(
         name="duplicates",
         title="Near-duplicates",
         summary=f"{counted(len(found), 'cluster')} of near-duplicates: {conflicts:,} with different targets; "

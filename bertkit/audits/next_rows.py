@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from bertkit.audits.parts import Evidence, Part, Row
-from bertkit.audits.rows import Encode, by_column, joined
-from bertkit.data.readers import format_of, read_rows, row_prefix, text_a_row
+from bertkit.audits.listed_rows import Encode, by_column, joined
+from bertkit.audits.parts import Evidence, Row, Section
+from bertkit.data.readers import format_of, one_text_per_line, read_rows, row_prefix
 from bertkit.data.rows import Columns
 from bertkit.data.schema import Answer, columns_of
 from bertkit.data.values import folded, read_inputs
@@ -50,14 +50,14 @@ class Unlabelled:
     rows: Sequence[Row]
 
 
-def next_part(evidence: Evidence, unlabelled: Unlabelled, encode: Encode, run: Path | None) -> Part:
+def next_part(evidence: Evidence, unlabelled: Unlabelled, encode: Encode, run: Path | None) -> Section:
     """The rows to label next. run: whose model answers them; None: a linear model on the vectors of the training rows.
 
     None are chosen for a regression, whose answers have no probabilities.
     """
     recipe, labelled, rows = evidence.recipe, evidence.rows, unlabelled.rows
     if "score" in labelled[0]:
-        return Part(
+        return Section(
             "next", TITLE, "No rows are chosen for labelling: the answers of a regression have no probabilities."
         )
     if run is None:
@@ -82,7 +82,7 @@ def read_unlabelled(recipe: Recipe, file: Path, count: int, run: Path | None) ->
         raise RecipeError(Problem("unlabelled", what, fix))
     if count < 1:
         raise UserError(Problem("next", f"must be at least 1, got {count}"))
-    schema, spec = get_task(recipe.task.name).schema, text_a_row(file, like_data(recipe.data, str(file)))
+    schema, spec = get_task(recipe.task.name).schema, one_text_per_line(file, like_data(recipe.data, str(file)))
     prefix, own = row_prefix(file.name, format_of(file, spec)), list[Row]()
     for number, row in read_rows(file, spec):
         if taken := [name for name in ADDED if name in row]:
@@ -93,12 +93,12 @@ def read_unlabelled(recipe: Recipe, file: Path, count: int, run: Path | None) ->
     return Unlabelled(file.name, count, own, rows)
 
 
-def next_rows(unlabelled: Unlabelled, answers: Sequence[Answer], columns: Sequence[str] = ()) -> Part:
+def next_rows(unlabelled: Unlabelled, answers: Sequence[Answer], columns: Sequence[str] = ()) -> Section:
     """The rows to label next as they are, with ADDED. columns: those of the rows to be shown beside their texts."""
     doubts, total = [_doubt(answer) for answer in answers], len(unlabelled.rows)
     texts = ["\n".join(texts_of(row)) for row in unlabelled.rows]
     indices = chosen(_scores(answers), texts, unlabelled.count)
-    return Part(
+    return Section(
         name="next",
         title=TITLE,
         summary=f"{part_of(len(indices), total, 'row')} to be labelled next, from {unlabelled.file}.",

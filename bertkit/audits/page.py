@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bertkit.audits.parts import Part, Row
+from bertkit.audits.parts import Row, Section
 from bertkit.recipe.recipe import Recipe
 from bertkit.report.facts import texts_of
 from bertkit.report.html import render
@@ -25,7 +25,7 @@ class Line(NamedTuple):
     texts: list[str]
 
 
-def page(parts: Sequence[Part], folder: Path, recipe: Recipe) -> str:
+def page(parts: Sequence[Section], folder: Path, recipe: Recipe) -> str:
     """The page. Everything that comes from the data is escaped. folder: where it and the lists are."""
     figures = {title: value for part in parts for title, value in part.figures.items()}
     tables = [(part, [_line(part, row) for row in part.rows[:MAX_ROWS]]) for part in parts]
@@ -42,7 +42,7 @@ def correction(folder: Path, recipe: Recipe) -> str:
     return shlex.join([*words, "--output-dir", "runs/corrected"])
 
 
-def _line(part: Part, row: Row) -> Line:
+def _line(part: Section, row: Row) -> Line:
     return Line(place_of(row), [_cell(row[name]) for name in part.columns], [shortened(text) for text in texts_of(row)])
 
 

@@ -23,7 +23,7 @@ class Evidence:
 
 
 @dataclass(frozen=True)
-class Part:
+class Section:
     """A section of the page, whose rows are also written as NAME.jsonl and NAME.csv, if there are any.
 
     rows: the first to look at first; each has `location`, the input columns of the training row, its `id` if it has

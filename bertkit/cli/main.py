@@ -15,7 +15,7 @@ from importlib.metadata import version
 from itertools import chain
 from types import FrameType
 
-from bertkit.cli import doctor, models, recipes, runs, serving, vectors
+from bertkit.cli import doctor, model_commands, recipes, runs, serving, vector_commands
 from bertkit.cli.output import LogFormatter, say
 from bertkit.cli.shared import SECTIONS, Command, argument, command
 from bertkit.errors import UserError, not_installed
@@ -40,10 +40,16 @@ def completion(shell: str) -> None:
 COMMANDS = {
     "recipes": (recipes.recipes, recipes.show, recipes.copy, recipes.check),
     "train": (recipes.train, recipes.sweep, recipes.tokenizer_train),
-    "use": (models.predict, serving.serve, vectors.embed, vectors.index, vectors.search),
-    "decide": (models.evaluate, runs.report, models.calibrate, models.explain, recipes.audit),
+    "use": (
+        model_commands.predict,
+        serving.serve,
+        vector_commands.embed,
+        vector_commands.index,
+        vector_commands.search,
+    ),
+    "decide": (model_commands.evaluate, runs.report, model_commands.calibrate, model_commands.explain, recipes.audit),
     "publish": (runs.export, runs.push),
-    "tools": (vectors.mine, completion, doctor.doctor),
+    "tools": (vector_commands.mine, completion, doctor.doctor),
 }
 REMOVED = {  # command or option -> what does its work
     "shell": "bertkit predict RUN --input -",

@@ -125,7 +125,7 @@ def train(recipe: str, rest: list[str], output_dir: Path, resume: bool, changed:
     if changed and not resume:
         raise UserError("--changed works only with --resume", "Give both.")
     loaded = load_any(recipe, rest, own_metrics=False)
-    from bertkit.report.table import after_training
+    from bertkit.report.score_tables import after_training
     from bertkit.training.train import train
 
     run = train(loaded, output_dir, resume=resume, changed=changed)

@@ -52,8 +52,8 @@ def serve(
 
     key, predictor, opened = read_api_key(api_key_file), load(source, revision=revision, task=task), None
     if store is not None:  # which imports pyarrow
-        from bertkit.retrieval.models import dual_encoder
         from bertkit.retrieval.store import Store
+        from bertkit.retrieval.vector_models import dual_encoder
 
         opened = Store.open(store)
         opened.require(dual_encoder(source, revision, predictor).files)

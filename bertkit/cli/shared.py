@@ -41,7 +41,9 @@ def command(
     return lambda run: Command(run.__name__.replace("_", " "), help, run, arguments, example, page, interrupted)
 
 
-KERNELS = "64"  # that oneDNN keeps: it compiles one for each layer and shape of a batch, and batches go by length
+ONEDNN_CACHE_SIZE = (
+    "64"  # that oneDNN keeps: it compiles one for each layer and shape of a batch, and batches go by length
+)
 
 
 def one_process(run: Callable[..., None]) -> Callable[..., None]:
@@ -52,7 +54,7 @@ def one_process(run: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(run)
     def checked(**options: Any) -> None:
-        os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", KERNELS)  # read when torch first computes
+        os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", ONEDNN_CACHE_SIZE)  # read when torch first computes
         if (count := processes.world()) > 1 and not options.get("shard"):
             fix = "Start one process, without torchrun"
             fix += "; or give each a part of --input: --shard $((RANK + 1))/$WORLD_SIZE." if "shard" in options else "."

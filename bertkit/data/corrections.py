@@ -24,7 +24,7 @@ from bertkit.sections import DataSpec
 from bertkit.text import counted, listed, short_repr
 from bertkit.validation import did_you_mean
 
-Refine: TypeAlias = Callable[[Table, str], tuple[Table, list[Finding]]]
+ValidateRows: TypeAlias = Callable[[Table, str], tuple[Table, list[Finding]]]
 Place: TypeAlias = tuple[str, int]  # split, row
 FORMATS = ("jsonl", "csv", "tsv", "xlsx")
 TAGS = ("tags", "word_labels")  # what a column of tags holds
@@ -49,14 +49,16 @@ class _Record(NamedTuple):
         return self.values["location"] if "location" in self.values else f"id {self.values['id']}"
 
     @property
-    def place(self) -> tuple[str, int]:
+    def row_key(self) -> tuple[str, int]:
         """The prefix and the number of that row's location."""
         match = _LOCATION.fullmatch(self.row)
         return (match[1], int(match[2])) if match else ("", 0)
 
 
-def corrected(refine: Refine, tables: Mapping[str, Table], spec: DataSpec, schema: Schema, *, complete: bool) -> Refine:
-    """`refine`, of these tables without the rows of `data.exclude` and with the targets of `data.relabel`.
+def corrected(
+    validate_rows: ValidateRows, tables: Mapping[str, Table], spec: DataSpec, schema: Schema, *, complete: bool
+) -> ValidateRows:
+    """`validate_rows`, of these tables without the rows of `data.exclude` and with the targets of `data.relabel`.
 
     tables: the rows as they were read, by split.  complete: whether these are all splits of the source, so that a
     record that matches none of them is an error.
@@ -65,7 +67,7 @@ def corrected(refine: Refine, tables: Mapping[str, Table], spec: DataSpec, schem
     its row, or no row remains.
     """
     if not spec.exclude and not spec.relabel:
-        return refine
+        return validate_rows
     present = [name for name in schema.targets if any(name in table.values for table in tables.values())]
     tagged = any(schema.columns[name].holds in TAGS for name in schema.targets)
     targets = schema.targets if tagged else (present or schema.targets)[:1]  # tags, or the spans that they are made of
@@ -89,7 +91,7 @@ def corrected(refine: Refine, tables: Mapping[str, Table], spec: DataSpec, schem
         elif [record.values.get(name) for name in targets] != [first.values.get(name) for name in targets]:
             problems.add(record.where, f"{record.row} has another {expected} in {first.where}")
     problems.raise_if_any()
-    return partial(_refined, refine, spec, schema, out, new)
+    return partial(_refined, validate_rows, spec, schema, out, new)
 
 
 # --- the lists
@@ -168,7 +170,7 @@ def _match(
     records: Sequence[_Record], tables: Mapping[str, Table], compared: Iterable[str], problems: Problems, complete: bool
 ) -> Iterator[tuple[Place, _Record]]:
     """The row of each record that has exactly one. compared: columns by which a record and its row must be the same."""
-    by_location: dict[tuple[str, int], list[Place]] = {r.place: [] for r in records if "location" in r.values}
+    by_location: dict[tuple[str, int], list[Place]] = {r.row_key: [] for r in records if "location" in r.values}
     by_id: dict[str, list[Place]] = {r.values["id"]: [] for r in records if "location" not in r.values}
     numbers = {number for _, number in by_location}
     for split, table in tables.items():
@@ -182,7 +184,7 @@ def _match(
             by_id.get(name, []).append((split, row))
     fix = "Make the list again from these data, or remove the record."
     for record in records:
-        matches = by_location[record.place] if "location" in record.values else by_id[record.values["id"]]
+        matches = by_location[record.row_key] if "location" in record.values else by_id[record.values["id"]]
         differences = {place: _difference(record, tables[place[0]], place[1], compared) for place in matches}
         same = [place for place, difference in differences.items() if not difference]
         if len(same) == 1:
@@ -212,7 +214,7 @@ def _difference(record: _Record, table: Table, row: int, names: Iterable[str]) -
 
 
 def _refined(
-    refine: Refine,
+    validate_rows: ValidateRows,
     spec: DataSpec,
     schema: Schema,
     out: Mapping[Place, _Record],
@@ -220,7 +222,7 @@ def _refined(
     table: Table,
     split: str,
 ) -> tuple[Table, list[Finding]]:
-    """What `refine` makes of a split whose rows were corrected, and what was corrected."""
+    """What `validate_rows` makes of a split whose rows were corrected, and what was corrected."""
     findings, gone = list[Finding](), {row: record for (own, row), record in out.items() if own == split}
     kept = [row for row in range(len(table)) if row not in gone]
     if gone:
@@ -230,27 +232,27 @@ def _refined(
         findings.append(note(f"{split}: {counted(len(gone), 'row')} excluded by {_files(gone.values())}"))
     records = {place: new[split, row] for place, row in enumerate(kept) if (split, row) in new}
     if not records:
-        table, notes = refine(table, split)
+        table, notes = validate_rows(table, split)
         return table, [*findings, *notes]
-    name, values, notes = _targets(records, table, split, refine, schema)
+    name, values, notes = _targets(records, table, split, validate_rows, schema)
     column, by = schema.columns[name], _files(records.values())
     if column.holds in TAGS:  # those of the data may have another scheme before
         others = [row for row in range(len(table)) if row not in values]
-        rest = refine(table.select(others), split)[1] if others else []
-        table, more = refine(table, split)
+        rest = validate_rows(table.select(others), split)[1] if others else []
+        table, more = validate_rows(table, split)
         if _notes(rest) == _notes(more):  # else another scheme was inferred from the other rows alone
             more = rest
         table, changes = _replaced(table, split, name, column, values, by)
     else:
         table, changes = _replaced(table, split, name, column, values, by)
-        table, more = refine(table, split)
+        table, more = validate_rows(table, split)
     return table, [*findings, *changes, *notes, *more]
 
 
 def _targets(
-    records: Mapping[int, _Record], table: Table, split: str, refine: Refine, schema: Schema
+    records: Mapping[int, _Record], table: Table, split: str, validate_rows: ValidateRows, schema: Schema
 ) -> tuple[str, dict[int, Any], list[Finding]]:
-    """The target's column, row -> its new value as `refine` leaves it, and warnings of `refine`."""
+    """The target's column, row -> its new value as `validate_rows` leaves it, and warnings of `validate_rows`."""
     values, findings, final = dict[int, Any](), list[Finding](), ""
     for name in schema.targets:
         rows = [row for row, record in records.items() if name in record.values]
@@ -265,12 +267,12 @@ def _targets(
         if column.holds in TAGS:
             some, notes = tag_words(some, split, "BIO" if column.holds == "tags" else "none")
         else:
-            some, notes = refine(some, f"{split}, relabelled")
+            some, notes = validate_rows(some, f"{split}, relabelled")
         final = "tags" if column.holds == "spans" else name
         found = some.values[final]
         if column.holds == "answers" and name in table.values:  # those that are the same stay as the data have them
             old = table.select(rows)
-            pairs = zip(found, refine(old, split)[0].values[name], old.values[name], strict=True)
+            pairs = zip(found, validate_rows(old, split)[0].values[name], old.values[name], strict=True)
             found = [listed if new == located else new for new, located, listed in pairs]
         values |= zip(rows, found, strict=True)
         if column.holds != "number":  # what is noticed of the documents of a query is of all of them

@@ -9,7 +9,7 @@ from sys import intern
 from typing import Any, TypeAlias
 
 from bertkit.data.columns import choose_columns, optional_columns
-from bertkit.data.corrections import Refine, corrected
+from bertkit.data.corrections import ValidateRows, corrected
 from bertkit.data.disk_list import DiskList
 from bertkit.data.schema import BY, ID, Finding, Schema, cell, columns_of, given_name, note, warn
 from bertkit.data.sources import Part, open_source
@@ -32,7 +32,7 @@ ACCEPTED, REJECTED, OTHER = range(3)  # a byte per row: the column of another to
 def load(
     spec: DataSpec,
     schema: Schema,
-    refine: Refine = lambda table, split: (table, []),
+    validate_rows: ValidateRows = lambda table, split: (table, []),
     *,
     splits: Collection[str] | None = None,
     known_labels: Collection[str] | None = None,
@@ -42,7 +42,7 @@ def load(
     schema: one of its `inputs` (sets of columns) is required in full, and in train and validation one of its
         `targets`; a test split without it is returned without it. Documents of a task that reads a corpus are not
         held in memory; see `read_corpus`.
-    refine: what the task does to the rows of a split as they were read, such as `Task.refine` with its options.
+    validate_rows: checks and changes the rows of a split as they were read: `Task.validate_rows` with its options.
     splits: those to return; None: all that exist, and train must be one of them.
     known_labels: the labels that `data.unseen_labels` accepts; None: those of train, where train is read.
 
@@ -75,7 +75,7 @@ def load(
         documents, notes = read_corpus(parts, spec, share)
         loaded = {split: documents[split] for split in wanted if split in documents}
     else:
-        tables, target, notes = _read_tables(parts, spec, schema, refine, share, known_labels, complete)
+        tables, target, notes = _read_tables(parts, spec, schema, validate_rows, share, known_labels, complete)
         loaded = {split: _loaded(tables.pop(split), schema) for split in wanted if split in tables}
     findings = dict.fromkeys(finding for each in parts.values() for part in each for finding in part.findings)
     present = {name for each in loaded.values() for name in each.rows.column_names}
@@ -142,7 +142,7 @@ def _read_tables(
     parts: Parts,
     spec: DataSpec,
     schema: Schema,
-    refine: Refine,
+    validate_rows: ValidateRows,
     share: float | None,
     known_labels: Collection[str] | None,
     complete: bool,
@@ -153,14 +153,14 @@ def _read_tables(
         table, judged = _read(parts[split], schema, spec, grouped=split == "train")
         tables[split], left_out = _accepted(table, judged, split)
         findings += left_out
-    refine = corrected(refine, tables, spec, schema, complete=complete)
+    validate_rows = corrected(validate_rows, tables, spec, schema, complete=complete)
     for split, table in tables.items():
         read = [name for name in schema.targets if name in table.values]
-        table, changes = refine(table, split)
+        table, changes = validate_rows(table, split)
         given_names = dict[str, str]()
         for name in schema.targets:
             if name in table.values:
-                # `refine` may make tags of the spans that were read: messages name the column of the spans
+                # `validate_rows` may make tags of the spans that were read: messages name the column of the spans
                 source = name if name in read or not read else read[0]
                 given_names[name] = given_name(source, spec.columns)
         tables[split], notes = _drop_unlabelled(table, split, given_names, spec.missing_labels)

@@ -62,7 +62,7 @@ def format_of(path: Path, spec: DataSpec) -> str:
     return spec.format or FORMATS[suffix]
 
 
-def text_a_row(path: Path, spec: DataSpec) -> DataSpec:
+def one_text_per_line(path: Path, spec: DataSpec) -> DataSpec:
     """The data section for reading texts, not documents: each line of .txt is a row."""
     return spec.model_copy(update={"format": "lines"}) if format_of(path, spec) == "txt" else spec
 
@@ -116,7 +116,7 @@ def read_texts(file: Path, spec: DataSpec, column: str = "text", *, skip_missing
     skip_missing: leave out rows in which it is None. Raises DataError: what `read_rows` refuses, and, after the last
     row, rows without this column or with another value in it.
     """
-    spec = text_a_row(file, spec)
+    spec = one_text_per_line(file, spec)
     column = "text" if spec.format == "lines" else column
     where, problems = row_prefix(str(file), format_of(file, spec)), Problems()
     for number, row in read_rows(file, spec):

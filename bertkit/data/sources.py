@@ -15,8 +15,8 @@ from bertkit.data.arrow import class_names, named_rows
 from bertkit.data.beir import Beir, pairs, read_beir
 from bertkit.data.disk_list import AT_A_TIME, DiskList
 from bertkit.data.exports import survey
-from bertkit.data.memory import stored_files
 from bertkit.data.parallel import parallel_files, parallel_rows, stem_of
+from bertkit.data.python_rows import stored_files
 from bertkit.data.readers import COMPRESSIONS, FORMATS, format_of, read_rows, row_prefix, suffix_of
 from bertkit.data.schema import Finding, Source, mapped_columns
 from bertkit.data.splits import SPLITS, VALIDATION, match_splits

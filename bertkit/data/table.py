@@ -218,7 +218,7 @@ def in_blocks(values: Iterator[T]) -> Iterator[list[T]]:
 
 
 def features_of(holds: Mapping[str, str]) -> Features:
-    """Name -> what its `Column` holds: the types of canonical columns, as `convert` and `Task.refine` leave them."""
+    """Name -> what its `Column` holds: the types of canonical columns after `convert` and `Task.validate_rows`."""
     from datasets import Features, List, Value
 
     strings = List(Value("string"))

@@ -12,7 +12,7 @@ from bertkit.data.disk_list import DiskList
 from bertkit.data.schema import Finding, note, warn
 from bertkit.data.table import Table, each_row, locations
 from bertkit.data.tagging import Scheme, check_prefixes, find_scheme, to_bio, without_prefixes
-from bertkit.data.words import read_spans, spans_to_tags, words
+from bertkit.data.word_spans import read_spans, spans_to_tags, words
 from bertkit.errors import DataError, Problem
 from bertkit.text import counted, listed
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from bertkit.data import fingerprint
 from bertkit.data.disk_list import DiskList
-from bertkit.data.forms import temporary_rows
-from bertkit.decisions.goals import Goal, changes, decided, fitted, goal_of, kind_of
+from bertkit.data.python_inputs import temporary_rows
+from bertkit.decisions.goals import ThresholdTarget, changes, decided, fitted, kind_of, threshold_target
 from bertkit.errors import DataError, ModelError, Problem, UserError
 from bertkit.evaluation.similarity import LabelledPairs
 from bertkit.files import read_json, write_json
@@ -52,7 +52,7 @@ def calibrate(
     """
     folder = _folder(source)
     predictor = require_torch_model(load(folder), source)
-    goal = goal_of(predictor.task, precision, recall)
+    goal = threshold_target(predictor.task, precision, recall)
     file = data if isinstance(data, str | Path) else None
     with nullcontext() if data is None or file else temporary_rows(data) as given:
         split, rows = rows_of_split(source, predictor, file, None, ("validation",), overrides, given)
@@ -93,7 +93,9 @@ def _folder(source: str | Path) -> Path:
     return folder
 
 
-def _fitted(predictor: Predictor, names: Sequence[str], rows: Any, goal: Goal) -> tuple[Task, dict[str, Any]]:
+def _fitted(
+    predictor: Predictor, names: Sequence[str], rows: Any, goal: ThresholdTarget
+) -> tuple[Task, dict[str, Any]]:
     """The task with what is fitted on these rows, and what that changes. Raises UserError."""
     free = predictor.task.options.model_copy(update=dict.fromkeys(names))
     runner = predictor.predict_features

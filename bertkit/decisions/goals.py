@@ -10,16 +10,16 @@ import numpy as np
 from bertkit.errors import Problem, UserError
 from bertkit.evaluation.calibration import label_thresholds, thresholds_of
 from bertkit.evaluation.graded import Graded
+from bertkit.evaluation.graded_labels import GradedLabels
 from bertkit.evaluation.intervals import Bools, Floats
-from bertkit.evaluation.labels import GradedLabels
 from bertkit.evaluation.similarity import MIDDLE, LabelledPairs
 from bertkit.tasks.base import Task
-from bertkit.tasks.labels import names_of
+from bertkit.tasks.class_labels import names_of
 
 MEASURES = ("precision", "recall", "f1")
 
 
-class Goal(NamedTuple):
+class ThresholdTarget(NamedTuple):
     """The best F1, or the least precision or recall of each label."""
 
     metric: str = "f1"
@@ -29,7 +29,7 @@ class Goal(NamedTuple):
         return f"{self.metric} of at least {self.least:g}" if self.least else "best F1"
 
 
-def goal_of(task: Task, precision: float | None, recall: float | None) -> Goal:
+def threshold_target(task: Task, precision: float | None, recall: float | None) -> ThresholdTarget:
     """The goal that `calibrate` is called with. Raises UserError where it does not apply to the task."""
     asked = {name: value for name, value in (("precision", precision), ("recall", recall)) if value is not None}
     if len(asked) > 1:
@@ -44,8 +44,8 @@ def goal_of(task: Task, precision: float | None, recall: float | None) -> Goal:
             raise UserError(Problem("recall", what, "Give a precision."))
         if not 0 < value <= 1:
             raise UserError(Problem(name, f"{value:g} is not above 0 and at most 1"))
-        return Goal(name, value)
-    return Goal()
+        return ThresholdTarget(name, value)
+    return ThresholdTarget()
 
 
 def kind_of(task: Task) -> str:
@@ -54,7 +54,7 @@ def kind_of(task: Task) -> str:
     return "" if kind == "regression" else kind
 
 
-class Decided(NamedTuple):
+class LabelDecisions(NamedTuple):
     """Labels given to rows, compared with their targets; single: one label at most."""
 
     names: Sequence[str]
@@ -65,12 +65,12 @@ class Decided(NamedTuple):
     single: bool = False
 
 
-def decided(task: Task, graded: Graded) -> Decided:
+def decided(task: Task, graded: Graded) -> LabelDecisions:
     """The labels that a task with a `kind_of` gave. Of two labels by cosine, only the second has a threshold."""
     if isinstance(graded, LabelledPairs):
         scores, truth = (np.asarray(each)[:, None] for each in (graded.cosines, graded.similar))
         name, limit = names_of(task.options.labels)[1], MIDDLE if graded.threshold is None else graded.threshold
-        return Decided([name], scores, truth == 1, scores >= limit, {name: limit})
+        return LabelDecisions([name], scores, truth == 1, scores >= limit, {name: limit})
     assert isinstance(graded, GradedLabels)
     names, single = graded.names, graded.kind == "single-label"
     truth, given = (
@@ -78,10 +78,10 @@ def decided(task: Task, graded: Graded) -> Decided:
         for ids in (graded.references, graded.given)
     )
     limits = [] if graded.thresholds is None else label_thresholds(graded.thresholds, names, 0.0 if single else 0.5)
-    return Decided(names, graded.table, truth, given, dict(zip(names, limits, strict=False)), single)
+    return LabelDecisions(names, graded.table, truth, given, dict(zip(names, limits, strict=False)), single)
 
 
-def fitted(decided: Decided, goal: Goal) -> dict[str, Any]:
+def fitted(decided: LabelDecisions, goal: ThresholdTarget) -> dict[str, Any]:
     """The option `thresholds` that reaches the goal on these rows; nothing for the best F1, which training fits.
 
     Raises UserError, which names the labels that do not reach it.
@@ -89,7 +89,7 @@ def fitted(decided: Decided, goal: Goal) -> dict[str, Any]:
     return {"thresholds": _thresholds(decided, goal)} if goal.least else {}
 
 
-def _thresholds(decided: Decided, goal: Goal) -> dict[str, float]:
+def _thresholds(decided: LabelDecisions, goal: ThresholdTarget) -> dict[str, float]:
     """Label -> the threshold that reaches the goal."""
     limits, problems = {}, []
     for name, scores, truth, given in zip(
@@ -112,14 +112,14 @@ def _thresholds(decided: Decided, goal: Goal) -> dict[str, float]:
     return limits
 
 
-def changes(before: Decided, after: Decided) -> dict[str, Any]:
+def changes(before: LabelDecisions, after: LabelDecisions) -> dict[str, Any]:
     """`labels` and `overall`, as `calibrate` returns them."""
     both = zip(_by_label(after), _by_label(before), strict=True)
     labels = [own | {"before": {name: old[name] for name in ("threshold", *MEASURES)}} for own, old in both]
     return {"labels": labels, "overall": {**_overall(after), "before": _overall(before)}}
 
 
-def _by_label(decided: Decided) -> Iterator[dict[str, Any]]:
+def _by_label(decided: LabelDecisions) -> Iterator[dict[str, Any]]:
     from sklearn.metrics import precision_recall_fscore_support
 
     for name, truth, given in zip(decided.names, decided.truth.T, decided.given.T, strict=True):
@@ -128,6 +128,6 @@ def _by_label(decided: Decided) -> Iterator[dict[str, Any]]:
         yield {"label": name, "threshold": decided.thresholds.get(name), **named, "support": int(truth.sum())}
 
 
-def _overall(decided: Decided) -> dict[str, float]:
+def _overall(decided: LabelDecisions) -> dict[str, float]:
     scores = {"accuracy": float((decided.truth == decided.given).all(axis=1).mean())}
     return scores | ({"answered": float(decided.given.any(axis=1).mean())} if decided.single else {})

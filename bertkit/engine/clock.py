@@ -12,7 +12,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from transformers import TrainerCallback, TrainerState, TrainingArguments, get_scheduler
 from transformers.trainer_callback import DefaultFlowCallback
 
-from bertkit.recipe.checks import DECAY, STEP_KWARGS
+from bertkit.recipe.cross_checks import DECAY, STEP_KWARGS
 
 TICKS = 10**6  # steps of the learning-rate schedule in a budget of any length
 

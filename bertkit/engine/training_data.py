@@ -14,7 +14,7 @@ from datasets import Dataset
 from bertkit.encoding.padding import Collator
 from bertkit.engine.batching import Batches, Examples, batches_of
 from bertkit.engine.mixing import MixedBatches, MixedCollator, MixedExamples
-from bertkit.engine.shared_encoder import MultiTask, SharedEncoder
+from bertkit.engine.multitask_model import MultiTask, SharedEncoder
 from bertkit.errors import DataError, Problem
 from bertkit.evaluation.intervals import Scores, mean
 from bertkit.inference.runner import Runner

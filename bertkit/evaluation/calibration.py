@@ -20,7 +20,7 @@ ROUNDING = 1e-5  # scores no further apart count as equal: in fp32 the rows besi
 TINY, BELOW_1 = np.finfo(np.float64).tiny, np.nextafter(1, 0)  # the probabilities nearest to 0 and 1 with finite logits
 
 
-class Decisions(NamedTuple):
+class BinaryDecisions(NamedTuple):
     """What a model decided at some temperature, next to the gold outcomes; each `(decisions,)`."""
 
     confidence: Floats  # probability of the outcome that it chose
@@ -29,7 +29,7 @@ class Decisions(NamedTuple):
     rest: Floats  # of all other outcomes together
 
     @classmethod
-    def of(cls, parts: Iterable[tuple[Floats, Ints]]) -> Decisions:
+    def of(cls, parts: Iterable[tuple[Floats, Ints]]) -> BinaryDecisions:
         """Each part: probabilities `(decisions, outcomes)`, of which the greatest is chosen, and gold ids."""
         columns = []
         for table, truth in parts:
@@ -124,7 +124,9 @@ def fit_temperature(probabilities: ArrayLike, references: ArrayLike, *, exclusiv
     logits = logits_of(table, exclusive=exclusive)
     if not exclusive:  # a sigmoid is the softmax of its logit and 0
         logits = np.stack([np.zeros(table.size), logits.ravel()], axis=1)
-    return best_temperature(lambda t: Decisions.of([(apply_temperature(logits, t, exclusive=True), truth.ravel())]))
+    return best_temperature(
+        lambda t: BinaryDecisions.of([(apply_temperature(logits, t, exclusive=True), truth.ravel())])
+    )
 
 
 def fit_thresholds(probabilities: ArrayLike, references: ArrayLike) -> list[float]:
@@ -221,7 +223,7 @@ def _nearest(values: Floats, worth: Floats, prefer: float) -> float:
     return float(best[np.argmin(np.abs(best - prefer))])
 
 
-def best_temperature(decide: Callable[[float], Decisions]) -> float:
+def best_temperature(decide: Callable[[float], BinaryDecisions]) -> float:
     """The temperature in [0.05, 20] of least log loss, with the smoothed targets of Platt 1999, section 2.2.
 
     decide: temperature -> the decisions of validation. Of n decisions each gold outcome has the target (n + 1) /

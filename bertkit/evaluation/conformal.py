@@ -51,7 +51,7 @@ def conformal(gold: ArrayLike) -> Conformal:
     return Conformal(rows=count, gold=ordered[ranks - 1].tolist())
 
 
-def least_probability(known: Conformal, coverage: float) -> float:
+def inclusion_threshold(known: Conformal, coverage: float) -> float:
     """The probability from which a label is in the set.
 
     Of the gold labels' probabilities for n calibration rows, in descending order, it is the one at rank
@@ -70,11 +70,11 @@ def least_probability(known: Conformal, coverage: float) -> float:
     return least - ROUNDING * abs(least)  # of an interval it is negative
 
 
-def usual(known: Conformal) -> Iterator[tuple[float, float]]:
-    """The usual coverages that the calibration rows suffice for, each with its `least_probability`."""
+def supported_coverages(known: Conformal) -> Iterator[tuple[float, float]]:
+    """The usual coverages that the calibration rows suffice for, each with its `inclusion_threshold`."""
     for coverage in MEASURED:
         if known["rows"] >= _rows_needed(coverage):
-            yield coverage, least_probability(known, coverage)
+            yield coverage, inclusion_threshold(known, coverage)
 
 
 def measured(coverage: float, covered: ArrayLike, sizes: ArrayLike) -> Coverage:

@@ -92,7 +92,7 @@ def scored(
     return _classification(kind, labels, checked, truth, chosen)
 
 
-def judged(kind: Kind, table: Floats, truth: Ints, chosen: Ints) -> Iterator[tuple[Floats, Bools]]:
+def decision_outcomes(kind: Kind, table: Floats, truth: Ints, chosen: Ints) -> Iterator[tuple[Floats, Bools]]:
     """Probabilities of what was decided, and whether that is right, `(rows, decisions)` each, of some rows at a time.
 
     table, truth, chosen: as `table`, `references` and `decisions` of `scored`. Single-label, a row is one decision, the
@@ -116,11 +116,11 @@ def _classification(kind: Kind, labels: Sequence[str], table: Floats, references
     exact = {  # before what is kept for the bootstrap: these take memory for a while
         "roc_auc": exact_roc_auc(positive, scores),
         "neg_log_loss": likelihood,
-        "ece": calibration_error(judged(kind, table, references, decisions)),
+        "ece": calibration_error(decision_outcomes(kind, table, references, decisions)),
     }
     actual, predicted, hits = counters(truth, chosen, truth & chosen)
     exactly = (truth == chosen).all(axis=1)
-    gaps = _gaps(judged(kind, table, references, decisions))
+    gaps = _gaps(decision_outcomes(kind, table, references, decisions))
     curves = roc_curves(positive, scores)
     per_row = 1 if single else len(labels)  # decisions
 

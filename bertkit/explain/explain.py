@@ -10,15 +10,15 @@ from typing import Any, TypedDict
 from datasets import Dataset
 
 from bertkit.data import tagged
-from bertkit.data.memory import frame_like, is_a
-from bertkit.data.readers import read_rows, text_a_row
+from bertkit.data.python_rows import frame_like, is_a
+from bertkit.data.readers import one_text_per_line, read_rows
 from bertkit.data.schema import Answer
-from bertkit.data.words import words
+from bertkit.data.word_spans import words
 from bertkit.encoding.padding import Collator
 from bertkit.errors import DataError, Problem
 from bertkit.explain.gradients import MAX_STEPS, Integrated, integrated_gradients
 from bertkit.explain.targets import TARGETS, Read, Target
-from bertkit.explain.words import Share, Text, add_feature
+from bertkit.explain.word_shares import Text, WordShare, add_feature
 from bertkit.inference.predict_file import layout_of
 from bertkit.inference.predictor import Predictor
 from bertkit.tasks.base import Batch
@@ -42,7 +42,7 @@ class Attributed(TypedDict):
     error: float
     complete: bool  # whether the error is within the tolerance
     steps: int
-    words: dict[str, list[Share]]  # column -> its words
+    words: dict[str, list[WordShare]]  # column -> its words
     rest: float  # of tokens that belong to no word
 
 
@@ -119,7 +119,7 @@ def _attributed(
 
 def rows_of_file(source: str, file: Path, overrides: Sequence[str] = ()) -> list[dict[str, Any]]:
     """The rows of a file, which is written as `predict_file` expects it. Raises DataError and RecipeError."""
-    return [row for _, row in read_rows(file, text_a_row(file, layout_of(source, str(file), overrides)))]
+    return [row for _, row in read_rows(file, one_text_per_line(file, layout_of(source, str(file), overrides)))]
 
 
 def rows_of(predictor: Predictor, texts: Sequence[str]) -> Sequence[str | Mapping[str, Any]]:
@@ -153,7 +153,7 @@ def explain_rows(predictor: Predictor, rows: Iterable[str | Mapping[str, Any]]) 
             raise DataError(Problem(f"row {number}", NOTHING.get(predictor.task.name, "there is nothing to explain")))
         return explanation
 
-    return [explained(number, row) for number, row in enumerate(predictor.each(rows), 1)]
+    return [explained(number, row) for number, row in enumerate(predictor.rows_of(rows), 1)]
 
 
 def explain_frame(predictor: Predictor, rows: Any) -> Any:

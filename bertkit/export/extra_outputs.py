@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from bertkit.tasks.labels import weight_tensor
+from bertkit.tasks.class_labels import weight_tensor
 
 
 def _text_classification(task: Any, reduced: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -84,7 +84,7 @@ def _problems(call: Callable[[], Any]) -> list[Problem]:
 def _extra_modules(config: Path) -> set[str]:
     """The weights beside model.safetensors that a model's config names."""
     try:
-        return set(read_json(config)["bertkit"]["beside"].values())
+        return set(read_json(config)["bertkit"]["extra_weights"].values())
     except (OSError, UserError, KeyError, TypeError, AttributeError):
         return set()  # `load` reports what is wrong with it
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Literal
 
-from bertkit.data.memory import Rows, column_names, frame_rows, is_frame, with_added
+from bertkit.data.python_rows import Rows, column_names, frame_rows, is_frame, with_added
 from bertkit.errors import DataError, Problem
 from bertkit.inference.display import flat
 from bertkit.inference.embed import VECTOR

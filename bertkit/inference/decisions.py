@@ -9,37 +9,37 @@ from typing import Any, TypeAlias
 
 from bertkit.data.schema import Answer
 from bertkit.errors import Problem, UserError
-from bertkit.evaluation.conformal import Conformal, least_probability
+from bertkit.evaluation.conformal import Conformal, inclusion_threshold
 from bertkit.tasks.base import Task
 
-Revise: TypeAlias = Callable[[Answer], Answer]
+Rule: TypeAlias = Callable[[Answer], Answer]
 
 
-def as_it_is(answer: Answer) -> Answer:
+def identity(answer: Answer) -> Answer:
     """The answer as the task decodes it."""
     return answer
 
 
-def decisions(task: Task, threshold: float | None, coverage: float | None, top_k: int | None) -> tuple[Task, Revise]:
+def decisions(task: Task, threshold: float | None, coverage: float | None, top_k: int | None) -> tuple[Task, Rule]:
     """The task, and what changes its answers. Raises UserError where one does not apply to the task."""
-    revise: Revise = as_it_is
+    rule: Rule = identity
     about = f"a model for {task.name} ({task.describe()})"
     if threshold is not None and coverage is not None:
         raise UserError("threshold and coverage both decide on labels: give one of them")
     if threshold is not None:
         task = replace(task, options=task.options.model_copy(update=_option(task, threshold, about)))
     if coverage is not None:
-        revise = _sets(task, about, coverage)
+        rule = _sets(task, about, coverage)
     if top_k is not None:
         if not task.always_has("scores"):
             raise UserError(Problem("top_k", f"{about} has no label scores"))
         if top_k < 1:
             raise UserError(Problem("top_k", f"{top_k} is not above 0"))
-        revise = partial(_best, top_k, revise)
-    return task, revise
+        rule = partial(_best, top_k, rule)
+    return task, rule
 
 
-def _sets(task: Task, about: str, coverage: float) -> Revise:
+def _sets(task: Task, about: str, coverage: float) -> Rule:
     """What adds sets or intervals with this coverage to the task's answers. Raises UserError."""
     options: Any = task.options
     kind = task.decision.kind
@@ -49,7 +49,7 @@ def _sets(task: Task, about: str, coverage: float) -> Revise:
     if known is None:
         what = "the model has no calibration rows"
         raise UserError(Problem("coverage", what, "Add them: bertkit calibrate RUN --data FILE"))
-    return partial(_SETS[kind], least_probability(known, coverage))
+    return partial(_SETS[kind], inclusion_threshold(known, coverage))
 
 
 def with_word_scores(task: Task) -> Task:
@@ -81,8 +81,8 @@ def _with_interval(least: float, answer: Answer) -> Answer:
     return {**answer, "interval": [answer["score"] + least, answer["score"] - least]}
 
 
-def _best(top_k: int, revise: Revise, answer: Answer) -> Answer:
-    answer = revise(answer)
+def _best(top_k: int, rule: Rule, answer: Answer) -> Answer:
+    answer = rule(answer)
     return {**answer, "scores": dict(_ranked(answer["scores"])[:top_k])}
 
 

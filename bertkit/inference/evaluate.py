@@ -13,14 +13,15 @@ from typing import Any
 import numpy as np
 from datasets import Dataset
 
-from bertkit import data as sources
+from bertkit.data import load as load_data
+from bertkit.data import log_findings
 from bertkit.data.disk_list import DiskList
-from bertkit.data.forms import temporary_rows
+from bertkit.data.python_inputs import temporary_rows
 from bertkit.data.table import column_values
 from bertkit.errors import DataError, Problem, RecipeError
 from bertkit.evaluation.graded import Graded
 from bertkit.evaluation.hf_metrics import all_scores
-from bertkit.inference.multitask import tasks_of_run
+from bertkit.inference.multitask_predictor import tasks_of_run
 from bertkit.inference.predictor import Predictor, load, load_as
 from bertkit.inference.two_stage import evaluate_two_stages
 from bertkit.recipe.recipe import load_recipe, parse_data_spec
@@ -122,10 +123,10 @@ def rows_of_split(
         spec = spec.model_copy(update={**dict.fromkeys(own), **given})
         split = split or "test"
         splits, known_labels = {split}, task.known_labels
-    refine = partial(task.refine, task.options)
-    data = sources.load(spec, task.schema_of(task.options), refine, splits=splits, known_labels=known_labels)
+    validate_rows = partial(task.validate_rows, task.options)
+    data = load_data(spec, task.schema_of(task.options), validate_rows, splits=splits, known_labels=known_labels)
     if given is not None:  # training reported those of the run's own data
-        sources.log_findings(data.findings)
+        log_findings(data.findings)
     labelled = [name for name, rows in data.rows.items() if data.target in rows.column_names]
     split = split or next((name for name in preferred if name in labelled), "train")
     if split not in data.rows:

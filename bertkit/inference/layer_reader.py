@@ -11,10 +11,10 @@ import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from bertkit.cache import fingerprint, model_key
-from bertkit.data.words import words
+from bertkit.data.word_spans import words
 from bertkit.encoding.padding import Collator, batches_by_length, mask_of, model_inputs
 from bertkit.encoding.texts import encode_texts
-from bertkit.encoding.words import encode_words
+from bertkit.encoding.word_windows import encode_words
 from bertkit.errors import ModelError, Problem
 from bertkit.inference.runner import inference
 from bertkit.inference.vector_cache import Vectors
@@ -75,7 +75,7 @@ class LayerReader:
 
     def vectors(self, texts: Sequence[str]) -> Vectors:
         """`(texts, size + 1)`: the last column is the number of dropped tokens, so that it is cached too."""
-        from bertkit.models.heads.vectors import pool
+        from bertkit.models.heads.vector_head import pool
 
         columns = encode_texts(self.tokenizer, [texts], max_length=self.max_length, overflow="truncate", stride=0)
         rows = np.empty((len(texts), self.size + 1), dtype=np.float32)

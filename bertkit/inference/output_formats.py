@@ -12,7 +12,7 @@ from bertkit.data.values import given_cell
 from bertkit.errors import DataError, Problem
 from bertkit.files import require_suffix
 from bertkit.inference.predictor import Predictor
-from bertkit.tasks.labels import names_of
+from bertkit.tasks.class_labels import names_of
 from bertkit.text import json_line
 
 Pairs: TypeAlias = Iterable[tuple[Answer, Mapping[str, Any]]]  # answers and their rows

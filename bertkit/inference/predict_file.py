@@ -18,13 +18,13 @@ from bertkit.data.checks import log_findings
 from bertkit.data.delimited import readable_cell
 from bertkit.data.excel import write_sheet
 from bertkit.data.loading import ANSWER, LEFT_OUT
-from bertkit.data.readers import FORMATS, TABLES, read_rows, read_stream, suffix_of, text_a_row, written_like
+from bertkit.data.readers import FORMATS, TABLES, one_text_per_line, read_rows, read_stream, suffix_of, written_like
 from bertkit.data.schema import Answer
 from bertkit.data.table import Problems
 from bertkit.errors import DataError, Problem
 from bertkit.files import require_suffix, written_aside
 from bertkit.inference.display import flat
-from bertkit.inference.multitask import MultiTaskPredictor
+from bertkit.inference.multitask_predictor import MultiTaskPredictor
 from bertkit.inference.output_formats import Pairs, Writer, write_jsonl
 from bertkit.inference.predictor import Predictor
 from bertkit.processes import Shard
@@ -199,7 +199,7 @@ def _rows(file: str, spec: DataSpec, documents: bool, problems: Problems) -> Ite
         if sys.stdin is None:
             raise DataError(Problem("--input -", "stdin is closed", "Write lines to it, or name a file."))
         return read_stream(sys.stdin.buffer, "stdin", spec)
-    return read_rows(Path(file), spec if documents else text_a_row(Path(file), spec), problems)
+    return read_rows(Path(file), spec if documents else one_text_per_line(Path(file), spec), problems)
 
 
 def _write_csv(

@@ -14,14 +14,14 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 from pydantic import ValidationError
 
-from bertkit.data.memory import column_names, frame_like, frame_rows, is_frame
+from bertkit.data.python_rows import column_names, frame_like, frame_rows, is_frame
 from bertkit.data.rows import Columns
 from bertkit.data.schema import Answer, Source, columns_of
 from bertkit.data.table import Problems, WrongType
 from bertkit.data.values import read_inputs, replace_surrogates
 from bertkit.encoding.padding import BatchSize
 from bertkit.errors import DataError, ModelError, Problem, RowsError, UserError
-from bertkit.inference.decisions import Revise, as_it_is, decisions
+from bertkit.inference.decisions import Rule, decisions, identity
 from bertkit.inference.display import flat
 from bertkit.inference.onnx_session import OnnxModel, open_model
 from bertkit.inference.runner import Runner
@@ -33,7 +33,7 @@ from bertkit.models.untrusted import read_object
 from bertkit.sections import ModelSpec
 from bertkit.tasks import get_task
 from bertkit.tasks.base import Task
-from bertkit.tasks.vectors import stacked
+from bertkit.tasks.vector_task import stacked
 from bertkit.text import beginning
 
 logger = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ class Predictor:
 
     device: None where the model runs in ONNX Runtime.
     columns: canonical column -> column of the user's rows, as the recipe maps them.
-    revise: changes the task's answers; see `with_decisions`.
+    rule: changes the task's answers; see `with_decisions`.
 
     >>> model = bertkit.load("runs/quickstart")
     >>> sum(1 for answer in model.stream(f"text {n}" for n in range(100)))
@@ -61,7 +61,7 @@ class Predictor:
     precision: ModelPrecision
     batch_size: BatchSize
     columns: Mapping[str, Source]
-    revise: Revise = as_it_is
+    rule: Rule = identity
 
     def __repr__(self) -> str:
         encoder = "ONNX Runtime" if self.device is None else f"{self.model.config.model_type}, {self.device}"
@@ -83,8 +83,8 @@ class Predictor:
         top_k: how many `scores` to return, best first.
         Raises UserError where one does not apply to the model, or there are too few calibration rows.
         """
-        task, revise = decisions(self.task, threshold, coverage, top_k)
-        return replace(self, task=task, revise=revise)
+        task, rule = decisions(self.task, threshold, coverage, top_k)
+        return replace(self, task=task, rule=rule)
 
     @property
     def predict_features(self) -> Runner:
@@ -134,11 +134,11 @@ class Predictor:
         """
 
         def answers(chunk: Sequence[Row], start: int) -> Iterable[Answer]:
-            return map(self.revise, self.task.answer(self.canonical(chunk, start), self.predict_features))
+            return map(self.rule, self.task.answer(self.canonical(chunk, start), self.predict_features))
 
-        return in_chunks(self.each(rows), self.task.chunk_size, answers, start)
+        return in_chunks(self.rows_of(rows), self.task.chunk_size, answers, start)
 
-    def each(self, rows: Iterable[Row]) -> Iterator[Row]:
+    def rows_of(self, rows: Iterable[Row]) -> Iterator[Row]:
         """The rows, one at a time. Raises DataError on what has no rows.
 
         rows: texts or dicts, or one of them; or a pandas or polars DataFrame, pyarrow.Table or Dataset, which is
@@ -159,7 +159,7 @@ class Predictor:
         answers those of csv output, such as `entities`, as JSON. They are the same whatever the answers are, also
         without rows: a score that `top_k` leaves out is missing. Raises DataError as `stream` does.
         """
-        given = self.each(rows)
+        given = self.rows_of(rows)
         first = list(islice(given, 1))
         answers = [dict(flat(answer)) for answer in self.stream(chain(first, given))]
         there: Iterable[str] = ["text"]
@@ -199,9 +199,9 @@ class Predictor:
         rows = [self.any_row(names)]
         if self.task.schema.corpus:  # pretraining, where answers to texts with masks have other columns
             rows.append({"text": str(self.task.tokenizer.mask_token)})
-        for answer in replace(self, revise=as_it_is).stream(rows):
+        for answer in replace(self, rule=identity).stream(rows):
             yield answer
-            yield self.revise(answer)
+            yield self.rule(answer)
 
     def answer_columns(self, names: Iterable[str]) -> list[str]:
         """The columns of a table of answers to rows with these columns, as `flat` calls them, whatever the rows are."""

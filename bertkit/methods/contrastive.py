@@ -21,7 +21,7 @@ from bertkit.data.table import numbers
 from bertkit.encoding.padding import Collator, model_inputs
 from bertkit.evaluation.intervals import Floats
 from bertkit.inference.runner import Runner
-from bertkit.methods.head import examples_of, facts_of, fit_head, label_words, names_of, set_head
+from bertkit.methods.head import examples_of, fit_head, label_words, names_of, set_head, training_summary
 from bertkit.methods.linear import Linear
 from bertkit.models.cpu_kernels import faster
 from bertkit.models.device import attention_kernels
@@ -80,7 +80,7 @@ def fit(runner: Runner, features: Dataset, seed: int) -> tuple[Any, dict[str, An
     else:
         linear = fit_head(task, examples_of(runner, features), names_of(runner), seed, STRENGTH)
     set_head(runner.model, linear)
-    return runner.model, facts_of(linear, features, steps, started)
+    return runner.model, training_summary(linear, features, steps, started)
 
 
 def pull_to_prototypes(runner: Runner, texts: Texts, weights: Floats | None, seed: int) -> tuple[int, Floats, Floats]:

@@ -33,7 +33,7 @@ def fit(runner: Runner, features: Dataset, seed: int) -> tuple[Any, dict[str, An
     linear = fit_head(runner.task, examples, names_of(runner), seed)
     set_head(runner.model, linear)
     model = as_sequence_classifier(runner.model, float(np.abs(examples.vectors).max()))
-    return model, facts_of(linear, features, 0, started)
+    return model, training_summary(linear, features, 0, started)
 
 
 def set_head(model: Any, linear: Linear) -> None:
@@ -43,7 +43,7 @@ def set_head(model: Any, linear: Linear) -> None:
         model.classifier.linear.bias.copy_(torch.from_numpy(linear.bias))
 
 
-def facts_of(linear: Linear, features: Dataset, steps: int, started: float) -> dict[str, Any]:
+def training_summary(linear: Linear, features: Dataset, steps: int, started: float) -> dict[str, Any]:
     """Log and return the facts of a training. steps: of the encoder. started: by time.monotonic."""
     strength = "" if linear.strength is None else f", C = {linear.strength:g}"
     names = ", with the labels' names as further rows" if linear.with_names else ""

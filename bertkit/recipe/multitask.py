@@ -10,10 +10,10 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import Field
 
 from bertkit import sections
-from bertkit.data.memory import Rows, store_rows
+from bertkit.data.python_rows import Rows, store_rows
 from bertkit.errors import Problem, RecipeError
-from bertkit.recipe.errors import Report
-from bertkit.recipe.given import place, plain_sections
+from bertkit.recipe.key_problems import Report
+from bertkit.recipe.keyword_overrides import fill_sections, plain_sections
 from bertkit.recipe.recipe import (
     AnyTask,
     Recipe,
@@ -147,7 +147,7 @@ def multitask(source: Any, values: Mapping[str, Any]) -> MultiTaskRecipe | None:
         data, report = _read(source)
     if "tasks" not in data:
         return None
-    report.add(*place(data, values, MultiTaskRecipe.model_fields, {}))
+    report.add(*fill_sections(data, values, MultiTaskRecipe.model_fields, {}))
     parts, rows = data["tasks"], dict[str, Mapping[str, Rows]]()
     if isinstance(parts, Mapping):
         split = {name: plain_sections(part) for name, part in parts.items() if isinstance(part, Mapping)}
@@ -171,7 +171,7 @@ def any_json_schema() -> dict[str, Any]:
 class _Outer(Section):
     """What a recipe of one task does not have. What it has, `check_sections` checks."""
 
-    class Part(Section):
+    class TaskSection(Section):
         task: Any = None
         data: Any = None
         weight: Positive = 1.0
@@ -179,7 +179,7 @@ class _Outer(Section):
         metric_for_best_model: Any = None
         expected: Any = None
 
-    tasks: Annotated[dict[str, Part], Field(min_length=1)]
+    tasks: Annotated[dict[str, TaskSection], Field(min_length=1)]
     mixing: Mixing | Annotated[dict[str, Positive], Field(min_length=1)] = "proportional"
 
 

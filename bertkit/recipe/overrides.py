@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from bertkit.recipe.errors import Report
+from bertkit.recipe.key_problems import Report
 from bertkit.recipe.yaml import MAX_DEPTH, parse
 from bertkit.text import dotted
 from bertkit.validation import describe, did_you_mean

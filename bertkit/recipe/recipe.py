@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import Field, ValidationInfo, field_validator
 
 from bertkit import sections
-from bertkit.data.memory import store_rows
+from bertkit.data.python_rows import store_rows
 from bertkit.errors import Problem, RecipeError
-from bertkit.recipe.checks import ROWS, STILL_READ, WITHOUT_TRAINER, check_settings, resolve_paths, without
-from bertkit.recipe.errors import Report
-from bertkit.recipe.given import RENAMED, SECTIONS, place, plain_sections
+from bertkit.recipe.cross_checks import ROWS, STILL_READ, WITHOUT_TRAINER, check_settings, resolve_paths, without
+from bertkit.recipe.key_problems import Report
+from bertkit.recipe.keyword_overrides import RENAMED, SECTIONS, fill_sections, plain_sections
 from bertkit.recipe.overrides import apply_overrides
 from bertkit.recipe.shipped import shipped_recipes
 from bertkit.recipe.training_arguments import check_training, training_fields, training_schema
@@ -84,7 +84,7 @@ class Sections(Section):
 
     @field_validator("training")
     @classmethod
-    def _complete(cls, given: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+    def _fill_defaults(cls, given: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
         """The values that are not given."""
         by_tokens = info.data.get("batching") is not None
         known = _training_defaults(info.data.get("task"))
@@ -178,7 +178,7 @@ def load_recipe(
     if isinstance(source, Mapping):
         return _valid(_checked(source, overrides, check_files=check_files))
     data, report = read_recipe(source, overrides)
-    return _valid(_complete(data, report, check_files, own_metrics))
+    return _valid(_check_and_fill(data, report, check_files, own_metrics))
 
 
 def read_recipe(source: str | Path, overrides: Sequence[str] = ()) -> tuple[dict[str, Any], Report]:
@@ -267,17 +267,19 @@ def _checked(
 ) -> dict[str, Any]:
     """The sections of a recipe from Python values, checked; rows among them are stored in the cache."""
     sections, report = dict(sections), Report("")
-    problems = place(sections, values, Sections.model_fields, {task.name: task.Options for task in TASKS})
+    problems = fill_sections(sections, values, Sections.model_fields, {task.name: task.Options for task in TASKS})
     data, rows = plain_sections(sections)
     apply_overrides(data, overrides, report)
     report.add(*problems)
-    clean = _complete(data, report, check_files)
+    clean = _check_and_fill(data, report, check_files)
     if rows:
         clean["data"] |= store_rows(rows)
     return clean
 
 
-def _complete(data: dict[str, Any], report: Report, check_files: bool, own_metrics: bool = True) -> dict[str, Any]:
+def _check_and_fill(
+    data: dict[str, Any], report: Report, check_files: bool, own_metrics: bool = True
+) -> dict[str, Any]:
     """Plain data with absolute paths. Raises RecipeError with everything that is wrong."""
     if "tasks" in data:
         fix = "a run of several tasks has a folder for each, which is given in its place: RUN/NAME"

@@ -12,11 +12,11 @@ from bertkit.errors import ModelError, Problem
 from bertkit.evaluation.intervals import COUNTS
 from bertkit.files import write_text
 from bertkit.recipe.yaml import written
-from bertkit.report import calibration, sections
+from bertkit.report import calibration_facts, report_sections
 from bertkit.report.facts import Facts, damage_as_error, read_facts
 from bertkit.report.html import library
 from bertkit.report.rankings import is_ranked
-from bertkit.report.table import baselines_table, over_folds, over_seeds
+from bertkit.report.score_tables import baselines_table, over_folds, over_seeds
 from bertkit.report.usage import USAGE, WORD_LABELS, linear_head
 from bertkit.report.verdict import FEW
 from bertkit.run import OUT_OF_FOLD, Run
@@ -82,8 +82,8 @@ def card(facts: Facts, repo_id: str | None = None) -> str:
     markdown.filters = markdown.filters | {"inline": _inline, "fenced": _fenced, "columns": columns}
     text = markdown.get_template("card.md").render(
         facts=facts,
-        sections=sections,
-        calibration=calibration,
+        sections=report_sections,
+        calibration=calibration_facts,
         metadata=_metadata(facts, name),
         title=_title(facts),
         begin=BEGIN,
@@ -92,7 +92,7 @@ def card(facts: Facts, repo_id: str | None = None) -> str:
         units="queries" if is_ranked(facts) else "rows",
         over_seeds=over_seeds(results),
         over_folds=over_folds(results),
-        warnings=[each for each in sections.of_scores(facts) if each.level != "note"],
+        warnings=[each for each in report_sections.of_scores(facts) if each.level != "note"],
         hub_source=_hub_id(facts.recipe.data.source),
         limits=list(_limits(facts)),
         **_usage(facts, name or PLACEHOLDER),
@@ -153,7 +153,7 @@ def _results(facts: Facts, tag: str) -> Iterator[EvalResult]:
                 yield EvalResult(
                     task_type=tag,
                     dataset_type=_hub_id(spec.source) or sample or "local files",
-                    dataset_name=sections.published(spec.source),
+                    dataset_name=report_sections.published(spec.source),
                     dataset_config=spec.subset,
                     dataset_split=split,
                     dataset_revision=spec.revision,
@@ -169,7 +169,8 @@ def _hub_id(name: object) -> str | None:
 
 
 def _title(facts: Facts) -> str:
-    return f"{sections.published(facts.recipe.model.title)} on {sections.published(facts.recipe.data.source)}"
+    model, data = facts.recipe.model.title, facts.recipe.data.source
+    return f"{report_sections.published(model)} on {report_sections.published(data)}"
 
 
 def _usage(facts: Facts, name: str) -> dict[str, str]:
@@ -187,7 +188,7 @@ def _usage(facts: Facts, name: str) -> dict[str, str]:
 def _limits(facts: Facts) -> Iterator[str]:
     """What a reader should not expect of the model."""
     yield _reach(facts)
-    counts = sections.support(facts).items()
+    counts = report_sections.support(facts).items()
     if named := [f"{_inline(name)} ({count})" for name, count in counts if count is not None and count < FEW]:
         yield f"Labels with fewer than {FEW} examples on {facts.split}, whose scores say little: {', '.join(named)}."
     yield _calibration(facts)
@@ -215,10 +216,12 @@ def _calibration(facts: Facts) -> str:
         return "Its scores are not calibrated as probabilities."
     if facts.options["temperature"] is None:
         return "Its probabilities are not calibrated: there were no validation rows to fit a temperature on."
-    values = ", ".join(f"{_inline(name)} {value}" for name, value in calibration.fitted_options(facts.options).items())
+    values = ", ".join(
+        f"{_inline(name)} {value}" for name, value in calibration_facts.fitted_options(facts.options).items()
+    )
     error = None if facts.split == OUT_OF_FOLD else facts.scores["metrics"].get("ece")  # before calibration
     measured = f"; expected calibration error on {facts.split}: {error:.4f}" if error is not None else ""
-    how = calibration.fitted_on(facts) or "set by the recipe"
+    how = calibration_facts.fitted_on(facts) or "set by the recipe"
     return f"Its probabilities are calibrated ({how}): {values}{measured}."
 
 

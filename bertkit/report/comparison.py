@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bertkit.errors import Problem, UserError
-from bertkit.report import pictures, sections
+from bertkit.report import pictures, report_sections
 from bertkit.report.facts import Facts
 from bertkit.report.paired import Pair, compared
 from bertkit.report.pictures import Picture
-from bertkit.report.table import interval, number, overall_metrics
+from bertkit.report.score_tables import interval, number, overall_metrics
 from bertkit.run import OUT_OF_FOLD
 
 
@@ -95,7 +95,8 @@ def training(facts: Sequence[Facts]) -> list[Picture]:
     """Loss and headline over steps, for the selected seed of each run."""
     drawn = []
     for name in dict.fromkeys(["loss", *(f"eval_{each.headline}" for each in facts)]):
-        lines = {run: sections.points_of(each, name, _selected_seed(each)) for run, each in _numbered(facts).items()}
+        runs = _numbered(facts).items()
+        lines = {run: report_sections.points_of(each, name, _selected_seed(each)) for run, each in runs}
         drawn.append(pictures.curves(name, lines))
     return list(filter(None, drawn))
 
@@ -132,14 +133,14 @@ def label_rows(facts: Sequence[Facts], titles: Sequence[str]) -> list[list[str]]
 
 def recipe_rows(facts: Sequence[Facts], titles: Sequence[str]) -> list[list[str]]:
     """The recipe settings that differ, by their path; the first row is the header."""
-    settings = [sections.flat(each.recipe.model_dump(mode="json")) for each in facts]
+    settings = [report_sections.flat(each.recipe.model_dump(mode="json")) for each in facts]
     header, *rows = _side_by_side("setting", titles, settings)
     return [header, *(row for row in rows if len(set(row[1:])) > 1)]
 
 
 def environment_rows(facts: Sequence[Facts], titles: Sequence[str]) -> list[list[str]]:
     """Where the runs were trained; the first row is the header."""
-    return _side_by_side("setting", titles, [sections.flat(each.environment) for each in facts])
+    return _side_by_side("setting", titles, [report_sections.flat(each.environment) for each in facts])
 
 
 def _side_by_side(corner: str, titles: Sequence[str], tables: Sequence[Mapping[str, str]]) -> list[list[str]]:

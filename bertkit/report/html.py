@@ -17,11 +17,11 @@ from markupsafe import Markup
 from bertkit.data.delimited import readable_cell
 from bertkit.errors import Problem, UserError
 from bertkit.files import write_text, written_aside
-from bertkit.report import calibration, comparison, matrices, pictures, sections
+from bertkit.report import calibration_facts, comparison, matrices, pictures, report_sections
 from bertkit.report.facts import Facts, damage_as_error, named_texts, read_facts
 from bertkit.report.mistakes import Mistakes, mistakes
 from bertkit.report.paired import Pair
-from bertkit.report.table import by_rows
+from bertkit.report.score_tables import by_rows
 from bertkit.report.task_pictures import reliability, task_pictures
 from bertkit.text import printable
 
@@ -84,7 +84,7 @@ def write_comparison(runs: Sequence[str | Path], output: str | Path | None = Non
 def write_explanations_page(explanations: Sequence[Mapping[str, Any]], source: str, output: Path) -> Path:
     """Write explanations of the model at `source`, as `explain` returns them, as one page; returns its path."""
     name = Path(source).name if Path(source).is_dir() else source
-    write_text(output, render("explanation.html", name=name, explained=sections.explained(explanations)))
+    write_text(output, render("explanation.html", name=name, explained=report_sections.explained(explanations)))
     return output
 
 
@@ -93,8 +93,8 @@ def report(facts: Facts, wrong: Mistakes | None, table: str) -> str:
     return render(
         "report.html",
         facts=facts,
-        sections=sections,
-        calibration=calibration,
+        sections=report_sections,
+        calibration=calibration_facts,
         task_pictures=task_pictures(facts),
         reliability=reliability(facts),
         lengths=pictures.lengths(facts.lengths, facts.max_length) if facts.lengths else None,
@@ -104,7 +104,7 @@ def report(facts: Facts, wrong: Mistakes | None, table: str) -> str:
         transitions=matrices.transitions(facts),
         mistakes=wrong,
         csv=table,
-        explained=sections.explained(facts.explanations.get("examples", [])),
+        explained=report_sections.explained(facts.explanations.get("examples", [])),
     )
 
 

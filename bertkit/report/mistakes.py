@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from bertkit.data import tagging
 from bertkit.data.values import folded
-from bertkit.evaluation import squad
+from bertkit.evaluation import squad_metrics
 from bertkit.evaluation.translation import Translations
 from bertkit.report.facts import Facts, Row, texts_of
 from bertkit.report.rankings import Query, is_ranked, queries, target
@@ -23,7 +23,7 @@ DISTANCES = ("off by", "ranks apart", MISSING_CHRF)  # measures by which every r
 OUTRANKED = "rank of the positive"
 
 
-class Part(NamedTuple):
+class Span(NamedTuple):
     """A part of a text. mark: how it is drawn. label: its type. share: strength of its colour, in [0, 1]."""
 
     text: str
@@ -43,7 +43,7 @@ class Mistake(NamedTuple):
     answer: str
     measure: float
     texts: tuple[str, ...] = ()
-    lines: tuple[tuple[str, tuple[Part, ...]], ...] = ()
+    lines: tuple[tuple[str, tuple[Span, ...]], ...] = ()
     notes: tuple[str, ...] = ()
     where: str = ""
     alike: int = 0
@@ -197,20 +197,20 @@ def sentence_mistake(facts: Facts, number: int, row: Row) -> Mistake | None:
 
 def _tagged(
     words: Sequence[str], entities: Sequence[tagging.Entity], others: Sequence[tagging.Entity], mark: str
-) -> tuple[Part, ...]:
+) -> tuple[Span, ...]:
     """A sentence in parts: its entities are marked as right if the others have them too."""
     parts, done = [], 0
     for kind, first, end in entities:
-        parts += [Part(" ".join(words[done:first]))] if first > done else []
-        parts.append(Part(" ".join(words[first:end]), "right" if (kind, first, end) in others else mark, kind))
+        parts += [Span(" ".join(words[done:first]))] if first > done else []
+        parts.append(Span(" ".join(words[first:end]), "right" if (kind, first, end) in others else mark, kind))
         done = end
-    return (*parts, Part(" ".join(words[done:])))
+    return (*parts, Span(" ".join(words[done:])))
 
 
 def _question(facts: Facts, number: int, row: Row) -> Mistake | None:
     """An answer that does not match a gold one exactly."""
     answer, gold = row["answer"], row["answers"]
-    if squad.question_scores(answer["answer"], gold["text"])[0]:
+    if squad_metrics.question_scores(answer["answer"], gold["text"])[0]:
         return None
     spans = {(start, start + len(text)) for text, start in zip(gold["text"], gold["answer_start"], strict=True)}
     predicted = {(answer["start"], answer["end"])} if answer["answer"] else set[tuple[int, int]]()
@@ -222,14 +222,14 @@ def _question(facts: Facts, number: int, row: Row) -> Mistake | None:
     return Mistake(number, right, wrong, answer["score"], (shortened(row["question"]),), lines, notes)
 
 
-def marked_spans(text: str, gold: Iterable[tuple[int, int]], predicted: Iterable[tuple[int, int]]) -> tuple[Part, ...]:
+def marked_spans(text: str, gold: Iterable[tuple[int, int]], predicted: Iterable[tuple[int, int]]) -> tuple[Span, ...]:
     """The text, split wherever a span begins or ends; parts outside of spans are shortened."""
     cuts = sorted({0, len(text), *(place for span in (*gold, *predicted) for place in span)})
     parts = []
     for start, end in pairwise(cuts):
         in_gold, in_given = (any(a <= start and end <= b for a, b in spans) for spans in (gold, predicted))
         mark = {(True, True): "both", (True, False): "gold", (False, True): "answer"}.get((in_gold, in_given), "")
-        parts.append(Part(text[start:end] if mark else shortened(text[start:end], 400), mark))
+        parts.append(Span(text[start:end] if mark else shortened(text[start:end], 400), mark))
     return tuple(parts)
 
 

@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bertkit.evaluation.graded import Graded
-from bertkit.evaluation.paired import RESAMPLES, Difference, differences, mcnemar, randomisation
+from bertkit.evaluation.paired_tests import RESAMPLES, Difference, differences, mcnemar, randomisation
 from bertkit.report.facts import Facts, Row, texts_of
 from bertkit.report.mistakes import DISTANCES, OUTRANKED, mistakes, place_of, shortened
 from bertkit.report.rankings import Query, is_ranked, queries
-from bertkit.report.table import interval, number, overall_metrics
+from bertkit.report.score_tables import interval, number, overall_metrics
 from bertkit.tasks import get_task
 from bertkit.tasks.base import Task
 from bertkit.text import counted

@@ -7,8 +7,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from bertkit.evaluation import squad
-from bertkit.evaluation.labels import GradedLabels
+from bertkit.evaluation import squad_metrics
+from bertkit.evaluation.graded_labels import GradedLabels
 from bertkit.report import pictures
 from bertkit.report.facts import Facts
 from bertkit.report.mistakes import gold_and_given, label_of
@@ -93,7 +93,9 @@ def _entities(facts: Facts) -> Decisions:
 def _answers(facts: Facts) -> Decisions:
     """Each question's answer, by exact match."""
     rows = ((row["answer"], row["answers"]["text"]) for row in facts.rows)
-    return {"after": [(answer["score"], squad.question_scores(answer["answer"], gold)[0]) for answer, gold in rows]}
+    return {
+        "after": [(answer["score"], squad_metrics.question_scores(answer["answer"], gold)[0]) for answer, gold in rows]
+    }
 
 
 def _labels(facts: Facts) -> Decisions:

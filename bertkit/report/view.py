@@ -12,7 +12,7 @@ from bertkit.errors import ModelError, Problem
 from bertkit.explain.explain import explain_frame
 from bertkit.report.facts import Facts, damage_as_error, lines_of, read_facts
 from bertkit.report.mistakes import Mistake, mistakes
-from bertkit.report.sections import points_of, score_rows, summary, to_act_on
+from bertkit.report.report_sections import points_of, score_rows, summary, to_act_on
 from bertkit.text import printable
 from bertkit.validation import did_you_mean
 

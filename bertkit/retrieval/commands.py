@@ -17,9 +17,9 @@ from bertkit.errors import ModelError, Problem
 from bertkit.files import require_suffix, written_aside
 from bertkit.recipe.recipe import parse_layout
 from bertkit.retrieval.filters import parse_filter, to_sql
-from bertkit.retrieval.models import dual_encoder, reranker
 from bertkit.retrieval.search import Hit, search
 from bertkit.retrieval.store import Store
+from bertkit.retrieval.vector_models import dual_encoder, reranker
 from bertkit.text import json_line
 
 HITS = "hits"  # the added column of a file of queries

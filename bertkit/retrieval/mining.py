@@ -14,7 +14,7 @@ import numpy as np
 from bertkit.data.beir import Beir, read_beir
 from bertkit.errors import DataError, Problem
 from bertkit.files import require_suffix, written_aside
-from bertkit.retrieval.models import DualEncoder
+from bertkit.retrieval.vector_models import DualEncoder
 
 BLOCK, MOST_SCORES = 4096, 2**24  # documents, and scores, in memory at a time
 Form = Literal["negatives", "candidates"]

@@ -18,8 +18,8 @@ from bertkit.data.table import FirstSeen
 from bertkit.data.values import replace_surrogates
 from bertkit.errors import DataError, ModelError, Problem, StoreError, extras_required
 from bertkit.retrieval.documents import HIDDEN, TYPE_NAMES, Document, new_columns, read_documents
-from bertkit.retrieval.models import DualEncoder, ModelFiles
 from bertkit.retrieval.passages import passages
+from bertkit.retrieval.vector_models import DualEncoder, ModelFiles
 
 ANN_FROM = 50_000  # minimum number of passages for an approximate index; fewer are compared one by one
 TABLE, NOTE, FORMAT = "passages", b"bertkit", 2

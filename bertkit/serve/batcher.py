@@ -17,7 +17,7 @@ from typing import Any, Self, TypeAlias, TypeVar
 from bertkit.data.schema import Answer
 from bertkit.errors import UserError
 from bertkit.serve.limits import RETRY, Limits, Refused
-from bertkit.serve.metrics import Metrics
+from bertkit.serve.prometheus import Metrics
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ class Job:
     error: Exception | None = None  # in place of the answers
 
 
-Part: TypeAlias = tuple[Job, slice]
+JobRows: TypeAlias = tuple[Job, slice]
 """Consecutive rows of a job that are answered in one call."""
 
 
@@ -140,9 +140,9 @@ class Batcher:
                 self._arrived.clear()
                 await self._arrived.wait()
 
-    def _next_batch(self) -> list[Part]:
+    def _next_batch(self) -> list[JobRows]:
         """The next rows that may share a call, up to the budget; always at least one row."""
-        batch, later, room = list[Part](), list[Job](), self._limits.max_batch_tokens
+        batch, later, room = list[JobRows](), list[Job](), self._limits.max_batch_tokens
         while self._queue and room > 0:
             job = self._queue.popleft()
             if job.finished.done():
@@ -167,7 +167,7 @@ class Batcher:
         self._queue.extendleft(reversed(later))
         return batch
 
-    def _answer(self, batch: list[Part]) -> None:
+    def _answer(self, batch: list[JobRows]) -> None:
         """Give each job the answers to its part, or if the call fails, all its answers or its own error."""
         rows = [row for job, part in batch for row in job.rows[part]]
         self._metrics.batch_rows.observe(len(rows))

@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from bertkit.serve.batcher import traceback_without_message
 from bertkit.serve.limits import RETRY, Limits, Refused
-from bertkit.serve.metrics import Metrics
+from bertkit.serve.prometheus import Metrics
 
 logger = logging.getLogger(__name__)
 

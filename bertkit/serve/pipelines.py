@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from bertkit.data.schema import Answer
 from bertkit.data.values import replace_surrogates
-from bertkit.serve.answers import schema
+from bertkit.serve.answer_schemas import schema
 from bertkit.serve.limits import Refused
 from bertkit.tasks import fields
 from bertkit.tasks.base import Task

@@ -17,14 +17,14 @@ from bertkit.data.values import replace_surrogates
 from bertkit.inference.predictor import Predictor
 from bertkit.inference.token_states import token_states
 from bertkit.serve import tei
-from bertkit.serve.answers import answer_type, described, list_of, schema
+from bertkit.serve.answer_schemas import answer_type, described, list_of, schema
 from bertkit.serve.batcher import Batcher, estimated_tokens
 from bertkit.serve.limits import Limits, Refused
-from bertkit.serve.metrics import Metrics
 from bertkit.serve.pipelines import Request
-from bertkit.serve.rows import Row, RowReader
-from bertkit.serve.search import Searches, SearchRequest, search_all
+from bertkit.serve.prometheus import Metrics
+from bertkit.serve.request_rows import Row, RowReader
 from bertkit.serve.shapes import CLASSIFY, SHAPES, Shape
+from bertkit.serve.store_search import Searches, SearchRequest, search_all
 
 if TYPE_CHECKING:
     from bertkit.retrieval.store import Store  # which imports pyarrow

@@ -9,8 +9,8 @@ from pydantic import Discriminator, Tag
 
 from bertkit.data.schema import Answer
 from bertkit.serve import pipelines, tei
-from bertkit.serve.answers import list_of
-from bertkit.serve.rows import Row
+from bertkit.serve.answer_schemas import list_of
+from bertkit.serve.request_rows import Row
 from bertkit.tasks.base import Task
 
 

@@ -19,7 +19,7 @@ from scipy.special import expit, logit
 from bertkit.data.schema import Answer
 from bertkit.data.values import replace_surrogates
 from bertkit.evaluation.similarity import unit
-from bertkit.serve.answers import described, list_of, schema
+from bertkit.serve.answer_schemas import described, list_of, schema
 from bertkit.serve.limits import Refused
 from bertkit.serve.pipelines import Request, TopK
 from bertkit.tasks.base import Task

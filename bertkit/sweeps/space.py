@@ -13,7 +13,7 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, Floa
 from optuna.trial import Trial
 
 from bertkit.errors import RecipeError
-from bertkit.recipe.errors import Report
+from bertkit.recipe.key_problems import Report
 from bertkit.recipe.recipe import Recipe
 from bertkit.sections import Section
 from bertkit.text import KeyPath, dotted, escape_controls, first_line

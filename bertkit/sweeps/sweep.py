@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from bertkit import processes
 from bertkit.data import Data
-from bertkit.data.memory import keep_rows
+from bertkit.data.python_rows import keep_rows
 from bertkit.errors import DataError, Problem, RecipeError, UserError, extras_required
 from bertkit.files import read_json, write_json, write_text
 from bertkit.models.encoder import resolve_encoder
 from bertkit.models.quiet import quiet_logger
-from bertkit.recipe.errors import Report
+from bertkit.recipe.key_problems import Report
 from bertkit.recipe.recipe import Recipe, to_yaml
 from bertkit.run import Run, only_writer
 from bertkit.tasks.base import Task
@@ -29,7 +29,7 @@ from bertkit.validation import KeyProblem
 if TYPE_CHECKING:
     from optuna import Study
 
-    from bertkit.sweeps.search import Search  # it needs optuna, which may not be installed
+    from bertkit.sweeps.trials import Search  # it needs optuna, which may not be installed
 
 # none of these changes scores on validation
 WITHOUT_SIDE_EFFECTS = {"hub": None, "expected": None, "folds": None, "verify": False, "explain": False}
@@ -54,7 +54,7 @@ class Sweep:
     @property
     def study(self) -> Study:
         """The trials as an Optuna study, for its plots; a choice is stored as JSON."""
-        from bertkit.sweeps.search import stored_study
+        from bertkit.sweeps.trials import stored_study
 
         return stored_study(self.folder / "study.jsonl")
 
@@ -92,8 +92,8 @@ def sweep(
     """
     _check_call(trials, timeout, confirm)
     with extras_required():
-        from bertkit.sweeps.search import Search, open_study
         from bertkit.sweeps.space import read_space
+        from bertkit.sweeps.trials import Search, open_study
 
     folder, base = Path(output_dir), recipe.model_copy(update={**WITHOUT_SIDE_EFFECTS, "seeds": recipe.seeds[:1]})
     _check_folder(folder)
@@ -164,8 +164,8 @@ def _dry_run(base: Recipe, variants: Mapping[KeyPath, Recipe], report: Report) -
 
 def _compare_on_fresh_seeds(recipe: Recipe, search: Search, confirm: int) -> dict[str, Any]:
     """Train the winner and the base recipe on fresh seeds; write best.yaml; returns the content of sweep.json."""
-    from bertkit.sweeps.search import outcome, train_or_resume
     from bertkit.sweeps.space import brief
+    from bertkit.sweeps.trials import outcome, train_or_resume
 
     if all(trial.value is None for trial in search.finished()):
         what = f"no trial has a score: {search.metric} is undefined in all of them"

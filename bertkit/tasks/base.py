@@ -77,7 +77,7 @@ class Task(ABC, Generic[O]):
     # --- from a recipe, or from a model not trained by bertkit
 
     @classmethod
-    def refine(cls, options: O, table: Table, split: str) -> tuple[Table, list[Finding]]:
+    def validate_rows(cls, options: O, table: Table, split: str) -> tuple[Table, list[Finding]]:
         """The rows of a split as they were read -> rows checked against each other, and what was found.
 
         Targets may be None: rows without a target are handled later. Raises DataError with file and line.
@@ -91,7 +91,7 @@ class Task(ABC, Generic[O]):
 
     @classmethod
     @abstractmethod
-    def settle(cls, options: O, rows: Dataset, class_names: Sequence[str]) -> dict[str, Any]:
+    def infer_options(cls, options: O, rows: Dataset, class_names: Sequence[str]) -> dict[str, Any]:
         """What the training rows decide (labels, kind, weights): option -> value.
 
         class_names: names and order of the target in the data set itself (ClassLabel). Raises DataError where rows and
@@ -263,7 +263,7 @@ class Task(ABC, Generic[O]):
     def answer(self, rows: Dataset, predict: Predict) -> Iterator[Answer]:
         """The one path of training, evaluation and prediction: encode, predict, decode, a chunk of rows at a time."""
         for items, features, part in predicted(self, rows, predict):
-            yield from marked(self.decode(items, features, part), features)
+            yield from with_input_flags(self.decode(items, features, part), features)
 
     # --- answers -> scores
 
@@ -294,7 +294,7 @@ def prepare(
     class_names: Sequence[str] = (),
 ) -> Task:
     """The task that a recipe's options and the training rows describe. Raises DataError."""
-    settled = kind.settle(options, rows, class_names)
+    settled = kind.infer_options(options, rows, class_names)
     return kind(options.model_copy(update=settled), tokenizer, max_length)
 
 
@@ -314,7 +314,7 @@ def evaluate(
     return all_scores(graded.after_fit() if fitted else graded, metrics)
 
 
-def marked(answers: Sequence[Answer], features: Dataset) -> Iterator[Answer]:
+def with_input_flags(answers: Sequence[Answer], features: Dataset) -> Iterator[Answer]:
     """The answers, `empty` where a text of the row has no token, `unreadable` where one has only unknown tokens."""
     if "unread" not in features.column_names:
         yield from answers

@@ -40,7 +40,7 @@ def read(config: PretrainedConfig) -> tuple[Literal["sigmoid", "identity"], int 
 
     Raises ModelError on a model with several outputs, and on activations other than sigmoid and identity.
     """
-    from bertkit.models.heads.vectors import read_limits
+    from bertkit.models.heads.vector_head import read_limits
 
     folder = Path(str(config.name_or_path))
     if config.num_labels != 1:

@@ -12,7 +12,7 @@ from bertkit.data.table import numbers
 from bertkit.encoding.padding import Arrays
 from bertkit.errors import require_finite
 from bertkit.evaluation.intervals import Floats
-from bertkit.evaluation.pretraining import COUNTED
+from bertkit.evaluation.pretraining_metrics import COUNTED
 from bertkit.tasks.base import Batch
 from bertkit.text import counted
 

@@ -13,9 +13,9 @@ from bertkit.cache import cache_root
 from bertkit.data.schema import Answer, Column, Finding, Schema
 from bertkit.encoding.padding import Arrays, model_inputs
 from bertkit.errors import DataError, Problem
-from bertkit.evaluation import pretraining as scores
+from bertkit.evaluation import pretraining_metrics
 from bertkit.evaluation.graded import Scored
-from bertkit.models.bert.drawing import Drawing, Pairs, fewer_masks
+from bertkit.models.bert.masking import Masking, Pairs, fewer_masks
 from bertkit.models.encoder import Encoder
 from bertkit.sections import Section
 from bertkit.tasks import masks
@@ -92,7 +92,7 @@ class Pretraining(Task[PretrainingOptions]):
     # --- from a recipe, or from a model not trained by bertkit
 
     @classmethod
-    def settle(cls, options: PretrainingOptions, rows: Dataset, class_names: Sequence[str]) -> dict[str, Any]:
+    def infer_options(cls, options: PretrainingOptions, rows: Dataset, class_names: Sequence[str]) -> dict[str, Any]:
         """Raises DataError where next sentences need a second document."""
         if options.nsp == "nsp" and len(rows) < 2:
             what = "nsp takes sentences from another document, and there is one"
@@ -136,7 +136,7 @@ class Pretraining(Task[PretrainingOptions]):
         self, features: Dataset, indices: Sequence[int], draw: tuple[int, int] | None = None
     ) -> dict[str, list[Any]]:
         """Pairs with masks, sampled by (seed, epoch), at the highest share of a schedule; alike in all evaluations."""
-        return self._training_drawing(features, indices, *draw) if draw else self._drawing(features, indices, 0, 0)
+        return self._training_masking(features, indices, *draw) if draw else self._masking(features, indices, 0, 0)
 
     def scheduled(self, batch: Batch, progress: float) -> Batch:
         """Fewer tokens masked, by the schedule of `mask_probability`."""
@@ -145,18 +145,18 @@ class Pretraining(Task[PretrainingOptions]):
 
     def __post_init__(self) -> None:
         """Raises ModelError on a tokenizer without masks."""
-        assert self._drawing
+        assert self._masking
 
     @cached_property
-    def _drawing(self) -> Drawing:
+    def _masking(self) -> Masking:
         """The random part of an example, as in evaluation."""
         fields = self.options.model_dump(include={"nsp", "whole_word"})
-        return Drawing.of(self.tokenizer, mask_probability=self._mask_rates[1], **fields)
+        return Masking.of(self.tokenizer, mask_probability=self._mask_rates[1], **fields)
 
     @cached_property
-    def _training_drawing(self) -> Drawing:
+    def _training_masking(self) -> Masking:
         start, end = self._mask_rates
-        return replace(self._drawing, mask_probability=max(start, end), keep_order=start != end)
+        return replace(self._masking, mask_probability=max(start, end), keep_order=start != end)
 
     @property
     def _mask_rates(self) -> tuple[float, float]:
@@ -227,10 +227,10 @@ class Pretraining(Task[PretrainingOptions]):
         return masks.decode(items, features, rows, self.tokenizer)
 
     def grade(self, answers: Sequence[Answer], rows: Dataset) -> Scored:
-        return scores.scored(answers, pairs=self.options.nsp != "none")
+        return pretraining_metrics.scored(answers, pairs=self.options.nsp != "none")
 
     def baselines(self, train: Dataset, rows: Dataset) -> dict[str, dict[str, float | None]]:
         """Unigrams: the most frequent token everywhere, and the perplexity of train's frequencies."""
         held_out = self.encode(rows)
-        sampled = self.examples(held_out, range(min(len(held_out), scores.SAMPLE)))
-        return scores.unigrams(self.encode(train), sampled["labels"], len(self.tokenizer))
+        sampled = self.examples(held_out, range(min(len(held_out), pretraining_metrics.SAMPLE)))
+        return pretraining_metrics.unigrams(self.encode(train), sampled["labels"], len(self.tokenizer))

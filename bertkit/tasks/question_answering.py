@@ -16,9 +16,9 @@ from bertkit.data.schema import Answer, Column, Finding, Schema
 from bertkit.data.table import Table, required
 from bertkit.encoding.padding import Arrays
 from bertkit.encoding.pieces import tokenize
-from bertkit.encoding.questions import Windows, encode_pairs, label_windows
+from bertkit.encoding.question_windows import Windows, encode_pairs, label_windows
 from bertkit.errors import DataError, Problem, require_finite
-from bertkit.evaluation import squad
+from bertkit.evaluation import squad_metrics
 from bertkit.models.encoder import Encoder, load_model
 from bertkit.models.heads.spans import (
     Candidates,
@@ -48,7 +48,7 @@ BEST_SPAN = form("BestSpan", BEST, *_ANSWER, Key("n_best", "set", [CANDIDATE]), 
 class QuestionAnsweringOptions(TaskOptions):
     """What a recipe may say under `task:`. null means: inferred from the data, or fitted on validation."""
 
-    metrics: ClassVar[frozenset[str]] = frozenset([*squad.metric_names(True), "no_answer_auc"])
+    metrics: ClassVar[frozenset[str]] = frozenset([*squad_metrics.metric_names(True), "no_answer_auc"])
     unsmoothed = "question-answering", "its targets are positions, not labels"
     name: Literal["question-answering"]
     stride: int = Field(128, ge=0, description="Tokens of the context that adjacent windows share.")
@@ -96,12 +96,14 @@ class QuestionAnswering(Task[QuestionAnsweringOptions]):
     # --- from a recipe, or from a model not trained by bertkit
 
     @classmethod
-    def refine(cls, options: QuestionAnsweringOptions, table: Table, split: str) -> tuple[Table, list[Finding]]:
+    def validate_rows(cls, options: QuestionAnsweringOptions, table: Table, split: str) -> tuple[Table, list[Finding]]:
         """Answers as {text, answer_start}, each where it occurs in its context."""
         return locate_answers(table, split) if "answers" in table.values else (table, [])
 
     @classmethod
-    def settle(cls, options: QuestionAnsweringOptions, rows: Dataset, class_names: Sequence[str]) -> dict[str, Any]:
+    def infer_options(
+        cls, options: QuestionAnsweringOptions, rows: Dataset, class_names: Sequence[str]
+    ) -> dict[str, Any]:
         """Whether there may be no answer. Raises DataError where there is never one."""
         answered = [bool(answers["text"]) for answers in rows["answers"]]
         if not any(answered):
@@ -119,7 +121,7 @@ class QuestionAnswering(Task[QuestionAnsweringOptions]):
 
     @property
     def metrics(self) -> Sequence[str]:
-        names = [*squad.metric_names(self.unanswerable), *(["no_answer_auc"] if self.unanswerable else [])]
+        names = [*squad_metrics.metric_names(self.unanswerable), *(["no_answer_auc"] if self.unanswerable else [])]
         return ["f1", *(name for name in names if name != "f1")]
 
     @property
@@ -202,7 +204,7 @@ class QuestionAnswering(Task[QuestionAnsweringOptions]):
         probabilities, null = candidates.probabilities(temperature, unanswerable=self.unanswerable)
         ranked = merge_texts(candidates.spans, probabilities, context)
         none = {"answer": "", "start": 0, "end": 0, "score": null}
-        silent = not ranked or (self.unanswerable and squad.log_odds(null, ranked[0]["score"]) > null_threshold)
+        silent = not ranked or (self.unanswerable and squad_metrics.log_odds(null, ranked[0]["score"]) > null_threshold)
         return {**(none if silent else ranked[0]), "n_best": ranked, "null_score": null, "truncated": False}
 
     def fit(self, rows: Dataset, predict: Predict) -> dict[str, Any]:
@@ -221,13 +223,13 @@ class QuestionAnswering(Task[QuestionAnsweringOptions]):
                 others = math.fsum(each["score"] for each in answer["n_best"][1:])
                 yield row, answer["answer"], answer["score"], others + answer["null_score"]
 
-        temperature = self.options.temperature or squad.best_temperature(judged, gold)
+        temperature = self.options.temperature or squad_metrics.best_temperature(judged, gold)
         answers = DiskList(best(row, temperature) for row in range(len(candidates)))
         unset = {"temperature": temperature, "null_threshold": self.options.null_threshold}
-        graded = squad.GradedAnswers(answers, rows, self.unanswerable, unset)
+        graded = squad_metrics.GradedAnswers(answers, rows, self.unanswerable, unset)
         return dict(graded.after_fit().fitted)
 
-    def grade(self, answers: Sequence[Answer], rows: Dataset) -> squad.GradedAnswers:
+    def grade(self, answers: Sequence[Answer], rows: Dataset) -> squad_metrics.GradedAnswers:
         required(rows, "answers")
         fitted = {"temperature": self.options.temperature or 1.0, "null_threshold": self.options.null_threshold}
-        return squad.GradedAnswers(answers, rows, self.unanswerable, fitted)
+        return squad_metrics.GradedAnswers(answers, rows, self.unanswerable, fitted)

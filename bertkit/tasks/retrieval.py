@@ -15,12 +15,12 @@ from bertkit.data.disk_list import DiskList
 from bertkit.data.schema import Answer, Column, Finding, Schema, note
 from bertkit.data.table import Table
 from bertkit.errors import DataError, Problem, RowsError, UserError
-from bertkit.evaluation import baselines as simple
+from bertkit.evaluation import baselines
 from bertkit.evaluation.ranking import KS, GradedSearches, first_rows, searched
 from bertkit.evaluation.similarity import unit
 from bertkit.tasks.base import PAIRS, Predict
 from bertkit.tasks.fields import SCORE, Key, form
-from bertkit.tasks.vectors import VECTOR, VectorOptions, VectorTask, stacked
+from bertkit.tasks.vector_task import VECTOR, VectorOptions, VectorTask, stacked
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -77,7 +77,7 @@ class Retrieval(VectorTask[RetrievalOptions]):
     # --- from a recipe
 
     @classmethod
-    def refine(cls, options: Any, table: Table, split: str) -> tuple[Table, list[Finding]]:
+    def validate_rows(cls, options: Any, table: Table, split: str) -> tuple[Table, list[Finding]]:
         """Train learns from pairs with a query and a grade above 0; the others are left out, and counted.
 
         Raises DataError: ids with two texts, pairs with two grades, grades that are not whole, nothing to learn from.
@@ -97,7 +97,7 @@ class Retrieval(VectorTask[RetrievalOptions]):
         return (table.select(kept), [note(what)]) if idle else (table, [])
 
     @classmethod
-    def settle(cls, options: RetrievalOptions, rows: Dataset, class_names: Sequence[str]) -> dict[str, Any]:
+    def infer_options(cls, options: RetrievalOptions, rows: Dataset, class_names: Sequence[str]) -> dict[str, Any]:
         """Raises UserError if the extra is missing, DataError if the rows are not pairs."""
         if importlib.util.find_spec("ir_measures") is None:
             raise UserError(Problem("", "retrieval is scored by ir-measures", 'pip install "bertkit[retrieval]"'))
@@ -148,7 +148,7 @@ class Retrieval(VectorTask[RetrievalOptions]):
         queries, documents = first_rows(rows, "query"), first_rows(rows, "document")
         queries.pop("", None)
         asked, there = (rows[list(s.values())][n] for n, s in (("query", queries), ("document", documents)))
-        sides = simple.tfidf_vectors(there, [asked, there])
+        sides = baselines.tfidf_vectors(there, [asked, there])
         if sides is None:
             return {}
         answers = DiskList(searched(rows, list(queries), list(documents), sides[0], sides[1]))

@@ -14,13 +14,12 @@ from bertkit.data.rows import Columns
 from bertkit.data.schema import Answer, Column, Finding, Schema
 from bertkit.data.table import column_values, numbers, required
 from bertkit.errors import DataError, Problem
-from bertkit.evaluation import baselines as simple
-from bertkit.evaluation import similarity
+from bertkit.evaluation import baselines, similarity
 from bertkit.evaluation.graded import Graded
 from bertkit.tasks.base import PAIRS, Batch, Predict
+from bertkit.tasks.class_labels import Labelled, Labels, as_targets, names_of, settle_labels, settle_range
 from bertkit.tasks.fields import READ, SCORE, Decision, Key, form
-from bertkit.tasks.labels import Labelled, Labels, as_targets, names_of, settle_labels, settle_range
-from bertkit.tasks.vectors import VECTOR, VectorOptions, VectorTask, stacked
+from bertkit.tasks.vector_task import VECTOR, VectorOptions, VectorTask, stacked
 from bertkit.text import escape_controls
 
 if TYPE_CHECKING:
@@ -104,7 +103,9 @@ class SentenceSimilarity(Labelled, VectorTask[SentenceSimilarityOptions]):
     # --- from a recipe
 
     @classmethod
-    def settle(cls, options: SentenceSimilarityOptions, rows: Dataset, class_names: Sequence[str]) -> dict[str, Any]:
+    def infer_options(
+        cls, options: SentenceSimilarityOptions, rows: Dataset, class_names: Sequence[str]
+    ) -> dict[str, Any]:
         """Loss, labels and range. Raises DataError on contradictions."""
         target = next(name for name in cls.schema.targets if name in rows.column_names)
         required(rows, "anchor" if target == "positive" else "text_a")
@@ -206,7 +207,7 @@ class SentenceSimilarity(Labelled, VectorTask[SentenceSimilarityOptions]):
 
     def baselines(self, train: Dataset, rows: Dataset) -> dict[str, dict[str, float | None]]:
         """What the cosine of TF-IDF vectors, learned on the texts of train, scores."""
-        chunks = simple.tfidf_chunks(train, rows, self.sides[1:], self.chunk_size)
+        chunks = baselines.tfidf_chunks(train, rows, self.sides[1:], self.chunk_size)
         answers = [answer for sides in chunks for answer in similarity.by_cosine(sides, rows, self.names, None)]
         own = replace(self, options=self.options.model_copy(update={"threshold": None}))  # not that of this model
         return {"tf-idf cosine": own.grade(answers, rows).after_fit().scores} if answers else {}

@@ -18,7 +18,7 @@ from bertkit.errors import DataError, ModelError, Problem
 from bertkit.evaluation import calibration
 from bertkit.evaluation.intervals import Floats
 from bertkit.models.heads.tagger import Tagged, expand_to_words, gold_posteriors
-from bertkit.tasks.labels import balanced_weights, output_names, repeated, settle_weights
+from bertkit.tasks.class_labels import balanced_weights, output_names, repeated, settle_weights
 from bertkit.text import counted
 
 if TYPE_CHECKING:
@@ -158,9 +158,9 @@ def best_temperature(
     """
     ids, plain = _ids(gold, read, options), options.scheme == "none"
 
-    def decide(temperature: float) -> calibration.Decisions:
+    def decide(temperature: float) -> calibration.BinaryDecisions:
         posteriors = gold_posteriors(scores, ids, transitions, options.tags, temperature, plain=plain)
-        return calibration.Decisions.of(posteriors)
+        return calibration.BinaryDecisions.of(posteriors)
 
     return calibration.best_temperature(decide)
 

@@ -103,7 +103,9 @@ class Text2TextGeneration(Task[Text2TextGenerationOptions]):
     # --- from a recipe, or from a model not trained by bertkit
 
     @classmethod
-    def settle(cls, options: Text2TextGenerationOptions, rows: Dataset, class_names: Sequence[str]) -> dict[str, Any]:
+    def infer_options(
+        cls, options: Text2TextGenerationOptions, rows: Dataset, class_names: Sequence[str]
+    ) -> dict[str, Any]:
         """Nothing. Raises UserError where sacrebleu is not installed."""
         with extras_required():
             import sacrebleu  # noqa: F401

@@ -16,17 +16,16 @@ from bertkit.data.table import numbers, required
 from bertkit.encoding.texts import encode_texts
 from bertkit.encoding.windows import first_windows, mean_of_windows
 from bertkit.errors import DataError, ModelError, Problem, require_finite
-from bertkit.evaluation import baselines as simple
-from bertkit.evaluation import metrics
+from bertkit.evaluation import baselines, metrics
 from bertkit.evaluation.conformal import Conformal
+from bertkit.evaluation.graded_labels import GradedLabels
 from bertkit.evaluation.intervals import Scores
-from bertkit.evaluation.labels import GradedLabels
 from bertkit.evaluation.metrics import Kind
 from bertkit.models.encoder import Encoder, classifier, load_model
-from bertkit.tasks import labels as own
+from bertkit.tasks import class_labels
 from bertkit.tasks.base import Batch, Predict, Task, TaskOptions
+from bertkit.tasks.class_labels import Labels, Probability, Weights
 from bertkit.tasks.fields import NUMBER, READ, SCORE, AnswerForm, Decision, Key, form
-from bertkit.tasks.labels import Labels, Probability, Weights
 from bertkit.text import escape_controls
 
 if TYPE_CHECKING:
@@ -87,7 +86,7 @@ class TextClassificationOptions(TaskOptions):
 
 @final
 @dataclass(frozen=True)
-class TextClassification(own.Labelled, Task[TextClassificationOptions]):
+class TextClassification(class_labels.Labelled, Task[TextClassificationOptions]):
     """Labels for texts, from the pooled first token (Devlin et al. 2019, section 4.1).
 
     The model is transformers' own `…ForSequenceClassification`, or an encoder with a linear head, where a method of
@@ -120,16 +119,18 @@ class TextClassification(own.Labelled, Task[TextClassificationOptions]):
         return replace(schema, targets=(TARGETS[options.kind],)) if options.kind else schema
 
     @classmethod
-    def settle(cls, options: TextClassificationOptions, rows: Dataset, class_names: Sequence[str]) -> dict[str, Any]:
+    def infer_options(
+        cls, options: TextClassificationOptions, rows: Dataset, class_names: Sequence[str]
+    ) -> dict[str, Any]:
         """Kind, labels and weights. Raises DataError on contradictions."""
         kinds = [kind for kind, column in TARGETS.items() if column in rows.column_names]
-        kind, pair = options.kind or kinds[0], own.is_pair(options, rows)
+        kind, pair = options.kind or kinds[0], class_labels.is_pair(options, rows)
         if kind not in kinds:
             what = f"{kind} learns from a column `{TARGETS[kind]}`, but the rows have {', '.join(rows.column_names)}"
             raise DataError(Problem("task.kind", what, f"Map it, e.g.  data: {{columns: {{{TARGETS[kind]}: …}}}}"))
         if kind == "regression" and options.method == "contrastive":
             raise DataError(Problem("task.method", "contrastive fine-tuning learns from labels, not from numbers"))
-        classes = {} if kind == "regression" else own.settle_classes(options, rows, TARGETS[kind], class_names)
+        classes = {} if kind == "regression" else class_labels.settle_classes(options, rows, TARGETS[kind], class_names)
         return {"kind": kind, "pair": pair, **classes}
 
     @classmethod
@@ -142,7 +143,7 @@ class TextClassification(own.Labelled, Task[TextClassificationOptions]):
         kinds = {problem: kind for kind, problem in PROBLEMS.items() if kind != "single-label"}
         kind = kinds.get(str(config.problem_type), "multi-label" if config.num_labels == 1 else "single-label")
         if kind != "regression":
-            names = own.output_names(config)
+            names = class_labels.output_names(config)
             return {"kind": kind, "labels": dict(zip(names, names, strict=True))}, None
         if config.num_labels != 1:
             what = f"problem_type is regression, with {config.num_labels} outputs; bertkit reads one number"
@@ -175,7 +176,7 @@ class TextClassification(own.Labelled, Task[TextClassificationOptions]):
     # --- rows -> features
 
     def encode(self, rows: Dataset) -> Columns:
-        pair = own.is_pair(self.options, rows)
+        pair = class_labels.is_pair(self.options, rows)
         fields = self.options.model_dump(include={"overflow", "stride"})
         texts = [rows[name][:] for name in (("text_a", "text_b") if pair else ("text",))]
         columns = encode_texts(self.tokenizer, texts, max_length=self.max_length, **fields)
@@ -185,7 +186,7 @@ class TextClassification(own.Labelled, Task[TextClassificationOptions]):
 
     def _targets(self, rows: Dataset) -> np.ndarray:
         """Label ids `(rows,)`, 0/1 `(rows, labels)`, or numbers `(rows,)`. Raises DataError."""
-        return own.as_targets(rows, required(rows, TARGETS[self.kind]), self.options.labels)
+        return class_labels.as_targets(rows, required(rows, TARGETS[self.kind]), self.options.labels)
 
     def units(self, features: Dataset) -> np.ndarray[Any, Any]:
         """All windows of a row are trained on together, because their logits are pooled."""
@@ -226,14 +227,14 @@ class TextClassification(own.Labelled, Task[TextClassificationOptions]):
     def loss(self, outputs: Any, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
         """Cross-entropy, binary cross-entropy over all labels, or squared error; `logits` are `(windows, labels)`."""
         logits, labels = mean_of_windows(outputs.logits, batch), first_windows(batch["labels"], batch)
-        return own.label_loss(self.kind, logits, labels, self.options, self.names, label_smoothing)
+        return class_labels.label_loss(self.kind, logits, labels, self.options, self.names, label_smoothing)
 
     def count(self, batch: Batch) -> float:
         """Rows, each with its class weight; for multi-label, decisions."""
         labels = first_windows(batch["labels"], batch)
         if self.kind == "multi-label":
             return float(labels.numel())
-        weight = own.weight_tensor(self.options.class_weights, self.names, labels)
+        weight = class_labels.weight_tensor(self.options.class_weights, self.names, labels)
         return float(len(labels)) if weight is None else float(weight[labels].sum())
 
     # --- outputs -> answers
@@ -251,7 +252,7 @@ class TextClassification(own.Labelled, Task[TextClassificationOptions]):
         marks = [{"truncated": cut} for cut in (numbers(features, "lost")[starts] > 0).tolist()]
         if self.kind == "regression":
             return [{"score": score} | marked for score, marked in zip(logits[:, 0].tolist(), marks, strict=True)]
-        answers = own.label_answers(logits, self.options, self.names, exclusive=self.kind == "single-label")
+        answers = class_labels.label_answers(logits, self.options, self.names, exclusive=self.kind == "single-label")
         return [answer | marked for answer, marked in zip(answers, marks, strict=True)]
 
     # --- answers -> scores
@@ -269,6 +270,6 @@ class TextClassification(own.Labelled, Task[TextClassificationOptions]):
         return GradedLabels.of(self.kind, self.names, self._targets(rows), answers, **fixed)
 
     def baselines(self, train: Dataset, rows: Dataset) -> dict[str, Scores]:
-        train = simple.enough(train)
-        (x, y), (x_test, y_test) = ((simple.joined_texts(each), self._targets(each)) for each in (train, rows))
-        return simple.baselines(self.kind, x, y, x_test, y_test, self.names)
+        train = baselines.enough(train)
+        (x, y), (x_test, y_test) = ((baselines.joined_texts(each), self._targets(each)) for each in (train, rows))
+        return baselines.baselines(self.kind, x, y, x_test, y_test, self.names)

@@ -16,8 +16,7 @@ from bertkit.data.table import Table, numbers
 from bertkit.encoding.texts import encode_texts
 from bertkit.encoding.windows import row_windows
 from bertkit.errors import DataError, RowsError, require_finite
-from bertkit.evaluation import baselines as simple
-from bertkit.evaluation import reranking, similarity
+from bertkit.evaluation import baselines, reranking, similarity
 from bertkit.models.encoder import Encoder, classifier, load_model
 from bertkit.tasks import cross_encoder
 from bertkit.tasks.base import PAIRS, Batch, Task, TaskOptions
@@ -88,7 +87,7 @@ class TextRanking(Task[TextRankingOptions]):
     # --- from a recipe, or from a model not trained by bertkit
 
     @classmethod
-    def refine(cls, options: TextRankingOptions, table: Table, split: str) -> tuple[Table, list[Finding]]:
+    def validate_rows(cls, options: TextRankingOptions, table: Table, split: str) -> tuple[Table, list[Finding]]:
         """The rows as they are; labels are checked, and queries counted."""
         check_labels(table, split)
         target = next((table.values[name] for name in cls.schema.targets if name in table.values), None)
@@ -98,7 +97,7 @@ class TextRanking(Task[TextRankingOptions]):
         return table, list(query_findings(split, queries.tolist(), target))
 
     @classmethod
-    def settle(cls, options: TextRankingOptions, rows: Dataset, class_names: Sequence[str]) -> dict[str, Any]:
+    def infer_options(cls, options: TextRankingOptions, rows: Dataset, class_names: Sequence[str]) -> dict[str, Any]:
         """Loss, activation and what is scored. Raises DataError on contradictions."""
         truth, groups = reranking.targets(rows).tolist(), reranking.queries(rows).tolist()
         graded, several = not set(truth) <= {0.0, 1.0}, len(set(groups)) < len(groups)
@@ -215,9 +214,9 @@ class TextRanking(Task[TextRankingOptions]):
 
     def baselines(self, train: Dataset, rows: Dataset) -> dict[str, dict[str, float | None]]:
         """Random scores, and the cosine of query and document as TF-IDF vectors, learned on the texts of train."""
-        train = simple.enough(train)
+        train = baselines.enough(train)
         given: dict[str, ArrayLike] = {"random": np.random.default_rng(0).random(len(rows))}
-        sides = simple.tfidf_vectors([*train["query"], *train["document"]], [rows["query"][:], rows["document"][:]])
+        sides = baselines.tfidf_vectors([*train["query"], *train["document"]], [rows["query"][:], rows["document"][:]])
         if sides is not None:
             given["tf-idf cosine"] = np.asarray(sides[0].multiply(sides[1]).sum(axis=1)).ravel()
         return {name: self._ranked(scores, rows).scores for name, scores in given.items()}

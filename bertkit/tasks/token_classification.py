@@ -14,18 +14,17 @@ from bertkit.data.rows import Columns
 from bertkit.data.schema import Answer, Column, Finding, Schema
 from bertkit.data.table import Table, column_values, numbers, required
 from bertkit.encoding.padding import Arrays
-from bertkit.encoding.words import encode_words
-from bertkit.evaluation import baselines as simple
-from bertkit.evaluation import words as scoring
+from bertkit.encoding.word_windows import encode_words
+from bertkit.evaluation import baselines, word_metrics
 from bertkit.evaluation.graded import Graded
 from bertkit.evaluation.intervals import Scores
 from bertkit.evaluation.metrics import PER_LABEL
 from bertkit.models.encoder import Encoder, classifier, load_model
 from bertkit.models.heads import tagger
-from bertkit.tasks import tags as own
+from bertkit.tasks import tags
 from bertkit.tasks.base import Batch, Predict, Task, TaskOptions, predicted
+from bertkit.tasks.class_labels import Name, Weights, weight_tensor
 from bertkit.tasks.fields import READ, SPAN, AnswerForm, Key, form
-from bertkit.tasks.labels import Name, Weights, weight_tensor
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -49,7 +48,7 @@ ENTITIES = form("Entities", "Tagged words.", OF_WORDS, Key("entities", "span", [
 class TokenClassificationOptions(TaskOptions):
     """What a recipe may say under `task:`. null means: inferred from the data, or fitted on validation."""
 
-    metrics: ClassVar[frozenset[str]] = frozenset([*scoring.metric_names([], "BIO"), *PER_LABEL])
+    metrics: ClassVar[frozenset[str]] = frozenset([*word_metrics.metric_names([], "BIO"), *PER_LABEL])
     name: Literal["token-classification"]
     head: Literal["softmax", "crf"] = Field("softmax", description="Each word by itself, or the sentence as a chain.")
     scheme: Literal["BIO", "BIOES", "none"] = Field(
@@ -81,7 +80,7 @@ class TokenClassificationOptions(TaskOptions):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        own.check_names(self.labels, self.tags, self.scheme)
+        tags.check_names(self.labels, self.tags, self.scheme)
         return self
 
 
@@ -119,10 +118,12 @@ class TokenClassification(Task[TokenClassificationOptions]):
     @classmethod
     def schema_of(cls, options: TokenClassificationOptions) -> Schema:
         """The schema; with `scheme: none`, tags are labels of words."""
-        return own.with_labels(cls.schema, options.scheme)
+        return tags.with_labels(cls.schema, options.scheme)
 
     @classmethod
-    def refine(cls, options: TokenClassificationOptions, table: Table, split: str) -> tuple[Table, list[Finding]]:
+    def validate_rows(
+        cls, options: TokenClassificationOptions, table: Table, split: str
+    ) -> tuple[Table, list[Finding]]:
         """Tags in BIO for every row: converted from their scheme, or made of the spans. Labels stay as they are."""
         table = tagged.named_documents(table, wanted=options.context == "document")
         if any(value is not None for value in table.values.get("spans", ())):
@@ -132,14 +133,16 @@ class TokenClassification(Task[TokenClassificationOptions]):
         return table, []
 
     @classmethod
-    def settle(cls, options: TokenClassificationOptions, rows: Dataset, class_names: Sequence[str]) -> dict[str, Any]:
+    def infer_options(
+        cls, options: TokenClassificationOptions, rows: Dataset, class_names: Sequence[str]
+    ) -> dict[str, Any]:
         """Types, tags and weights. Raises DataError on contradictions."""
-        return own.settle_tags(options, rows, class_names)
+        return tags.settle_tags(options, rows, class_names)
 
     @classmethod
     def from_config(cls, config: PretrainedConfig, tokenizer: Any) -> tuple[dict[str, Any], int | None]:
         """Its id2label as tags or labels, softmax, no temperature, single sentences. Raises ModelError."""
-        return own.options_of_config(config), None
+        return tags.options_of_config(config), None
 
     @property
     def types(self) -> list[str]:
@@ -166,14 +169,14 @@ class TokenClassification(Task[TokenClassificationOptions]):
 
     @property
     def metrics(self) -> Sequence[str]:
-        return scoring.metric_names(self.types, self.options.scheme)
+        return word_metrics.metric_names(self.types, self.options.scheme)
 
     def describe(self) -> str:
-        return own.described(self.options)
+        return tags.described(self.options)
 
     def check(self, features: Dataset, split: str) -> Iterator[Finding]:
         yield from super().check(features, split)
-        yield from own.window_findings(features, split, self.options)
+        yield from tags.window_findings(features, split, self.options)
 
     # --- rows -> features -> model
 
@@ -187,7 +190,7 @@ class TokenClassification(Task[TokenClassificationOptions]):
         # A model not trained by bertkit may lack some tags: it is only scored.
         learned = set(self.tags) >= set(tagging.tag_names(self.types, self.options.scheme))
         if "tags" in rows.column_names and learned:
-            columns["labels"] = own.window_labels(rows["tags"][:], columns, self.options)
+            columns["labels"] = tags.window_labels(rows["tags"][:], columns, self.options)
         return Columns(columns)
 
     def units(self, features: Dataset) -> np.ndarray[Any, Any]:
@@ -201,7 +204,7 @@ class TokenClassification(Task[TokenClassificationOptions]):
         model = load_model(encoder, AutoModelForTokenClassification, settings, new_head=new_head)
         if self.options.head == "softmax":
             return model
-        from bertkit.models.heads.words import attach_chain
+        from bertkit.models.heads.word_logits import attach_chain
 
         return attach_chain(model, len(self.tags), None if new_head else encoder)  # type: ignore[return-value]
 
@@ -220,7 +223,7 @@ class TokenClassification(Task[TokenClassificationOptions]):
         """
         from torch.nn import functional as F
 
-        from bertkit.models.heads.words import chain_loss, word_logits
+        from bertkit.models.heads.word_logits import chain_loss, word_logits
 
         logits, labels = word_logits(outputs["logits"], batch).float(), batch["labels"][batch["heads"] >= 0]
         weight = self.weights(labels)
@@ -245,14 +248,14 @@ class TokenClassification(Task[TokenClassificationOptions]):
     def weights(self, like: Tensor) -> Tensor | None:
         """Class weights `(tags,)`, on the device of `like`; None where all count the same."""
         return weight_tensor(
-            self.options.class_weights, [own.type_of(tag, self.options.scheme) for tag in self.tags], like
+            self.options.class_weights, [tags.type_of(tag, self.options.scheme) for tag in self.tags], like
         )
 
     # --- outputs -> answers -> scores
 
     def reduce(self, outputs: Any, batch: Batch) -> dict[str, Tensor]:
         """`emissions`, `words` and a chain's `transitions`, `start` and `end`; see `reduced_words`."""
-        from bertkit.models.heads.words import reduced_words
+        from bertkit.models.heads.word_logits import reduced_words
 
         return reduced_words(outputs, batch, crf=self.options.head == "crf")
 
@@ -272,7 +275,7 @@ class TokenClassification(Task[TokenClassificationOptions]):
         read, scores = tagger.words_of_rows(items, features, len(rows), len(self.tags))
         temperature = self.options.temperature or 1.0
         best = tagger.decode_tags(scores, items[0].chain, self.tags, temperature, plain=self.plain)
-        return [own.as_answer(*each, self.options) for each in zip(texts, words, read, best, strict=True)]
+        return [tags.as_answer(*each, self.options) for each in zip(texts, words, read, best, strict=True)]
 
     def fit(self, rows: Dataset, predict: Predict) -> dict[str, Any]:
         """The temperature that makes the gold tags' posteriors most likely, where it is left open."""
@@ -284,13 +287,13 @@ class TokenClassification(Task[TokenClassificationOptions]):
             scores += own_scores
             words += read
             chain = items[0].chain
-        return {"temperature": own.best_temperature(scores, chain, rows["tags"][:], words, self.options)}
+        return {"temperature": tags.best_temperature(scores, chain, rows["tags"][:], words, self.options)}
 
     def grade(self, answers: Sequence[Answer], rows: Dataset) -> Graded:
         gold = column_values(rows, required(rows, "tags"))
-        return scoring.graded(gold, answers, self.types, self.options.scheme, self.options.temperature or 1.0)
+        return word_metrics.graded(gold, answers, self.types, self.options.scheme, self.options.temperature or 1.0)
 
     def baselines(self, train: Dataset, rows: Dataset) -> dict[str, Scores]:
         """`lookup`: every word gets the tag that it most often had in train."""
-        seen, new = ((tagged.words_of(each), each["tags"][:]) for each in (simple.enough(train), rows))
-        return {"lookup": scoring.lookup(seen, new, self.types, self.options.scheme)}
+        seen, new = ((tagged.words_of(each), each["tags"][:]) for each in (baselines.enough(train), rows))
+        return {"lookup": word_metrics.lookup(seen, new, self.types, self.options.scheme)}

@@ -17,10 +17,9 @@ from datasets import Dataset
 from transformers import TrainerCallback
 from transformers.integrations import integration_utils
 
-from bertkit import data as sources
 from bertkit.attachments import table
-from bertkit.data import Data
-from bertkit.data.folds import fold_rows
+from bertkit.data import Data, check, load, log_findings
+from bertkit.data.fold_splits import fold_rows
 from bertkit.data.schema import Finding
 from bertkit.engine.arguments import Arguments
 from bertkit.engine.attachment import Attachment, Draft
@@ -165,7 +164,7 @@ def prepare_job(recipe: Recipe, metrics: Sequence[Any] = ()) -> tuple[Job, list[
     folds, fold_findings = list[int](), list[Finding]()
     if recipe.folds:
         folds, fold_findings = fold_rows(data, recipe.folds, recipe.data.seed, task.schema.group_columns)
-        sources.log_findings(fold_findings)
+        log_findings(fold_findings)
     attachments, model_findings = check_model(recipe, encoder, task, data, features, metrics)
     job = Job(recipe, encoder, task, data, features, attachments, metrics, folds)
     return job, [*findings, *fold_findings, *model_findings]
@@ -176,7 +175,7 @@ def prepare(recipe: Recipe, encoder: Encoder, metrics: Sequence[Any] = ()) -> tu
     kind = get_task(recipe.task.name)
     tokenizer = encoder.tokenizer(split_special_tokens=not kind.schema.special_tokens)
     limit = resolve_max_length(encoder, tokenizer, recipe.model.max_length)
-    data = sources.load(recipe.data, kind.schema_of(recipe.task), partial(kind.refine, recipe.task))
+    data = load(recipe.data, kind.schema_of(recipe.task), partial(kind.validate_rows, recipe.task))
     if "validation" not in data.rows and (recipe.early_stopping or len(recipe.seeds) > 1):
         what = "no validation split, which early_stopping and several seeds need to select a model"
         raise DataError(Problem("data", what, "Name one in data.source, or hold one out: data: {validation: 0.1}"))
@@ -195,7 +194,7 @@ def _no_metric(task: Task, name: str, known: Collection[str]) -> RecipeError:
 
 def inspect(task: Task, data: Data) -> tuple[Dataset, list[Finding]]:
     """Check and report all splits; returns the training features and the findings. Raises DataError on a failure."""
-    features, findings = {}, [*sources.check(data)]
+    features, findings = {}, [*check(data)]
     for split, rows in data.rows.items():
         try:
             features[split] = task.features(rows)
@@ -203,7 +202,7 @@ def inspect(task: Task, data: Data) -> tuple[Dataset, list[Finding]]:
             raise RowsError(error.by_row, data.origins[split].__getitem__) from None
         findings += task.check(features[split], split)
     findings.sort(key=lambda finding: finding.severity)
-    sources.log_findings(findings)
+    log_findings(findings)
     failed = [Problem("data", finding.what, finding.fix) for finding in findings if finding.level == "fail"]
     if failed:
         raise DataError(failed)
@@ -240,7 +239,7 @@ def check_model(
             scores = evaluate(task, data.rows[split], runner, fitted=True, metrics=metrics)
             if headline not in scores:
                 raise _no_metric(task, headline, [name for name in scores if "/" not in name])
-    sources.log_findings(findings)
+    log_findings(findings)
     return attachments, findings
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bertkit.data.memory import keep_rows
+from bertkit.data.python_rows import keep_rows
 from bertkit.data.schema import Finding
 from bertkit.errors import DataError, Problem, RecipeError
 from bertkit.files import read_json, write_json, write_text

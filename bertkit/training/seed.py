@@ -86,7 +86,7 @@ def fit(
     title: of its progress. log: where its metrics are logged. Raises UserError.
     """
     args = jobs.arguments(folder, seed)
-    runners = untrained(jobs, args)
+    runners = new_runners(jobs, args)
     if method := jobs.first.task.method:
         return _fit_by_method(METHODS[method], jobs, runners, args, metadata) if args.should_save else {}
     clock = Clock(args.seconds)
@@ -133,7 +133,7 @@ def default_callbacks(
     return [*callbacks, EarlyStoppingCallback(stop.patience, stop.threshold)] if stop else callbacks
 
 
-def untrained(jobs: Jobs, args: Arguments) -> dict[str, Runner]:
+def new_runners(jobs: Jobs, args: Arguments) -> dict[str, Runner]:
     """Each task's model with a new head, not yet on its device, determined by the seed."""
     set_seed(args.seed)
     return {name: new_runner(job, args) for name, job in jobs.by_task.items()}
@@ -258,7 +258,7 @@ def save(model: Any, task: Task, folder: Path, settings: dict[str, Any]) -> None
         **settings,
         "max_length": task.max_length,
         "task": task.options.model_dump(mode="json"),
-        "beside": {name: f"{name}.safetensors" for name in extra},
+        "extra_weights": {name: f"{name}.safetensors" for name in extra},
     }
     parts = {name for name, module in model.named_children() if any(module is other for other in extra.values())}
     state = {k: v for k, v in model.state_dict().items() if k.partition(".")[0] not in parts}

@@ -14,7 +14,7 @@ from datasets import Dataset
 
 from bertkit.data import read_rows
 from bertkit.data.squad import check_answers
-from bertkit.evaluation.squad import GradedAnswers
+from bertkit.evaluation.squad_metrics import GradedAnswers
 from bertkit.sections import DataSpec
 
 SPEC = DataSpec.model_validate({"source": "unused"})

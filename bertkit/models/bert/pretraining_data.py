@@ -1,7 +1,7 @@
 """Documents -> sentences -> chunks -> masked examples, as BERT is pretrained (Devlin et al. 2019, 3.1 and A.2).
 
 `encode_documents` does once what is not random in training: tokens, packed into chunks of one document.
-`drawing.Drawing` does in every epoch what is: which sentence follows, and which tokens are masked.
+`masking.Masking` does in every epoch what is: which sentence follows, and which tokens are masked.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from uuid import uuid4
 
 from bertkit.cache import cached_folder
 from bertkit.errors import ModelError, Problem
-from bertkit.models.bert.drawing import Pairs, token_id
+from bertkit.models.bert.masking import Pairs, token_id
 from bertkit.models.bert.sentences import pack, sentences
 from bertkit.text import first_line
 

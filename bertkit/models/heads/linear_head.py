@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from transformers.utils.generic import ModelOutput
 
 from bertkit.models.encoder import Encoder, load_extra_module
-from bertkit.models.heads.vectors import DENSE, Dense, Layout, files, head_folder, load_with_layout, read_layout
+from bertkit.models.heads.vector_head import DENSE, Dense, Layout, files, head_folder, load_with_layout, read_layout
 from bertkit.models.untrusted import read_object
 
 if TYPE_CHECKING:

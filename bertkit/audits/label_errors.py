@@ -8,14 +8,14 @@ from itertools import chain
 import numpy as np
 
 from bertkit.audits.confident import guesses, likely_wrong, margins, wrong_share
-from bertkit.audits.corrections import METHOD, corrected, to_check
-from bertkit.audits.parts import Evidence, Part, Row
-from bertkit.tasks.labels import settle_labels
+from bertkit.audits.correction_lists import METHOD, corrected, to_check
+from bertkit.audits.parts import Evidence, Row, Section
+from bertkit.tasks.class_labels import settle_labels
 
 FAR_OFF = 3.0  # standard deviations of the error
 
 
-def single_labels(evidence: Evidence) -> Part:
+def single_labels(evidence: Evidence) -> Section:
     """Rows whose `label` is likely wrong, the lowest margin over the most probable other label first."""
     rows, (name_of, value_of) = evidence.rows, _names(evidence, (row["label"] for row in evidence.rows))
     names = list(rows[0]["answer"]["scores"])
@@ -33,7 +33,7 @@ def single_labels(evidence: Evidence) -> Part:
     return to_check([*map(correction, ranked)], len(rows), "label", [METHOD.format("label")], wrong)
 
 
-def label_sets(evidence: Evidence) -> Part:
+def label_sets(evidence: Evidence) -> Section:
     """Rows with a label that is likely wrong, or that lack one, the most probable of these mistakes first."""
     rows = evidence.rows
     name_of, value_of = _names(evidence, chain.from_iterable(row["labels"] for row in rows))
@@ -61,7 +61,7 @@ def label_sets(evidence: Evidence) -> Part:
     return to_check([*map(correction, ranked)], len(rows), "label", notes, share, "decisions about labels")
 
 
-def numbers(evidence: Evidence) -> Part:
+def numbers(evidence: Evidence) -> Section:
     """Rows whose `score` is far from the answer, the farthest first."""
     rows = evidence.rows
     gold, answers = np.array([[row["score"], row["answer"]["score"]] for row in rows]).T

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from torch.nn import Module
     from transformers import PretrainedConfig, PreTrainedModel
 
-    from bertkit.models.heads.vectors import Layout
+    from bertkit.models.heads.vector_head import Layout
 
 VECTOR = form("Vector", "The vector of a text.", Key("vector", "vector", list[float]), *READ)
 QUERIES, DOCUMENTS = ("anchor", "query"), ("positive", "negative", "document")  # the columns that get a prefix
@@ -65,7 +65,7 @@ class VectorOptions(TaskOptions):
     @property
     def layout(self) -> Layout:
         """The modules behind the encoder."""
-        from bertkit.models.heads.vectors import Layout
+        from bertkit.models.heads.vector_head import Layout
 
         return Layout(self.pooling, self.dense, self.activation, self.bias, self.normalize, self.kept)
 
@@ -127,7 +127,7 @@ class VectorTask(Task[V]):
 
         Mean pooling of a model without them. Raises ModelError on modules and settings that bertkit does not support.
         """
-        from bertkit.models.heads.vectors import read_layout
+        from bertkit.models.heads.vector_head import read_layout
 
         folder = Path(str(config.name_or_path))
         layout, longest, lowercased = read_layout(folder)
@@ -170,7 +170,7 @@ class VectorTask(Task[V]):
 
     def model(self, encoder: Encoder, *, new_head: bool = True) -> PreTrainedModel:
         """AutoModel with the layout behind it."""
-        from bertkit.models.heads.vectors import load_with_layout
+        from bertkit.models.heads.vector_head import load_with_layout
 
         model = load_with_layout(encoder, {}, self.options.layout, new_head=new_head)
         size = self.options.size(model.config.hidden_size)
@@ -187,13 +187,13 @@ class VectorTask(Task[V]):
 
     def extra_modules(self, model: Any) -> Mapping[str, Module]:
         """The dense layer, where the model has it."""
-        from bertkit.models.heads.vectors import DENSE
+        from bertkit.models.heads.vector_head import DENSE
 
         return {f"{DENSE}/model": module for name, module in model.named_children() if name == "dense"}
 
     def extra_files(self, model: Any) -> Mapping[str, Any]:
         """What sentence-transformers reads besides the model."""
-        from bertkit.models.heads.vectors import files
+        from bertkit.models.heads.vector_head import files
 
         prompts = {"query": self.options.query_prefix, "document": self.options.document_prefix}
         settings: dict[str, Any] = {"prompts": prompts, "default_prompt_name": None, "similarity_fn_name": "cosine"}

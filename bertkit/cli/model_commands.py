@@ -48,8 +48,8 @@ from bertkit.text import counted, json_line
 @one_process
 def evaluate(source: str, rest: list[str], data: Path | None, as_json: bool, **options: Any) -> None:
     from bertkit.inference.evaluate import evaluate
-    from bertkit.inference.multitask import tasks_of_run
-    from bertkit.report.table import scores_table
+    from bertkit.inference.multitask_predictor import tasks_of_run
+    from bertkit.report.score_tables import scores_table
 
     scores = evaluate(source, data=data, overrides=rest, **options)
     if as_json:
@@ -73,7 +73,7 @@ def evaluate(source: str, rest: list[str], data: Path | None, as_json: bool, **o
 @one_process
 def calibrate(source: str, rest: list[str], data: Path | None, as_json: bool, **goal: Any) -> None:
     from bertkit.decisions.calibrate import calibrate
-    from bertkit.report.table import calibration_table
+    from bertkit.report.score_tables import calibration_table
 
     fitted = calibrate(source, data, overrides=rest, **goal)
     say(json.dumps(fitted, indent=2) if as_json else calibration_table(fitted))
@@ -131,7 +131,7 @@ def predict(
                 "decisions such as --threshold"
             )
             raise UserError(Problem(source, what, f"Name the run of one task: {source}/NAME"))
-        from bertkit.inference.multitask import load_tasks
+        from bertkit.inference.multitask_predictor import load_tasks
 
         predictor = load_tasks(source)
     else:
@@ -150,7 +150,7 @@ def _has_tasks(folder: Path) -> bool:
     """Whether it is a run of several tasks. For a model without a recipe no YAML is imported."""
     if not (folder / "recipe.yaml").is_file():
         return False
-    from bertkit.inference.multitask import tasks_of_run
+    from bertkit.inference.multitask_predictor import tasks_of_run
 
     return bool(tasks_of_run(folder))
 
@@ -215,7 +215,7 @@ def explain(
     if not rest and not input:
         return _explain_run(source, output=output, json=as_json, **options)
     from bertkit.explain.explain import explain_rows, rows_of, rows_of_file
-    from bertkit.explain.text import LEGEND, lines
+    from bertkit.explain.terminal import LEGEND, lines
     from bertkit.inference.predict_file import with_columns
     from bertkit.inference.predictor import load, require_torch_model
     from bertkit.report.html import write_explanations_page

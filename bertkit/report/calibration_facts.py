@@ -7,7 +7,7 @@ from typing import Any
 
 from bertkit.data.schema import Finding, warn
 from bertkit.report.facts import Facts
-from bertkit.report.table import number
+from bertkit.report.score_tables import number
 from bertkit.run import OUT_OF_FOLD
 from bertkit.text import counted
 

@@ -11,8 +11,8 @@ from typing import Any
 from pydantic import BaseModel
 
 from bertkit import sections
-from bertkit.data.forms import data_section, is_rows
-from bertkit.data.memory import Rows
+from bertkit.data.python_inputs import data_section, is_rows
+from bertkit.data.python_rows import Rows
 from bertkit.data.splits import SPLITS, VALIDATION
 from bertkit.recipe.training_arguments import DECIDED, training_fields
 from bertkit.sections import MEMORY, DataSpec, ModelSpec
@@ -64,7 +64,7 @@ def plain_sections(keywords: Mapping[str, Any]) -> tuple[dict[str, Any], dict[st
     return plain, rows
 
 
-def place(
+def fill_sections(
     base: dict[str, Any], keywords: Mapping[str, Any], top: Mapping[str, Any], options: Mapping[str, Any]
 ) -> list[KeyProblem]:
     """Set sections, and keys of sections by their own name, in place; returns what is wrong with the names.

@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bertkit.data.schema import Finding
-from bertkit.explain.text import difference_line
+from bertkit.explain.terminal import difference_line
 from bertkit.inference.display import answer_line
 from bertkit.report import pictures
-from bertkit.report.calibration import calibrated_later, label_thresholds
+from bertkit.report.calibration_facts import calibrated_later, label_thresholds
 from bertkit.report.facts import Facts
-from bertkit.report.mistakes import Part
+from bertkit.report.mistakes import Span
 from bertkit.report.pictures import Picture
-from bertkit.report.table import interval, mean_of_folds, number, over_seeds, overall_metrics
+from bertkit.report.score_tables import interval, mean_of_folds, number, over_seeds, overall_metrics
 from bertkit.report.verdict import FEW, Baseline, Verdict, best_baseline, score_findings, verdict
 from bertkit.run import OUT_OF_FOLD
 from bertkit.sections import MEMORY
@@ -45,7 +45,7 @@ class Attribution(NamedTuple):
 
     what: str
     check: str
-    texts: list[tuple[str, list[Part]]]
+    texts: list[tuple[str, list[Span]]]
     table: list[tuple[str, str]]
 
 
@@ -262,13 +262,13 @@ def _attribution(texts: Mapping[str, str], one: Any) -> Attribution:
     return Attribution(one["what"], difference_line(one), parts, table)
 
 
-def _parts(text: str, words: Sequence[Any], most: float) -> Iterator[Part]:
+def _parts(text: str, words: Sequence[Any], most: float) -> Iterator[Span]:
     """The text in parts, the words marked as for, against or unread."""
     done = 0
     for start, end, score in words:
-        yield Part(text[done:start])
+        yield Span(text[done:start])
         share = abs(score or 0.0) / most
         mark = "unread" if score is None else "" if share < MIN_SHARE else "for" if score > 0 else "against"
-        yield Part(text[start:end], mark, share=share)
+        yield Span(text[start:end], mark, share=share)
         done = end
-    yield Part(text[done:])
+    yield Span(text[done:])

@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 
 from bertkit.data.schema import Answer
 from bertkit.errors import UserError
-from bertkit.serve.answers import described, list_of, schema
+from bertkit.serve.answer_schemas import described, list_of, schema
 from bertkit.serve.batcher import guarded
 from bertkit.serve.limits import RETRY, Refused
 from bertkit.serve.pipelines import Request

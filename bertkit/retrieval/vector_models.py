@@ -16,7 +16,7 @@ from bertkit.inference.predictor import Predictor, load_as, model_folder
 from bertkit.inference.vector_cache import cached
 from bertkit.models.device import best_device, best_precision
 from bertkit.retrieval.passages import Window
-from bertkit.tasks.vectors import VectorOptions
+from bertkit.tasks.vector_task import VectorOptions
 from bertkit.text import short_repr
 
 Vectors: TypeAlias = "np.ndarray[Any, np.dtype[np.float32]]"

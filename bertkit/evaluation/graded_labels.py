@@ -11,7 +11,7 @@ from typing import Any, Self
 import numpy as np
 
 from bertkit.evaluation import calibration, metrics
-from bertkit.evaluation.conformal import Conformal, Coverage, conformal, measured, usual
+from bertkit.evaluation.conformal import Conformal, Coverage, conformal, measured, supported_coverages
 from bertkit.evaluation.graded import Graded, Scored
 from bertkit.evaluation.intervals import Floats, blocks
 from bertkit.evaluation.metrics import Kind
@@ -94,14 +94,16 @@ class GradedLabels(Graded):
     def _error_at(self, temperature: float) -> float:
         """The calibration error at `temperature` times the one in use."""
         parts = (
-            metrics.judged(self.kind, self.tempered(temperature, rows), self.references[rows], self.given[rows])
+            metrics.decision_outcomes(
+                self.kind, self.tempered(temperature, rows), self.references[rows], self.given[rows]
+            )
             for rows in blocks(len(self.table))
         )
         return calibration.calibration_error(chain.from_iterable(parts))
 
     def _coverage(self, known: Conformal) -> Iterator[Coverage]:
         """The sets or intervals of these rows at the usual coverages."""
-        for coverage, least in usual(known):
+        for coverage, least in supported_coverages(known):
             covered = self._gold() >= least
             if self.kind == "regression":
                 yield Coverage(coverage=coverage, measured=float(covered.mean()), mean_width=-2 * least)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from bertkit.audits.confident import Share
-from bertkit.audits.parts import Part, Row
+from bertkit.audits.confident import ErrorEstimate
+from bertkit.audits.parts import Row, Section
 from bertkit.report.mistakes import NONE
 from bertkit.text import part_of
 
@@ -30,8 +30,13 @@ def corrected(row: Row, target: str, value: Any, given: str, suggested: str, **f
 
 
 def to_check(
-    found: Sequence[Row], rows: int, target: str, notes: Sequence[str], wrong: Share | None = None, of: str = "labels"
-) -> Part:
+    found: Sequence[Row],
+    rows: int,
+    target: str,
+    notes: Sequence[str],
+    wrong: ErrorEstimate | None = None,
+    of: str = "labels",
+) -> Section:
     """The part of these rows, the first to look at first.
 
     rows: how many were audited. target: what a row has, such as a label. wrong: the estimated share of wrong `of`.
@@ -44,4 +49,4 @@ def to_check(
         notes = [*notes, ESTIMATE.format(wrong.agreed)]
     columns = [name for name in ("given", "suggested", "probability", "deviations") if found and name in found[0]]
     summary = f"{part_of(len(found), rows, 'row')} likely to have a wrong {target}."
-    return Part("labels", f"{target.capitalize()}s to check", summary, found, columns, figures, notes)
+    return Section("labels", f"{target.capitalize()}s to check", summary, found, columns, figures, notes)

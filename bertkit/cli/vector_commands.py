@@ -46,7 +46,7 @@ MAX_PASSAGE = 200  # characters on the screen
 @one_process
 def embed(source: str, rest: list[str], input: Path, output: Path, shard: str | None, column: str, side: str) -> None:
     from bertkit.inference.embed import embed_file
-    from bertkit.retrieval.models import cached_vectors
+    from bertkit.retrieval.vector_models import cached_vectors
 
     options: dict[str, Any] = {"column": column, "overrides": rest, "shard": Shard.parse(shard)}
     count = embed_file(cached_vectors(source, side), input, output, **options)
@@ -68,7 +68,7 @@ def embed(source: str, rest: list[str], input: Path, output: Path, shard: str | 
 @one_process
 def mine(source: str, data: Path, split: str, output: Path, **options: Any) -> None:
     from bertkit.retrieval.mining import mine_file
-    from bertkit.retrieval.models import dual_encoder
+    from bertkit.retrieval.vector_models import dual_encoder
 
     count = mine_file(dual_encoder(source), data, split, output, **options)
     say(f"{counted(count, 'row')} in {output}", file=sys.stderr)

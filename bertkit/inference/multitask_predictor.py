@@ -22,7 +22,7 @@ from bertkit.inference.runner import on_cpu
 from bertkit.models.device import Precision
 from bertkit.models.shared_encoder import encoder_parts, share_encoder
 from bertkit.recipe.multitask import MultiTaskRecipe, load_any
-from bertkit.tasks.base import marked
+from bertkit.tasks.base import with_input_flags
 from bertkit.validation import did_you_mean
 
 logger = logging.getLogger(__name__)
@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 _ONE_BY_ONE = "Load the models one by one: bertkit.load."
 
 
-class Once:
+class CachedEncoder:
     """An encoder whose outputs are kept: calls between `forget` and the next are the same call."""
 
     def __init__(self, forward: Any) -> None:
@@ -52,7 +52,7 @@ class MultiTaskPredictor:
     """The predictors of several tasks over one encoder. Answers are dicts: name of the task -> its answer."""
 
     tasks: Mapping[str, Predictor]
-    encoder: Once
+    encoder: CachedEncoder
 
     def only(self, *names: str) -> MultiTaskPredictor:
         """This model for these tasks only, such as those that read the columns of your rows. Raises UserError."""
@@ -78,11 +78,11 @@ class MultiTaskPredictor:
             items, found = self._items(features), {}
             for name, each in self.tasks.items():
                 decoded = each.task.decode(items[name], features[name], rows_by_task[name])
-                found[name] = map(each.revise, marked(decoded, features[name]))
+                found[name] = map(each.rule, with_input_flags(decoded, features[name]))
             return (dict(zip(found, row, strict=True)) for row in zip(*found.values(), strict=True))
 
         first = next(iter(self.tasks.values()))
-        return in_chunks(first.each(rows), first.task.chunk_size, answers, start)
+        return in_chunks(first.rows_of(rows), first.task.chunk_size, answers, start)
 
     def reading(self, row: Row) -> MultiTaskPredictor:
         """This model for the tasks whose columns this row has, with a warning of the others; if none has, for all."""
@@ -103,7 +103,7 @@ class MultiTaskPredictor:
         runners = {name: each.predict_features for name, each in self.tasks.items()}
         first = next(iter(runners.values()))
         with first.inference():
-            for names, together in _together(self.tasks, features):
+            for names, together in _group_by_input(self.tasks, features):
                 lengths = [features[names[0]]["length"][own[0]] for own in together]
                 for batch in first.batches(lengths):
                     self.encoder.forget()
@@ -151,13 +151,13 @@ def load_tasks(
                 what = f"{key} of its encoder is not that of {first}"
                 raise ModelError(Problem(str(recipe.with_name(name)), what, _ONE_BY_ONE))
     share_encoder([models[first], *models.values()])
-    encoder = Once(models[first][0].base_model.forward)
+    encoder = CachedEncoder(models[first][0].base_model.forward)
     for model, _ in models.values():
         model.base_model.forward = encoder
     return MultiTaskPredictor(tasks, encoder)
 
 
-def _together(
+def _group_by_input(
     tasks: Mapping[str, Predictor], features: Mapping[str, Any]
 ) -> Iterator[tuple[list[str], list[list[int]]]]:
     """Tasks, and the indices of the features, one of each task, that give the encoder the same inputs."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from bertkit.audits.corrections import corrected, to_check
-from bertkit.audits.parts import Evidence, Part, Row
+from bertkit.audits.correction_lists import corrected, to_check
+from bertkit.audits.parts import Evidence, Row, Section
 from bertkit.evaluation.intervals import Floats
-from bertkit.evaluation.squad import question_scores
+from bertkit.evaluation.squad_metrics import question_scores
 
 NO_ANSWER = "(no answer)"
 NOTE = (
@@ -17,7 +17,7 @@ NOTE = (
 )
 
 
-def questions(evidence: Evidence) -> Part:
+def questions(evidence: Evidence) -> Section:
     """Questions whose answer shares no word with those in the data, the most probable first; one may be no answer."""
     rows, golds = evidence.rows, [row["answers"]["text"] for row in evidence.rows]
     answers = [row["answer"] for row in rows]

@@ -24,7 +24,7 @@ def unit_vectors(spec: ModelSpec) -> Encode:
 
     Raises ModelError.
     """
-    from bertkit.models.heads.vectors import read_layout
+    from bertkit.models.heads.vector_head import read_layout
 
     if spec.name is None:
         what = "an encoder without pretrained weights gives no vectors to compare rows by"

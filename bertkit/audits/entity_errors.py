@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bertkit.audits.confident import Share, guesses, likely_wrong, wrong_share
-from bertkit.audits.corrections import METHOD, corrected, to_check
-from bertkit.audits.parts import Evidence, Part, Row
+from bertkit.audits.confident import ErrorEstimate, guesses, likely_wrong, wrong_share
+from bertkit.audits.correction_lists import METHOD, corrected, to_check
+from bertkit.audits.parts import Evidence, Row, Section
 from bertkit.data.tagging import Entity, Learned, labelled, tags_of
 from bertkit.tasks.tags import type_of
 
@@ -35,7 +35,7 @@ class Change(NamedTuple):
         return _words(self.given + self.found)
 
 
-def sentences(evidence: Evidence) -> Part:
+def sentences(evidence: Evidence) -> Section:
     """Sentences with an entity, or a label of a word, that is likely wrong; that with the word whose given type is the
     least probable comes first, as in cleanlab.
 
@@ -54,7 +54,7 @@ def sentences(evidence: Evidence) -> Part:
     return to_check(listed, len(rows), "tag", notes, share, "types of words")
 
 
-def _doubtful_words(rows: Sequence[Row], scheme: Learned) -> tuple[list[dict[int, float]], Share]:
+def _doubtful_words(rows: Sequence[Row], scheme: Learned) -> tuple[list[dict[int, float]], ErrorEstimate]:
     """The words of each sentence whose type is likely wrong, with its probability, and the estimated share of these."""
     words = [
         (sentence, place, word)

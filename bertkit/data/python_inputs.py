@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from bertkit.data.disk_list import disk_full_as_error
-from bertkit.data.memory import Rows, is_a, is_frame, write_rows
+from bertkit.data.python_rows import Rows, is_a, is_frame, write_rows
 from bertkit.data.readers import COMPRESSIONS, FORMATS
 from bertkit.data.splits import SPLITS, VALIDATION, match_splits
 from bertkit.data.table import Problems

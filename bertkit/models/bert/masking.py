@@ -38,7 +38,7 @@ def token_id(tokenizer: PreTrainedTokenizerBase, name: Literal["cls", "sep", "ma
 
 
 @dataclass(frozen=True, eq=False)
-class Drawing:
+class Masking:
     """Chunks -> masked examples, drawn again in every epoch (Devlin et al. 2019, 3.1; Lan et al. 2020 for sop)."""
 
     nsp: Pairs
@@ -62,7 +62,7 @@ class Drawing:
         mask_probability: float = 0.15,
         whole_word: bool = False,
         keep_order: bool = False,
-    ) -> Drawing:
+    ) -> Masking:
         """Raises ModelError: no [CLS], [SEP] or [MASK]; or whole words, and no tokens that begin with ##."""
         vocabulary = tokenizer.get_vocab()
         special, continuation, ordinary = np.zeros((3, max(vocabulary.values()) + 1), dtype=bool)
@@ -248,7 +248,7 @@ def _fitting(
 
 
 def fewer_masks(batch: Mapping[str, Tensor], mask_probability: float) -> dict[str, Tensor]:
-    """The batch as if `Drawing` had drawn it at this lower `mask_probability`, without its column `mask_order`."""
+    """The batch as if `Masking` had drawn it at this lower `mask_probability`, without its column `mask_order`."""
     rest = dict(batch)
     order, labels, ids = rest.pop("mask_order"), batch["labels"], batch["input_ids"]  # (batch, length)
     budgets = (mask_probability * (order > 0).sum(1, keepdim=True).double()).round().clamp(min=1)  # (batch, 1)

@@ -194,10 +194,10 @@ def best_temperature(
     def matches(question: int, answer: str) -> float:
         return question_scores(answer, gold[question])[0]
 
-    def decide(temperature: float) -> calibration.Decisions:
+    def decide(temperature: float) -> calibration.BinaryDecisions:
         judged = [(*scores, matches(question, answer)) for question, answer, *scores in answers(temperature)]
         score, rest, right = np.asarray(judged, dtype=np.float64).reshape(-1, 3).T
         gold_first = np.where(right, (score, rest), (rest, score))
-        return calibration.Decisions(score, right > 0, *gold_first)
+        return calibration.BinaryDecisions(score, right > 0, *gold_first)
 
     return calibration.best_temperature(decide)

@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerBase
 from bertkit.encoding.pieces import tokenize
 
 
-class Share(NamedTuple):
+class WordShare(NamedTuple):
     """The attribution of a word, from character `start` to `end`; None if the model did not read it."""
 
     start: int
@@ -29,7 +29,7 @@ class Text:
         self, tokenizer: PreTrainedTokenizerBase, name: str, text: str, words: Sequence[tuple[int, int]]
     ) -> None:
         (tokens,) = tokenize(tokenizer, [text])
-        self.name, self.text, self.ids, self.shares = name, text, tokens.ids, list[Share]()
+        self.name, self.text, self.ids, self.shares = name, text, tokens.ids, list[WordShare]()
         self.word_of: list[int | None] = [None] * len(tokens.ids)
         self.next = 0  # the token from which the next window is searched
         for start, end in words:
@@ -37,7 +37,7 @@ class Text:
             if first <= last and self.word_of[first] is not None:
                 self.shares[-1] = self.shares[-1]._replace(end=end)
             else:
-                self.shares.append(Share(start, end, None))
+                self.shares.append(WordShare(start, end, None))
             self.word_of[first : last + 1] = [len(self.shares) - 1] * (last + 1 - first)
 
     def add(self, window: Sequence[tuple[int, float]]) -> Iterator[float]:
