@@ -417,6 +417,13 @@ def test_entities_for_other_tools(ner, tmp_path):
     assert [json.loads(line) for line in short] == [
         {**row, "answer": {"entities": own}} for row, own in zip(given, found, strict=True)
     ]
+    masked = [json.loads(line) for line in predicted(ner, rows, tmp_path / "m.jsonl", "--format", "masked").splitlines()]
+    for row, own, line in zip(given, found, masked, strict=True):
+        ends = [0, *(entity["end"] for entity in own)]
+        starts = [*(entity["start"] for entity in own), len(row["text"])]
+        kept = [row["text"][end:start] for end, start in zip(ends, starts, strict=True)]
+        labels = [*(f"[{entity['label']}]" for entity in own), ""]
+        assert line == {"text": "".join(part + label for part, label in zip(kept, labels, strict=True))}
     predicted(ner, rows, tmp_path / "c.conll", "--format", "conll")
     words = [row["answer"]["words"] for row in full]
     assert [row for _, row in read_rows(tmp_path / "c.conll", DataSpec(source="unused"))] == [

@@ -91,8 +91,8 @@ def calibrate(source: str, rest: list[str], data: Path | None, as_json: bool, **
     SHARD,
     argument(
         "--format",
-        "write entities, or the files of GLUE's leaderboard",
-        choices=("entities", "conll", "label-studio", "glue"),
+        "write entities, texts with entities masked, or the files of GLUE's leaderboard",
+        choices=("entities", "masked", "conll", "label-studio", "glue"),
     ),
     *DECISIONS,
     TASK,
@@ -118,8 +118,8 @@ def predict(
     columns, part = column_names(column), Shard.parse(shard)
     if input == "-" and part:
         raise UserError(Problem("--input -", "stdin cannot be read twice, as --shard does", "Name a file of rows."))
-    if part and (format not in (None, "entities") or (output and output.suffix != ".jsonl")):
-        raise UserError("--shard writes parts that can be concatenated: .jsonl, also with --format entities")
+    if part and (format not in (None, "entities", "masked") or (output and output.suffix != ".jsonl")):
+        raise UserError("--shard writes parts that can be concatenated: .jsonl, also with --format entities or masked")
     from bertkit.inference.predictor import load
 
     predictor: Any

@@ -18,7 +18,7 @@ from bertkit.run import Run
 logger = logging.getLogger(__name__)
 
 CARD = "README.md"
-PUSHED = (  # what a model folder has: paths in it; and `beside` of its config.json
+PUSHED = (  # what a model folder has: paths in it; and `extra_weights` of its config.json
     *(CARD, LEADERBOARD, "config.json", "generation_config.json", "model.safetensors", "model.safetensors.index.json"),
     *("model-?????-of-?????.safetensors", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"),
     *("added_tokens.json", "vocab.txt", "vocab.json", "merges.txt", "spiece.model", "sentencepiece.bpe.model"),

@@ -1,4 +1,4 @@
-"""Answers in the formats of others: entities as jsonl, as CoNLL and for Label Studio; submissions to GLUE."""
+"""Answers in the formats of others: entities as jsonl, as CoNLL and for Label Studio; masked texts; submissions to GLUE."""
 
 from __future__ import annotations
 
@@ -61,6 +61,21 @@ def _write_entities(columns: Mapping[str, Any], file: IO[str], pairs: Pairs) -> 
     write_jsonl(file, (({"entities": answer["entities"]}, row) for answer, row in pairs))
 
 
+def _text_of(row: Mapping[str, Any], columns: Mapping[str, Any]) -> str:
+    """The text of a row, or its tokens joined by spaces: what `start` and `end` of its entities refer to."""
+    tokens, text = (given_cell(row, name, columns) for name in ("tokens", "text"))
+    return " ".join(tokens or ()) if text is None else str(text)
+
+
+def _write_masked(columns: Mapping[str, Any], file: IO[str], pairs: Pairs) -> None:
+    """jsonl of texts with `[TYPE]` for each entity, and nothing else of the rows: other columns may hold it too."""
+    for answer, row in pairs:
+        text = _text_of(row, columns)
+        for entity in reversed(answer["entities"]):
+            text = f"{text[: entity['start']]}[{entity['label']}]{text[entity['end'] :]}"
+        file.write(json_line({"text": text}) + "\n")
+
+
 def _write_conll(columns: Mapping[str, Any], file: IO[str], pairs: Pairs) -> None:
     """A line per word: the word, a tab, its tag; a blank line after each row."""
     for number, (answer, _) in enumerate(pairs, 1):
@@ -75,7 +90,6 @@ def _write_conll(columns: Mapping[str, Any], file: IO[str], pairs: Pairs) -> Non
 def _write_label_studio(columns: Mapping[str, Any], file: IO[str], pairs: Pairs) -> None:
     """Tasks with predictions, for a project with `<Labels name="label" toName="text">` and `value="$text"`."""
     for number, (answer, row) in enumerate(pairs):
-        tokens, text = (given_cell(row, name, columns) for name in ("tokens", "text"))
         result = [
             {
                 "id": f"entity-{each}",
@@ -88,7 +102,7 @@ def _write_label_studio(columns: Mapping[str, Any], file: IO[str], pairs: Pairs)
             for each, entity in enumerate(answer["entities"], 1)
         ]
         task = {
-            "data": {**row, "text": " ".join(tokens or ()) if text is None else text},
+            "data": {**row, "text": _text_of(row, columns)},
             "predictions": [{"model_version": "bertkit", "result": result}],
         }
         file.write(("[\n" if number == 0 else ",\n") + json_line(task))
@@ -123,6 +137,7 @@ def _write_glue(labels: Mapping[str, str] | None, file: IO[str], pairs: Pairs) -
 
 OUTPUT_FORMATS: dict[str, tuple[tuple[str, ...], Callable[[Mapping[str, Any], IO[str], Pairs], None]]] = {
     "entities": ((".jsonl",), _write_entities),
+    "masked": ((".jsonl",), _write_masked),
     "conll": ((".conll", ".bio", ".iob2"), _write_conll),
     "label-studio": ((".json",), _write_label_studio),
 }
