@@ -417,7 +417,8 @@ def test_entities_for_other_tools(ner, tmp_path):
     assert [json.loads(line) for line in short] == [
         {**row, "answer": {"entities": own}} for row, own in zip(given, found, strict=True)
     ]
-    masked = [json.loads(line) for line in predicted(ner, rows, tmp_path / "m.jsonl", "--format", "masked").splitlines()]
+    predicted(ner, rows, tmp_path / "m.jsonl", "--format", "masked")
+    masked = small.read_rows(tmp_path / "m.jsonl")
     for row, own, line in zip(given, found, masked, strict=True):
         ends = [0, *(entity["end"] for entity in own)]
         starts = [*(entity["start"] for entity in own), len(row["text"])]

@@ -16,7 +16,7 @@ from test_resume import killed, last
 from transformers import BertTokenizer
 
 from bertkit.encoding.padding import Collator, mask_of
-from bertkit.models.bert.drawing import Drawing, fewer_masks
+from bertkit.models.bert.masking import Masking, fewer_masks
 from bertkit.models.bert.pretraining_data import encode_documents
 from bertkit.recipe.recipe import Recipe
 from bertkit.tasks.pretraining import Pretraining, PretrainingOptions
@@ -44,11 +44,11 @@ def test_fewer_masks_are_those_that_the_lower_share_draws(nsp: Any, more: dict[s
     features = encode_documents(Dataset.from_dict({"text": documents}), tokenizer, 64, nsp=nsp)
     indices = list(range(len(features)))[::-3]
     collate = Collator.of(tokenizer, Pretraining.padding)
-    high = Drawing.of(tokenizer, nsp=nsp, mask_probability=0.5, keep_order=True, **more)
+    high = Masking.of(tokenizer, nsp=nsp, mask_probability=0.5, keep_order=True, **more)
     batch = collate(high(features, indices, 3, 4))
     masked = []
     for rate in (0.5, 0.3, 0.15, 0.01):
-        low = Drawing.of(tokenizer, nsp=nsp, mask_probability=rate, **more)
+        low = Masking.of(tokenizer, nsp=nsp, mask_probability=rate, **more)
         expected = collate(low(features, indices, 3, 4))
         assert equal(fewer_masks(batch, rate), expected)
         masked.append(int((expected["labels"] != -100).sum()))
