@@ -1,4 +1,4 @@
-"""Answers in the formats of others: entities as jsonl, CoNLL and for Label Studio; masked texts; submissions to GLUE."""
+"""Answers in the formats of others: entities as jsonl, CoNLL or for Label Studio; masked texts; GLUE submissions."""
 
 from __future__ import annotations
 
