@@ -181,6 +181,10 @@ class Lora(Section):
     target_modules: list[str] | None = Field(None, description="null: peft's choice for this architecture.")
     use_rslora: bool = Field(False, description="rsLoRA (Kalajdzievski 2023): the scale is lora_alpha / sqrt(r).")
     use_dora: bool = Field(False, description="DoRA (Liu et al. 2024): learns magnitudes of weights too.")
+    layers_to_transform: list[int] | None = Field(None, description="Layers with adapters, from 0; null: all.")
+    rank_pattern: dict[str, int] = Field({}, description="Modules with another rank: name or regular expression -> r.")
+    alpha_pattern: dict[str, int] = Field({}, description="Modules with another lora_alpha, as rank_pattern.")
+    init_lora_weights: Literal[True, "gaussian", "orthogonal"] = Field(True, description="Of A; B begins at zero.")
 
 
 class Freeze(Section):

@@ -440,6 +440,18 @@ def test_lora_trains_adapters_and_all_of_the_head(tiny_encoder: Path) -> None:
     assert len([name for name in trained if "lora_A" in name]) == 2 * 2  # query and value, in two layers
 
 
+def test_ranks_and_layers_of_lora_are_pefts_own(tiny_encoder: Path) -> None:
+    more = {"layers_to_transform": [1], "rank_pattern": {"query": 4}, "alpha_pattern": {"value": 12}}
+    model = with_lora(classifier(tiny_encoder), Lora(r=2, init_lora_weights="orthogonal", **more), {})
+    layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, LoraLayer)}
+    assert all(".layer.1." in name for name in layers)
+    assert {name.rpartition(".")[2]: layer.r["default"] for name, layer in layers.items()} == {"query": 4, "value": 2}
+    assert {name.rpartition(".")[2]: layer.scaling["default"] for name, layer in layers.items()} == {
+        "query": 16 / 4,
+        "value": 12 / 2,
+    }
+
+
 @pytest.mark.parametrize("key", ["use_dora", "use_rslora"])
 def test_variants_of_lora_are_pefts_own_and_are_merged(key: str, tiny_encoder: Path) -> None:
     torch.manual_seed(1)

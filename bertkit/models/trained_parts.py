@@ -100,11 +100,7 @@ def with_lora(model: PreTrainedModel, spec: Lora, extra_modules: Mapping[str, Mo
     inside = [name.rpartition(".")[2] for name in names if not f"{name}.".startswith(of_head)]
     linear = dict.fromkeys(name for name in inside if not name.isdigit())
     config = LoraConfig(
-        r=spec.r,
-        lora_alpha=spec.lora_alpha,
-        lora_dropout=spec.lora_dropout,
-        use_rslora=spec.use_rslora,
-        use_dora=spec.use_dora,
+        **spec.model_dump(exclude={"target_modules"}),
         target_modules=spec.target_modules or (["query", "value"] if pair else None),  # peft's choice for BERT
         exclude_modules=rf"({'|'.join(map(re.escape, of_head))}).*" if pair else None,
         modules_to_save=head,
@@ -116,7 +112,7 @@ def with_lora(model: PreTrainedModel, spec: Lora, extra_modules: Mapping[str, Mo
             adapted = get_peft_model(model, config)
     except ValueError as error:
         fix = f"Name some of its linear layers: {', '.join(linear)}." if linear else "It has no linear layers."
-        raise UserError(Problem("peft.target_modules", first_line(error), fix)) from error
+        raise UserError(Problem("peft", first_line(error), fix if "target" in str(error) else "")) from error
     _share_again(adapted, encoder)
     return adapted
 
