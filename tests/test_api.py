@@ -21,10 +21,6 @@ PACKAGE = Path(bertkit.__file__).parent
 MODULES = sorted(
     ["bertkit", *(m.name for m in pkgutil.walk_packages([str(PACKAGE)], "bertkit.") if m.name != "bertkit.__main__")]
 )
-FREE = {"bertkit/__init__.py", "bertkit/__main__.py", "bertkit/errors.py", "bertkit/files.py"}
-FREE |= {"bertkit/recipe/shipped.py", *(f"bertkit/cli/{file.name}" for file in (PACKAGE / "cli").glob("*.py"))}
-# FREE: what `bertkit --help` and `import bertkit` read: no library at all
-LIBRARIES = {"torch", "transformers", "datasets", "sklearn", "scipy", "numpy", "tokenizers", "pydantic", "peft"}
 
 
 def test_the_public_names_are_few_sorted_and_there() -> None:
@@ -72,30 +68,6 @@ def test_everything_public_says_what_it_does() -> None:
             if not told or generated:
                 silent.append(place)
     assert not silent
-
-
-def top_level_imports(file: Path) -> Iterator[str]:
-    """The packages that importing this file imports, whatever it defines."""
-    for node in ast.parse(file.read_text()).body:
-        if isinstance(node, ast.Import):
-            yield from (alias.name.partition(".")[0] for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            yield str(node.module).partition(".")[0]
-
-
-def test_what_the_command_lines_help_reads_imports_no_library() -> None:
-    for name in FREE:
-        assert not set(top_level_imports(PACKAGE.parent / name)) & LIBRARIES, name
-
-
-def test_recipes_are_read_without_torch() -> None:
-    """In the modules that `show`, `copy` and `recipes` import, torch and transformers stay inside functions."""
-    slow = {"torch", "transformers", "datasets", "sklearn", "peft", "tokenizers", "evaluate"}
-    folders = ("", "cli", "recipe", "data", "tasks", "evaluation", "report")
-    files = [file for folder in folders for file in sorted((PACKAGE / folder).glob("*.py"))]
-    assert len(files) > 25
-    for file in files:
-        assert not set(top_level_imports(file)) & slow, file
 
 
 def test_nothing_happens_on_import() -> None:

@@ -55,16 +55,12 @@ def test_a_folder_is_read(tmp_path):
     assert beir.queries == {"q1": "how do boats climb", "q2": "the moon and water"}
     assert beir.qrels == {"test": {"q1": {"d1": 2, "d2": 0}, "q2": {"d3": 1}}}
     assert beir.findings == []
-
-
-def test_pairs_join_title_and_text_with_a_blank(tmp_path):
-    beir = read_beir(folder(tmp_path))
-    assert pairs(beir, "test") == [
-        {"query_id": "q1", "query": "how do boats climb", "document_id": "d1",
-         "document": "Locks A lock lifts boats.", "grade": 2},
-        {"query_id": "q1", "query": "how do boats climb", "document_id": "d2", "document": "Bread rises.", "grade": 0},
-        {"query_id": "q2", "query": "the moon and water", "document_id": "d3", "document": "Tides", "grade": 1},
-    ]  # fmt: skip
+    assert [tuple(pair.values()) for pair in pairs(beir, "test")] == [
+        ("q1", "how do boats climb", "d1", "Locks A lock lifts boats.", 2),
+        ("q1", "how do boats climb", "d2", "Bread rises.", 0),
+        ("q2", "the moon and water", "d3", "Tides", 1),
+    ]
+    assert [*pairs(beir, "test")[0]] == ["query_id", "query", "document_id", "document", "grade"]
 
 
 def test_splits_come_in_order_and_dev_is_validation(tmp_path):

@@ -68,15 +68,6 @@ def test_logits_are_divided_by_the_temperature():
     np.testing.assert_allclose(calibration.apply_temperature(logits * 2, 2.0, exclusive=False), expit(logits))
 
 
-def test_temperature_misuse():
-    with pytest.raises(ValueError, match="rows, labels"):
-        calibration.fit_temperature(np.zeros((0, 2)), [], exclusive=True)
-    with pytest.raises(ValueError, match="rows, labels"):
-        calibration.fit_temperature([[0.5]], [0], exclusive=False)
-    with pytest.raises(ValueError, match="above 0"):
-        calibration.apply_temperature([1.0, 2.0], 0, exclusive=True)
-
-
 def brute_force_threshold(scores, truth):
     if not truth.any():
         return 0.5

@@ -37,24 +37,22 @@ from bertkit.training.train import train
 CASE = next(case for case in CASES if case.id == "single-label")
 
 
-def test_each_micro_batch_of_a_step_is_scheduled_at_its_progress(
-    tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def seen(monkeypatch):
+    """The progress at which batches of text classification were scheduled."""
     seen = []
-
-    def scheduled(self: Any, batch: Batch, progress: float) -> Batch:
-        seen.append(progress)
-        return batch
-
+    scheduled = lambda self, batch, progress: seen.append(progress) or batch  # noqa: E731
     monkeypatch.setattr(TextClassification, "scheduled", scheduled)
+    return seen
+
+
+def test_each_micro_batch_of_a_step_is_scheduled_at_its_progress(seen, tiny_encoder, tmp_path):
     args = arguments(tmp_path, 2, 2, max_steps=4)  # two epochs
     made(CASE, tiny_encoder, args).train()
     assert seen == [0, 0, 0.25, 0.25, 0.5, 0.5, 0.75, 0.75]
 
 
-def test_the_scheduled_batch_is_what_is_counted_and_learned(
-    tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_scheduled_batch_is_what_is_counted_and_learned(tiny_encoder, tmp_path, monkeypatch):
     """A step on the first rows of four micro-batches of two is the step on these four rows alone."""
 
     def first_row(self: Any, batch: Batch, progress: float) -> Batch:
@@ -73,21 +71,14 @@ def test_the_scheduled_batch_is_what_is_counted_and_learned(
         torch.testing.assert_close(gradient, alone[1][name], rtol=1e-3, atol=1e-6)
 
 
-def test_each_of_several_tasks_schedules_its_own_batches(
-    tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen, read = [], []
-
-    def scheduled(self: Any, batch: Batch, progress: float) -> Batch:
-        seen.append(progress)
-        return batch
+def test_each_of_several_tasks_schedules_its_own_batches(seen, tiny_encoder, tmp_path, monkeypatch):
+    read = []
 
     def drawn(self: Any, batch: Any, progress: float, real: Any = MultiTask.scheduled) -> Any:
         read.append(batch["task"])
         return real(self, batch, progress)
 
     monkeypatch.setattr(MultiTask, "scheduled", drawn)
-    monkeypatch.setattr(TextClassification, "scheduled", scheduled)
     trainer_of(tmp_path, multitask.recipe(tiny_encoder, "sentiment", "answers"), max_steps=16).train()
     assert read.count("sentiment") == len(seen) == len(read) // 2 > 0
     assert seen == sorted(seen)
@@ -124,8 +115,8 @@ SHAPES = {
 
 @pytest.mark.parametrize("schedule", SHAPES)
 def test_with_steps_of_equal_time_a_budget_is_the_number_of_steps_that_fit(
-    schedule: str, tiny_encoder_with_dropout: Path, tmp_path: Path, timed: Callable[..., Run]
-) -> None:
+    schedule, tiny_encoder_with_dropout, tmp_path, timed
+):
     more = (*BY_TWO, f"training.lr_scheduler_type={schedule}", *SHAPES[schedule])
     more = (*more, "training.eval_steps=8", "training.warmup_steps=0.125")
     by_steps = small.recipe(tmp_path, tiny_encoder_with_dropout, *more, "training.max_steps=16")
@@ -175,13 +166,11 @@ def test_the_learning_rate_follows_the_time_that_has_passed(whole: Run) -> None:
     assert rates(whole) == pytest.approx(rates_due, rel=1e-5)
 
 
-@pytest.mark.parametrize("at", [7, 33], ids=["warm-up", "decay"])
-def test_a_killed_run_continues_with_the_time_that_is_left(
-    at: int, by_time: Recipe, whole: Run, tmp_path: Path, timed: Callable[..., Run]
-) -> None:
+def test_a_killed_run_continues_with_the_time_that_is_left(by_time, whole, tmp_path, timed):
+    """In the decay, whose learning rate depends on it."""
     time = uneven()
     with pytest.MonkeyPatch.context() as patch:
-        kill(patch, at)
+        kill(patch, 33)
         with pytest.raises(Killed):
             timed(by_time, tmp_path / "run", time)
     run = timed(by_time, tmp_path / "run", uneven(), resume=True)
@@ -191,27 +180,19 @@ def test_a_killed_run_continues_with_the_time_that_is_left(
     assert run.results["seconds"] > run.results["seeds"][0]["seconds"]  # those of the killed process too
 
 
-def test_a_signal_stops_it_and_it_continues(
-    by_time: Recipe, whole: Run, tmp_path: Path, timed: Callable[..., Run], caplog: pytest.LogCaptureFixture
-) -> None:
-    """In the middle, where nothing is evaluated, and in the last step, when the time is over."""
-    steps = whole.results["seeds"][0]["steps"]
-    for at in (5, steps):
-        with pytest.raises(SystemExit):
-            timed(by_time, tmp_path / str(at), uneven(), [Told(at, signal.SIGTERM)])
-        assert f"stopped after step {at}; a resumed run continues from there" in caplog.text
-        run = timed(by_time, tmp_path / str(at), uneven(), resume=True)
-        same(run, whole)
-        assert events(run) == events(whole)
+def test_a_signal_stops_it_and_it_continues(by_time, whole, tmp_path, timed, caplog):
+    """In the middle, where nothing is evaluated."""
+    with pytest.raises(SystemExit):
+        timed(by_time, tmp_path / "run", uneven(), [Told(5, signal.SIGTERM)])
+    assert "stopped after step 5; a resumed run continues from there" in caplog.text
+    run = timed(by_time, tmp_path / "run", uneven(), resume=True)
+    same(run, whole)
+    assert events(run) == events(whole)
 
 
-@pytest.mark.parametrize("strategy", ["epoch", "steps"])
-def test_a_run_whose_time_is_over_is_not_trained_further(
-    strategy: str, tiny_encoder_with_dropout: Path, tmp_path: Path, timed: Callable[..., Run]
-) -> None:
+def test_a_run_whose_time_is_over_is_not_trained_further(tiny_encoder_with_dropout, tmp_path, timed):
     """Told to stop in the last step, within an epoch; its evaluation precedes the checkpoint."""
-    rhythm = (f"training.eval_strategy={strategy}", "training.eval_steps=3")
-    more = (*BY_TWO, *rhythm, "training.budget=50s")
+    more = (*BY_TWO, "training.eval_strategy=epoch", "training.budget=50s")
     recipe = small.recipe(tmp_path, tiny_encoder_with_dropout, *more)
     run = timed(recipe, tmp_path / "whole", Time())
     assert run.results["seeds"][0]["steps"] == 10  # two epochs and a half
@@ -223,7 +204,7 @@ def test_a_run_whose_time_is_over_is_not_trained_further(
     assert events(again) == events(run)
 
 
-def test_one_step_is_made_in_any_case(tiny_encoder: Path, tmp_path: Path, timed: Callable[..., Run]) -> None:
+def test_one_step_is_made_in_any_case(tiny_encoder, tmp_path, timed):
     """Even where the evaluation before it takes longer than the budget."""
     recipe = small.recipe(tmp_path, tiny_encoder, *BY_TIME, "training.budget=1s", "training.eval_on_start=true")
     run = timed(recipe, tmp_path / "run", Time(evaluation=2))
@@ -231,9 +212,7 @@ def test_one_step_is_made_in_any_case(tiny_encoder: Path, tmp_path: Path, timed:
     assert [event["step"] for event in events(run) if "eval_accuracy" in event] == [0, 1]
 
 
-def test_a_budget_that_ends_in_an_evaluation_ends_with_its_checkpoint(
-    tiny_encoder: Path, tmp_path: Path, timed: Callable[..., Run]
-) -> None:
+def test_a_budget_that_ends_in_an_evaluation_ends_with_its_checkpoint(tiny_encoder, tmp_path, timed):
     """Step 4 ends at 20 seconds, its evaluation at 50; and each is evaluated once."""
     more = (*BY_TWO, "training.eval_steps=4", "training.save_steps=8", "training.budget=45s")
     run = timed(small.recipe(tmp_path, tiny_encoder, *more), tmp_path / "run", Time(evaluation=30))
@@ -252,9 +231,7 @@ def test_the_evaluation_in_which_a_budget_ends_is_saved(strategy: str, saved: bo
     assert control.should_save == saved
 
 
-def test_each_seed_and_each_fold_has_its_own_budget(
-    tiny_encoder: Path, tmp_path: Path, timed: Callable[..., Run]
-) -> None:
+def test_each_seed_and_each_fold_has_its_own_budget(tiny_encoder, tmp_path, timed):
     more = (*BY_TIME, "training.budget=15s", "seeds=[1, 2]", "folds=2")
     run = timed(small.recipe(tmp_path, tiny_encoder, *more), tmp_path / "run", Time())
     assert [each["steps"] for each in run.results["seeds"]] == [3, 3]
@@ -279,11 +256,20 @@ def problems(*overrides: str) -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize("given", ["60", "1e3", "60 m", "0s", "-5m", "1d", "soon", "[1]", "1.m", "m"])
-def test_a_budget_is_a_time(given: str) -> None:
-    said = problems(f"training.budget={given}")
-    assert "training.budget" in said
-    assert "expected a time of seconds, minutes or hours, such as 90s, 60m or 1.5h; found" in said
+def test_what_contradicts_itself_is_said() -> None:
+    budget = "expected a time of seconds, minutes or hours, such as 90s, 60m or 1.5h; found"
+    share = "expected a number of steps, or a share of them below 1"
+    decay, wsd = (
+        "training.lr_scheduler_kwargs={{num_decay_steps: {}}}",
+        "training.lr_scheduler_type=warmup_stable_decay",
+    )
+    for overrides, what in (
+        *(((f"training.budget={value}",), budget) for value in "60|1e3|60 m|0s|-5m|1d|soon|[1]|1.m|m".split("|")),
+        *(((decay.format(value),), share) for value in ("'0.3'", "-1", "null")),
+        (("training.warmup_steps=0.5", decay.format(0.6)), "warm-up, stable part and decay are 1.1 of all steps"),
+        (("training.warmup_steps=0.95", wsd), "warm-up, stable part and decay are 1.15 of all steps"),
+    ):
+        assert what in problems(*overrides), overrides
 
 
 @pytest.mark.parametrize(("given", "expected"), [("90s", 90), ("60m", 3600), ("1.5h", 5400)])
@@ -314,21 +300,7 @@ def test_all_that_contradicts_a_budget_is_said_at_once() -> None:
     assert "inverse_sqrt depends on the number of steps alone" in said
 
 
-@pytest.mark.parametrize("value", ["'0.3'", "-1", "null"])
-def test_a_share_of_the_steps_is_a_number(value: str) -> None:
-    assert "expected a number of steps, or a share of them below 1" in problems(
-        f"training.lr_scheduler_kwargs={{num_decay_steps: {value}}}"
-    )
-
-
-def test_warm_up_and_decay_fit_into_the_training() -> None:
-    said = problems("training.warmup_steps=0.5", "training.lr_scheduler_kwargs={num_decay_steps: 0.6}")
-    assert "warm-up, stable part and decay are 1.1 of all steps" in said
-    said = problems("training.warmup_steps=0.95", "training.lr_scheduler_type=warmup_stable_decay")
-    assert "warm-up, stable part and decay are 1.15 of all steps" in said
-
-
-def test_arguments_that_a_schedule_does_not_have_are_named(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_arguments_that_a_schedule_does_not_have_are_named(tiny_encoder, tmp_path):
     more = ("training.lr_scheduler_type=warmup_stable_decay", "training.lr_scheduler_kwargs={decay: linear}")
     with pytest.raises(RecipeError, match=r"lr_scheduler_kwargs: .*unexpected keyword argument 'decay'"):
         train(small.recipe(tmp_path, tiny_encoder, *more), tmp_path / "run")

@@ -165,20 +165,6 @@ def test_a_model_in_evaluation_is_not_touched() -> None:
             assert torch.equal(model(**BATCH).last_hidden_state, plain)
 
 
-def test_a_model_in_training_takes_them() -> None:
-    model = bert().train()
-    drawn = []
-    for mode in (False, True):
-        torch.manual_seed(1)
-        if mode:
-            with FasterStep():
-                model(**BATCH)
-        else:
-            model(**BATCH)
-        drawn.append(torch.rand(1).item())
-    assert drawn[0] != drawn[1], "the generator stands where torch's own dropout leaves it"
-
-
 def test_without_dropout_a_step_has_torchs_gradients() -> None:
     model = bert(0.0).train()
 

@@ -21,7 +21,7 @@ from bertkit.report.score_tables import scores_table
 from bertkit.sections import DataSpec
 from bertkit.tasks import get_task
 from bertkit.tasks.class_labels import as_targets
-from bertkit.text import counted, listed
+from bertkit.text import listed
 
 SCHEMA = Schema(
     columns={
@@ -204,11 +204,6 @@ def test_other_problems_of_a_column_are_told_row_by_row(tmp_path):
     ]
 
 
-def test_a_count_has_its_noun_in_the_right_number():
-    for noun, many in (("row", "rows"), ("query", "queries"), ("more label", "more labels")):
-        assert [counted(n, noun) for n in (0, 1, 2, 1200)] == [f"0 {many}", f"1 {noun}", f"2 {many}", f"1,200 {many}"]
-
-
 def test_an_id_follows_its_row(tmp_path):
     rows = [{"text": f"text {n}", "label": "ab"[n % 2], "ticket": None if n == 3 else 100 + n} for n in range(20)]
     path = write(tmp_path / "t.jsonl", rows)
@@ -238,30 +233,20 @@ def test_a_column_that_is_only_called_id_may_hold_anything(tmp_path):
         assert data.origins["train"][0] == f"{path}:1{shown}"
         if isinstance(given, list | dict):
             assert "`id` holds" in fails(path, columns={"id": "id"})
-
-
-@pytest.mark.parametrize("first", [1, 1500])  # in the first block of rows, or a later one
-@pytest.mark.parametrize("suffix", ["jsonl", "json"])
-def test_an_id_that_the_first_rows_lack_is_read(first, suffix, tmp_path):
-    rows = [{"text": f"text {n}", "label": "ab"[n % 2], **({"id": n} if n >= first else {})} for n in range(1510)]
-    path = tmp_path / f"t.{suffix}"
-    path.write_text(json.dumps(rows) if suffix == "json" else "".join(json.dumps(row) + "\n" for row in rows))
-    parts = {"train": str(write(tmp_path / "u.jsonl", labelled("a", "b"))), "test": str(path)}
-    data = get(parts)
-    assert data.rows["train"].column_names == ["text", "label"]
-    assert data.rows["test"]["id"][:] == [str(n) if n >= first else None for n in range(1510)]
-    assert data.origins["test"][0].endswith("1")
-    assert data.origins["test"][1509].endswith("1510, id 1509")
-
-
-@pytest.mark.parametrize("column", ["text", "labels"])
-def test_a_column_called_id_that_is_mapped_to_another_is_no_id(column, tmp_path):
-    values = {"text": "a text", "labels": ["a", "b"]}
-    rows = [{"id": values[column], **{name: value for name, value in values.items() if name != column}}] * 3
-    data = get(write(tmp_path / "t.jsonl", rows), columns={column: "id"})
-    assert set(data.columns) == {"text", "labels"}
-    assert data.origins["train"][0] == f"{tmp_path}/t.jsonl:1"
-    assert data.rows["train"][column][:] == [values[column]] * 3
+    for first in (1, 1500):  # the first rows lack it: those of a block, or of more
+        rows = [{"text": f"text {n}", "label": "ab"[n % 2], **({"id": n} if n >= first else {})} for n in range(1510)]
+        (tmp_path / "t.json").write_text(json.dumps(rows))
+        for file in (write(tmp_path / "t.jsonl", rows), tmp_path / "t.json"):
+            data = get({"test": str(file)}, splits=["test"])
+            assert data.rows["test"]["id"][:] == [str(n) if n >= first else None for n in range(1510)]
+            assert data.origins["test"][1509].endswith("1510, id 1509")
+    for column, value in (("text", "a text"), ("labels", ["a", "b"])):  # mapped to another column, it is no id
+        rows = [{"text": "a text", "labels": ["a", "b"], "id": value}] * 3
+        rows = [{name: own for name, own in row.items() if name != column} for row in rows]
+        data = get(write(tmp_path / "t.jsonl", rows), columns={column: "id"})
+        assert set(data.columns) == {"text", "labels"}
+        assert data.origins["train"][0] == f"{tmp_path}/t.jsonl:1"
+        assert data.rows["train"][column][:] == [value] * 3
 
 
 def test_what_is_no_row_is_refused_with_the_columns_of_the_task():
@@ -454,13 +439,6 @@ def test_label_names_have_one_order():
 # --- sources ---------------------------------------------------------------------------------------------------------
 
 
-def test_the_packaged_sample():
-    data = get("sample:sentiment")
-    assert list(data.rows) == ["train", "validation", "test"]
-    assert not [finding for finding in check(data) if finding.level == "fail"]
-    assert "did you mean 'sentiment'" in fails("sample:sentimant")
-
-
 def test_split_names_can_be_mapped(tmp_path):
     for name in ("train", "dev_matched", "dev_mismatched"):
         write(tmp_path / f"{name}.jsonl", labelled("x", "y"))
@@ -484,9 +462,12 @@ def test_files_by_split(tmp_path):
     assert list(get({"test": str(b)}, splits=["test"]).rows) == ["test"]
 
 
-def test_what_looks_like_a_path_is_not_looked_for_on_the_hub():
-    for source in ("./nope", "nope.csv", "a/b/c", "/nope", "nope.csv.gz"):
+def test_what_is_neither_here_nor_on_the_hub():
+    assert "did you mean 'sentiment'" in fails("sample:sentimant")
+    for source in ("./nope", "nope.csv", "a/b/c", "/nope", "nope.csv.gz"):  # what looks like a path
         assert "no such file or folder (looked from" in fails(source)
+    assert "the Hub cannot be reached" in fails("nobody/nothing")  # offline, at once
+    assert "nor a name that the Hub allows" in fails("what is this?")
 
 
 # --- the Hub ---------------------------------------------------------------------------------------------------------
@@ -611,11 +592,6 @@ def test_hub_errors_are_told_in_one_message_without_secrets(monkeypatch):
         assert not any(secret in message for secret in ("hf_SECRET", "sig=1", "u:p"))
 
 
-def test_names_that_the_hub_does_not_have_or_allow():
-    assert "the Hub cannot be reached" in fails("nobody/nothing")  # offline, at once
-    assert "nor a name that the Hub allows" in fails("what is this?")
-
-
 def test_rejected_spans_are_not_read(tmp_path):
     wrong = {"text": "Oslo", "spans": [{"start": 0, "end": 2, "label": "LOC"}], "answer": "reject"}
     right = {"text": "Oslo", "spans": [{"start": 0, "end": 4, "label": "LOC"}], "answer": "accept"}
@@ -725,22 +701,6 @@ def test_a_text_that_one_split_lacks_does_not_tell_rows_apart(tmp_path):
     data = load(DataSpec(source=source, validation=0.3), schema)
     sides = [{tuple(words) for words in data.rows[split]["tokens"]} for split in ("train", "validation")]
     assert not sides[0] & sides[1]
-
-
-def test_repeated_rows_of_train_and_of_what_is_held_out_of_it_are_one_warning(tmp_path):
-    rows = [{"text": f"text {n % 40}", "label": "ab"[n % 2]} for n in range(80)]
-    data = get(write(tmp_path / "t.jsonl", rows), validation=0.3)
-    assert {split: len(own) for split, own in data.rows.items()} == {"train": 56, "validation": 24}
-    (found,) = [each.what for each in check(data) if "repeat" in each.what]
-    assert found.startswith("train and validation: 40 rows repeat an earlier row; e.g. ")
-
-
-def test_texts_of_a_pair_are_compared_one_by_one(tmp_path):
-    pairs = [("ab", "c"), ("a", "bc"), ("same", ""), ("same", "")]
-    rows = [{"text_a": a, "text_b": b, "label": "xy"[n % 2]} for n, (a, b) in enumerate(pairs)]
-    path = write(tmp_path / "t.jsonl", rows)
-    found = [each.what for each in check(get(path)) if "repeat" in each.what]
-    assert found == [f"train: 1 row repeats an earlier text with another target; e.g. {path}:4 and {path}:3"]
 
 
 def test_groups_that_cannot_be_divided_are_said(tmp_path):
@@ -877,12 +837,6 @@ def test_indices_of_listed_names_are_counted_by_name(tmp_path):
     assert as_targets(data.rows["validation"], "label", settled["labels"]).tolist() == [1, 0]
 
 
-@pytest.mark.parametrize("values", [["1", "2", "3"], ["0", "1", "2"]])
-def test_a_value_that_may_be_a_name_or_an_index_is_counted_as_it_is(values, tmp_path):
-    data, _ = merged(write(tmp_path / "t.jsonl", labelled(*values)), ["1", "2", "3"])
-    assert f"train: {', '.join(f'{value} 1 (33.3%)' for value in values)}" in says(data, "note")
-
-
 def test_values_swapped_by_their_names_are_read_once(tmp_path):
     data, options = merged(write(tmp_path / "t.jsonl", labelled("a", "a", "b")), {"a": "b", "b": "a"})
     assert "train: b 2 (66.7%), a 1 (33.3%)" in says(data, "note")
@@ -947,16 +901,6 @@ def sampled(path, schema, **settings):
     """How each finding is mended that says that rows are sampled."""
     found = load(DataSpec.model_validate({"source": str(path), **settings}), schema).findings
     return [each.fix for each in found if "rows are sampled individually" in each.what]
-
-
-def test_cells_that_hold_several_labels_are_noticed(tmp_path):
-    for labels, hint in (
-        (["Billing", "urgent", "Billing, urgent"], "train: labels such as 'Billing, urgent' look like several labels"),
-        (["a; b", "b; c"], "train: labels such as 'a; b' look like several labels"),
-        (["Paris, France", "Oslo, Norway"], None),
-    ):
-        found = says(get(write(tmp_path / "t.jsonl", labelled(*labels))), "warn")
-        assert [what for what in found if "look like several" in what] == [hint] * bool(hint)
 
 
 # --- fingerprints and checks -----------------------------------------------------------------------------------------
@@ -1059,31 +1003,46 @@ def test_pairs_of_test_without_a_target_have_none(tmp_path):
     assert data.rows["test"].column_names == ["text_a", "text_b"]
 
 
-def test_a_text_that_one_split_lacks_is_no_part_of_what_is_compared(tmp_path):
-    rows = [{"anchor": f"text {number}", "positive": f"like {number}", "negative": "not"} for number in range(3)]
-    write(tmp_path / "train.jsonl", rows)
-    rows = [{"anchor": "text 1", "positive": "like 1"}, {"anchor": "new", "positive": "x"}]
-    write(tmp_path / "validation.jsonl", rows)
-    kind = get_task("sentence-similarity")
-    data = small.read_data(DataSpec(source=str(tmp_path)), kind, kind.Options(name="sentence-similarity"))
-    assert any("validation: 1 of 2 rows (50.0%) is in train too" in finding.what for finding in check(data))
-
-
-def test_nothing_to_learn_is_a_failure(tmp_path):
-    for column, values, parts in (
-        ("label", ["a", "a"], ["every row has the label 'a'"]),
-        ("labels", [[], []], ["no row has a label"]),
-        ("labels", [[1, 0], [0, 1]], ["every row has the labels '0', '1'"]),
+PAIRS = [{"text_a": a, "text_b": b, "label": "xy"[n % 2]}
+         for n, (a, b) in enumerate([("ab", "c"), ("a", "bc"), ("same", ""), ("same", "")])]  # fmt: skip
+SEVERAL = "train: labels such as {!r} look like several labels"
+LIKE = [{"anchor": f"text {number}", "positive": f"like {number}", "negative": "not"} for number in range(3)]
+SINGERS = [{"tokens": [word, "sings"], "tags": ["B-PER", "O"]} for word in ("Ada", "Bob")]
+TWICE = [{"text": f"text {n % 40}", "label": "ab"[n % 2]} for n in range(80)]
+FOUND = [  # task, the rows of each split, settings, level and what of its findings: those that contain the part
+    *(("text-classification", {"train": labelled(*labels)}, {}, "warn", "look like several", found)
+      for labels, found in (
+        (["Billing", "urgent", "Billing, urgent"], [SEVERAL.format("Billing, urgent")]),
+        (["a; b", "b; c"], [SEVERAL.format("a; b")]),
+        (["Paris, France", "Oslo, Norway"], []))),
+    ("text-classification", {"train": PAIRS}, {}, "severe", "repeat", [
+        "train: 1 row repeats an earlier text with another target; e.g. {0}/train.jsonl:4 and {0}/train.jsonl:3"]),
+    ("text-classification", {"train": TWICE}, {"validation": 0.3}, "warn", "repeat", [
+        "train and validation: 40 rows repeat an earlier row; e.g. "]),
+    ("sentence-similarity", {"train": LIKE, "validation": [{"anchor": "text 1", "positive": "like 1"},
+     {"anchor": "new", "positive": "x"}]}, {}, "severe", "in train too", [
+        "validation: 1 of 2 rows (50.0%) is in train too"]),
+    ("token-classification", {"train": SINGERS}, {}, "fail", "", []),
+    *(("text-classification", {"train": [{"text": "x", column: value} for value in values]}, {}, "fail", "", found)
+      for column, values, found in (
+        ("label", ["a", "a"], ["train: every row has the label 'a'"]),
+        ("labels", [[], []], ["train: no row has a label"]),
+        ("labels", [[1, 0], [0, 1]], ["train: every row has the labels '0', '1'"]),
         ("labels", [["a"], []], []),
-        ("score", [1, 1], ["every row has the number 1"]),
-    ):
-        found = says(get(write(tmp_path / "t.jsonl", [{"text": "x", column: value} for value in values])), "fail")
-        assert len(found) == len(parts)
-        assert all(part in what for part, what in zip(parts, found, strict=True))
+        ("score", [1, 1], ["train: every row has the number 1"]))),
+]  # fmt: skip
 
 
-def test_entities_of_one_type_in_every_sentence_can_be_learned(tmp_path):
-    rows = [{"tokens": [word, "sings"], "tags": ["B-PER", "O"]} for word in ("Ada", "Bob")]
-    kind = get_task("token-classification")
-    spec = DataSpec(source=str(write(tmp_path / "t.jsonl", rows)))
-    assert says(small.read_data(spec, kind, kind.Options(name="token-classification")), "fail") == []
+def test_what_a_check_finds(tmp_path, subtests):
+    for number, (task, splits, settings, level, part, expected) in enumerate(FOUND):
+        with subtests.test(f"{number}: {expected}"):
+            (folder := tmp_path / str(number)).mkdir()
+            for split, rows in splits.items():
+                write(folder / f"{split}.jsonl", rows)
+            kind = get_task(task)
+            spec = DataSpec.model_validate({"source": str(folder), **settings})
+            found = [what for what in says(small.read_data(spec, kind, kind.Options(name=task)), level) if part in what]
+            assert len(found) == len(expected)
+            assert all(what.startswith(start.format(folder)) for what, start in zip(found, expected, strict=True)), (
+                found
+            )

@@ -41,11 +41,10 @@ def of(scores: dict, ending: str) -> tuple:
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-@pytest.mark.parametrize("block", range(4))
-def test_equals_seqeval(scheme, block):
-    """To the last digit, on 2,000 corpora; where there is no entity at all, seqeval says 0 and we None."""
-    for case in range(250):
-        gold, predicted = corpus(np.random.default_rng([block, case]), scheme)
+def test_equals_seqeval(scheme):
+    """To the last digit, on 600 corpora; where there is no entity at all, seqeval says 0 and we None."""
+    for case in range(300):
+        gold, predicted = corpus(np.random.default_rng(case), scheme)
         graded = GradedEntities(gold, predicted, TYPES, scheme)
         scores = graded.scores
         assert scores == graded.scored.scores  # seqeval's, and the sums that the bootstrap weights

@@ -1,8 +1,9 @@
 """What two processes train, as torchrun starts them; a program for test_equivalence.py.
 
-FOLDER/NAME.json and NAME.safetensors get the loss and the gradients of a first step; its other folders are trainings.
+FOLDER/NAME.json and NAME.safetensors get the loss and the gradients of a first step; its other folders are trainings,
+but for said/ with what each process printed.
 
-Run:  torchrun --nproc_per_node 2 two.py ENCODER FOLDER
+Run:  python two.py ENCODER FOLDER
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import torch
 from cases import CASES, DRAWN, SEVEN, Case
 from clocked import trained
 from safetensors.torch import save_file
+from sharded import several
 from steps import Step, first_step, first_step_of
 
 from bertkit import processes
@@ -57,4 +59,5 @@ def program(encoder: Path, folder: Path) -> int:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    sys.exit(program(Path(sys.argv[1]), Path(sys.argv[2])))
+    encoder, folder = map(Path, sys.argv[1:])
+    several(2, folder / "said", lambda _: program(encoder, folder))
