@@ -24,7 +24,7 @@ from bertkit.audits.confident import guesses, likely_wrong, margins, wrong_share
 from bertkit.audits.entity_errors import sentences
 from bertkit.audits.label_errors import label_sets, numbers, single_labels
 from bertkit.audits.page import page
-from bertkit.audits.parts import Evidence, Part
+from bertkit.audits.parts import Evidence, Section
 from bertkit.cli.main import main
 from bertkit.data import Data, tagging
 from bertkit.recipe.recipe import Recipe, load_recipe, to_yaml
@@ -348,7 +348,7 @@ def test_no_cell_of_a_csv_is_a_formula_and_the_list_still_names_its_rows(tmp_pat
     rows = [{"text": text, "label": labels[n % 4], "score": -0.5} for n, text in enumerate(TEXTS)]
     file, kind = small.write_rows(tmp_path / "train.jsonl", rows), get_task("text-classification")
     new = [{"location": f"train.jsonl:{n}", **row, "label": labels[n % 4]} for n, row in enumerate(rows, 1)]
-    write_lists(Part("labels", "", "", [{**row, "=cmd": "x"} for row in new]), tmp_path)
+    write_lists(Section("labels", "", "", [{**row, "=cmd": "x"} for row in new]), tmp_path)
     with (tmp_path / "labels.csv").open(encoding="utf-8-sig", newline="") as opened:
         header, *cells = list(csv.reader(opened))
     assert header == ["location", "text", "label", "score", "'=cmd"]
@@ -443,7 +443,7 @@ def test_the_audit_of_a_run_lists_its_flipped_labels_first(
 def test_a_long_list_is_whole_in_its_files_and_shortened_on_the_page() -> None:
     rows = [{"location": f"train.csv:{number}", "text": "x", "given": "a"} for number in range(250)]
     recipe = SimpleNamespace(data=SimpleNamespace(relabel="first.jsonl"))
-    html = page([Part("labels", "Labels to check", "Many.", rows, ["given"])], Path("audit"), recipe)  # type: ignore[arg-type]
+    html = page([Section("labels", "Labels to check", "Many.", rows, ["given"])], Path("audit"), recipe)  # type: ignore[arg-type]
     assert well_formed(html, beside=r"labels\.(jsonl|csv)").text.count("train.csv:") == 100
     assert "The first 100 are listed here" in html
     assert 'data.relabel=["first.jsonl", "audit/labels.jsonl"]' in unescape(html)
@@ -478,7 +478,7 @@ def test_a_run_with_overrides_is_cross_validated_again(
     assert main(["audit", str(run), "folds=4", "--output-dir", str(tmp_path / "by command")]) == 0
     assert trained == [(3, tmp_path / "changed"), (4, tmp_path / "by command")]
 
-    def near_duplicates(*_: Any) -> Part:
+    def near_duplicates(*_: Any) -> Section:
         return {}["bug"]
 
     monkeypatch.setattr(program, "near_duplicates", near_duplicates)  # a bug is not told as damage

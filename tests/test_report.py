@@ -23,14 +23,14 @@ from bertkit.cli.main import main
 from bertkit.errors import ModelError, UserError
 from bertkit.files import read_json
 from bertkit.report import (
-    calibration,
+    calibration_facts,
     comparison,
     examples,
     matrices,
     mistakes,
     pictures,
     rankings,
-    sections,
+    report_sections,
     task_pictures,
     view,
 )
@@ -157,7 +157,7 @@ def test_every_task_has_a_report(
     why = own.explanations["examples"]
     assert ("Explanations" in page.text) == bool(why)
     assert len(why) <= 2
-    assert all(f"{sections.KINDS[each['kind']]}, row {each['row']}" in page.text for each in why)
+    assert all(f"{report_sections.KINDS[each['kind']]}, row {each['row']}" in page.text for each in why)
     # An untrained tagger may find no entity that is there.
     assert why or own.task in ("token-classification", "pretraining")
     if picture and "ece_before" in ece:
@@ -398,14 +398,14 @@ def test_labels_have_thresholds_and_bars_the_most_frequent_first(facts: Facts) -
     options = {**facts.options, "thresholds": {"rare": 0.125, "often": 0.75}}
     splits = {**facts.results["splits"], facts.split: own}
     many = replace(facts, rows=(), options=options, results={**facts.results, "splits": splits})
-    assert [row[:4] for row in sections.label_rows(many)] == [
+    assert [row[:4] for row in report_sections.label_rows(many)] == [
         ["label", "support", "threshold", "precision"],
         ["often", "40", "0.7500", "0.2500"],
         ["rare", "3 few", "0.1250", "0.2500"],
     ]
     assert report(many).count('<td class="bar" style="--share:0.2500">0.2500</td>') == 6
-    assert not [name for name in calibration.fitted_options(many.options) if "threshold" in name]
-    assert "threshold" not in sections.label_rows(facts)[0]
+    assert not [name for name in calibration_facts.fitted_options(many.options) if "threshold" in name]
+    assert "threshold" not in report_sections.label_rows(facts)[0]
 
 
 # --- the run as a whole
@@ -414,7 +414,7 @@ def test_labels_have_thresholds_and_bars_the_most_frequent_first(facts: Facts) -
 def test_the_top_says_how_well_against_what_and_what_was_trained(facts: Facts, tiny_encoder: Path) -> None:
     expected = replace(facts, results={**facts.results, "expected": {"accuracy": [2.0, 3.0]}})
     page = well_formed(report(expected)).text
-    own, scores, best = sections.headline(facts), facts.scores, best_baseline(facts.results, "test")
+    own, scores, best = report_sections.headline(facts), facts.scores, best_baseline(facts.results, "test")
     low, high = scores["intervals"]["accuracy"]
     said = (
         f"accuracy on test {scores['metrics']['accuracy']:.4f} 95 % interval {low:.4f} … {high:.4f} 7 rows",
@@ -427,14 +427,14 @@ def test_the_top_says_how_well_against_what_and_what_was_trained(facts: Facts, t
     places = [page.index(each) for each in said]
     assert places == sorted(places)
     assert "the recipe expects" not in well_formed(report(facts)).text
-    assert own.verdict.text in sections.summary(facts)
-    assert sections.trained(facts) in sections.summary(facts)
+    assert own.verdict.text in report_sections.summary(facts)
+    assert report_sections.trained(facts) in report_sections.summary(facts)
 
 
 def test_train_ends_with_the_verdict_and_what_to_act_on(run: Run, facts: Facts) -> None:
     printed = after_training(run.folder, run.results)
-    assert sections.headline(facts).verdict.text in printed.splitlines()
-    found = sections.of_scores(facts)
+    assert report_sections.headline(facts).verdict.text in printed.splitlines()
+    found = report_sections.of_scores(facts)
     assert found
     assert all(f"{each.level}: {each.what}\n    {each.fix}" in printed for each in found)
 
@@ -445,8 +445,8 @@ def test_validation_scores_say_that_they_selected_the_checkpoint(facts: Facts) -
     for step, more in ((4, ", which also selected the checkpoint"), (None, "")):
         stepped = {**facts.results, "splits": splits, "seeds": [{**seed, "best_step": step} for seed in seeds]}
         own = replace(facts, results=stepped, split="validation")
-        assert sections.headline(own).rows == f"{splits['validation']['rows']} rows{more}"
-    assert sections.headline(facts).rows == "7 rows"
+        assert report_sections.headline(own).rows == f"{splits['validation']['rows']} rows{more}"
+    assert report_sections.headline(facts).rows == "7 rows"
 
 
 def test_at_most_three_findings_are_open_the_most_severe_first(facts: Facts) -> None:
@@ -472,7 +472,7 @@ def test_at_most_three_findings_are_open_the_most_severe_first(facts: Facts) -> 
 def test_a_baseline_as_good_is_said(facts: Facts) -> None:
     better = {split: {"majority": {"accuracy": 1.0}} for split in facts.results["splits"]}
     own = replace(facts, results={**facts.results, "baselines": better}, data={**facts.data, "findings": []})
-    assert sections.to_act_on(own)[0].what == "the baseline majority is at least as good on validation and test"
+    assert report_sections.to_act_on(own)[0].what == "the baseline majority is at least as good on validation and test"
     assert "Clearly worse than always giving the same answer." in well_formed(report(own)).text
 
 
@@ -480,15 +480,15 @@ def test_curves_have_all_seeds_the_baselines_and_the_kept_checkpoint(facts: Fact
     log = [{"seed": seed, "step": 2 * step, "eval_accuracy": step / 7} for seed in (1, 2) for step in range(1, 5)]
     others = {"validation": {"majority": {"accuracy": 0.5}, "nothing": {"accuracy": 0.0}, "other": {"f1": 0.5}}}
     more = replace(facts, log=(*facts.log, *log), results={**facts.results, "baselines": others})
-    loss, headline = sections.training(more)
+    loss, headline = report_sections.training(more)
     for picture in (loss, headline):
         assert "seed 1 from" in picture.alt
         assert "seed 2 from" in picture.alt
     assert "ring" in headline.note
     assert headline.alt.endswith("; majority 0.5; nothing 0.")
     assert "majority" not in loss.alt
-    assert len(sections.points_of(facts, "loss", 1)) == 4
-    assert sections.seed_rows(facts)[-1][0] == "mean ± sd"
+    assert len(report_sections.points_of(facts, "loss", 1)) == 4
+    assert report_sections.seed_rows(facts)[-1][0] == "mean ± sd"
 
 
 def test_transitions_of_a_crf_by_sign(facts: Facts) -> None:
@@ -516,7 +516,7 @@ def test_what_was_logged_once_or_twice_is_a_sentence(facts: Facts) -> None:
     log = [{"seed": 1, "step": 1200, "loss": 2.0}, {"seed": 1, "step": 2400, "loss": 1.5}]
     few = replace(facts, log=(*log, {"seed": 2, "step": 1200, "loss": 1.75}))
     told = "training loss: seed 1: 2.0000 at step 1,200, 1.5000 at step 2,400; seed 2: 1.7500 at step 1,200."
-    assert sections.short_curves(few) == [told]
+    assert report_sections.short_curves(few) == [told]
     assert told[1:] in well_formed(report(few)).text
     assert "Nothing was logged" in well_formed(report(replace(facts, log=()))).text
 
