@@ -25,7 +25,7 @@ import bertkit
 from bertkit.cli.main import main
 from bertkit.errors import DataError, UserError
 from bertkit.evaluation.calibration import ROUNDING
-from bertkit.evaluation.conformal import MOST, conformal, inclusion_threshold
+from bertkit.evaluation.conformal import MAX_PROBABILITIES, conformal, inclusion_threshold
 from bertkit.evaluation.graded_labels import GradedLabels
 from bertkit.explain.explain import explain_rows
 from bertkit.inference.decisions import decisions
@@ -64,15 +64,15 @@ def test_the_least_probability_is_the_gold_label_at_its_place(gold: list[float],
             inclusion_threshold(conformal(gold), float(asked))
 
 
-@pytest.mark.parametrize("rows", [MOST, MOST + 1, 1999, 2000, 123_457])
+@pytest.mark.parametrize("rows", [MAX_PROBABILITIES, MAX_PROBABILITIES + 1, 1999, 2000, 123_457])
 def test_what_is_kept_of_many_rows_covers_as_much_and_hardly_more(rows: int) -> None:
     gold = np.arange(rows, 0, -1.0)  # the place of p is rows - p + 1
     kept = conformal(np.random.default_rng(0).permutation(gold))
-    assert len(kept["gold"]) == MOST
+    assert len(kept["gold"]) == MAX_PROBABILITIES
     for asked in [*COVERAGES, "0.999", "0.3217"]:
         place = math.ceil((rows + 1) * Fraction(asked))
         found = rows - round(inclusion_threshold(kept, float(asked)) / (1 - ROUNDING)) + 1
-        assert place <= found < place + rows / MOST
+        assert place <= found < place + rows / MAX_PROBABILITIES
 
 
 def test_coverages_that_are_none() -> None:

@@ -17,7 +17,7 @@ from sklearn import metrics as sklearn_metrics
 import bertkit
 from bertkit.cli.main import main
 from bertkit.data import Data
-from bertkit.data.tagging import find_scheme, restrict, to_bio, without_prefixes
+from bertkit.data.tagging import find_scheme, to_bio, without_prefixes, word_tags
 from bertkit.errors import DataError, UserError
 from bertkit.evaluation.word_metrics import GradedWords, graded, lookup
 from bertkit.files import read_json
@@ -255,7 +255,7 @@ def test_a_chain_of_labels_rules_nothing_out(seed: int) -> None:
 
 
 def test_words_that_nothing_reads_are_left_out_of_the_gold_labels() -> None:
-    assert restrict(["B-X", "O", "I-X"], [0, 2], "none") == ["B-X", "I-X"]
+    assert word_tags(["B-X", "O", "I-X"], [0, 2], "none") == ["B-X", "I-X"]
 
 
 # --- a run, from file to answers

@@ -24,7 +24,7 @@ from bertkit.engine.checkpoint import other_optimizer
 from bertkit.errors import Problem, RecipeError, UserError
 from bertkit.tasks.base import Task
 
-USED = "used_embeddings.safetensors"  # in a checkpoint: `ids` of the trained rows, `decay` of the others
+USED_ROWS_FILE = "used_embeddings.safetensors"  # in a checkpoint: `ids` of the trained rows, `decay` of the others
 OPTIMIZERS = ("adamw_torch", "adamw_torch_fused")  # they update each number by itself, with decoupled weight decay
 FEATURES_AT_A_TIME = 4096
 WORTHWHILE = 1_000_000  # bytes
@@ -68,7 +68,7 @@ class UsedEmbeddings(Attachment):
             self.rows.extend(optimizer)
 
     def files(self) -> Mapping[str, Any]:
-        return {USED: {"ids": self.rows.ids, "decay": self.rows.others.decay}} if self.rows else {}
+        return {USED_ROWS_FILE: {"ids": self.rows.ids, "decay": self.rows.others.decay}} if self.rows else {}
 
     def finish(self, model: Any) -> None:
         if self.rows:  # the best checkpoint, which is loaded next, has the whole embedding
@@ -220,7 +220,7 @@ def used_rows(
 
     checkpoint: from which the training continues, with the rows that it has trained and those that the data use.
     """
-    wanted = Path(checkpoint, USED).is_file() if checkpoint else args.used_embeddings is not False
+    wanted = Path(checkpoint, USED_ROWS_FILE).is_file() if checkpoint else args.used_embeddings is not False
     if not wanted:
         return None
     try:
@@ -233,7 +233,7 @@ def used_rows(
     if whole.padding_idx is not None and whole.padding_idx not in ids:
         ids = torch.cat([ids, torch.tensor([whole.padding_idx])])
     if checkpoint:
-        before = load_file(Path(checkpoint, USED))
+        before = load_file(Path(checkpoint, USED_ROWS_FILE))
         ids = torch.cat([before["ids"], ids[~torch.isin(ids, before["ids"])]])
         decay = float(before["decay"])
     elif not pays(whole.weight.shape, len(ids), args.used_embeddings):

@@ -26,7 +26,7 @@ from bertkit.recipe.recipe import Recipe, adapted, to_yaml
 from bertkit.report.facts import EDITED, lines_of
 from bertkit.run import OUT_OF_FOLD, Run, only_writer
 from bertkit.tasks import get_task
-from bertkit.training.folds import COUNT, cross_validate
+from bertkit.training.folds import DEFAULT_FOLDS, cross_validate
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -98,7 +98,7 @@ def _audit(recipe: Recipe, folder: Path, choose: tuple[Path, int] | None, run: R
         what = f"{recipe.task.name} learns from texts alone: there are no labels to audit"
         raise RecipeError(Problem("task.name", what, "Audit the data of a task with labels."))
     if not recipe.folds:
-        recipe = recipe.with_(f"folds={COUNT}")
+        recipe = recipe.with_(f"folds={DEFAULT_FOLDS}")
     _check_folder(folder, recipe)
     model = run.folder if run and (run.model / "config.json").is_file() else None
     new = read_unlabelled(recipe, *choose, model) if choose else None

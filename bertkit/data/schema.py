@@ -63,7 +63,7 @@ class Column(NamedTuple):
 
 
 LEVELS = ("fail", "severe", "warn", "note")  # of findings, the most severe first
-LARGE = 0.01  # of the rows: a share from which a finding is of its higher level
+LARGE_SHARE = 0.01  # of the rows: a share from which a finding is of its higher level
 ID = Column("name", "a name for the row, kept in messages and predictions")  # optional, of every task
 BY = Column("name", "what scores are also reported by")  # the column that `data.by` names
 
@@ -113,7 +113,7 @@ def warn(what: str, fix: str = "") -> Finding:
 
 def severe(count: int, total: int, what: str, fix: str, inflates: str = "") -> Finding:
     """Scores or labels that cannot be trusted: severe for a large share of the rows, a warning for a small one."""
-    return Finding("severe" if count >= LARGE * total else "warn", what, fix, inflates)
+    return Finding("severe" if count >= LARGE_SHARE * total else "warn", what, fix, inflates)
 
 
 def leak(split: str, count: int, total: int, what: str) -> Finding:

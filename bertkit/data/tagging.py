@@ -121,7 +121,7 @@ def invalid(tags: Sequence[str], scheme: Learned = "BIO") -> int:
     return sum(not _allowed(before, tag, scheme) for before, tag in pairwise(["O", *tags, "O"]))
 
 
-def restrict(tags: Sequence[str], words: Sequence[int], scheme: Learned) -> list[str]:
+def word_tags(tags: Sequence[str], words: Sequence[int], scheme: Learned) -> list[str]:
     """The tags of these words alone; an entity continues across a word that is not among them."""
     if scheme == "none":
         return [tags[word] for word in words]

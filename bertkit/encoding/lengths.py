@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bertkit.data.schema import LARGE, Finding, note
+from bertkit.data.schema import LARGE_SHARE, Finding, note
 from bertkit.data.table import numbers
 from bertkit.text import counted, part_of
 
@@ -35,4 +35,4 @@ def length_findings(features: Dataset, split: str, max_length: int, *, has_windo
         part, tokens = part_of(cut, len(starts), "row"), counted(int(lost.sum()), "token")
         what = f"{split}: {part} truncated at {max_length} tokens: {tokens} dropped"
         fix = "Raise model.max_length" + (", or set task.overflow: window." if windows and has_windows else ".")
-        yield Finding("warn" if cut >= LARGE * len(starts) else "note", what, fix)
+        yield Finding("warn" if cut >= LARGE_SHARE * len(starts) else "note", what, fix)

@@ -18,7 +18,7 @@ from typing_extensions import TypedDict
 from bertkit.errors import Problem, UserError
 from bertkit.evaluation.calibration import ROUNDING
 
-MOST = 1000  # probabilities that are saved
+MAX_PROBABILITIES = 1000  # probabilities that are saved
 MEASURED = (0.8, 0.9, 0.95)  # coverages reported for rows with targets
 
 
@@ -46,7 +46,7 @@ class Coverage(TypedDict):
 def conformal(gold: ArrayLike) -> Conformal:
     """gold: (rows,) probabilities of what is right."""
     ordered = -np.sort(-np.asarray(gold, dtype=np.float64))
-    count, kept = len(ordered), min(len(ordered), MOST)
+    count, kept = len(ordered), min(len(ordered), MAX_PROBABILITIES)
     ranks = -(-np.arange(1, kept + 1) * count // max(kept, 1))  # rounded up
     return Conformal(rows=count, gold=ordered[ranks - 1].tolist())
 

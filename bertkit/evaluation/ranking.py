@@ -19,7 +19,7 @@ from bertkit.evaluation.intervals import Floats
 if TYPE_CHECKING:
     from datasets import Dataset
 
-DEPTH = 100  # documents in the answer to a query; a document further down counts as not retrieved
+MAX_HITS = 100  # documents in the answer to a query; a document further down counts as not retrieved
 KS = (1, 5, 10, 100)  # of recall@k
 QUERIES = 256  # measured at a time
 
@@ -124,7 +124,7 @@ def searched(
             ranks[order] = np.arange(1, len(order) + 1)
             for each in rows_of[query].tolist():
                 waiting[each] = {"score": float(scores[document[each]]), "rank": int(ranks[document[each]])}
-            best = [i for i in order[:DEPTH].tolist() if scores[i] > -np.inf]
+            best = [i for i in order[:MAX_HITS].tolist() if scores[i] > -np.inf]
             waiting[row]["found"] = [{"id": documents[i], "score": float(scores[i])} for i in best]
         yield waiting.pop(row, {})
 

@@ -25,7 +25,7 @@ from bertkit.tasks.base import Batch
 
 PAIRS = (("question", "context"), ("query", "document"), ("text_a", "text_b"))
 SIDES = ("text", "text_a", "text_b", "question", "context", "anchor", "positive", "negative", "query", "document")
-NOTHING: Mapping[str, str] = {
+NO_WORDS: Mapping[str, str] = {
     "token-classification": "no entity, or no labelled word, was found in it, so there is nothing to explain",
     "sentence-similarity": "an explanation needs two texts: the cosine between them is explained",
     "retrieval": "an explanation needs a query and a document: the cosine between them is explained",
@@ -150,7 +150,7 @@ def explain_rows(predictor: Predictor, rows: Iterable[str | Mapping[str, Any]]) 
     def explained(number: int, given: str | Mapping[str, Any]) -> Explanation:
         explanation = explain(predictor, predictor.canonical([given], number - 1))
         if not explanation["attributed"]:
-            raise DataError(Problem(f"row {number}", NOTHING.get(predictor.task.name, "there is nothing to explain")))
+            raise DataError(Problem(f"row {number}", NO_WORDS.get(predictor.task.name, "there is nothing to explain")))
         return explanation
 
     return [explained(number, row) for number, row in enumerate(predictor.rows_of(rows), 1)]

@@ -9,7 +9,7 @@ from datasets import Dataset
 
 from bertkit.data.schema import Answer
 from bertkit.errors import Problem, UserError
-from bertkit.evaluation.ranking import DEPTH
+from bertkit.evaluation.ranking import MAX_HITS
 from bertkit.inference.predictor import Predictor
 
 
@@ -19,9 +19,9 @@ def evaluate_two_stages(retriever: Predictor, ranker: Predictor, rows: Dataset, 
     depth: number of documents per query that the cross-encoder reorders; the rest follow in the retriever's order.
     Raises UserError where the models are not for retrieval and text-ranking, or depth is out of range.
     """
-    if not 1 <= depth <= DEPTH:
-        what = f"{depth}, where 1 to {DEPTH} is expected"
-        raise UserError(Problem("depth", what, f"The retriever returns the first {DEPTH} documents of a query."))
+    if not 1 <= depth <= MAX_HITS:
+        what = f"{depth}, where 1 to {MAX_HITS} is expected"
+        raise UserError(Problem("depth", what, f"The retriever returns the first {MAX_HITS} documents of a query."))
     task = retriever.task
     if not task.schema.together:
         raise UserError(Problem("the model", f"reranking is for models for retrieval, not for {task.name}"))

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 LARGEST_VOCABULARY = 500_000_000  # bytes of tokenizer.json and the like
 POSITIONS = 1_000_000  # more than anyone has; some positions have no tensor to compare with
-SMALL = 10_000  # numbers up to here need no tensor to explain them
+MAX_NUMBER = 10_000  # numbers up to here need no tensor to explain them
 LONGEST = 100_000  # entries of a list or object: transformers copies and prints id2label several times
 # What a number that sizes a tensor is called; others, such as rope_theta and rotary_emb_base, may be any.
 SIZE = re.compile("size|dim|layer|num_|^n_|^d_|head|pos|width|len|window|rank|bucket|label|group|hidden|embed|bins")
@@ -35,7 +35,7 @@ TENSORS = 20_000  # of a file; a BERT of 24 layers has 400
 UNEXPLAINED = 250_000_000  # parameters beyond the bytes of the weights, such as those of a new head
 NORMALIZERS, GROWTH = 1_000, 256  # steps of a tokenizer's normalizer; characters that it may make of one
 ATTENTIONS = ("eager", "sdpa", "flash_attention_2", "flash_attention_3", "flex_attention")
-CRAFTED = "The file is damaged, or was made to exhaust memory."
+ADVICE = "The file is damaged, or was made to exhaust memory."
 REMOVE = "Give the files their usual names, and remove the key."
 
 
@@ -93,10 +93,10 @@ def bounded(folder: Path) -> Iterator[None]:
     def count(owner: Module, name: str, tensor: Tensor | None) -> None:
         nonlocal left
         if tensor is not None and tensor.is_meta:
-            left -= max(tensor.numel(), SMALL)  # a module takes memory, too
+            left -= max(tensor.numel(), MAX_NUMBER)  # a module takes memory, too
         if left < 0:
             what = f"describes a model of more than {most:,} parameters, but the weights are {size:,} bytes"
-            raise ModelError(Problem(str(folder / "config.json"), what, CRAFTED))
+            raise ModelError(Problem(str(folder / "config.json"), what, ADVICE))
 
     parameters = module.register_module_parameter_registration_hook(count)
     buffers = module.register_module_buffer_registration_hook(count)
@@ -158,7 +158,7 @@ def _implausible(folder: Path) -> Iterator[Problem]:
             yield Problem(str(file), f"{name} is {number!r:.60}, not a whole number")
         if type(number) is not int or name.endswith(("_id", "_index")) or not SIZE.search(name):
             continue
-        least, most = -math.inf, max(SMALL, widest)
+        least, most = -math.inf, max(MAX_NUMBER, widest)
         if name.startswith("the length"):
             most = min(most, LONGEST)
         elif "layers" in name:
@@ -167,7 +167,7 @@ def _implausible(folder: Path) -> Iterator[Problem]:
             most = POSITIONS
         if not least <= number <= most:
             what = f"{name} is {number:,}, but the weights are {len(shapes):,} tensors of dimensions up to {widest:,}"
-            yield Problem(str(file), what, CRAFTED)
+            yield Problem(str(file), what, ADVICE)
 
 
 def _lengths(config: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
@@ -187,13 +187,13 @@ def _exploding(folder: Path) -> Iterator[Problem]:
         settings = read_object(file, LARGEST_VOCABULARY)
         for name, value in settings.items():  # such as extra_ids and extra_special_tokens
             number = len(value) if isinstance(value, list | dict) and not name.startswith("added_tokens") else value
-            if type(number) is int and number > SMALL and not name.endswith(("_id", "len", "length", "size")):
-                yield Problem(str(file), f"{name}: {number:,}; at most {SMALL:,} are allowed", CRAFTED)
+            if type(number) is int and number > MAX_NUMBER and not name.endswith(("_id", "len", "length", "size")):
+                yield Problem(str(file), f"{name}: {number:,}; at most {MAX_NUMBER:,} are allowed", ADVICE)
         if named := settings.get("fast_tokenizer_files"):
             yield Problem(str(file), f"fast_tokenizer_files names {named!r:.60}, which bertkit does not follow", REMOVE)
         if _explodes(settings.get("normalizer")):
             what = f"its normalizer makes more than {GROWTH} characters of one, or has over {NORMALIZERS:,} steps"
-            yield Problem(str(file), what, CRAFTED)
+            yield Problem(str(file), what, ADVICE)
 
 
 def _explodes(normalizer: Any) -> bool:
@@ -227,5 +227,5 @@ def shapes_of(file: Path) -> list[list[int]]:
         fix = "Download it again, or train the model again."
         raise ModelError(Problem(str(file), f"is damaged, or not safetensors: {error}", fix)) from error
     if len(shapes) > TENSORS:
-        raise ModelError(Problem(str(file), f"has {len(shapes):,} tensors; at most {TENSORS:,} are allowed", CRAFTED))
+        raise ModelError(Problem(str(file), f"has {len(shapes):,} tensors; at most {TENSORS:,} are allowed", ADVICE))
     return shapes

@@ -18,7 +18,7 @@ from bertkit.report.html import library
 from bertkit.report.rankings import is_ranked
 from bertkit.report.score_tables import baselines_table, over_folds, over_seeds
 from bertkit.report.usage import USAGE, WORD_LABELS, linear_head
-from bertkit.report.verdict import FEW
+from bertkit.report.verdict import MIN_ROWS
 from bertkit.run import OUT_OF_FOLD, Run
 from bertkit.sections import MEMORY
 from bertkit.text import columns, printable
@@ -189,8 +189,9 @@ def _limits(facts: Facts) -> Iterator[str]:
     """What a reader should not expect of the model."""
     yield _reach(facts)
     counts = report_sections.support(facts).items()
-    if named := [f"{_inline(name)} ({count})" for name, count in counts if count is not None and count < FEW]:
-        yield f"Labels with fewer than {FEW} examples on {facts.split}, whose scores say little: {', '.join(named)}."
+    if named := [f"{_inline(name)} ({count})" for name, count in counts if count is not None and count < MIN_ROWS]:
+        few = f"fewer than {MIN_ROWS} examples on {facts.split}"
+        yield f"Labels with {few}, whose scores say little: {', '.join(named)}."
     yield _calibration(facts)
     yield "Scores hold only for data like the above."
 

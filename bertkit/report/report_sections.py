@@ -15,7 +15,7 @@ from bertkit.report.facts import Facts
 from bertkit.report.mistakes import Span
 from bertkit.report.pictures import Picture
 from bertkit.report.score_tables import interval, mean_of_folds, number, over_seeds, overall_metrics
-from bertkit.report.verdict import FEW, Baseline, Verdict, best_baseline, score_findings, verdict
+from bertkit.report.verdict import MIN_ROWS, Baseline, Verdict, best_baseline, score_findings, verdict
 from bertkit.run import OUT_OF_FOLD
 from bertkit.sections import MEMORY
 from bertkit.text import counted
@@ -192,7 +192,7 @@ def label_rows(facts: Facts) -> list[list[str]]:
     metrics, bounds, own = facts.scores["metrics"], facts.scores["intervals"], label_thresholds(facts.options)
     rows = [["label", "support", *(["threshold"] if own else []), "precision", "recall", "F1", "95 % interval of F1"]]
     for name, count in sorted(support(facts).items(), key=lambda each: -(each[1] or 0)):
-        few = " few" if count is not None and count < FEW else ""
+        few = " few" if count is not None and count < MIN_ROWS else ""
         scores = [number(metrics.get(f"{kind}/{name}")) for kind in ("precision", "recall", "f1")]
         counts = ["–" if count is None else f"{count:,}{few}", *([number(own.get(name))] if own else [])]
         rows.append([name, *counts, *scores, interval(bounds.get(f"f1/{name}"))])

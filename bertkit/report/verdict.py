@@ -6,11 +6,11 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
-from bertkit.data.schema import LARGE, Finding, note, warn
+from bertkit.data.schema import LARGE_SHARE, Finding, note, warn
 from bertkit.run import OUT_OF_FOLD, TEACHER
 from bertkit.text import part_of
 
-FEW = 20  # rows: scores from fewer say little
+MIN_ROWS = 20  # rows: scores from fewer say little
 # Words of generated texts relative to those of their targets: beyond, length alone costs about a fifth of BLEU.
 LENGTHS = (0.8, 1.25)
 MAX_ECE = 0.1  # of scores that may be read as probabilities
@@ -76,7 +76,7 @@ def verdict(results: Mapping[str, Any], findings: Sequence[Finding]) -> Verdict:
     if ours <= best.score:
         worse = bounds and best.score - ours > math.sqrt(2) * (bounds[1] - score)
         return Verdict("bad", f"{'Clearly worse' if worse else 'No better'} than {best.does}.")
-    if scores["rows"] < FEW:
+    if scores["rows"] < MIN_ROWS:
         return Verdict("unclear", f"Better than the best baseline, but on too few rows to be sure ({scores['rows']}).")
     if not bounds or ours - best.score <= math.sqrt(2) * (score - bounds[0]):
         return Verdict("unclear", "Better than the best baseline, but this difference may be chance.")
@@ -132,5 +132,5 @@ def _lengths(split: str, scores: Mapping[str, Any]) -> Iterator[Finding]:
     yield note(what) if LENGTHS[0] <= ratio <= LENGTHS[1] else warn(what, fix)
     if unfinished:
         what = f"{split}: {part_of(unfinished, scores['rows'], 'generated text')} cut at max_new_tokens"
-        many = unfinished >= LARGE * scores["rows"]
+        many = unfinished >= LARGE_SHARE * scores["rows"]
         yield warn(what, "Raise task.generation.max_new_tokens.") if many else note(what)

@@ -141,7 +141,7 @@ def _ids(gold: Sequence[Sequence[str]], read: Sequence[Sequence[int]], options: 
     """The ids of the gold tags of each sentence, in BIO or labels, at the words that were read."""
     ids = {tag: index for index, tag in enumerate(options.tags)}
     pairs = zip(gold, read, strict=True)
-    return [[ids[tag] for tag in tagging.restrict(tags, words, options.scheme)] for tags, words in pairs]
+    return [[ids[tag] for tag in tagging.word_tags(tags, words, options.scheme)] for tags, words in pairs]
 
 
 def best_temperature(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, final
 from pydantic import Field, ValidationInfo, field_validator
 
 from bertkit.data.rows import Columns
-from bertkit.data.schema import LARGE, Answer, Column, Finding, Schema
+from bertkit.data.schema import LARGE_SHARE, Answer, Column, Finding, Schema
 from bertkit.data.table import numbers, required
 from bertkit.encoding.lengths import length_findings
 from bertkit.encoding.padding import mask_of
@@ -154,7 +154,7 @@ class Text2TextGeneration(Task[Text2TextGenerationOptions]):
             ("misspelled", "not texts that the tokenizer can spell, so that no answer equals them", fix),
         ):
             if count := int((numbers(features, column) > 0).sum()):
-                level: Literal["warn", "note"] = "warn" if count >= LARGE * rows else "note"
+                level: Literal["warn", "note"] = "warn" if count >= LARGE_SHARE * rows else "note"
                 yield Finding(level, f"{split}: {part_of(count, rows, 'target')} {what}", remedy)
 
     def model(self, encoder: Encoder, *, new_head: bool = True) -> PreTrainedModel:

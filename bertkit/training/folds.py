@@ -37,7 +37,7 @@ from bertkit.training.job import Job, Jobs, prepare_jobs
 from bertkit.training.metadata import require_unchanged, write_metadata
 from bertkit.training.seed import fit
 
-COUNT = 5  # folds of `cross_validate`, where the recipe names no number
+DEFAULT_FOLDS = 5  # folds of `cross_validate`, where the recipe names no number
 
 
 def cross_validate(recipe: Recipe, folder: str | Path, *, callbacks: Sequence[TrainerCallback] = ()) -> Path:
@@ -46,7 +46,7 @@ def cross_validate(recipe: Recipe, folder: str | Path, *, callbacks: Sequence[Tr
     The recipe's number of folds, by default 5. folds.json beside predictions/ has their scores. The same call continues
     what was interrupted. Raises RecipeError, DataError or ModelError before anything is trained.
     """
-    recipe = recipe if recipe.folds else recipe.with_(f"folds={COUNT}")
+    recipe = recipe if recipe.folds else recipe.with_(f"folds={DEFAULT_FOLDS}")
     run, first = Run(Path(folder)), processes.first()
     if first:
         check_folder(run, to_yaml(recipe), resume=True)

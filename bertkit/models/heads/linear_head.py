@@ -24,7 +24,7 @@ TYPES = frozenset(
     " xlm-roberta-xl".split()
 )
 FIRST_TOKEN = Layout("cls")
-SMALL = 1e-3  # |x| up to which tanh(x) is x within 1e-6 of it
+TANH_IS_LINEAR = 1e-3  # |x| up to which tanh(x) is x within 1e-6 of it
 
 
 class LinearHead(Dense):
@@ -93,7 +93,7 @@ def as_sequence_classifier(model: Any, largest: float) -> PreTrainedModel:
         dense = plain.base_model.pooler.dense
     else:
         dense, last = last.dense, last.out_proj
-    factor = 2.0 ** floor(log2(SMALL / largest))
+    factor = 2.0 ** floor(log2(TANH_IS_LINEAR / largest))
     with torch.no_grad():
         nn.init.eye_(dense.weight).mul_(factor)
         dense.bias.zero_()
