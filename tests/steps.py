@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ import torch
 from cases import Case, encoder
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-from transformers import Trainer, TrainerCallback, set_seed
+from transformers import TrainerCallback, set_seed
 
 from bertkit.attachments.memory import MicroBatchSplit
 from bertkit.attachments.muon import MuonOptimizer
@@ -98,22 +97,3 @@ def made(
     attachments += [UsedEmbeddings(args.used_embeddings, None), *([MicroBatchSplit()] if divide else ())]
     data = TaskData(runner, task.features(case.rows()), tokens=tokens)
     return trainer.Trainer(data, args, attachments=attachments, **more)
-
-
-def stock_first_step(case: Case, folder: Path, out: Path, batch: int, accumulate: int) -> dict[str, torch.Tensor]:
-    """Gradients of the first step by transformers' own Trainer on the same model and rows."""
-    task = case.task(folder)
-    set_seed(5)
-    step = FirstStep()
-    features = task.encode(case.rows()).select_columns(["input_ids", "token_type_ids", "labels"])
-    trainer = Trainer(
-        model=task.model(encoder(folder)),
-        args=arguments(out, batch, accumulate),
-        train_dataset=features,
-        processing_class=task.tokenizer,
-        callbacks=[step],
-    )
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        trainer.train()
-    return step.gradients

@@ -201,9 +201,7 @@ def test_an_entity_that_the_model_doubts_stays_and_so_does_the_rest_of_its_sente
     assert (row["suggested"], row["tags"]) == ("PER: Bob", "O O O B-PER O B-LOC".split())
 
 
-def test_a_sentence_has_the_probability_of_its_most_probable_change_which_is_that_of_its_least_probable_entity() -> (
-    None
-):
+def test_a_change_has_the_probability_of_its_least_probable_entity_and_a_sentence_that_of_its_most_probable_change():
     several = sentence("Ann Lee met Bob in Rome", "B-LOC I-LOC I-LOC I-LOC O O", "O B-PER O B-PER O B-LOC", 0.95)
     several["answer"]["words"][3]["scores"].update(O=0.5, PER=0.3)  # overlaps LOC, which is doubtful as a whole
     for entity, score in zip(several["answer"]["entities"], (0.75, 0.6, 0.85), strict=True):
@@ -409,9 +407,7 @@ def run_with_answers(folder: Path, encoder: Path) -> Path:
     return run
 
 
-def test_the_audit_of_a_run_lists_its_flipped_labels_first(
-    tiny_encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_audit_of_a_run_lists_its_flipped_labels_first(tiny_encoder, tmp_path, capsys, monkeypatch):
     run = run_with_answers(tmp_path, tiny_encoder)
     assert main(["audit", str(run), "--output-dir", str(tmp_path / "a b")]) == 0
     told = capsys.readouterr().out
@@ -449,22 +445,7 @@ def test_a_long_list_is_whole_in_its_files_and_shortened_on_the_page() -> None:
     assert 'data.relabel=["first.jsonl", "audit/labels.jsonl"]' in unescape(html)
 
 
-def test_an_audit_of_a_recipe_trains_the_folds_and_continues_where_it_was_stopped(
-    tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    small.write_recipe(tmp_path, tiny_encoder, splits=("train",))
-    words = ["audit", str(tmp_path / "small.yaml"), "folds=2", "--output-dir", str(tmp_path / "audit")]
-    assert main(words) == 0
-    answers = (tmp_path / "audit" / "predictions" / "train-oof.jsonl").read_bytes()
-    (tmp_path / "audit" / "audit.html").unlink()
-    assert main(words) == 0
-    assert (tmp_path / "audit" / "audit.html").is_file()
-    assert (tmp_path / "audit" / "predictions" / "train-oof.jsonl").read_bytes() == answers
-
-
-def test_a_run_with_overrides_is_cross_validated_again(
-    tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_with_overrides_is_cross_validated_again(tiny_encoder, tmp_path, monkeypatch):
     run, trained = run_with_answers(tmp_path, tiny_encoder), []
 
     def cross_validate(recipe: Recipe, folder: Path) -> Path:
@@ -486,34 +467,28 @@ def test_a_run_with_overrides_is_cross_validated_again(
         bertkit.audit(run, tmp_path / "audit")
 
 
-def test_what_cannot_be_audited_is_said_before_anything_is_written(
-    tiny_encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_cannot_be_audited_is_said_before_anything_is_written(tiny_encoder, tmp_path, capsys):
     run = run_with_answers(tmp_path, tiny_encoder)
-    other, audited = tmp_path / "other", tmp_path / "audited"
-    other.mkdir()
-    (other / "notes.txt").write_text("mine")
+    other, audited, new = tmp_path / "other", tmp_path / "audited", tmp_path / "new"
+
+    def said(*words: object, into: Path = new) -> str:
+        assert main(["audit", *map(str, words), "--output-dir", str(into)]) == 2, words
+        return capsys.readouterr().err
+
+    small.write_rows(other / "notes.jsonl", [])
     bertkit.audit(run, audited)
+    recipe = tmp_path / "small.yaml"
+    assert "is not empty and not an audit folder" in said(run, into=other)
+    assert "is not a folder" in said(run, into=other / "notes.jsonl")
+    assert "was started with another recipe" in said(recipe, "folds=3", into=audited)
+    assert "none.yaml" in said(tmp_path / "none.yaml")
+    assert str(other) in said(other)
+    assert "no labels to audit" in said(recipe, "task.name=pretraining")
+    assert "next: there is no file to choose rows from" in said(run, "--next", 5)
+    (audited / "results.json").write_text("{}")  # as in a finished run, which an audit does not write into
+    assert "is not empty and not an audit folder" in said(run, into=audited)
     answers = run / "predictions" / "train-oof.jsonl"
     lines = answers.read_text(encoding="utf-8").splitlines()
-    small_recipe = str(tmp_path / "small.yaml")
-    for words, what in (
-        ([str(run), "--output-dir", str(other)], "is not empty and not an audit folder"),
-        ([str(run), "--output-dir", str(other / "notes.txt")], "is not a folder"),
-        ([small_recipe, "folds=3", "--output-dir", str(audited)], "was started with another recipe"),
-        ([str(tmp_path / "none.yaml"), "--output-dir", str(tmp_path / "new")], "none.yaml"),
-        ([str(other), "--output-dir", str(tmp_path / "new")], str(other)),
-        ([small_recipe, "task.name=pretraining", "--output-dir", str(tmp_path / "new")], "no labels to audit"),
-        (
-            [str(run), "--next", "5", "--output-dir", str(tmp_path / "new")],
-            "next: there is no file to choose rows from",
-        ),
-    ):
-        assert main(["audit", *words]) == 2, words
-        assert what in capsys.readouterr().err
-    (audited / "results.json").write_text("{}")  # as in a finished run, which an audit does not write into
-    assert main(["audit", str(run), "--output-dir", str(audited)]) == 2
-    assert "is not empty and not an audit folder" in capsys.readouterr().err
     for damage, what in (
         ([*lines[:3], lines[3][:-20]], "train-oof.jsonl:4: is damaged"),
         ([], "train-oof.jsonl:1: is not a row with the answer"),
@@ -521,9 +496,8 @@ def test_what_cannot_be_audited_is_said_before_anything_is_written(
         ([*lines[:3], "[]"], "train-oof.jsonl:4: is not a row with the answer"),
     ):
         answers.write_text("\n".join(damage), encoding="utf-8")
-        assert main(["audit", str(run), "--output-dir", str(tmp_path / "new")]) == 2
-        assert what in capsys.readouterr().err
-    assert not (tmp_path / "new").exists()
+        assert what in said(run)
+    assert not new.exists()
 
 
 @pytest.mark.parametrize("task", [{"name": "text-ranking"}, {"name": "sentence-similarity", "loss": "cosent"}])

@@ -55,11 +55,6 @@ def test_rows_are_near_duplicates_where_all_of_their_texts_are() -> None:
     assert 1 < len(set(number)) < 40
 
 
-def test_texts_that_differ_in_case_alone_are_the_same_whatever_their_vectors() -> None:
-    number = clusters([["Good", "bad", " good "]], [turned(0, 90, 180)], 0.95)
-    assert number[0] == number[2] != number[1]
-
-
 def test_conflicts_are_listed_before_leaks_and_leaks_before_repetition() -> None:
     rows = placed([
         {"text": "a", "label": "x"}, {"text": "a ", "label": "x"},
@@ -245,6 +240,12 @@ def test_the_command_chooses_rows(tiny_encoder: Path, tmp_path: Path, capsys: An
     page = (tmp_path / "audit" / "audit.html").read_text(encoding="utf-8")
     for part in ("duplicates", "next"):
         assert f'id="{part}"' in page
+    answers = (tmp_path / "audit" / "predictions" / "train-oof.jsonl").read_bytes()
+    (tmp_path / "audit" / "audit.html").unlink()
+    assert main(words) == 0  # it continues where it was stopped
+    assert (tmp_path / "audit" / "audit.html").is_file()
+    assert (tmp_path / "audit" / "predictions" / "train-oof.jsonl").read_bytes() == answers
+    capsys.readouterr()
     assert main([*words, "--unlabelled", str(new), "--next", "0"]) == 2
     assert "next: must be at least 1, got 0" in capsys.readouterr().err
 

@@ -94,17 +94,6 @@ def test_a_frame_keeps_its_index_arrays_their_types_and_an_empty_dict_its_column
     assert answers({"id": [], "text": []}).keys() == answers(COLUMNS).keys()
 
 
-@pytest.mark.parametrize("kind", ["pandas", "polars", "arrow"])
-@pytest.mark.parametrize("side", [None, "text"])
-def test_without_rows_columns_have_the_same_names_and_types(kind: str, side: Any, similar: Path, model: Path) -> None:
-    answers, given = bertkit.batch(similar if side else model, side=side), KINDS[kind](COLUMNS)
-    some, none = answers(given), answers(given[:0])
-    assert len(none) == 0
-    types = {"pandas": "dtypes", "polars": "schema", "arrow": "schema"}[kind]
-    assert list(getattr(none, types)) == list(getattr(some, types))
-    assert len(columns_of(none)) == len(columns_of(given)) + (1 if side else 7)
-
-
 def test_columns_and_decisions_are_those_of_the_predictor(model: Path, predictor: Predictor) -> None:
     limit = sorted(answer["score"] for answer in predictor(TEXTS))[4]
     answers = bertkit.batch(model, columns={"text": "body"}, decisions={"threshold": limit})
@@ -128,10 +117,10 @@ def types_of(made: Any) -> dict[str, Any]:
 
 
 def parts(kind: str, columns: dict[str, Any]) -> list[Any]:
-    """All rows of these columns as one batch, none, and each alone."""
+    """All rows of these columns as one batch, none, and the first and the last alone."""
     count = len(next(iter(columns.values())))
     whole = KINDS[kind]({"id": [*range(count)], **columns})
-    chosen = [slice(None), slice(0), *(slice(row, row + 1) for row in range(count))]
+    chosen = [slice(None), slice(0), slice(1), slice(count - 1, count)]
     if isinstance(whole, dict):
         return [{name: values[rows] for name, values in whole.items()} for rows in chosen]
     return [whole[rows] for rows in chosen]
@@ -212,6 +201,8 @@ def test_vectors_are_those_of_the_predictor(kind: str, side: Any, similar: Path)
 def test_vectors_of_a_column_of_another_name(similar: Path) -> None:
     answers = bertkit.batch(similar, side="text", columns={"text": "body"})
     assert answers({"body": TEXTS})["vector"].tobytes() == load(similar).encode(TEXTS).tobytes()
+    empty = bertkit.batch(similar, side="text")(pa.table(COLUMNS)[:0])
+    assert empty.schema.field("vector").type == pa.list_(pa.float32(), 6)
     with pytest.raises(DataError, match="no column 'body'; found id, text"):
         answers(COLUMNS)
 
@@ -223,27 +214,15 @@ def test_a_copy_has_the_arguments_alone_and_loads_the_model_itself(model: Path) 
     answers = bertkit.batch(model, precision="fp32", decisions={"threshold": 0.5})
     new = pickle.dumps(answers)
     made = answers(COLUMNS)
+    loaded = vars(answers)["_predictor"]
+    assert answers(COLUMNS) == made
+    assert vars(answers)["_predictor"] is loaded, "the model is loaded once"
     assert pickle.dumps(answers) == new
     assert len(new) < 1000
     assert all(pickle.dumps(getattr(answers, each.name)) for each in fields(answers))  # which Dask hashes one by one
     copy = pickle.loads(new)
     assert (copy.source, copy.precision, copy.decisions) == (model, "fp32", {"threshold": 0.5})
     assert copy(COLUMNS) == made
-
-
-def test_the_model_is_loaded_once_for_the_first_batch(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    loaded: list[Any] = []
-
-    def counted(source: Any, **options: Any) -> Predictor:
-        loaded.append(source)
-        return load(source, **options)
-
-    monkeypatch.setattr("bertkit.inference.batch.load", counted)
-    answers = bertkit.batch(model)
-    assert not loaded
-    answers(COLUMNS)
-    answers(COLUMNS)
-    assert loaded == [model]
 
 
 def test_threads_take_turns(model: Path, predictor: Predictor, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -295,7 +274,7 @@ def test_the_lines_for_dask(model: Path, predictor: Predictor, tmp_path: Path, m
 # --- what is refused
 
 
-def test_what_is_refused(model: Path, similar: Path) -> None:
+def test_what_is_refused(model, similar, tiny_encoder, tmp_path):
     with pytest.raises(DataError, match=r"expected a batch.*found \['a text'\](?s:.*)bertkit\.load"):
         bertkit.batch("no model is loaded")(["a text"])
     with pytest.raises(DataError, match=r"a column `answer\.label` already"):
@@ -306,6 +285,10 @@ def test_what_is_refused(model: Path, similar: Path) -> None:
         bertkit.batch(model)({"text": ["a", ["b"]]})
     with pytest.raises(UserError, match="gives no vectors"):
         bertkit.batch(model, side="text")(COLUMNS)
+    ranks = finished(BY_ID["retrieval"], tiny_encoder, tmp_path / "run").model
+    with pytest.raises(DataError, match="ranks the documents of all rows"):
+        bertkit.batch(ranks)({"query": ["a"], "document": ["b"]})
+    assert bertkit.batch(ranks, side="document")(COLUMNS)["vector"].shape[0] == len(TEXTS)
 
 
 def test_an_error_of_a_worker_is_pickled_with_its_problems() -> None:
@@ -315,10 +298,3 @@ def test_an_error_of_a_worker_is_pickled_with_its_problems() -> None:
     ):
         copy = pickle.loads(pickle.dumps(error))
         assert (type(copy), str(copy), vars(copy)) == (type(error), str(error), vars(error))
-
-
-def test_a_model_that_compares_the_rows_of_a_batch_gives_vectors_only(tiny_encoder: Path, tmp_path: Path) -> None:
-    model = finished(BY_ID["retrieval"], tiny_encoder, tmp_path / "run").model
-    with pytest.raises(DataError, match="ranks the documents of all rows"):
-        bertkit.batch(model)({"query": ["a"], "document": ["b"]})
-    assert bertkit.batch(model, side="document")(COLUMNS)["vector"].shape[0] == len(TEXTS)

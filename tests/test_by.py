@@ -100,7 +100,7 @@ def test_a_training_scores_them(tiny_encoder: Path, tmp_path: Path) -> None:
         assert sum(part["rows"] for part in split["by"]["label"].values()) == split["rows"]
 
 
-def test_a_report_shows_them(run: Run) -> None:
+def test_a_report_shows_them_and_runs_are_compared_whatever_columns_they_have(run):
     predictor, data = load(run.model), Dataset.from_list(rows())
     answers = DiskList(predictor.task.answer(data, predictor.predict_features))
     scores = scored(predictor.task, answers, data, by="language")[1]
@@ -110,9 +110,5 @@ def test_a_report_shows_them(run: Run) -> None:
     page = report(replace(facts, results={**facts.results, "splits": splits}))
     assert "Scores by language" in page
     assert "(none)" in page
-
-
-def test_runs_are_compared_whatever_column_one_of_them_has_more(run: Run) -> None:
-    facts = read_facts(run.folder)
     more = replace(facts, rows=tuple({**row, "language": "de"} for row in facts.rows))
     assert "Left out" not in compared(facts, more, ("one", "other")).rows

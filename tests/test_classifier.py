@@ -18,7 +18,7 @@ import bertkit
 from bertkit.errors import DataError
 
 TEXTS = [small.text(number, number % 2) for number in range(24)]
-SETTINGS = {"epochs": 1, "max_length": 64}
+SETTINGS = {"epochs": 1, "max_length": 64, "explain": False, "verify": False}
 
 
 def test_it_answers_in_the_classes_that_were_given(tiny_encoder: Path, tmp_path: Path) -> None:

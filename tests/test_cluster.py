@@ -114,6 +114,7 @@ def model(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return finished(BY_ID["single-label"], tiny_encoder, tmp_path_factory.mktemp("cluster") / "run").model
 
 
+@pytest.mark.rare
 @pytest.mark.usefixtures("cluster")
 def test_predict_on_ray(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written(tmp_path / "in")

@@ -36,6 +36,18 @@ from bertkit.run import Run
 from bertkit.training.train import train
 
 BY_ID = {case.id: case for case in CASES}
+CANNOT = [
+    ("regression", {"threshold": 0.5}, "has no decision threshold"),
+    ("qa", {"threshold": 0.5}, "has no decision threshold"),
+    ("qa", {"top_k": 3}, "has no label scores"),
+    ("single-label", {"top_k": 0}, "0 is not above 0"),
+    ("single-label", {"threshold": 1.5}, "1.5 is not a probability"),
+    ("multi-label", {"threshold": -0.5}, "-0.5 is not a probability"),
+    ("single-label", {"threshold": 0.5, "coverage": 0.5}, "give one of them"),
+    ("single-label", {"coverage": 0.95}, "requires 19 calibration rows, but the model has 8"),
+    *((case, {"coverage": 0.5}, "does not support prediction sets")
+      for case in ("similarity-labels", "multi-label", "ner-crf", "qa")),
+]  # fmt: skip
 COVERAGES = ["0.5", "0.7", "0.8", "0.9", "0.95", "0.99"]
 
 
@@ -183,29 +195,12 @@ def test_the_best_scores(tiny_encoder: Path, tmp_path: Path) -> None:
     assert predictor.with_decisions(top_k=99)(["a dog"])[0] == plain
 
 
-@pytest.mark.parametrize(
-    ("case", "asked", "what"),
-    [
-        ("regression", {"threshold": 0.5}, "has no decision threshold"),
-        ("qa", {"threshold": 0.5}, "has no decision threshold"),
-        ("qa", {"top_k": 3}, "has no label scores"),
-        ("single-label", {"top_k": 0}, "0 is not above 0"),
-        ("single-label", {"threshold": 1.5}, "1.5 is not a probability"),
-        ("multi-label", {"threshold": -0.5}, "-0.5 is not a probability"),
-        ("single-label", {"threshold": 0.5, "coverage": 0.5}, "give one of them"),
-        ("single-label", {"coverage": 0.95}, "requires 19 calibration rows, but the model has 8"),
-        *(
-            (case, {"coverage": 0.5}, "does not support prediction sets")
-            for case in ("similarity-labels", "retrieval", "multi-label", "ner-crf", "qa")
-        ),
-    ],
-)
-def test_what_can_not_be_decided(
-    case: str, asked: dict[str, Any], what: str, tiny_encoder: Path, tmp_path: Path
-) -> None:
-    predictor = finished(BY_ID[case], tiny_encoder, tmp_path / "run").load()
-    with pytest.raises(UserError, match=what):
-        predictor.with_decisions(**asked)
+def test_what_can_not_be_decided(tiny_encoder, tmp_path, subtests):
+    cases = {case for case, *_ in CANNOT}
+    predictors = {case: finished(BY_ID[case], tiny_encoder, tmp_path / case / "run").load() for case in cases}
+    for case, asked, what in CANNOT:
+        with subtests.test(f"{case}: {asked}"), pytest.raises(UserError, match=what):
+            predictors[case].with_decisions(**asked)
 
 
 def test_rows_without_a_label_are_scored_shown_and_explained(tiny_encoder: Path, tmp_path: Path) -> None:

@@ -10,17 +10,15 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import pytest
 import small
-import torch
-from cases import CASES, DRAWN, Case, encoder, every
+from cases import CASES
 from datasets import Dataset
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from transformers import set_seed
 
 from bertkit.data import Data, load
 from bertkit.data.disk_list import DiskList
@@ -29,30 +27,13 @@ from bertkit.errors import DataError, UserError
 from bertkit.evaluation import intervals, ranking, reranking
 from bertkit.evaluation.conformal import Conformal
 from bertkit.evaluation.entities import PackedTags
-from bertkit.inference.runner import Runner
 from bertkit.sections import DataSpec
 from bertkit.tasks import get_task
-from bertkit.tasks.base import evaluate as evaluate_task
 
-EVERY = CASES + DRAWN
 NUMBERS = st.floats(allow_nan=False) | st.integers(-(2**60), 2**60) | st.booleans() | st.none()
 VALUES = st.recursive(
     NUMBERS | st.text(), lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3)
 )
-
-
-@every(EVERY)
-def test_spooled_answers_score_as_listed_ones(case: Case, tiny_encoder: Path) -> None:
-    """To the last digit: answers, scores, intervals and details, for every way to use a task."""
-    task, rows = case.task(tiny_encoder), case.rows()
-    set_seed(5)
-    predict = Runner(task, task.model(encoder(tiny_encoder)), torch.device("cpu"), "fp32", 3)
-    listed = list(task.answer(rows, predict))
-    spooled = DiskList(task.answer(rows, predict))
-    assert list(spooled) == listed
-    one, other = task.grade(spooled, rows), task.grade(listed, rows)
-    assert (one.scores, one.intervals(), one.details()) == (other.scores, other.intervals(), other.details())
-    assert evaluate_task(task, rows, predict) == one.scores
 
 
 class Made(Sequence[Any]):
@@ -149,8 +130,8 @@ def test_grading_holds_few_bytes_of_a_row(name: str, monkeypatch: pytest.MonkeyP
         tracemalloc.stop()
         return highest
 
-    few, many = peak(1000), peak(3000)
-    assert (many - few) / 2000 < most
+    few, many = peak(600), peak(1800)
+    assert (many - few) / 1200 < most
 
 
 def test_vectors_of_documents_are_on_the_disk(tiny_encoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,31 +195,6 @@ def test_answers_come_back_as_they_were(answers: list[dict[str, Any]]) -> None:
         spooled[2 * len(answers)]
 
 
-def full_disk() -> IO[bytes]:
-    """A file in place of a temporary one that takes nothing."""
-    return open("/dev/full", "w+b")
-
-
-@pytest.mark.parametrize("count", [1, 10_000])  # the disk is full when what is left is written, or before
-def test_a_full_disk_is_said(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    if not Path("/dev/full").exists():
-        pytest.skip("no /dev/full on this system")
-
-    monkeypatch.setattr(tempfile, "TemporaryFile", full_disk)
-    with pytest.raises(UserError, match="No space left on device") as caught:
-        DiskList({"label": "good"} for _ in range(count))
-    assert "TMPDIR" in str(caught.value)
-
-
-def test_what_goes_wrong_with_answers_is_not_called_a_full_disk() -> None:
-    def answers() -> Iterator[dict[str, Any]]:
-        yield {}
-        raise OSError("the model's file is gone")
-
-    with pytest.raises(OSError, match="the model's file is gone"):
-        DiskList(answers())
-
-
 @given(st.lists(st.lists(st.sampled_from(["O", "B-LOC", "I-LOC", "E-x-y"]), max_size=5), max_size=5))
 def test_packed_tags_are_the_tags(sentences: list[list[str]]) -> None:
     packed = PackedTags(iter(sentences))
@@ -260,13 +216,6 @@ def test_resamples_of_many_rows_are_taken_some_at_a_time(monkeypatch: pytest.Mon
     for name, interval in whole.items():
         assert parts[name] == pytest.approx(interval, abs=1e-12)
         assert interval[0] < interval[1]
-
-
-def test_values_of_a_column_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bertkit.data.table.AT_A_TIME", 3)
-    rows = Dataset.from_dict({"x": list(range(10)), "y": [[str(i)] * i for i in range(10)]})
-    assert list(column_values(rows, "y")) == [[str(i)] * i for i in range(10)]
-    assert list(column_values(rows.select([7, 7, 2, 9]), "x")) == [7, 7, 2, 9]
 
 
 def torn_queries() -> tuple[Dataset, np.ndarray, np.ndarray]:
@@ -349,10 +298,16 @@ def test_labels_are_judged_as_a_whole(tmp_path: Path, monkeypatch: pytest.Monkey
     assert found.rows["train"]["label"][:] == ["1.5", "2.5", "good", "bad"]
 
 
-def test_a_bad_value_is_named_with_its_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = [{"text": "a", "label": "good"} for _ in range(6)] + [{"text": 5, "label": "bad"}]
-    with pytest.raises(DataError, match=r"rows\.jsonl:7: `text` holds 5"):
-        read(small.write_rows(tmp_path / "rows.jsonl", rows), 3, monkeypatch)
+@pytest.mark.parametrize("count", [1, 10_000])  # the disk is full when what is left is written, or before
+def test_a_full_disk_is_said(count, tmp_path, monkeypatch):
+    if not Path("/dev/full").exists():
+        pytest.skip("no /dev/full on this system")
+    source = small.write_rows(tmp_path / "rows.jsonl", small.rows("single-label", 4))
+    monkeypatch.setattr(tempfile, "TemporaryFile", partial(open, "/dev/full", "w+b"))
+    with pytest.raises(UserError, match=r"(?s)No space left on device.*TMPDIR"):
+        DiskList({"label": "good"} for _ in range(count))
+    with pytest.raises(DataError, match="No space left on device"):
+        read(source, 2, monkeypatch)
 
 
 def test_what_goes_wrong_while_rows_are_read_is_not_called_a_full_disk() -> None:
@@ -362,12 +317,5 @@ def test_what_goes_wrong_while_rows_are_read_is_not_called_a_full_disk() -> None
 
     with pytest.raises(ConnectionResetError, match="the Hub is gone"):
         on_disk(blocks(), features_of({"text": "text"}), "x")
-
-
-def test_rows_on_a_full_disk_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    if not Path("/dev/full").exists():
-        pytest.skip("no /dev/full on this system")
-    source = small.write_rows(tmp_path / "rows.jsonl", small.rows("single-label", 4))
-    monkeypatch.setattr(tempfile, "TemporaryFile", full_disk)
-    with pytest.raises(DataError, match="No space left on device"):
-        read(source, 2, monkeypatch)
+    with pytest.raises(ConnectionResetError, match="the Hub is gone"):
+        DiskList(blocks())

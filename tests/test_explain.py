@@ -17,7 +17,7 @@ from transformers import set_seed
 
 from bertkit.data.word_spans import words
 from bertkit.errors import DataError
-from bertkit.explain.explain import explain, explain_frame, explain_rows, rows_of, rows_of_file, texts_of
+from bertkit.explain.explain import explain, explain_frame, explain_rows, rows_of
 from bertkit.explain.gradients import integrated_gradients
 from bertkit.explain.terminal import lines
 from bertkit.explain.word_shares import Text, add_feature
@@ -242,12 +242,6 @@ def test_windows_add_up_and_what_was_cut_has_no_share(tiny_encoder: Path) -> Non
 # --- rows
 
 
-def test_texts_are_as_the_model_reads_them(tiny_encoder: Path) -> None:
-    task = KNOWN["retrieval"].task(tiny_encoder)
-    (query, document) = texts_of(task, Dataset.from_dict({"query": ["cat"], "document": ["a cat"]}))
-    assert (query.text, document.text) == ("the cat", "a cat")
-
-
 def test_what_can_not_be_explained_is_said(tiny_encoder: Path) -> None:
     for name, texts, what in (
         ("pair", ["one"], "reads two texts together, text_a and text_b; 1 given"),
@@ -261,14 +255,6 @@ def test_what_can_not_be_explained_is_said(tiny_encoder: Path) -> None:
     pairs = predictor_of(KNOWN["similarity-cosent"].task(tiny_encoder), tiny_encoder)
     with pytest.raises(DataError, match="row 1: an explanation needs two texts"):  # of one, there is the vector
         explain_rows(pairs, ["a cat"])
-
-
-def test_rows_of_a_file(tiny_encoder: Path, tmp_path: Path) -> None:
-    predictor = predictor_of(KNOWN["pair"].task(tiny_encoder), tiny_encoder)
-    file = tmp_path / "rows.jsonl"
-    file.write_text('{"text_a": "a cat", "text_b": "a dog"}\n')
-    (made,) = explain_rows(predictor, rows_of_file(str(tmp_path), file))
-    assert made["texts"] == {"text_a": "a cat", "text_b": "a dog"}
 
 
 def explained(text: str, label: str, words: list[tuple[int, int, float]]) -> Any:

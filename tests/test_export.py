@@ -21,7 +21,7 @@ from conftest import build_encoder
 from datasets import Dataset
 from onnx import TensorProto, helper, numpy_helper
 from serving import make_app
-from small import largest_file, read_rows, write_rows
+from small import read_rows, write_rows
 from starlette.testclient import TestClient
 
 import bertkit
@@ -39,7 +39,6 @@ from bertkit.models.heads import crf, posteriors
 from bertkit.models.heads.crf import Chain
 from bertkit.run import Run
 from bertkit.serve.limits import Limits
-from bertkit.text import first_line
 
 ROOT = Path(__file__).resolve().parent.parent
 PROVIDERS = ["CPUExecutionProvider"]
@@ -120,19 +119,9 @@ class Branching(torch.nn.Module):
         return {"y": ids + 1 if ids.sum() > 3 else ids}
 
 
-class Untranslatable(torch.nn.Module):
-    """What ONNX has no operator for."""
-
-    def forward(self, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        return {"y": torch.special.airy_ai(batch["input_ids"].double())}
-
-
-@pytest.mark.parametrize(
-    ("module", "cause"), [(Branching(), "data-dependent"), (Untranslatable(), "No ONNX function found .*airy_ai")]
-)
-def test_a_refusal_names_the_cause_alone(module: torch.nn.Module, cause: str) -> None:
-    with pytest.raises(ModelError, match=f"torch.onnx cannot export this model: .*{cause}") as caught:
-        _exported(module, {"input_ids": torch.ones(2, 3, dtype=torch.long)}, OPSET)
+def test_a_refusal_names_the_cause_alone():
+    with pytest.raises(ModelError, match=r"torch.onnx cannot export this model: .*data-dependent") as caught:
+        _exported(Branching(), {"input_ids": torch.ones(2, 3, dtype=torch.long)}, OPSET)
     assert "\x1b" not in str(caught.value)
     assert "step" not in str(caught.value)
 
@@ -259,46 +248,10 @@ def without_torch(code: str, *words: str | Path) -> dict[str, Any]:
 HEAVY = "torch datasets pandas pyarrow sklearn seqeval matplotlib ruamel accelerate captum evaluate peft".split()
 
 
-def test_no_command_imports_libraries_that_it_does_not_need(
-    exported: Path, made: dict[str, Made], tmp_path: Path
-) -> None:
-    """In one process: serving no store, predictions for every task nothing heavy, searching no torch."""
-    texts = write_rows(tmp_path / "texts.jsonl", [{"id": "a", "text": "the cat was good"}])
-    code = """
-import json, sys
-import bertkit.serve.server
-from bertkit.cli.main import main
-from bertkit.inference.predictor import load
-heavy, exported, asked, model, texts, store = map(json.loads, sys.argv[1:])
-told = {}
-bertkit.serve.server.serve = lambda predictor, *_, **__: told.update(served=predictor.task.name)
-assert main(["serve", exported]) == 0
-told["store"] = sorted({"pyarrow", "bertkit.retrieval.store"} & sys.modules.keys())
-assert main(["predict", exported, "the cat was good"]) == 0
-for folder, rows in asked:
-    load(folder)(rows)
-told["heavy"] = [name for name in heavy if name in sys.modules]
-assert main(["index", model, "--documents", texts, "--store", store]) == 0
-assert main(["search", store, "a cat", "--top-k", "1"]) == 0
-told["torch"] = "torch" in sys.modules
-print(json.dumps(told))
-"""
-    asked = [[str(each.folder), each.rows.to_list()] for each in made.values()]
-    words = [HEAVY, str(exported), asked, str(made["similarity-cls"].folder), str(texts), str(tmp_path / "store")]
-    command = [sys.executable, "-c", code, *map(json.dumps, words)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    *said, told = done.stdout.splitlines()
-    assert json.loads(told) == {"served": "text-classification", "store": [], "heavy": [], "torch": False}
-    assert "the cat was good" in said[-1]
-
-
-def test_without_torch_every_task_answers_and_what_needs_it_says_so(
-    run: Path, exported: Path, made: dict[str, Made], tmp_path: Path
-) -> None:
+def test_without_torch_every_task_answers_and_what_needs_it_says_so(run, exported, made, tmp_path):
     rows = {name: each.rows.to_list() for name, each in made.items()} | {"run": TEXTS}
     folders = {name: str(each.folder) for name, each in made.items()} | {"run": str(exported)}
-    texts = str(write_rows(tmp_path / "texts.jsonl", [{"text": "cat"}]))
+    texts = str(write_rows(tmp_path / "texts.jsonl", [{"id": "a", "text": "the cat was good"}]))
     space, new, recipe = tmp_path / "space.yaml", str(tmp_path / "new"), str(run / "recipe.yaml")
     space.write_text("training.learning_rate: {type: float, low: 1e-5, high: 1e-4}\n")
     asked = [
@@ -315,8 +268,14 @@ def test_without_torch_every_task_answers_and_what_needs_it_says_so(
         ["index", str(run), "--documents", texts, "--store", new],
     ]
     code = """
-run, exported, file, page, folders, rows, asked = map(json.loads, sys.argv[1:])
+import bertkit.serve.server
+run, exported, file, page, folders, rows, asked, heavy, model, texts, store = map(json.loads, sys.argv[1:])
+bertkit.serve.server.serve = lambda predictor, *_, **__: print(predictor.task.name)
+say("serve", ["serve", exported])
+needed = {"store": sorted({"pyarrow", "bertkit.retrieval.store"} & sys.modules.keys())}
 answers = {name: bertkit.load(folder)(rows[name]) for name, folder in folders.items()}
+needed["heavy"] = sorted(set(heavy) & sys.modules.keys())
+served, told = told, {}
 for words in asked:
     say(" ".join(words), words)
 for name, ask in {"load": lambda: bertkit.load(run), "train": lambda: bertkit.train,
@@ -325,14 +284,17 @@ for name, ask in {"load": lambda: bertkit.load(run), "train": lambda: bertkit.tr
         ask()
     except bertkit.UserError as error:
         told[name] = [2, "", str(error)]
-told = {"answers": answers, "refused": dict(told)}
+told = {"answers": answers, "refused": dict(told), "needed": needed, **served}
 say("doctor", ["doctor"])
 say("report", ["report", run, "--output", page])
 say("predict", ["predict", exported, "the cat was good"])
 say("evaluate", ["evaluate", exported, "--data", file, "--json"])
+say("index", ["index", model, "--documents", texts, "--store", store])
+say("search", ["search", store, "a cat", "--top-k", "1"])
 """
     file = run.parent / "test.jsonl"
     words = [str(run), str(exported), str(file), str(tmp_path / "report.html"), folders, rows, asked]
+    words += [HEAVY, folders["similarity-cls"], texts, str(tmp_path / "store")]
     told = without_torch(code, *map(json.dumps, words))
     for name, each in made.items():
         assert told["answers"][name] == load(each.folder)(rows[name]), name
@@ -349,18 +311,21 @@ say("evaluate", ["evaluate", exported, "--data", file, "--json"])
     wrong = [each for each in told["refused"].items() if each[1][0] != 2 or not re.fullmatch(needs, each[1][2])]
     assert not wrong
     assert len(told["refused"]) == len(asked) + 3
-    files = {"texts.jsonl", "space.yaml", "report.html", "report-mistakes.csv"}
+    assert told["needed"] == {"store": [], "heavy": []}, "no command imports libraries that it does not need"
+    assert (told["serve"][1], told["index"][0]) == ("text-classification\n", 0), told
+    assert "the cat was good" in told["search"][1]
+    files = {"texts.jsonl", "space.yaml", "report.html", "report-mistakes.csv", "store"}
     assert {file.name for file in tmp_path.iterdir()} == files
 
 
 # --- the best path
 
 
-@pytest.mark.parametrize("opset", [18, 20, 24])
-def test_sequences_have_the_path_of_decode(opset: int) -> None:
-    """A thousand in all: batches of any size and length; the scores of a third are whole numbers, so that paths tie."""
+@pytest.mark.parametrize("opset", [18, 24])
+def test_sequences_have_the_path_of_decode(opset):
+    """Hundreds in all: batches of any size and length; the scores of a third are whole numbers, so that paths tie."""
     rng, tags, count = np.random.default_rng(opset), ["O", "B-A", "I-A", "B-B", "I-B"], 0
-    while count < 334:
+    while count < 300:
         ties = count % 3 == 0
         temperature, batch, words = float(rng.uniform(0.5, 2)), int(rng.integers(1, 40)), int(rng.integers(1, 20))
         temperature = 1.0 if ties else temperature
@@ -427,9 +392,7 @@ def saturating(activations: np.ndarray, weights: np.ndarray) -> np.ndarray:
     return pairs.clip(-(2**15), 2**15 - 1).sum(axis=1)
 
 
-def test_int8_does_not_depend_on_the_processor(
-    linear: tuple[onnx.ModelProto, np.ndarray, np.ndarray], tmp_path: Path
-) -> None:
+def test_int8_does_not_depend_on_the_processor(linear, tmp_path):
     """With the largest activations, sums in 16 bits are those in 32, whatever the signs of the weights."""
     constants = {
         each.name: numpy_helper.to_array(each)
@@ -444,9 +407,7 @@ def test_int8_does_not_depend_on_the_processor(
         assert np.array_equal(saturating(activations, weights), exact)
 
 
-def test_int8_that_scores_lower_is_refused(
-    run: Path, graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_int8_that_scores_lower_is_refused(run, graph, tmp_path, monkeypatch):
     """A negative `max_drop` asks for a better metric than the model's."""
     monkeypatch.setattr(program, "build", lambda *arguments: graph)
     with pytest.raises(ModelError, match=r"int8: accuracy falls by -?0\.\d+ on validation, which is more than -1"):
@@ -457,9 +418,7 @@ def test_int8_that_scores_lower_is_refused(
 # --- what is refused
 
 
-def test_an_export_that_is_another_model_is_not_written(
-    run: Path, graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_export_that_is_another_model_is_not_written(run, graph, tmp_path, monkeypatch):
     damaged = onnx.ModelProto()
     damaged.CopyFrom(graph.proto)
     weights = next(each for each in damaged.graph.initializer if each.name.endswith("classifier.weight"))
@@ -470,14 +429,6 @@ def test_an_export_that_is_another_model_is_not_written(
         ModelError, match=r"on 10 rows \(validation\) outputs differ by up to 0\.\d+, \d+ answers differ"
     ):
         export(run, tmp_path / "out")
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_full_disk_names_the_output(run: Path, graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(program, "build", lambda *arguments: graph)
-    with pytest.raises(OSError, match="File too large") as error, largest_file(20_000):
-        export(run, tmp_path / "out")
-    assert error.value.filename == str(tmp_path / "out")
     assert not list(tmp_path.iterdir())
 
 
@@ -525,34 +476,18 @@ def test_damaged_folders(exported: Path, tmp_path: Path) -> None:
         load(tmp_path)
 
 
-def test_what_is_missing_is_named(exported: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """transformers raises an error of its own, without a name; a module of ours that is missing is a bug."""
-    monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    with pytest.raises(UserError, match=r"pip install \"bertkit\[onnx-runtime\]\""):
-        load(exported)
-    error = ModuleNotFoundError("Could not import module 'EarlyStoppingCallback'.")
-    error.__cause__ = ModuleNotFoundError("No module named 'accelerate'", name="accelerate")
-    assert "needs accelerate, which is not installed" in str(not_installed(error))
-    assert "bertkit[torch]" in str(not_installed(error))
-    with pytest.raises(ModuleNotFoundError, match="no such module"):
-        not_installed(ModuleNotFoundError("no such module", name="bertkit.nowhere"))
-
-
-@pytest.mark.parametrize("edit", ["tags", "outputs", "none"])
-def test_a_config_of_another_graph_is_refused(edit: str, made: dict[str, Made], tmp_path: Path) -> None:
+def test_a_config_of_another_graph_is_refused(made, tmp_path):
     shutil.copytree(made["ner-crf-windows-bioes"].folder, tmp_path, dirs_exist_ok=True)
     config = json.loads((tmp_path / "config.json").read_text())
     own = config["bertkit"]
-    if edit == "tags":
-        own["task"] |= {"tags": ["O", "S-X", "B-X", "I-X", "E-X"], "labels": ["X"]}
-    else:
-        own["onnx"] = own["onnx"][:2] if edit == "outputs" else []
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    with pytest.raises(ModelError, match=r"config\.json"):
-        load(tmp_path)({"tokens": ["cat", "dog"]})
+    other = {"tags": ["O", "S-X", "B-X", "I-X", "E-X"], "labels": ["X"]}
+    for wrong in ({"task": own["task"] | other}, {"onnx": own["onnx"][:2]}, {"onnx": []}):
+        (tmp_path / "config.json").write_text(json.dumps(config | {"bertkit": own | wrong}))
+        with pytest.raises(ModelError, match=r"config\.json"):
+            load(tmp_path)({"tokens": ["cat", "dog"]})
 
 
-def test_what_can_not_be_asked_of_it(exported: Path) -> None:
+def test_what_can_not_be_asked_of_it(exported, monkeypatch):
     with pytest.raises(ModelError, match="cannot run in bf16"):
         load(exported, precision="bf16")
     theirs = load(exported)
@@ -561,8 +496,11 @@ def test_what_can_not_be_asked_of_it(exported: Path) -> None:
     with pytest.raises(ModelError, match=r"cannot be run on input_ids \(1, 120\)"):
         theirs.model(long)
     assert theirs("cat " * 500)["truncated"] is True
-
-
-def test_the_first_line_of_an_error() -> None:
-    assert first_line(ValueError("one\ntwo")) == "one"
-    assert first_line(ValueError()) == "ValueError"
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(UserError, match=r"pip install \"bertkit\[onnx-runtime\]\""):
+        load(exported)
+    error = ModuleNotFoundError("Could not import module 'EarlyStoppingCallback'.")  # as transformers raises it
+    error.__cause__ = ModuleNotFoundError("No module named 'accelerate'", name="accelerate")
+    assert re.search(r"needs accelerate, which is not installed\n.*bertkit\[torch\]", str(not_installed(error)))
+    with pytest.raises(ModuleNotFoundError, match="no such module"):  # a module of ours that is missing is a bug
+        not_installed(ModuleNotFoundError("no such module", name="bertkit.nowhere"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +13,6 @@ import pytest
 import small
 import torch
 from cases import GRADES, LABELS, LONG, NAME, SETTINGS, SIDES, TEXTS, Case, encoder
-from huggingface_hub import ModelCard
 from safetensors.torch import save_file
 from scipy.special import expit, softmax
 from sklearn.linear_model import LogisticRegression, RidgeCV
@@ -50,7 +48,6 @@ KINDS = [
     Case("pair", HEAD, PAIR),
     Case("windows", {**HEAD, "overflow": "window", "stride": 4}, {"text": LONG, "label": LABELS}, max_length=16),
 ]
-every_kind = pytest.mark.parametrize("case", KINDS, ids=[case.id for case in KINDS])
 
 
 def fit(runner: Runner, features: Any, seed: int) -> tuple[Any, dict[str, Any]]:
@@ -71,11 +68,10 @@ def answers(task: Task, runner: Runner, case: Case) -> list[dict[str, Any]]:
     return list(task.answer(case.rows(), runner))
 
 
-@pytest.mark.parametrize("layout", [None, Layout("cls", normalize=True)])
-@every_kind
-def test_a_head_answers_as_scikit_learn(
-    case: Case, layout: Layout | None, tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize(
+    ("case", "layout"), [*((case, None) for case in KINDS), (KINDS[0], Layout("cls", normalize=True))]
+)
+def test_a_head_answers_as_scikit_learn(case, layout, tiny_encoder, tmp_path, monkeypatch):
     monkeypatch.setattr(head, "words_of", lambda names: [])
     task, runner, examples = learned(case, with_layout(tiny_encoder, tmp_path / "encoder", layout))
     x, y = examples.vectors / np.linalg.norm(examples.vectors, axis=1).mean(), examples.targets
@@ -112,14 +108,13 @@ def by_hand(rows: Examples, names: Examples | None, count: int = 5) -> dict[floa
     for learned, held in StratifiedKFold(count, shuffle=True, random_state=3).split(rows.vectors, rows.targets):
         part = rows[learned] + names if names else rows[learned]
         for C in STRENGTHS:
-            model = LogisticRegression(C=C, max_iter=1000, tol=1e-8).fit(part.vectors, part.targets)
+            model = LogisticRegression(C=C, max_iter=1000, tol=1e-6).fit(part.vectors, part.targets)
             losses[C] += log_loss(rows.targets[held], model.predict_proba(rows.vectors[held])) * len(held)
     return {C: loss / len(rows.targets) for C, loss in losses.items()}
 
 
-@pytest.mark.parametrize("noise", [0.3, 2.5])
-def test_the_strength_is_that_of_least_held_out_log_loss(noise: float) -> None:
-    rows = clusters(4, 6, noise)
+def test_the_strength_is_that_of_least_held_out_log_loss():
+    rows = clusters(4, 6, 2.5)
     losses = by_hand(rows, None)
     found = linear.held_out_losses("single-label", rows, 4, None, None, seed=3)
     assert found == pytest.approx(losses, rel=1e-2, abs=1e-3)
@@ -127,18 +122,11 @@ def test_the_strength_is_that_of_least_held_out_log_loss(noise: float) -> None:
 
 
 def test_of_many_labels_every_strength_is_fitted_in_three_folds() -> None:
-    rows = clusters(40, 3, 0.1)
+    rows = clusters(33, 3, 0.1)
     losses = by_hand(rows, None, count=3)
-    found = linear.held_out_losses("single-label", rows, 40, None, None, seed=3)
+    found = linear.held_out_losses("single-label", rows, 33, None, None, seed=3)
     assert found == pytest.approx(losses, rel=1e-2)
     assert found[256.0] < 0.8 * found[64.0]
-
-
-@pytest.mark.parametrize("each", [1, 2])
-def test_many_labels_of_few_rows_are_no_reason_to_warn(each: int) -> None:
-    rows = clusters(30, each, 0.1)
-    model = fit_linear("single-label", rows, 30)
-    assert (model.logits(rows.vectors).argmax(1) == rows.targets).mean() > 0.8
 
 
 def test_names_are_rows_only_where_held_out_rows_gain_from_them() -> None:
@@ -152,18 +140,16 @@ def test_names_are_rows_only_where_held_out_rows_gain_from_them() -> None:
     np.testing.assert_allclose(bad.weight, fit_linear("single-label", rows, 4, seed=3).weight)
 
 
-def test_a_label_of_one_row_does_not_decide_the_strength() -> None:
+def test_few_rows_of_a_label_are_enough_without_a_warning():
+    for labels, each, noise in ((30, 1, 0.1), (30, 2, 0.1), (3, 1, 0.0)):
+        rows = clusters(labels, each, noise)
+        model = fit_linear("single-label", rows, labels)
+        assert (model.logits(rows.vectors).argmax(1) == rows.targets).mean() > 0.8
+        assert each > 1 or model.strength == linear.UNCHECKED
     rows = clusters(4, 6, 1.0)
     single = Examples(-rows.vectors[:1], np.array([4]))
     known = linear.held_out_losses("single-label", rows + single, 5, None, None, seed=3)
     assert all(np.isfinite(loss) and loss < 5 for loss in known.values())
-
-
-def test_one_row_of_each_label_is_enough() -> None:
-    rows = clusters(3, 1, 0.0)
-    model = fit_linear("single-label", rows, 3)
-    assert model.strength == linear.UNCHECKED
-    assert model.logits(rows.vectors).argmax(1).tolist() == [0, 1, 2]
 
 
 def test_a_label_without_rows_is_never_the_likeliest_but_for_its_name() -> None:
@@ -214,9 +200,7 @@ def with_layout(tiny_encoder: Path, folder: Path, layout: Layout | None) -> Path
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_sentence_transformers_gives_the_logits_of_a_saved_head(
-    layout: Layout | None, tiny_encoder: Path, tmp_path: Path
-) -> None:
+def test_sentence_transformers_gives_the_logits_of_a_saved_head(layout, tiny_encoder, tmp_path):
     pytest.importorskip("sentence_transformers")
     from sentence_transformers import SentenceTransformer
 
@@ -244,8 +228,8 @@ def of_type(kind: str, tiny_encoder: Path, folder: Path) -> Path:
 
 @pytest.mark.parametrize("kind", sorted(TYPES))
 def test_transformers_own_class_gives_the_logits_of_a_head_on_the_first_token(
-    kind: str, tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    kind, tiny_encoder, tmp_path, monkeypatch
+):
     folder = of_type(kind, tiny_encoder, tmp_path / "encoder")
     monkeypatch.setattr(head, "words_of", lambda names: [])
     task, runner, examples = learned(KINDS[1], folder)
@@ -275,9 +259,7 @@ def test_transformers_own_class_gives_the_logits_of_a_head_on_the_first_token(
         ("bert", Layout("cls", normalize=True), "contrastive"),
     ],
 )
-def test_other_heads_have_the_layout_of_sentence_transformers(
-    kind: str, layout: Layout, method: str, tiny_encoder: Path, tmp_path: Path
-) -> None:
+def test_other_heads_have_the_layout_of_sentence_transformers(kind, layout, method, tiny_encoder, tmp_path):
     folder = with_layout(tiny_encoder, tmp_path / "encoder", layout)
     if kind != "bert":
         AutoModel.from_config(AutoConfig.for_model(kind, **SIZES, vocab_size=50)).save_pretrained(folder)
@@ -292,27 +274,6 @@ def test_other_heads_have_the_layout_of_sentence_transformers(
         pipeline("text-classification", model=str(tmp_path / "model"))("a text")
     _, found = AutoModel.from_pretrained(tmp_path / "model", output_loading_info=True)
     assert not found["missing_keys"]
-
-
-def test_a_training_of_a_head(tiny_encoder: Path, tmp_path: Path) -> None:
-    given = small.recipe(tmp_path, tiny_encoder, "task.method=head", "~training", "explain=true")
-    run = bertkit.train(given, tmp_path / "run")
-    (seed,) = run.results["seeds"]
-    assert (seed["steps"], seed["best_step"]) == (0, None)
-    assert run.results["splits"]["test"]["metrics"]["accuracy"] is not None
-    assert load(run.folder).task.options.temperature is not None
-    assert (run.folder / "report.html").is_file()
-    card = (run.model / "README.md").read_text()
-    metadata = ModelCard(card).data
-    assert (metadata.library_name, metadata.pipeline_tag) == ("sentence-transformers", "text-classification")
-    (code,) = re.findall(r"```python\n(from sentence_transformers.*?)```", card, re.DOTALL)
-    found: dict[str, Any] = {}
-    exec(code.replace("PATH_OR_HUB_ID", str(run.model)), found)
-    answers = bertkit.load(run.folder, precision="fp32")(["your text", "another"])
-    ours = [list(each["scores"].values()) for each in answers]
-    np.testing.assert_allclose(found["probabilities"], ours, atol=1e-6)
-    assert "with a linear head for text-classification" in card
-    assert " steps" not in card
 
 
 @pytest.mark.parametrize("case", [KINDS[1], KINDS[3], KINDS[5], KINDS[6]], ids=lambda case: case.id)
@@ -353,13 +314,6 @@ def test_a_written_recipe_is_the_same_recipe(method: str, tiny_encoder: Path, tm
     assert rate == {"head": None, "full": FEW_ROWS["learning_rate"], "null": TRAINING_DEFAULTS["learning_rate"]}[method]
 
 
-def test_only_what_is_not_given_has_the_defaults_for_few_rows(tiny_encoder: Path, tmp_path: Path) -> None:
-    given = load_recipe(small.write_recipe(tmp_path, tiny_encoder), ["task.method=full"])
-    assert given.training["learning_rate"] == 3e-3
-    assert given.training["num_train_epochs"] == 2
-    assert given.training["warmup_steps"] == TRAINING_DEFAULTS["warmup_steps"]
-
-
 CONTRASTIVE = {**NAME, "method": "contrastive"}
 PULLED = [
     Case("single-label", CONTRASTIVE, {"text": TEXTS, "label": LABELS}),
@@ -368,11 +322,9 @@ PULLED = [
 
 
 @pytest.mark.parametrize("case", PULLED, ids=[case.id for case in PULLED])
-def test_texts_with_a_label_in_common_are_pulled_together(
-    case: Case, tiny_encoder_with_dropout: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(contrastive, "PASSES", 80)
-    monkeypatch.setattr(contrastive, "LEARNING_RATE", 3e-3)
+def test_texts_with_a_label_in_common_are_pulled_together(case, tiny_encoder_with_dropout, monkeypatch):
+    monkeypatch.setattr(contrastive, "PASSES", 40)
+    monkeypatch.setattr(contrastive, "LEARNING_RATE", 6e-3)
     task: Any = case.task(tiny_encoder_with_dropout)
     features, found = task.features(case.rows()), []
     for _ in range(2 if case is PULLED[0] else 1):
@@ -380,7 +332,7 @@ def test_texts_with_a_label_in_common_are_pulled_together(
         before = {name: value.clone() for name, value in model.named_parameters()}
         runner = Runner(task, model, CPU, "fp32", 4)
         contrasts = [contrast(head.examples_of(runner, features))]
-        assert fit(runner, features, seed=3)[1]["steps"] == 80
+        assert fit(runner, features, seed=3)[1]["steps"] == 40
         contrasts.append(contrast(head.examples_of(runner, features)))
         assert contrasts[1] > contrasts[0] + 0.04
         moved = {name for name, value in model.named_parameters() if not torch.equal(value, before[name])}
@@ -418,9 +370,7 @@ def test_prototypes_start_as_means_of_texts_and_names(tiny_encoder: Path, monkey
     assert facts["C"] is None
 
 
-def test_the_first_loss_is_that_of_a_softmax_over_cosines(
-    tiny_encoder: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_first_loss_is_that_of_a_softmax_over_cosines(tiny_encoder, caplog, monkeypatch):
     for name in ("LEARNING_RATE", "PROTOTYPES"):
         monkeypatch.setattr(contrastive, name, 0.0)
     weights = {label: 1.0 + number for number, label in enumerate(dict.fromkeys(LABELS))}
@@ -447,9 +397,7 @@ def test_the_learning_rate_rises_and_falls() -> None:
     assert contrastive._factor(0, 1) == 1.0
 
 
-def test_contrastive_fine_tuning_needs_labels_but_one_row_of_each_is_enough(
-    tiny_encoder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_contrastive_fine_tuning_needs_labels_but_one_row_of_each_is_enough(tiny_encoder, tmp_path):
     numbers = small.recipe(tmp_path, tiny_encoder, "task.method=contrastive", "~training", kind="regression")
     with pytest.raises(DataError, match="learns from labels, not from numbers"):
         bertkit.train(numbers, tmp_path / "refused")

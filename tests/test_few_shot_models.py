@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
+import re
 
+import numpy as np
 import pytest
 import small
 from huggingface_hub import ModelCard
-from serving import make_app, said
-from starlette.testclient import TestClient
 from test_few_shot import with_layout
 
 import bertkit
@@ -18,17 +17,16 @@ from bertkit.export.program import export
 from bertkit.inference.predictor import load
 from bertkit.models.heads.vector_head import Layout
 from bertkit.run import Run
-from bertkit.serve.limits import Limits
 
 TEXTS = ["the cat was good", "a dog was awful and it sat on the mat " * 3, "yes"]
 
 
 @pytest.fixture(scope="module", params=["sentence-transformers", "transformers"])
-def trained(request: pytest.FixtureRequest, tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+def trained(request, tiny_encoder, tmp_path_factory):
     """The run of a head in this form."""
     room = tmp_path_factory.mktemp("few")
     folder = with_layout(tiny_encoder, room / "encoder", Layout("cls") if request.param == "transformers" else None)
-    run = bertkit.train(small.recipe(room, folder, "task.method=head", "~training"), room / "run")
+    run = bertkit.train(small.recipe(room, folder, "task.method=head", "~training", "explain=true"), room / "run")
     assert (run.model / "modules.json").is_file() == (request.param == "sentence-transformers")
     card = ModelCard.load(run.model / "README.md")
     assert card.data.library_name == request.param
@@ -36,21 +34,34 @@ def trained(request: pytest.FixtureRequest, tiny_encoder: Path, tmp_path_factory
     return run
 
 
-def test_it_is_exported(trained: Run, tmp_path: Path) -> None:
+def test_it_is_a_run_like_any_other_and_its_card_is_true(trained):
+    (seed,) = trained.results["seeds"]
+    assert (seed["steps"], seed["best_step"]) == (0, None)
+    assert trained.results["splits"]["test"]["metrics"]["accuracy"] is not None
+    assert trained.load().task.options.temperature is not None
+    assert (trained.folder / "report.html").is_file()
+    card = ModelCard.load(trained.model / "README.md")
+    assert card.data.pipeline_tag == "text-classification"
+    assert " steps" not in card.text
+    if card.data.library_name == "sentence-transformers":
+        assert "with a linear head for text-classification" in card.text
+        (code,) = re.findall(r"```python\n(from sentence_transformers.*?)```", card.text, re.DOTALL)
+        found = {}
+        exec(code.replace("PATH_OR_HUB_ID", str(trained.model)), found)
+        answers = load(trained.folder, precision="fp32")(["your text", "another"])
+        assert found["probabilities"] == pytest.approx(
+            np.array([[*each["scores"].values()] for each in answers]), abs=1e-6
+        )
+
+
+@pytest.mark.parametrize("trained", ["sentence-transformers"], indirect=True)
+def test_it_is_exported(trained, tmp_path):
     export(trained.folder, tmp_path / "onnx")
     assert json.loads((tmp_path / "onnx" / "export.json").read_text())["fp32"]["answers_differ"] == 0
     ours, theirs = load(trained.folder, precision="fp32")(TEXTS), load(tmp_path / "onnx")(TEXTS)
     for one, other in zip(ours, theirs, strict=True):
         assert other["scores"] == pytest.approx(one["scores"], abs=1e-5)
         assert other["truncated"] == one["truncated"]
-
-
-def test_it_is_served(trained: Run) -> None:
-    predictor = load(trained.folder, precision="fp32")
-    with TestClient(make_app(predictor, "few", Limits())) as client:
-        found = said(client, "/predict", rows=[{"text": text} for text in TEXTS])["answers"]
-    for one, other in zip(predictor(TEXTS), found, strict=True):
-        assert other["scores"] == pytest.approx(one["scores"], abs=1e-6)
 
 
 def test_its_files_are_fit_to_be_pushed(trained: Run, capsys: pytest.CaptureFixture[str]) -> None:
@@ -61,8 +72,9 @@ def test_its_files_are_fit_to_be_pushed(trained: Run, capsys: pytest.CaptureFixt
     assert ("3_Dense/model.safetensors" in sent) == (trained.model / "modules.json").is_file()
 
 
-def test_a_fine_tuned_student_learns_from_it(trained: Run, tiny_encoder: Path, tmp_path: Path) -> None:
-    given = small.recipe(tmp_path, tiny_encoder, f"distillation.teacher={trained.folder}")
+def test_a_fine_tuned_student_learns_from_it(trained, tiny_encoder, tmp_path):
+    more = (f"distillation.teacher={trained.folder}", "training.num_train_epochs=1", "training.save_strategy=no")
+    given = small.recipe(tmp_path, tiny_encoder, *more)
     run = bertkit.train(given, tmp_path / "run")
     theirs = trained.results["splits"]["validation"]["metrics"]
     assert run.results["baselines"]["validation"]["teacher"] == theirs
