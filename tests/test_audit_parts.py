@@ -11,7 +11,8 @@ import pytest
 import small
 
 import bertkit
-from bertkit.audits.duplicates import PROBLEMS, clusters, duplicates, near_duplicates
+from bertkit.audits import duplicates as module
+from bertkit.audits.duplicates import PROBLEMS, clusters, connected, duplicates, near_duplicates
 from bertkit.audits.listed_rows import centred, joined, unit_vectors
 from bertkit.audits.next_rows import Unlabelled, chosen, margin, next_part, next_rows, read_unlabelled
 from bertkit.audits.parts import Evidence
@@ -38,6 +39,32 @@ def placed(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 # --- near-duplicates
+
+
+def groups(pairs: Any, count: int) -> set[frozenset[int]]:
+    """The connected components of more than one, joined pair by pair."""
+    own = [{number} for number in range(count)]
+    for one, other in pairs:
+        own[one] |= own[other]
+        for number in own[one]:
+            own[number] = own[one]
+    return {frozenset(each) for each in own if len(each) > 1}
+
+
+@pytest.mark.parametrize("block", [1, 7, 60, 2048])
+@pytest.mark.parametrize("threshold", [0.85, 0.95])
+def test_clusters_are_those_of_all_pairs(monkeypatch, block, threshold):
+    monkeypatch.setattr(module, "BLOCK", block)
+    random = np.random.default_rng(0)
+    vectors = unit(np.repeat(random.normal(size=(20, 6)), 3, axis=0) + 0.4 * random.normal(size=(60, 6)))
+    vectors = vectors[random.permutation(60)]
+    cosines = vectors.astype(np.float64) @ vectors.T.astype(np.float64)
+    pairs = [(i, j) for i in range(60) for j in range(i) if cosines[i, j] >= threshold]
+    labels = connected(vectors, threshold)
+    found = {frozenset(np.flatnonzero(labels == label).tolist()) for label in labels}
+    expected = groups(pairs, 60)
+    assert {each for each in found if len(each) > 1} == expected
+    assert len(expected) > 3
 
 
 def test_rows_are_near_duplicates_where_all_of_their_texts_are() -> None:

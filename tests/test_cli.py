@@ -497,18 +497,6 @@ def test_help_has_an_example_that_parses_and_a_page(capsys: Any) -> None:
     assert tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]["Documentation"] == cli.SITE
 
 
-def test_help_lists_commands_by_group_and_arguments_by_section(capsys: Any) -> None:
-    groups = dict(re.findall(r"^(\w+):\n((?:  .*\n)+)", helped(capsys), re.M))
-    assert list(groups) == ["recipes", "train", "use", "decide", "publish", "tools"]
-    assert "  predict          answer texts" in groups["use"]
-    assert max(len(line) for lines in groups.values() for line in lines.splitlines()) < 80
-    out = helped(capsys, "predict")
-    assert re.search(
-        r"^input:\n  --context FILE(?s:.*)^output:\n  --output FILE(?s:.*)^decisions:\n  --threshold X", out, re.M
-    )
-    assert "publish" not in out
-
-
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion(shell: str, capsys: Any) -> None:
     pytest.importorskip("shtab")

@@ -1043,6 +1043,4 @@ def test_what_a_check_finds(tmp_path, subtests):
             spec = DataSpec.model_validate({"source": str(folder), **settings})
             found = [what for what in says(small.read_data(spec, kind, kind.Options(name=task)), level) if part in what]
             assert len(found) == len(expected)
-            assert all(what.startswith(start.format(folder)) for what, start in zip(found, expected, strict=True)), (
-                found
-            )
+            assert all(what.startswith(start.format(folder)) for what, start in zip(found, expected, strict=True))

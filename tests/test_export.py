@@ -134,15 +134,6 @@ def test_python_without_bertkit(exported: Path) -> None:
     assert room["answer"] == pytest.approx(load(exported)("the cat was good")["scores"], abs=1e-6)
 
 
-def test_node_without_bertkit(exported: Path) -> None:
-    script = ROOT / "tests" / "node" / "answer.mjs"
-    if shutil.which("node") is None or not (script.parent / "node_modules").is_dir():
-        pytest.skip("no node, or no tests/node/node_modules: npm install in tests/node")
-    done = subprocess.run(["node", script, exported, *TEXTS[::2]], capture_output=True, text=True, check=True)
-    for one, other in zip(json.loads(done.stdout), load(exported)(TEXTS[::2]), strict=True):
-        assert one == pytest.approx(other["scores"], abs=1e-5)
-
-
 # --- the graph of every task
 
 

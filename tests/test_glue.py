@@ -261,6 +261,7 @@ def test_the_suite_reads_the_hub_unless_there_are_files(glue, data, tmp_path):
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.rare
 def test_the_speedrun_from_raw_text_to_its_row(glue, data, tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "glue", glue)  # which lies beside it
     ticks = itertools.count()

@@ -458,15 +458,6 @@ def test_the_cache_answers_where_there_is_no_network(trained, there, hub, monkey
 # --- in a recipe
 
 
-def test_a_recipe_pushes_when_it_is_trained(tiny_encoder: Path, tmp_path: Path, hub: FakeHub) -> None:
-    recipe = small.recipe(tmp_path, tiny_encoder, f"hub={{repo_id: {ME}}}")
-    run = train(recipe, tmp_path / "run")
-    assert hub.files(ME)["model.safetensors"] == (run.model / "model.safetensors").read_bytes()
-    assert hub.repos[ME].private
-    told = "".join(f.read_text(errors="replace") for f in run.folder.rglob("*") if f.is_file())
-    assert TOKEN not in told
-
-
 def test_a_push_that_fails_leaves_a_whole_run(tiny_encoder: Path, tmp_path: Path, hub: FakeHub) -> None:
     hub.faults = always("/commit", 403)
     recipe = small.recipe(tmp_path, tiny_encoder, f"hub.repo_id={ME}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 PACKAGE = Path(__file__).parent.parent / "bertkit"
@@ -34,15 +34,18 @@ MODULES = {
 }
 
 
-def imported(file: Path) -> Iterator[str]:
+@cache
+def imported(file: Path) -> list[str]:
     """The modules of the package that a file imports, anywhere in it."""
+    names = list[str]()
     for node in ast.walk(ast.parse(file.read_text())):
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "bertkit":
             for alias in node.names:
                 own = f"{node.module}.{alias.name}"
-                yield own if own in MODULES else str(node.module)
+                names.append(own if own in MODULES else str(node.module))
         elif isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names if alias.name.split(".")[0] == "bertkit")
+            names += [alias.name for alias in node.names if alias.name.split(".")[0] == "bertkit"]
+    return names
 
 
 def room(module: str) -> str:
