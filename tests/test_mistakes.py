@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -111,20 +110,3 @@ def test_all_mistakes_are_written_beside_the_page(run: Path, facts: Facts, tmp_p
     write_report([run], tmp_path / "one.html")
     assert {file.name for file in tmp_path.iterdir()} == {"one.html", "one-mistakes.csv"}
     assert 'href="one-mistakes.csv"' in (tmp_path / "one.html").read_text(encoding="utf-8")
-
-
-def test_no_cell_is_a_formula(run: Path, tmp_path: Path) -> None:
-    file = run / "predictions" / "validation.jsonl"
-    before = file.read_text(encoding="utf-8")
-    texts = ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", " plain", "a=b"]
-    rows = [json.loads(line) for line in before.splitlines()]
-    for row, text in zip(rows, texts, strict=True):
-        row["text"], row["label"] = text, "bad" if row["answer"]["label"] == "good" else "good"
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    try:
-        write_report([run], tmp_path / "one.html")
-    finally:
-        file.write_text(before, encoding="utf-8")
-    with (tmp_path / "one-mistakes.csv").open(encoding="utf-8-sig", newline="") as lines:
-        cells = [row["text"] for row in csv.DictReader(lines)]
-    assert sorted(cells) == sorted([*(f"'{text}" for text in texts[:6]), *texts[6:]])

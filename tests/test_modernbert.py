@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import small
 import torch
 import transformers
 from cases import CASES, DOCUMENTS, DRAWN, SETTINGS, Case, encoder, every
@@ -22,7 +23,7 @@ from bertkit.models.bert.bert_config import PRESETS as BERT_PRESETS
 from bertkit.models.bert.bert_config import BertConfig
 from bertkit.models.encoder import Encoder, resolve_encoder
 from bertkit.models.new_config import _DEFAULTS, PRESETS
-from bertkit.recipe.recipe import Recipe, load_recipe
+from bertkit.recipe.recipe import Recipe
 from bertkit.report.view import Run
 from bertkit.sections import ModelSpec
 from bertkit.tasks import get_task
@@ -244,23 +245,21 @@ def test_plain_transformers_fills_its_masks(pretrained: Run) -> None:
     assert [*tokenizer("the cat", "a dog")] == ["input_ids", "attention_mask"]
 
 
-def test_on_to_a_task_an_exported_graph_and_a_student(pretrained: Run, tiny_encoder: Path, tmp_path: Path) -> None:
-    rows = [{"text": text, "label": str(index % 2)} for index, text in enumerate(DOCUMENTS)]
-    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (tmp_path / "next.yaml").write_text(
-        f"task: {{name: text-classification}}\nmodel: {{name: {pretrained.model}, max_length: 32}}\n"
-        "data: {source: {train: rows.jsonl, validation: rows.jsonl}}\ntraining: {num_train_epochs: 2}\n"
-        "verify: false\nexplain: false\n"
-    )
-    tuned = train(load_recipe(tmp_path / "next.yaml"), tmp_path / "tuned")
+def test_on_to_a_task_and_a_student(pretrained: Run, tiny_encoder: Path, tmp_path: Path) -> None:
+    recipe = small.recipe(tmp_path, pretrained.model, "training.max_steps=1")
+    tuned = train(recipe, tmp_path / "tuned")
     assert (tuned.folder / "report.html").is_file()
-    export(tuned.folder, tmp_path / "onnx")
-    torch_answers, onnx_answers = (load(each)(rows) for each in (tuned.folder, tmp_path / "onnx"))
-    for one, other in zip(torch_answers, onnx_answers, strict=True):
-        assert numbers(one) == pytest.approx(numbers(other), abs=1e-3)
     student = ("~model.name", f"model.config={json.dumps(FIELDS)}", f"model.tokenizer={tiny_encoder}")
-    overrides = [*student, f"distillation.teacher={tuned.folder}"]
-    assert train(load_recipe(tmp_path / "next.yaml", overrides), tmp_path / "student").finished
+    assert train(recipe.with_(*student, f"distillation.teacher={tuned.folder}"), tmp_path / "student").finished
+
+
+@pytest.mark.rare
+def test_its_exported_graph_gives_its_answers(tiny_encoder: Path, tmp_path: Path) -> None:
+    task = CASES[0].task(tiny_encoder)
+    save(task.model(new(tiny_encoder)), task, tmp_path / "model", SETTINGS)
+    export(tmp_path / "model", tmp_path / "onnx")
+    answers = [load(tmp_path / name)(DOCUMENTS) for name in ("model", "onnx")]
+    assert [*map(numbers, answers[1])] == [pytest.approx(each, abs=1e-3) for each in map(numbers, answers[0])]
 
 
 def test_a_student_that_reads_less_than_its_teacher_is_refused(tiny_encoder: Path, tmp_path: Path) -> None:
@@ -268,11 +267,7 @@ def test_a_student_that_reads_less_than_its_teacher_is_refused(tiny_encoder: Pat
     case = CASES[0]
     task = case.task(tiny_encoder)
     save(task.model(encoder(tiny_encoder)), task, tmp_path / "model", SETTINGS)
-    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in case.rows().to_list()))
-    (tmp_path / "next.yaml").write_text(
-        f"task: {{name: text-classification}}\ndata: {{source: {{train: rows.jsonl}}}}\n"
-        f"model: {{config: {json.dumps(FIELDS)}, tokenizer: {tiny_encoder}, max_length: 32}}\n"
-        f"distillation: {{teacher: {tmp_path / 'model'}}}\n"
-    )
+    student = ("~model.name", f"model.config={json.dumps(FIELDS)}", f"model.tokenizer={tiny_encoder}")
+    recipe = small.recipe(tmp_path, tiny_encoder, *student, f"distillation.teacher={tmp_path / 'model'}")
     with pytest.raises(ModelError, match="it reads token_type_ids, which the student does not read"):
-        train(load_recipe(tmp_path / "next.yaml"), tmp_path / "run")
+        train(recipe, tmp_path / "run")

@@ -159,33 +159,22 @@ def test_the_gradient_of_a_step_is_the_weighted_one_of_its_task(tiny_encoder: Pa
     alone = {name: copy.deepcopy(trainer.model.of(name)) for name in OF}
     trainer.train()
     trainer.batches.set_epoch(0)
-    wanted: dict[str, torch.Tensor] = {}
-    logged = 0.0
-    loader = trainer.get_train_dataloader()
-    fetched = [
-        loader.collate_fn(trainer.data.examples(trainer.batches).__getitems__(batch))
-        for batch in [*trainer.batches][:2]
-    ]
-    (first,) = {batch["task"] for batch in fetched}
-    for name, task in [(first, trainer.data.tasks[first])]:
-        own = [batch for batch in fetched if batch["task"] == name]
-        total = sum(task.loss(task.forward(alone[name].train(), batch), batch) for batch in own)
-        loss = weights[name] * total / sum(task.count(batch) for batch in own)  # type: ignore[misc]
-        loss.backward()
-        logged += loss.item()
-        for parameter_name, parameter in alone[name].named_parameters():
-            if parameter.grad is not None:
-                key = common_name(name, parameter_name, alone[name])
-                wanted[key] = wanted.get(key, 0) + parameter.grad
+    examples, collate = trainer.data.examples(trainer.batches), trainer.get_train_dataloader().collate_fn
+    fetched = [collate(examples.__getitems__(batch)) for batch in [*trainer.batches][:2]]
+    (name,) = {batch["task"] for batch in fetched}
+    task, model = trainer.data.tasks[name], alone[name].train()
+    total = sum(task.loss(task.forward(model, batch), batch) for batch in fetched)
+    loss = weights[name] * total / sum(task.count(batch) for batch in fetched)  # type: ignore[misc]
+    loss.backward()
+    wanted = {common_name(name, n, model): p.grad for n, p in model.named_parameters() if p.grad is not None}
     found = {}
-    for parameter_name, gradient in step.gradients.items():
-        _, of, inside = parameter_name.split(".", 2)
-        name = of.removeprefix("task-")
-        found[common_name(name, inside, alone[name])] = gradient
+    for parameter, gradient in step.gradients.items():
+        _, of, inside = parameter.split(".", 2)
+        found[common_name(of.removeprefix("task-"), inside, alone[of.removeprefix("task-")])] = gradient
     assert found.keys() == wanted.keys()
     for key, gradient in wanted.items():
         torch.testing.assert_close(found[key], gradient, rtol=1e-4, atol=1e-7)
-    assert next(e["loss"] for e in trainer.state.log_history if "loss" in e) == pytest.approx(logged, rel=1e-5)
+    assert next(e["loss"] for e in trainer.state.log_history if "loss" in e) == pytest.approx(loss.item(), rel=1e-5)
 
 
 def test_a_head_that_is_not_drawn_is_not_updated(tiny_encoder: Path, tmp_path: Path) -> None:
@@ -466,45 +455,28 @@ def test_an_unknown_key_is_compared_with_those_of_its_section(tmp_path: Path) ->
     ]
 
 
-@pytest.mark.parametrize("tasks", ["{}", "null", "3", "[sentiment]", "{sentiment: }", "{sentiment: {task: x}}"])
-def test_tasks_that_are_none(tasks: str, tmp_path: Path) -> None:
-    file = tmp_path / "bad.yaml"
-    file.write_text(f"tasks: {tasks}\nmodel: {{name: x}}\n")
-    with pytest.raises(RecipeError, match="tasks"):
-        load_any(file)
+def test_tasks_that_are_none(tmp_path: Path) -> None:
+    for tasks in ("{}", "null", "3", "[sentiment]", "{sentiment: }", "{sentiment: {task: x}}"):
+        (tmp_path / "bad.yaml").write_text(f"tasks: {tasks}\nmodel: {{name: x}}\n")
+        with pytest.raises(RecipeError, match="tasks"):
+            load_any(tmp_path / "bad.yaml")
 
 
-def test_what_is_wrong_with_the_data_is_said_of_all_tasks(tiny_encoder: Path, tmp_path: Path) -> None:
-    given = recipe(tiny_encoder, "sentiment", "entities", "similarity")
-    del given["tasks"]["sentiment"]["data"]["validation"]
-    given["tasks"]["entities"]["data"]["train"] = [{"words": ["a"], "tags": ["O"]}]
-    with pytest.raises(UserError) as caught:
-        train(given, tmp_path / "run")
-    said = str(caught.value)
-    assert "tasks.sentiment.data: no validation split" in said
-    assert "tokens" in said
-    assert not (tmp_path / "run").exists()
-
-
-def test_what_is_wrong_with_the_training_is_said_once(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_what_is_wrong_with_data_and_training_is_said_of_all_tasks(tiny_encoder: Path, tmp_path: Path) -> None:
     rhythm = {"eval_strategy": "steps", "eval_steps": 6, "save_strategy": "steps", "save_steps": 3}
-    with pytest.raises(UserError) as caught:
-        train(recipe(tiny_encoder, "sentiment", "entities", training=rhythm), tmp_path / "run")
-    assert [problem.where for problem in caught.value.problems] == ["training.save_steps"]
-    assert caught.value.problems[0].what.startswith("load_best_model_at_end requires")
-
-
-def test_too_few_rows_for_a_step(tiny_encoder: Path, tmp_path: Path) -> None:
-    given = recipe(tiny_encoder, "sentiment", "entities", training={"gradient_accumulation_steps": 16})
-    with pytest.raises(
-        UserError, match=r"tasks\.sentiment\.data: too few training rows for a step of 16(.|\n)*entities"
+    few = recipe(tiny_encoder, "sentiment", "entities", training={"gradient_accumulation_steps": 16})
+    own = recipe(tiny_encoder, "sentiment", "entities")
+    del own["tasks"]["sentiment"]["data"]["validation"]
+    own["tasks"]["entities"]["data"]["train"] = [{"words": ["a"], "tags": ["O"]}]
+    for bad, data, said in (
+        (own, None, r"tasks\.sentiment\.data: no validation split(.|\n)*tokens"),
+        (few, None, r"tasks\.sentiment\.data: too few training rows for a step of 16(.|\n)*entities"),
+        ({**own, "training": rhythm}, None, "training.save_steps: load_best_model_at_end requires"),
+        (recipe(tiny_encoder, "sentiment"), [{"text": "a", "label": "b"}], "`tasks`"),
     ):
-        train(given, tmp_path / "run")
-
-
-def test_python_refuses_data_and_metrics_for_several_tasks(tiny_encoder: Path, tmp_path: Path) -> None:
-    with pytest.raises(RecipeError, match="`tasks`"):
-        train(recipe(tiny_encoder, "sentiment"), tmp_path / "run", data=[{"text": "a", "label": "b"}])
+        with pytest.raises(UserError, match=said):
+            train(bad, tmp_path / "run", data=data)
+        assert not (tmp_path / "run").exists()
 
 
 def test_the_commands(tiny_encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -533,18 +505,12 @@ def test_the_commands(tiny_encoder: Path, tmp_path: Path, capsys: pytest.Capture
         load_recipe("multi-task-quickstart")
 
 
-SHIPPED = sorted((Path(__file__).resolve().parent.parent / "recipes" / "multi-task").glob("*.yaml"))
-
-
-@pytest.mark.parametrize("file", SHIPPED, ids=[file.stem for file in SHIPPED])
-def test_a_shipped_recipe_loads_and_says_how_it_is_run(file: Path, tmp_path: Path) -> None:
-    made = load_any(file.stem, check_files=False)
-    assert isinstance(made, MultiTaskRecipe)
-    (tmp_path / "again.yaml").write_text(to_yaml(made))
-    assert load_any(tmp_path / "again.yaml", check_files=False) == made
-    assert (
-        file.read_text().splitlines()[1].startswith(f"# Run:  bertkit train {file.stem} --output-dir runs/{file.stem}")
-    )
+def test_shipped_recipes_load_and_say_how_they_are_run(tmp_path: Path) -> None:
+    for file in (Path(__file__).resolve().parent.parent / "recipes" / "multi-task").glob("*.yaml"):
+        made = load_any(file.stem, check_files=False)
+        (tmp_path / "again.yaml").write_text(to_yaml(made))
+        assert load_any(tmp_path / "again.yaml", check_files=False) == made
+        assert f"\n# Run:  bertkit train {file.stem} --output-dir runs/{file.stem}" in file.read_text()
 
 
 # --- all tasks at once
@@ -634,26 +600,17 @@ def test_evaluate_scores_all_tasks(run: Run, capsys: pytest.CaptureFixture[str])
     assert all(f"{name}\nvalidation (5 rows)" in said for name in run.tasks)
 
 
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        (["predict", "a", "--threshold", "0"], "Name the run of one task"),
-        (["predict", "--input", "x.jsonl", "--format", "conll"], "Name the run of one task"),
-        (["predict", "--input", "ROWS"], "no text in this row; it has other"),
-        (["predict", "--input", "ROWS", "--column", "tag=other"], "reads no column 'tag'"),
-        (["evaluate", "--data", "ROWS"], "Name the run of one task"),
-    ],
-)
-def test_what_only_the_run_of_one_task_can_do(
-    words: list[str], told: str, run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    rows = write_rows(tmp_path / "rows.jsonl", [{"other": 1}])
-    command, *rest = [str(rows) if word == "ROWS" else word for word in words]
-    assert main([command, str(run.folder), *rest]) == 2
-    assert told in capsys.readouterr().err
-
-
-def test_rows_are_scored_by_the_run_of_one_task(run: Run) -> None:
+def test_what_only_the_run_of_one_task_can_do(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = str(write_rows(tmp_path / "rows.jsonl", [{"other": 1}]))
+    for command, words, told in (
+        ("predict", ["a", "--threshold", "0"], "Name the run of one task"),
+        ("predict", ["--input", "x.jsonl", "--format", "conll"], "Name the run of one task"),
+        ("predict", ["--input", file], "no text in this row; it has other"),
+        ("predict", ["--input", file, "--column", "tag=other"], "reads no column 'tag'"),
+        ("evaluate", ["--data", file], "Name the run of one task"),
+    ):
+        assert main([command, str(run.folder), *words]) == 2
+        assert told in capsys.readouterr().err
     for rows in (ROWS, [], "rows.jsonl"):
         with pytest.raises(UserError, match=r"(?s)scored on its own data.*Name the run of one task: .*/NAME"):
             evaluate(run.folder, rows)

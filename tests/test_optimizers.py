@@ -23,7 +23,6 @@ from bertkit.errors import RecipeError
 from bertkit.models.bert.bert import BertForPreTraining
 from bertkit.models.bert.bert_config import BertConfig
 from bertkit.models.trained_parts import with_lora
-from bertkit.recipe.recipe import json_schema
 from bertkit.sections import Lora
 from bertkit.training.train import train
 
@@ -213,9 +212,3 @@ def test_without_a_matrix_to_train_nothing_is_written(tiny_encoder: Path, tmp_pa
     with pytest.raises(RecipeError, match="no weight matrix of a layer is trained"):
         train(recipe, tmp_path / "run")
     assert not (tmp_path / "run").exists()
-
-
-def test_the_schema_has_the_keys() -> None:
-    training = json_schema()["properties"]["training"]["properties"]
-    assert "muon" in training["optim"]["enum"]
-    assert training["muon_momentum"]["exclusiveMaximum"] == 1

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import small
-from transformers import TrainerCallback
 
 from bertkit.cli.main import main
 from bertkit.errors import RecipeError
@@ -92,23 +91,3 @@ def test_the_command_line_says_where_metrics_come_from(
     assert "override training.metric_for_best_model=mine" in said
     assert "metrics of your own are passed from Python: bertkit.train(…, metrics=[…])" in said
     assert not (tmp_path / "run").exists()
-
-
-class Fails(TrainerCallback):
-    """Ends the training after the second evaluation's checkpoint."""
-
-    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        if state.epoch >= 2:
-            raise LookupError
-
-
-def test_a_resumed_run_needs_the_same_metric(tiny_encoder: Path, tmp_path: Path) -> None:
-    recipe = small.recipe(tmp_path, tiny_encoder, *BY_MINE)
-    with pytest.raises(LookupError):
-        train(recipe, tmp_path / "run", metrics=[Hits()], callbacks=[Fails()])
-    with pytest.raises(RecipeError, match="no metric 'mine'"):
-        train(recipe, tmp_path / "run", resume=True)
-    run = train(recipe, tmp_path / "run", resume=True, metrics=[Hits()])
-    whole = train(recipe, tmp_path / "whole", metrics=[Hits()])
-    assert run.results["seeds"][0]["best_step"] == whole.results["seeds"][0]["best_step"]
-    assert evaluations(run, "eval_mine") == evaluations(whole, "eval_mine")

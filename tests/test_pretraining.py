@@ -30,7 +30,6 @@ from transformers import (
 from bertkit.encoding.padding import Collator
 from bertkit.errors import DataError, ModelError
 from bertkit.evaluation.pretraining_metrics import COUNTED, scored
-from bertkit.inference.evaluate import evaluate
 from bertkit.inference.predictor import load
 from bertkit.models.bert.bert import BertForMaskedLM, BertForPreTraining
 from bertkit.models.encoder import Encoder, load_tokenizer, resolve_encoder
@@ -339,11 +338,6 @@ def test_a_training_that_diverges_ends_with_results(recipe: Recipe, tmp_path: Pa
     assert 0 <= scores["metrics"]["mlm_accuracy"] <= 1
     assert (run.model / "README.md").is_file()
     assert (run.folder / "report.html").is_file()
-
-
-def test_lora_is_merged_and_loaded_again(recipe: Recipe, tmp_path: Path) -> None:
-    run = train(recipe.model_copy(update={"peft": Lora(r=2), "verify": False, "explain": False}), tmp_path / "run")
-    assert evaluate(run.folder)["metrics"] == run.results["splits"]["validation"]["metrics"]
 
 
 def test_a_tokenizer_that_cannot_be_copied_is_refused(tiny_encoder: Path) -> None:

@@ -28,7 +28,6 @@ from bertkit.recipe.shipped import shipped_recipes
 from bertkit.recipe.training_arguments import DECIDED, check_training, training_fields, training_schema
 from bertkit.recipe.yaml import parse
 
-REPOSITORY = Path(__file__).parents[1]
 SHIPPED = shipped_recipes()
 
 MINIMAL = """\

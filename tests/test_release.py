@@ -63,24 +63,6 @@ def test_workflows_run_targets_of_the_makefile_with_least_permissions(file: Path
         assert "timeout-minutes" in job or job.get("needs") == "build"
 
 
-def test_only_the_job_that_publishes_can_prove_who_it_is() -> None:
-    jobs = read_yaml(".github/workflows/publish.yml")["jobs"]
-    assert {name for name, job in jobs.items() if job.get("permissions")} == {"publish"}
-    assert jobs["publish"]["permissions"] == {"id-token": "write"}
-    assert not any("checkout" in step.get("uses", "") for step in jobs["publish"]["steps"])
-
-
-def test_other_files_are_what_their_readers_expect() -> None:
-    for name in HIDDEN:
-        assert read_yaml(name)
-    form = read_yaml(".github/ISSUE_TEMPLATE/bug.yml")
-    assert {"name", "description", "body"} <= form.keys()
-    assert "bertkit doctor" in json.dumps(form["body"])
-    agents = (ROOT / "AGENTS.md").read_text(encoding="utf-8")
-    for link in re.findall(r"\]\(([\w/.]+)\)", agents):
-        assert (ROOT / link).is_file(), link
-
-
 def test_links_of_notebooks_and_of_the_site_follow_from_the_urls_of_the_project() -> None:
     urls = project()["project"]["urls"]
     name = urls["Repository"].removeprefix("https://github.com/")

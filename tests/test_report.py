@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import reduce
 from html.parser import HTMLParser
@@ -257,20 +256,6 @@ def test_a_document_is_explained_by_what_was_found_first(tiny_encoder: Path, tmp
     for each in facts.explanations["examples"]:
         row = facts.rows[each["row"] - 1]
         assert each["texts"] == {"query": f"the {row['query']}", "document": row["answer"]["found"][0]["id"]}
-
-
-def test_explain_prints_and_draws(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = tmp_path / "why.html"
-    assert main(["explain", str(run.folder), "the cat was <b>good</b>", "a dog", "--output", str(file)]) == 0
-    told = capsys.readouterr().out
-    assert told.count("label ") == 2
-    assert "good" in told
-    page = well_formed(file.read_text(encoding="utf-8"))
-    assert "thecatwas<b>good</b>" in page.text.replace(" ", "")
-    assert main(["explain", str(run.folder), "--json", "a dog"]) == 0
-    made = json.loads(capsys.readouterr().out)
-    assert made["texts"] == {"text": "a dog"}
-    assert [word[2] is not None for word in made["attributed"][0]["words"]["text"]] == [True, True]
 
 
 def test_explain_of_a_run_writes_what_its_report_shows(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -676,63 +661,6 @@ def test_what_bertkit_never_wrote_is_told_and_no_traceback(
 
 
 # --- in a browser
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    """Headless Chromium, by playwright."""
-    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    found = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if found is None:
-        pytest.skip("there is no Chromium")
-    with sync_api.sync_playwright() as play:
-        started = play.chromium.launch(executable_path=found, args=["--no-sandbox"])
-        yield started
-        started.close()
-
-
-def test_it_sorts_filters_and_switches_the_theme(browser: Any, facts: Facts, tmp_path: Path) -> None:
-    answer = {"label": "good", "scores": {"bad": 0.1, "good": 0.9}, "truncated": False}
-    texts = {EVIL: 0.9, "a cat": 0.8, "a dog": 0.7}
-    rows = [{"text": text, "label": "bad", "answer": {**answer, "score": score}} for text, score in texts.items()]
-    file = tmp_path / "report.html"
-    wrong = with_confusions(facts, [[2, 3], [0, 2]], ["bad", "good"])
-    file.write_text(report(replace(wrong, rows=tuple(rows))), encoding="utf-8")
-    page = browser.new_page(viewport={"width": 390, "height": 800}, color_scheme="light")
-    said: list[str] = []
-    asked: list[str] = []
-    page.on("console", lambda message: said.append(message.text))
-    page.on("pageerror", lambda error: said.append(str(error)))
-    page.on("dialog", lambda dialog: said.append(dialog.message))
-    page.on("request", lambda request: asked.append(request.url))
-    page.goto(file.as_uri())
-    assert page.evaluate("document.documentElement.scrollWidth") <= 390
-    page.set_viewport_size({"width": 1280, "height": 900})
-    shown = (
-        "[...document.querySelectorAll('#mistake-rows tr:not([hidden]) .text')].map((cell) => cell.innerText.trim())"
-    )
-    assert page.evaluate(shown) == list(texts)
-    page.get_by_role("button", name="confidence").click()
-    assert page.evaluate(shown) == list(texts)[::-1]
-    page.get_by_role("searchbox").fill("DOG")
-    assert page.evaluate(shown) == ["a dog"]
-    assert page.get_by_role("status").inner_text() == "1 of 3 shown"
-    page.locator("a[data-gold=bad][data-answer=good]").click()
-    assert page.get_by_role("status").inner_text() == "3 of 3 shown"
-    assert [page.get_by_label(name, exact=True).input_value() for name in ("Gold", "Answer")] == ["bad", "good"]
-    before = page.evaluate("getComputedStyle(document.body).backgroundColor")
-    page.locator("#theme").click()
-    assert page.evaluate("getComputedStyle(document.body).backgroundColor") != before
-    assert page.locator("#theme").inner_text() == "Light"
-    assert not said
-    assert [url for url in asked if not url.startswith("file:")] == []
-    page.close()
-    page = browser.new_context(java_script_enabled=False).new_page()
-    page.goto(file.as_uri())
-    assert page.locator("#mistake-rows tr").count() == len(texts)
-    assert not page.locator(".filters").is_visible()
-    assert not page.locator("#theme").is_visible()
-    page.context.close()
 
 
 def test_labels_by_their_value_in_the_data(tiny_encoder: Path, tmp_path: Path) -> None:

@@ -19,7 +19,6 @@ import numpy as np
 import pytest
 import small
 import torch
-from cases import EVEN, TEXTS
 from conftest import build_encoder
 from safetensors.torch import load_file
 from transformers import (
@@ -227,15 +226,6 @@ def test_a_checkpoint_of_all_weights_is_not_resumed_with_lora(tiny_encoder_with_
         ModelError, match=r"checkpoint-6: has no adapter_model.safetensors: peft is not.*\n.*started with"
     ):
         train(given, run.folder, resume=True)
-
-
-def test_text_to_text(tiny_encoder_with_dropout: Path, tmp_path: Path) -> None:
-    rows = [{"text": text, "target": target} for text, target in zip(TEXTS, EVEN, strict=True)] * 2
-    source = {s: str(small.write_rows(tmp_path / f"{s}.jsonl", rows)) for s in ("train", "validation", "test")}
-    task = {"name": "text2text-generation", "generation": {"max_new_tokens": 8}}
-    model = {"name": str(tiny_encoder_with_dropout), "max_length": 32}
-    given = load_recipe({"task": task, "model": model, "data": {"source": source}}).with_(*RHYTHM, "verify=false")
-    resumed(given, tmp_path)
 
 
 def test_divided_micro_batches(tiny_encoder_with_dropout: Path, tmp_path: Path, monkeypatch: Any) -> None:
@@ -495,14 +485,6 @@ def test_told_in_the_last_step_what_is_left_is_done_on_resume(
     with pytest.raises(KeyboardInterrupt):
         train(recipe, tmp_path / "run", callbacks=[Told(steps, signal.SIGINT, after=after)])
     same(train(recipe, tmp_path / "run", resume=True), uninterrupted)
-
-
-def test_a_signal_that_is_ignored_stays_ignored(recipe: Recipe, uninterrupted: Run, tmp_path: Path) -> None:
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        same(train(recipe, tmp_path / "run", callbacks=[Told(3, signal.SIGINT)]), uninterrupted)
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 class Told(TrainerCallback):

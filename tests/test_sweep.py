@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
 import warnings
 from collections.abc import Callable
 from math import isfinite, log10, nan
@@ -18,7 +17,7 @@ import small
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bertkit.cli.main import main, parse
+from bertkit.cli.main import main
 from bertkit.errors import DataError, ModelError, Problem, RecipeError, UserError
 from bertkit.files import sha256, write_json, write_text
 from bertkit.recipe.recipe import Recipe, load_recipe, to_yaml
@@ -490,23 +489,3 @@ def test_a_real_sweep_interrupted_in_a_trial_equals_one_that_was_not(
 
 
 # --- docs/scaling.md
-
-
-def test_the_commands_of_the_scaling_page_parse() -> None:
-    """By the launchers' own parsers, and then by ours."""
-    from accelerate.commands.launch import launch_command_parser
-    from torch.distributed.run import parse_args
-
-    page = (Path(__file__).resolve().parent.parent / "docs" / "scaling.md").read_text()
-    commands = [shlex.split(line) for line in page.splitlines() if line.startswith(("torchrun ", "accelerate launch "))]
-    assert len(commands) == 5
-    for command in commands:
-        read = parse_args if command[0] == "torchrun" else launch_command_parser().parse_args
-        told = read(command[1:] if command[0] == "torchrun" else command[2:])
-        if command[0] == "torchrun" and told.no_python:  # whose commands are in test_scaling.py
-            assert (told.training_script, told.training_script_args[0]) == ("bash", "-c")
-            continue
-        assert told.module
-        assert told.training_script == "bertkit"
-        ours = parse(told.training_script_args)
-        assert (ours.recipe, ours.output_dir.name) == ("sst2", "sst2")

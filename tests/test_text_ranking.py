@@ -23,7 +23,6 @@ import bertkit
 from bertkit.encoding.padding import Collator
 from bertkit.errors import DataError, ModelError
 from bertkit.evaluation import ranking
-from bertkit.evaluation.hf_metrics import compute_user_metric
 from bertkit.evaluation.metrics import regression
 from bertkit.evaluation.reranking import RankedRows, query_numbers
 from bertkit.inference.predictor import Predictor
@@ -468,13 +467,3 @@ def test_word_overlap_is_a_baseline_and_chance_another(tiny_encoder: Path) -> No
     assert found["random"]["ndcg@10"] != 1.0
     wordless = data.map(lambda row: {"query": "?", "document": "!"})
     assert list(made.baselines(wordless, data)) == ["random"]
-
-
-def test_a_users_metric_sees_scores_and_targets(tiny_encoder: Path) -> None:
-    class Largest:
-        def compute(self, *, predictions: Any, references: Any) -> dict[str, float]:
-            return {"top": references[int(np.argmax(predictions))]}
-
-    data = rows([0, 0, 1])
-    answers = [{"score": score, "truncated": False} for score in (0.1, 0.2, 0.9)]
-    assert compute_user_metric(Largest(), *task(tiny_encoder, data).grade(answers, data).pairs()) == {"top": 1.0}

@@ -259,16 +259,6 @@ def test_a_run_is_that_of_the_whole_table(
         assert not any(told.values())
 
 
-def test_a_student_learns_the_same(tiny_encoder: Path, tmp_path: Path) -> None:
-    recipe = recipe_of(tmp_path, tiny_encoder)
-    teacher = train(recipe, tmp_path / "teacher")
-    distilled = recipe.with_(f"distillation={{teacher: {teacher.folder}, student: {{layers: 1}}}}")
-    used, whole = (
-        train(distilled.with_(f"training.used_embeddings={value}"), tmp_path / value) for value in ("true", "false")
-    )
-    assert_equal(*(load_file(run.model / "model.safetensors") for run in (whole, used)))
-
-
 def resumed(recipe: Recipe, folder: Path, texts: Path) -> Weights:
     """The last checkpoint of a run whose training rows have been changed in the middle."""
     before = texts.read_text()
@@ -362,14 +352,6 @@ def test_check_says_what_is_used(
     assert main(["check", str(file), *overrides]) == 0
     words = {word for row in small.read_rows(tmp_path / "train.jsonl") for word in row["text"].split()} & {*WORDS}
     assert f"word embedding: {len(words) + 5} {wanted}\n" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("override", ["peft={r: 2}", "freeze={embeddings: true}", "training.optim=adafactor"])
-def test_check_says_nothing_where_it_does_not_apply(
-    override: str, tiny_encoder: Path, tmp_path: Path, capsys: Any
-) -> None:
-    assert main(["check", str(small.write_recipe(tmp_path, tiny_encoder)), override]) == 0
-    assert "word embedding" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
