@@ -446,10 +446,13 @@ def test_vectors_are_of_texts_not_of_a_frames_names(tiny_encoder: Path, tmp_path
 
 
 @pytest.mark.parametrize(
-    ("sample", "task"),
-    [("ner", "token-classification"), ("qa", "question-answering"), ("similarity", "sentence-similarity")],
+    ("sample", "task", "library"),
+    [
+        ("ner", "token-classification", "polars"),
+        ("qa", "question-answering", "columns"),
+        ("similarity", "sentence-similarity", "polars"),
+    ],
 )
-@pytest.mark.parametrize("library", ["columns", "polars"])
 def test_rows_of_every_task_are_those_of_their_files(sample: str, task: str, library: str) -> None:
     """Words, tags and answers too, which are nested."""
     files = {file.stem: file for file in (samples_folder() / sample).glob("*.json*")}

@@ -14,11 +14,11 @@ import torch
 import transformers
 from cases import CASES, DRAWN
 from steps import arguments, made
-from test_resume import RHYTHM, resumed
 from torch import nn
 from transformers import TrainerCallback
 
 from bertkit.attachments.muon import layer_matrices
+from bertkit.engine import checkpoint
 from bertkit.errors import RecipeError
 from bertkit.models.bert.bert import BertForPreTraining
 from bertkit.models.bert.bert_config import BertConfig
@@ -201,10 +201,24 @@ def test_the_schedule_is_that_of_all_weights(tiny_encoder: Path, tmp_path: Path)
     find_spec("triton") is not None and not torch.cuda.is_available(),
     reason="torch-optimi 0.3 takes its Triton kernels on CPUs too where triton is installed",
 )
-def test_stable_adamw_is_resumed_too(tiny_encoder_with_dropout: Path, tmp_path: Path) -> None:
+def test_stable_adamw_is_saved_and_loaded_too(tmp_path: Path) -> None:
     """Its groups hold tensors, and its states values that are none."""
-    pytest.importorskip("optimi")
-    resumed(small.recipe(tmp_path, tiny_encoder_with_dropout, *RHYTHM, "training.optim=stable_adamw"), tmp_path)
+    kind, weights = pytest.importorskip("optimi").StableAdamW, [nn.Parameter(torch.ones(3, 4)) for _ in range(2)]
+    optimizers = [kind([weight], lr=1e-2, decouple_lr=True) for weight in weights]
+    schedules = [torch.optim.lr_scheduler.LambdaLR(each, lambda step: 1 / (step + 1)) for each in optimizers]
+
+    def step(place: int, gradient: float) -> None:
+        weights[place].grad = torch.arange(12.0).view(3, 4) * gradient
+        optimizers[place].step()
+        schedules[place].step()
+
+    step(0, 1.0)
+    checkpoint.save_optimizer(tmp_path, optimizers[0], schedules[0], None)
+    weights[1].data.copy_(weights[0].data)
+    checkpoint.load_optimizer(tmp_path, optimizers[1], schedules[1], None)
+    for place in range(2):
+        step(place, -0.3)
+    assert torch.equal(*weights)
 
 
 def test_without_a_matrix_to_train_nothing_is_written(tiny_encoder: Path, tmp_path: Path) -> None:

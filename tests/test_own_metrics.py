@@ -52,7 +52,7 @@ def test_it_sees_the_answers_of_every_evaluation_and_chooses_the_seed(
     tiny_encoder: Path, tmp_path: Path, caplog: Any
 ) -> None:
     caplog.set_level(logging.WARNING, "bertkit")
-    recipe = small.recipe(tmp_path, tiny_encoder, *BY_MINE, *small.LEARN, "seeds=[1, 2]")
+    recipe = small.recipe(tmp_path, tiny_encoder, *BY_MINE, "training.learning_rate=1e-2", "seeds=[1, 2]")
     run = train(recipe, tmp_path / "run", metrics=[Hits()])
     assert evaluations(run, "eval_mine") == pytest.approx([10 * each for each in evaluations(run, "eval_accuracy")])
     results = run.results

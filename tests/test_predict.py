@@ -99,10 +99,10 @@ def answer_file(predictor: Predictor, run: Run, file: Path | str, output: Path |
 
 
 @pytest.mark.usefixtures("small_chunks")
-@pytest.mark.parametrize("name", ["a.csv", "a.tsv", "a.jsonl", "a.json", "a.parquet", "a.csv.gz", "a.jsonl.gz"])
-@pytest.mark.parametrize("suffix", [".jsonl", ".csv"])
-def test_every_format_in_and_out(name: str, suffix: str, predictor: Predictor, run: Run, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["a.tsv", "a.json", "a.parquet", "a.csv.gz", "a.jsonl"])
+def test_every_format_in_and_out(name: str, predictor: Predictor, run: Run, tmp_path: Path) -> None:
     """Order is kept over three chunks, other columns pass through, and the answers are those of a call."""
+    suffix = ".csv" if name == "a.jsonl" else ".jsonl"
     out = tmp_path / f"out{suffix}"
     assert answer_file(predictor, run, write(tmp_path / name), out) == COUNT
     told = predictor([row["text"] for row in made()])

@@ -199,7 +199,16 @@ FOREIGN: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize(("kind", "lora"), [*((kind, []) for kind in FOREIGN), ("modernbert", ["Wqkv"])])
+@pytest.mark.parametrize(
+    ("kind", "lora"),
+    [
+        *(
+            pytest.param(kind, [], marks=() if kind in ("electra", "albert", "xlm") else pytest.mark.rare)
+            for kind in FOREIGN
+        ),
+        ("modernbert", ["Wqkv"]),
+    ],
+)
 def test_heads_of_other_architectures_read_the_chosen_tokens_only(
     kind: str, lora: list[str], tiny_encoder: Path
 ) -> None:
@@ -226,14 +235,6 @@ def test_heads_of_other_architectures_read_the_chosen_tokens_only(
     F.cross_entropy(everywhere.logits[chosen], batch["labels"][chosen], reduction="sum").backward()
     theirs = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
     torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
-
-
-def test_a_model_from_a_config_is_saved_and_opened(tiny_encoder: Path, tmp_path: Path) -> None:
-    task = DRAWN[1].task(tiny_encoder)
-    model = task.model(new(tiny_encoder, positions="sinusoidal"))
-    assert model.config.vocab_size == len(task.tokenizer)
-    save(model, task, tmp_path / "model", SETTINGS)
-    assert load(tmp_path / "model", precision="fp32")(DOCUMENTS) == ask(task, model)(DOCUMENTS)
 
 
 @pytest.mark.parametrize("case", DRAWN[:2], ids=["mlm", "mlm-nsp"])

@@ -178,6 +178,8 @@ def test_documents_too_short_for_a_pair_give_no_feature(made):
     features = encode_documents(rows, made[2], LENGTH, nsp="nsp")
     assert features["row"][:] == [2]
     assert features["sentences"][:] == [[1, 1]]
+    with pytest.raises(ValueError, match="max_length 7 leaves no room"):
+        encode_documents(made[1], made[2], 7, nsp="nsp")
     nothing = encode_documents(rows.select([0, 1]), made[2], LENGTH, nsp="none")
     assert (len(nothing), nothing.column_names) == (0, features.column_names)
 
@@ -261,11 +263,6 @@ def test_a_text_with_the_mask_token_is_a_cloze(made):
         assert not any(itertools.chain(*columns["token_type_ids"]))
 
 
-def test_a_length_without_room_is_refused(made):
-    with pytest.raises(ValueError, match="max_length 7 leaves no room"):
-        encode_documents(made[1], made[2], 7, nsp="nsp")
-
-
 # --- pairs -----------------------------------------------------------------------------------------------------------
 
 
@@ -297,21 +294,8 @@ def test_next_sentence_pairs_are_what_their_labels_say(made):
                 found = starts.get(tuple(second[:6]), set())
                 cut += not found
                 assert not found or found - {own[index]}
-    assert set(labels) == {0, 1}
+    assert labels[1] / labels.total() == pytest.approx(0.5, abs=0.03)
     assert cut / labels[1] < 0.2  # runs of fewer than six pieces, and the rare cut
-
-
-@pytest.mark.parametrize("nsp", ["nsp", "sop"])
-def test_half_of_the_pairs_are_real(made, nsp):
-    _, rows, tokenizer = made
-    features, labels = encode_documents(rows, tokenizer, 16, nsp=nsp), []
-    drawing = Masking.of(tokenizer, nsp=nsp)
-    for epoch in range(16_000 // len(features) + 1):
-        for start in range(0, len(features), 512):
-            columns = drawing(features, range(start, min(start + 512, len(features))), 1, epoch)
-            labels += columns["next_sentence_label"]
-    assert set(labels) == {0, 1}
-    assert abs(np.mean(labels) - 0.5) < 0.01
 
 
 def test_neither_length_nor_an_unfinished_sentence_tells_strange_from_real(made):
@@ -368,7 +352,7 @@ def test_sentence_order_pairs_are_what_their_labels_say(made):
             border = ends.index(len(second if label else first))
             if len(ends) > 2:
                 borders.append(border / (len(ends) - 2))  # 0: after the first sentence; 1: before the last
-    assert set(labels) == {0, 1}
+    assert labels[1] / labels.total() == pytest.approx(0.5, abs=0.05)
     assert np.mean(borders) == pytest.approx(0.5, abs=0.05)
 
 

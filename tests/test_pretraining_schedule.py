@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from bertkit.models.bert.drawing import Drawing, fewer_masks
 from cases import DOCUMENTS, Case
 from datasets import Dataset
 from steps import arguments, made
@@ -32,11 +33,7 @@ def equal(one: dict[str, Any], other: dict[str, Any]) -> bool:
 
 
 @pytest.mark.parametrize("nsp", ["nsp", "none"])
-@pytest.mark.parametrize(
-    "more",
-    [{}, {"whole_word": True}],
-    ids=["tokens", "words"],
-)
+@pytest.mark.parametrize("more", [{}, {"whole_word": True}], ids=["tokens", "words"])
 def test_fewer_masks_are_those_that_the_lower_share_draws(nsp: Any, more: dict[str, Any]) -> None:
     documents, words = made_documents(60)
     tokenizer = BertTokenizer(vocab=vocabulary(words))

@@ -131,14 +131,6 @@ def test_check_refuses_token_types_without_embeddings(tiny_encoder: Path, tmp_pa
     assert main(["check", str(recipe), *pairs]) == 0
 
 
-def test_a_model_that_cannot_read_its_tokenizer_is_refused(tiny_encoder: Path, tmp_path: Path) -> None:
-    folder = small.of_family(
-        "xmod", tiny_encoder, tmp_path / "xmod", languages=["en_XX", "de_DE"], default_language=None
-    )
-    with pytest.raises(ModelError, match="this xmod cannot read its tokenizer's inputs: ValueError: Input language"):
-        probed(BY_ID["single-label"], folder)
-
-
 def test_an_encoder_of_one_length_is_refused_for_that(tiny_encoder: Path, tmp_path: Path) -> None:
     folder = small.of_family(
         "nystromformer", tiny_encoder, tmp_path / "fixed", num_landmarks=4, segment_means_seq_len=64

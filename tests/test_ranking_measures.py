@@ -39,9 +39,6 @@ def test_queries_with_nothing_found_or_nothing_to_find_count_as_0():
     assert all(values == {**dict.fromkeys(qrels, 0.0), "right": 1.0} for values in found.values())
     assert all(list(values) == list(qrels) for values in found.values())
     assert scored(found).scores == dict.fromkeys(NAMES, 0.25)
-
-
-def test_an_empty_run_scores_0():
     assert scored(measures({}, {"q": {"a": 1}})).scores == dict.fromkeys(NAMES, 0.0)
 
 

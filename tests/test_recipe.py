@@ -268,9 +268,3 @@ def test_every_task_is_a_choice_of_the_recipe() -> None:
     annotation = Recipe.model_fields["task"].annotation
     assert set(get_args(annotation) or (annotation,)) == set(TASK_OPTIONS)
     assert all(options.metrics for options in TASK_OPTIONS)
-
-
-def test_a_recipe_is_immutable(recipe_file: Path) -> None:
-    recipe = load_recipe(recipe_file)
-    with pytest.raises(ValueError, match="frozen"):
-        recipe.verify = False  # type: ignore[misc]

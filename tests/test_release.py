@@ -20,7 +20,6 @@ from bertkit.cli import main as cli
 
 SCRIPT = ROOT / "recipes" / "train_classifier.py"
 SKILL = ROOT / "SKILL.md"
-HIDDEN = (".readthedocs.yaml", ".pre-commit-config.yaml", ".github/dependabot.yml")
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 
 

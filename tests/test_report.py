@@ -342,10 +342,7 @@ def test_many_labels_get_small_cells_and_a_list_of_confusions(facts: Facts) -> N
     assert "label 2, predicted label 1: 8 (47.1%)" in {cell.title for cell in cells}
     shares = {cell.title.partition(",")[0]: cell.share for cell in cells if cell.mark == "minus"}
     assert shares["label 2"] == 1 > shares["label 3"] > matrices.FAINTEST
-    assert matrices.confused(many)[1:] == [
-        ["label 2", "label 1", "8", "47.1%"],
-        ["label 3", "label 5", "7", "43.8%"],
-    ]
+    assert matrices.confused(many)[1:] == [["label 2", "label 1", "8", "47.1%"], ["label 3", "label 5", "7", "43.8%"]]
     assert "The most frequent confusions" in well_formed(report(many)).text
     names = [f"label {i}" for i in range(matrices.MAX_LABELS + 1)]
     assert matrices.confusion(with_confusions(facts, np.eye(len(names), dtype=int), names), None) is None

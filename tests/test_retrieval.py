@@ -147,10 +147,6 @@ def test_prefixes_travel_as_prompts(tiny_encoder: Path, tmp_path: Path) -> None:
     np.testing.assert_array_equal(foreign.encode(texts, "query"), ours.encode(texts, "query"))
 
 
-def test_encode_of_nothing(tiny_encoder: Path, tmp_path: Path) -> None:
-    assert len(load(made(tiny_encoder, tmp_path / "m")).encode([])) == 0
-
-
 def test_pairs_with_grade_0_teach_nothing(tiny_encoder: Path, tmp_path: Path) -> None:
     folder = beir(tmp_path / "beir")
     (folder / "qrels" / "train.tsv").write_text("query-id\tcorpus-id\tscore\nq1\td0\t1\nq1\td1\t0\n")

@@ -102,14 +102,17 @@ def test_a_text_that_is_the_own_positive_is_no_negative() -> None:
     assert float(in_batch(a, b, c, texts, 1.0)) == pytest.approx(by_hand)
 
 
-@pytest.mark.parametrize("pooling", ["mean", "cls", "max"])
 @pytest.mark.parametrize(
-    "more", [{}, {"normalize": False}, {"dense": 5, "activation": "Tanh"}, {"dense": 9, "bias": False}]
+    "more",
+    [
+        {"pooling": "mean"},
+        {"pooling": "max", "normalize": False},
+        {"pooling": "cls", "dense": 5, "activation": "Tanh"},
+        {"pooling": "mean", "dense": 9, "bias": False},
+    ],
 )
-def test_sentence_transformers_opens_what_is_saved(
-    pooling: str, more: dict[str, Any], tiny_encoder: Path, tmp_path: Path
-) -> None:
-    folder = made(tiny_encoder, tmp_path, pooling=pooling, **more)
+def test_sentence_transformers_opens_what_is_saved(more: dict[str, Any], tiny_encoder: Path, tmp_path: Path) -> None:
+    folder = made(tiny_encoder, tmp_path, **more)
     theirs = SentenceTransformer(str(folder), device="cpu").encode(ODD)
     np.testing.assert_allclose(vectors(folder, ODD), theirs, atol=1e-6)
 
@@ -221,8 +224,7 @@ def test_prompts_of_queries_are_read(tiny_encoder: Path, tmp_path: Path) -> None
     np.testing.assert_array_equal(predictor.encode(["a cat"], "query"), predictor.encode(["one a cat"]))
 
 
-@pytest.mark.parametrize("size", [3, 5, 99])
-@pytest.mark.parametrize("task", ["sentence-similarity", "retrieval"])
+@pytest.mark.parametrize(("size", "task"), [(3, "sentence-similarity"), (99, "sentence-similarity"), (3, "retrieval")])
 def test_vectors_are_cut_as_in_sentence_transformers(size: int, task: str, tiny_encoder: Path, tmp_path: Path) -> None:
     folder = foreign(tiny_encoder, tmp_path, PROMPTS, put(truncate_dim=size))
     model, theirs = load(folder, task=task, precision="fp32"), SentenceTransformer(str(folder), device="cpu")

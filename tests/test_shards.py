@@ -62,8 +62,7 @@ def test_parts_are_contiguous_whole_chunks_and_even(chunk: int, count: int) -> N
         assert max(chunks) - min(chunks) <= 1
 
 
-@pytest.mark.parametrize("case", ["single-label", "retrieval", "ner-document"])
-@pytest.mark.parametrize("count", [1, 2, 4])
+@pytest.mark.parametrize(("case", "count"), [("single-label", 1), ("retrieval", 2), ("ner-document", 4)])
 def test_answers_of_parts_are_those_of_the_whole(case: str, count: int, models: Path, tmp_path: Path) -> None:
     """Also for a task that ranks the documents of a chunk, and one that reads sentences with their neighbours."""
     texts = [{"query": row["text"], "document": row["text"]} for row in ROWS] if case == "retrieval" else ROWS

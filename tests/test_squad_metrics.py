@@ -171,15 +171,10 @@ def test_the_threshold_lies_midway():
     assert best_threshold([-3.0, 1.0, 2.0], ["x", "y", "z"], [["x"], ["y"], []]) == 1.5
     assert best_threshold([-3.0, 1.0, 2.0], ["x", "y", "z"], [["x"], ["y"], ["z"]]) == 3.0
     assert best_threshold([-3.0, 1.0, 2.0], ["x", "y", "z"], [[], [], []]) == -4.0
-
-
-def test_of_equally_good_thresholds_the_middle_one_is_taken():
-    # The three in the middle are wrong with and without an answer: -1.5, -0.5, 1 and 2.5 tie.
+    # Of equally good ones the middle: three are wrong with and without an answer, so -1.5, -0.5, 1 and 2.5 tie.
     odds, texts, gold = [-2.0, -1.0, 0.0, 2.0, 3.0], ["x", "n", "n", "n", "n"], [["x"], ["y"], ["y"], ["y"], []]
     assert best_threshold(odds, texts, gold) == -0.5
-
-
-def test_rounding_does_not_break_a_tie():
+    # Rounding does not break a tie.
     # F1 goes up by 1, down by 1, up by ten times 0.1 and then stays: 0.5, 11.5, 12.5 and 14 tie.
     tenth = ["p" + " z" * 18]
     gold = [["p"], [], *[tenth] * 10, ["q"], ["q"]]

@@ -104,10 +104,7 @@ def test_documents_become_passages_with_their_places_and_metadata(store: Store) 
 
 
 def test_metadata_may_be_called_as_the_fields_of_a_passage(store: Store) -> None:
-    documents = [
-        {"id": "a", "text": "w " * 15, "number": 7, "document": "invoice"},
-        {"id": "b", "text": "w " * 15},
-    ]
+    documents = [{"id": "a", "text": "w " * 15, "number": 7, "document": "invoice"}, {"id": "b", "text": "w " * 15}]
     index(store, documents)
     assert rows(store, "number", "document") == [(7, "invoice")] * 2 + [(None, None)] * 2
     assert rows(store, "passage") == [0, 1, 0, 1]

@@ -158,14 +158,9 @@ verify: [true, false]
         assert re.search(rf"bad.yaml:{line} .*{words}", said), (line, words, said)
 
 
-@pytest.mark.parametrize(
-    ("text", "words"), [("", "the space is empty"), ("- a", "expected a mapping"), ("a: [", "YAML")]
-)
-def test_a_file_that_is_no_space(room: Path, text: str, words: str) -> None:
-    assert words in problems(room, text)[0]
-
-
-def test_a_space_that_is_not_there(room: Path) -> None:
+def test_a_file_that_is_no_space(room: Path) -> None:
+    for text, words in (("", "the space is empty"), ("- a", "expected a mapping"), ("a: [", "YAML")):
+        assert words in problems(room, text)[0]
     with pytest.raises(RecipeError, match="cannot be read: No such file"):
         read_space(room / "nowhere.yaml", load_recipe(room / "small.yaml"))
 
@@ -370,23 +365,23 @@ def test_of_equal_trials_the_first_wins(trainer: Trainer, room: Path, tmp_path: 
     assert len(first) == len([name for name in trainer.trained if name.isdigit()]) < 12
 
 
-@pytest.mark.parametrize("change", ["recipe", "space", "data"])
 def test_another_recipe_space_or_data_do_not_go_on(
-    change: str, trainer: Trainer, room: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    trainer: Trainer, room: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    space = tmp_path / "space.yaml"
-    space.write_text(SPACE)
-    sweep(recipe_of(room), space, tmp_path / "s", trials=1, confirm=1)
+    fewer = {"trials": 1, "confirm": 1}
+    sweep(recipe_of(room), room / "space.yaml", tmp_path / "s", **fewer)
+    (tmp_path / "other.yaml").write_text(SPACE.replace("8", "16"))
     before = {path: path.read_bytes() for path in (tmp_path / "s").rglob("*") if path.is_file()}
-    if change == "space":
-        space.write_text(SPACE.replace("8", "16"))
-    if change == "data":
-        other = SimpleNamespace(metrics=("accuracy",)), SimpleNamespace(fingerprints={"train": "1" * 64})
-        monkeypatch.setattr(program, "_dry_run", lambda *args: other)
-    with pytest.raises(UserError, match=f"is a sweep with another {change}"):
-        sweep(
-            recipe_of(room, *["model.max_length=16"] * (change == "recipe")), space, tmp_path / "s", trials=1, confirm=1
-        )
+
+    def refused(change: str, recipe: Recipe, space: Path) -> None:
+        with pytest.raises(UserError, match=f"is a sweep with another {change}"):
+            sweep(recipe, space, tmp_path / "s", **fewer)
+
+    refused("recipe", recipe_of(room, "model.max_length=16"), room / "space.yaml")
+    refused("space", recipe_of(room), tmp_path / "other.yaml")
+    other = SimpleNamespace(metrics=("accuracy",)), SimpleNamespace(fingerprints={"train": "1" * 64})
+    monkeypatch.setattr(program, "_dry_run", lambda *args: other)
+    refused("data", recipe_of(room), room / "space.yaml")
     assert {path: path.read_bytes() for path in (tmp_path / "s").rglob("*") if path.is_file()} == before
 
 
@@ -447,16 +442,7 @@ def test_optuna_draws_the_trials(trainer: Trainer, room: Path, tmp_path: Path) -
 def test_a_real_sweep_interrupted_in_a_trial_equals_one_that_was_not(
     room: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    command = [
-        "sweep",
-        str(room / "small.yaml"),
-        "--space",
-        str(room / "space.yaml"),
-        "--trials",
-        "2",
-        "--confirm",
-        "1",
-    ]
+    command = ["sweep", f"{room}/small.yaml", "--space", f"{room}/space.yaml", "--trials", "2", "--confirm", "1"]
     monkeypatch.setattr("bertkit.training.finish.write_reports", lambda *_: None)  # it takes most of a run
     more = ["training.num_train_epochs=2", "training.learning_rate=1e-2"]
     assert main([*command, "--output-dir", str(tmp_path / "whole"), *more]) == 0

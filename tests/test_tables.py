@@ -25,10 +25,7 @@ TABLES: dict[str, tuple[Mapping[str, Any], Collection[str]]] = {
     "audits/audit": (LABELS, ("retrieval", "text-ranking", "text2text-generation", "pretraining")),
     "explain/targets": (TARGETS, ("text2text-generation", "pretraining")),
     "export/extra_outputs": (EXTRA_OUTPUTS, ("question-answering", *VECTORS, "text2text-generation", "pretraining")),
-    "report/task_pictures, reliability": (
-        DECISIONS,
-        (*VECTORS, "text-ranking", "text2text-generation", "pretraining"),
-    ),
+    "report/task_pictures, reliability": (DECISIONS, (*VECTORS, "text-ranking", "text2text-generation", "pretraining")),
     "report/mistakes": (MISTAKES, ("pretraining",)),
     "report/task_pictures": (PICTURES, ("question-answering", "text2text-generation", "pretraining")),
     "report/usage": (USAGE, ()),

@@ -90,11 +90,7 @@ def get(source: Path, columns: Any = None, **options: Any) -> Any:
 
 def test_every_scheme_is_read_as_bio(tmp_path: Path) -> None:
     expected = ["B-X", "I-X", "B-X", "O", "B-Y"]
-    for name, tags in (
-        ("iob1", "I-X I-X B-X O I-Y"),
-        ("bio", "B-X I-X B-X O B-Y"),
-        ("bioes", "B-X E-X S-X O S-Y"),
-    ):
+    for name, tags in (("iob1", "I-X I-X B-X O I-Y"), ("bio", "B-X I-X B-X O B-Y"), ("bioes", "B-X E-X S-X O S-Y")):
         path = tmp_path / f"{name}.conll"
         path.write_text("".join(f"w{i} {tag}\n" for i, tag in enumerate(tags.split())))
         data = get(path)
@@ -103,20 +99,10 @@ def test_every_scheme_is_read_as_bio(tmp_path: Path) -> None:
         assert (f"train: its tags are {name.upper()}; read as BIO" in notes) == (name != "bio")
 
 
-@pytest.mark.parametrize(
-    ("tags", "parts"),
-    [
-        ("B-X I-Y E-Y", ["bad.conll:1"]),
-        ("O Q-X", ["bad.conll:1", "Q-X", "unknown scheme"]),
-        ("O PER", ["bad.conll:1", "PER"]),
-    ],
-)
-def test_tags_of_no_scheme_are_named_with_their_place(tags: str, parts: list[str], tmp_path: Path) -> None:
-    path = tmp_path / "bad.conll"
-    path.write_text("".join(f"w{i} {tag}\n" for i, tag in enumerate(tags.split())))
-    with pytest.raises(DataError) as error:
-        get(path)
-    assert all(part in str(error.value) for part in parts)
+def test_tags_of_no_scheme_are_named_with_their_place(tmp_path: Path) -> None:
+    (tmp_path / "bad.conll").write_text("a O\n\nb O\nc Q-X\n")
+    with pytest.raises(DataError, match=r"bad\.conll:3: .*'Q-X': unknown scheme"):
+        get(tmp_path / "bad.conll")
 
 
 def test_an_entity_that_begins_with_i_is_counted_and_kept(tmp_path: Path) -> None:
@@ -142,13 +128,6 @@ def test_spans_that_cut_words_are_told_with_the_setting_that_moves_them(tmp_path
     with pytest.raises(DataError) as error:
         get(spans_file(tmp_path, {"text": "Ada", "spans": [[0, 9, "X"]]}))
     assert "alignment" not in str(error.value)
-
-
-def test_words_and_tags_of_different_number_are_an_error(tmp_path: Path) -> None:
-    path = tmp_path / "rows.jsonl"
-    path.write_text('{"tokens": ["a", "b"], "tags": ["O", "B-X"]}\n{"tokens": ["a"], "tags": ["O", "O"]}\n')
-    with pytest.raises(DataError, match=r"rows\.jsonl:2: 1 words, but 2 tags"):
-        get(path)
 
 
 def test_tokens_with_spans_are_refused_and_nothing_is_asked_of_rows_without_either(tmp_path: Path) -> None:

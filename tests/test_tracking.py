@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import sqlite3
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -50,33 +46,6 @@ def test_the_environment_can_name_another_folder_for_tensorboard(
     run = train(small.recipe(tmp_path, tiny_encoder, *SHORT, "training.report_to=tensorboard"), tmp_path / "run")
     assert list((tmp_path / "mine").iterdir())
     assert not (run.folder / "logs").exists()
-
-
-def test_trackio_gets_what_is_logged(tiny_encoder: Path, tmp_path: Path) -> None:
-    pytest.importorskip("trackio")
-    small.write_recipe(tmp_path, tiny_encoder)
-    named = ["training.report_to=trackio", "training.project=tests", "training.run_name=mine", "seeds=[1, 2]"]
-    words = ["train", "small.yaml", *SHORT, *named, "--output-dir", "run"]
-    environment = os.environ | {"TRACKIO_DIR": str(tmp_path / "trackio")}  # trackio reads it when it is imported
-    done = subprocess.run(
-        [sys.executable, "-m", "bertkit", *words],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    with sqlite3.connect(tmp_path / "trackio" / "tests.db") as database:
-        kept = [
-            (name, json.loads(numbers)) for name, numbers in database.execute("SELECT run_name, metrics FROM metrics")
-        ]
-    for seed in (1, 2):
-        own = [numbers for name, numbers in kept if name == f"mine-seed-{seed}"]
-        for name, ours in (("train/loss", "loss"), ("eval/accuracy", "eval_accuracy")):
-            there = [(numbers["train/global_step"], numbers[name]) for numbers in own if name in numbers]
-            assert len(there) > 1
-            assert there == logged(Run(tmp_path / "run"), seed, ours)
 
 
 def test_an_integration_that_does_not_exist_is_named_before_training(tiny_encoder: Path, tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ def runs(learned: Run, tiny_encoder: Path, tmp_path_factory: pytest.TempPathFact
 def lora(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
     """A finished run with LoRA."""
     room = tmp_path_factory.mktemp("lora")
-    return train(small.recipe(room, tiny_encoder, "peft={r: 2}", *small.LEARN), room / "run")
+    return train(small.recipe(room, tiny_encoder, "peft={r: 2}", "training.learning_rate=1e-1"), room / "run")
 
 
 def files(folder: Path) -> set[str]:
@@ -96,16 +96,6 @@ def test_the_run_folder_holds_what_it_promises(runs: dict[str, Run]) -> None:
     card = (run.model / "README.md").read_text()
     assert "pipeline_tag: text-classification" in card
     assert str(run.folder.parent) not in card
-
-
-def test_predictions_are_the_rows_with_their_answers(runs: dict[str, Run]) -> None:
-    run = runs["single-label"]
-    for split in ("validation", "test"):
-        told = small.read_rows(run.folder / "predictions" / f"{split}.jsonl")
-        given = small.read_rows(run.folder.parent / f"{split}.jsonl")
-        assert [row["text"] for row in told] == [row["text"] for row in given]
-        assert [row["label"] for row in told] == [row["label"] for row in given]
-        assert {row["answer"]["label"] for row in told} <= {"good", "bad"}
 
 
 def test_nothing_in_a_run_is_a_pickle(runs: dict[str, Run], lora: Run) -> None:

@@ -84,16 +84,8 @@ def test_scores_that_mislead_are_findings() -> None:
         (results(split="train"), "severe", "these scores are on training rows"),
         (results(0.6, majority=0.6, tfidf=0.5), "severe", "the baseline majority is at least as good on test"),
         (results(ece=0.28), "warn", "the expected calibration error on test is 0.28"),
-        (
-            results(expected={"accuracy": [0.95, 1]}),
-            "warn",
-            "accuracy on test is 0.9000; the recipe expects 0.95 to 1",
-        ),
-        (
-            results(expected={"accuracy": [0.9, 1]}),
-            "note",
-            "accuracy on test is 0.9000; the recipe expects 0.9 to 1",
-        ),
+        (results(expected={"accuracy": [0.95, 1]}), "warn", "accuracy on test is 0.9000; the recipe expects 0.95 to 1"),
+        (results(expected={"accuracy": [0.9, 1]}), "note", "accuracy on test is 0.9000; the recipe expects 0.9 to 1"),
     ):
         (found,) = score_findings(made)
         assert (found.level, found.what) == (level, what)

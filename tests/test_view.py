@@ -200,8 +200,8 @@ def test_with_a_budget_the_progress_is_in_seconds(
 
 def test_the_bar_of_a_resumed_training_begins_at_its_step(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", screen := Screen(terminal=True))
-    progress = Progress("training", "accuracy")
-    state = SimpleNamespace(global_step=6, max_steps=8, epoch=0.75, is_world_process_zero=True)
+    progress, state = Progress("training", "accuracy"), SimpleNamespace(global_step=6, max_steps=8, epoch=0.75)
+    state.is_world_process_zero = True
     progress.on_train_begin(None, state, None)
     assert "6/8" in screen.text
     assert "| 0/8" not in screen.text

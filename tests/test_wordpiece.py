@@ -362,13 +362,7 @@ def test_the_command_reports_and_writes_what_the_function_writes(capsys: Any, co
     said(capsys, "tokenizer", "train", "--input", other, "--column", "body", "--output", out, "--vocab-size", "300",
          "--cased", "--min-frequency", "3", "--limit-alphabet", "50", "--max-length", "64")  # fmt: skip
     train_wordpiece(
-        [corpus],
-        tmp_path / "same",
-        vocab_size=300,
-        lowercase=False,
-        min_frequency=3,
-        limit_alphabet=50,
-        max_length=64,
+        [corpus], tmp_path / "same", vocab_size=300, lowercase=False, min_frequency=3, limit_alphabet=50, max_length=64
     )
     for name in FILES:
         assert (out / name).read_bytes() == (tmp_path / "same" / name).read_bytes()

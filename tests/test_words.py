@@ -87,10 +87,6 @@ def test_spans_of_whole_words(alignment):
     assert found.problems == []
 
 
-def test_neighbours_stay_two():
-    assert spans_to_tags("Berlin Paris", [span(0, 6), span(7, 12)], "strict").tags == ["B-X", "B-X"]
-
-
 def test_alignment():
     for alignment, spans, tags, counts in (
         ("strict", [span(3, 12)], "O B-X O O O", {"trimmed": 1}),
@@ -108,6 +104,7 @@ def test_alignment():
         ("strict", [span(0, 11, "A"), span(4, 21, "B"), span(0, 3, "C")], "B-C B-B I-B I-B O", {"overlapping": 1}),
         ("strict", [span(16, 22, "A"), span(12, 21, "B")], "O O B-B I-B O", {"overlapping": 1}),  # of two words both
         ("strict", [span(0, 4), span(15, 21)], "B-X O O B-X O", {"trimmed": 2}),
+        ("strict", [span(0, 3), span(4, 11)], "B-X B-X O O O", {}),  # neighbours stay two
     ):
         found = spans_to_tags(TEXT, spans, alignment)
         assert found.tags == tags.split()
@@ -205,12 +202,8 @@ def test_exports_are_read(export):
     assert read_spans(json.dumps(export)) == SPANS
 
 
-@pytest.mark.parametrize("nothing", [[], {"entities": []}, "[]", '{"label": []}'])
-def test_a_row_without_entities(nothing):
-    assert read_spans(nothing) == []
-
-
-def test_what_a_span_lacks_is_found_later():
+def test_a_row_without_entities_and_a_span_that_lacks_something():
+    assert [read_spans(nothing) for nothing in ([], {"entities": []}, "[]", '{"label": []}')] == [[]] * 4
     spans = read_spans([{"start": 1, "labels": ["X"]}, {"value": {"choices": ["a"]}}])
     assert spans == [{"start": 1, "label": "X"}, {}]
     assert spans_to_tags("a", spans, "expand").problems == [
