@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import shutil
-import warnings
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,12 +16,13 @@ import pytest
 import small
 import torch
 import torch.nn.functional as F
+import transformers
 from datasets import Dataset
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from small import read_data as load_data
 from test_qa_windows import TEXTS, TOKENIZERS, kinds, qa
-from test_task_contract import ask
+from test_task_contract import ask, opened
 
 import bertkit
 from bertkit.attachments.soft_targets import SOFT_TARGETS
@@ -593,25 +593,10 @@ def test_the_fitted_threshold_travels_in_config_json(runs: dict[str, Run], tmp_p
     assert json.loads((runs["v1"].model / "config.json").read_text())["bertkit"]["task"]["null_threshold"] is None
 
 
-@each_version
-def test_plain_transformers_loads_it_without_a_warning(
-    version: str, runs: dict[str, Run], capfd: pytest.CaptureFixture[str]
-) -> None:
-    import transformers
-
-    run = runs[version]
-    transformers.logging.set_verbosity_warning()
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            model, report = transformers.AutoModelForQuestionAnswering.from_pretrained(
-                run.model, output_loading_info=True
-            )
-            tokenizer = transformers.AutoTokenizer.from_pretrained(run.model)
-    finally:
-        transformers.logging.set_verbosity_error()
-    assert not any(report[key] for key in report)
-    assert not any(word in capfd.readouterr().err.lower() for word in ("unexpected", "missing", "report", "warn"))
+def test_plain_transformers_loads_it_without_a_warning(runs: dict[str, Run], capfd: pytest.CaptureFixture[str]) -> None:
+    run = runs["v1"]
+    model = opened(transformers.AutoModelForQuestionAnswering, run.model, capfd)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(run.model)
     assert type(model).__name__ == "BertForQuestionAnswering"
     question, context = "dog ?", "the cat was good and the dog was bad"
     predictor = bertkit.load(run.folder, precision="fp32")

@@ -86,19 +86,6 @@ def test_the_skill_parses() -> None:
         cli.parse(words[1:])
 
 
-def test_the_header_of_the_one_file_program_is_read_by_its_runners() -> None:
-    text = SCRIPT.read_text(encoding="utf-8")
-    parser = pytest.importorskip("huggingface_hub.cli._uv_script_header")  # from huggingface_hub 2
-    header = parser.parse_uv_script_header(text)
-    assert (header.flavor, header.secrets) == ("t4-small", ["HF_TOKEN"])
-    block = re.search(r"^# /// script\n(.*?)^# ///$", text, re.M | re.S)
-    assert block
-    table = tomllib.loads("".join(line[2:] or "\n" for line in block[1].splitlines(keepends=True)))
-    (needed,) = map(Requirement, table["dependencies"])
-    assert needed.name == "bertkit"
-    assert needed.extras <= project()["project"]["optional-dependencies"].keys()
-
-
 def test_the_one_file_program_trains_from_a_csv(
     tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 import small
 import torch
+import transformers
 from cases import CASES, DRAWN, SETTINGS, Case, encoder, every
 from datasets import Dataset
 from finished import finished
@@ -94,6 +96,19 @@ def begun(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Begun
 
 def ask(task: Task, model: Any, batch_size: int = 4) -> Predictor:
     return Predictor(task, model.eval(), CPU, "fp32", batch_size, {})
+
+
+def opened(kind: Any, folder: Path, capfd: pytest.CaptureFixture[str]) -> Any:
+    """The folder's model by this class of transformers, which finds every tensor and warns of nothing."""
+    transformers.logging.set_verbosity_warning()
+    try:
+        with warnings.catch_warnings(action="error"):
+            model, report = kind.from_pretrained(folder, output_loading_info=True)
+    finally:
+        transformers.logging.set_verbosity_error()
+    assert not any(report.values()), report
+    assert not any(word in capfd.readouterr().err.lower() for word in ("unexpected", "missing", "report", "warn"))
+    return model
 
 
 def numbers(answer: dict[str, Any]) -> list[float]:
