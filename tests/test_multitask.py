@@ -31,6 +31,7 @@ from bertkit.engine.mixing import MixedBatches, shares
 from bertkit.engine.trainer import Trainer
 from bertkit.errors import DataError, ModelError, RecipeError, UserError
 from bertkit.files import read_json, sha256, write_text
+from bertkit.inference.multitask_predictor import MultiTaskPredictor
 from bertkit.recipe.multitask import MultiTaskRecipe, load_any
 from bertkit.recipe.multitask import multitask as read
 from bertkit.recipe.recipe import Recipe, load_recipe, to_yaml
@@ -469,7 +470,7 @@ def test_tasks_that_are_none(tmp_path: Path) -> None:
 def test_what_is_wrong_with_data_and_training_is_said_of_all_tasks(tiny_encoder: Path, tmp_path: Path) -> None:
     rhythm = {"eval_strategy": "steps", "eval_steps": 6, "save_strategy": "steps", "save_steps": 3}
     few = recipe(tiny_encoder, "sentiment", "entities", training={"gradient_accumulation_steps": 16})
-    own = recipe(tiny_encoder, "sentiment", "entities")
+    own = recipe(tiny_encoder, "sentiment", "entities", "similarity")
     del own["tasks"]["sentiment"]["data"]["validation"]
     own["tasks"]["entities"]["data"]["train"] = [{"words": ["a"], "tags": ["O"]}]
     for bad, data, said in (
@@ -553,21 +554,27 @@ def test_all_tasks_answer_as_each_by_itself(run: Run, passes: list[int]) -> None
             assert sum(passes) == len(rows), "each text is read once"
 
 
-def test_one_text_is_answered_by_the_tasks_that_read_texts(run: Run) -> None:
-    several = load_tasks(run.folder, precision="fp32", batch_size=3).only("sentiment", "entities")
-    answer = several("the cat was good")
-    assert answer == {name: load(run.folder / name, precision="fp32")("the cat was good") for name in several.tasks}
+@pytest.fixture(scope="module")
+def several(run: Run) -> MultiTaskPredictor:
+    """All tasks of the run. Nobody may change it."""
+    return load_tasks(run.folder)
+
+
+def test_one_text_is_answered_by_the_tasks_that_read_texts(run: Run, several: MultiTaskPredictor) -> None:
+    two = load_tasks(run.folder, precision="fp32", batch_size=3).only("sentiment", "entities")
+    answer = two("the cat was good")
+    assert answer == {name: load(run.folder / name, precision="fp32")("the cat was good") for name in two.tasks}
     assert list(several.stream([])) == []
     with pytest.raises(UserError, match=r"no task 'sentimnt'; did you mean 'sentiment'\?"):
         several.only("sentimnt")
     with pytest.raises(DataError, match="question"):
-        load_tasks(run.folder)("the cat was good")
+        several("the cat was good")
 
 
 def test_predict_answers_with_all_tasks_that_read_the_rows(
-    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    run: Run, several: MultiTaskPredictor, tmp_path: Path, monkeypatch: Any, capsys: Any
 ) -> None:
-    several, folder = load_tasks(run.folder), str(run.folder)
+    folder = str(run.folder)
     names = ("sentiment", "entities", "similarity")
     texts = several.only(*names)(TEXTS)
     assert main(["predict", folder, *TEXTS, "--json"]) == 0
@@ -576,6 +583,7 @@ def test_predict_answers_with_all_tasks_that_read_the_rows(
         {"text": text, "answer": answer} for text, answer in zip(TEXTS, texts, strict=True)
     ]
     assert "task answers is left out: it reads question and context" in said.err
+    monkeypatch.setattr("bertkit.inference.multitask_predictor.load_tasks", lambda _: several)
     assert main(["predict", folder, "the cat\n"]) == 0
     first, *lines = capsys.readouterr().out.splitlines()
     assert first == "the cat\\n"
@@ -596,9 +604,8 @@ def test_predict_answers_with_all_tasks_that_read_the_rows(
 
 def test_evaluate_scores_all_tasks(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["evaluate", str(run.folder), "--split", "validation", "--json"]) == 0
-    expected = {name: evaluate(one.folder, split="validation") for name, one in run.tasks.items()}
-    assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(expected))
-    assert evaluate(run.folder, split="validation") == expected
+    expected = {name: {"split": "validation", **one.results["splits"]["validation"]} for name, one in run.tasks.items()}
+    assert json.loads(capsys.readouterr().out) == expected
     assert main(["evaluate", str(run.folder)]) == 0
     said = capsys.readouterr().out
     assert all(f"{name}\nvalidation (5 rows)" in said for name in run.tasks)

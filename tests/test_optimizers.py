@@ -204,7 +204,7 @@ def test_the_schedule_is_that_of_all_weights(tiny_encoder: Path, tmp_path: Path)
 def test_stable_adamw_is_saved_and_loaded_too(tmp_path: Path) -> None:
     """Its groups hold tensors, and its states values that are none."""
     kind, weights = pytest.importorskip("optimi").StableAdamW, [nn.Parameter(torch.ones(3, 4)) for _ in range(2)]
-    optimizers = [kind([weight], lr=1e-2, decouple_lr=True) for weight in weights]
+    optimizers = [kind([weight], lr=1e-2) for weight in weights]
     schedules = [torch.optim.lr_scheduler.LambdaLR(each, lambda step: 1 / (step + 1)) for each in optimizers]
 
     def step(place: int, gradient: float) -> None:

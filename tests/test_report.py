@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import small
-from cases import CASES, DRAWN, Case
+from cases import CASES, DRAWN, Case, every
 from finished import finished, report
 from matplotlib.figure import Figure
 
@@ -120,7 +120,7 @@ def well_formed(html: str, beside: str = r"[\w-]*mistakes\.csv") -> Page:
 # --- every task
 
 
-@pytest.mark.parametrize("case", [case for case in [*CASES, *DRAWN] if case.id in IDS], ids=lambda case: case.id)
+@every([case for case in [*CASES, *DRAWN] if case.id in IDS])
 def test_every_task_has_a_report(
     case: Case, tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

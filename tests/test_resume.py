@@ -273,7 +273,7 @@ def test_an_encoder_whose_published_weights_have_other_names(tiny_encoder_with_d
 
 def test_windows_in_batches_of_tokens_and_early_stopping(tiny_encoder_with_dropout: Path, tmp_path: Path) -> None:
     rows = (f"~training.per_device_{use}_batch_size" for use in ("train", "eval"))
-    more = ("task.overflow=window", "task.stride=2", "model.max_length=12", "early_stopping={patience: 3}")
+    more = ("task.overflow=window", "task.stride=2", "model.max_length=12", "early_stopping={patience: 2}")
     given = load_recipe(
         small.write_recipe(tmp_path, tiny_encoder_with_dropout), [*rows, *RHYTHM[1:], *more, "batching={tokens: 40}"]
     )

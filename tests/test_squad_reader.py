@@ -110,7 +110,6 @@ def test_a_broken_field_is_named_by_its_path(tmp_path):
         ([*QUESTION, "answers", 0, "text"], 1.5, "qas[0].answers[0].text: holds 1.5, where text is expected"),
         ([*QUESTION, "answers", 0, "answer_start"], None, "qas[0].answers[0].answer_start: missing"),
         ([*QUESTION, "answers", 0, "answer_start"], "4", "answer_start: holds '4', where a whole number is expected"),
-        ([*QUESTION, "answers", 0, "answer_start"], True, "answer_start: holds True, where a whole number is expected"),
         ([*QUESTION, "is_impossible"], "no", "qas[0].is_impossible: holds 'no', where true or false is expected"),
         (QUESTION, ["x"], "data[1].paragraphs[1].qas[0]: holds ['x'], where an object is expected"),
         (QUESTION[:-1], None, "data[1].paragraphs[1].qas: missing"),
@@ -196,7 +195,6 @@ def test_answers_are_found():
         (at("Vistula", 32), [(32, 39)], 0),  # where it is said to stand, though it stands elsewhere too
         (at("Warsaw", 3), [(0, 6)], 1),
         (at("here", 57), [(56, 60)], 1),  # it would reach past the end
-        (at("here", 60), [(56, 60)], 1),
         (at("Warsaw", -1), [(0, 6)], 1),  # some data sets write -1 for an unknown place
         (at("here", None), [(56, 60)], 0),
         ("long", [(43, 47)], 0),
@@ -213,8 +211,6 @@ def test_answers_that_can_not_be_used():
         (at("warsaw", 0), "answer 1, 'warsaw', does not stand at 0, nor elsewhere in the context"),
         (at("warsaw", None), "answer 1, 'warsaw', does not stand in the context"),
         (at("e", -1), "answer 1, 'e', does not stand at -1, and the context has it more than once"),
-        (at("there", 61), "answer 1, 'there', does not stand at 61, nor elsewhere in the context"),
-        (at("here!", 56), "answer 1, 'here!', does not stand at 56, nor elsewhere in the context"),
         (at("", 0), "answer 1, '', is empty"),
         (at(" \n", None), "answer 1, ' \\n', is empty"),
     ):

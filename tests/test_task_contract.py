@@ -43,7 +43,7 @@ ODD = [
     "🙂",
     "🏳️‍🌈👩‍👩‍👧",
     "\x00\x07",
-    "cat " * 25_000,
+    "cat " * 5_000,
     "x" * 100_000,
     "\ud800 lone",
     "の猫",
@@ -132,9 +132,13 @@ def test_the_scores_that_select_a_checkpoint_are_those_after_calibration(case: C
     assert [selecting.get(name) for name in task.metrics] == pytest.approx([reported.get(n) for n in task.metrics])
 
 
+QUICK = """single-label multi-label pair qa-windows-or-none similarity-cosent similarity-in-batch retrieval
+ner-crf-windows-bioes""".split()  # which need less than 40 steps
+
+
 @every_case
 def test_learns_eight_rows_by_heart(case: Case, tiny_encoder: Path, tmp_path: Path) -> None:
-    steps, batch = (200, 4) if case.class_names else (120, 8)  # most of eleven labels have no row
+    steps, batch = (200, 4) if case.class_names else (60 if case.id in QUICK else 120, 8)  # most of eleven have no row
     task, model = fit(case, tiny_encoder, tmp_path, steps, batch)
     scores = evaluate_task(task, case.rows(), ask(task, model).predict_features)
     assert scores[task.metrics[0]] is not None
@@ -207,12 +211,12 @@ def test_odd_texts_are_answered(case: Case, tiny_encoder: Path) -> None:
     answers = predict(rows)
     assert len(answers) == len(ODD)
     assert np.isfinite([number for answer in answers for number in numbers(answer)]).all()
-    long = answers[ODD.index("cat " * 25_000)]
+    long = answers[ODD.index("cat " * 5_000)]
     assert long["truncated"] is (
         pair or task.name == "text2text-generation" or getattr(task.options, "overflow", "") == "truncate"
     )
     if task.name == "token-classification":
-        assert len(long["words"]) == 25_000
+        assert len(long["words"]) == 5_000
         assert all(len(answer["words"]) == len(words(text)) for text, answer in zip(ODD[:8], answers, strict=False))
 
 

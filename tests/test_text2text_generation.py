@@ -59,7 +59,7 @@ data: {{source: {{train: {folder}/train.jsonl, validation: {folder}/validation.j
 training:
   num_train_epochs: 100
   learning_rate: 1e-2
-  per_device_train_batch_size: 4
+  per_device_train_batch_size: 8
   label_smoothing_factor: 0.1
   eval_strategy: "no"
   save_strategy: "no"

@@ -41,7 +41,9 @@ def runs(learned: Run, tiny_encoder: Path, tmp_path_factory: pytest.TempPathFact
     made = {"single-label": learned}
     for kind in KINDS[1:]:
         room = tmp_path_factory.mktemp(kind)
-        made[kind] = train(small.recipe(room, tiny_encoder, *small.LEARN, kind=kind), room / "run")
+        made[kind] = train(
+            small.recipe(room, tiny_encoder, *small.LEARN, "training.num_train_epochs=10", kind=kind), room / "run"
+        )
     return made
 
 
