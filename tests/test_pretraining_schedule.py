@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from bertkit.models.bert.drawing import Drawing, fewer_masks
 from cases import DOCUMENTS, Case
 from datasets import Dataset
 from steps import arguments, made
