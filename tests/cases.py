@@ -204,6 +204,8 @@ DRAWN = [
     ),
 ]
 
+BY_ID = {case.id: case for case in [*CASES, *DRAWN]}
+
 # On every run; with --all the others too. One of each task, loss, head and way to read a long text.
 USUAL = """single-label multi-label pair regression qa-windows-or-none similarity-cosent similarity-in-batch retrieval
 ner-crf-windows-bioes ner-document ranking-graded-windows text-to-text mlm mlm-nsp mlm-schedule""".split()

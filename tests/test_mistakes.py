@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cases import CASES
+from cases import BY_ID
 from finished import finished, report
 from sacrebleu.metrics.chrf import CHRF
 from test_report import well_formed
@@ -22,8 +22,7 @@ LABELS = ["a", "b", "c"]
 
 @pytest.fixture(scope="module")
 def run(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    case = next(case for case in CASES if case.id == "single-label")
-    return finished(case, tiny_encoder, tmp_path_factory.mktemp("mistakes") / "run").folder
+    return finished(BY_ID["single-label"], tiny_encoder, tmp_path_factory.mktemp("mistakes") / "run").folder
 
 
 @pytest.fixture(scope="module")
@@ -52,8 +51,7 @@ def test_the_most_confident_come_first_and_none_is_called_a_wrong_label(facts: F
 
 
 def test_generated_texts_are_listed_by_their_chrf(tiny_encoder: Path, tmp_path: Path) -> None:
-    case = next(case for case in CASES if case.id == "text-to-text")
-    facts = read_facts(finished(case, tiny_encoder, tmp_path / "run").folder)
+    facts = read_facts(finished(BY_ID["text-to-text"], tiny_encoder, tmp_path / "run").folder)
     texts = {"a cat sat on a mat": "a cat sat on a mat", "a cat sat on the mat": "a cat sat on a mat", "": "two dogs"}
     rows = [{"text": "x", "target": t, "answer": {"generated_text": text}} for text, t in texts.items()]
     found = mistakes(replace(facts, rows=tuple(rows)))

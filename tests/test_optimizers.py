@@ -12,7 +12,7 @@ import pytest
 import small
 import torch
 import transformers
-from cases import CASES, DRAWN
+from cases import BY_ID, CASES
 from steps import arguments, made
 from torch import nn
 from transformers import TrainerCallback
@@ -164,11 +164,10 @@ def by_hand(
 )
 def test_steps_are_those_of_torch(identifier: str, more: dict[str, Any], tiny_encoder: Path, tmp_path: Path) -> None:
     """Two steps of two accumulated micro-batches, equal to the last bit, with CRF's own learning rate and clipping."""
-    case = next(case for case in [*CASES, *DRAWN] if case.id == identifier)
     settings = {"optim": "muon", "learning_rate": 1e-2, "weight_decay": 0.3, "lr_scheduler_type": "constant", **more}
     updates = Updates()
     args = arguments(tmp_path, 2, 2, max_steps=2, **settings)
-    trainer = made(case, tiny_encoder, args, callbacks=[updates])
+    trainer = made(BY_ID[identifier], tiny_encoder, args, callbacks=[updates])
     trainer.train()
     weights = {name: nn.Parameter(weight.clone()) for name, weight in updates.taken[0][0].items()}
     rate, momentum = more.get("muon_learning_rate"), more.get("muon_momentum", 0.95)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import small
-from cases import CASES, DRAWN, Case, every
+from cases import BY_ID, CASES, Case, every
 from finished import finished
 from test_report import well_formed
 
@@ -154,8 +154,7 @@ def answered(labels: str, answers: str, texts: str = "") -> tuple[Row, ...]:
 
 @pytest.fixture(scope="module")
 def facts(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Facts:
-    case = next(case for case in CASES if case.id == "single-label")
-    facts = read_facts(finished(case, tiny_encoder, tmp_path_factory.mktemp("paired") / "run").folder)
+    facts = read_facts(finished(BY_ID["single-label"], tiny_encoder, tmp_path_factory.mktemp("paired") / "run").folder)
     return replace(facts, options={**facts.options, "labels": {"a": "a", "b": "b", "c": "c"}})
 
 
@@ -202,8 +201,7 @@ def test_rows_that_one_run_lacks_are_left_out_and_counted(facts: Facts) -> None:
 
 
 def test_rankings_of_other_documents_are_not_compared(tiny_encoder: Path, tmp_path: Path) -> None:
-    case = next(case for case in CASES if case.id == "retrieval")
-    ranked = read_facts(finished(case, tiny_encoder, tmp_path / "run").folder)
+    ranked = read_facts(finished(BY_ID["retrieval"], tiny_encoder, tmp_path / "run").folder)
     pair = compared(ranked, replace(ranked, rows=ranked.rows[1:]), NAMES)
     assert (
         pair.verdict
@@ -224,8 +222,7 @@ def test_repeated_rows_are_paired_as_often_as_both_have_them(facts: Facts) -> No
 def runs(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Two runs of one recipe, the second with other answers to two of its rows."""
     room = tmp_path_factory.mktemp("runs")
-    case = next(case for case in CASES if case.id == "single-label")
-    first = finished(case, tiny_encoder, room / "base").folder
+    first = finished(BY_ID["single-label"], tiny_encoder, room / "base").folder
     second = shutil.copytree(first, room / "tuned")
     rows = small.read_rows(second / "predictions" / "validation.jsonl")
     for row in rows[:2]:
@@ -261,8 +258,7 @@ def finished_model(run: Path) -> Any:
 
 
 def test_pretraining_runs_have_no_answers_to_compare(tiny_encoder: Path, tmp_path: Path) -> None:
-    case = next(case for case in DRAWN if case.id == "mlm-nsp")
-    run = finished(case, tiny_encoder, tmp_path / "run").folder
+    run = finished(BY_ID["mlm-nsp"], tiny_encoder, tmp_path / "run").folder
     page, found = write_comparison([run, run], tmp_path / "both.html")
     assert found == []
     text = well_formed(page.read_text(encoding="utf-8")).text
@@ -273,8 +269,7 @@ def test_pretraining_runs_have_no_answers_to_compare(tiny_encoder: Path, tmp_pat
 def test_runs_of_different_tasks_are_refused(
     runs: list[Path], tiny_encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    case = next(case for case in CASES if case.id == "ner-softmax")
-    other = finished(case, tiny_encoder, tmp_path / "tagger").folder
+    other = finished(BY_ID["ner-softmax"], tiny_encoder, tmp_path / "tagger").folder
     page = tmp_path / "both.html"
     assert main(["report", str(runs[0]), str(other), "--output", str(page)]) == 2
     told = capsys.readouterr().err

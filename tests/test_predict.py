@@ -24,7 +24,7 @@ import pytest
 import small
 import torch
 import transformers
-from cases import CASES, encoder
+from cases import BY_ID, encoder
 from datasets import Dataset
 from finished import finished
 from hypothesis import HealthCheck, given, settings
@@ -37,8 +37,6 @@ from bertkit.inference.predict_file import predict_file
 from bertkit.inference.predictor import Predictor, load
 from bertkit.run import Run
 from bertkit.tasks.text_classification import TextClassification
-
-BY_ID = {case.id: case for case in CASES}
 
 COUNT = 13
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import small
 import torch
-from cases import CASES, DRAWN, Case, encoder, every
+from cases import BY_ID, CASES, Case, encoder, every
 from test_qa_windows import by_bytes
 
 from bertkit.cli.main import main
@@ -17,8 +17,6 @@ from bertkit.errors import ModelError
 from bertkit.inference.predictor import load
 from bertkit.inference.probe import padding_findings
 from bertkit.tasks.base import Task
-
-BY_ID = {case.id: case for case in CASES}
 
 
 def tokenizer_says(folder: Path, **fields: Any) -> None:
@@ -94,7 +92,7 @@ def test_an_embedding_of_padding_that_training_changes_is_thought_of(tiny_encode
     """MobileBERT reads each token with its neighbours, and pretraining moves what it has for padding from zero."""
     sizes = {"embedding_size": 8, "intra_bottleneck_size": 16, "true_hidden_size": 16}
     folder = small.of_family("mobilebert", tiny_encoder, tmp_path / "mobilebert", **sizes)
-    mlm = next(case for case in DRAWN if case.id == "mlm")
+    mlm = BY_ID["mlm"]
     assert probed(BY_ID["single-label"], folder) == []
     (what,) = probed(mlm, folder)
     assert what.startswith("padding changes the outputs of this mobilebert by up to ")

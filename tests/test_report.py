@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import small
-from cases import CASES, DRAWN, Case, every
+from cases import BY_ID, CASES, DRAWN, Case, every
 from finished import finished, report
 from matplotlib.figure import Figure
 
@@ -206,8 +206,7 @@ def test_spans_that_overlap_are_cut_and_nothing_is_lost() -> None:
 
 @pytest.mark.parametrize("name", ["retrieval", "ranking-binary"])
 def test_ndcg_of_each_query_has_the_mean_that_was_scored(name: str, tiny_encoder: Path, tmp_path: Path) -> None:
-    case = next(case for case in CASES if case.id == name)
-    facts = read_facts(finished(case, tiny_encoder, tmp_path / "run").folder)
+    facts = read_facts(finished(BY_ID[name], tiny_encoder, tmp_path / "run").folder)
     ndcgs = [query.ndcg for query in rankings.queries(facts) if query.ndcg is not None]
     assert np.mean(ndcgs) == pytest.approx(facts.scores["metrics"]["ndcg@10"])
     counts = task_pictures.histogram(task_pictures.NDCGS, ndcgs)
@@ -249,8 +248,7 @@ def test_explained_are_the_most_confident_of_different_labels(run: Run, facts: F
 
 
 def test_a_document_is_explained_by_what_was_found_first(tiny_encoder: Path, tmp_path: Path) -> None:
-    case = next(case for case in CASES if case.id == "retrieval")
-    folder = finished(case, tiny_encoder, tmp_path / "run").folder
+    folder = finished(BY_ID["retrieval"], tiny_encoder, tmp_path / "run").folder
     write_explanations(folder)
     facts = read_facts(folder)
     for each in facts.explanations["examples"]:
@@ -662,7 +660,7 @@ def test_what_bertkit_never_wrote_is_told_and_no_traceback(
 
 def test_labels_by_their_value_in_the_data(tiny_encoder: Path, tmp_path: Path) -> None:
     """`labels: {0: negative, 1: positive}`: the rows have the values, answers and pictures the names."""
-    case = next(case for case in CASES if case.id == "single-label")
+    case = BY_ID["single-label"]
     values = [str(int(label == "good")) for label in case.columns["label"]]
     named = {**case.options, "labels": {"1": "positive", "0": "negative"}}
     own = replace(case, options=named, columns={**case.columns, "label": values})

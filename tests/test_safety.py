@@ -97,7 +97,7 @@ def unpickled(*_: Any, **__: Any) -> None:
     raise AssertionError("torch.load was called")
 
 
-@pytest.mark.parametrize("peft", ["null", "{r: 2}"])
+@pytest.mark.parametrize("peft", ["null", pytest.param("{r: 2}", marks=pytest.mark.rare)])
 def test_pickles_in_a_checkpoint_are_never_read_on_resume(
     peft: str, tiny_encoder_with_dropout: Path, tmp_path: Path, marker: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

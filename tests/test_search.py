@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from small import write_rows as write
 from test_store import MODEL, SIZE, Encoder, dual, index, numbered
 
 from bertkit.cli.main import main
@@ -344,11 +345,6 @@ def search_store(store: str, query: str, **options: Any) -> list[Hit]:
 def test_a_wrong_filter_is_said_before_a_reranker_is_loaded(animals: Store, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["search", animals.uri, "cat", "--filter", "wings=2", "--rerank", "no/such"]) == 2
     assert "there is no column 'wings'" in capsys.readouterr().err
-
-
-def write(path: Path, documents: Sequence[dict[str, Any]]) -> Path:
-    path.write_text("".join(json.dumps(row) + "\n" for row in documents), encoding="utf-8")
-    return path
 
 
 def test_index_and_search_from_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

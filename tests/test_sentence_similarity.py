@@ -12,7 +12,7 @@ import pytest
 import small
 import torch
 import torch.nn.functional as F
-from cases import CASES, SETTINGS, TEXTS, Case, encoder
+from cases import BY_ID, SETTINGS, TEXTS, Case, encoder
 from datasets import Dataset
 from finished import finished
 from hypothesis import given
@@ -58,8 +58,7 @@ def options(**more: Any) -> SentenceSimilarityOptions:
 def made(folder: Path, tmp_path: Path, **more: Any) -> Path:
     """The tiny encoder with fresh heads, saved as bertkit saves."""
     set_seed(4)
-    case = next(c for c in CASES if c.id == "similarity-mse")
-    task = Case("x", {"name": "sentence-similarity", **more}, case.columns).task(folder)
+    task = Case("x", {"name": "sentence-similarity", **more}, BY_ID["similarity-mse"].columns).task(folder)
     save(task.model(encoder(folder)), task, tmp_path / "model", SETTINGS)
     return tmp_path / "model"
 
@@ -251,7 +250,7 @@ def test_prefixes_have_the_mean_of_their_losses(loss: str, tiny_encoder: Path) -
 
 @pytest.mark.parametrize("identifier", ["similarity-cosent", "retrieval"])
 def test_each_size_is_scored_and_the_largest_saved(identifier: str, tiny_encoder: Path, tmp_path: Path) -> None:
-    (case,) = (case for case in CASES if case.id == identifier)
+    case = BY_ID[identifier]
     run = finished(replace(case, options={**case.options, "dims": [2, 5]}), tiny_encoder, tmp_path / "run")
     assert read_json(run.model / "config_sentence_transformers.json")["truncate_dim"] == 5
     predictor = load(run.model)
@@ -267,7 +266,7 @@ def test_each_size_is_scored_and_the_largest_saved(identifier: str, tiny_encoder
 
 
 def test_sizes_that_vectors_do_not_have_are_said(tiny_encoder: Path) -> None:
-    (case,) = (case for case in CASES if case.id == "similarity-cosent")
+    case = BY_ID["similarity-cosent"]
     task = replace(case, options={**case.options, "dims": [4, 1000]}).task(tiny_encoder)
     with pytest.raises(UserError, match=r"task\.dims: 1000, where vectors have \d+ numbers"):
         task.model(encoder(tiny_encoder))
@@ -285,7 +284,7 @@ def test_a_product_of_unit_vectors_is_a_cosine(tiny_encoder: Path, tmp_path: Pat
 
 
 def test_a_range_that_leaves_scores_out_is_refused(tiny_encoder: Path) -> None:
-    case = next(c for c in CASES if c.id == "similarity-mse")
+    case = BY_ID["similarity-mse"]
     more = {"name": "sentence-similarity", "loss": "cosine-mse"}
     with pytest.raises(DataError, match=r"task.score_range: \[7, 7\], but scores of train go from"):
         Case("x", {**more, "score_range": [7, 7]}, case.columns).task(tiny_encoder)
@@ -294,7 +293,7 @@ def test_a_range_that_leaves_scores_out_is_refused(tiny_encoder: Path) -> None:
 
 @pytest.mark.parametrize("identifier", ["similarity-in-batch", "similarity-cosent"])
 def test_a_mini_batch_takes_the_same_step(identifier: str, tiny_encoder: Path, tmp_path: Path) -> None:
-    case = next(c for c in CASES if c.id == identifier)
+    case = BY_ID[identifier]
     parts = Case(case.id, {**case.options, "mini_batch": 3}, case.columns)
     whole, cached = (first_step(c, tiny_encoder, tmp_path, 8, 1) for c in (case, parts))
     assert cached[0] == pytest.approx(whole[0], rel=1e-5)
@@ -303,7 +302,7 @@ def test_a_mini_batch_takes_the_same_step(identifier: str, tiny_encoder: Path, t
 
 def test_a_mini_batch_drops_the_same_in_both_passes(tiny_encoder_with_dropout: Path, tmp_path: Path) -> None:
     """With parts of one text, gradients are right only if the second pass repeats the first one's dropout."""
-    case = next(c for c in CASES if c.id == "similarity-in-batch")
+    case = BY_ID["similarity-in-batch"]
     task = Case("x", {**case.options, "mini_batch": 1}, case.columns).task(tiny_encoder_with_dropout)
     set_seed(1)
     model: Any = task.model(encoder(tiny_encoder_with_dropout)).train()
@@ -448,7 +447,7 @@ def test_label_ids_follow_the_order_of_the_names(
 def test_the_checkpoint_is_selected_at_the_fitted_threshold(
     fixed: float | None, reported: float, tiny_encoder: Path
 ) -> None:
-    case = next(c for c in CASES if c.id == "similarity-labels")
+    case = BY_ID["similarity-labels"]
     own = Case("x", {**case.options, "threshold": fixed}, case.columns).task(tiny_encoder)
     cosines = [0.3 if label == own.names[1] else 0.2 for label in case.columns["label"]]
     graded = own.grade([{"score": cosine} for cosine in cosines], case.rows()).after_fit()

@@ -14,6 +14,7 @@ import jsonschema
 import pytest
 import transformers
 from serving import KEPT, SECRET, alike, make_app, predictor_of, said
+from small import write_rows as write
 from starlette.testclient import TestClient
 
 from bertkit.cli.main import main
@@ -32,11 +33,6 @@ DOCUMENTS = [
     {"id": "d", "text": "one two three four five"},
 ]
 QUERIES = ["the cat", "not very good", "two dog"]
-
-
-def write(file: Path, documents: list[dict[str, Any]]) -> Path:
-    file.write_text("".join(f"{json.dumps(document)}\n" for document in documents))
-    return file
 
 
 def retriever(tiny_encoder: Path, folder: Path, prefix: str = "yes ") -> str:

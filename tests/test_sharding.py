@@ -119,26 +119,20 @@ def test_a_student_of_two_processes_is_that_of_one(done: Path) -> None:
     assert "from the cache" in said(two, "1.err")
 
 
-def test_a_world_size_that_is_no_number_is_said(monkeypatch: pytest.MonkeyPatch, capfd: Any) -> None:
+def test_what_the_environment_says_of_processes(monkeypatch: pytest.MonkeyPatch, capfd: Any) -> None:
     monkeypatch.setenv("WORLD_SIZE", "two")
     assert main(["predict", "nowhere", "a"]) == 2
     assert capfd.readouterr().err.startswith("error: WORLD_SIZE: 'two' is not a whole number")
-
-
-@pytest.mark.parametrize("command", [["predict", "nowhere", "a"], ["evaluate", "nowhere"]])
-def test_a_rank_that_no_process_has_is_said(command: list[str], monkeypatch: pytest.MonkeyPatch, capfd: Any) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("RANK", "5")
-    assert main(command) == 2
-    assert "RANK: 5, but WORLD_SIZE 2 has processes 0 to 1" in capfd.readouterr().err
-
-
-@pytest.mark.parametrize("world", [None, "", "1"])
-def test_a_lone_process_writes_whatever_its_rank(world: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("WORLD_SIZE", raising=False)
-    if world is not None:
-        monkeypatch.setenv("WORLD_SIZE", world)
+    for command in (["predict", "nowhere", "a"], ["evaluate", "nowhere"]):
+        assert main(command) == 2
+        assert "RANK: 5, but WORLD_SIZE 2 has processes 0 to 1" in capfd.readouterr().err
     monkeypatch.setenv("RANK", "1")
+    for world in ("", "1"):
+        monkeypatch.setenv("WORLD_SIZE", world)
+        assert processes.first(), "a lone process writes whatever its rank"
+    monkeypatch.delenv("WORLD_SIZE")
     assert processes.first()
 
 

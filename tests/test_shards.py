@@ -99,16 +99,13 @@ def commands(models: Path, rows: Path, out: Path) -> Iterator[list[str]]:
     yield ["embed", str(models / "similarity-in-batch"), "--input", str(rows), "--output", f"{out}/made.npy"]
 
 
-@pytest.mark.parametrize("shard", ["0/4", "5/4", "a/b", "1/0", "1", "1/2/3", "-1/4", "1.5/4", "", f"1/1{0:05000}"])
-def test_a_shard_that_is_none_is_refused(shard: str, models: Path, rows: Path, tmp_path: Path, capsys: Any) -> None:
+def test_shards_that_are_none_or_more_than_chunks_are_refused(
+    models: Path, rows: Path, tmp_path: Path, capsys: Any
+) -> None:
     for command in commands(models, rows, tmp_path / "out"):
-        assert main([*command, f"--shard={shard}"]) == 2
-        assert f"error: --shard {shard}: not a part: i/n is expected" in capsys.readouterr().err
-    assert not (tmp_path / "out").exists()
-
-
-def test_more_parts_than_chunks_are_refused(models: Path, rows: Path, tmp_path: Path, capsys: Any) -> None:
-    for command in commands(models, rows, tmp_path / "out"):
+        for shard in ("0/4", "5/4", "a/b", "1/0", "1", "1/2/3", "-1/4", "1.5/4", "", f"1/1{0:05000}"):
+            assert main([*command, f"--shard={shard}"]) == 2
+            assert f"error: --shard {shard}: not a part: i/n is expected" in capsys.readouterr().err
         assert main([*command, "--shard", "1/12"]) == 2
         said = capsys.readouterr().err
         assert f"error: --shard 1/12: {rows} has 11 rows" in said

@@ -10,7 +10,7 @@ import multitask
 import pytest
 import small
 import torch
-from cases import CASES, DRAWN, Case
+from cases import BY_ID, Case
 from conftest import WORDS, build_encoder
 from safetensors.torch import load_file
 from steps import arguments, made
@@ -36,10 +36,6 @@ STEPS = {
     "lr_scheduler_type": "cosine",
     "max_grad_norm": 0.3,
 }
-
-
-def case_of(name: str) -> Case:
-    return next(case for case in [*CASES, *DRAWN] if case.id == name)
 
 
 class Rows(TrainerCallback):
@@ -85,7 +81,7 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("kind", ARCHITECTURES)
 def test_every_architecture_takes_the_same_steps(kind: str, tiny_encoder: Path, tmp_path: Path) -> None:
-    case = case_of("single-label")
+    case = BY_ID["single-label"]
     encoder = small.of_family(kind, tiny_encoder, tmp_path / "encoder", **ARCHITECTURES[kind])
     if kind in ("modernbert", "xlm"):  # which have no token types
         tokenizer = AutoTokenizer.from_pretrained(encoder, model_input_names=["input_ids", "attention_mask"])
@@ -98,8 +94,8 @@ def test_every_architecture_takes_the_same_steps(kind: str, tiny_encoder: Path, 
 
 @pytest.mark.parametrize("name", ["ner-crf", "similarity-cached", "text-to-text"])
 def test_every_task_takes_the_same_steps(name: str, tiny_encoder_with_dropout: Path, tmp_path: Path) -> None:
-    whole, rows = trained(case_of(name), tiny_encoder_with_dropout, tmp_path, used_embeddings=False)
-    used, fewer = trained(case_of(name), tiny_encoder_with_dropout, tmp_path, used_embeddings=True)
+    whole, rows = trained(BY_ID[name], tiny_encoder_with_dropout, tmp_path, used_embeddings=False)
+    used, fewer = trained(BY_ID[name], tiny_encoder_with_dropout, tmp_path, used_embeddings=True)
     assert_equal(whole, used)
     assert fewer < rows == len(WORDS)
 
@@ -118,7 +114,7 @@ def test_every_task_takes_the_same_steps(name: str, tiny_encoder_with_dropout: P
 def test_every_setting_takes_the_same_steps(
     more: dict[str, Any], tiny_encoder_with_dropout: Path, tmp_path: Path
 ) -> None:
-    case = case_of("single-label")
+    case = BY_ID["single-label"]
     whole, _ = trained(case, tiny_encoder_with_dropout, tmp_path, used_embeddings=False, **more)
     used, fewer = trained(case, tiny_encoder_with_dropout, tmp_path, used_embeddings=True, **more)
     assert_equal(whole, used)
@@ -127,7 +123,7 @@ def test_every_setting_takes_the_same_steps(
 
 def test_other_rows_only_decay(tiny_encoder: Path, tmp_path: Path) -> None:
     """By the rates of the schedule: the steps are made at 1, 0.9045, 0.6545, 0.3455, 0.0955 of the learning rate."""
-    case, name = case_of("single-label"), "bert.embeddings.word_embeddings.weight"
+    case, name = BY_ID["single-label"], "bert.embeddings.word_embeddings.weight"
     before = made(case, tiny_encoder, arguments(tmp_path, 2, 2)).model.state_dict()[name].clone()
     after = trained(case, tiny_encoder, tmp_path, used_embeddings=True)[0][name]
     other = [WORDS.index(word) for word in ("red", "green", "four")]
@@ -146,7 +142,7 @@ def test_what_is_not_trained_alone_is_trained_as_ever(tiny_encoder: Path, tmp_pa
         ("single-label", {"neftune_noise_alpha": 5.0}),
         ("mlm-nsp", {}),
     ):
-        assert trained(case_of(name), tiny_encoder, tmp_path, used_embeddings=True, **more)[1] == len(WORDS)
+        assert trained(BY_ID[name], tiny_encoder, tmp_path, used_embeddings=True, **more)[1] == len(WORDS)
 
 
 # --- the module
@@ -320,7 +316,7 @@ def larger(folder: Path, size: int = LARGE) -> Path:
 )
 def test_by_default_where_it_saves_a_megabyte(size: int, key: bool | None, some: bool, tmp_path: Path) -> None:
     encoder = larger(tmp_path / "encoder", size)
-    rows = trained(case_of("single-label"), encoder, tmp_path, used_embeddings=key)[1]
+    rows = trained(BY_ID["single-label"], encoder, tmp_path, used_embeddings=key)[1]
     assert (rows < len(WORDS)) == some
     assert rows == size or some
 

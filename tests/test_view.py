@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
 from html import escape
@@ -11,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import small
 
 import bertkit
 from bertkit.data.schema import Finding
@@ -30,8 +30,7 @@ def run(two_seeds: Run, tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 def written(run: Run, split: str) -> list[dict[str, Any]]:
-    lines = (run.folder / "predictions" / f"{split}.jsonl").read_text(encoding="utf-8").splitlines()
-    return [json.loads(line) for line in lines]
+    return small.read_rows(run.predictions(split))
 
 
 def test_rows_and_answers_as_a_frame(run: Run) -> None:
@@ -91,7 +90,7 @@ def test_curves_show_what_was_logged(run: Run) -> None:
     before = pyplot.get_fignums()  # those that other tests have left open
     figure = run.plot()
     loss, metric = figure.axes
-    log = [json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
+    log = small.read_rows(run.folder / "metrics.jsonl")
     for axes, name in ((loss, "loss"), (metric, f"eval_{run.facts.headline}")):
         assert [line.get_label() for line in axes.lines] == ["seed 1", "seed 2"]
         for line, seed in zip(axes.lines, (1, 2), strict=True):
