@@ -14,7 +14,7 @@ from sacrebleu.metrics.chrf import CHRF
 from test_report import well_formed
 
 from bertkit.report.facts import Facts, Row, read_facts
-from bertkit.report.html import write_report
+from bertkit.report.html import write_mistakes, write_report
 from bertkit.report.mistakes import DISTANCES, MAX_CONFUSIONS, MAX_MISTAKES, mistakes
 
 LABELS = ["a", "b", "c"]
@@ -108,3 +108,6 @@ def test_all_mistakes_are_written_beside_the_page(run: Path, facts: Facts, tmp_p
     write_report([run], tmp_path / "one.html")
     assert {file.name for file in tmp_path.iterdir()} == {"one.html", "one-mistakes.csv"}
     assert 'href="one-mistakes.csv"' in (tmp_path / "one.html").read_text(encoding="utf-8")
+    formula = with_rows(facts, [row_of("=1+1", "a", "b", 0.9)])
+    write_mistakes(formula, mistakes(formula), tmp_path / "formula.csv")
+    assert (tmp_path / "formula.csv").read_text(encoding="utf-8").rstrip().endswith(",'=1+1")

@@ -469,6 +469,7 @@ def test_tasks_that_are_none(tmp_path: Path) -> None:
 
 def test_what_is_wrong_with_data_and_training_is_said_of_all_tasks(tiny_encoder: Path, tmp_path: Path) -> None:
     rhythm = {"eval_strategy": "steps", "eval_steps": 6, "save_strategy": "steps", "save_steps": 3}
+    late = recipe(tiny_encoder, "sentiment", "entities", training=rhythm)
     few = recipe(tiny_encoder, "sentiment", "entities", training={"gradient_accumulation_steps": 16})
     own = recipe(tiny_encoder, "sentiment", "entities", "similarity")
     del own["tasks"]["sentiment"]["data"]["validation"]
@@ -476,7 +477,7 @@ def test_what_is_wrong_with_data_and_training_is_said_of_all_tasks(tiny_encoder:
     for bad, data, said in (
         (own, None, r"tasks\.sentiment\.data: no validation split(.|\n)*tokens"),
         (few, None, r"tasks\.sentiment\.data: too few training rows for a step of 16(.|\n)*entities"),
-        ({**own, "training": rhythm}, None, "training.save_steps: load_best_model_at_end requires"),
+        (late, None, r"^training\.save_steps: load_best_model_at_end requires"),
         (recipe(tiny_encoder, "sentiment"), [{"text": "a", "label": "b"}], "`tasks`"),
     ):
         with pytest.raises(UserError, match=said):

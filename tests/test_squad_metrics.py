@@ -110,6 +110,7 @@ def test_graded_answers_with_unanswerable_questions():
         "f1_no_answer": pytest.approx(2 / 3),
     }
     assert list(graded.scores) == metric_names(True) == list(graded.intervals())
+    assert graded.pairs() == (["cat", "dog", "", "x", ""], [["cat"], ["red dog"], [], [], []])
 
 
 def test_where_no_question_can_be_answered():

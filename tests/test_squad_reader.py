@@ -110,6 +110,7 @@ def test_a_broken_field_is_named_by_its_path(tmp_path):
         ([*QUESTION, "answers", 0, "text"], 1.5, "qas[0].answers[0].text: holds 1.5, where text is expected"),
         ([*QUESTION, "answers", 0, "answer_start"], None, "qas[0].answers[0].answer_start: missing"),
         ([*QUESTION, "answers", 0, "answer_start"], "4", "answer_start: holds '4', where a whole number is expected"),
+        ([*QUESTION, "answers", 0, "answer_start"], True, "answer_start: holds True, where a whole number is expected"),
         ([*QUESTION, "is_impossible"], "no", "qas[0].is_impossible: holds 'no', where true or false is expected"),
         (QUESTION, ["x"], "data[1].paragraphs[1].qas[0]: holds ['x'], where an object is expected"),
         (QUESTION[:-1], None, "data[1].paragraphs[1].qas: missing"),

@@ -216,6 +216,7 @@ NOT_METADATA = "metadata are text, numbers of at most 64 bits"
 BAD_ROWS = [
     ({"text": "x"}, "its `id` is None, where a text or a whole number is expected"),
     ({"id": " ", "text": "x"}, "its `id` is ' '"),
+    ({"id": True, "text": "x"}, "its `id` is True"),
     ({"id": "a", "body": "x"}, "has no column `text`; it has id, body"),
     ({"id": "a", "text": ["x"]}, "`text` holds ['x'], where text is expected"),
     ({"id": "a", "text": "x", "title": 3}, "`title` holds 3, where text is expected"),

@@ -241,6 +241,7 @@ def test_measures_by_hand() -> None:
 
 def test_pairs_that_stand_alone_are_correlated() -> None:
     data = [(0, 0, 1), (0, 3, 2), (1, 2, 2), (2, 1, 5), (2, 2, 9)]
+    assert ranked(data, grouped=False).pairs() == ([1 / 7, 2 / 7, 2 / 7, 5 / 7, 9 / 7], [0, 3, 2, 1, 2])
     found = ranked(data, grouped=False).scores
     expected = regression([g for _, g, _ in data], [s / 7 for _, _, s in data]).scores
     assert found == pytest.approx({"spearman": expected["spearman"], "pearson": expected["pearson"]})
