@@ -475,7 +475,7 @@ def test_what_is_wrong_with_data_and_training_is_said_of_all_tasks(tiny_encoder:
     del own["tasks"]["sentiment"]["data"]["validation"]
     own["tasks"]["entities"]["data"]["train"] = [{"words": ["a"], "tags": ["O"]}]
     for bad, data, said in (
-        (own, None, r"tasks\.sentiment\.data: no validation split(.|\n)*tokens"),
+        (own, None, r"needs a column `tokens`(.|\n)*tasks\.sentiment\.data: no validation split"),
         (few, None, r"tasks\.sentiment\.data: too few training rows for a step of 16(.|\n)*entities"),
         (late, None, r"^training\.save_steps: load_best_model_at_end requires"),
         (recipe(tiny_encoder, "sentiment"), [{"text": "a", "label": "b"}], "`tasks`"),
@@ -487,7 +487,7 @@ def test_what_is_wrong_with_data_and_training_is_said_of_all_tasks(tiny_encoder:
 
 def test_the_commands(tiny_encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     swapped = [f"model.name={tiny_encoder}", "model.max_length=32"]
-    swapped += [f"tasks.{name}.data.limit=40" for name in ("sentiment", "entities", "similarity")]
+    swapped += [f"tasks.{name}.data.limit=16" for name in ("sentiment", "entities", "similarity")]
     assert main(["check", "multi-task-quickstart", *swapped, "tasks.entities.max_length=16"]) == 0
     said = capsys.readouterr().out
     assert "sentiment: text-classification: single texts" in said

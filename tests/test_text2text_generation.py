@@ -153,7 +153,10 @@ def test_batches_have_sources_and_targets_of_similar_length(tiny_encoder: Path, 
     assert sorted(longest) == [3, 21, 22, 22]
 
 
-def test_the_penalty_of_beams_is_refused_without_them() -> None:
+def test_what_cannot_be_generated_is_refused(tiny_encoder: Path) -> None:
+    options = Text2TextGenerationOptions(name="text2text-generation", generation=Generation(max_new_tokens=33))
+    with pytest.raises(RecipeError, match="33 tokens, but the model generates at most 32"):
+        Text2TextGeneration(options, load_tokenizer(tiny_encoder), 32)
     with pytest.raises(ValidationError, match="has no effect without beams"):
         Generation(length_penalty=2.0)
     assert Generation(length_penalty=2.0, num_beams=4).length_penalty == 2.0
@@ -214,9 +217,3 @@ def test_a_row_without_a_target_is_refused_or_left_out(split: str, missing: dict
     data = load(DataSpec(source=source, missing_labels="ignore"), Text2TextGeneration.schema)
     assert {each: len(rows) for each, rows in data.rows.items()} == dict.fromkeys(files, 2)
     assert [finding.what for finding in data.findings] == [f"{what}; left out: {files[split]}:3"]
-
-
-def test_answers_longer_than_the_positions_are_refused(tiny_encoder: Path) -> None:
-    options = Text2TextGenerationOptions(name="text2text-generation", generation=Generation(max_new_tokens=33))
-    with pytest.raises(RecipeError, match="33 tokens, but the model generates at most 32"):
-        Text2TextGeneration(options, load_tokenizer(tiny_encoder), 32)

@@ -280,7 +280,7 @@ def test_a_share_of_train_is_held_out(tiny_encoder: Path, tmp_path: Path) -> Non
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # torch's own, while it captures
 @pytest.mark.filterwarnings("ignore:Guards may run slower on Python 3.13.0")
 def test_a_compiled_model_is_saved_as_any_other(tiny_encoder: Path, tmp_path: Path) -> None:
-    short = ("training.bf16=false", "training.max_steps=2")
+    short = ("training.bf16=false", "training.max_steps=2", "training.eval_strategy=no")
     compiled = ("training.torch_compile=true", "training.torch_compile_backend=aot_eager")  # no C++ compiler
     counters.clear()
     run = train(small.recipe(tmp_path, tiny_encoder, *short, *compiled), tmp_path / "run")
@@ -289,14 +289,6 @@ def test_a_compiled_model_is_saved_as_any_other(tiny_encoder: Path, tmp_path: Pa
     saved, plain = (load_file(each.model / "model.safetensors") for each in (run, other))
     assert saved.keys() == plain.keys()
     assert all(torch.allclose(saved[name], plain[name], atol=1e-3) for name in plain)
-
-
-def test_evaluations_can_be_switched_off(tiny_encoder: Path, tmp_path: Path) -> None:
-    run = train(small.recipe(tmp_path, tiny_encoder, "training.eval_strategy=no"), tmp_path / "run")
-    assert run.results["seeds"][0]["steps"] == 8
-    events = small.read_rows(run.folder / "metrics.jsonl")
-    assert not [name for event in events for name in event if name.startswith("eval_")]
-    assert set(run.results["splits"]) == {"validation", "test"}
 
 
 # --- the loss
@@ -408,14 +400,6 @@ def test_pos_weight_is_not_part_of_the_probabilities(tiny_encoder: Path, tmp_pat
         task = dataclasses.replace(predictor.task, options=options.model_copy(update={"thresholds": thresholds}))
         answer = dataclasses.replace(predictor, task=task)(text)
         assert answer["labels"] == [name for name, one in zip(names, assigned.tolist(), strict=True) if one]
-
-
-def test_what_the_recipe_fixes_is_not_fitted(tiny_encoder: Path, tmp_path: Path) -> None:
-    fixed = ("task.temperature=2.5", "task.thresholds={good: 0.1, bad: 0.2, long: 0.3}", "training.max_steps=1")
-    run = train(small.recipe(tmp_path, tiny_encoder, *fixed, kind="multi-label"), tmp_path / "run")
-    options = run.load().task.options
-    assert options.temperature == 2.5
-    assert options.thresholds == {"good": 0.1, "bad": 0.2, "long": 0.3}
 
 
 # --- verified
