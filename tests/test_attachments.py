@@ -26,7 +26,7 @@ NAMES = {name: more for recipes in RECIPES.values() for name, more in recipes.it
 LORA = ("peft={r: 2}",)
 WITHOUT_LORA = "used", "used and muon"  # the adapters leave the word embedding as it is
 EVERY = [*NAMES, *(f"{name}, lora" for name in NAMES if name not in WITHOUT_LORA)]
-RARE = "muon, lora", "split, lora"  # resumed with --all alone
+RARE = "used and muon", "muon, lora", "split, lora"  # resumed with --all alone
 
 
 def test_the_table_is_complete() -> None:

@@ -32,15 +32,10 @@ def trained(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Run
     return train(small.recipe(room, tiny_encoder, *small.LEARN, kind="multi-label"), room / "run")
 
 
-@pytest.fixture(scope="module")
-def trained_on_single_labels(learned: Run) -> Run:
-    return learned
-
-
 @pytest.fixture
-def single(trained_on_single_labels: Run, tmp_path: Path) -> Run:
+def single(learned: Run, tmp_path: Path) -> Run:
     """A copy, which a test may change."""
-    return Run(Path(shutil.copytree(trained_on_single_labels.folder, tmp_path / "single")))
+    return Run(Path(shutil.copytree(learned.folder, tmp_path / "single")))
 
 
 @pytest.fixture

@@ -44,6 +44,7 @@ CANNOT = [
     ("single-label", {"threshold": 1.5}, "1.5 is not a probability"),
     ("multi-label", {"threshold": -0.5}, "-0.5 is not a probability"),
     ("single-label", {"threshold": 0.5, "coverage": 0.5}, "give one of them"),
+    *(("single-label", {"coverage": wrong}, "between 0 and 1") for wrong in (0.0, 1.0, -0.1, 1.5, math.nan)),
     ("single-label", {"coverage": 0.95}, "requires 19 calibration rows, but the model has 8"),
     *((case, {"coverage": 0.5}, "does not support prediction sets")
       for case in ("similarity-labels", "multi-label", "ner-crf", "qa")),
@@ -85,12 +86,6 @@ def test_what_is_kept_of_many_rows_covers_as_much_and_hardly_more(rows: int) -> 
         place = math.ceil((rows + 1) * Fraction(asked))
         found = rows - round(inclusion_threshold(kept, float(asked)) / (1 - ROUNDING)) + 1
         assert place <= found < place + rows / MAX_PROBABILITIES
-
-
-def test_coverages_that_are_none() -> None:
-    for wrong in (0.0, 1.0, -0.1, 1.5, math.nan):
-        with pytest.raises(UserError, match="between 0 and 1"):
-            inclusion_threshold(conformal([0.5] * 100), wrong)
 
 
 def test_what_is_measured_is_counted() -> None:

@@ -95,6 +95,8 @@ def test_the_number_is_the_one_that_the_answer_comes_from(tiny_encoder: Path) ->
         assert [one["value"] for one in found[name][1]] == pytest.approx(
             [found[name][0]["score"]] * len(found[name][1]), rel=1e-5
         )
+    both = [[*one["words"], one["what"]] for one in found["similarity-cosent"][1]]
+    assert both == [[name, f"cosine of the two texts, by the words of {name}"] for name in ("text_a", "text_b")]
     answer, (one,) = found["ranking-binary"]
     assert answer["score"] == pytest.approx(1 / (1 + np.exp(-one["value"])))
     for name in ("single-label", "windows"):
@@ -108,16 +110,6 @@ def test_the_number_is_the_one_that_the_answer_comes_from(tiny_encoder: Path) ->
     answer, (one,) = found["qa"]
     assert one["what"] == f"answer {answer['answer']}"
     assert one["value"] == pytest.approx(kept["qa"][1].scores[0], abs=1e-4)
-
-
-def test_both_texts_of_a_pair_are_explained(tiny_encoder: Path) -> None:
-    task = KNOWN["similarity-cosent"].task(tiny_encoder)
-    predictor = predictor_of(task, tiny_encoder)
-    (made,) = explain_rows(predictor, rows_of(predictor, ["the cat was good", "a dog ran"]))
-    one, other = made["attributed"]
-    assert (list(one["words"]), list(other["words"])) == (["text_a"], ["text_b"])
-    assert one["value"] == pytest.approx(other["value"], abs=1e-6)
-    assert one["what"] == "cosine of the two texts, by the words of text_a"
 
 
 def test_a_crf_is_explained_along_its_path(tiny_encoder: Path) -> None:

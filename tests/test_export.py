@@ -458,10 +458,11 @@ def test_damaged_folders(exported: Path, tmp_path: Path) -> None:
     proto = onnx.load_from_string(whole)
     proto.graph.node[-1].op_type = "NoSuchOperator"
     refused(exported, tmp_path, proto.SerializeToString(), "rejects it: .*NoSuchOperator")
-    value = helper.make_tensor_value_info("other", TensorProto.FLOAT, [1])
-    graph, opset = helper.make_graph([], "other", [value], [value]), helper.make_opsetid("", 20)
-    other = helper.make_model(graph, ir_version=10, opset_imports=[opset]).SerializeToString()
-    refused(exported, tmp_path, other, "not the graph that config.json .* no output logits")
+    for given, made, said in (("input_ids", "other", "has no output logits"), ("strange", "logits", "needs strange")):
+        ends = [helper.make_tensor_value_info(name, TensorProto.INT64, [1]) for name in (given, made)]
+        graph = helper.make_graph([helper.make_node("Identity", [given], [made])], "other", ends[:1], ends[1:])
+        other = helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 20)])
+        refused(exported, tmp_path, other.SerializeToString(), f"not the graph that config.json describes: it {said}")
     (tmp_path / "model.onnx").unlink()
     with pytest.raises(ModelError, match=r"has no model\.onnx"):
         load(tmp_path)
