@@ -462,7 +462,7 @@ PARSED = [  # words that the parser refuses, and what it says: of what was remov
     ("clean runs/mine", "there is no command clean; use rm -r RUN/checkpoints"),
     ("duplicates a.csv", "there is no command duplicates; use bertkit audit RECIPE"),
     ("cache clear", "there is no command cache; use du and rm -r"),
-    ("predict runs/none --input x.csv --engine ray", "--engine ray (use bertkit.batch on a"),
+    ("predict runs/none --input x.csv --engine ray", "(use bertkit.batch on a cluster"),
     ("train x --output-dir y --profile", "--profile (use torch.profiler in a callback"),
     ("push x me/x --create-pr", "--create-pr (use --revision BRANCH)"),
     ("embed x --input y --output z.npy --layers 1", "(use bertkit.Features("),
