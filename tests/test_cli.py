@@ -409,10 +409,10 @@ def test_recipes_that_are_not_there_or_not_right(command, capsys, recipe, tmp_pa
     assert told.count("error: ") == 3
     assert "learning_rate" in told
     if command != ("show",):
-        alike = [{"text": f"cat {n}", "label": "good"} for n in range(9)]
+        alike = [{"text": f"cat {n}", "score": 1.0} for n in range(9)]
         for split in small.SIZES:
             small.write_rows(tmp_path / f"{split}.jsonl", alike)
-        assert "nothing to learn" in refused(capsys, *command, recipe)
+        assert "train: every row has the number 1; there is nothing" in refused(capsys, *command, recipe)
         (tmp_path / "test.jsonl").unlink()
         told = refused(capsys, *command, recipe)
         assert told.count("error: ") == 1

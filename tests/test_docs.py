@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import doctest
 import importlib.util
 import re
+import shutil
 import tomllib
 from collections.abc import Iterator
+from functools import wraps
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -18,6 +21,7 @@ from bertkit.cli import main as cli
 from bertkit.recipe.recipe import Recipe, load_recipe
 from bertkit.recipe.training_arguments import DECIDED, training_fields
 from bertkit.tasks import TASKS
+from bertkit.training import classifier
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -53,19 +57,37 @@ def models(model: Any, name: str) -> Iterator[tuple[str, dict[str, Any]]]:
                 yield from models(part, f"{name}.{key}" if name else key)
 
 
-def test_the_first_lines_of_python_train_a_frame(
-    tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def train(task: str, folder: str, **settings: Any) -> bertkit.Run:
-        small = {"model": tiny_encoder, "max_length": 32, "epochs": 1, "explain": False, "verify": False}
-        return real(task, tmp_path / folder, **{**settings, **small})
+@pytest.fixture
+def tiny_trainings(tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`bertkit.train` on the tiny encoder, in a folder of the test."""
 
     real = bertkit.train
+
+    @wraps(real)
+    def train(task: str, folder: str, **settings: Any) -> bertkit.Run:
+        small = {"model": tiny_encoder, "max_length": 32, "epochs": 1, "explain": False, "verify": False}
+        return real(task, folder, **{**settings, **small})
+
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(bertkit, "train", train)
+    monkeypatch.setattr(classifier, "train", train)
+
+
+@pytest.mark.usefixtures("tiny_trainings")
+def test_the_first_lines_of_python_train_a_frame() -> None:
     code = (DOCS / "python.md").read_text(encoding="utf-8").split("```python\n")[1].split("```")[0]
     names: dict[str, Any] = {}
     exec(code, names)
     assert names["run"].results["splits"]["validation"]["rows"] == 4
+
+
+@pytest.mark.usefixtures("tiny_trainings")
+@pytest.mark.parametrize("name", [n for n in bertkit.__all__ if not n.endswith("Error") or n == "UserError"])
+def test_the_example_in_a_docstring_runs(name: str, learned: bertkit.Run) -> None:
+    shutil.copytree(learned.folder, "runs/quickstart")
+    (example,) = doctest.DocTestFinder(recurse=False).find(getattr(bertkit, name), name, globs={"bertkit": bertkit})
+    assert example.examples
+    assert doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(example).failed == 0
 
 
 def test_the_recipe_page_has_every_key_of_every_section(reference: ModuleType) -> None:
