@@ -16,7 +16,7 @@ EXTRAS = {
     "openpyxl": "excel",
     "shtab": "completion",
     "sacrebleu": "translation",
-    **dict.fromkeys(("fastapi", "h11", "prometheus_client", "starlette", "uvicorn"), "serve"),
+    **dict.fromkeys(("fastapi", "prometheus_client", "starlette", "uvicorn"), "serve"),
 }  # library -> the extra that brings it
 
 

@@ -317,16 +317,6 @@ HEALTH = ("GET /health HTTP/1.1", "Host: here", "")
 
 
 @pytest.mark.parametrize("address", [0.2], indirect=True)
-@pytest.mark.parametrize("before", [(), HEALTH], ids=["first", "second"])
-@pytest.mark.parametrize("lines", [(), ("POST /predict HTTP/1.1", "Host: here")], ids=["nothing", "half"])
-def test_headers_that_do_not_come(address: tuple[str, int], before: tuple[str, ...], lines: tuple[str, ...]) -> None:
-    with socket.create_connection(address, timeout=20) as connection:
-        assert not before or sent(connection, *before).startswith("http/1.1 200")
-        connection.sendall("".join(f"{line}\r\n" for line in lines).encode())
-        assert ended(connection)
-
-
-@pytest.mark.parametrize("address", [0.2], indirect=True)
 def test_a_slow_body_has_its_own_timeout(address: tuple[str, int]) -> None:
     with socket.create_connection(address, timeout=20) as connection:
         lines = ("POST /predict HTTP/1.1", "Host: here", "Content-Type: application/json", "Content-Length: 9", "")

@@ -57,6 +57,7 @@ REMOVED = {  # command or option -> what does its work
     "clean": "rm -r RUN/checkpoints, which a finished run does not need",
     "cache": "du and rm -r: vectors are in ~/.cache/bertkit/vectors, or $BERTKIT_CACHE",
     "--engine": "bertkit.batch on a cluster, as in recipes/cluster/predict_ray.py",
+    "--exact": "search(…, exact=True) of bertkit.retrieval.search",
     "--create-pr": "--revision BRANCH",
     **dict.fromkeys(("--predictions", "--report"), "hf upload REPO_ID FILE"),
     "--layers": "bertkit.Features(MODEL, layers=[…]) in Python",

@@ -39,7 +39,7 @@ _limit = partial(argument, type=positive_number)
         default=Limits.max_concurrent_requests,
     ),
     _limit("--payload-limit", "bytes of a request's body", default=Limits.payload_limit),
-    _limit("--timeout", "seconds to read headers, again to read a body, and again to answer", default=Limits.timeout),
+    _limit("--timeout", "seconds to read a body, and again to answer", default=Limits.timeout),
     example="bertkit serve runs/quickstart --port 8000",
     page="serve",
 )

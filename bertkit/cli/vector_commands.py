@@ -128,7 +128,6 @@ def index(
         metavar="CONDITION",
     ),
     flag("--hybrid", "add full-text search and fuse the two rankings"),
-    flag("--exact", "compare with every passage instead of using the index"),
     argument("--model", "current location of the store's model, if it was moved", metavar="MODEL"),
     JSON,
     example='bertkit search articles.store "how do vaccines work"',

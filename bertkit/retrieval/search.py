@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from bertkit.data.values import replace_surrogates
-from bertkit.errors import DataError, ModelError, Problem, StoreError
+from bertkit.errors import DataError, Problem, StoreError
 from bertkit.retrieval.documents import RESERVED
 from bertkit.retrieval.filters import Filter, to_sql
 from bertkit.retrieval.passages import joined
@@ -54,11 +54,11 @@ def search(
     hybrid: fuse the ranks by cosine with those by BM25 of the query's words (Cormack et al. 2009).
     exact: compare with all vectors, even if there is an approximate index.
     rerank: orders the first `candidates` documents by its scores of their best passages.
-    timeout: seconds after which LanceDB gives up. Raises DataError: an empty store or query, a bad vector, `top_k` or
-    filter; ModelError: bad scores, or a store of another model.
+    timeout: seconds after which LanceDB gives up. Raises DataError: an empty store or query, a bad `top_k` or filter;
+    ModelError: a store of another model.
     """
     store.require(store.made_with)  # it may have been replaced
-    ranked = _Ranked(store, _unit(store, query, vector), to_sql(filter or {}, store.columns), timeout)
+    ranked = _Ranked(store, _unit(query, vector), to_sql(filter or {}, store.columns), timeout)
     if top_k < 1 or candidates < 1:
         raise DataError(Problem("top_k and candidates", f"are {top_k} and {candidates}", "Both must be at least 1."))
     if not (size := len(store)):
@@ -73,14 +73,11 @@ def search(
     return (_reranked(query, hits[:wide], rerank) if rerank and hits else hits)[:top_k]
 
 
-def _unit(store: Store, query: str, vector: ArrayLike) -> np.ndarray[Any, np.dtype[np.float32]]:
+def _unit(query: str, vector: ArrayLike) -> np.ndarray[Any, np.dtype[np.float32]]:
     """The query's vector, (size,), of unit length."""
     if not query.strip():
         raise DataError(Problem("query", "is empty", "Write what to search for."))
-    made, size = np.asarray(vector, dtype=np.float32), store.table.schema.field("vector").type.list_size
-    if made.shape != (size,) or not np.isfinite(made).all() or not made.any():
-        what = f"has the shape {made.shape}, or is 0 or not finite; {size} numbers are expected"
-        raise DataError(Problem("the query's vector", what, f"Make it with {store.made_with.name}."))
+    made = np.asarray(vector, dtype=np.float32)
     return made / np.linalg.norm(made)
 
 
@@ -154,9 +151,6 @@ def _fused(nearest: Sequence[_Row], matching: Sequence[_Row]) -> list[_Row]:
 
 def _reranked(query: str, hits: Sequence[Hit], rerank: Rerank) -> list[Hit]:
     scores = np.asarray(rerank(query, [joined(hit.title, hit.text) for hit in hits]), dtype=np.float64)
-    if scores.shape != (len(hits),) or not np.isfinite(scores).all():
-        what = f"gave scores of shape {scores.shape} for {len(hits)} texts, or not finite ones"
-        raise ModelError(Problem("the re-ranker", what, "It must give one score per pair: use a cross-encoder."))
     order = np.argsort(-scores, kind="stable")
     return [replace(hits[index], relevance=float(scores[index])) for index in order]
 

@@ -73,13 +73,9 @@ class Store:
 
     @property
     def columns(self) -> dict[str, pa.DataType]:
-        """Column -> type, of metadata and texts. Raises DataError on a type that bertkit does not write."""
-        columns = {field.name: field.type for field in self.table.schema if field.name not in HIDDEN}
-        for name, kind in columns.items():
-            if kind not in TYPE_NAMES:
-                what = f"the column `{name}` has the type {kind}, which bertkit does not write"
-                raise DataError(Problem(self.uri, what, "Index the documents into a new folder."))
-        return columns
+        """Column -> type, of metadata and texts; without types that bertkit does not write."""
+        named = {field.name: field.type for field in self.table.schema if field.name not in HIDDEN}
+        return {name: kind for name, kind in named.items() if kind in TYPE_NAMES}
 
     @property
     def approximate(self) -> bool:

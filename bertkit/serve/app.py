@@ -186,7 +186,7 @@ def _error(request: Request, error: Exception) -> JSONResponse:
     elif isinstance(error, UserError):
         error = Refused(500, str(error), "Backend")
     elif isinstance(error, HTTPException):
-        error = Refused(error.status_code, str(error.detail), "Validation")
+        error = Refused(error.status_code, str(error.detail), "Validation", error.headers)
     refused = error if isinstance(error, Refused) else Refused(500, "the server failed", "Backend")
     return error_response(refused, request.scope["path"])
 

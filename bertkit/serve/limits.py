@@ -19,7 +19,7 @@ class Limits:
     max_client_batch_size: int = 256  # rows in one request
     max_concurrent_requests: int = 256  # requests being read, queued or answered
     payload_limit: int = 2_000_000  # bytes of a body
-    timeout: float = 30  # seconds to read headers, again to read a body, and again to answer it
+    timeout: float = 30  # seconds to read a body, and again to answer it
 
     def require_count(self, count: int, name: str) -> None:
         """Raises Refused where a request has more rows than are allowed. name: of the field that holds them."""

@@ -145,7 +145,8 @@ class LimitsMiddleware:
                 async with asyncio.timeout_at(deadline):
                     message = await receive()
             except TimeoutError:
-                raise HTTPException(408, f"the body did not arrive within {self.limits.timeout:g} seconds") from None
+                what = f"the body did not arrive within {self.limits.timeout:g} seconds"
+                raise HTTPException(408, what, {"Connection": "close"}) from None
             size += len(message.get("body", b""))
             if size > self.limits.payload_limit:
                 raise HTTPException(413, self._too_large)

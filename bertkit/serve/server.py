@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import re
@@ -12,12 +11,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import h11
 import uvicorn
 from fastapi import FastAPI
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from bertkit.errors import Problem, UserError
 from bertkit.inference.predictor import Predictor
@@ -93,7 +90,7 @@ def make_server(app: FastAPI, limits: Limits) -> uvicorn.Server:
 
     config = uvicorn.Config(
         app,
-        http=timed_protocol(limits.timeout),
+        http="h11",
         ws="none",
         lifespan="on",
         log_config=None,
@@ -107,43 +104,6 @@ def make_server(app: FastAPI, limits: Limits) -> uvicorn.Server:
     )
     server = uvicorn.Server(config)
     return server
-
-
-def timed_protocol(timeout: float) -> type[asyncio.Protocol]:
-    """uvicorn's HTTP/1.1, with a limit on the time to receive a request's headers, and the rest of a body after the
-    answer. timeout: seconds."""
-
-    class Protocol(H11Protocol):
-        """A connection. Its timer starts with it, and again with each response."""
-
-        _timer: asyncio.TimerHandle | None = None
-
-        def connection_made(self, transport: Any) -> None:
-            super().connection_made(transport)
-            self._restart_timer()
-
-        def connection_lost(self, exc: Exception | None) -> None:
-            super().connection_lost(exc)
-            self._stop_timer()
-
-        def on_response_complete(self) -> None:
-            super().on_response_complete()
-            self._restart_timer()
-
-        def _restart_timer(self) -> None:
-            self._stop_timer()
-            self._timer = self.loop.call_later(timeout, self._close_without_request)
-
-        def _stop_timer(self) -> None:
-            if self._timer:
-                self._timer.cancel()
-
-        def _close_without_request(self) -> None:
-            # else a request is being read or answered; h11.DONE: it is answered, and the client still sends its body
-            if self.conn.their_state is h11.IDLE or self.conn.our_state is h11.DONE:
-                self.transport.close()
-
-    return Protocol
 
 
 def listen(host: str, port: int) -> socket.socket:

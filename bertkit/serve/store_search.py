@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import Field, model_validator
 
 from bertkit.data.schema import Answer
-from bertkit.errors import UserError
 from bertkit.serve.answer_schemas import described, list_of, schema
 from bertkit.serve.batcher import guarded
 from bertkit.serve.limits import RETRY, Refused
@@ -22,7 +20,7 @@ if TYPE_CHECKING:
     from bertkit.retrieval.store import Store  # which imports pyarrow
 
 MAX_HITS = 10_000  # documents in a response: they are in memory at once
-MAX_SEARCHES = 4  # at a time, late ones included: LanceDB uses all cores for one
+MAX_SEARCHES = 4  # at a time, late ones included, which LanceDB ends: it uses all cores for one
 
 
 class SearchRequest(Request):
@@ -33,7 +31,6 @@ class SearchRequest(Request):
     top_k: int = Field(10, ge=1, le=1000, description="documents per query")
     filter: dict[str, Any] | None = Field(None, description='such as `{"lang": "en", "year": {"gte": 2020}}`')
     hybrid: bool = Field(False, description="fuse the ranks with those of a full-text search")
-    exact: bool = Field(False, description="compare with every passage instead of using the index")
 
     @model_validator(mode="after")
     def _either(self) -> Self:
@@ -68,46 +65,22 @@ def search_all(store: Store, body: SearchRequest, answers: Sequence[Answer], tim
     """The response. answers: the vectors of the queries. timeout: seconds for each. Raises as `search`."""
     from bertkit.retrieval.search import search
 
-    options: dict[str, Any] = body.model_dump(include={"top_k", "filter", "hybrid", "exact"}) | {"timeout": timeout}
+    options: dict[str, Any] = body.model_dump(include={"top_k", "filter", "hybrid"}) | {"timeout": timeout}
     hits = [search(store, text, answer["vector"], **options) for text, answer in zip(body.texts, answers, strict=True)]
     return {"hits": hits if body.query is None else hits[0]}
 
 
 class Searches:
-    """Calls functions in threads of its own, MAX_SEARCHES at a time; one that is late counts until it returns.
-
-    The threads are daemons, so that the process can exit while one is in LanceDB.
-    """
+    """Calls functions in threads of its own, MAX_SEARCHES at a time."""
 
     def __init__(self, timeout: float) -> None:
         """timeout: seconds for a search, the time that it waits for a thread included."""
-        self._timeout, self._free = timeout, asyncio.Semaphore(MAX_SEARCHES)
+        self._timeout, self._threads = timeout, ThreadPoolExecutor(MAX_SEARCHES, thread_name_prefix="bertkit-search")
 
     async def run(self, find: Callable[[], Any]) -> Any:
-        """What the function returns. Raises as `guarded`, and Refused: 503 if all threads are busy, 504 if late."""
-        loop, done = asyncio.get_running_loop(), None
+        """What the function returns. Raises as `guarded`, and Refused: 504 if it is late."""
         try:
             async with asyncio.timeout(self._timeout):
-                await self._free.acquire()
-                done = loop.create_future()
-                threading.Thread(target=self._call, args=(find, done, loop), daemon=True).start()
-                return await done
+                return await asyncio.get_running_loop().run_in_executor(self._threads, guarded, find, "the search")
         except TimeoutError:
-            if done is None:
-                raise Refused(503, "all searches are busy", "Overloaded", RETRY) from None
-            raise Refused(504, "the search did not end in time", "Backend") from None
-
-    def _call(self, find: Callable[[], Any], done: asyncio.Future[Any], loop: asyncio.AbstractEventLoop) -> None:
-        result, error = None, None
-        try:
-            result = guarded(find, "the search")
-        except (Refused, UserError) as failure:
-            error = failure
-        with suppress(RuntimeError):  # the loop is closed: the server has stopped
-            loop.call_soon_threadsafe(self._finish, done, result, error)
-
-    def _finish(self, done: asyncio.Future[Any], result: Any, error: Exception | None) -> None:
-        self._free.release()
-        if done.done():  # cancelled
-            return
-        done.set_exception(error) if error else done.set_result(result)
+            raise Refused(504, "the search did not end in time", "Backend", RETRY) from None
