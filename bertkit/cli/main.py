@@ -61,6 +61,7 @@ REMOVED = {  # command or option -> what does its work
     "--create-pr": "--revision BRANCH",
     **dict.fromkeys(("--predictions", "--report"), "hf upload REPO_ID FILE"),
     "--layers": "bertkit.Features(MODEL, layers=[…]) in Python",
+    "--opset": "onnx.version_converter on model.onnx",
     "--profile": "torch.profiler in a callback of bertkit.train",
 }
 QUIET = {  # environment variables that turn off the progress bars and notices of libraries which are not imported yet

@@ -36,16 +36,14 @@ def report(runs: list[Path], output: Path | None) -> None:
     path("--output", "a new folder", "DIR", required=True),
     flag("--int8", "quantise to int8: a quarter of the size, and faster on CPUs"),
     argument("--max-drop", "with --int8: largest accepted drop of the headline metric", default=0.005, metavar="X"),
-    argument("--opset", "ONNX opset, for older runtimes; default: 20", type=int, metavar="N"),
     path("--data", "labelled rows for the comparison; default: the run's validation rows"),
     example="bertkit export runs/quickstart --output runs/quickstart-onnx --int8",
     page="export",
 )
-def export(source: str, output: Path, opset: int | None, **options: Any) -> None:
-    from bertkit.export.graph import OPSET
+def export(source: str, output: Path, **options: Any) -> None:
     from bertkit.export.program import export
 
-    facts = export(source, output, opset=OPSET if opset is None else opset, **options)
+    facts = export(source, output, **options)
     headline = facts["headline"]
     rows = f"{counted(facts['fp32']['rows'], 'row')} ({facts['split']})"
     say(f"{output}: {facts['task']}, compared with the model on {rows}")

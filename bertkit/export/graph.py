@@ -15,7 +15,7 @@ from datasets import Dataset
 from torch import Tensor, nn
 
 from bertkit.encoding.padding import Arrays, fills, pad
-from bertkit.errors import ModelError, Problem, UserError, extras_required
+from bertkit.errors import ModelError, Problem, extras_required
 from bertkit.export.extra_outputs import EXTRA_OUTPUTS
 from bertkit.export.viterbi import append, viterbi
 from bertkit.inference.predictor import Predictor
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
 OPSET = 20  # Gelu is an operator since then
-OPSETS = range(18, 25)  # what torch.onnx writes and ONNX Runtime 1.31 reads
 MAX_BYTES = 2_000_000_000  # of a protobuf
 
 
@@ -52,7 +51,6 @@ class Graph:
     proto: ModelProto
     tail: ModelProto | None
     reduced: list[str]  # outputs that the task reads
-    opset: int
 
     @property
     def outputs(self) -> list[Any]:
@@ -84,26 +82,23 @@ def batch_of(task: Task, features: Dataset, rows: Sequence[int]) -> Arrays:
     return {name: batch[name] for name in (*tokens, *task.reduce_inputs)}
 
 
-def build(predictor: Predictor, sample: Arrays, opset: int) -> Graph:
+def build(predictor: Predictor, sample: Arrays) -> Graph:
     """The graph of a torch model in fp32 on the CPU.
 
     sample: a batch to trace with; the graph runs on batches of any size and length. Raises UserError if onnxscript is
-    not installed or the opset is not supported, ModelError if the model cannot be exported.
+    not installed, ModelError if the model cannot be exported.
     """
-    if opset not in OPSETS:
-        fix = f"Choose {OPSETS[0]} to {OPSETS[-1]}; {OPSET} is the default."
-        raise UserError(Problem("opset", f"{opset} is not supported", fix))
     task, model = predictor.task, predictor.model
     batch = {name: torch.from_numpy(_repeated(values)) for name, values in sample.items()}
     reduced = list(Reduced(task, model, extra=False)(batch))
     kernels = model.config._attn_implementation
     model.set_attn_implementation("eager")  # SDPA's graph also looks for NaN in every row of scores
     try:
-        proto = _exported(Reduced(task, model).eval(), batch, opset)
+        proto = _exported(Reduced(task, model).eval(), batch)
     finally:
         model.set_attn_implementation(kernels)
     tail = viterbi(*_chain(predictor)) if "transitions" in reduced else None
-    return Graph(proto, tail, reduced, opset)
+    return Graph(proto, tail, reduced)
 
 
 def _repeated(values: np.ndarray) -> np.ndarray:
@@ -114,7 +109,7 @@ def _repeated(values: np.ndarray) -> np.ndarray:
     return values
 
 
-def _exported(module: nn.Module, batch: Mapping[str, Tensor], opset: int) -> ModelProto:
+def _exported(module: nn.Module, batch: Mapping[str, Tensor]) -> ModelProto:
     with extras_required():
         import onnxscript  # noqa: F401
     shapes = {name: dict.fromkeys(range(x.ndim), torch.export.Dim.DYNAMIC) for name, x in batch.items()}
@@ -127,7 +122,7 @@ def _exported(module: nn.Module, batch: Mapping[str, Tensor], opset: int) -> Mod
                 kwargs={"batch": dict(batch)},
                 dynamo=True,
                 dynamic_shapes={"batch": shapes},
-                opset_version=opset,
+                opset_version=OPSET,
                 input_names=list(batch),
                 output_names=list(module(dict(batch))),
                 custom_translation_table=_translations(),

@@ -21,7 +21,7 @@ from bertkit.errors import DataError, ModelError, Problem, RecipeError, UserErro
 from bertkit.export.agreement import CLOSE, agreement, compared, output_difference
 from bertkit.export.graph import OPSET, Graph, batch_of, build, described
 from bertkit.export.quantize import quantized
-from bertkit.files import errors_naming, sha256, write_json, write_text
+from bertkit.files import errors_naming, sha256, write_json
 from bertkit.inference.evaluate import rows_of_split
 from bertkit.inference.onnx_session import GRAPH, OnnxModel, open_model
 from bertkit.inference.predictor import Predictor, load, model_folder
@@ -53,7 +53,6 @@ def export(
     *,
     int8: bool = False,
     max_drop: float = 0.005,
-    opset: int = OPSET,
     data: Path | None = None,
 ) -> dict[str, Any]:
     """Write `output`: model.onnx, tokenizer, config.json, export.json. Returns the contents of export.json.
@@ -70,7 +69,7 @@ def export(
     started = time.monotonic()
     features = predictor.task.encode(rows.select(range(min(len(rows), SAMPLE))))
     sample = batch_of(predictor.task, features, range(min(len(features), SAMPLE)))
-    graph = build(predictor, sample, opset)
+    graph = build(predictor, sample)
     aside = output.with_name(f".{output.name}.writing")
     shutil.rmtree(aside, ignore_errors=True)
     try:
@@ -86,7 +85,8 @@ def export(
                 _write_config(predictor, graph, aside, "int8")
             facts = _facts(reference, graph, aside, exports, time.monotonic() - started)
             write_json(aside / "export.json", facts)
-            write_text(aside / "README.md", card(model_folder(source), facts))
+            if (card := model_folder(source) / "README.md").is_file():
+                shutil.copyfile(card, aside / "README.md")
             output.parent.mkdir(parents=True, exist_ok=True)
             if output.is_dir():
                 output.rmdir()
@@ -200,26 +200,8 @@ def _facts(reference: Reference, graph: Graph, folder: Path, exports: dict[str, 
         "outputs": described(graph.outputs),
         "torch_megabytes": weights / 1e6,
         **exports,
-        "opset": graph.opset,
+        "opset": OPSET,
         "sha256": sha256(folder / GRAPH),
         "seconds": seconds,
         "versions": {name: version(name) for name in libraries},
     }
-
-
-def card(model: Path, facts: dict[str, Any]) -> str:
-    """The model's own card, and how the export compares with the model."""
-    readme, headline = model / "README.md", facts["headline"]
-    text = readme.read_text(encoding="utf-8") if readme.is_file() else "# An exported model\n"
-    exports = [(name, facts[name]) for name in ("fp32", "int8") if name in facts]
-    rows = [("torch fp32", facts["torch_megabytes"], exports[0][1]["metrics"]["torch"], "")]
-    for name, each in exports:
-        differ = f"{each['answers_differ']:,} of {each['rows']:,}"
-        rows.append((f"ONNX {name}", each["megabytes"], each["metrics"]["onnx"], differ))
-    text += f"\n## Exported to ONNX\n\n`model.onnx` is {facts['precision']}, opset {facts['opset']}; "
-    text += f"measured on {Path(facts['split']).name}."
-    text += f"\n\n| | MB | {headline} | answers that differ |\n|---|---|---|---|\n"
-    for title, megabytes, metrics, differ in rows:
-        score = "-" if metrics.get(headline) is None else f"{metrics[headline]:.4f}"
-        text += f"| {title} | {megabytes:.1f} | {score} | {differ} |\n"
-    return text

@@ -53,7 +53,7 @@ def open_model(folder: Path, outputs: Sequence[str], known: Sequence[str]) -> On
     except Exception as error:  # ONNX Runtime's errors share no class of their own
         reason = first_line(error).rpartition(f"{GRAPH} failed:")[2]
         what = f"ONNX Runtime {onnxruntime.__version__} rejects it: {reason}"
-        fix = "Copy or export it again; `bertkit export --opset N` writes for older versions."
+        fix = "Copy or export it again, or install a newer ONNX Runtime."
         raise ModelError(Problem(str(file), what, fix)) from error
     inputs = [each.name for each in session.get_inputs()]
     lacking = [name for name in outputs if name not in {each.name for each in session.get_outputs()}]
