@@ -1,4 +1,4 @@
-"""The list of mistakes: the most confident first, mistakes that are alike, and the table of all of them."""
+"""The list of mistakes: the most confident first, and the table of all of them."""
 
 from __future__ import annotations
 
@@ -60,16 +60,6 @@ def test_generated_texts_are_listed_by_their_chrf(tiny_encoder: Path, tmp_path: 
     assert [each.measure for each in found.every] == pytest.approx([100, 100 - chrf])
     assert found.every[0].answer == "(none)"
     assert found.measure in DISTANCES  # better or worse, not right or wrong, where two runs are compared
-
-
-def test_mistakes_that_are_alike_are_listed_once(facts: Facts) -> None:
-    texts = ["Order 12 is late!", "order 7 is late", "ORDER  99 is late...", "order 7 is early", "12", "13"]
-    rows = [row_of(text, "a", "b", 0.6 - i / 100) for i, text in enumerate(texts)]
-    rows.append(row_of("order 8 is late", "c", "b", 0.5))  # another gold label
-    found = mistakes(with_rows(facts, rows))
-    assert [(each.row, each.alike) for each in found.top] == [(1, 2), (4, 0), (5, 0), (6, 0), (7, 0)]
-    assert len(found.every) == 7
-    assert "and 2 more like this" in well_formed(report(with_rows(facts, rows))).text
 
 
 def test_every_confusion_is_listed(facts: Facts) -> None:

@@ -30,13 +30,13 @@ from bertkit.report import (
     pictures,
     rankings,
     report_sections,
-    task_pictures,
     view,
 )
 from bertkit.report.card import write_card
 from bertkit.report.examples import write_explanations
 from bertkit.report.facts import Facts, read_facts
 from bertkit.report.html import compare, write_report
+from bertkit.report.reliability import reliability
 from bertkit.report.score_tables import after_training, number
 from bertkit.report.verdict import best_baseline
 from bertkit.run import Run
@@ -148,7 +148,7 @@ def test_every_task_has_a_report(
     ece = scores.get("calibration", {})
     if ece and own.options.get("temperature") is not None:
         assert f"decisions of validation, {ece['errors']} of them wrong." in page.text
-    picture = task_pictures.reliability(own)
+    picture = reliability(own)
     after = next((ece[name] for name in ("ece_after", "ece", "ece_entities") if ece.get(name) is not None), None)
     assert (picture is None) == (after is None)
     if picture:  # the picture is of the same decisions as the number in the results
@@ -209,9 +209,6 @@ def test_ndcg_of_each_query_has_the_mean_that_was_scored(name: str, tiny_encoder
     facts = read_facts(finished(BY_ID[name], tiny_encoder, tmp_path / "run").folder)
     ndcgs = [query.ndcg for query in rankings.queries(facts) if query.ndcg is not None]
     assert np.mean(ndcgs) == pytest.approx(facts.scores["metrics"]["ndcg@10"])
-    counts = task_pictures.histogram(task_pictures.NDCGS, ndcgs)
-    assert sum(counts.values()) == len(ndcgs)
-    assert counts["1"] == sum(value > 1 - 1e-9 for value in ndcgs)
 
 
 # --- why did it say that
@@ -347,31 +344,6 @@ def test_many_labels_get_small_cells_and_a_list_of_confusions(facts: Facts) -> N
     assert matrices.confused(with_confusions(facts, counts[:9, :9], names[:9])) == []
 
 
-def test_labels_that_are_confused_are_neighbours(facts: Facts) -> None:
-    """Groups that only confuse their own labels, shuffled: each is in one piece again, and nothing is lost."""
-    rng = np.random.default_rng(0)
-    groups = np.repeat(np.arange(6), 4)
-    counts = rng.integers(1, 9, (24, 24)) * (groups[:, None] == groups) + np.eye(24, dtype=int) * 50
-    shuffled = rng.permutation(24)
-    mixed = counts[np.ix_(shuffled, shuffled)]
-    order = matrices.seriated(mixed)
-    assert sorted(order) == list(range(24))
-    found = groups[shuffled][order]
-    assert (np.diff(found) != 0).sum() == 5
-
-    def distance(table: Any) -> int:
-        places = np.arange(24)
-        return int((table * np.abs(places[:, None] - places)).sum())
-
-    assert distance(mixed[np.ix_(order, order)]) < distance(mixed) / 3
-    names = [f"label {i}" for i in range(24)]
-    matrix = matrices.confusion(with_confusions(facts, mixed, names), None)
-    assert matrix.names == [names[i] for i in order]
-    assert [[int(cell.text or 0) for cell in row] for row in matrix.rows] == mixed[np.ix_(order, order)].tolist()
-    few = matrices.confusion(with_confusions(facts, mixed[:8, :8], names[:8]), None)
-    assert few.names == names[:8]
-
-
 def test_labels_have_thresholds_and_bars_the_most_frequent_first(facts: Facts) -> None:
     metrics = {f"{kind}/{name}": 0.25 for kind in ("precision", "recall", "f1") for name in ("rare", "often")}
     own = {**facts.scores, "metrics": {**metrics, "support/rare": 3, "support/often": 40, "accuracy": 0.5}}
@@ -480,27 +452,6 @@ def test_transitions_of_a_crf_by_sign(facts: Facts) -> None:
     assert matrices.transitions(facts) is None
 
 
-def test_only_scores_on_one_scale_are_compared_with_the_diagonal(facts: Facts) -> None:
-    rows = tuple({"score": score, "answer": {"score": score / 5}} for score in (0.0, 2.0, 5.0))
-    for task, alike in (("text-classification", True), ("sentence-similarity", False)):
-        options = {"name": task, "kind": "regression"} if alike else {"name": task}
-        own = replace(facts, rows=rows, options=options, results={**facts.results, "task": {"name": task}})
-        (drawn,) = task_pictures.task_pictures(own)
-        assert ("both are equal" in drawn.note) == alike
-
-
-def test_what_was_logged_once_or_twice_is_a_sentence(facts: Facts) -> None:
-    lines = {"seed 1": [(1, 2.0), (2, 1.5)], "seed 2": []}
-    assert pictures.curves("loss", lines) is None
-    assert pictures.curves("loss", {**lines, "seed 2": [(1, 2.0), (2, 1.5), (3, 1.0)]}) is not None
-    log = [{"seed": 1, "step": 1200, "loss": 2.0}, {"seed": 1, "step": 2400, "loss": 1.5}]
-    few = replace(facts, log=(*log, {"seed": 2, "step": 1200, "loss": 1.75}))
-    told = "training loss: seed 1: 2.0000 at step 1,200, 1.5000 at step 2,400; seed 2: 1.7500 at step 1,200."
-    assert report_sections.short_curves(few) == [told]
-    assert told[1:] in well_formed(report(few)).text
-    assert "Nothing was logged" in well_formed(report(replace(facts, log=()))).text
-
-
 def test_an_axis_does_not_magnify_noise() -> None:
     for values, score, ends in (
         ([0.91, 0.92], True, (0.8, 1.0)),
@@ -520,23 +471,6 @@ def test_an_axis_does_not_magnify_noise() -> None:
         for found, end in zip((low, high), ends, strict=True):
             assert end is None or found == pytest.approx(end, abs=0.011)
         assert cut == (low > 0.05)
-
-
-def test_lengths_beyond_the_limit_are_hatched() -> None:
-    for longest in (1000, 64, 40, 33):
-        assert "<pattern" in pictures.lengths([5, longest], 32).svg
-        assert "<pattern" not in pictures.lengths([5, longest], longest).svg
-    said = "Median 7 tokens. 1 of 3 texts are longer than the limit of 32, and were truncated or read in windows."
-    assert pictures.lengths([5, 7, 33], 32).note == said
-    assert pictures.lengths([5, 7, 32], 32).note == "Median 7 tokens. 0 of 3 texts are longer than the limit of 32."
-
-
-def test_lengths_are_word_pieces_of_the_model(facts: Facts, run: Run) -> None:
-    task = run.load().task
-    ids = task.tokenizer([row["text"] for row in facts.rows])["input_ids"]
-    assert list(facts.lengths) == [len(each) for each in ids]
-    assert facts.max_length == 32
-    assert facts.truncated == sum(row["answer"]["truncated"] for row in facts.rows)
 
 
 def without_pictures(page: str) -> str:

@@ -1,4 +1,4 @@
-"""Several runs compared: the differences between their scores, answers, curves, sizes, times and recipes."""
+"""Several runs compared: the differences between their scores, answers, sizes, times and recipes."""
 
 from __future__ import annotations
 
@@ -63,15 +63,11 @@ def warnings(facts: Sequence[Facts]) -> list[str]:
     return reasons
 
 
-def _numbered(facts: Sequence[Facts]) -> dict[str, Facts]:
-    return {f"run {place}": each for place, each in enumerate(facts, 1)}
-
-
 def overview(facts: Sequence[Facts]) -> Picture | None:
     """The headline of each run by its number, with its interval."""
     if len({(each.headline, each.split) for each in facts}) > 1:
         return None
-    return pictures.scores(facts[0].headline, {name: each.scores for name, each in _numbered(facts).items()}, {})
+    return pictures.scores(facts[0].headline, {f"run {place}": each.scores for place, each in enumerate(facts, 1)}, {})
 
 
 def score_rows(facts: Sequence[Facts], titles: Sequence[str]) -> list[list[str]]:
@@ -91,22 +87,6 @@ def _cell(scores: Mapping[str, Any], metric: str) -> str:
     return number(scores["metrics"].get(metric)) + (f" ({bounds})" if bounds else "")
 
 
-def training(facts: Sequence[Facts]) -> list[Picture]:
-    """Loss and headline over steps, for the selected seed of each run."""
-    drawn = []
-    for name in dict.fromkeys(["loss", *(f"eval_{each.headline}" for each in facts)]):
-        runs = _numbered(facts).items()
-        lines = {run: report_sections.points_of(each, name, _selected_seed(each)) for run, each in runs}
-        drawn.append(pictures.curves(name, lines))
-    return list(filter(None, drawn))
-
-
-def _selected_seed(facts: Facts) -> int:
-    """The seed whose model is the run's: the first of the best, as training selects it."""
-    seeds = facts.results["seeds"]
-    return int(max(seeds, key=lambda each: float("-inf") if each["headline"] is None else each["headline"])["seed"])
-
-
 def cost_rows(facts: Sequence[Facts], titles: Sequence[str]) -> list[list[str]]:
     """Size and times of each run, as measured when it was trained; the first row is the header."""
     return _side_by_side("measure", titles, [_cost(each) for each in facts])
@@ -124,23 +104,11 @@ def _cost(facts: Facts) -> dict[str, str]:
     }
 
 
-def label_rows(facts: Sequence[Facts], titles: Sequence[str]) -> list[list[str]]:
-    """F1 of each label, a column for each run; empty without labels."""
-    metrics = (each.scores["metrics"].items() for each in facts)
-    rows = _side_by_side("label", titles, [{k[3:]: number(v) for k, v in each if k[:3] == "f1/"} for each in metrics])
-    return rows if len(rows) > 1 else []
-
-
 def recipe_rows(facts: Sequence[Facts], titles: Sequence[str]) -> list[list[str]]:
     """The recipe settings that differ, by their path; the first row is the header."""
     settings = [report_sections.flat(each.recipe.model_dump(mode="json")) for each in facts]
     header, *rows = _side_by_side("setting", titles, settings)
     return [header, *(row for row in rows if len(set(row[1:])) > 1)]
-
-
-def environment_rows(facts: Sequence[Facts], titles: Sequence[str]) -> list[list[str]]:
-    """Where the runs were trained; the first row is the header."""
-    return _side_by_side("setting", titles, [report_sections.flat(each.environment) for each in facts])
 
 
 def _side_by_side(corner: str, titles: Sequence[str], tables: Sequence[Mapping[str, str]]) -> list[list[str]]:

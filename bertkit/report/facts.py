@@ -28,7 +28,6 @@ from bertkit.tasks.text_classification import ON_VECTORS
 Row: TypeAlias = Mapping[str, Any]
 
 TEXT_COLUMNS = (("text",), ("text_a", "text_b"), ("question", "context"), ("query", "document"), ("anchor", "positive"))
-MAX_MEASURED = 2000  # texts whose tokens are counted
 RESULTS = ("task", "headline", "splits", "baselines", "seeds", "over_seeds", "verified", "expected")
 DATA = ("rows", "fingerprints", "findings")
 ENVIRONMENT = ("python", "versions", "device", "precision")
@@ -51,7 +50,6 @@ class Facts:
     split: str  # the split that is reported in detail: test, else validation, else the only one
     rows: tuple[Row, ...] = field(repr=False)  # its rows, each with its `answer`; empty without predictions
     max_length: int  # tokens of a window
-    lengths: tuple[int, ...]  # tokens of the first 2,000 rows' texts, special ones included; empty if not known
     transitions: Any  # of a CRF, `(tags, tags)` fp64, from row to column; else None
     linear: bool  # whether the model is an encoder with a linear head, which only sentence-transformers computes
     parameters: int  # of the saved model
@@ -126,7 +124,6 @@ def read_facts(folder: str | Path, split: str = "") -> Facts:
         split=split,
         rows=rows,
         max_length=settings["max_length"],
-        lengths=_lengths(run.model / "tokenizer.json", rows, task.gives("vector")),
         transitions=load_file(crf)["transitions"].astype(float) if crf.is_file() else None,
         linear=options.get("method") in ON_VECTORS and (run.model / "modules.json").is_file(),
         parameters=sum(prod(shape) for file in weights for shape in shapes_of(file)),
@@ -189,19 +186,3 @@ def lines_of(path: Path) -> Iterator[Row]:
                 yield json.loads(line)
             except ValueError as error:
                 raise ModelError(Problem(f"{path}:{number}", f"is damaged: not valid JSON ({error})")) from error
-
-
-def _lengths(file: Path, rows: tuple[Row, ...], separate: bool) -> tuple[int, ...]:
-    """Counted again with the model's own tokenizer. separate: whether each text of a row is read by itself."""
-    from tokenizers import Tokenizer
-
-    texts = [texts for row in rows[:MAX_MEASURED] if (texts := texts_of(row))]
-    if not file.is_file() or not texts:
-        return ()
-    tokenizer = Tokenizer.from_file(str(file))
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
-    tokenizer.encode_special_tokens = True  # as `load_tokenizer` splits them
-    # Of a query and its document that are read separately, the limit cuts the document.
-    separated = [each[-1] if separate or len(each) == 1 else each for each in texts]
-    return tuple(len(encoding.ids) for encoding in tokenizer.encode_batch_fast(separated))

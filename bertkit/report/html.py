@@ -17,12 +17,12 @@ from markupsafe import Markup
 from bertkit.data.delimited import readable_cell
 from bertkit.errors import Problem, UserError
 from bertkit.files import write_text, written_aside
-from bertkit.report import calibration_facts, comparison, matrices, pictures, report_sections
+from bertkit.report import calibration_facts, comparison, matrices, report_sections
 from bertkit.report.facts import Facts, damage_as_error, named_texts, read_facts
 from bertkit.report.mistakes import Mistakes, mistakes
 from bertkit.report.paired import Pair
+from bertkit.report.reliability import reliability
 from bertkit.report.score_tables import by_rows
-from bertkit.report.task_pictures import reliability, task_pictures
 from bertkit.text import printable
 
 
@@ -95,9 +95,7 @@ def report(facts: Facts, wrong: Mistakes | None, table: str) -> str:
         facts=facts,
         sections=report_sections,
         calibration=calibration_facts,
-        task_pictures=task_pictures(facts),
         reliability=reliability(facts),
-        lengths=pictures.lengths(facts.lengths, facts.max_length) if facts.lengths else None,
         by=by_rows(facts.scores, facts.headline),
         confusion=matrices.confusion(facts, wrong),
         confused=matrices.confused(facts),

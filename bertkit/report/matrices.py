@@ -12,7 +12,6 @@ from bertkit.report.mistakes import Mistakes
 
 MAX_NUMBERS = 30  # labels of a matrix whose cells have room for numbers of any size
 MAX_LABELS = 120  # of a matrix that is drawn
-MAX_FAMILIAR = 8  # so few labels stay in the order that the reader knows
 MAX_FREQUENT = 30  # confusions in the list of the most frequent
 FAINTEST = 0.15  # of a mistake: it is visible
 
@@ -33,9 +32,8 @@ class Cell(NamedTuple):
 class Matrix(NamedTuple):
     """A square table by names."""
 
-    names: list[str]
+    names: Sequence[str]
     rows: list[list[Cell]]
-    seriated: bool = False  # whether labels that are often confused are neighbours
 
     @property
     def dense(self) -> bool:
@@ -62,24 +60,8 @@ def confusion(facts: Facts, mistakes: Mistakes | None) -> Matrix | None:
         share = shares[gold, predicted] if right else darkness[gold, predicted]
         return Cell(text, title, "plus" if right else "minus", share, pair if pair in linked else None)
 
-    many = len(names) > MAX_FAMILIAR
-    order = seriated(counts) if many else range(len(names))
-    return Matrix([names[i] for i in order], [[cell(gold, predicted) for predicted in order] for gold in order], many)
-
-
-def seriated(counts: Any) -> list[int]:
-    """The labels, `(labels, labels)` counts, in an order in which those that are often confused are neighbours.
-
-    Average linkage of the shares confused, with optimal leaf ordering (Bar-Joseph et al. 2001).
-    """
-    from scipy.cluster.hierarchy import leaves_list, linkage
-    from scipy.spatial.distance import squareform
-
-    shares = _shares(counts)
-    distances = 1 - (shares + shares.T) / 2
-    np.fill_diagonal(distances, 0)
-    order: list[int] = leaves_list(linkage(squareform(distances), "average", optimal_ordering=True)).tolist()
-    return order
+    order = range(len(names))
+    return Matrix(names, [[cell(gold, predicted) for predicted in order] for gold in order])
 
 
 def confused(facts: Facts) -> list[list[str]]:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 from bertkit.data import tagging
-from bertkit.data.values import folded
 from bertkit.evaluation import squad_metrics
 from bertkit.evaluation.translation import Translations
 from bertkit.report.facts import Facts, Row, texts_of
@@ -33,10 +31,7 @@ class Span(NamedTuple):
 
 
 class Mistake(NamedTuple):
-    """One wrong answer. row: from 1; where: its id, file and line. lines: name -> the text in parts, some marked.
-
-    alike: how many others differ only in digits and punctuation.
-    """
+    """One wrong answer. row: from 1; where: its id, file and line. lines: name -> the text in parts, some marked."""
 
     row: int
     gold: str
@@ -46,12 +41,6 @@ class Mistake(NamedTuple):
     lines: tuple[tuple[str, tuple[Span, ...]], ...] = ()
     notes: tuple[str, ...] = ()
     where: str = ""
-    alike: int = 0
-
-    @property
-    def content(self) -> Any:
-        """What mistakes have in common whose texts differ only in digits, punctuation, case and whitespace."""
-        return self.gold, self.answer, self.lines, tuple(_letters(text) for text in self.texts)
 
 
 class Mistakes(NamedTuple):
@@ -67,27 +56,16 @@ class Mistakes(NamedTuple):
 
     @property
     def top(self) -> Sequence[Mistake]:
-        """Those that a report lists: the first 50, and the first of every other confusion, unless there are many.
-
-        Of those that are alike, only the first.
-        """
-        alike = Counter(each.content for each in self.every)
-        first = {each.content: each for each in reversed(self.every)}
-        distinct = [each for each in self.every if first[each.content] is each]
-        confusions = {(each.gold, each.answer): each for each in reversed(distinct)}
+        """Those that a report lists: the first 50, and the first of every other confusion, unless there are many."""
+        confusions = {(each.gold, each.answer): each for each in reversed(self.every)}
         more = {each.row for each in confusions.values()} if len(confusions) <= MAX_CONFUSIONS else set[int]()
-        kept = [each for place, each in enumerate(distinct) if place < MAX_MISTAKES or each.row in more]
-        return [each._replace(alike=alike[each.content] - 1) for each in kept]
+        return [each for place, each in enumerate(self.every) if place < MAX_MISTAKES or each.row in more]
 
 
 def mistakes(facts: Facts) -> Mistakes | None:
     """The mistakes on the reported split; None if the run folder has no answers, or the task no right ones."""
     find = MISTAKES.get(facts.task)
     return find(facts) if find and facts.rows else None
-
-
-def _letters(text: str) -> str:
-    return "".join(filter(str.isalpha, folded(text))) or folded(text)
 
 
 def _sorted(unit: str, measure: str, total: int, mistakes: Iterable[Mistake | None]) -> Mistakes:

@@ -169,61 +169,6 @@ def reliability(decisions: Mapping[str, ArrayLike]) -> Picture:
     return Picture("Reliability", to_svg(figure, "reliability"), alt, note)
 
 
-@mpl.rc_context(STYLE)
-def lengths(tokens: Sequence[int], limit: int) -> Picture:
-    """A histogram of the texts' token counts, hatched beyond the limit of a window."""
-    figure, axes = _axes("tokens", "texts")
-    shortest, longest = min(tokens), max(tokens)
-    width = -(-(longest - shortest + 1) // 30)
-    edges = np.arange(limit + 1 - -(-(limit + 1 - shortest) // width) * width, longest + width + 1, width) - 0.5
-    _, _, bars = axes.hist(tokens, bins=edges, color=SERIES[0], alpha=0.8)
-    for bar in bars:
-        if bar.get_x() > limit:
-            bar.set(color=SERIES[1], fill=False, hatch="////")
-    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
-    if longest > limit / 2:
-        axes.axvline(limit + 0.5, color=SERIES[1], linestyle="--", linewidth=1.4, label=f"limit, {limit}")
-        _legend(figure)
-    over, median = sum(length > limit for length in tokens), sorted(tokens)[len(tokens) // 2]
-    note = f"{over:,} of {len(tokens):,} texts are longer than the limit of {limit}"
-    note += ", and were truncated or read in windows." if over else "."
-    alt = f"Histogram of lengths: {shortest} to {longest} tokens, median {median}; {note}"
-    return Picture("Length", to_svg(figure, "lengths"), alt, f"Median {median} tokens. {note}")
-
-
-@mpl.rc_context(STYLE)
-def scatter(points: Points, across: str, along: str, alike: bool = False) -> Picture:
-    """One dot a row, gold by predicted; of more than 1,500 rows every nth. alike: whether both have one scale."""
-    step = -(-len(points) // 1500)
-    gold, predicted = zip(*points[::step], strict=True)
-    figure, axes = _axes(across, along, height=3.4)
-    axes.scatter(gold, predicted, s=14, color=SERIES[0], alpha=0.7, linewidths=0)
-    if alike:
-        ends = min(*gold, *predicted), max(*gold, *predicted)
-        axes.plot(ends, ends, ":", color=FAINT, linewidth=1, zorder=0)
-    else:
-        _limit(axes, predicted, score=True)
-    alt = f"Scatter plot of {len(gold):,} rows, {across} from {min(gold):g} to {max(gold):g} against {along} from "
-    alt += f"{min(predicted):.3g} to {max(predicted):.3g}."
-    note = ["A dot is a row." if step == 1 else f"A dot is a row, every {step}th."]
-    note += ["On the dotted line, both are equal."] * alike
-    return Picture(f"{along} against {across}", to_svg(figure, "scatter"), alt, " ".join(note))
-
-
-@mpl.rc_context(STYLE)
-def bars(title: str, counts: Mapping[str, int], note: str = "") -> Picture:
-    """Horizontal bars with their counts."""
-    figure, axes = _axes(height=0.5 + 0.32 * len(counts))
-    drawn = axes.barh(range(len(counts)), list(counts.values()), color=SERIES[0], alpha=0.8, height=0.7)
-    axes.bar_label(drawn, [f"{count:,}" for count in counts.values()], padding=3)
-    _name_rows(axes, list(counts))
-    axes.margins(x=0.12)
-    axes.xaxis.set_visible(False)
-    axes.spines["bottom"].set_visible(False)
-    alt = ", ".join(f"{name} {count:,}" for name, count in counts.items())
-    return Picture(title, to_svg(figure, title), f"{title}: {alt}.", note)
-
-
 def _axes(across: str = "", along: str = "", height: float = 2.9) -> tuple[Figure, Any]:
     figure = Figure(figsize=(4.6, height), layout="constrained")
     return figure, figure.add_subplot(xlabel=across, ylabel=along)

@@ -219,17 +219,6 @@ def training(facts: Facts) -> list[Picture]:
     return list(filter(None, drawn))
 
 
-def short_curves(facts: Facts) -> list[str]:
-    """What was logged once or twice, in sentences."""
-    sentences = []
-    for name, lines in _logged(facts).items():
-        if 0 < max(map(len, lines.values())) < pictures.MIN_POINTS:
-            values = {seed: [f"{value:.4f} at step {step:,}" for step, value in at] for seed, at in lines.items()}
-            seeds = (f"{seed}: {', '.join(each)}" for seed, each in values.items() if each)
-            sentences.append(f"{pictures.title_of(name)}: {'; '.join(seeds)}.")
-    return sentences
-
-
 def _logged(facts: Facts) -> dict[str, dict[str, list[tuple[float, float]]]]:
     """Loss and headline, and in pretraining every metric that was logged -> the points of each seed."""
     keys = [key for event in facts.log for key in event if facts.corpus and key.startswith("eval_")]

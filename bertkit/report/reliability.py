@@ -1,8 +1,8 @@
-"""Pictures that only some tasks have, from the answers of the reported split: their own, and reliability."""
+"""The reliability diagram of the tasks whose answers are decisions, from the answers of the reported split."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -13,61 +13,6 @@ from bertkit.report import pictures
 from bertkit.report.facts import Facts
 from bertkit.report.mistakes import gold_and_given, label_of
 from bertkit.report.pictures import Picture
-from bertkit.report.rankings import is_ranked, queries
-
-RANKS = {"1": 1, "2 or 3": 3, "4 to 10": 10, "11 to 100": 100, "beyond": np.inf}  # bar -> its greatest value
-NDCGS = {"0": 0.0, "to 0.25": 0.25, "to 0.5": 0.5, "to 0.75": 0.75, "below 1": 1 - 1e-9, "1": np.inf}
-ERRORS = (
-    "boundary: right type, wrong extent; type: right extent, wrong type; both: neither is right; missed: no entity "
-    "was predicted there; spurious: an entity was predicted where there is none."
-)
-
-
-def task_pictures(facts: Facts) -> list[Picture]:
-    """The pictures of this task."""
-    draw = PICTURES.get(facts.task)
-    return list(draw(facts)) if draw else []
-
-
-def _entity_errors(facts: Facts) -> Iterator[Picture]:
-    if "errors" in facts.scores:  # labels of words have none
-        yield pictures.bars("Entities by kind of error", facts.scores["errors"], ERRORS)
-
-
-def _gold_scores(facts: Facts) -> Iterator[Picture]:
-    if "score" in next(iter(facts.rows), ()):
-        points = [(row["score"], row["answer"]["score"]) for row in facts.rows]
-        # Regression has the scale of its targets; cosines and relevance have scales of their own.
-        alike = facts.options.get("kind") == "regression"
-        yield pictures.scatter(points, "gold score", "predicted score", alike)
-
-
-def _rankings(facts: Facts) -> Iterator[Picture]:
-    if not is_ranked(facts):
-        yield from _gold_scores(facts)
-    elif facts.rows:
-        asked = queries(facts)
-        ndcgs = histogram(NDCGS, [each.ndcg for each in asked if each.ndcg is not None])
-        yield pictures.bars("Queries by their nDCG@10", ndcgs, "1: best order; 0: nothing was found.")
-        ranks = histogram(RANKS, [each.relevant[0][0] for each in asked])
-        note = "MRR is the mean of 1 / rank. Queries without a relevant document are left out."
-        yield pictures.bars("Queries by the rank of their first relevant document", ranks, note)
-
-
-def histogram(bars: Mapping[str, float], values: Sequence[float]) -> dict[str, int]:
-    """How many values each bar has. bars: name -> greatest value, ascending."""
-    bar_of = np.searchsorted(list(bars.values()), values)
-    return dict(zip(bars, np.bincount(bar_of, minlength=len(bars)).tolist(), strict=True))
-
-
-PICTURES: Mapping[str, Callable[[Facts], Iterator[Picture]]] = {
-    "text-classification": _gold_scores,
-    "token-classification": _entity_errors,
-    "sentence-similarity": _gold_scores,
-    "retrieval": _rankings,
-    "text-ranking": _rankings,
-}
-
 
 Decisions: TypeAlias = dict[str, Any]
 """`before` and `after` calibration -> confidence of each decision and whether it was right, `(decisions, 2)`."""
