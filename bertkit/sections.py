@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 from pydantic_core import PydanticCustomError
 
 Split = Literal["train", "validation", "test"]
@@ -16,19 +16,6 @@ MEMORY = "memory"  # the source of rows that were given from Python
 Seed = Annotated[int, Field(ge=0, lt=2**32)]  # what numpy takes
 
 REPO_ID = re.compile(r"(?!.*(--|\.\.|\.git$))(?=.{1,96}$)[A-Za-z0-9][\w.-]*/\w([\w.-]*\w)?", re.ASCII)  # owner/model
-_HUB_TEXTS = {
-    "repo_id": (REPO_ID, "expected owner/model, found {given}"),
-    "license": (
-        re.compile(r"[a-z0-9][a-z0-9.+-]*", re.ASCII),
-        "expected a licence by the Hub's name, such as apache-2.0, mit or other; found {given}",
-    ),
-    "language": (
-        re.compile(r"[a-z]{2,3}|multilingual|code", re.ASCII),  # ISO 639-1, -2 and -3, and two words of the Hub
-        "expected an ISO 639 code such as en, or multilingual; found {given}",
-    ),
-}
-
-
 _SECONDS = {"s": 1, "m": 60, "h": 3600}
 
 
@@ -90,20 +77,18 @@ class DataSpec(Section):
     columns: dict[str, str | Texts] = Field(
         default_factory=dict, description="Canonical column -> column at the source; several text columns are joined."
     )
-    format: (
-        Literal["csv", "tsv", "xlsx", "json", "jsonl", "parquet", "arrow", "conll", "conllu", "txt", "lines"] | None
-    ) = Field(None, description="null: from the file's name, with or without .gz or .xz.")
+    format: Literal["csv", "tsv", "xlsx", "json", "jsonl", "parquet", "conll", "conllu", "txt", "lines"] | None = Field(
+        None, description="null: from the file's name. Quotes group fields in csv, not in tsv."
+    )
     header: bool | list[str] = Field(
         True,
         description="true, or the column names of csv, tsv and xlsx without a header. conll: names, or by position.",
     )
     sheet: Text | None = Field(None, description="Of an .xlsx workbook; null: the first.")
-    delimiter: str | None = Field(
-        None, min_length=1, max_length=1, description="null: comma for csv, tab for tsv, tabs or spaces for conll."
+    delimiter: Annotated[str, Field(max_length=1, pattern=r'[^"\r\n]')] | None = Field(
+        None, description="null: comma for csv, tab for tsv, tabs or spaces for conll."
     )
     encoding: str = Field("utf-8", description="Of text files: utf-8, cp1252, latin-1, utf-16, or any Python knows.")
-    decimal: Literal[".", ","] = Field(".", description="What separates the decimals of numbers in text.")
-    quoting: bool | None = Field(None, description="csv/tsv: whether quotes group fields. null: csv yes, tsv no.")
     extra_fields: Literal["error", "ignore"] = Field(
         "error", description="csv, tsv and xlsx rows with more fields than columns."
     )
@@ -227,11 +212,9 @@ class Hub(Section):
         None, description="Language of the texts: ISO 639 codes such as en, or multilingual."
     )
 
-    @field_validator(*_HUB_TEXTS)
+    @field_validator("repo_id")
     @classmethod
-    def _well_formed(cls, value: str | list[str] | None, info: ValidationInfo) -> str | list[str] | None:
-        pattern, what = _HUB_TEXTS[str(info.field_name)]
-        for text in [value] if isinstance(value, str) else value or []:
-            if not pattern.fullmatch(text):
-                raise PydanticCustomError("hub", what, {"given": repr(text)})
+    def _well_formed(cls, value: str | None) -> str | None:
+        if value is not None and not REPO_ID.fullmatch(value):
+            raise PydanticCustomError("hub", "expected owner/model, found {given}", {"given": repr(value)})
         return value

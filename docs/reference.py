@@ -17,7 +17,8 @@ from bertkit.audits.audit import LABELS
 from bertkit.cli import main as cli
 from bertkit.explain.targets import TARGETS
 from bertkit.export.program import NO_GRAPH
-from bertkit.recipe.recipe import Recipe, json_schema
+from bertkit.recipe.multitask import json_schema
+from bertkit.recipe.recipe import Recipe
 from bertkit.recipe.training_arguments import training_fields, training_schema
 from bertkit.report.mistakes import MISTAKES
 from bertkit.serve.shapes import SHAPES
@@ -33,8 +34,8 @@ PLAIN = {"task": {"name": "text-classification"}, "model": {"name": "-"}, "data"
 
 def recipe_page() -> str:
     """Every key of a recipe with type, default and description, as Markdown: a section per mapping."""
-    schema = json_schema()
-    definitions, properties = schema["$defs"], schema["properties"]
+    definitions, schema = json_schema()["$defs"], json_schema()["else"]
+    properties = schema["properties"]
     values = Recipe.model_validate(PLAIN).model_dump()
     parts = [section("Top-level keys", schema, values)]
     for reference in properties["task"]["oneOf"]:

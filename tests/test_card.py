@@ -16,7 +16,7 @@ from huggingface_hub import ModelCard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertkit.errors import ModelError, RecipeError
+from bertkit.errors import ModelError
 from bertkit.report.card import BEGIN, END, card, with_yours, write_card, yours
 from bertkit.report.facts import Facts, local_paths, read_facts
 from bertkit.report.usage import USAGE
@@ -280,21 +280,3 @@ def test_text_of_the_data_can_not_get_out_of_hand(facts: Facts) -> None:
     assert "evil" in outside  # in the first sentence and in the limits, in one line and escaped
     assert "**b**" not in outside
     assert outside.count(BEGIN) == 1
-
-
-# --- what a recipe states
-
-
-def test_licence_and_language_have_their_names(tiny_encoder: Path, tmp_path: Path) -> None:
-    for hub, said in (
-        ("{license: Apache-2.0}", r"hub\.license: expected a licence by the Hub's name"),
-        ("{license: ''}", r"hub\.license: expected a licence"),
-        (
-            "{language: English}",
-            r"hub\.language: expected an ISO 639 code such as en, or multilingual; found 'English'",
-        ),
-        ("{language: [en, En]}", r"hub\.language: .*found 'En'"),
-        ("{language: []}", r"hub\.language"),
-    ):
-        with pytest.raises(RecipeError, match=said):
-            small.recipe(tmp_path, tiny_encoder, f"hub={hub}")

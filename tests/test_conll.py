@@ -11,12 +11,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bertkit.data import read_rows
+from bertkit.data import load, read_rows
 from bertkit.data.conll import conll_rows
 from bertkit.data.sources import find_files, open_source
 from bertkit.data.table import Problems
 from bertkit.errors import DataError
 from bertkit.sections import DataSpec
+from bertkit.tasks import get_task
 
 
 def spec(**settings: Any) -> DataSpec:
@@ -87,18 +88,10 @@ def test_suffixes_and_other_names_with_the_format(tmp_path):
 
 def test_words_before_the_first_document_make_it_one_document(tmp_path):
     path = tmp_path / "t.conll"
-    problems = Problems(str(path))
-    path.write_text("a O\n" + "".join(f"\n-DOCSTART- -X- O\n\nb{n} O\n" for n in range(29)))
-    rows = list(read_rows(path, spec(), problems))
-    assert [row["tokens"] for _, row in rows] == [["a"], *([f"b{n}"] for n in range(29))]
-    assert all("document" not in row for _, row in rows)
-    (finding,) = problems.findings
-    assert finding.level == "warn"
-    assert finding.what == f"{path}: words precede its first -DOCSTART-, in line 3; read as one document"
-    path.write_text("-DOCSTART- -X- O\n\na O\n\n-DOCSTART- -X- O\n\nb O\n")
-    problems = Problems(str(path))
-    assert [row["document"] for _, row in read_rows(path, spec(), problems)] == ["1", "2"]
-    assert not problems.findings
+    path.write_text("a O\n\n-DOCSTART- -X- O\n\nb O\n")
+    data = load(spec(source=str(path)), get_task("token-classification").schema)
+    assert data.rows["train"]["tokens"][:] == [["a"], ["b"]]
+    assert "document" not in data.rows["train"].column_names
 
 
 def test_places_are_lines_and_columns_those_of_the_first_row(tmp_path):
@@ -123,11 +116,7 @@ SAD = [
     ("an empty field with a delimiter", "a\tO\n \tO\n", {"delimiter": "\t"}, ["t.conll:2: field 1 is empty"]),
     ("a comment", "# sent_id = 1\na O\n", {}, ["t.conll:2: 2 fields where 4 are expected"]),
     ("a carriage return", "a O\rb O\n", {}, ["t.conll:1: a carriage return", "line endings"]),
-    ("a column twice", "a O\n", {"header": ["x", "x"]}, ["data.header: names a column twice: x", "[tokens, tags]"]),
-    ("no column", "a O\n", {"header": []}, ["data.header: names no column"]),
-    ("no delimiter", "a O\n", {"delimiter": "\n"}, ["data.delimiter: '\\n' cannot separate fields"]),
-    ("a column named document", "-DOCSTART-\n\na O\n", {"header": ["tokens", "document"]},
-     ["data.header: names a column `document`, but t.conll has -DOCSTART- lines"]),
+    ("a column twice", "a O\n", {"header": ["x", "x"]}, ["data.header: names a column twice: x"]),
     ("empty", "", {}, ["t.conll: holds no rows"]),
     ("only blank lines", "\n \n\t\n", {}, ["t.conll: holds no rows"]),
     ("only documents", "-DOCSTART- O\n\n-DOCSTART- O\n", {}, ["t.conll: holds no rows"]),

@@ -8,7 +8,6 @@ import io
 import itertools
 import json
 import lzma
-import struct
 import tracemalloc
 from typing import Any
 
@@ -70,7 +69,9 @@ FINE = [
     ("lines inside quotes", "t.csv", 'a\n"x\ny"\nz\n', {}, [(2, {"a": "x\ny"}), (4, {"a": "z"})]),
     ("a quote inside a plain field", "t.csv", 'a,b\n5" pipe,z\n', {}, [(2, {"a": '5" pipe', "b": "z"})]),
     ("quotes are text in tsv", "t.tsv", 'a\tb\n"x\ty"\n', {}, [(2, {"a": '"x', "b": 'y"'})]),
-    ("quotes in tsv on demand", "t.tsv", 'a\tb\n"x\ty"\tz\n', {"quoting": True}, [(2, {"a": "x\ty", "b": "z"})]),
+    ("quotes between tabs", "t.tsv", 'a\tb\n"x\ty"\tz\n', {"format": "csv", "delimiter": "\t"},
+     [(2, {"a": "x\ty", "b": "z"})]),
+    ("quotes as text", "t.csv", 'a,b\n"x,y"\n', {"format": "tsv", "delimiter": ","}, [(2, {"a": '"x', "b": 'y"'})]),
     ("unusual line separators are text", "t.tsv", "a\nx\u2028\x85y\x0c\n", {}, [(2, {"a": "x\u2028\x85y\x0c"})]),
     ("json lines", "t.jsonl", '{"a": 1}\n\n{"a": [true, null]}\n', {}, [(1, {"a": 1}), (3, {"a": [True, None]})]),
     ("a surrogate pair", "t.jsonl", r'{"a": "\ud83d\ude00"}', {}, [(1, {"a": "😀"})]),
@@ -105,15 +106,14 @@ SAD = [
     ("UTF-8 as ASCII", "t.csv", "a\né\n".encode(), {"encoding": "ascii"}, ["reads 'é'", "'data.encoding=utf-8'"]),
     ("of no encoding", "t.csv", b"a\n\x81\n", {}, ["t.csv:2: byte 0x81", "name its encoding, e.g."]),
     ("UTF-16", "t.csv", "text\na\n".encode("utf-16"), {}, ["t.csv: the file is UTF-16", "{encoding: utf-16}"]),
-    ("UTF-16 LE", "t.csv", "text\na\n".encode("utf-16-le"), {}, ["the file is UTF-16-LE", "{encoding: utf-16-le}"]),
-    ("UTF-16 BE", "t.csv", "text\na\n".encode("utf-16-be"), {}, ["the file is UTF-16-BE", "{encoding: utf-16-be}"]),
+    ("UTF-16 LE", "t.csv", "text\na\n".encode("utf-16-le"), {}, ["t.csv:1: a NUL byte at column 2"]),
     ("UTF-16 in json", "t.json", "[]".encode("utf-16"), {}, ["the file is UTF-16", "{encoding: utf-16}"]),
     ("a mark of UTF-8", "t.csv", b"\xef\xbb\xbfa\nb\n", {"encoding": "cp1252"}, ["the file is UTF-8", ": utf-8}"]),
     ("half a UTF-16", "t.csv", b"\xff\xfea\0\n\0\0\xd8b\0", {"encoding": "utf-16"}, ["line 0 something is not UTF-16"]),
-    ("half a json", "t.json", b"\xff\xfe[\0\0\xd8]\0", {"encoding": "utf-16"}, ["t.json: this is not UTF-16"]),
+    ("half a json", "t.json", b"\xff\xfe[\0\0\xd8]\0", {"encoding": "utf-16"}, ["line 0 something is not UTF-16"]),
     ("semicolons", "t.csv", "a;b;c\nx,y;1;2\n", {}, ["t.csv:1: the first line has 1 field, but 3 where", SEMICOLON]),
     ("semicolons in quotes", "t.csv", '"a, b";"c"\n"x\n";y\n', {}, ["1 field, but 2 where ';'", SEMICOLON]),
-    ("semicolons, one comma", "t.csv", "a;b, c;d\nx;y;z\n", {}, ["the first line has 2 fields, but 3", SEMICOLON]),
+    ("semicolons, one comma", "t.csv", "a;b, c;d\nx;y;z\n", {}, ["t.csv:2: 1 field where 2 are expected"]),
     ("semicolons and names", "t.csv", "x;y\n", {"header": ["a", "b"]}, ["1 field, but 2", SEMICOLON]),
     ("tabs in csv", "t.csv", "a\tb\nx\ty\n", {}, ["1 field, but 2", 'data.delimiter="\\t"']),
     ("commas in tsv", "t.tsv", "a,b\nx,y\n", {}, ["1 field, but 2", 'delimiter: ","']),
@@ -134,9 +134,7 @@ SAD = [
     ("NUL", "t.csv", "a,b\nx,\0\n", {}, ["t.csv:2: a NUL byte at column 3"]),
     ("unclosed quote", "t.csv", 'a,b\nx,y\n"z,y\nx,y\n', {}, ["t.csv:3: a quote that opens in this row is never"]),
     ("text after a quote", "t.csv", 'a,b\n"x"z,y\n', {}, ["t.csv:2: text follows a closing quote"]),
-    *(("old Mac lines", f"t.{kind}", "a,b\rx,y\r", {}, [f"t.{kind}: its lines end with a carriage return", "Save it"])
-      for kind in ("csv", "tsv", "txt", "jsonl", "conll", "conllu")),
-    ("old Mac lines of texts", "t.txt", "a\r\rb", {"format": "lines"}, ["t.txt: its lines end with"]),
+    ("old Mac lines", "t.csv", "a,b\rx,y\r", {}, ["t.csv:1: a carriage return outside quotes"]),
     ("a carriage return outside quotes", "t.csv", "a,b\nx\rz,y\n", {}, ["t.csv:2: a carriage return outside quotes"]),
     ("empty jsonl", "t.jsonl", " \n\n", {}, ["t.jsonl: holds no rows"]),
     ("cut json line", "t.jsonl", '{"a": 1}\n{"a": x\n', {}, ["t.jsonl:2: not JSON: Expecting value at column 7"]),
@@ -154,11 +152,9 @@ SAD = [
     ("json without a list", "t.json", '{"a": 1}', {}, ["expected a list of objects"]),
     ("json with two lists", "t.json", '{"a": [], "b": []}', {}, ["expected a list of objects"]),
     ("not parquet", "t.parquet", "PAR1 or so", {}, ["cannot be read as parquet"]),
-    ("not arrow", "t.arrow", "ARROW1 or so", {}, ["cannot be read as arrow"]),
-    ("not an arrow stream", "t.arrow", "hello", {}, ["cannot be read"]),
-    ("an empty arrow file", "t.arrow", "", {}, ["cannot be read as arrow"]),
+    ("arrow", "t.arrow", "x", {}, ["a .arrow file is not read", "or .parquet"]),
     ("unknown suffix", "t.log", "x", {}, [".csv, .tsv, .xlsx, .json, .jsonl, .parquet", "format:"]),
-    ("an old workbook", "t.xls", "x", {}, ["a .xls file is not read", "save it as .xlsx, or as .csv"]),
+    ("an old workbook", "t.xls", "x", {}, ["a .xls file is not read", "save it as .xlsx, .csv"]),
     ("not gzip", "t.csv.gz", "text\na\n", {}, ["archive is damaged"]),
     ("not xz", "t.csv.xz", "text\na\n", {}, ["archive is damaged"]),
 ]  # fmt: skip
@@ -324,36 +320,6 @@ def test_parquet(tmp_path, suffix):
     buffer = io.BytesIO()
     pq.write_table(pa.table({"text": pa.array([], pa.string())}), buffer)
     assert "holds no rows" in fails(tmp_path, f"u.parquet{suffix}", pack(buffer.getvalue()))
-
-
-@pytest.mark.parametrize("suffix", ["", ".gz", ".xz"])
-@pytest.mark.parametrize("kind", ["stream", "file"])
-def test_arrow(tmp_path, suffix, kind):
-    import pyarrow as pa
-
-    def packed(table):
-        buffer = io.BytesIO()
-        with (pa.ipc.new_stream if kind == "stream" else pa.ipc.new_file)(buffer, table.schema) as writer:
-            writer.write_table(table)
-            writer.write_table(table)
-        return {"": bytes, ".gz": gzip.compress, ".xz": lzma.compress}[suffix](buffer.getvalue())
-
-    rows = read(tmp_path, f"t.arrow{suffix}", packed(pa.table({"text": ["a", None], "n": [1, 2]})))
-    assert rows == list(enumerate([{"text": "a", "n": 1}, {"text": None, "n": 2}] * 2, 1))
-    empty = packed(pa.table({"text": pa.array([], pa.string())}))
-    assert "holds no rows" in fails(tmp_path, f"u.arrow{suffix}", empty)
-
-
-@pytest.mark.parametrize("kind", ["stream", "file"])
-def test_arrow_that_points_outside_of_its_data(tmp_path, kind):
-    import pyarrow as pa
-
-    table, buffer = pa.table({"text": ["abcd", "efgh"]}), io.BytesIO()
-    with (pa.ipc.new_stream if kind == "stream" else pa.ipc.new_file)(buffer, table.schema) as writer:
-        writer.write_table(table)
-    offsets, wrong = struct.pack("<3i", 0, 4, 8), struct.pack("<3i", 0, 4, 1 << 30)
-    assert offsets in buffer.getvalue()
-    assert "cannot be read as arrow" in fails(tmp_path, "t.arrow", buffer.getvalue().replace(offsets, wrong))
 
 
 def test_parquet_with_class_names(tmp_path):

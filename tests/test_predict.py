@@ -221,18 +221,6 @@ def test_what_can_not_be_answered_leaves_no_output(predictor: Predictor, run: Ru
     assert out.read_bytes() == before
 
 
-def test_prodigys_rows_are_answered_without_its_judgement(
-    predictor: Predictor, run: Run, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Those that the annotator rejected, too; `train` leaves them out."""
-    hashes = {"_input_hash": 1, "_task_hash": 2, "answer": "accept", "label": "good"}
-    rows = [{"text": "a cat", **hashes}, {"text": "a dog", **hashes, "answer": "reject"}]
-    count = answer_file(predictor, run, small.write_rows(tmp_path / "p.jsonl", rows), tmp_path / "out.jsonl")
-    assert count == 2
-    assert [each["answer"] for each in small.read_rows(tmp_path / "out.jsonl")] == predictor(["a cat", "a dog"])
-    assert "`answer`, the column in which Prodigy notes what was accepted, is left out of the output" in caplog.text
-
-
 def test_a_csv_is_not_answered_over_its_own_answers(predictor: Predictor, run: Run, tmp_path: Path) -> None:
     """What predict wrote can be its input again only where no column would be lost."""
     answer_file(predictor, run, write(tmp_path / "a.csv"), tmp_path / "once.csv")

@@ -15,11 +15,11 @@ import transformers
 from bertkit.data.readers import COMPRESSIONS, FORMATS
 from bertkit.engine.arguments import Arguments
 from bertkit.errors import RecipeError
+from bertkit.recipe.multitask import json_schema
 from bertkit.recipe.recipe import (
     TASK_OPTIONS,
     TRAINING_DEFAULTS,
     Recipe,
-    json_schema,
     load_recipe,
     parse_data_spec,
     to_yaml,

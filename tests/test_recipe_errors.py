@@ -138,7 +138,6 @@ VALUES = [
     ("training: {batch_ramp: {start: 0.5}}", 4, "training.batch_ramp: unknown key\nremove it; choose per_device"),
     ("task: {name: question-answering, n_best: 1000000000}", 1, "must be at most"),
     ("task: {name: retrieval, query_prefix: " + "a" * 10_001 + "}", 1, "must be at most"),
-    ("training: {save_strategy: best, eval_strategy: no}", 4, "training.save_strategy: best needs evaluations"),
     ("distillation: {teacher: a/b, hidden: true}", 4, "hidden: unknown key\nremove it; a student learns from"),
     ("task: {name: sentence-similarity, loss: softmax}", 1, "task.loss: softmax classifies pairs; write task: text-"),
     ("data: {source: x, normalize_labels: strip}", 3, "unknown key\nremove it, and give spellings one name"),
@@ -146,7 +145,6 @@ VALUES = [
     ("task: {name: text2text-generation, generation: {num_beam: 2}}", 1, "did you mean 'num_beams'?"),
     ("task: {name: text2text-generation, generation: {metrics: 2}}", 1, "known here: length_penalty, max_new_tokens, "),
     ("task: {name: pretraining, mask_probability: {start: 0.1, end: 0.2, x: 1}}", 1, "\nknown here: end, start"),
-    ("training: {bf16: true, fp16: true}", 4, "bf16 and fp16 are both on"),
     ("training: {metric_for_best_model: loss}", 4, "write neg_log_loss, or neg_mean_squared_error for regression"),
     ("training: {metric_for_best_model: eval_loss}", 4, "better when higher"),
     ("training: {metric_for_best_model: f1_marco}", 4, "did you mean 'f1_macro'?"),
@@ -207,8 +205,8 @@ training:
   warmup_ratio: 0.1
   learning_rate: "2e-5"
   learning_rate: 3e-5
-  bf16: true
-  fp16: true
+  deepspeed: x
+  lr_scheduler_type: cosin
 seeds: &s [1, 1]
 verify: !!bool true
 """
@@ -222,7 +220,8 @@ verify: !!bool true
         (9, "training.warmup_steps"),
         (10, "without quotes"),
         (11, "written twice, in lines 10 and 11"),
-        (13, "bf16 and fp16"),
+        (12, "bertkit decides this"),
+        (13, "did you mean 'cosine'?"),
         (14, "anchor &s"),
         (14, "seeds: 1 is listed 2 times"),
         (15, "tag !!bool"),

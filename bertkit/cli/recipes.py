@@ -51,7 +51,7 @@ def show(recipe: str | None, rest: list[str], schema: bool) -> None:
     from bertkit.recipe.recipe import to_yaml
 
     if schema:
-        say(json.dumps(multitask.any_json_schema(), indent=2))
+        say(json.dumps(multitask.json_schema(), indent=2))
     elif recipe is None:
         raise UserError("no recipe given", "`bertkit recipes` lists the shipped ones.")
     else:
@@ -185,7 +185,7 @@ def audit(source: str, rest: list[str], output_dir: Path, **files: Any) -> None:
 @command(
     "train a tokenizer on texts: WordPiece or byte-level BPE",
     LAYOUT,
-    argument("--input", "txt, csv, tsv, xlsx, json, jsonl, parquet or arrow", nargs="+", required=True, metavar="FILE"),
+    argument("--input", "txt, csv, tsv, xlsx, json, jsonl or parquet", nargs="+", required=True, metavar="FILE"),
     path("--output", "a new folder", "DIR", required=True),
     argument("--vocab-size", "tokens", default=30522),
     flag("--byte-level", "BPE of bytes, as RoBERTa's, which keeps texts as they are: for models that generate texts"),

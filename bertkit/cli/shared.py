@@ -92,7 +92,7 @@ def column_names(pairs: Sequence[str]) -> dict[str, str]:
     return names
 
 
-ROWS = "csv, tsv, xlsx, json, jsonl, parquet, arrow, conll, or txt with one text per line"
+ROWS = "csv, tsv, xlsx, json, jsonl, parquet, conll, or txt with one text per line"
 RUN = argument("source", "a run folder, a model folder or a Hub id", metavar="RUN")
 MODEL = argument("source", "a run folder, a model folder or a Hub id", metavar="MODEL")
 RECIPE = argument("recipe", "a shipped recipe's name, or a file")

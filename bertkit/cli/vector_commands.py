@@ -26,7 +26,7 @@ from bertkit.errors import Problem, UserError
 from bertkit.processes import Shard
 from bertkit.text import beginning, counted, escape_controls, json_line
 
-TABLES_OF_TEXTS = "csv, tsv, xlsx, json, jsonl, parquet, arrow, or txt with one text per line"
+TABLES_OF_TEXTS = "csv, tsv, xlsx, json, jsonl, parquet, or txt with one text per line"
 COUNTS = ("added", "replaced", "unchanged", "repeated", "empty")  # documents of `bertkit index`
 MAX_PASSAGE = 200  # characters on the screen
 

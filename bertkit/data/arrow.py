@@ -1,10 +1,9 @@
-"""Rows from parquet and Arrow files and from `datasets`, with ClassLabel numbers replaced by their names."""
+"""Rows from parquet files and from `datasets`, with ClassLabel numbers replaced by their names."""
 
 from __future__ import annotations
 
 import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING, Any
 
 from bertkit.data.disk_list import AT_A_TIME
@@ -16,25 +15,24 @@ if TYPE_CHECKING:
     from datasets import Features
 
 MAX_WHOLE = 500_000_000  # bytes of a file that must be held in memory
-MAGIC = b"ARROW1"  # the beginning of Arrow's file format; `datasets` writes the streaming format, which has none
 
 
-def table_rows(stream: IO[bytes], problems: Problems, kind: str) -> Iterator[tuple[int, dict[str, Any]]]:
+def parquet_rows(stream: IO[bytes], problems: Problems) -> Iterator[tuple[int, dict[str, Any]]]:
     """Stream a file as (row counted from 1, {column: value}); DataError where it cannot be read.
 
-    problems: gets class names that `datasets` wrote.  kind: parquet, or arrow for either of Arrow's IPC formats.
+    problems: gets class names that `datasets` wrote.
     """
     import pyarrow as pa
+    import pyarrow.parquet as pq
 
     name = problems.name
     try:
-        with _opened(stream, name, kind) as (schema, batches):
-            parts = (batch.slice(start, AT_A_TIME) for batch in batches for start in range(0, len(batch), AT_A_TIME))
-            rows = (row for part in parts for row in part.to_pylist())
-            problems.class_names = _schema_names(name, schema)
+        with pq.ParquetFile(seekable(stream, name)) as file:
+            rows = (row for batch in file.iter_batches(AT_A_TIME) for row in batch.to_pylist())
+            problems.class_names = _schema_names(name, file.schema_arrow)
             yield from named_rows(rows, problems.class_names, f"{name}, row ")
     except (pa.ArrowException, UnicodeDecodeError) as error:
-        raise DataError(Problem(name, f"cannot be read as {kind}: {error}")) from error
+        raise DataError(Problem(name, f"cannot be read as parquet: {error}")) from error
 
 
 def class_names(features: Features) -> dict[str, list[str]]:
@@ -79,33 +77,6 @@ def _schema_names(name: str, schema: pa.Schema) -> dict[str, list[str]]:
         return class_names(Features.from_arrow_schema(schema))
     except (ValueError, KeyError, TypeError) as error:
         raise DataError(Problem(name, f"its Hugging Face features cannot be read: {error}")) from error
-
-
-@contextmanager
-def _opened(stream: IO[bytes], name: str, kind: str) -> Iterator[tuple[pa.Schema, Iterator[pa.RecordBatch]]]:
-    """The schema of a file, and its rows in batches."""
-    import pyarrow.parquet as pq
-    from pyarrow import ipc
-
-    if kind == "parquet":
-        with pq.ParquetFile(seekable(stream, name)) as file:
-            yield file.schema_arrow, file.iter_batches(AT_A_TIME)
-        return
-    start = stream.read(len(MAGIC))
-    stream.seek(0)
-    if start == MAGIC:
-        with ipc.open_file(seekable(stream, name)) as file:
-            yield file.schema, _valid(map(file.get_batch, range(file.num_record_batches)))
-    else:
-        with ipc.open_stream(stream) as reader:
-            yield reader.schema, _valid(reader)
-
-
-def _valid(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The batches, checked first: Arrow itself follows an offset of a damaged file out of its memory."""
-    for batch in batches:
-        batch.validate(full=True)
-        yield batch
 
 
 def seekable(stream: IO[bytes], name: str) -> IO[bytes]:

@@ -7,14 +7,13 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import TypeAlias
 
-from bertkit.data.schema import note, warn
 from bertkit.data.table import NumberedRow, Problems, setting
 from bertkit.errors import DataError, Problem
 from bertkit.sections import DataSpec
-from bertkit.text import counted, short_repr
+from bertkit.text import counted
 
 Lines: TypeAlias = Iterator[tuple[int, str]]  # of a file, numbered from 1
-_CONLLU = ("form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")  # after ID
+_CONLLU = ("number", "tokens", "lemma", "tags", "xpos", "feats", "head", "deprel", "deps", "misc")
 DOCUMENT = "-DOCSTART-"  # begins the first line of a document (CoNLL-2003)
 
 _TABS = "if tabs separate the fields and fields contain spaces, " + setting("delimiter", '"\\t"')
@@ -25,21 +24,21 @@ def conll_rows(lines: Lines, spec: DataSpec, problems: Problems) -> Iterator[Num
 
     Columns are named by `spec.header` where it is a list, else by position: `tokens`, then `column2`, `column3`
     …, and the last `tags`. A file that begins with a -DOCSTART- line has a column `document` too: the number of
-    the document, "1" for the first; a file with words before its first -DOCSTART- is one document. Fields are
+    the document, "1" for the first. Fields are
     separated by `spec.delimiter`; None: by tabs, or else by spaces. Memory is that of one sentence. Comments are
     not recognised; see `conllu_rows`.
 
-    problems: gets missing, extra and empty fields, each with its line, and words before -DOCSTART- as a finding.
-    Raises DataError: invalid column names or delimiter.
+    problems: gets missing, extra and empty fields, each with its line.
+    Raises DataError where `spec.header` names a column twice.
     """
-    names = _given_names(spec)
+    names = spec.header if isinstance(spec.header, list) else []
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise DataError(Problem("data.header", f"names a column twice: {', '.join(twice)}"))
     sentence: list[list[str]] = []
     first = document = 0
-    begun = late = False  # whether a word was read; whether that was before the first -DOCSTART-
     for number, line in chain(lines, [(0, "")]):
         text = line.rstrip("\r\n")
         if text.strip() and not text.startswith(DOCUMENT):
-            begun = True
             fields = _fields(text, spec.delimiter)
             names = names or ["tokens", *(f"column{n}" for n in range(2, len(fields))), "tags"][: len(fields)]
             if fault := _fault(text, fields, len(names), spec.delimiter):
@@ -53,65 +52,17 @@ def conll_rows(lines: Lines, spec: DataSpec, problems: Problems) -> Iterator[Num
             columns = zip(names, map(list, zip(*sentence, strict=True)), strict=True)
             yield first, {**dict(columns), **({"document": str(document)} if document else {})}
             sentence = []
-        if text.startswith(DOCUMENT):
-            if begun and not document:
-                if not late:
-                    what = f"words precede its first {DOCUMENT}, in line {number:,}; read as one document"
-                    problems.findings.append(warn(f"{problems.name}: {what}"))
-                late = True
-            elif "document" in names:
-                what = f"names a column `document`, but {problems.name} has {DOCUMENT} lines"
-                raise DataError(Problem("data.header", what))
-            else:
-                document += 1
+        document += text.startswith(DOCUMENT)
 
 
 def conllu_rows(lines: Lines, spec: DataSpec, problems: Problems) -> Iterator[NumberedRow]:
-    """Sentences of CoNLL-U (Universal Dependencies) as (line of the first word, {column: list of str}).
+    """Sentences of CoNLL-U (Universal Dependencies) as `conll_rows` has them, with its fields as columns.
 
-    `tokens` are the syntactic words: of a multiword token such as 1-2 its words; empty nodes such as 1.1 are left out,
-    and both are counted in a finding. `tags` are UPOS; the other fields have their names in lower case, such as `xpos`.
-    `id` is the sentence's sent_id. problems: gets lines without ten fields or with another ID.
+    `tokens` are the syntactic words: of a multiword token such as 1-2 its words; `tags` are UPOS. Comments and empty
+    nodes such as 1.1 are left out.
     """
-    sentence: list[list[str]] = []
-    first = count = ranges = empty = 0
-    name: dict[str, str] = {}
-    for number, line in chain(lines, [(0, "")]):
-        text = line.rstrip("\r\n")
-        if not text.strip():
-            if sentence:
-                count += 1
-                columns = dict(zip(_CONLLU, map(list, zip(*sentence, strict=True)), strict=True))
-                yield first, {"tokens": columns.pop("form"), **columns, "tags": columns["upos"], **name}
-            sentence, name = [], {}
-        elif text.startswith("#"):
-            if match := re.fullmatch(r"#\s*sent_id\s*=\s*(.*)", text):
-                name = {"id": match[1].strip()}
-        else:
-            place, *fields = text.split("\t")
-            if len(fields) != len(_CONLLU) or not (kind := re.fullmatch(r"\d+([-.]\d+)?", place)):
-                problems.add(number, f"not CoNLL-U's ten fields with tabs between them: {short_repr(text)}")
-            elif not kind[1]:
-                first = first if sentence else number
-                sentence.append(fields)
-            else:
-                ranges, empty = ranges + (kind[1][0] == "-"), empty + (kind[1][0] == ".")
-    what = f"{problems.name}: read as CoNLL-U: {counted(count, 'sentence')}, with UPOS as tags"
-    what += f"; {counted(ranges, 'multiword token')} read as their words" * bool(ranges)
-    problems.findings.append(note(what + f"; {counted(empty, 'empty node')} left out" * bool(empty)))
-
-
-def _given_names(spec: DataSpec) -> list[str]:
-    """The recipe's column names; none where columns are named by position."""
-    if spec.delimiter and spec.delimiter in "\r\n":
-        raise DataError(Problem("data.delimiter", f"{spec.delimiter!r} cannot separate fields"))
-    if not isinstance(spec.header, list):
-        return []
-    twice = sorted({column for column in spec.header if spec.header.count(column) > 1})
-    if twice or not spec.header:
-        what = f"names a column twice: {', '.join(twice)}" if twice else "names no column"
-        raise DataError(Problem("data.header", what, "name every column once, e.g.  data: {header: [tokens, tags]}"))
-    return spec.header
+    words = ((number, line) for number, line in lines if not re.match(r"#|\d+[-.]\d", line))
+    return conll_rows(words, spec.model_copy(update={"header": [*_CONLLU], "delimiter": "\t"}), problems)
 
 
 def _fields(text: str, delimiter: str | None) -> list[str]:

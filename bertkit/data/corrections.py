@@ -112,13 +112,13 @@ def _read_file(file: Path, spec: DataSpec, columns: Mapping[str, Column], proble
     layout = _layout(file, spec)
     kind = format_of(file, layout)
     rows, origin = [], Origin([row_prefix(str(file), kind)])
-    for number, row in read_rows(file, layout, exports=False):
+    for number, row in read_rows(file, layout):
         origin.add(0, number)
         rows.append(row if kind == "jsonl" else {name: unguarded(cell) for name, cell in row.items()})
     values: list[dict[str, Any]] = [{} for _ in rows]
     for name, column in columns.items():
         cells = {index: cell for index, row in enumerate(rows) if (cell := _cell(row, name, column, spec)) is not None}
-        read = convert(list(cells.values()), name, column, origin.select(list(cells)), _decimal(cells.values(), layout))
+        read = convert(list(cells.values()), name, column, origin.select(list(cells)))
         for index, value in zip(cells, read, strict=True):
             if value is not None and (value != "" or column.holds != "name"):
                 values[index][name] = value
@@ -143,7 +143,7 @@ def _layout(file: Path, spec: DataSpec) -> DataSpec:
         with suppress(UnicodeError):
             first = raw.decode(encoding).partition("\n")[0]
             delimiter = max(",;\t", key=partial(fields_of, first))
-            return layout.model_copy(update={"encoding": encoding, "delimiter": delimiter, "quoting": True})
+            return layout.model_copy(update={"encoding": encoding, "delimiter": delimiter, "format": "csv"})
     raise DataError(Problem(str(file), "is not UTF-8", "Save it as UTF-8; in Excel's list of formats, CSV UTF-8."))
 
 
@@ -156,11 +156,6 @@ def _cell(row: Mapping[str, Any], name: str, column: Column, spec: DataSpec) -> 
     if value == "" and column.holds in ("spans", *TAGS):
         return None
     return split_labels(value, spec.labels_separator) if column.holds == "labels" else value
-
-
-def _decimal(values: Iterable[Any], layout: DataSpec) -> str:
-    """Where `;` separates the fields, a comma may be that of a decimal."""
-    return "," if layout.delimiter == ";" and any("," in value for value in values if isinstance(value, str)) else "."
 
 
 # --- their rows

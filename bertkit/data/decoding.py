@@ -21,26 +21,22 @@ _ESCAPED = re.compile("[\udc80-\udcff]")  # what the error handler `surrogateesc
 _MARKS = {codecs.BOM_UTF8: "utf-8", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
 
 
-def text_lines(stream: IO[bytes], encoding: str, problems: Problems) -> Lines:
+def text_lines(stream: IO[bytes], encoding: str, problems: Problems, longest: int = MAX_LINE) -> Lines:
     """Lines as (number from 1, text with its line end), without a byte order mark.
 
-    problems: gets bytes that are not in this encoding, NUL and a line of over MAX_LINE characters, which ends the
+    problems: gets bytes that are not in this encoding, NUL and a line of over `longest` characters, which ends the
     lines; after the last line a finding where all of them are UTF-8 too. Raises DataError where the file begins with
-    the mark of another encoding, or has old Mac line ends.
+    the mark of another encoding.
     """
     text = io.TextIOWrapper(cast(Any, stream), encoding, "surrogateescape", newline="\n")
     number, advised, in_utf8, other = 0, False, codecs.lookup(encoding).name not in _UTF8, ""
     try:
-        while line := text.readline(MAX_LINE + 1):
+        while line := text.readline(longest + 1):
             number += 1
             if number == 1:
                 line = without_mark(line, encoding, problems.name)
-                if "\r" in line.rstrip("\r\n") and not line.endswith("\n"):
-                    what = "its lines end with a carriage return alone, as on old Macs"
-                    fix = "Save it with Unix or Windows line ends; in Excel, as CSV UTF-8."
-                    raise DataError(Problem(problems.name, what, fix))
-            if len(line) > MAX_LINE:
-                problems.add(number, f"the line is longer than {MAX_LINE:,} characters; is this the right format?")
+            if len(line) > longest:
+                problems.add(number, f"the line is longer than {longest:,} characters; is this the right format?")
                 return
             if _ESCAPED.search(line):
                 what, fix = bad_byte(line, encoding)
@@ -61,26 +57,6 @@ def text_lines(stream: IO[bytes], encoding: str, problems: Problems) -> Lines:
     finally:
         with suppress(ValueError):  # the stream is closed already
             text.detach()
-
-
-def decoded(data: bytes, encoding: str, problems: Problems) -> str:
-    """A whole document, without a byte order mark. Raises DataError at the first byte that is not in this encoding.
-
-    problems: gets a finding where the document is UTF-8 too.
-    """
-    name = problems.name
-    try:
-        text = without_mark(data.decode(encoding, "surrogateescape"), encoding, name)
-    except UnicodeError as error:
-        raise DataError(Problem(name, f"this is not {encoding.upper()}: {error}")) from error
-    if match := _ESCAPED.search(text):
-        start, number = text.rfind("\n", 0, match.start()) + 1, text.count("\n", 0, match.start()) + 1
-        raise DataError(Problem(f"{name}:{number}", *bad_byte(text[start:].partition("\n")[0], encoding)))
-    if not text.isascii() and codecs.lookup(encoding).name not in _UTF8:
-        with suppress(UnicodeError):
-            if not data.isascii():
-                problems.findings.append(_misread(name, encoding, data.decode()))
-    return text
 
 
 def _as_utf8(line: str, encoding: str) -> str | None:
@@ -104,8 +80,6 @@ def without_mark(text: str, encoding: str, name: str) -> str:
     with suppress(UnicodeError):
         start = text[:4].encode(encoding, "surrogateescape")
         other = next((theirs for mark, theirs in _MARKS.items() if start.startswith(mark)), "")
-        if not other and b"\0" in start[:2]:  # a letter of UTF-16 without a mark
-            other = "utf-16-be" if start.startswith(b"\0") else "utf-16-le"
         if other and not codecs.lookup(encoding).name.startswith((other[:6], "utf-32")):
             raise DataError(Problem(name, f"the file is {other.upper()}", setting("encoding", other)))
     return text.removeprefix("\ufeff")

@@ -6,8 +6,7 @@ import csv
 import json
 import re
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from itertools import chain
 from typing import Any
 
@@ -33,37 +32,30 @@ _QUOTES = (
 def delimited_rows(
     delimiter: str, quoting: bool, lines: Lines, spec: DataSpec, problems: Problems
 ) -> Iterator[NumberedRow]:
-    """Rows as (line, {column: text}), from numbered lines. delimiter, quoting: where the recipe has none."""
-    quoting = quoting if spec.quoting is None else spec.quoting
+    """Rows as (line, {column: text}), from numbered lines. delimiter: where the recipe has none.
+
+    quoting: whether quotes group fields.
+    """
     delimiter = spec.delimiter or delimiter
-    if delimiter in '"\r\n':
-        raise DataError(Problem("data.delimiter", f"{delimiter!r} cannot separate fields"))
     number, first = next(lines, (0, ""))
-    fields, other = fields_of(first, delimiter), max(_DELIMITERS, key=lambda each: fields_of(first, each))
-    stop: Callable[[], None] | None = None
-    if (more := fields_of(first, other)) > fields:
-        begins = first.strip()[:60]
-        what = f"the first line has {counted(fields, 'field')}, but {more} where {other!r} separates them: {begins}"
-        advice = Problem(f"{problems.name}:{number}", what, setting("delimiter", json.dumps(other)))
-        stop = partial(_stop, advice, lines, problems)
-        named = [] if isinstance(spec.header, bool) else spec.header
-        if fields == 1 and spec.delimiter is None and len(named) != 1:
-            stop()
+    other = max(_DELIMITERS, key=lambda each: fields_of(first, each))
+    several = spec.delimiter is None and (isinstance(spec.header, bool) or len(spec.header) > 1)
+    if several and fields_of(first, delimiter) == 1 < (more := fields_of(first, other)):
+        what = f"the first line has 1 field, but {more} where {other!r} separates them: {first.strip()[:60]}"
+        problems.add(number, what, setting("delimiter", json.dumps(other)))
+        deque(lines, maxlen=0)  # what else is wrong with its bytes
+        problems.raise_if_any()
     records = _records(chain([(number, first)] if number else (), lines), delimiter, quoting, problems)
-    yield from named_records(records, spec, problems, f"{problems.name}:", stop)
+    yield from named_records(records, spec, problems, f"{problems.name}:")
 
 
 def named_records(
-    records: Iterator[tuple[int, list[str]]],
-    spec: DataSpec,
-    problems: Problems,
-    prefix: str,
-    stop: Callable[[], None] | None = None,
+    records: Iterator[tuple[int, list[str]]], spec: DataSpec, problems: Problems, prefix: str
 ) -> Iterator[NumberedRow]:
     """Rows as (number, {column: text}), from numbered records; the first has the names, if `spec.header` has not.
 
     problems: gets records with too few or too many fields; its findings name those that are left out. prefix: of
-    their numbers in messages. stop: raises another error in place of these, if there is one.
+    their numbers in messages.
     """
     names = spec.header if isinstance(spec.header, list) else _header(records, spec, problems, prefix)
     short = list[int]()
@@ -71,8 +63,6 @@ def named_records(
         if fields == [""] and len(names) > 1:  # a blank line; with one column it is a row
             continue
         if len(fields) < len(names) or (len(fields) > len(names) and spec.extra_fields == "error"):
-            if stop:
-                stop()
             few = len(fields) < len(names)
             if few and spec.missing_fields == "ignore":
                 short.append(number)
@@ -104,13 +94,6 @@ def readable_cell(cell: Any) -> Any:
 def unguarded(cell: Any) -> Any:
     """The cell that `guarded` was given."""
     return cell[1:] if isinstance(cell, str) and cell[:1] == "'" and _FORMULA.match(cell) else cell
-
-
-def _stop(advice: Problem, lines: Lines, problems: Problems) -> None:
-    """Report it, and what else is wrong with the bytes of the file."""
-    problems.add(*advice)
-    deque(lines, maxlen=0)
-    problems.raise_if_any()
 
 
 def fields_of(line: str, delimiter: str) -> int:
@@ -145,7 +128,7 @@ def _records(lines: Lines, delimiter: str, quoting: bool, problems: Problems) ->
             fields = next(record)
         except csv.Error as error:
             what = next(text for start, text in _QUOTES if str(error).startswith(start))
-            fix = f'write a quote inside a quoted field twice (""), or {setting("quoting", "false")}'
+            fix = f'write a quote inside a quoted field twice (""), or {setting("format", "tsv")}'
             problems.add(number, what, fix)
             continue
         finally:

@@ -30,13 +30,13 @@ _AS_CSV = "save it as csv, which is streamed"
 
 
 def sheet_records(
-    stream: IO[bytes], problems: Problems, *, sheet: str | None = None, decimal: str = ".", width: int = 0
+    stream: IO[bytes], problems: Problems, *, sheet: str | None = None, width: int = 0
 ) -> Iterator[tuple[int, list[str]]]:
     """The rows of a sheet as (number in the sheet, texts); blank rows are skipped.
 
     sheet: its name; None: the first one, and a note in `problems.findings` if there are more.
-    Cells are texts whatever their type, as values, not as they are displayed: 2024-03-05, 3, 1.5 (with this decimal
-    separator), true; the last values of formulas. Rows are as wide as the first, or as `width`, or as their own last
+    Cells are texts whatever their type, as values, not as they are displayed: 2024-03-05, 3, 1.5,
+    true; the last values of formulas. Rows are as wide as the first, or as `width`, or as their own last
     text. They are streamed; the texts that the file shares between cells are held in memory.
     Raises DataError: no such sheet, not an .xlsx file, or one of over MAX_WHOLE bytes when unpacked; UserError without
     openpyxl.
@@ -59,7 +59,7 @@ def sheet_records(
             for number, cells in block:
                 if number > MAX_ROWS:
                     raise DataError(Problem(name, f"numbers its rows beyond {MAX_ROWS:,}", _AS_CSV))
-                texts = [_text(cell, decimal) for cell in cells]
+                texts = [_text(cell) for cell in cells]
                 while texts and not texts[-1]:
                     texts.pop()
                 if texts:
@@ -130,14 +130,14 @@ def _quiet() -> Iterator[None]:
         yield
 
 
-def _text(cell: Any, decimal: str) -> str:
+def _text(cell: Any) -> str:
     match cell:
         case None:
             return ""
         case bool():
             return str(cell).lower()
         case float():
-            return str(int(cell)) if cell.is_integer() else repr(cell).replace(".", decimal)
+            return str(int(cell)) if cell.is_integer() else repr(cell)
         case datetime():
             return cell.isoformat(" ").removesuffix(" 00:00:00")
         case time():

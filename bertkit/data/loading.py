@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from sys import intern
@@ -23,10 +23,8 @@ from bertkit.text import counted, listed
 from bertkit.validation import did_you_mean
 
 Parts: TypeAlias = Mapping[str, Sequence[Part]]  # by split
-ANSWER = "answer"  # Prodigy's column: whether the annotator accepted the row
+
 STARTS = "answer_start"  # the column of question answering in which plain answers have their offsets
-LEFT_OUT = ("reject", "ignore")  # what it holds besides accept
-ACCEPTED, REJECTED, OTHER = range(3)  # a byte per row: the column of another tool may hold long texts
 
 
 def load(
@@ -63,7 +61,7 @@ def load(
         more = {"id": ID, **({spec.by: BY} if spec.by else {})}
         schema = replace(schema, columns={**schema.columns, **more, **schema.columns})
     sources = [spec.columns.get(name, name) for name in (*schema.columns, *filter(None, [spec.group_by]))]
-    unmapped = open_source(spec, opened, {ANSWER, *chain.from_iterable(map(columns_of, sources))})
+    unmapped = open_source(spec, opened, {*chain.from_iterable(map(columns_of, sources))})
     if splits is None and "train" not in unmapped:
         raise DataError(Problem(str(spec.source), f"no train split; available: {', '.join(unmapped)}"))
     parts = _map_columns(unmapped, spec, schema)
@@ -99,10 +97,7 @@ def _map_columns(opened: Parts, spec: DataSpec, schema: Schema) -> Parts:
     """The parts with their mapping of columns. All parts get the same inputs and target."""
     mapped: dict[str, list[Part]] = {split: [] for split in opened}
     alternatives = {*schema.targets, *chain.from_iterable(schema.inputs)}
-    common = _one_target(opened, spec, schema)  # with the alternatives that all parts have
-    problems = [problem for parts in opened.values() for part in parts for problem in _several(part, spec, schema)]
-    if problems:
-        raise DataError(problems)
+    common, problems = schema, list[Problem]()  # common: with the alternatives that all parts have
     for split, part in [(split, part) for split, parts in opened.items() for part in parts]:
         needs_target = split != "test" and not schema.corpus
         try:
@@ -121,23 +116,6 @@ def _map_columns(opened: Parts, spec: DataSpec, schema: Schema) -> Parts:
     return mapped
 
 
-def _one_target(opened: Parts, spec: DataSpec, schema: Schema) -> Schema:
-    """The schema with the first target that all parts have, if some are exports: these may have two for the same."""
-    parts = [part for parts in opened.values() for part in parts if not set(schema.targets).isdisjoint(part.columns)]
-    shared = [name for name in schema.targets if all(name in part.columns for part in parts)]
-    unmapped = spec.columns.keys().isdisjoint(schema.targets) and any(part.export for part in parts)
-    return replace(schema, targets=shared[:1]) if shared and unmapped else schema
-
-
-def _several(part: Part, spec: DataSpec, schema: Schema) -> Iterator[Problem]:
-    """The columns of the task that several fields of an export could be, where the recipe maps none."""
-    several = part.export.several if part.export and not spec.columns else {}
-    for column, names in several.items():
-        if column in schema.columns and column not in part.columns:
-            fix = f"say which one it is, e.g.  data: {{columns: {{{column}: {names[0]}}}}}"
-            yield Problem(part.name, f"several fields could be `{column}`: {listed(names)}", fix)
-
-
 def _read_tables(
     parts: Parts,
     spec: DataSpec,
@@ -150,9 +128,7 @@ def _read_tables(
     """The rows of all splits that were opened or held out, their target, and what was noticed."""
     tables, findings = dict[str, Table](), list[Finding]()
     for split in parts:
-        table, judged = _read(parts[split], schema, spec, grouped=split == "train")
-        tables[split], left_out = _accepted(table, judged, split)
-        findings += left_out
+        tables[split] = _read(parts[split], schema, spec, grouped=split == "train")
     validate_rows = corrected(validate_rows, tables, spec, schema, complete=complete)
     for split, table in tables.items():
         read = [name for name in schema.targets if name in table.values]
@@ -197,8 +173,8 @@ def _read_tables(
     return tables, target, findings
 
 
-def _read(parts: Sequence[Part], schema: Schema, spec: DataSpec, *, grouped: bool) -> tuple[Table, bytes]:
-    """The rows of a split: labels and numbers in memory, all else on disk; and whether ANSWER accepts each of them.
+def _read(parts: Sequence[Part], schema: Schema, spec: DataSpec, *, grouped: bool) -> Table:
+    """The rows of a split: labels and numbers in memory, all else on disk.
 
     Answers get the offsets of STARTS, which is not a column of the table: here, before `data.relabel` may replace
     them by answers without one.
@@ -209,10 +185,9 @@ def _read(parts: Sequence[Part], schema: Schema, spec: DataSpec, *, grouped: boo
     read = {name: list[Any]() if columns[name].holds in ("label", "number") else DiskList() for name in columns}
     theirs = {name: given_name(name, spec.columns) for name in columns}
     optional = optional_columns(spec, schema)
-    origin, judged = Origin([part.prefix for part in parts]), bytearray()
+    origin = Origin([part.prefix for part in parts])
     for index, part in enumerate(parts):
         mapping = dict(part.mapping)
-        free = ANSWER not in chain.from_iterable(map(columns_of, part.mapping.values()))
         mapped = part.mapping.get(spec.group_by or "")
         group_by = mapped if isinstance(mapped, str) else spec.group_by
         if grouped and group_by and group_by not in part.columns:
@@ -232,7 +207,6 @@ def _read(parts: Sequence[Part], schema: Schema, spec: DataSpec, *, grouped: boo
                     value = row.get(group_by)
                     missing = value in (None, "") or value != value  # NaN
                     origin.groups.append(hash((part.name, number) if missing else str(value)))
-            judged += bytes(_judgement(row.get(ANSWER)) if free else ACCEPTED for _, row in block)
             places = origin.select(range(len(origin) - len(block), len(origin)))
             for name in names:
                 source = mapping.get(name)
@@ -244,30 +218,14 @@ def _read(parts: Sequence[Part], schema: Schema, spec: DataSpec, *, grouped: boo
                 if columns[name].holds == "label":  # converted once all values are read; equal ones are one object
                     read[name].extend(intern(value) if isinstance(value, str) else value for value in values)
                 else:
-                    read[name].extend(convert(values, theirs[name], columns[name], places, spec.decimal))
+                    read[name].extend(convert(values, theirs[name], columns[name], places))
     for name in (name for name in names if columns[name].holds == "label"):
         read[name] = convert(read[name], theirs[name], columns[name], origin)
     read = {name: read[name] for name in columns if name in names}
     starts = read.pop(STARTS, None)
     if starts is not None and "answers" in read:
         read["answers"] = DiskList(map(with_starts, read["answers"], starts))
-    return Table({**read}, replace(origin, ids=read.get("id", ()))), bytes(judged)
-
-
-def _judgement(answer: Any) -> int:
-    return REJECTED if answer in LEFT_OUT else ACCEPTED if answer in ("accept", None) else OTHER
-
-
-def _accepted(table: Table, judged: bytes, split: str) -> tuple[Table, list[Finding]]:
-    """The rows that the annotator accepted, if the column holds Prodigy's answers and nothing else."""
-    out = [index for index, answer in enumerate(judged) if answer == REJECTED]
-    if not out or OTHER in judged:
-        return table, []
-    what = f"{split}: {counted(len(out), 'row')} with `{ANSWER}` {' or '.join(LEFT_OUT)}, as Prodigy writes it"
-    if len(out) == len(table):
-        raise DataError(Problem(table.origin[0], f"{what}: no row remains", "accept rows, or remove this column"))
-    accepted = table.select([index for index, answer in enumerate(judged) if answer == ACCEPTED])
-    return accepted, [warn(f"{what}, left out: {locations(table.origin, out)}")]
+    return Table({**read}, replace(origin, ids=read.get("id", ())))
 
 
 def _drop_unlabelled(

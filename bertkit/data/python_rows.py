@@ -258,28 +258,16 @@ def _columns(given: Rows, split: str) -> list[tuple[str, Any]]:
 
 
 def _mixed(split: str, name: str, values: Sequence[Any], error: Exception) -> Problem:
-    """Which value of a column cannot be stored, or has another type than the first."""
+    """The first value of another type than the first one, or why the column cannot be stored."""
     present = [(row, value) for row, value in enumerate(values, 1) if not _is_missing(value)]
     first, usual = present[0]
-    alone = next((each for each in present if not _storable([each[1]])), None)
-    row, value = alone or next((each for each in present if not _storable([usual, each[1]])), (first, usual))
-    if alone or row == first:
-        what = f"`{name}` holds values that cannot be stored, such as {short_repr(value)}: {first_line(error)}"
+    row, value = next((each for each in present if type(each[1]) is not type(usual)), (first, usual))
+    if row == first:
+        what = f"`{name}` holds values that cannot be stored, such as {short_repr(usual)}: {first_line(error)}"
         fix = "Leave the column out, or make its values text in UTF-8 (such as JSON), numbers, or lists of one type."
-        return Problem(f"{split}, row {row}", what, fix)
+        return Problem(split, what, fix)
     what = f"`{name}` holds {short_repr(value)}, but {short_repr(usual)} in row {first}"
     return Problem(f"{split}, row {row}", what, "Give a column values of one type, or leave it out.")
-
-
-def _storable(values: Sequence[Any]) -> bool:
-    """Whether they fit into one column."""
-    import pyarrow as pa
-
-    try:
-        pa.array(values, from_pandas=True)
-    except (pa.ArrowException, ValueError, TypeError, OverflowError):
-        return False
-    return True
 
 
 def _is_missing(value: Any) -> bool:

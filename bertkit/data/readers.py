@@ -1,16 +1,17 @@
-"""Rows from files, one at a time: csv, tsv, xlsx, json, jsonl, parquet, arrow, conll, conllu, txt; also as .gz or .xz.
+"""Rows from files, one at a time: csv, tsv, xlsx, json, jsonl, parquet, conll, conllu, txt; also as .gz or .xz.
 
 Values in csv and tsv stay text, including "NA", "null" and "1.0". Memory is constant, except for json (one document),
-the texts of xlsx, and compressed files that are read from their end (parquet, Arrow's file format). Problems with rows
+the texts of xlsx, and compressed files that are read from their end (parquet). Problems with rows
 are gathered: one DataError names up to 20. A json document in the layout of SQuAD is read as one row per question; see
-`squad_rows`; exports of annotation tools, in json and jsonl, as rows with text, spans and labels; see `exported`. In
-txt, blank lines separate documents, and each line is a paragraph; in `lines`, each line is a text.
+`squad_rows`; one that Label Studio exported as rows with text, spans and labels; see `task_rows`. In txt, blank lines
+separate documents, and each line is a paragraph; in `lines`, each line is a text.
 """
 
 from __future__ import annotations
 
 import codecs
 import gzip
+import io
 import json
 import lzma
 import re
@@ -22,22 +23,21 @@ from itertools import chain
 from pathlib import Path
 from typing import IO, Any, NamedTuple, cast
 
-from bertkit.data.arrow import read_all, table_rows
+from bertkit.data.arrow import MAX_WHOLE, parquet_rows, read_all
 from bertkit.data.conll import Lines, conll_rows, conllu_rows
-from bertkit.data.decoding import decoded, text_lines
+from bertkit.data.decoding import text_lines
 from bertkit.data.delimited import delimited_rows, named_records
 from bertkit.data.excel import sheet_records
-from bertkit.data.exports import exported
+from bertkit.data.label_studio import is_export, task_rows
 from bertkit.data.squad import is_squad, squad_rows
 from bertkit.data.table import NumberedRow, Problems, WrongType, setting
 from bertkit.errors import DataError, Problem, translated
 from bertkit.sections import DataSpec
 
 FORMATS = {  # suffix of a file name -> format
-    **{name: name for name in ("csv", "tsv", "xlsx", "json", "jsonl", "parquet", "arrow", "conll", "conllu", "txt")},
+    **{name: name for name in ("csv", "tsv", "xlsx", "json", "jsonl", "parquet", "conll", "conllu", "txt")},
     **dict.fromkeys(("bio", "iob", "iob2", "bioes"), "conll"),
 }
-TABLES = ("parquet", "arrow")  # formats with typed columns
 COMPRESSIONS = (".gz", ".xz")
 MAX_DOCUMENT = 100_000_000  # characters of txt without a blank line
 _SURROGATE = re.compile(r"\\u[dD]")
@@ -52,8 +52,8 @@ def suffix_of(file: str | Path) -> str:
 def format_of(path: Path, spec: DataSpec) -> str:
     """The format of a file: the recipe's, or by its name. Raises DataError for an unknown suffix."""
     suffix = suffix_of(path)
-    if spec.format is None and suffix in ("xls", "xlsb", "xlsm", "ods"):
-        raise DataError(Problem(str(path), f"a .{suffix} file is not read", "save it as .xlsx, or as .csv"))
+    if spec.format is None and suffix in ("xls", "xlsb", "xlsm", "ods", "arrow"):
+        raise DataError(Problem(str(path), f"a .{suffix} file is not read", "save it as .xlsx, .csv or .parquet"))
     if spec.format is None and suffix not in FORMATS:
         known = ", ".join(f".{name}" for name in FORMATS)
         what = f"unknown file format; known: {known}, each also with .gz or .xz"
@@ -69,24 +69,21 @@ def one_text_per_line(path: Path, spec: DataSpec) -> DataSpec:
 
 def row_prefix(name: str, file_format: str) -> str:
     """The prefix of row numbers in messages: `train.csv:` for lines, `x.json, row ` for rows."""
-    return f"{name}, row " if file_format in ("json", "xlsx", *TABLES) else f"{name}:"
+    return f"{name}, row " if file_format in ("json", "xlsx", "parquet") else f"{name}:"
 
 
-def read_rows(
-    path: Path, spec: DataSpec, problems: Problems | None = None, *, exports: bool = True
-) -> Iterator[NumberedRow]:
+def read_rows(path: Path, spec: DataSpec, problems: Problems | None = None) -> Iterator[NumberedRow]:
     """Stream the rows of a file as (number, {column: value}).
 
-    exports: whether objects of jsonl may be those of an annotation tool.
-    problems: gets findings while they are read, and before the first row what a tool's export is and class names.
-    The number is the line on which the row begins; in json, parquet and arrow, the number of the row; both from 1.
+    problems: gets findings while they are read, and before the first row class names.
+    The number is the line on which the row begins; in json, xlsx and parquet, the number of the row; both from 1.
     Nothing is yielded after the first bad row, but reading continues to gather more of them.
     Raises DataError: no such file, a folder, an unknown format, a broken archive, bad rows, no rows.
     """
     file_format = format_of(path, spec)
     with opened(path) as stream:
         problems = Problems(str(path)) if problems is None else problems
-        yield from _rows(stream, problems, spec, file_format, exports)
+        yield from _rows(stream, problems, spec, file_format)
 
 
 @contextmanager
@@ -138,7 +135,7 @@ def read_stream(stream: IO[bytes], name: str, spec: DataSpec) -> Iterator[Number
     name: for messages. Raises DataError at the first line that cannot be read: the rows before it may have answers.
     """
     problems = Problems(name)
-    for number, row in exported(_jsonl(_objects(stream, spec, problems), spec, problems), f"{name}:", spec, problems):
+    for number, row in _jsonl(_objects(stream, spec, problems), spec, problems):
         problems.raise_if_any()
         yield number, row
     problems.raise_if_any()
@@ -150,21 +147,17 @@ def _objects(stream: IO[bytes], spec: DataSpec, problems: Problems) -> Lines:
         yield number, json.dumps({"text": line.rstrip("\r\n")}) if is_text else line
 
 
-def _rows(
-    stream: IO[bytes], problems: Problems, spec: DataSpec, file_format: str, exports: bool = True
-) -> Iterator[NumberedRow]:
-    if file_format in TABLES:
-        rows = table_rows(stream, problems, file_format)
+def _rows(stream: IO[bytes], problems: Problems, spec: DataSpec, file_format: str) -> Iterator[NumberedRow]:
+    if file_format == "parquet":
+        rows = parquet_rows(stream, problems)
     elif file_format == "json":
         rows = _json(stream, spec, problems)
     elif file_format == "xlsx":
         width = len(spec.header) if isinstance(spec.header, list) else 0
-        records = sheet_records(stream, problems, sheet=spec.sheet, decimal=spec.decimal, width=width)
+        records = sheet_records(stream, problems, sheet=spec.sheet, width=width)
         rows = named_records(records, spec, problems, row_prefix(problems.name, file_format))
     else:
         rows = _LINE_FORMATS[file_format](text_lines(stream, spec.encoding, problems), spec, problems)
-    if file_format == "jsonl" and exports:
-        rows = exported(rows, row_prefix(problems.name, file_format), spec, problems)
     number = 0
     for number, row in rows:
         if not problems:
@@ -243,7 +236,8 @@ def _check_object(row: Any, text: str, where: str | int, problems: Problems) -> 
 def _json(stream: IO[bytes], spec: DataSpec, problems: Problems) -> Iterator[NumberedRow]:
     name = problems.name
     data = read_all(stream, name, "Write it as jsonl, one object per line, which is streamed.")
-    text = decoded(data, spec.encoding, problems)
+    text = "".join(line for _, line in text_lines(io.BytesIO(data), spec.encoding, problems, MAX_WHOLE))
+    problems.raise_if_any()
     try:
         content = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -260,8 +254,12 @@ def _json(stream: IO[bytes], spec: DataSpec, problems: Problems) -> Iterator[Num
         fix = 'With pandas: frame.to_json("FILE.jsonl", orient="records", lines=True).'
         raise DataError(Problem(name, what, fix))
     escapes, where = text if _SURROGATE.search(text) else "", row_prefix(name, "json")
-    questions = squad_rows(content, problems) if is_squad(content) else None
-    for number, row in questions or exported(enumerate(rows, 1), where, spec, problems):
+    numbered: Iterator[NumberedRow] = enumerate(rows, 1)
+    if is_squad(content):
+        numbered = squad_rows(content, problems)
+    elif is_export(rows):
+        numbered = task_rows(rows, where, spec, problems)
+    for number, row in numbered:
         _check_object(row, escapes, f"{where}{number}", problems)
         yield number, row
 

@@ -13,16 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 from bertkit.data.arrow import class_names, named_rows
 from bertkit.data.beir import Beir, pairs, read_beir
-from bertkit.data.disk_list import AT_A_TIME, DiskList
-from bertkit.data.exports import survey
+from bertkit.data.disk_list import AT_A_TIME
 from bertkit.data.parallel import parallel_files, parallel_rows, stem_of
 from bertkit.data.python_rows import stored_files
 from bertkit.data.readers import COMPRESSIONS, FORMATS, format_of, read_rows, row_prefix, suffix_of
-from bertkit.data.schema import Finding, Source, mapped_columns
+from bertkit.data.schema import Finding, Source
 from bertkit.data.splits import SPLITS, VALIDATION, match_splits
-from bertkit.data.table import Export, Problems
-from bertkit.errors import DataError, ModelError, Problem
-from bertkit.files import read_json
+from bertkit.data.table import Problems
+from bertkit.errors import DataError, Problem, translated
 from bertkit.sections import MEMORY, DataSpec
 from bertkit.validation import did_you_mean
 
@@ -46,7 +44,6 @@ class Part:
     findings: Sequence[Finding] = ()  # of this part or the whole source; complete once all rows are read
     mapping: Mapping[str, Source] = field(default_factory=dict)  # canonical column -> column, once columns are chosen
     fingerprint: str = ""  # of a Hub data set, or of rows from Python; "" for a file of the user
-    export: Export | None = None  # what the file is, where a tool wrote it
     objects: bool = False  # rows are objects of json, each with keys of its own
 
 
@@ -62,7 +59,8 @@ def open_source(spec: DataSpec, splits: Collection[str] | None, wanted: Collecti
         fix = "`splits:` is for folders and the Hub; write  data: {source: {train: FILE, validation: FILE}}"
         raise DataError(Problem("data.splits", "this source names its splits itself", fix))
     folder = path if path is not None and (path / "qrels").is_dir() else None  # of judgements, as BEIR lays them out
-    files = None if in_memory or folder is not None else find_files(spec)
+    saved = path is not None and any((path / name).is_file() for name in ("dataset_dict.json", "state.json"))
+    files = None if in_memory or saved or folder is not None else find_files(spec)
     hub: Mapping[str, Dataset] = {}
     opens: dict[str, Callable[[], list[Part]]]
     if in_memory:
@@ -74,7 +72,7 @@ def open_source(spec: DataSpec, splits: Collection[str] | None, wanted: Collecti
     elif files is not None:
         opens = {split: partial(_file_parts, paths, spec) for split, paths in files.items()}
     else:
-        hub = _load_hub(spec)
+        hub = _load_saved(path) if path and saved else _load_hub(spec)
         names = match_splits(hub, spec)
         opens = {s: partial(_hub_parts, hub[name], f"{spec.source}, {name}", wanted) for s, name in names.items()}
     if spec.validation is not None and "validation" in opens and folder is None:
@@ -151,7 +149,7 @@ def _folder(folder: Path, spec: DataSpec) -> dict[str, list[Path]]:
 
     Of parallel texts, train.en and train.de, what their names begin with.
     """
-    by_name, wanted = _saved(folder) or _by_name(folder, spec), {*SPLITS, *VALIDATION, *(spec.splits or {}).values()}
+    by_name, wanted = _by_name(folder, spec), {*SPLITS, *VALIDATION, *(spec.splits or {}).values()}
     if wanted.isdisjoint(by_name) and (folder / "data").is_dir():
         by_name = _by_name(folder / "data", spec)
     matched = {split: by_name[name] for split, name in match_splits(by_name, spec).items()}
@@ -180,37 +178,14 @@ def _by_name(folder: Path, spec: DataSpec) -> dict[str, list[Path]]:
     return by_name
 
 
-def _saved(folder: Path) -> dict[str, list[Path]]:
-    """Name of a split -> its files, in a folder by `save_to_disk` of datasets; a single data set is train.
+def _load_saved(folder: Path) -> Mapping[str, Dataset]:
+    """What `save_to_disk` of datasets wrote: its splits; a data set alone is train."""
+    from datasets import DatasetDict, load_from_disk
 
-    Empty for any other folder. Raises DataError where its files are not in it.
-    """
-    several = folder / "dataset_dict.json"
-    if several.is_file():
-        names = _listed(several, "splits", str)
-        return {name: _shards(folder / name) for name in names}
-    alone = all((folder / name).is_file() for name in ("state.json", "dataset_info.json"))
-    return {"train": _shards(folder)} if alone else {}
-
-
-def _shards(folder: Path) -> list[Path]:
-    names = _listed(folder / "state.json", "_data_files", lambda file: str(file["filename"]))
-    return [folder / name for name in names]
-
-
-def _listed(file: Path, key: str, name_of: Callable[[Any], str]) -> list[str]:
-    """The names of files or folders in this file's folder that it lists. Raises DataError where they are not there."""
-    try:
-        names = [name_of(each) for each in read_json(file)[key]]
-    except (OSError, LookupError, TypeError, ModelError) as error:  # the last: it is not JSON
-        fix = "Save the data set again with save_to_disk."
-        raise DataError(Problem(str(file), f"does not list {key} as datasets writes it", fix)) from error
-    for name in names:
-        beside = file.parent / name
-        if Path(name).name != name or name == ".." or not (beside.is_file() or beside.is_dir()):
-            what = f"names {name!r:.100}, which is not in the same folder"
-            raise DataError(Problem(str(file), what, "Copy the whole folder."))
-    return names
+    damage = (OSError, ValueError, LookupError, TypeError)
+    with translated(damage, DataError, str(folder), "not a data set as datasets saves it", "Save it again."):
+        rows = load_from_disk(str(folder))
+    return rows if isinstance(rows, DatasetDict) else {"train": rows}
 
 
 def _file_parts(paths: Sequence[Path], spec: DataSpec, name: str = "") -> list[Part]:
@@ -225,15 +200,9 @@ def _file_part(path: Path, spec: DataSpec, name: str) -> Part:
         rows, prefix = read_rows(path, spec, problems), row_prefix(name, format_of(path, spec))
         objects = format_of(path, spec) in ("json", "jsonl")
     first = next(rows)
-    rows = chain([first], rows)
-    if problems.export is None:
-        of_memory = spec.fingerprint or ""
-        names, found = problems.class_names, problems.findings
-        return Part(name, prefix, list(first[1]), rows, names, found, fingerprint=of_memory, objects=objects)
-    numbered = DiskList(rows)  # its columns are those of all its rows
-    columns, findings = survey(problems.export, numbered, name, mapped_columns(spec))
-    annotated = ((number, row) for number, row in numbered if row.get("annotated", True))
-    return Part(name, prefix, columns, annotated, {}, findings, export=problems.export)
+    rows, of_memory = chain([first], rows), spec.fingerprint or ""
+    names, found = problems.class_names, problems.findings
+    return Part(name, prefix, list(first[1]), rows, names, found, fingerprint=of_memory, objects=objects)
 
 
 def _hub_parts(rows: Dataset, name: str, wanted: Collection[str]) -> list[Part]:

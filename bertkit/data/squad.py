@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, NamedTuple, TypeVar
+from array import array
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
-from bertkit.data.table import Problems
+from bertkit.data.disk_list import DiskList
+from bertkit.data.schema import Finding, note, warn
+from bertkit.data.table import Problems, Table, each_row
 from bertkit.text import counted, short_repr
 
-T = TypeVar("T", str, int, bool, list[Any])
-
-_EXPECTED: dict[type, str] = {str: "text", int: "a whole number", bool: "true or false", list: "a list"}
 _FORMS = (
     'text, a list of texts or of {"text": "…", "answer_start": 0}, or {"text": […], "answer_start": […]} is expected'
 )
@@ -37,23 +38,20 @@ def squad_rows(document: Any, problems: Problems) -> Iterator[tuple[int, dict[st
     [...]}, both empty where `is_impossible` is true. `plausible_answers` are not read.
 
     document: the parsed JSON of version 1.1 or 2.0 (Rajpurkar et al. 2016, 2018).
-    problems: gets the fields that are missing or hold something else, with their paths; they are empty in the row.
+    problems: gets the articles that are not in this layout; what their fields hold is checked like that of other rows.
     """
     number = 0
-    for at_article, article in _objects(problems, document, "", "data"):
-        title = _field(problems, article, at_article, "title", str)
-        for at_paragraph, paragraph in _objects(problems, article, at_article, "paragraphs"):
-            context = _field(problems, paragraph, at_paragraph, "context", str)
-            for at, question in _objects(problems, paragraph, at_paragraph, "qas"):
-                number += 1
-                name, text = (_field(problems, question, at, key, str) for key in ("id", "question"))
-                impossible = "is_impossible" in question and _field(problems, question, at, "is_impossible", bool)
-                found = [] if impossible else list(_objects(problems, question, at, "answers"))
-                answers = {
-                    "text": [_field(problems, answer, where, "text", str) for where, answer in found],
-                    "answer_start": [_field(problems, answer, where, "answer_start", int) for where, answer in found],
-                }
-                yield number, {"id": name, "title": title, "question": text, "context": context, "answers": answers}
+    for index, article in enumerate(document["data"]):
+        try:
+            for paragraph in article["paragraphs"]:
+                for question in paragraph["qas"]:
+                    number += 1
+                    found = [] if question.get("is_impossible") else question["answers"]
+                    answers = {key: [answer[key] for answer in found] for key in ("text", "answer_start")}
+                    row = {"id": question["id"], "title": article["title"], "question": question["question"]}
+                    yield number, {**row, "context": paragraph["context"], "answers": answers}
+        except (LookupError, TypeError, AttributeError) as error:
+            problems.add(f"{problems.name}, data[{index}]", f"is not in the layout of SQuAD: {error!r}")
 
 
 def read_answers(value: object) -> list[tuple[str, int | None]]:
@@ -108,24 +106,36 @@ def check_answers(context: str, answers: object) -> Located:
     return Located(spans, moved, problems)
 
 
-def _field(problems: Problems, holder: dict[str, Any], path: str, key: str, kind: type[T]) -> T:
-    """`holder[key]`; an empty value, and a problem, unless it is exactly of this kind. path: ends with a dot, or ""."""
-    value = holder.get(key)
-    if type(value) is kind:  # true and false are instances of int
-        return value
-    what = f"holds {short_repr(value)}, where {_EXPECTED[kind]} is expected" if key in holder else "missing"
-    problems.add(f"{problems.name}, {path}{key}", what)
-    return kind()
+def locate_answers(table: Table, split: str) -> tuple[Table, list[Finding]]:
+    """Answers as {text, answer_start}, and findings. Raises DataError on answers that their context lacks."""
+    names, moved = table.values.get("id", [None] * len(table)), 0
+
+    def locate(context: str, given: object) -> dict[str, Any] | None:
+        nonlocal moved
+        if given is None:
+            return None
+        aligned = check_answers(context, given)
+        if aligned.problems:
+            raise ValueError(*aligned.problems)
+        moved += aligned.moved
+        return {"text": [context[a:b] for a, b in aligned.spans], "answer_start": [start for start, _ in aligned.spans]}
+
+    answers = DiskList(each_row(locate, table.origin.__getitem__, table.values["context"], table.values["answers"]))
+    return Table({**table.values, "answers": answers}, table.origin), list(_findings(split, names, answers, moved))
 
 
-def _objects(problems: Problems, holder: dict[str, Any], path: str, key: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The objects in the list `holder[key]`, each with its path."""
-    for index, value in enumerate(_field(problems, holder, path, key, list)):
-        if isinstance(value, dict):
-            yield f"{path}{key}[{index}].", value
-        else:
-            where = f"{problems.name}, {path}{key}[{index}]"
-            problems.add(where, f"holds {short_repr(value)}, where an object is expected")
+def _findings(split: str, names: Sequence[Any], located: Sequence[Any], moved: int) -> Iterator[Finding]:
+    answered = Counter(len(answers["text"]) > 0 for answers in located if answers is not None)
+    if answered:
+        questions = counted(answered.total(), "question")
+        yield note(f"{split}: {answered[False]:,} of {questions} without an answer in the context")
+    if moved:
+        what = f"{split}: `answer_start` is wrong for {counted(moved, 'answer')}, found elsewhere in the context"
+        yield warn(what, "Correct `answer_start` where another place is meant.")
+    known = array("q", (hash(name) for name in names if name is not None))
+    if len(set(known)) < len(known):
+        what = f"{split}: {counted(len(known) - len(set(known)), 'id', 'occur')} more than once"
+        yield warn(what, "Give each question an id of its own, by which messages and predictions name it.")
 
 
 def _read_answer(number: int, answer: object) -> tuple[str, int | None]:

@@ -29,15 +29,6 @@ MAX_LOCATIONS = 5  # of rows that a message names
 MAX_ALIKE = 1000  # problems of one kind, after which no more are looked for
 
 
-@dataclass(frozen=True)
-class Export:
-    """What an annotation tool wrote."""
-
-    title: str  # "Label Studio's JSON export"
-    unit: str  # what a row is to the tool, in the singular
-    several: Mapping[str, Sequence[str]] = field(default_factory=dict)  # column of a task -> the fields it could be
-
-
 class Problems:
     """Gathers problems with rows; raises a DataError when there are MAX_PROBLEMS, or on request.
 
@@ -49,7 +40,6 @@ class Problems:
         # kind, or a number where it has none -> the first problem, and the locations of the others
         self._found: dict[str | int, tuple[Problem, list[str]]] = {}
         self.findings: list[Finding] = []  # what was noticed in the file but is not a problem
-        self.export: Export | None = None  # what the file is, where a tool wrote it
         self.class_names: dict[str, list[str]] = {}  # column -> its ClassLabel names, in order
 
     def __bool__(self) -> bool:
@@ -106,7 +96,6 @@ class FirstSeen:
     def __init__(self) -> None:
         self._first: dict[Hashable, tuple[Any, Any]] = {}  # key -> (location, value)
         self.repeats: int = 0  # keys that were added again with the same value
-        self.first_repeat: Any = None  # its location
 
     def add(self, key: Hashable, value: Any, location: Any) -> tuple[bool, Any]:
         """Whether the key is new; and where it was first seen with another value, None where it was not."""
@@ -116,7 +105,6 @@ class FirstSeen:
         if first == location:
             return True, None
         self.repeats += 1
-        self.first_repeat = location if self.repeats == 1 else self.first_repeat
         return False, None
 
     @property
@@ -336,7 +324,7 @@ def fingerprint(values: Mapping[str, Sequence[Any]]) -> str:
 
 
 Row: TypeAlias = dict[str, Any]
-NumberedRow: TypeAlias = tuple[int, Row]  # line (csv, tsv, jsonl, conll, txt) or row (json, parquet, arrow), from 1
+NumberedRow: TypeAlias = tuple[int, Row]  # line (csv, tsv, jsonl, conll, txt) or row (json, xlsx, parquet), from 1
 
 
 def required(rows: Dataset, *names: str) -> str:

@@ -7,32 +7,29 @@ import re
 import unicodedata
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import Any
 
 from bertkit.data.schema import Column, Schema, Source, cell, columns_of, given_name
-from bertkit.data.table import Origin, Problems, WrongColumn, WrongType, each_row, setting
+from bertkit.data.table import Origin, Problems, WrongColumn, WrongType, each_row
 from bertkit.errors import DataError, Problem
 from bertkit.text import short_repr
 
 # of no width: soft hyphen, joiners, marks of direction, byte order mark
 _INVISIBLE = re.compile(r"[\u00ad\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff]")
 _COMMA = re.compile(r"\s*[+-]?\d+,\d+\s*")
-_COMMA_AS_POINT = str.maketrans(",.", ".,")
 _LIST_AS_TEXT = re.compile(r"""\s*\[\s*(['"\d].*)?\]\s*""", re.DOTALL)  # as pandas and json write it
 _DECIMAL = re.compile(r"\s*[+-]?\d+(\.\d+)?\s*")
 
 
-def convert(values: Sequence[Any], name: str, column: Column, origin: Origin, decimal: str = ".") -> list[Any]:
+def convert(values: Sequence[Any], name: str, column: Column, origin: Origin) -> list[Any]:
     """The values of a canonical column as what it holds: str, list of str, or float; spans stay as they are.
 
-    name: of the column, for messages. decimal: what separates the decimals of numbers in text.
-    A missing target is None; missing text becomes "". Raises DataError with the rows.
+    name: of the column, for messages. A missing target is None; missing text becomes "".
+    Raises DataError with the rows.
     """
     if column.holds == "label":
         _refuse_fractions(values, name, origin)
-    read = partial(_number, decimal=decimal) if column.holds == "number" else _READ[column.holds]
-    return list(each_row(read, origin.__getitem__, values, prefix=f"`{name}` "))
+    return list(each_row(_READ[column.holds], origin.__getitem__, values, prefix=f"`{name}` "))
 
 
 def read_inputs(
@@ -193,16 +190,16 @@ def _labels(value: Any) -> list[str] | None:
     return names
 
 
-def _number(value: Any, decimal: str = ".") -> float | None:
+def _number(value: Any) -> float | None:
     if is_blank(value):
         return None
     try:
         if isinstance(value, bool) or (isinstance(value, str) and "_" in value):
             raise ValueError
-        number = float(value.translate(_COMMA_AS_POINT) if decimal == "," and isinstance(value, str) else value)
+        number = float(value)
     except (ValueError, TypeError, OverflowError):
-        if decimal == "." and isinstance(value, str) and _COMMA.fullmatch(value):
-            fix = setting("decimal", '","')
+        if isinstance(value, str) and _COMMA.fullmatch(value):
+            fix = 'give the frame pandas.read_csv(FILE, sep=";", decimal=",")'
             raise WrongColumn(f"holds {short_repr(value)}, with a decimal comma; {fix}") from None
         raise WrongType(value, "a number") from None
     if not math.isfinite(number):

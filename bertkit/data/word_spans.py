@@ -17,8 +17,6 @@ from bertkit.text import counted, short_repr
 Alignment: TypeAlias = Literal["strict", "expand", "contract"]
 
 _KEYS = ("start", "end", "label")
-_NAMES = {key: key for key in _KEYS} | {"start_offset": "start", "end_offset": "end", "labels": "label"}
-_LISTS = ("entities", "ents", "spans", "labels", "label")  # keys under which tools put the spans of a row
 
 
 class Aligned(NamedTuple):
@@ -83,11 +81,9 @@ def spans_to_tags(text: str, spans: Sequence[Mapping[str, Any]], alignment: Alig
 
 
 def read_spans(value: object) -> list[dict[str, Any]]:
-    """The spans of one row, as annotation tools export them, as {start, end, label}; a key they lack is left out.
+    """The spans of one row as {start, end, label}; a key they lack is left out.
 
-    Known: [start, end, label] (doccano, spaCy), {start, end, label}, doccano's {start_offset, end_offset, label},
-    Label Studio's {value: {start, end, labels: [label]}} and {start, end, labels: [label]}; lists of these, also
-    under one of the keys entities, ents, spans, labels, label; and all of it as JSON text.
+    Known: lists of [start, end, label] or {start, end, label}, where a label may be in a list; also as JSON text.
     Raises ValueError: anything else, or a span with several labels.
     """
     if isinstance(value, str):
@@ -95,12 +91,6 @@ def read_spans(value: object) -> list[dict[str, Any]]:
             value = json.loads(value)
         except (ValueError, RecursionError) as error:
             raise ValueError(f"`spans` {short_repr(value)} is not JSON: {error}") from None
-    if isinstance(value, dict):
-        lists = [key for key in _LISTS if isinstance(value.get(key), list)]
-        if len(lists) != 1:
-            keys = " and ".join(lists) or f"none of {', '.join(_LISTS)}"
-            raise ValueError(f"`spans` {short_repr(value)} has lists under {keys}, where one list of spans is expected")
-        value = value[lists[0]]
     if not isinstance(value, list | tuple):
         raise ValueError(f"`spans` {short_repr(value)}, where a list of spans is expected")
     return [_read_span(number, each) for number, each in enumerate(value, 1)]
@@ -143,12 +133,10 @@ def _disjoint(aligned: Sequence[tuple[int, Entity]]) -> list[Entity]:
 def _read_span(number: int, given: object) -> dict[str, Any]:
     if isinstance(given, list | tuple) and len(given) == 3:
         return dict(zip(_KEYS, given, strict=True))
-    if isinstance(given, dict) and isinstance(given.get("value"), dict):
-        given = given["value"]
     if not isinstance(given, dict):
         what = "where [start, end, label] or an object with start, end and label is expected"
         raise ValueError(f"span {number} is {short_repr(given)}, {what}")
-    span = {ours: given[theirs] for theirs, ours in _NAMES.items() if theirs in given}
+    span = {key: given[key] for key in _KEYS if key in given}
     labels = span.get("label")
     if isinstance(labels, list | tuple):
         if len(labels) != 1:

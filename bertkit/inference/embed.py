@@ -38,7 +38,7 @@ def embed_file(
 ) -> int:
     """Write the vector of each row's text, in the rows' order and in constant memory; returns how many.
 
-    encode: texts -> float32 `(texts, size)`. file: csv, tsv, json, jsonl, parquet, arrow, or txt with a text a line.
+    encode: texts -> float32 `(texts, size)`. file: csv, tsv, json, jsonl, parquet, or txt with a text a line.
     overrides: how it is written, such as `data.delimiter=";"`. shard: the part of the rows to write; None: all.
     output: .parquet, the row's own columns and `vector`, a list of fixed size; or .npy, `(rows, size)`. The file is
     read twice: all problems are reported before the first text is encoded. Raises DataError and RecipeError, and then

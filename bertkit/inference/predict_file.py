@@ -17,8 +17,7 @@ from typing import Any, TextIO, TypeVar
 from bertkit.data.checks import log_findings
 from bertkit.data.delimited import readable_cell
 from bertkit.data.excel import write_sheet
-from bertkit.data.loading import ANSWER, LEFT_OUT
-from bertkit.data.readers import FORMATS, TABLES, one_text_per_line, read_rows, read_stream, suffix_of, written_like
+from bertkit.data.readers import FORMATS, one_text_per_line, read_rows, read_stream, suffix_of, written_like
 from bertkit.data.schema import Answer
 from bertkit.data.table import Problems
 from bertkit.errors import DataError, Problem
@@ -57,7 +56,7 @@ def predict_file(
     source: the run, whose data layout `file` has. file: a path, or - for lines of stdin, each a JSON object or a text;
     without `output` each is answered alone, before the next is read.
     output: .jsonl, or .csv or .xlsx with columns such as `answer.label`, which are empty where an answer lacks them;
-    None: jsonl to stdout. A csv file has the delimiter, encoding and decimal separator of a csv file that was read.
+    None: jsonl to stdout. A csv file has the delimiter and encoding of a csv file that was read.
     In csv, what a spreadsheet would run as a formula begins with an apostrophe, and control characters are escaped.
     columns: canonical column -> column of the file. overrides: of the layout, such as `data.delimiter=";"`.
     writer: of another format, see `writer_of`. shard: the part of the rows to answer, by the model of one task; the
@@ -69,17 +68,14 @@ def predict_file(
         require_suffix(output, ".jsonl", ".csv", ".xlsx")
     table = bool(output and writer is None and output.suffix != ".jsonl")
     corpus = isinstance(predictor, Predictor) and predictor.task.schema.corpus
-    count, judged, problems = 0, False, Problems(file)
+    count, problems = 0, Problems(file)
     spec = layout_of(source, file, overrides)
     predictor = with_columns(predictor, columns)
     start, stop = _bounds(shard, predictor, file, spec)
 
     def checked() -> Iterator[dict[str, Any]]:
-        nonlocal count, judged
+        nonlocal count
         for number, row in islice(_rows(file, spec, corpus, problems), start, stop):
-            if row.get(ANSWER) in ("accept", *LEFT_OUT):
-                judged = True
-                row = {name: value for name, value in row.items() if name != ANSWER}
             taken = [name for name in row if name == "answer" or (table and str(name).startswith("answer."))]
             if taken:
                 raise DataError(Problem(file, f"the rows have a column `{taken[0]}` already", "Rename it."))
@@ -110,12 +106,10 @@ def predict_file(
         elif suffix == ".jsonl":
             write_jsonl(out, pairs)
         elif suffix == ".csv":
-            _write_csv(out, pairs, delimiter, spec.decimal, answered, raw_cells)
+            _write_csv(out, pairs, delimiter, answered, raw_cells)
         else:
             write_sheet(out.buffer, _flat_rows(pairs, answered))
     log_findings(each for each in problems.findings if each.level == "warn")
-    if judged:
-        logger.warning("`%s`, the column in which Prodigy notes what was accepted, is left out of the output", ANSWER)
     return count
 
 
@@ -179,7 +173,7 @@ def like_data(spec: DataSpec, file: str, overrides: Sequence[str] = ()) -> DataS
     layout = parse_layout(overrides)
     kind, tables = FORMATS.get(suffix_of(file)), ("csv", "tsv")
     different = kind and spec.format and (kind in tables) != (spec.format in tables)
-    if file == "-" or kind in ("jsonl", "json", "xlsx", *TABLES) or different:  # the run's layout does not apply
+    if file == "-" or kind in ("jsonl", "json", "xlsx", "parquet") or different:  # the run's layout does not apply
         spec = spec.model_copy(update={name: DataSpec.model_fields[name].default for name in LAYOUT})
     spec = spec.model_copy(update={"missing_fields": "error"})  # every row gets an answer
     return spec.model_copy(update={name: getattr(layout, name) for name in layout.model_fields_set - {"source"}})
@@ -202,14 +196,10 @@ def _rows(file: str, spec: DataSpec, documents: bool, problems: Problems) -> Ite
     return read_rows(Path(file), spec if documents else one_text_per_line(Path(file), spec), problems)
 
 
-def _write_csv(
-    file: TextIO, pairs: Pairs, delimiter: str, decimal: str, answered: Sequence[str], raw_cells: bool
-) -> None:
+def _write_csv(file: TextIO, pairs: Pairs, delimiter: str, answered: Sequence[str], raw_cells: bool) -> None:
     writer = csv.writer(file, delimiter=delimiter)
 
     def written(value: Any) -> Any:
-        if isinstance(value, float):
-            return str(value).replace(".", decimal)
         return value if raw_cells or (isinstance(value, str) and _NUMBER.fullmatch(value)) else readable_cell(value)
 
     try:

@@ -96,7 +96,7 @@ def _section_rules(data: Mapping[str, Any], task: Mapping[str, Any]) -> tuple[_R
     name, config, tokenizer = (model.get(key) is not None for key in ("name", "config", "tokenizer"))
     stride, max_length = task.get("stride", 0), model.get("max_length", math.inf)
     formats = {FORMATS[suffix] for _, text in _texts(rows.get("source"), ()) if (suffix := suffix_of(text)) in FORMATS}
-    form = rows.get("format") or (formats and formats.isdisjoint(_HEADED) and "json, parquet or arrow")
+    form = rows.get("format") or (formats and formats.isdisjoint(_HEADED) and "json or parquet")
     return (
         (not name and not config, "model.name", "missing",
          "a Hub id or a folder; or config and tokenizer, for a new encoder"),
@@ -156,12 +156,8 @@ def _training_rules(
     return (
         *((early and training.get(key) == "no", f"training.{key}", "early_stopping needs evaluations and checkpoints",
            "write epoch or steps, or remove early_stopping") for key in ("eval_strategy", "save_strategy")),
-        (training.get("save_strategy") == "best" and training.get("eval_strategy") == "no", "training.save_strategy",
-         "best needs evaluations", "write epoch or steps, or remove eval_strategy"),
         (early and training.get("load_best_model_at_end") is False, "training.load_best_model_at_end",
          "early_stopping keeps the best checkpoint, not the last one", "remove it, or remove early_stopping"),
-        (training.get("bf16") and training.get("fp16"), "training.fp16", "bf16 and fp16 are both on",
-         "keep bf16, unless the device has only fp16"),
         *((batching and key in training, f"training.{key}", "has no effect when `batching` counts tokens",
            f"remove it (~training.{key} on the command line), or remove `batching`") for key in ROWS),
         (compares and training.get("auto_find_batch_size"), "training.auto_find_batch_size",

@@ -41,6 +41,8 @@ RENAMED = {  # arguments of transformers' scripts, and keys that do not exist ->
     "replace": "remove it; masked tokens become [MASK] (80 %), a random token or themselves (10 % each), as in BERT",
     "costs": "remove it; thresholds by label are fitted by bertkit calibrate RUN --precision X",
     "normalize_labels": "remove it, and give spellings one name in task.labels: {Pos: pos, pos: pos}",
+    "decimal": 'remove it, and give the frame pandas.read_csv(FILE, sep=";", decimal=",")',
+    "quoting": "remove it; in format: csv quotes group fields, in format: tsv they do not, each with any delimiter",
     "hidden": "remove it; a student learns from the teacher's outputs",
     **dict.fromkeys(("predictions", "report"), "remove it; hf upload REPO_ID FILE uploads more files"),
     "create_pr": "remove it, and push to a branch: revision: NAME",

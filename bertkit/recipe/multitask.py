@@ -21,11 +21,11 @@ from bertkit.recipe.recipe import (
     adapted,
     check_sections,
     find_rows,
-    json_schema,
     load_recipe,
     read_recipe,
 )
 from bertkit.recipe.shipped import shipped_recipes
+from bertkit.recipe.training_arguments import training_schema
 from bertkit.sections import DataSpec, ModelSpec, Section, Seed, Text
 from bertkit.tasks import TASKS as ALL_TASKS
 from bertkit.text import KeyPath, short_repr
@@ -126,45 +126,39 @@ def settled(source: Any, data: Any, values: Mapping[str, Any]) -> AnyRecipe:
 
     Raises RecipeError, and DataError on rows that cannot be read.
     """
-    if not (several := multitask(source, values)):
+    if isinstance(source, MultiTaskRecipe) and not values and data is None:
+        return source
+    sections, report = dict(source) if isinstance(source, Mapping) else {}, Report("")
+    if isinstance(source, str | Path) and (str(source) in shipped_recipes() or Path(source).expanduser().is_file()):
+        sections, report = _read(source)
+    if "tasks" not in sections:
         return adapted(source, data, values)
     if data is not None:
         what = "a recipe of several tasks has the data in `tasks`"
         raise RecipeError(Problem("", what, 'tasks: {NAME: {"task": …, "data": …}}'))
-    return several
-
-
-def multitask(source: Any, values: Mapping[str, Any]) -> MultiTaskRecipe | None:
-    """The recipe of several tasks that `bertkit.train` is called with; None where it is not of several.
-
-    source: a recipe, a shipped recipe's name or a file, or a mapping. values: sections, and keys of sections by their
-    own names. Raises RecipeError, and DataError on rows that cannot be read.
-    """
-    if isinstance(source, MultiTaskRecipe) and not values:
-        return source
-    data, report = dict(source) if isinstance(source, Mapping) else {}, Report("")
-    if isinstance(source, str | Path) and (str(source) in shipped_recipes() or Path(source).expanduser().is_file()):
-        data, report = _read(source)
-    if "tasks" not in data:
-        return None
-    report.add(*fill_sections(data, values, MultiTaskRecipe.model_fields, {}))
-    parts, rows = data["tasks"], dict[str, Mapping[str, Rows]]()
+    report.add(*fill_sections(sections, values, MultiTaskRecipe.model_fields, {}))
+    parts, rows = sections["tasks"], dict[str, Mapping[str, Rows]]()
     if isinstance(parts, Mapping):
         split = {name: plain_sections(part) for name, part in parts.items() if isinstance(part, Mapping)}
-        data["tasks"] = {**parts, **{name: plain for name, (plain, _) in split.items()}}
+        sections["tasks"] = {**parts, **{name: plain for name, (plain, _) in split.items()}}
         rows = {name: given for name, (_, given) in split.items()}
-    return _checked(plain_sections(data)[0], rows, report, check_files=True)
+    return _checked(plain_sections(sections)[0], rows, report, check_files=True)
 
 
-def any_json_schema() -> dict[str, Any]:
-    """The JSON Schema (2020-12) of a recipe: of several tasks where it has `tasks`, of one where it does not."""
-    one, several = json_schema(), MultiTaskRecipe.model_json_schema()
-    version, definitions = one.pop("$schema"), {**one.pop("$defs"), **several.pop("$defs")}
+def json_schema() -> dict[str, Any]:
+    """The JSON Schema of a recipe: of several tasks where it has `tasks`, of one where it does not.
+
+    With the training fields of the installed transformers.
+    """
+    one, several = Recipe.model_json_schema(), MultiTaskRecipe.model_json_schema()
+    definitions = {**one.pop("$defs"), **several.pop("$defs")}
+    one["properties"]["training"] = {**training_schema(), "description": one["properties"]["training"]["description"]}
     several["properties"] |= {name: one["properties"][name] for name in _SHARED}
     several["required"] = ["tasks", "model"]
     choice = definitions["TaskPart"]["properties"]["task"]
     references = choice.pop("discriminator")["mapping"]
     choice["oneOf"] = [{"$ref": references[name]} for name in TASKS]
+    version = "https://json-schema.org/draft/2020-12/schema"
     return {"$schema": version, "if": {"required": ["tasks"]}, "then": several, "else": one, "$defs": definitions}
 
 

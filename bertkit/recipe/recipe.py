@@ -19,7 +19,7 @@ from bertkit.recipe.key_problems import Report
 from bertkit.recipe.keyword_overrides import RENAMED, SECTIONS, fill_sections, plain_sections
 from bertkit.recipe.overrides import apply_overrides
 from bertkit.recipe.shipped import shipped_recipes
-from bertkit.recipe.training_arguments import check_training, training_fields, training_schema
+from bertkit.recipe.training_arguments import check_training, training_fields
 from bertkit.recipe.yaml import written
 from bertkit.sections import MEMORY, DataSpec, ModelSpec, Section, Seed
 from bertkit.tasks import TASKS
@@ -242,19 +242,7 @@ def to_yaml(recipe: sections.Section) -> str:
     return written(recipe.model_dump(exclude={"data": {"folder"}, "tasks": {"__all__": {"data": {"folder"}}}}))
 
 
-def json_schema() -> dict[str, Any]:
-    """The JSON Schema (2020-12) of a recipe, with the training fields of the installed transformers."""
-    schema = Recipe.model_json_schema()
-    about = schema["properties"]["training"]["description"]
-    training = training_schema()
-    schema["properties"]["training"] = {**training, "description": about}
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
-
-
-LAYOUT = (  # of `data:`, for a file
-    *("format", "sheet", "header", "delimiter"),
-    *("quoting", "extra_fields", "encoding", "decimal"),
-)
+LAYOUT = ("format", "sheet", "header", "delimiter", "extra_fields", "encoding")  # of `data:`, for a file
 _AMBIGUOUS = {"name", "revision", "seed"}  # keys of several sections
 
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, final
 import numpy as np
 from pydantic import Field
 
-from bertkit.data.answers import locate_answers
 from bertkit.data.disk_list import DiskList
 from bertkit.data.schema import Answer, Column, Finding, Schema
+from bertkit.data.squad import locate_answers
 from bertkit.data.table import Table, required
 from bertkit.encoding.padding import Arrays
 from bertkit.encoding.pieces import tokenize
