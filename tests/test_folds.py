@@ -17,9 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_resume import killed, timeless
 
-from bertkit.data.fold_splits import fold_rows
 from bertkit.data.schema import Column
-from bertkit.data.splits import folds, names_of
+from bertkit.data.splits import fold_rows, folds, names_of
 from bertkit.data.table import Origin, Table
 from bertkit.errors import DataError, RecipeError
 from bertkit.files import read_json, sha256, write_text

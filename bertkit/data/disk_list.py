@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from copy import copy
 from itertools import islice
-from typing import IO, Any, overload
+from typing import IO, Any
 
 from bertkit.errors import DataError, translated
 
@@ -51,11 +51,7 @@ class DiskList(Sequence[Any]):
     def __iter__(self) -> Iterator[Any]:
         return map(self._read, self._starts)
 
-    @overload
-    def __getitem__(self, index: int) -> Any: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Any]: ...
-    def __getitem__(self, index: int | slice) -> Any:
+    def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
             return [self[each] for each in range(len(self))[index]]
         return self._read(self._starts[index])

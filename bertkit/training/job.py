@@ -19,8 +19,8 @@ from transformers.integrations import integration_utils
 
 from bertkit.attachments import table
 from bertkit.data import Data, check, load, log_findings
-from bertkit.data.fold_splits import fold_rows
 from bertkit.data.schema import Finding
+from bertkit.data.splits import fold_rows
 from bertkit.engine.arguments import Arguments
 from bertkit.engine.attachment import Attachment, Draft
 from bertkit.engine.clock import TICKS, schedule
