@@ -64,7 +64,8 @@ def curves(
 
     lines: name -> (step, value); marked: name -> the step of the chosen checkpoint; baselines: name -> value.
     """
-    title, constants = title_of(logged), baselines or {}
+    title = "training loss" if logged == "loss" else f"{logged.removeprefix('eval_')} on validation"
+    constants = baselines or {}
     lines = {name: points for name, points in lines.items() if points}
     if max(map(len, lines.values()), default=0) < MIN_POINTS:
         return None
@@ -88,11 +89,6 @@ def curves(
     ends += [f"{name} {value:.3g}" for name, value in constants.items()]
     note = ["A ring marks the checkpoint that was selected."] * bool(marked) + ["The axis does not begin at 0."] * cut
     return Picture(title, to_svg(figure, title), f"{title} over steps: {'; '.join(ends)}.", " ".join(note))
-
-
-def title_of(logged: str) -> str:
-    """What a key of metrics.jsonl is called in a report."""
-    return "training loss" if logged == "loss" else f"{logged.removeprefix('eval_')} on validation"
 
 
 def _limit(axes: Any, values: Sequence[float], score: bool) -> bool:
