@@ -175,6 +175,7 @@ def put(**values: Any) -> Any:
         (MODULES, lambda m: ["x"], "not a list of modules"),
         (POOLING, put(pooling_mode_cls_token=True), "exactly one of mean, cls and max"),
         (POOLING, put(pooling_mode=["mean", "lasttoken"]), "exactly one of mean, cls and max"),
+        (POOLING, put(pooling_mode_lasttoken=True), "exactly one of mean, cls and max"),
         (POOLING, put(include_prompt=False), "leaves the prompt out of the pooling"),
         (DENSE, lambda c: ["x"], "is not a JSON object"),
         (DENSE, put(activation_function="os.system"), "no dense layer with system"),
