@@ -11,7 +11,6 @@ from seqeval.scheme import IOB2, IOBES
 
 from bertkit.data.tagging import entities, invalid, tag_names
 from bertkit.evaluation.entities import GradedEntities, counts_by_sentence, lookup_baseline, metric_names
-from bertkit.evaluation.intervals import ROWS
 
 TYPES = ["LOC", "ORG", "x-y"]
 SCHEMES = {"BIO": IOB2, "BIOES": IOBES}
@@ -178,23 +177,9 @@ def test_confusion_by_hand():
     assert grade("S-LOC B-ORG E-ORG", "S-LOC O O", "BIOES").confusion()["matrix"][2] == [2, 0, 0, 0]
 
 
-def test_what_does_not_fit_is_refused():
-    for gold, predicted, scheme, message in (
-        ([], [], "BIO", "0 gold sentences but 0 predicted"),
-        ([["O"]], [["O"], ["O"]], "BIO", "1 gold sentences but 2 predicted"),
-        ([["O"], ["O"]], [["O"], []], "BIO", r"sentence 1 \(0-based\): 1 gold tags but 0 predicted"),
-        ([["O"]], [["B-PER"]], "BIO", "not BIO tags of LOC, ORG, x-y: B-PER"),
-        ([["B-LOC"]], [["S-LOC"]], "BIO", "not BIO tags of LOC, ORG, x-y: S-LOC"),
-        ([["LOC"]], [["O"]], "BIOES", "not BIOES tags of LOC, ORG, x-y: LOC"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            GradedEntities(gold, predicted, TYPES, scheme)
-
-
-@pytest.mark.parametrize("kinds", [3, 2**16 + 1])
-def test_counts_of_more_sentences_than_are_summed_at_a_time(kinds):
-    rng = np.random.default_rng(0)
-    found = [rng.integers(kinds - 3, kinds, rng.integers(0, 5)).tolist() for _ in range(ROWS + 100)]
+def test_counts_by_sentence():
+    rng, kinds = np.random.default_rng(0), 5
+    found = [rng.integers(kinds - 3, kinds, rng.integers(0, 5)).tolist() for _ in range(100)]
     found[7] = [kinds - 1] * 300  # more than a byte can count
     weights = rng.integers(0, 4, (len(found), 2)).astype(float)
     expected = np.zeros((kinds, 2))
@@ -210,6 +195,3 @@ def test_lookup_baseline():
     words = [["York", "york"], [], ["may", "May", "is", "was"]]
     assert lookup_baseline(train, tags, words) == [["I-LOC", "O"], [], ["O", "B-x-y", "O", "O"]]
     assert lookup_baseline([], [], words) == [["O", "O"], [], ["O"] * 4]
-    for fewer in (tags[:2], [["B-LOC", "O"], *tags[1:]]):
-        with pytest.raises(ValueError, match="shorter"):
-            lookup_baseline(train, fewer, words)

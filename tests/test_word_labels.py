@@ -118,18 +118,6 @@ def test_sentences_without_words_have_no_scores() -> None:
     assert graded.details()["calibration"]["decisions"] == 0
 
 
-def test_what_does_not_fit_is_refused() -> None:
-    for gold, predicted, message in (
-        ([], [], "expected a sentence"),
-        ([["O"]], [["O"], ["O"]], "one predicted label for each gold one"),
-        ([["O"]], [["O", "O"]], "one predicted label for each gold one"),
-        ([["VERB"]], [["O"]], "not labels of ADJ, B-X, NOUN, O, -LRB-: VERB"),
-        ([["O"]], [["VERB"]], "VERB"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            GradedWords(gold, predicted, LABELS)
-
-
 def test_the_baseline_gives_an_unseen_word_the_most_frequent_label() -> None:
     train = [["a", "b"], ["a", "b", "b"]], [["O", "NOUN"], ["ADJ", "NOUN", "ADJ"]]
     rows = [["a", "b", "new"]], [["O", "NOUN", "NOUN"]]

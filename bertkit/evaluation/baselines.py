@@ -52,7 +52,6 @@ def baselines(
 
     train_texts, texts: (train rows,) and (rows,) texts; for a pair, both in one string. train_targets, targets: label
     ids or numbers; multi-label: (rows, labels) of 0 and 1. labels: names, by id; ignored for regression.
-    Raises ValueError: there is no row, or a shape does not fit.
     """
     # One fit for every kind: regression is a column of numbers, classification columns of probabilities.
     if kind == "regression":
@@ -61,8 +60,6 @@ def baselines(
         train = np.asarray(train_targets, dtype=np.float64)
     else:
         train = np.eye(len(labels))[np.asarray(train_targets, dtype=np.int64)]
-    if len(train) != len(train_texts) or not len(train):
-        raise ValueError(f"{len(train_texts)} train texts but {len(train)} targets")
     share = train.mean(axis=0)
     answers = {"majority": np.tile(share, (len(texts), 1))}
     if (train != train[0]).any() and (fitted := _tfidf(train_texts)):

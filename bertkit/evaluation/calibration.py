@@ -57,12 +57,11 @@ def reliability(confidence: ArrayLike, correct: ArrayLike, bins: int = 10, least
     """The points of a reliability diagram: at most this many bins of as many decisions each, ascending in confidence.
 
     Each has at least `least` decisions, or all of them. confidence: (decisions,) probability in [0, 1] that the model
-    gave to its decision. correct: (decisions,) whether that decision was right. Raises ValueError: there is no
-    decision, or the shapes differ.
+    gave to its decision. correct: (decisions,) whether that decision was right.
     """
     from scipy.stats import binomtest
 
-    confidences, corrects = _decisions(confidence, correct)
+    confidences, corrects = np.asarray(confidence, dtype=np.float64), np.asarray(correct)
     parts = np.array_split(np.argsort(confidences, kind="stable"), max(1, min(bins, len(confidences) // least)))
     points = []
     for part in parts:
@@ -75,9 +74,9 @@ def reliability(confidence: ArrayLike, correct: ArrayLike, bins: int = 10, least
 def expected_calibration_error(confidence: ArrayLike, correct: ArrayLike, bins: int = BINS) -> float:
     """Mean over decisions of |confidence - accuracy| of their bin (Guo et al. 2017, equation 3), in [0, 1].
 
-    The bins are of equal width; arguments and errors as in `reliability`.
+    The bins are of equal width; arguments as in `reliability`.
     """
-    columns = _decisions(confidence, correct)
+    columns = np.asarray(confidence, dtype=np.float64), np.asarray(correct)
     return calibration_error(([of[part] for of in columns] for part in blocks(len(columns[0]))), bins)
 
 
@@ -91,14 +90,9 @@ def calibration_error(parts: Iterable[Sequence[Any]], bins: int = BINS) -> float
 
 
 def apply_temperature(logits: ArrayLike, temperature: float, *, exclusive: bool) -> Floats:
-    """Probabilities (..., labels) of logits / temperature: the softmax if labels are exclusive, else the sigmoid.
-
-    Raises ValueError: the temperature is not above 0.
-    """
+    """Probabilities (..., labels) of logits / temperature: the softmax if labels are exclusive, else the sigmoid."""
     from scipy.special import expit, softmax
 
-    if not temperature > 0:
-        raise ValueError(f"a temperature is above 0, not {temperature}")
     scaled = np.asarray(logits, dtype=np.float64) / temperature
     return np.asarray(softmax(scaled, axis=-1) if exclusive else expit(scaled), dtype=np.float64)
 
@@ -115,12 +109,9 @@ def fit_temperature(probabilities: ArrayLike, references: ArrayLike, *, exclusiv
     """The temperature that fits these rows, one for all labels; see `best_temperature`.
 
     probabilities: (rows, labels) at the temperature in use, which the result multiplies. references: label ids (rows,)
-    if labels are exclusive, else 0 and 1 (rows, labels), each of them a decision of its own. Raises ValueError: no row,
-    or shapes that do not fit.
+    if labels are exclusive, else 0 and 1 (rows, labels), each of them a decision of its own.
     """
     table, truth = np.asarray(probabilities, dtype=np.float64), np.asarray(references, dtype=np.int64)
-    if table.ndim != 2 or not table.size or truth.shape != table.shape[: 1 if exclusive else 2]:
-        raise ValueError(f"expected (rows, labels) and one reference each, not {table.shape} and {truth.shape}")
     logits = logits_of(table, exclusive=exclusive)
     if not exclusive:  # a sigmoid is the softmax of its logit and 0
         logits = np.stack([np.zeros(table.size), logits.ravel()], axis=1)
@@ -135,11 +126,9 @@ def fit_thresholds(probabilities: ArrayLike, references: ArrayLike) -> list[floa
     Candidates are those of `thresholds_of`; ties go to the nearest to 0.5, then the lower. A label without a positive
     row keeps 0.5.
 
-    probabilities: (rows, labels) in [0, 1]. references: of 0 and 1. Raises ValueError: no row, or shapes do not fit.
+    probabilities: (rows, labels) in [0, 1]. references: of 0 and 1.
     """
     table, truth = np.asarray(probabilities, dtype=np.float64), np.asarray(references, dtype=np.float64)
-    if table.ndim != 2 or not table.size or table.shape != truth.shape:
-        raise ValueError(f"expected probabilities and references (rows, labels), not {table.shape} and {truth.shape}")
     labels = [thresholds_of(*label) for label in zip(table.T, truth.T, strict=True)]
     return [_nearest(each.values, each.f1, 0.5) if each.positives else 0.5 for each in labels]
 
@@ -256,12 +245,3 @@ def best_temperature(decide: Callable[[float], BinaryDecisions]) -> float:
     if log_t < 0 < excess(log_t):
         return math.exp(brentq(excess, log_t, 0.0)) if excess(0.0) < 0 else 1.0
     return math.exp(log_t)
-
-
-def _decisions(confidence: ArrayLike, correct: ArrayLike) -> tuple[Floats, np.ndarray]:
-    confidences, corrects = np.asarray(confidence, dtype=np.float64), np.asarray(correct)
-    if confidences.ndim != 1 or not confidences.size or confidences.shape != corrects.shape:
-        raise ValueError(
-            f"expected confidences and correctness (decisions,), not {confidences.shape} and {corrects.shape}"
-        )
-    return confidences, corrects

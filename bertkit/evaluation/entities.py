@@ -16,12 +16,11 @@ from operator import eq, ne
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
-from bertkit.data.tagging import Entity, Learned, entities, invalid, strict_entities, tag_names
+from bertkit.data.tagging import Entity, Learned, entities, invalid, strict_entities
 from bertkit.evaluation.calibration import expected_calibration_error
 from bertkit.evaluation.graded import Graded, Scored
-from bertkit.evaluation.intervals import Floats, blocks, ratio
+from bertkit.evaluation.intervals import Floats, ratio
 
 Tags: TypeAlias = Collection[Sequence[str]]
 
@@ -80,7 +79,6 @@ class GradedEntities(Graded):
 
     gold, predicted: (sentences, words) tags, both in `scheme`. types: all entity types that may occur. confidences: one
     per predicted entity, in order, at `temperature`.
-    Raises ValueError: there is no sentence, the shapes differ, or a tag is not one of `tag_names(types, scheme)`.
     """
 
     gold: Tags
@@ -89,18 +87,6 @@ class GradedEntities(Graded):
     scheme: Learned = "BIO"
     confidences: Sequence[float] = ()
     temperature: float = 1.0
-
-    def __post_init__(self) -> None:
-        if not len(self.gold) or len(self.gold) != len(self.predicted):
-            raise ValueError(f"{len(self.gold)} gold sentences but {len(self.predicted)} predicted ones")
-        tags = set[str]()
-        for index, (gold, predicted) in enumerate(zip(self.gold, self.predicted, strict=True)):
-            if len(gold) != len(predicted):
-                raise ValueError(f"sentence {index} (0-based): {len(gold)} gold tags but {len(predicted)} predicted")
-            tags.update(gold, predicted)
-        if unknown := tags.difference(tag_names(self.types, self.scheme)):
-            what = f"not {self.scheme} tags of {', '.join(self.types)}"
-            raise ValueError(f"{what}: {', '.join(sorted(unknown))}")
 
     @cached_property
     def scored(self) -> Scored:
@@ -184,7 +170,7 @@ class GradedEntities(Graded):
             pairs[gold[2:] or "O", predicted[2:] or "O"] += count
         return {"labels": labels, "matrix": [[pairs[row, column] for column in labels] for row in labels]}
 
-    def _counts(self, read: Callable[[Sequence[str]], Sequence[Entity]]) -> CountsBySentence:
+    def _counts(self, read: Callable[[Sequence[str]], Sequence[Entity]]) -> Any:
         """Entities, (3 * types, sentences): first right, then predicted, then gold ones."""
         ids = {name: index for index, name in enumerate(self.types)}
 
@@ -197,47 +183,23 @@ class GradedEntities(Graded):
         return counts_by_sentence(found(), 3 * len(ids))
 
 
-def counts_by_sentence(found: Iterable[Iterable[int]], kinds: int) -> CountsBySentence:
-    """How often each of so many kinds was found in each sentence."""
-    counts, ids, ends = array("I"), array("H" if kinds <= 2**16 else "I"), array("I", [0])
+def counts_by_sentence(found: Iterable[Iterable[int]], kinds: int) -> Any:
+    """A sparse matrix (kinds, sentences): how often each of so many kinds was found in each sentence."""
+    from scipy.sparse import csc_array
+
+    counts, ids, ends = array("I"), array("i"), array("i", [0])
     for sentence in found:
         own = Counter(sentence)
         ids.extend(own)
         counts.extend(own.values())
         ends.append(len(ids))
-    return CountsBySentence(kinds, *map(np.asarray, (counts, ids, ends)))
-
-
-@dataclass(frozen=True)
-class CountsBySentence:
-    """A sparse matrix (kinds, sentences) of counts: 6 bytes each (8 above 2¹⁶ kinds), and 4 per sentence.
-
-    counts, ids: of the kinds that a sentence has, one sentence after the other. ends: where each ends, after a 0.
-    """
-
-    kinds: int
-    counts: NDArray[np.uint32]
-    ids: NDArray[Any]
-    ends: NDArray[np.uint32]
-
-    def __matmul__(self, weights: Floats) -> Floats:
-        """Sums by kind `(kinds, resamples)`, of some sentences at a time, as scipy needs 12 bytes for each count."""
-        from scipy.sparse import csc_array
-
-        sums = np.zeros((self.kinds, weights.shape[1]))
-        for rows in blocks(len(weights)):
-            ends = self.ends[rows.start : rows.stop + 1]
-            own, ends = slice(ends[0], ends[-1]), (ends - ends[0]).astype(np.int32)
-            part = (self.counts[own].astype(np.float64), self.ids[own].astype(np.int32), ends)
-            sums += csc_array(part, shape=(self.kinds, len(ends) - 1)) @ weights[rows]
-        return sums
+    return csc_array(tuple(map(np.asarray, (counts, ids, ends))), shape=(kinds, len(ends) - 1))
 
 
 def lookup_baseline(train_tokens: Tags, train_tags: Tags, tokens: Tags, unseen: str = "O") -> list[list[str]]:
     """Tags (sentences, words): each word's most frequent tag in train, the first seen of equals; else `unseen`.
 
-    Case counts. The tags of neighbours need not fit together. Raises ValueError: the shapes of `train_tokens` and
-    `train_tags` differ.
+    Case counts. The tags of neighbours need not fit together.
     """
     seen: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for words, tags in zip(train_tokens, train_tags, strict=True):

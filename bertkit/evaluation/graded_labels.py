@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import chain
 from typing import Any, Self
 
@@ -157,5 +157,4 @@ def _confusion(references: Any, decisions: Any, count: int) -> Any:
     """`count` lists by true id, by decided id; rows without a decision, -1, are left out."""
     from sklearn.metrics import confusion_matrix
 
-    matrix = partial(confusion_matrix, labels=range(count))
-    return sum(matrix(references[rows], decisions[rows]) for rows in blocks(len(decisions))).tolist()
+    return confusion_matrix(references, decisions, labels=range(count)).tolist()

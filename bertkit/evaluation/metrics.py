@@ -13,7 +13,6 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike
 
-from bertkit.errors import ModelError, Problem
 from bertkit.evaluation.calibration import BINS, bin_of, calibration_error
 from bertkit.evaluation.graded import Scored
 from bertkit.evaluation.intervals import (
@@ -78,18 +77,16 @@ def scored(
     each (row, label) is a decision, over which `f1_micro` and `ece` go, and `subset_accuracy` is the share of rows with
     exactly the right labels. `matthews_correlation` is 0 where truth or predictions are constant, as in scikit-learn.
     A row without a single label counts as wrong: it lowers accuracy and recall, but no precision.
-
-    Raises ValueError: there is no row, a shape does not fit, or an id or probability is out of range; ModelError: a
-    probability or prediction is not a finite number.
     """
     if kind == "regression":
         return regression(references, np.asarray(table)[:, 0])
-    checked, count, single = _checked_probabilities(table, labels), len(labels), kind == "single-label"
+    probabilities = np.asarray(table, dtype=np.float64)
     if decisions is None:
-        decisions = checked.argmax(axis=1) if single else checked >= 0.5
-    shape, low, most = (checked.shape[:1], -1, count) if single else (checked.shape, 0, 2)
-    truth, chosen = _checked_ids(references, shape, 0, most), _checked_ids(decisions, shape, low, most)
-    return _classification(kind, labels, checked, truth, chosen)
+        decisions = probabilities.argmax(axis=1) if kind == "single-label" else probabilities >= 0.5
+    truth, chosen = (
+        ids if ids.dtype.kind in "bi" else ids.astype(np.int64) for ids in map(np.asarray, (references, decisions))
+    )
+    return _classification(kind, labels, probabilities, truth, chosen)
 
 
 def decision_outcomes(kind: Kind, table: Floats, truth: Ints, chosen: Ints) -> Iterator[tuple[Floats, Bools]]:
@@ -166,17 +163,10 @@ def regression(references: ArrayLike, predictions: ArrayLike) -> Scored:
 
     `pearson` and `spearman` are None for fewer than two rows, and where references or predictions are
     constant (for `pearson` also: constant but for rounding, by scipy's limit).
-
-    Raises ValueError: there is no row, or the shapes differ; ModelError: a prediction is not a finite number.
     """
     from scipy.stats import pearsonr, spearmanr
 
-    truth = np.asarray(references, dtype=np.float64)
-    values = _finite(np.asarray(predictions, dtype=np.float64), "predictions")
-    if truth.ndim != 1 or not truth.size or truth.shape != values.shape:
-        raise ValueError(f"expected references and predictions (rows,), not {truth.shape} and {values.shape}")
-    if not np.isfinite(truth).all():
-        raise ValueError("references hold a number that is not finite")
+    truth, values = (np.asarray(each, dtype=np.float64) for each in (references, predictions))
     squares, distances = (truth - values) ** 2, np.abs(truth - values)
     truth_ranks, given_ranks = ranking(truth), ranking(values)
 
@@ -206,32 +196,3 @@ def exact_roc_auc(truth: Bools, scores: Floats) -> float | None:
     both = np.flatnonzero(truth.any(axis=0) & ~truth.all(axis=0))
     areas = [roc_auc_score(truth[:, column], scores[:, column]) for column in both]
     return float(np.mean(areas)) if areas else None
-
-
-def _checked_probabilities(probabilities: ArrayLike, labels: Sequence[str]) -> Floats:
-    table = _finite(np.asarray(probabilities, dtype=np.float64), "probabilities")
-    if table.ndim != 2 or not table.size or table.shape[1] != len(labels):
-        raise ValueError(f"expected probabilities (rows, {len(labels)}), not {table.shape}")
-    if table.min() < 0 or table.max() > 1 + 1e-6:  # room for the rounding of float32
-        raise ValueError(f"probabilities are in [0, 1], not [{table.min():.3g}, {table.max():.3g}]: are they logits?")
-    return table
-
-
-def _checked_ids(ids: ArrayLike, shape: tuple[int, ...], low: int, count: int) -> Ints:
-    checked = np.asarray(ids)
-    if checked.dtype.kind not in "bi":
-        checked = checked.astype(np.int64)
-    if checked.shape != shape:
-        raise ValueError(f"expected label ids {shape}, not {checked.shape}")
-    if checked.min() < low or checked.max() >= count:
-        raise ValueError(f"label ids are in {low}..{count - 1}, not {checked.min()}..{checked.max()}")
-    return checked
-
-
-def _finite(values: Floats, what: str) -> Floats:
-    bad = np.argwhere(~np.isfinite(values))
-    if len(bad):
-        place = f"the model's {what} are not finite numbers (first in row {bad[0][0]}, 0-based)"
-        fix = "Training has diverged: lower learning_rate, or use bf16 or fp32 instead of fp16."
-        raise ModelError(Problem("", place, fix))
-    return values

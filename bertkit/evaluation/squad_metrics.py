@@ -65,7 +65,6 @@ class GradedAnswers(Graded):
     unanswerable: whether the task knows such questions; it then has `no_answer_auc`, the area under the ROC curve of
     detecting them. fitted: the calibration in use, for `details`.
     values: (2, questions), exact match and F1 of each.
-    Raises ValueError: there is no question, or the lengths differ.
     """
 
     def __init__(
@@ -75,8 +74,6 @@ class GradedAnswers(Graded):
         unanswerable: bool,
         fitted: Mapping[str, Any],
     ) -> None:
-        if not len(rows) or len(rows) != len(answers):
-            raise ValueError(f"{len(rows)} questions but {len(answers)} answers")
         self.answers, self.rows, self.unanswerable = answers, rows, unanswerable
         self.fitted = fitted
         pairs = zip(answers, self._gold(), strict=True)
@@ -156,11 +153,8 @@ def best_threshold(null_odds: ArrayLike, best_texts: Sequence[str], gold: Sequen
 
     null_odds: (questions,) score of no answer minus score of the best span, in nats. best_texts: (questions,) texts.
     gold: (questions, answers) texts; a question without any is unanswerable.
-    Raises ValueError: there is no question, the lengths differ, or odds are not finite.
     """
     odds = np.asarray(null_odds, dtype=np.float64)
-    if not len(gold) or odds.shape != (len(gold),) or not np.isfinite(odds).all():
-        raise ValueError(f"{len(gold)} questions but no finite odds for each of them")
     gains = [
         question_scores(text, answers)[1] - question_scores("", answers)[1]
         for text, answers in zip(best_texts, gold, strict=True)

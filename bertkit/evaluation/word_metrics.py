@@ -81,7 +81,6 @@ class GradedWords(Graded):
 
     gold, predicted: (sentences, words) labels; a predicted "" is none, and wrong. labels: all that may occur.
     confidences: one per word, in order, at `temperature`.
-    Raises ValueError: there is no sentence, the shapes differ, or a label is not one of `labels`.
     """
 
     gold: Tags
@@ -89,13 +88,6 @@ class GradedWords(Graded):
     labels: Sequence[str]
     confidences: Sequence[float] = ()
     temperature: float = 1.0
-
-    def __post_init__(self) -> None:
-        if not len(self.gold) or [*map(len, self.gold)] != [*map(len, self.predicted)]:
-            raise ValueError("expected a sentence, and one predicted label for each gold one")
-        known = {*self.labels, ""}
-        if unknown := {*chain.from_iterable(self.gold), *chain.from_iterable(self.predicted)} - known:
-            raise ValueError(f"not labels of {', '.join(self.labels)}: {', '.join(sorted(unknown))}")
 
     @cached_property
     def scored(self) -> Scored:
