@@ -68,7 +68,7 @@ def best_paths(emissions: Tensor, mask: Tensor, chain: Chain) -> Tensor:
 
     `pytorch-crf` checks its own too.
     """
-    real, _ = crf._checked(emissions, mask, chain)
+    real, _ = crf._wide(emissions, mask, chain)
     scores = emissions.cpu()
     found = posteriors.decode(scores.numpy(), real.sum(1).cpu().numpy(), [part.to(scores).numpy() for part in chain])
     return torch.from_numpy(found).to(emissions.device)

@@ -47,7 +47,7 @@ def mean(task: TextClassification, given: list[list[dict[str, Any]]]) -> list[di
     if task.kind == "regression":
         return [{"score": fmean(each["score"] for each in answers)} for answers in zip(*given, strict=True)]
     table = np.mean([[list(answer["scores"].values()) for answer in answers] for answers in given], axis=0)
-    limits = class_labels.limits(task.options, task.names)
+    limits = task.options.thresholds
     if task.kind == "single-label":
         return list(class_labels.single_labels(task.names, table, limits))
     return [class_labels.assigned_labels(task.names, row, limits) for row in table.tolist()]

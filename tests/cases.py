@@ -98,7 +98,7 @@ CASES = [
     ),
     Case(
         "multi-label",
-        {**NAME, "pos_weight": "auto"},
+        NAME,
         {"text": TEXTS, "labels": [["good"] if s == 0 else ["bad", "long"] for s in SIDES]},
     ),
     Case("linear-head", {**NAME, "method": "head"}, {"text": TEXTS, "label": LABELS}),
@@ -125,7 +125,7 @@ CASES = [
     ),
     Case(
         "similarity-labels",
-        {**SIMILAR, "loss": "cosine-mse", "pooling": "max"},
+        {**SIMILAR, "loss": "cosine-mse"},
         {**PAIRS, "label": ["no" if side else "yes" for side in SIDES]},
     ),
     Case(
@@ -136,7 +136,6 @@ CASES = [
     ),
     Case("similarity-in-batch", SIMILAR, {"anchor": TEXTS, "positive": LONG, "negative": LONG[::-1]}, across_rows=True),
     Case("similarity-dims", {**SIMILAR, "dims": [16, 4]}, {"anchor": TEXTS, "positive": LONG}, across_rows=True),
-    Case("similarity-cached", {**SIMILAR, "mini_batch": 3}, {"anchor": TEXTS, "positive": LONG}, across_rows=True),
     Case(
         "retrieval",
         {"name": "retrieval", "query_prefix": "the ", "dense": 6},
@@ -195,7 +194,7 @@ DOCUMENTS = [f"{a} . {b} . {a} and {b} !" for a, b in zip(TEXTS, TEXTS[3:] + TEX
 DRAWN = [
     Case("mlm", {"name": "pretraining", "nsp": "none"}, {"text": DOCUMENTS}),
     Case("mlm-nsp", {"name": "pretraining"}, {"text": DOCUMENTS}),
-    Case("mlm-sop-words", {"name": "pretraining", "nsp": "sop", "whole_word": True}, {"text": DOCUMENTS}),
+    Case("mlm-words", {"name": "pretraining", "whole_word": True}, {"text": DOCUMENTS}),
     Case(
         "mlm-schedule",
         {"name": "pretraining", "nsp": "none", "mask_probability": {"start": 0.4, "end": 0.2}},

@@ -262,28 +262,7 @@ def test_a_text_of_padding_alone_gives_numbers_and_changes_no_other() -> None:
         torch.testing.assert_close(made[[0, 2, 3, 4]], wanted[[0, 2, 3, 4]], **CLOSE)
 
 
-@pytest.mark.parametrize("heads", [1, 4])
-@pytest.mark.parametrize("dtype", [torch.bool, torch.long])
-def test_a_mask_by_pairs_of_word_pieces_is_theirs(heads: int, dtype: torch.dtype) -> None:
-    model, texts = ours(), batch()
-    pairs = torch.rand(5, heads, 11, 11, generator=torch.Generator().manual_seed(2)) < 0.5
-    pairs = (pairs | torch.eye(11, dtype=torch.bool)).to(dtype)  # each one looks at itself
-    wanted = theirs(model, "sdpa")(**{**texts, "attention_mask": pairs.bool()})
-    for asked in (False, True):
-        made = model(**{**texts, "attention_mask": pairs}, output_attentions=asked)
-        torch.testing.assert_close(made.prediction_logits, wanted.prediction_logits, **CLOSE)
-    by_token = texts["attention_mask"][:, None, None].expand(5, heads, 11, 11)
-    same = model(**{**texts, "attention_mask": by_token}).prediction_logits
-    torch.testing.assert_close(same, model(**texts).prediction_logits, **CLOSE)
-
-
-def test_what_does_not_fit_is_refused():
-    for mask in (
-        *(torch.ones(5, 10), torch.ones(4, 11), torch.ones(5, 11, 11), torch.ones(11), torch.zeros(5, 1, 11, 11)),
-        *(torch.ones(5, 2, 11, 11).long(), torch.ones(5, 1, 11, 10).bool()),
-    ):
-        with pytest.raises(ModelError, match=rf"mask: {mask.dtype} of shape .*, for texts of shape \(5, 11\)"):
-            ours()(**{**batch(), "attention_mask": mask})
+def test_too_many_word_pieces_are_told_plainly() -> None:
     with pytest.raises(ModelError, match="21 tokens, but the model has 20 positions"):
         ours()(torch.ones(1, 21, dtype=torch.long))
 

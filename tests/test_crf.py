@@ -478,25 +478,6 @@ def test_autocast_changes_nothing() -> None:
     assert layer.weight.grad.isfinite().all()
 
 
-def test_what_does_not_fit_is_refused() -> None:
-    emissions, tags, mask = random_batch(np.random.default_rng(10), 3, 6, 4, 1.0)
-    chain, gap, late = CRF(4)(), mask.clone(), mask.clone()
-    gap[0, 2], late[1, 0] = False, False
-    with pytest.raises(ValueError, match=r"emissions must be \(batch, words, 5\) and not empty, not \(3, 6, 4\)"):
-        crf.nll(emissions, tags, mask, CRF(5)())
-    with pytest.raises(ValueError, match="not empty"):
-        crf.nll(emissions[:0], tags[:0], mask[:0], chain)
-    with pytest.raises(ValueError, match=r"mask must be bool \(3, 6\), not torch.int64 \(3, 6\)"):
-        crf.nll(emissions, tags, mask.long(), chain)
-    for wrong in (gap, late):
-        with pytest.raises(ValueError, match="from the first word of each sentence on, without gaps"):
-            crf.nll(emissions, tags, wrong, chain)
-    with pytest.raises(ValueError, match="tags must be 0 to 3 at each word"):
-        crf.nll(emissions, tags.masked_fill(mask, -100), mask, chain)
-    with pytest.raises(ValueError, match=r"tags must be \(3, 6\), not \(3, 5\)"):
-        crf.nll(emissions, tags[:, :5], mask, chain)
-
-
 # --- the module, in models
 
 

@@ -29,7 +29,7 @@ from bertkit.tasks.base import Task
 CPU = torch.device("cpu")
 IDS = (
     *("single-label", "pair", "multi-label", "regression", "windows", "qa", "qa-windows-or-none", "similarity-cls"),
-    *("similarity-cached", "retrieval", "ner-softmax", "ner-crf-windows-bioes", "ner-document", "words-crf-windows"),
+    *("similarity-in-batch", "retrieval", "ner-softmax", "ner-crf-windows-bioes", "ner-document", "words-crf-windows"),
     "ranking-graded-windows",
 )
 KNOWN = {case.id: case for case in [*CASES, *DRAWN]}

@@ -18,7 +18,6 @@ from scipy.special import expit, softmax
 from sklearn.linear_model import LogisticRegression, RidgeCV
 from sklearn.metrics import log_loss
 from sklearn.model_selection import StratifiedKFold
-from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification, pipeline
 
 import bertkit
 from bertkit.errors import DataError, RecipeError
@@ -27,7 +26,6 @@ from bertkit.inference.runner import Runner
 from bertkit.methods import contrastive, head, linear
 from bertkit.methods.linear import STRENGTHS, Examples, fit_linear
 from bertkit.methods.table import METHODS
-from bertkit.models.heads.linear_head import TYPES
 from bertkit.models.heads.vector_head import Dense, Layout, files
 from bertkit.recipe.recipe import FEW_ROWS, TRAINING_DEFAULTS, load_recipe, to_yaml
 from bertkit.report.usage import linear_head
@@ -43,7 +41,6 @@ KINDS = [
     Case("three-labels", HEAD, {"text": TEXTS * 2, "label": [*LABELS[:-2], "odd", "odd"] * 2}),
     Case("class-weights", {**HEAD, "class_weights": {"good": 3.0}}, {"text": TEXTS, "label": LABELS}),
     Case("multi-label", HEAD, MULTI),
-    Case("pos-weight", {**HEAD, "pos_weight": "auto"}, MULTI),
     Case("regression", HEAD, {"text": TEXTS, "score": GRADES}),
     Case("pair", HEAD, PAIR),
     Case("windows", {**HEAD, "overflow": "window", "stride": 4}, {"text": LONG, "label": LABELS}, max_length=16),
@@ -87,11 +84,9 @@ def test_a_head_answers_as_scikit_learn(case, layout, tiny_encoder, tmp_path, mo
         model = LogisticRegression(C=C, max_iter=1000, tol=1e-8, class_weight=weights or None).fit(x, y)
         np.testing.assert_allclose(table, model.predict_proba(x), atol=1e-4)
         return
-    for label, name in enumerate(task.names):
-        weight = (task.options.pos_weight or {}).get(name, 1.0)
-        model = LogisticRegression(C=C, max_iter=1000, tol=1e-8, class_weight={0: 1.0, 1: weight}).fit(x, y[:, label])
-        odds = model.decision_function(x) - np.log(weight)
-        np.testing.assert_allclose(table[:, label], expit(odds), atol=1e-4)
+    for label in range(len(task.names)):
+        model = LogisticRegression(C=C, max_iter=1000, tol=1e-8).fit(x, y[:, label])
+        np.testing.assert_allclose(table[:, label], expit(model.decision_function(x)), atol=1e-4)
 
 
 def clusters(labels: int, each: int, noise: float) -> Examples:
@@ -179,7 +174,6 @@ def test_names_as_words(names: list[str], words: list[str]) -> None:
 
 LAYOUTS = [
     None,
-    Layout("max", normalize=True),
     Layout("mean", dense=6, activation="Tanh"),
     Layout("cls", dense=6, bias=False, normalize=True),
 ]
@@ -215,65 +209,6 @@ def test_sentence_transformers_gives_the_logits_of_a_saved_head(layout, tiny_enc
 
 
 SIZES = {"num_hidden_layers": 2, "hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 32}
-
-
-def of_type(kind: str, tiny_encoder: Path, folder: Path) -> Path:
-    """An encoder of this type that reads the first token, in a folder of sentence-transformers."""
-    torch.manual_seed(1)
-    more = SIZES | {"vocab_size": 50, "max_position_embeddings": 66, "pad_token_id": 0, "type_vocab_size": 2}
-    with_layout(tiny_encoder, folder, Layout("cls", normalize=kind != "roberta"))
-    AutoModel.from_config(AutoConfig.for_model(kind, **more)).save_pretrained(folder)
-    return folder
-
-
-@pytest.mark.parametrize("kind", sorted(TYPES))
-def test_transformers_own_class_gives_the_logits_of_a_head_on_the_first_token(
-    kind, tiny_encoder, tmp_path, monkeypatch
-):
-    folder = of_type(kind, tiny_encoder, tmp_path / "encoder")
-    monkeypatch.setattr(head, "words_of", lambda names: [])
-    task, runner, examples = learned(KINDS[1], folder)
-    save(runner.model, task, tmp_path / "model", SETTINGS)
-    assert not (tmp_path / "model" / "modules.json").exists()
-    batch = {
-        name: v for name, v in task.tokenizer(TEXTS, padding=True, return_tensors="pt").items() if "type" not in name
-    }
-    with torch.inference_mode():
-        vectors = AutoModel.from_pretrained(folder).eval()(**batch).last_hidden_state[:, 0].double().numpy()
-        stock = AutoModelForSequenceClassification.from_pretrained(tmp_path / "model").eval()
-        logits = stock(**batch).logits.double().numpy()
-    assert type(stock).__module__.startswith("transformers.")
-    np.testing.assert_allclose(examples.vectors[:8], vectors, atol=1e-5)
-    expected = head.fit_head(task, examples, None, seed=0).logits(vectors)
-    np.testing.assert_allclose(logits, expected, rtol=1e-4, atol=1e-4 * np.abs(expected).max())
-    found = [list(each["scores"].values()) for each in load(tmp_path / "model", precision="fp32")(TEXTS)]
-    np.testing.assert_allclose(found, softmax(expected, 1), atol=1e-4)
-
-
-@pytest.mark.parametrize(
-    ("kind", "layout", "method"),
-    [
-        ("electra", Layout("cls"), "head"),
-        ("bert", Layout("mean"), "head"),
-        ("bert", Layout("cls", dense=6), "head"),
-        ("bert", Layout("cls", normalize=True), "contrastive"),
-    ],
-)
-def test_other_heads_have_the_layout_of_sentence_transformers(kind, layout, method, tiny_encoder, tmp_path):
-    folder = with_layout(tiny_encoder, tmp_path / "encoder", layout)
-    if kind != "bert":
-        AutoModel.from_config(AutoConfig.for_model(kind, **SIZES, vocab_size=50)).save_pretrained(folder)
-    case = replace(KINDS[0], options={**NAME, "method": method})
-    task, runner, _ = learned(case, folder)
-    save(runner.model, task, tmp_path / "model", SETTINGS)
-    assert "_Dense" in (tmp_path / "model" / "modules.json").read_text()
-    assert load(tmp_path / "model", precision="fp32")(TEXTS) == answers(task, runner, case)
-    with pytest.raises(RuntimeError, match="ignore_mismatched_sizes"):  # it would have a random head
-        AutoModelForSequenceClassification.from_pretrained(tmp_path / "model")
-    with pytest.raises(KeyError, match="logits"):  # it has the bare encoder
-        pipeline("text-classification", model=str(tmp_path / "model"))("a text")
-    _, found = AutoModel.from_pretrained(tmp_path / "model", output_loading_info=True)
-    assert not found["missing_keys"]
 
 
 @pytest.mark.parametrize("case", [KINDS[1], KINDS[3], KINDS[5], KINDS[6]], ids=lambda case: case.id)

@@ -1,4 +1,4 @@
-"""What a trained head is used for, in both forms in which it is saved: exported, served, pushed, and as a teacher."""
+"""What a trained head is used for: exported, pushed, and as a teacher."""
 
 from __future__ import annotations
 
@@ -9,28 +9,23 @@ import numpy as np
 import pytest
 import small
 from huggingface_hub import ModelCard
-from test_few_shot import with_layout
 
 import bertkit
 from bertkit.cli.main import main
 from bertkit.export.program import export
 from bertkit.inference.predictor import load
-from bertkit.models.heads.vector_head import Layout
 from bertkit.run import Run
 
 TEXTS = ["the cat was good", "a dog was awful and it sat on the mat " * 3, "yes"]
 
 
-@pytest.fixture(scope="module", params=["sentence-transformers", "transformers"])
-def trained(request, tiny_encoder, tmp_path_factory):
-    """The run of a head in this form."""
+@pytest.fixture(scope="module")
+def trained(tiny_encoder, tmp_path_factory):
+    """The run of a head."""
     room = tmp_path_factory.mktemp("few")
-    folder = with_layout(tiny_encoder, room / "encoder", Layout("cls") if request.param == "transformers" else None)
-    run = bertkit.train(small.recipe(room, folder, "task.method=head", "~training", "explain=true"), room / "run")
-    assert (run.model / "modules.json").is_file() == (request.param == "sentence-transformers")
-    card = ModelCard.load(run.model / "README.md")
-    assert card.data.library_name == request.param
-    assert ('pipeline("text-classification"' in card.text) == (request.param == "transformers")
+    run = bertkit.train(small.recipe(room, tiny_encoder, "task.method=head", "~training", "explain=true"), room / "run")
+    assert (run.model / "modules.json").is_file()
+    assert ModelCard.load(run.model / "README.md").data.library_name == "sentence-transformers"
     return run
 
 
@@ -43,18 +38,14 @@ def test_it_is_a_run_like_any_other_and_its_card_is_true(trained):
     card = ModelCard.load(trained.model / "README.md")
     assert card.data.pipeline_tag == "text-classification"
     assert " steps" not in card.text
-    if card.data.library_name == "sentence-transformers":
-        assert "with a linear head for text-classification" in card.text
-        (code,) = re.findall(r"```python\n(from sentence_transformers.*?)```", card.text, re.DOTALL)
-        found = {}
-        exec(code.replace("PATH_OR_HUB_ID", str(trained.model)), found)
-        answers = load(trained.folder, precision="fp32")(["your text", "another"])
-        assert found["probabilities"] == pytest.approx(
-            np.array([[*each["scores"].values()] for each in answers]), abs=1e-6
-        )
+    assert "with a linear head for text-classification" in card.text
+    (code,) = re.findall(r"```python\n(from sentence_transformers.*?)```", card.text, re.DOTALL)
+    found = {}
+    exec(code.replace("PATH_OR_HUB_ID", str(trained.model)), found)
+    answers = load(trained.folder, precision="fp32")(["your text", "another"])
+    assert found["probabilities"] == pytest.approx(np.array([[*each["scores"].values()] for each in answers]), abs=1e-6)
 
 
-@pytest.mark.parametrize("trained", ["sentence-transformers"], indirect=True)
 def test_it_is_exported(trained, tmp_path):
     export(trained.folder, tmp_path / "onnx")
     assert json.loads((tmp_path / "onnx" / "export.json").read_text())["fp32"]["answers_differ"] == 0
@@ -69,7 +60,7 @@ def test_its_files_are_fit_to_be_pushed(trained: Run, capsys: pytest.CaptureFixt
     lines = {line.split()[0] for line in capsys.readouterr().out.splitlines() if line}
     sent = {str(file.relative_to(trained.model)) for file in trained.model.rglob("*") if file.is_file()}
     assert sent <= lines
-    assert ("3_Dense/model.safetensors" in sent) == (trained.model / "modules.json").is_file()
+    assert "3_Dense/model.safetensors" in sent
 
 
 def test_a_fine_tuned_student_learns_from_it(trained, tiny_encoder, tmp_path):

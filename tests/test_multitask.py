@@ -477,7 +477,7 @@ def test_what_is_wrong_with_data_and_training_is_said_of_all_tasks(tiny_encoder:
     for bad, data, said in (
         (own, None, r"needs a column `tokens`(.|\n)*tasks\.sentiment\.data: no validation split"),
         (few, None, r"tasks\.sentiment\.data: too few training rows for a step of 16(.|\n)*entities"),
-        (late, None, r"^training\.save_steps: load_best_model_at_end requires"),
+        (late, None, r"^training: load_best_model_at_end requires"),
         (recipe(tiny_encoder, "sentiment"), [{"text": "a", "label": "b"}], "`tasks`"),
     ):
         with pytest.raises(UserError, match=said):

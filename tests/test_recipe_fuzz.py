@@ -15,7 +15,7 @@ from bertkit.text import escape_controls
 
 RECIPE = """\
 # a recipe with every section
-task: {name: text-classification, kind: multi-label, labels: {0: a, "1": 'b'}, pos_weight: {a: 2.5}, thresholds: 0.5}
+task: {name: text-classification, kind: multi-label, labels: {0: a, "1": 'b'}, thresholds: 0.5}
 model:
   name: some/model
   revision: "12345678"

@@ -20,7 +20,6 @@ from hypothesis import strategies as st
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer import losses, modules
 from sklearn.metrics import average_precision_score
-from steps import first_step
 from transformers import set_seed
 
 from bertkit import evaluate, load, load_recipe, train
@@ -105,7 +104,7 @@ def test_a_text_that_is_the_own_positive_is_no_negative() -> None:
     "more",
     [
         {"pooling": "mean"},
-        {"pooling": "max", "normalize": False},
+        {"pooling": "mean", "normalize": False},
         {"pooling": "cls", "dense": 5, "activation": "Tanh"},
         {"pooling": "mean", "dense": 9, "bias": False},
     ],
@@ -116,7 +115,7 @@ def test_sentence_transformers_opens_what_is_saved(more: dict[str, Any], tiny_en
     np.testing.assert_allclose(vectors(folder, ODD), theirs, atol=1e-6)
 
 
-@pytest.mark.parametrize("pooling", ["mean", "cls", "max"])
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
 def test_what_sentence_transformers_saves_is_opened(pooling: str, tiny_encoder: Path, tmp_path: Path) -> None:
     set_seed(3)
     transformer = modules.Transformer(str(tiny_encoder))
@@ -173,9 +172,9 @@ def put(**values: Any) -> Any:
         (MODULES, lambda m: m[0].update(path="0_Transformer"), "its Transformer is not in the folder itself"),
         (MODULES, lambda m: m[1].update(path="absent"), "absent/config.json: cannot be read: No such file"),
         (MODULES, lambda m: ["x"], "not a list of modules"),
-        (POOLING, put(pooling_mode_cls_token=True), "exactly one of mean, cls and max"),
-        (POOLING, put(pooling_mode=["mean", "lasttoken"]), "exactly one of mean, cls and max"),
-        (POOLING, put(pooling_mode_lasttoken=True), "exactly one of mean, cls and max"),
+        (POOLING, put(pooling_mode_cls_token=True), "exactly one of mean and cls"),
+        (POOLING, put(pooling_mode=["mean", "lasttoken"]), "exactly one of mean and cls"),
+        (POOLING, put(pooling_mode_lasttoken=True), "exactly one of mean and cls"),
         (POOLING, put(include_prompt=False), "leaves the prompt out of the pooling"),
         (DENSE, lambda c: ["x"], "is not a JSON object"),
         (DENSE, put(activation_function="os.system"), "no dense layer with system"),
@@ -290,40 +289,6 @@ def test_a_range_that_leaves_scores_out_is_refused(tiny_encoder: Path) -> None:
     with pytest.raises(DataError, match=r"task.score_range: \[7, 7\], but scores of train go from"):
         Case("x", {**more, "score_range": [7, 7]}, case.columns).task(tiny_encoder)
     Case("x", {**more, "score_range": [100, -100]}, case.columns).task(tiny_encoder)  # distances, not similarities
-
-
-@pytest.mark.parametrize("identifier", ["similarity-in-batch", "similarity-cosent"])
-def test_a_mini_batch_takes_the_same_step(identifier: str, tiny_encoder: Path, tmp_path: Path) -> None:
-    case = BY_ID[identifier]
-    parts = Case(case.id, {**case.options, "mini_batch": 3}, case.columns)
-    whole, cached = (first_step(c, tiny_encoder, tmp_path, 8, 1) for c in (case, parts))
-    assert cached[0] == pytest.approx(whole[0], rel=1e-5)
-    torch.testing.assert_close(cached[1], whole[1], rtol=1e-4, atol=1e-5)
-
-
-def test_a_mini_batch_drops_the_same_in_both_passes(tiny_encoder_with_dropout: Path, tmp_path: Path) -> None:
-    """With parts of one text, gradients are right only if the second pass repeats the first one's dropout."""
-    case = BY_ID["similarity-in-batch"]
-    task = Case("x", {**case.options, "mini_batch": 1}, case.columns).task(tiny_encoder_with_dropout)
-    set_seed(1)
-    model: Any = task.model(encoder(tiny_encoder_with_dropout)).train()
-    features = task.encode(case.rows())
-    from bertkit.encoding.padding import Collator
-
-    batch = Collator.of(task.tokenizer, {})(features[:])
-    name, weight = next((n, p) for n, p in model.named_parameters() if n.endswith("layer.0.output.dense.bias"))
-
-    def total() -> torch.Tensor:
-        torch.manual_seed(5)
-        return task.loss(task.forward(model, batch), batch)
-
-    total().backward()
-    slope, step = weight.grad[0].item(), 1e-2
-    weight.data[0] += step
-    above = total().item()
-    weight.data[0] -= 2 * step
-    below = total().item()
-    assert slope == pytest.approx((above - below) / (2 * step), rel=0.05, abs=1e-3), name
 
 
 scored = st.lists(st.tuples(st.booleans(), st.sampled_from([-0.5, 0.0, 0.25, 0.5, 0.75, 1.0])), min_size=1, max_size=12)

@@ -13,7 +13,6 @@ import torch
 from cases import EVEN, TEXTS, encoder
 from conftest import build_encoder
 from datasets import Dataset
-from pydantic import ValidationError
 from small import write_rows
 from steps import arguments
 from transformers import (
@@ -157,9 +156,6 @@ def test_what_cannot_be_generated_is_refused(tiny_encoder: Path) -> None:
     options = Text2TextGenerationOptions(name="text2text-generation", generation=Generation(max_new_tokens=33))
     with pytest.raises(RecipeError, match="33 tokens, but the model generates at most 32"):
         Text2TextGeneration(options, load_tokenizer(tiny_encoder), 32)
-    with pytest.raises(ValidationError, match="has no effect without beams"):
-        Generation(length_penalty=2.0)
-    assert Generation(length_penalty=2.0, num_beams=4).length_penalty == 2.0
 
 
 def test_a_warm_start_takes_every_weight_but_the_attention_to_the_source(tiny_encoder: Path, tmp_path: Path) -> None:

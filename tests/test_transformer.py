@@ -234,7 +234,7 @@ def test_more_tokens_than_positions_are_refused_with_a_cache_too() -> None:
         model(**given, decoder_input_ids=target, past_key_values=cache)
 
 
-@pytest.mark.parametrize("options", [{}, {"num_beams": 4}, {"num_beams": 3, "length_penalty": 2.0}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"num_beams": 4}], ids=str)
 @pytest.mark.parametrize("use_cache", [True, False])
 def test_generate_gives_what_theirs_gives_and_what_was_learned(
     options: dict[str, Any], use_cache: bool, learned: transformer.EncoderDecoderModel

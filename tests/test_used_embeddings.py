@@ -92,7 +92,7 @@ def test_every_architecture_takes_the_same_steps(kind: str, tiny_encoder: Path, 
     assert fewer < rows == len(WORDS)
 
 
-@pytest.mark.parametrize("name", ["ner-crf", "similarity-cached", "text-to-text"])
+@pytest.mark.parametrize("name", ["ner-crf", "similarity-in-batch", "text-to-text"])
 def test_every_task_takes_the_same_steps(name: str, tiny_encoder_with_dropout: Path, tmp_path: Path) -> None:
     whole, rows = trained(BY_ID[name], tiny_encoder_with_dropout, tmp_path, used_embeddings=False)
     used, fewer = trained(BY_ID[name], tiny_encoder_with_dropout, tmp_path, used_embeddings=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import json
 import logging
 import lzma
 import os
@@ -28,7 +27,7 @@ from tokenizers.pre_tokenizers import BertPreTokenizer
 from transformers import AutoTokenizer, BertTokenizer
 
 import bertkit
-from bertkit.errors import DataError, ModelError
+from bertkit.errors import DataError
 from bertkit.models.bert.wordpiece import BERT_LAYOUT, SPECIALS, cut, reserved, train_wordpiece
 
 SAMPLES = Path(bertkit.__file__).parent / "samples" / "sentiment"
@@ -212,39 +211,6 @@ def test_others_open_the_folder_and_read_the_same(lowercase: bool, corpus: Path,
     assert pair["token_type_ids"] == [0] * len(first) + [1] * (len(second) - 1)
     assert opened.decode(opened("the film was good")["input_ids"], skip_special_tokens=True) == "the film was good"
     assert (opened.tokenize("THE FILM") == opened.tokenize("the film")) is lowercase
-
-
-def test_a_folder_that_is_opened_otherwise_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What D13 of our users' reports tells: lower-casing, accents or special tokens lost on the way."""
-    text = write(tmp_path / "some.txt", ["Crème brûlée, 北京 -- and a creme at ten"] * 3)
-    save = BertTokenizer.save_pretrained
-    (tmp_path / "made").mkdir()
-    normalizer = {"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True}
-
-    def damaged(self: BertTokenizer, folder: Path) -> None:
-        file, change = damage
-        save(self, folder)
-        state = json.loads((folder / file).read_text())
-        (folder / file).write_text(json.dumps({**state, **change}))
-
-    monkeypatch.setattr(BertTokenizer, "save_pretrained", damaged)
-    for damage in (
-        ("tokenizer.json", {"normalizer": {**normalizer, "strip_accents": None, "lowercase": False}}),
-        ("tokenizer.json", {"normalizer": {**normalizer, "strip_accents": False, "lowercase": True}}),
-        ("tokenizer.json", {"post_processor": None}),
-        ("tokenizer.json", {"pre_tokenizer": {"type": "WhitespaceSplit"}}),
-        ("tokenizer.json", {"decoder": None}),
-        ("tokenizer_config.json", {"do_lower_case": False}),
-        ("tokenizer_config.json", {"strip_accents": False}),
-        ("tokenizer_config.json", {"cls_token": "[SEP]"}),
-        ("tokenizer_config.json", {"model_max_length": 9}),
-        ("tokenizer_config.json", {"tokenizer_class": "TokenizersBackend"}),
-    ):
-        with pytest.raises(ModelError, match="is not the tokenizer that was trained"):
-            train_wordpiece([text], tmp_path / "made" / "out", vocab_size=60)
-        assert list((tmp_path / "made").iterdir()) == [], damage
-    monkeypatch.undo()
-    train_wordpiece([text], tmp_path / "made" / "out", vocab_size=60)
 
 
 # --- the corpus

@@ -6,7 +6,6 @@ import hashlib
 import json
 import logging
 import os
-import shutil
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -36,6 +35,7 @@ from bertkit.recipe.recipe import Recipe
 from bertkit.run import TEACHER
 from bertkit.sections import Distillation
 from bertkit.tasks.base import Batch, Task
+from bertkit.text import short_repr
 
 logger = logging.getLogger(__name__)
 
@@ -75,8 +75,7 @@ def find_teacher(spec: Distillation, task: Task) -> Teacher:
         must_match = SOFT_TARGETS[task.name].must_match
         for option, ours in must_match(task).items():
             if (theirs := must_match(predictor.task)[option]) != ours:
-                verb = "are" if isinstance(ours, list) else "is"
-                what = f"{option} {verb} {_listed(theirs)}, the student's {verb} {_listed(ours)}"
+                what = f"{option} is {short_repr(theirs)}, the student's is {short_repr(ours)}"
                 problems.append(Problem(WHERE, what, f"Write  task: {{{option}: …}}  with the teacher's value."))
     ours, theirs = (each.tokenizer for each in (task, predictor.task))
     if ours.get_vocab() != theirs.get_vocab():
@@ -92,11 +91,6 @@ def find_teacher(spec: Distillation, task: Task) -> Teacher:
     if problems:
         raise ModelError(problems)
     return Teacher(folder, predictor)
-
-
-def _listed(value: Any) -> str:
-    text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
-    return text if text and len(text) <= 200 else f"{text[:200]!r}"
 
 
 def check_sizes(teacher: Teacher, task: Task, model: Any, features: Dataset) -> None:
@@ -194,13 +188,8 @@ def with_soft_targets(features: Dataset, teacher: Teacher) -> Dataset:
         "precision": teacher.predictor.precision,
         "device": teacher.predictor.device.type,
     }
-    entry = partial(cached_folder, key, partial(_write, features, teacher))
     try:
-        folder, hit = entry()
-        if hit and _damaged(folder / FILE, len(features)):
-            logger.warning("%s is damaged; the teacher's outputs are computed again", folder)
-            shutil.rmtree(folder)
-            folder, hit = entry()
+        folder, hit = cached_folder(key, partial(_write, features, teacher))
         soft = Dataset.from_file(str(folder / FILE))
     except OSError as error:
         what = f"the teacher's outputs cannot be cached ({error.strerror or error})"
@@ -219,14 +208,6 @@ def _digest(features: Dataset) -> str:
         for column in names:
             digest.update(json.dumps([column, part[column]]).encode())
     return digest.hexdigest()
-
-
-def _damaged(file: Path, count: int) -> bool:
-    """Whether the file does not hold the outputs of `count` features."""
-    try:
-        return len(Dataset.from_file(str(file))) != count
-    except (OSError, pa.ArrowException):
-        return True
 
 
 def _write(features: Dataset, teacher: Teacher, folder: Path) -> None:

@@ -109,14 +109,11 @@ def _vectors_loss(task: VectorTask[Any], outputs: Any, batch: Batch, temperature
 
 
 def _ranking_loss(task: TextRanking, outputs: Any, batch: Batch, temperature: float) -> Tensor:
-    """Squared error of each row's logit; for listwise, KL over the rows of a query."""
+    """Squared error of each row's logit."""
     first, windows = row_windows(batch)
     student, teacher = (
         ranking_losses.greatest(logits[:, 0].float(), windows, len(first)) for logits in (outputs.logits, batch["soft"])
     )
-    if task.options.loss == "listwise":
-        sizes = ranking_losses.query_sizes(batch["group"][first])
-        return ranking_losses.soft_listnet(student, teacher, sizes, temperature)
     return F.mse_loss(student, teacher, reduction="sum")
 
 

@@ -77,13 +77,7 @@ def _require_weights(folder: Path, trainer: CheckpointTrainer) -> None:
     stored = {own[name].data_ptr() for name in own.keys() & saved.keys()}
     shapes = {name: [*own[name].shape] for name in own if name in saved or own[name].data_ptr() not in stored}
     for name in sorted(saved.keys() | shapes.keys()):
-        before, now = saved.get(name), shapes.get(name)
-        if before == now:
-            continue
-        if before is None:
-            what = f"lacks the weight {name}, which the model has now"
-        elif now is None:
-            what = f"has the weight {name}, which the model lacks now"
-        else:
-            what = f"{name} had the shape {before} when it was written, and has {now} now"
-        raise ModelError(Problem(str(folder), what, AS_STARTED))
+        before, now = (each.get(name, "absent") for each in (saved, shapes))
+        if before != now:
+            what = f"the weight {name} was {before} when it was written, and is {now} now"
+            raise ModelError(Problem(str(folder), what, AS_STARTED))

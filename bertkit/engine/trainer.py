@@ -21,7 +21,7 @@ from bertkit.engine.attachment import Attachment
 from bertkit.engine.batching import EpochLoader
 from bertkit.engine.checkpoint import CheckpointTrainer
 from bertkit.engine.clock import TICKS, Clock, follow, schedule
-from bertkit.engine.training_data import Learner, Objective, TrainingData
+from bertkit.engine.training_data import Objective, TrainingData
 from bertkit.errors import Problem, UserError
 from bertkit.evaluation.intervals import Scores
 from bertkit.files import read_json
@@ -61,7 +61,7 @@ class Trainer(CheckpointTrainer):
         super().__init__(model=data.model, args=args, eval_dataset=data.validation, callbacks=list(callbacks))
         self.remove_callback(PrinterCallback)  # Progress reports instead
         self.data, self.attachments = data, [copy(each) for each in attachments]
-        self.learner: Learner = data.learner
+        self.learner = data.learner
         self.objective: Objective = self.learner
         for each in self.attachments:
             self.objective = each.objective(self.objective)
@@ -220,7 +220,7 @@ class Trainer(CheckpointTrainer):
     def evaluate(
         self, eval_dataset: Any = None, ignore_keys: list[str] | None = None, metric_key_prefix: str = "eval"
     ) -> dict[str, float]:
-        """The scores on the validation rows, or on `eval_dataset`; see `TrainingData.evaluate`."""
+        """The scores on the validation rows, or on `eval_dataset`; see `TaskData.evaluate`."""
         return self.log_scores(
             self.data.evaluate(self.model, self.args.metric_for_best_model, eval_dataset), metric_key_prefix
         )

@@ -6,7 +6,7 @@ import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Protocol, final
+from typing import Any, Protocol, TypeAlias, final
 
 import torch
 from datasets import Dataset
@@ -32,58 +32,6 @@ class Objective(Protocol):
         """The number of their terms."""
 
 
-class Learner(Objective, Protocol):
-    """What a model is trained for: a task, or several."""
-
-    @property
-    def learning_rate_factors(self) -> Mapping[str, float]:
-        """Part of a parameter's name -> factor on the learning rate."""
-
-    def scheduled(self, batch: Batch, progress: float) -> Batch:
-        """A micro-batch as it is trained on at this progress of the training, from 0 to 1."""
-
-    def forward(self, model: Any, batch: Batch) -> Any:
-        """The model's outputs."""
-
-
-class TrainingData(Protocol):
-    """What the trainer asks of one task or of several."""
-
-    @property
-    def learner(self) -> Learner:
-        """What the model is trained for."""
-
-    @property
-    def model(self) -> Any:
-        """The model to train."""
-
-    @property
-    def validation(self) -> Any:
-        """Validation rows; false without any."""
-
-    @property
-    def features_by_task(self) -> Sequence[tuple[Task, Dataset]]:
-        """Each task, and its training features."""
-
-    def batches(self, size: int, **division: int) -> Any:
-        """The batch sampler. size: rows of a micro-batch."""
-
-    def examples(self, batches: Any) -> Any:
-        """What a data loader reads for these batches."""
-
-    def collator(self) -> Callable[[Any], Batch]:
-        """Examples -> a batch."""
-
-    def row_locations(self, batches: Any, indices: Sequence[int]) -> Sequence[str]:
-        """The locations of the rows of these features, for messages."""
-
-    def evaluate(self, model: Any, metric: str | None, rows: Any = None) -> Scores:
-        """The scores of the model as it is now. rows: in place of the validation rows."""
-
-    def models(self, model: Any) -> dict[str, Any]:
-        """The trained model of each task; of one task, whose name is empty, the model itself."""
-
-
 def location(row: int) -> str:
     """The location of a row whose file is not known."""
     return f"row {row + 1}"
@@ -91,7 +39,7 @@ def location(row: int) -> str:
 
 @final
 @dataclass(frozen=True)
-class TaskData(TrainingData):
+class TaskData:
     """One task. runner: the task, the model to train, and how it is evaluated."""
 
     runner: Runner
@@ -103,26 +51,33 @@ class TaskData(TrainingData):
 
     @property
     def learner(self) -> Task:
+        """What the model is trained for."""
         return self.runner.task
 
     @property
     def model(self) -> Any:
+        """The model to train."""
         return self.runner.model
 
     @property
     def features_by_task(self) -> Sequence[tuple[Task, Dataset]]:
+        """Each task, and its training features."""
         return [(self.learner, self.features)]
 
     def batches(self, size: int, **division: int) -> Batches:
+        """The batch sampler. size: rows of a micro-batch."""
         return batches_of(self.learner, self.features, size, self.tokens, **division)
 
     def examples(self, batches: Batches) -> Examples:
+        """What a data loader reads for these batches."""
         return Examples(self.learner, self.features, batches)
 
-    def collator(self) -> Collator:
+    def collator(self) -> Any:
+        """Examples -> a batch."""
         return Collator.of(self.learner.tokenizer, self.learner.padding)
 
     def row_locations(self, batches: Any, indices: Sequence[int]) -> Sequence[str]:
+        """The locations of the rows of these features, for messages."""
         return [self.locate(row) for row in sorted(set(self.features[indices]["row"]))]
 
     def evaluate(self, model: Any, metric: str | None, rows: Dataset | None = None) -> Scores:
@@ -135,12 +90,13 @@ class TaskData(TrainingData):
         return {name: scores[name] for name in scores if "/" not in name or name == metric}
 
     def models(self, model: Any) -> dict[str, Any]:
+        """The trained model of each task; of one task, whose name is empty, the model itself."""
         return {"": model}
 
 
 @final
 @dataclass(frozen=True)
-class MixedData(TrainingData):
+class MixedData:
     """Several tasks over one encoder: each batch is of one task, and all are evaluated."""
 
     parts: Mapping[str, TaskData]  # each with its own model; they become those of `model`
@@ -156,33 +112,41 @@ class MixedData(TrainingData):
 
     @cached_property
     def learner(self) -> MultiTask:
+        """What the model is trained for."""
         return MultiTask(self.tasks, self.weights)
 
     @cached_property
     def model(self) -> SharedEncoder:
+        """The model to train."""
         return SharedEncoder(self.tasks, {name: part.model for name, part in self.parts.items()}, lora=self.lora)
 
     @property
     def validation(self) -> dict[str, Dataset]:
+        """Validation rows of each task; empty without any."""
         return {name: part.validation for name, part in self.parts.items() if part.validation is not None}
 
     @property
     def features_by_task(self) -> Sequence[tuple[Task, Dataset]]:
+        """Each task, and its training features."""
         return [(part.learner, part.features) for part in self.parts.values()]
 
     def batches(self, size: int, **division: int) -> MixedBatches:
+        """The batch sampler. size: rows of a micro-batch."""
         tokens = next(iter(self.parts.values())).tokens
         return mixed_batches(
             dict(zip(self.parts, self.features_by_task, strict=True)), self.mixing, size, tokens, **division
         )
 
     def examples(self, batches: MixedBatches) -> MixedExamples:
+        """What a data loader reads for these batches."""
         return MixedExamples(self.tasks, {name: part.features for name, part in self.parts.items()}, batches)
 
-    def collator(self) -> MixedCollator:
+    def collator(self) -> Any:
+        """Examples -> a batch."""
         return MixedCollator(self.tasks)
 
     def row_locations(self, batches: MixedBatches, indices: Sequence[int]) -> Sequence[str]:
+        """The locations of the rows of these features, for messages."""
         own = self.examples(batches).split(indices)
         return [each for name in own for each in self.parts[name].row_locations(batches, own[name])]
 
@@ -195,11 +159,15 @@ class MixedData(TrainingData):
             headlines[name] = own[self.headlines[name]]
         return {**scores, **headlines, MEAN: mean(headlines.values())}
 
-    def models(self, model: SharedEncoder) -> dict[str, Any]:
+    def models(self, model: Any) -> dict[str, Any]:
+        """The trained model of each task; of one task, whose name is empty, the model itself."""
         each = {name: model.of(name) for name in self.parts}
         if self.lora:  # adapters are merged into the encoder, once for each
             return {name: copy.deepcopy(own) for name, own in each.items()}
         return each
+
+
+TrainingData: TypeAlias = TaskData | MixedData
 
 
 def mixed_batches(

@@ -95,8 +95,6 @@ def _attributed(
     task, size = predictor.task, predictor.batch_size
     copies = size if isinstance(size, int) else max(1, size.tokens // task.max_length)
     alone = task.gives("vector")  # each text of a row is a feature
-    if alone and task.options.mini_batch:  # GradCache would split larger batches
-        copies = min(copies, task.options.mini_batch)
     done, rest = list[Integrated](), list[float]()
     for feature, score in target.parts.items():
         batch = batches[feature]

@@ -7,17 +7,12 @@ from typing import Any
 
 from torch import Tensor
 
-from bertkit.tasks.class_labels import weight_tensor
-
 
 def _text_classification(task: Any, reduced: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """`scores`, `(features, labels)`: calibrated probabilities; for regression, the number."""
     if task.kind == "regression":
         return {"scores": reduced["logits"].clone()}
-    logits = reduced["logits"]
-    if (weights := weight_tensor(task.options.pos_weight, task.names, logits)) is not None:
-        logits = logits - weights.log()
-    logits = logits / (task.options.temperature or 1)
+    logits = reduced["logits"] / (task.options.temperature or 1)
     return {"scores": logits.softmax(-1) if task.kind == "single-label" else logits.sigmoid()}
 
 

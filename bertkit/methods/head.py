@@ -16,7 +16,6 @@ from bertkit.data.table import numbers
 from bertkit.evaluation.intervals import Floats
 from bertkit.inference.runner import Runner
 from bertkit.methods.linear import Examples, Linear, fit_linear, words_of
-from bertkit.models.heads.linear_head import as_sequence_classifier
 from bertkit.tasks.text_classification import TextClassification
 from bertkit.text import counted
 
@@ -24,16 +23,11 @@ logger = logging.getLogger(__name__)
 
 
 def fit(runner: Runner, features: Dataset, seed: int) -> tuple[Any, dict[str, Any]]:
-    """The runner's model, its head fitted on these features, and the facts of this training.
-
-    It is a `…ForSequenceClassification` where that class has the same logits; see `as_sequence_classifier`.
-    """
+    """The runner's model, its head fitted on these features, and the facts of this training."""
     started = time.monotonic()
-    examples = examples_of(runner, features)
-    linear = fit_head(runner.task, examples, names_of(runner), seed)
+    linear = fit_head(runner.task, examples_of(runner, features), names_of(runner), seed)
     set_head(runner.model, linear)
-    model = as_sequence_classifier(runner.model, float(np.abs(examples.vectors).max()))
-    return model, training_summary(linear, features, 0, started)
+    return runner.model, training_summary(linear, features, 0, started)
 
 
 def set_head(model: Any, linear: Linear) -> None:
@@ -54,7 +48,7 @@ def training_summary(linear: Linear, features: Dataset, steps: int, started: flo
 
 def fit_head(task: Any, examples: Examples, names: Examples | None, seed: int, strength: float | None = None) -> Linear:
     """`fit_linear` as the task's options have it, on vectors divided by their mean length, for which C is meant."""
-    by_name = task.options.class_weights or task.options.pos_weight or {}
+    by_name = task.options.class_weights or {}
     weights = {label: by_name[name] for label, name in enumerate(task.names)} if by_name else None
     length = float(np.linalg.norm(examples.vectors, axis=1).mean()) or 1.0
     rows, names = examples.scaled(1 / length), names and names.scaled(1 / length)

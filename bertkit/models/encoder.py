@@ -18,7 +18,7 @@ from bertkit.models.formats import require_model
 from bertkit.models.quiet import no_bars, quiet_logger
 from bertkit.models.special_tokens import keep_out
 from bertkit.models.untrusted import LONGEST, bounded, read_object, vet
-from bertkit.text import counted, first_line
+from bertkit.text import counted
 
 if TYPE_CHECKING:
     from torch.nn import Module
@@ -183,13 +183,9 @@ def _tokenizer_class(folder: Path, exported: bool) -> Any:
 
 
 def save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
-    """`save_pretrained`. Raises OSError, and ModelError where tokenizers cannot write, as on a full disk."""
-    try:
+    """`save_pretrained`. Raises ModelError where the folder cannot be written, as on a full disk."""
+    with translated(Exception, ModelError, str(folder), "cannot be written", "Free some space."):
         tokenizer.save_pretrained(folder)
-    except OSError:
-        raise
-    except Exception as error:  # its errors have no class of their own
-        raise ModelError(Problem(str(folder), f"cannot be written: {first_line(error)}", "Free some space.")) from error
 
 
 def load_config(folder: Path) -> PretrainedConfig:

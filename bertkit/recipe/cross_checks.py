@@ -129,12 +129,8 @@ def _loss_rules(
     task: Mapping[str, Any], training: Mapping[str, Any], options: type[TaskOptions] | None
 ) -> Iterator[_Rule]:
     kind, unsmoothed = task.get("kind"), options.unsmoothed if options else None
-    for key, kinds, fix in (
-        ("pos_weight", ("single-label", "regression"), "write class_weights for single-label, or remove it"),
-        ("class_weights", ("multi-label", "regression"), "write pos_weight for multi-label, or remove it"),
-        ("thresholds", ("regression",), "remove it; thresholds are for labels"),
-    ):
-        yield kind in kinds and task.get(key) is not None, f"task.{key}", f"has no meaning for kind {kind}", fix
+    for key, kinds in (("class_weights", ("multi-label", "regression")), ("thresholds", ("regression",))):
+        yield kind in kinds and task.get(key) is not None, f"task.{key}", f"has no meaning for kind {kind}", "remove it"
     for applies, what, fix in (
         (kind in ("multi-label", "regression"), f"task.kind {kind}", "smoothing is for single-label"),
         *((True, *each) for each in (unsmoothed,) if each),
@@ -150,7 +146,6 @@ def _training_rules(
     early, peft, freeze, batching, folds = (
         data.get(key) is not None for key in ("early_stopping", "peft", "freeze", "batching", "folds")
     )
-    compares = options is not None and "mini_batch" in options.model_fields
     corpus = any(each.schema.corpus for each in TASKS if each.Options is options)
     muon = training.get("optim") == "muon"
     return (
@@ -160,9 +155,11 @@ def _training_rules(
          "early_stopping keeps the best checkpoint, not the last one", "remove it, or remove early_stopping"),
         *((batching and key in training, f"training.{key}", "has no effect when `batching` counts tokens",
            f"remove it (~training.{key} on the command line), or remove `batching`") for key in ROWS),
-        (compares and training.get("auto_find_batch_size"), "training.auto_find_batch_size",
-         "would change a loss that compares rows",
-         "remove it, and write task.mini_batch: the number of texts that the encoder reads at a time"),
+        (options and "pooling" in options.model_fields and training.get("auto_find_batch_size"),
+         "training.auto_find_batch_size", "would change a loss that compares rows",
+         "remove it, and write gradient_checkpointing: true"),
+        (data.get("distillation") is not None and data.get("task", {}).get("loss") == "listwise", "task.loss",
+         "listwise does not learn from a teacher", "write another loss, or remove `distillation`"),
         (folds and data.get("distillation") is not None, "folds",
          "the teacher may have learned the rows that a fold holds out, and scores would be too high",
          "remove `folds` or `distillation`"),
@@ -230,7 +227,7 @@ def _check_labels(task: Mapping[str, Any]) -> Iterator[KeyProblem]:
     for label, count in Counter(labels).items() if isinstance(given, list) else ():
         if count > 1:
             yield KeyProblem(("task", "labels"), f"{short_repr(label)} is listed {count} times", "keep one")
-    for key in ("class_weights", "pos_weight", "thresholds"):
+    for key in ("class_weights", "thresholds"):
         weights = task.get(key)
         for label in weights if isinstance(weights, dict) else ():
             if label not in labels and (label != "O" or task.get("scheme", "none") == "none"):

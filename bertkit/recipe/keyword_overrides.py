@@ -45,6 +45,9 @@ RENAMED = {  # arguments of transformers' scripts, and keys that do not exist ->
     "quoting": "remove it; in format: csv quotes group fields, in format: tsv they do not, each with any delimiter",
     "hidden": "remove it; a student learns from the teacher's outputs",
     **dict.fromkeys(("predictions", "report"), "remove it; hf upload REPO_ID FILE uploads more files"),
+    "mini_batch": "remove it; training: {gradient_checkpointing: true} takes less memory",
+    "pos_weight": "remove it; the thresholds of labels are fitted on validation rows",
+    **dict.fromkeys(("constrained", "chain_learning_rate", "length_penalty"), "remove it; its default always applies"),
     "create_pr": "remove it, and push to a branch: revision: NAME",
     "mixed_steps": "remove it; all micro-batches of a step are of one task",
 }  # fmt: skip

@@ -128,7 +128,7 @@ def _lengths(split: str, scores: Mapping[str, Any]) -> Iterator[Finding]:
         return
     ratio, unfinished = scores["length_ratio"], scores["unfinished"]
     what = f"{split}: generated texts have {ratio:.2f} times as many words as their targets"
-    fix = "Train longer, or generate with beams and another length_penalty."
+    fix = "Train longer, or generate with beams."
     yield note(what) if LENGTHS[0] <= ratio <= LENGTHS[1] else warn(what, fix)
     if unfinished:
         what = f"{split}: {part_of(unfinished, scores['rows'], 'generated text')} cut at max_new_tokens"

@@ -80,24 +80,6 @@ def output_names(config: PretrainedConfig) -> list[str]:
     return names
 
 
-def probabilities(logits: Floats, options: Any, names: Sequence[str], *, exclusive: bool) -> Floats:
-    """Probabilities `(rows, labels)` at the temperature of these options, corrected for `pos_weight`.
-
-    Training with a weight w adds log(w) to the logit at which the loss is least; it is subtracted here.
-    """
-    weights = options.pos_weight if isinstance(options.pos_weight, dict) else {}
-    offsets = np.log([weights.get(name, 1.0) for name in names])
-    return calibration.apply_temperature(logits - offsets, options.temperature or 1.0, exclusive=exclusive)
-
-
-def limits(options: Any, names: Sequence[str]) -> Any:
-    """Probabilities from which labels are assigned; where none are fixed or fitted, those of a logit of 0."""
-    if options.thresholds is not None or not options.pos_weight:
-        return options.thresholds
-    of_zero = probabilities(np.zeros(len(names)), options, names, exclusive=False)
-    return dict(zip(names, of_zero.tolist(), strict=True))
-
-
 def names_of(labels: Any) -> list[str]:
     """Label names in the order of their ids; labels: {value in the data: name}, settled; else no names."""
     return list(dict.fromkeys(labels.values())) if isinstance(labels, dict) else []
@@ -163,19 +145,14 @@ def settle_range(score_range: list[float] | None, scores: Sequence[float]) -> li
 
 
 def settle_classes(options: Any, rows: Dataset, column: str, class_names: Sequence[str]) -> dict[str, Any]:
-    """`labels`, `class_weights` and `pos_weight` of these options, settled from the training rows. Raises DataError."""
+    """`labels` and `class_weights` of these options, settled from the training rows. Raises DataError."""
     labels = settle_labels(options.labels, label_names(flat_labels(rows, column), class_names))
     names = names_of(labels)
     if column == "label" and len(names) < 2:
         raise DataError(Problem("task.labels", f"only one label, {names[0]}: there is nothing to learn"))
     each = ([value] if column == "label" else value for value in column_values(rows, column))
     counts = Counter(name for several in each for name in {labels[value] for value in several})
-    odds = {name: max(len(rows) - counts[name], 1) / max(counts[name], 1) for name in names}
-    return {
-        "labels": labels,
-        "class_weights": settle_weights("class_weights", options.class_weights, balanced_weights(counts, names)),
-        "pos_weight": settle_weights("pos_weight", options.pos_weight, odds),
-    }
+    return {"labels": labels, "class_weights": settle_weights(options.class_weights, balanced_weights(counts, names))}
 
 
 def balanced_weights(counts: Counter[str], names: Sequence[str]) -> dict[str, float]:
@@ -203,8 +180,7 @@ def label_loss(
     if kind == "regression":
         return F.mse_loss(logits[:, 0], labels.float(), reduction="sum")
     if kind == "multi-label":
-        pos_weight = weight_tensor(options.pos_weight, names, logits)
-        return F.binary_cross_entropy_with_logits(logits, labels.float(), pos_weight=pos_weight, reduction="sum")
+        return F.binary_cross_entropy_with_logits(logits, labels.float(), reduction="sum")
     weight = weight_tensor(options.class_weights, names, logits)
     return F.cross_entropy(logits, labels, weight=weight, reduction="sum", label_smoothing=label_smoothing)
 
@@ -233,7 +209,7 @@ def settle_labels(wanted: list[str] | dict[str, str] | None, values: Sequence[st
 
 
 def settle_weights(
-    option: str, wanted: Literal["auto"] | dict[str, float] | None, auto: Mapping[str, float]
+    wanted: Literal["auto"] | dict[str, float] | None, auto: Mapping[str, float]
 ) -> dict[str, float] | None:
     """Label name -> weight, for every label; None stays None. Raises DataError on a label that is not there."""
     if wanted is None:
@@ -243,7 +219,7 @@ def settle_weights(
     unknown = [name for name in wanted if name not in auto]
     if unknown:
         what = f"no label {', '.join(map(repr, unknown))}; the labels are {', '.join(auto)}"
-        raise DataError(Problem(f"task.{option}", what))
+        raise DataError(Problem("task.class_weights", what))
     return {name: wanted.get(name, 1.0) for name in auto}
 
 
@@ -267,10 +243,10 @@ def assigned_labels(names: Sequence[str], probabilities: list[float], thresholds
 
 def label_answers(logits: Floats, options: Any, names: Sequence[str], *, exclusive: bool) -> Iterator[Answer]:
     """The answers to logits `(rows, labels)`: with one label where they are exclusive, else with any number."""
-    table, thresholds = probabilities(logits, options, names, exclusive=exclusive), limits(options, names)
+    table = calibration.apply_temperature(logits, options.temperature or 1.0, exclusive=exclusive)
     if exclusive:
-        return single_labels(names, table, thresholds)
-    return (assigned_labels(names, row, thresholds) for row in table.tolist())
+        return single_labels(names, table, options.thresholds)
+    return (assigned_labels(names, row, options.thresholds) for row in table.tolist())
 
 
 def is_pair(options: Any, rows: Dataset) -> bool:

@@ -54,9 +54,7 @@ class PretrainingOptions(TaskOptions):
 
     metrics: ClassVar[frozenset[str]] = frozenset({"mlm_accuracy", "nsp_accuracy"})
     name: Literal["pretraining"]
-    nsp: Pairs = Field(
-        "nsp", description="Second segment: from another document half the time; in swapped order half; or none."
-    )
+    nsp: Pairs = Field("nsp", description="Second segment: from another document half the time; or none.")
     mask_probability: Share | MaskSchedule = Field(
         0.15, description="Share of tokens to predict; `{start: …, end: …}`: changing linearly."
     )
@@ -69,7 +67,7 @@ class PretrainingOptions(TaskOptions):
 @final
 @dataclass(frozen=True)
 class Pretraining(Task[PretrainingOptions]):
-    """BERT's two objectives (Devlin et al. 2019, section 3.1), or ALBERT's sentence order (Lan et al. 2020).
+    """BERT's two objectives (Devlin et al. 2019, section 3.1).
 
     Masks and pairs are sampled again in each epoch, as a pure function of (seed, epoch, example); evaluation samples
     once. The vocabulary's logits are computed at masked positions only. A text that holds the mask
@@ -96,7 +94,7 @@ class Pretraining(Task[PretrainingOptions]):
         """Raises DataError where next sentences need a second document."""
         if options.nsp == "nsp" and len(rows) < 2:
             what = "nsp takes sentences from another document, and there is one"
-            raise DataError(Problem("task.nsp", what, "Give more documents, or write sop or none."))
+            raise DataError(Problem("task.nsp", what, "Give more documents, or write none."))
         return {}
 
     @classmethod
@@ -110,7 +108,7 @@ class Pretraining(Task[PretrainingOptions]):
 
     def describe(self) -> str:
         """The objectives in words, such as `masked tokens (15 %), next sentences`."""
-        pairs = {"nsp": ", next sentences", "sop": ", order of sentences", "none": ""}[self.options.nsp]
+        pairs = ", next sentences" * (self.options.nsp == "nsp")
         kind, (start, end) = "whole words" if self.options.whole_word else "tokens", self._mask_rates
         share = f"{end:.0%}" if start == end else f"{start:.0%} to {end:.0%}"
         return f"masked {kind} ({share}){pairs}"

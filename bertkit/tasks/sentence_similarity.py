@@ -145,7 +145,7 @@ class SentenceSimilarity(Labelled, VectorTask[SentenceSimilarityOptions]):
             yield Finding("note", what, "If they are not, write task.labels, the label of similar pairs last.")
         if split == "train" and self.options.loss in ("cosent", "multiple-negatives-ranking"):
             what = f"train: {self.options.loss} compares the rows of a batch, which accumulation does not make larger"
-            yield Finding("note", what, "Raise per_device_train_batch_size; task.mini_batch bounds its memory.")
+            yield Finding("note", what, "Raise per_device_train_batch_size.")
 
     # --- rows -> features -> model
 

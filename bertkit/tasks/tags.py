@@ -72,7 +72,7 @@ def settle_tags(options: Any, rows: Dataset, class_names: Sequence[str]) -> dict
         raise DataError(Problem("task.tags", what, "Leave it out, or write them all."))
     counts = Counter(type_of(tag, scheme) for row in rows["tags"] for tag in row)
     balanced = balanced_weights(counts, types if plain else ["O", *types])
-    weights = settle_weights("class_weights", options.class_weights, balanced)
+    weights = settle_weights(options.class_weights, balanced)
     return {"labels": types, "tags": tags, "class_weights": weights}
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, final
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Field
 
 from bertkit.data.rows import Columns
 from bertkit.data.schema import LARGE_SHARE, Answer, Column, Finding, Schema
@@ -44,16 +44,6 @@ class Generation(Section):
         None, ge=1, description="Tokens of the longest answer; null: 64, or model.max_length if that is lower."
     )
     num_beams: int = Field(1, ge=1, le=100, description="Beams of the beam search; 1 is greedy.")
-    length_penalty: float = Field(
-        1.0, description="Above 0 favours longer answers of the beam search, below 0 shorter."
-    )
-
-    @field_validator("length_penalty")
-    @classmethod
-    def _of_beams(cls, value: float, info: ValidationInfo) -> float:
-        if value != 1.0 and info.data.get("num_beams") == 1:
-            raise ValueError("has no effect without beams: set num_beams too, or remove it")
-        return value
 
 
 class Text2TextGenerationOptions(TaskOptions):

@@ -67,9 +67,6 @@ class TextClassificationOptions(TaskOptions):
     )
     stride: int = Field(32, ge=0, description="Tokens that adjacent windows share.")
     class_weights: Weights | None = Field(None, description="auto: n / (labels * count), scikit-learn's `balanced`.")
-    pos_weight: Weights | None = Field(
-        None, description="multi-label: weight of the positive class. auto: negatives / positives."
-    )
     temperature: Annotated[float, Field(ge=1e-3)] | None = Field(
         None, description="Softmax or sigmoid temperature. null: fitted on validation."
     )
@@ -213,11 +210,6 @@ class TextClassification(class_labels.Labelled, Task[TextClassificationOptions])
         from bertkit.models.heads.linear_head import linear_modules
 
         return linear_modules(model)
-
-    def extra_tensors(self, model: Any) -> Mapping[str, Tensor]:
-        from bertkit.models.heads.linear_head import linear_tensors
-
-        return linear_tensors(model)
 
     def extra_files(self, model: Any) -> Mapping[str, Any]:
         from bertkit.models.heads.linear_head import linear_files

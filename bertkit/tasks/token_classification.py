@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from bertkit.models.heads.forward_backward import Chain
 
+CHAIN_LEARNING_RATE = 100.0  # of a CRF's transitions: a factor on the learning rate
 _PLACE = "start and end are characters of the text, end exclusive."
 TAG = Key("tag", "label", str, "its tag or label; with `scheme: none`, an empty string for a word without a token")
 WORD = form(
@@ -71,8 +72,6 @@ class TokenClassificationOptions(TaskOptions):
     class_weights: Weights | None = Field(
         None, description="Of types and O, or labels. auto: as scikit-learn's `balanced`."
     )
-    constrained: bool = Field(True, description="crf: forbid invalid transitions in training too.")
-    chain_learning_rate: float = Field(100.0, gt=0, description="crf: of the transitions, times the learning rate.")
     temperature: Annotated[float, Field(ge=1e-3)] | None = Field(
         None, description="Of the tags' scores, transitions included. null: fitted on validation."
     )
@@ -211,7 +210,7 @@ class TokenClassification(Task[TokenClassificationOptions]):
     @property
     def learning_rate_factors(self) -> Mapping[str, float]:
         """Transitions start at zero and are few: at the encoder's learning rate they would stay there."""
-        return {"crf": self.options.chain_learning_rate} if self.options.head == "crf" else {}
+        return {"crf": CHAIN_LEARNING_RATE} if self.options.head == "crf" else {}
 
     def extra_modules(self, model: Any) -> Mapping[str, Module]:
         return {"crf": model.crf} if self.options.head == "crf" else {}
@@ -237,7 +236,7 @@ class TokenClassification(Task[TokenClassificationOptions]):
         """The chain without the transitions that the scheme forbids."""
         from bertkit.models.heads import crf
 
-        return crf.constrain(chain, crf.forbidden(self.tags, plain=self.plain)) if self.options.constrained else chain
+        return crf.constrain(chain, crf.forbidden(self.tags, plain=self.plain))
 
     def count(self, batch: Batch) -> float:
         """Words, or the sum of their weights."""

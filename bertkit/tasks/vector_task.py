@@ -13,7 +13,6 @@ from pydantic import Field
 from bertkit.data.rows import Columns
 from bertkit.data.schema import Answer
 from bertkit.data.table import numbers
-from bertkit.encoding.padding import mask_of
 from bertkit.encoding.texts import encode_texts
 from bertkit.errors import ModelError, Problem, UserError, require_finite
 from bertkit.models.encoder import Encoder
@@ -37,7 +36,7 @@ QUERIES, DOCUMENTS = ("anchor", "query"), ("positive", "negative", "document")  
 class VectorOptions(TaskOptions):
     """How a text becomes a vector, and how vectors are learned."""
 
-    pooling: Literal["mean", "cls", "max"] = Field("mean", description="Over the tokens of the last layer.")
+    pooling: Literal["mean", "cls"] = Field("mean", description="Over the tokens of the last layer.")
     dense: int = Field(0, ge=0, le=65_536, description="Outputs of a dense layer after the pooling. 0: none.")
     activation: Literal["Identity", "Tanh", "ReLU", "GELU", "Sigmoid"] = Field(
         "Identity", description="Of the dense layer, by torch.nn's name."
@@ -58,9 +57,6 @@ class VectorOptions(TaskOptions):
     )
     query_prefix: str = Field("", max_length=10_000, description="Prepended to queries and anchors, such as `query: `.")
     document_prefix: str = Field("", max_length=10_000, description="Prepended to documents, positives and negatives.")
-    mini_batch: int | None = Field(
-        None, ge=1, description="Texts that go through the encoder at a time, so that a large batch fits (GradCache)."
-    )
 
     @property
     def layout(self) -> Layout:
@@ -200,32 +196,6 @@ class VectorTask(Task[V]):
         settings["truncate_dim"] = self.options.kept
         layout = files(self.options.layout, model.config.hidden_size, self.max_length)
         return {**layout, "config_sentence_transformers.json": settings}
-
-    def forward(self, model: Any, batch: Batch) -> Any:
-        """The model's outputs; with `mini_batch`, while it learns, computed in parts and again in the backward pass.
-
-        That is GradCache (Gao et al. 2021): the batch's memory is that of a part, its gradients are those of the whole.
-        """
-        import torch
-        from torch.utils.checkpoint import checkpoint
-
-        from bertkit.models.cpu_kernels import faster
-
-        size, run = self.options.mini_batch, super().forward
-        if size is None or len(batch["input_ids"]) <= size or not torch.is_grad_enabled():
-            return run(model, batch)
-
-        def part(piece: Batch) -> Any:
-            with faster(piece["input_ids"].device):  # entered here, since the second pass is outside of the step's
-                return run(model, piece)
-
-        parts = []
-        for values in zip(*(torch.split(values, size) for values in batch.values()), strict=True):
-            piece = dict(zip(batch, values, strict=True))
-            width = int(mask_of(piece).sum(1).max())
-            cut = {name: v[:, :width] if v.ndim == 2 else v for name, v in piece.items()}
-            parts.append(checkpoint(part, cut, use_reentrant=False))
-        return {**parts[0], "vectors": torch.cat([each["vectors"] for each in parts])}
 
     def loss(self, outputs: Any, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
         """`pair_loss`; with `dims` its mean over prefixes of these sizes (Kusupati et al. 2022)."""

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 from datasets import Dataset
-from transformers import TrainerCallback
 
 from bertkit import processes
 from bertkit.data.disk_list import DiskList
@@ -40,7 +39,7 @@ from bertkit.training.seed import fit
 DEFAULT_FOLDS = 5  # folds of `cross_validate`, where the recipe names no number
 
 
-def cross_validate(recipe: Recipe, folder: str | Path, *, callbacks: Sequence[TrainerCallback] = ()) -> Path:
+def cross_validate(recipe: Recipe, folder: str | Path) -> Path:
     """Train the models of the folds alone; returns FOLDER/predictions/train-oof.jsonl, the training rows with answers.
 
     The recipe's number of folds, by default 5. folds.json beside predictions/ has their scores. The same call continues
@@ -51,7 +50,7 @@ def cross_validate(recipe: Recipe, folder: str | Path, *, callbacks: Sequence[Tr
     if first:
         check_folder(run, to_yaml(recipe), resume=True)
     with nullcontext() if first else quiet_logger("bertkit"):
-        jobs, findings = prepare_jobs(recipe, callbacks=callbacks)
+        jobs, findings = prepare_jobs(recipe)
     with only_writer(run) if first else nullcontext(), no_bars():
         if first:
             require_unchanged(jobs, run)

@@ -46,8 +46,6 @@ from bertkit.validation import did_you_mean
 logger = logging.getLogger(__name__)
 
 _KEY = re.compile(r"(task|data)(\.|$)")  # of the recipe of one task
-# words of transformers' errors -> the key that contradicts that of evaluations
-CONTRADICTED = {"the saving steps": "training.save_steps", "the save and eval strategy": "training.save_strategy"}
 
 
 @dataclass(frozen=True)
@@ -283,9 +281,7 @@ def arguments(recipe: Recipe, task: Task, data: Data, folder: Path, seed: int) -
     try:
         made = Arguments(**{**defaults, **settings})
     except (ValueError, TypeError, ImportError) as error:
-        what = str(error).strip().removeprefix("--")
-        key = next((key for words, key in CONTRADICTED.items() if words in what), "training")
-        raise RecipeError(Problem(key, what)) from error
+        raise RecipeError(Problem("training", str(error).strip().removeprefix("--"))) from error
     try:
         schedule(made, torch.optim.SGD([torch.zeros(1)], lr=made.learning_rate), TICKS)
     except (ValueError, TypeError) as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -23,7 +24,7 @@ from bertkit.engine.resume import latest_intact, require_resumable
 from bertkit.engine.sharding import sharded_map
 from bertkit.engine.trainer import Trainer, out_of_memory
 from bertkit.engine.training_data import MixedData, TaskData, TrainingData
-from bertkit.errors import ModelError, Problem, RecipeError
+from bertkit.errors import ModelError, Problem, RecipeError, translated
 from bertkit.files import read_json, write_json
 from bertkit.inference.runner import Runner
 from bertkit.methods.table import METHODS, Fit
@@ -39,7 +40,7 @@ from bertkit.training.job import Job, Jobs, build, scored_splits
 logger = logging.getLogger(__name__)
 
 MEMORY_ADVICE = (
-    "auto_find_batch_size: true takes the same steps in smaller parts; task.mini_batch does so for tasks with vectors. "
+    "auto_find_batch_size: true takes the same steps in smaller parts; gradient_checkpointing: true takes less memory. "
     "Or lower per_device_train_batch_size and raise gradient_accumulation_steps as much; or lower model.max_length."
 )
 
@@ -202,7 +203,7 @@ def run_trainer(trainer: Trainer, folder: Path) -> float:
     shutdown = Shutdown()
     trainer.add_callback(shutdown)
     try:
-        with shutdown:
+        with shutdown, written_to(folder):
             trainer.train(resume_from_checkpoint=str(start) if start else None)
         if shutdown.signal:  # after the last step
             shutdown.exit(trainer.state)
@@ -210,8 +211,6 @@ def run_trainer(trainer: Trainer, folder: Path) -> float:
         if trainer.state.global_step > (step_of(start) if start else 0):  # a step of its own
             raise
         raise RecipeError(Problem("training", str(error).strip())) from error
-    except SafetensorError as error:
-        raise _not_written(folder, error) from error
     except RuntimeError as error:
         if not out_of_memory(error):
             raise
@@ -220,14 +219,10 @@ def run_trainer(trainer: Trainer, folder: Path) -> float:
     return trainer.clock.elapsed
 
 
-def _not_written(folder: Path, error: SafetensorError) -> ModelError:
-    return ModelError(
-        Problem(
-            str(folder),
-            f"cannot be written: {error}",
-            "Free some space; a resumed run continues from its last checkpoint.",
-        )
-    )
+def written_to(folder: Path) -> AbstractContextManager[None]:
+    """Within the block, weights that cannot be written there are a ModelError."""
+    fix = "Free some space; a resumed run continues from its last checkpoint."
+    return translated(SafetensorError, ModelError, str(folder), "cannot be written", fix)
 
 
 def merge_and_calibrate(
@@ -262,16 +257,13 @@ def save(model: Any, task: Task, folder: Path, settings: dict[str, Any]) -> None
     }
     parts = {name for name, module in model.named_children() if any(module is other for other in extra.values())}
     state = {k: v for k, v in model.state_dict().items() if k.partition(".")[0] not in parts}
-    state |= task.extra_tensors(model)
-    try:
+    with written_to(aside):
         model.save_pretrained(aside, state_dict=state)
         for name, value in task.extra_files(model).items():
             write_json(aside / name, value)
         for name, module in extra.items():
             (aside / name).parent.mkdir(exist_ok=True)
             save_file(module.state_dict(), aside / f"{name}.safetensors")
-    except SafetensorError as error:
-        raise _not_written(aside, error) from error
     backend: Any = task.tokenizer
     backend.backend_tokenizer.no_truncation()  # limits of the last call, which are not the tokenizer's own
     backend.backend_tokenizer.no_padding()

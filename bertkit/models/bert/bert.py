@@ -51,10 +51,8 @@ class BertEmbeddings(nn.Module):
         self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
 
-    def forward(
-        self, input_ids: Tensor, token_type_ids: Tensor | None, start: int = 0, position_ids: Tensor | None = None
-    ) -> Tensor:
-        """start: the position of the first token. position_ids: of every token, `(batch, length)`."""
+    def forward(self, input_ids: Tensor, token_type_ids: Tensor | None, start: int = 0) -> Tensor:
+        """start: the position of the first token."""
         end = start + input_ids.shape[1]
         positions = self.position_embeddings.weight  # (max_position_embeddings, hidden)
         if end > len(positions):
@@ -64,8 +62,7 @@ class BertEmbeddings(nn.Module):
             segments = self.token_type_embeddings.weight[0]  # (hidden,)
         else:
             segments = self.token_type_embeddings(token_type_ids)  # (batch, length, hidden)
-        places = positions[start:end] if position_ids is None else F.embedding(position_ids, positions)
-        x = self.word_embeddings(input_ids) + segments + places  # (batch, length, hidden)
+        x = self.word_embeddings(input_ids) + segments + positions[start:end]  # (batch, length, hidden)
         return cast(Tensor, self.dropout(self.LayerNorm(x)))
 
 
@@ -93,26 +90,10 @@ class Sinusoids(nn.Module):
 # --- attention
 
 
-def read_mask(given: Tensor, heads: int, ids: Tensor) -> Tensor:
-    """The mask of `BertModel.forward` as attention takes it: `(batch, 1 or heads, 1 or length, length)`, true or false.
-
-    heads: of the model. ids: the texts, `(batch, length)`. Raises ModelError on a mask of another shape or kind.
-    """
-    mask = given[:, None, None] if given.ndim == 2 else given  # (batch, 1, 1, length)
-    batch, length = ids.shape
-    whole = (batch, heads, length, length)
-    fits = mask.ndim == 4 and all(size in (1, most) for size, most in zip(mask.shape, whole, strict=True))
-    if not fits or (given.ndim == 4 and given.is_floating_point()):
-        what = f"{given.dtype} of shape {tuple(given.shape)}, for texts of shape {tuple(ids.shape)}"
-        fix = "Give 1 to attend, 0 to mask: (batch, length), or integers or bools (batch, 1 or heads, length, length)."
-        raise ModelError(Problem("attention_mask", what, fix))
-    return mask.bool()
-
-
 def attention_weights(query: Tensor, key: Tensor, mask: Tensor | None) -> Tensor:
     """softmax(Q Kᵀ / √size): how much each token attends to each other one (Vaswani et al., section 3.2.1).
 
-    query and key: `(batch, heads, length, size)`. mask: as `read_mask` gives it, true where a token may attend.
+    query and key: `(batch, heads, length, size)`. mask: `(batch, 1, 1, length)`, true at tokens that are attended to.
     Returns `(batch, heads, length, length)`; the last axis sums to 1.
     """
     scores = query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1])  # (batch, heads, length, length)
@@ -325,26 +306,20 @@ class BertModel(BertPreTrainedModel):  # type: ignore[no-untyped-call]
         input_ids: Tensor,
         attention_mask: Tensor | None = None,
         token_type_ids: Tensor | None = None,
-        position_ids: Tensor | None = None,
         output_attentions: bool = False,
         output_hidden_states: bool = False,
         return_dict: bool = True,
     ) -> BaseModelOutputWithPooling:
-        """Ids, mask (1 where there is text; None: everywhere), segments (None: all 0) and positions (None: from 0 on),
-        each `(batch, length)`.
+        """Ids, mask (1 where there is text; None: everywhere) and segments (None: all 0), each `(batch, length)`.
 
-        A mask by pairs of tokens, `(batch, 1 or heads, length, length)`, integer or bool, has a 1 where a token (third
-        axis) may attend to another (last axis). A float mask of this shape, which transformers adds to the scores, is
-        refused. return_dict: what `generate` of transformers passes, always true.
+        return_dict: what `generate` of transformers passes, always true.
 
         Returns `last_hidden_state` `(batch, length, hidden)`, `pooler_output` `(batch, hidden)`, on request
         `hidden_states`, layers + 1 of `(batch, length, hidden)`, the embeddings first, and `attentions`, layers of
-        `(batch, heads, length, length)`, before dropout. Raises ModelError on more tokens than positions, and on other
-        masks.
+        `(batch, heads, length, length)`, before dropout. Raises ModelError on more tokens than positions.
         """
-        heads = self.config.num_attention_heads
-        mask = None if attention_mask is None else read_mask(attention_mask, heads, input_ids)
-        x = self.embeddings(input_ids, token_type_ids, position_ids=position_ids)  # (batch, length, hidden)
+        mask = None if attention_mask is None else attention_mask[:, None, None].bool()  # (batch, 1, 1, length)
+        x = self.embeddings(input_ids, token_type_ids)  # (batch, length, hidden)
         states, attentions = self.encoder(x, mask, output_attentions)
         return BaseModelOutputWithPooling(
             last_hidden_state=states[-1],
@@ -383,7 +358,6 @@ class BertForPreTraining(BertPreTrainedModel):  # type: ignore[no-untyped-call]
         input_ids: Tensor,
         attention_mask: Tensor | None = None,
         token_type_ids: Tensor | None = None,
-        position_ids: Tensor | None = None,
         position: Tensor | None = None,
         labels: Tensor | None = None,
         next_sentence_label: Tensor | None = None,
@@ -399,9 +373,7 @@ class BertForPreTraining(BertPreTrainedModel):  # type: ignore[no-untyped-call]
         Returns `prediction_logits`, `(chosen, vocab)`, or `(batch, length, vocab)` for all;
         `seq_relationship_logits`, `(batch, 2)`; and `loss`, the sum of the mean cross-entropies of what has labels.
         """
-        made = self.bert(
-            input_ids, attention_mask, token_type_ids, position_ids, output_attentions, output_hidden_states
-        )
+        made = self.bert(input_ids, attention_mask, token_type_ids, output_attentions, output_hidden_states)
         x = made.last_hidden_state  # (batch, length, hidden)
         if position is None and labels is not None:
             position = labels != IGNORED

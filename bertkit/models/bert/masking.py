@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     Floats = np.ndarray[Any, np.dtype[np.float64]]
     Flags = np.ndarray[Any, np.dtype[np.bool_]]
 
-Pairs: TypeAlias = Literal["nsp", "sop", "none"]
+Pairs: TypeAlias = Literal["nsp", "none"]
 
 CANDIDATES = 4  # chunks of other documents from which the second segment of a NotNext pair is taken
 ROUNDS = 8  # draws of candidates before a pair stays a real one: there may be a single document
@@ -39,7 +39,7 @@ def token_id(tokenizer: PreTrainedTokenizerBase, name: Literal["cls", "sep", "ma
 
 @dataclass(frozen=True, eq=False)
 class Masking:
-    """Chunks -> masked examples, drawn again in every epoch (Devlin et al. 2019, 3.1; Lan et al. 2020 for sop)."""
+    """Chunks -> masked examples, drawn again in every epoch (Devlin et al. 2019, 3.1)."""
 
     nsp: Pairs
     mask_probability: float
@@ -93,9 +93,8 @@ class Masking:
         features: of `encode_documents`; they are read faster in the format `arrow`.
         Columns: `input_ids`, `token_type_ids` and `labels` (tokens,), -100 where nothing is to be predicted; with
         keep_order `mask_order` (tokens,), the smallest number of masked tokens at which this token is masked, 0 for
-        tokens that never are; `next_sentence_label`, 0 where the second segment follows (nsp) or the order is the
-        text's own (sop), else 1, -100 where there is no pair; `row`; `length`. A pair is [CLS] A [SEP] B [SEP], no
-        longer than its chunk.
+        tokens that never are; `next_sentence_label`, 0 where the second segment follows, else 1, -100 where there is
+        no pair; `row`; `length`. A pair is [CLS] A [SEP] B [SEP], no longer than its chunk.
         """
         arrow = features if features.format["type"] == "arrow" else features.with_format("arrow")
         rngs = [np.random.default_rng((seed, epoch, int(index))) for index in indices]
@@ -104,13 +103,12 @@ class Masking:
         turned = [bound > 0 and rng.random() < 0.5 for bound, rng in zip(bounds, rngs, strict=True)]
         sizes = np.diff(chunks.bounds).tolist()
         rooms = {i: sizes[i] - bounds[i] for i, other in enumerate(turned) if other}
-        unrelated = _unrelated(arrow, chunks, rooms, rngs, self.mask_id) if self.nsp == "nsp" else {}
+        unrelated = _unrelated(arrow, chunks, rooms, rngs, self.mask_id)
         segments, labels = [], []
         for i, bound in enumerate(bounds):
             ids = chunks.ids[chunks.bounds[i] : chunks.bounds[i + 1]]
-            pair = [ids[:bound], unrelated.get(i, ids[bound:])] if bound else [ids]
-            segments.append(pair[::-1] if turned[i] and self.nsp == "sop" else pair)
-            labels.append(int(turned[i] if self.nsp == "sop" else i in unrelated) if bound else -100)
+            segments.append([ids[:bound], unrelated.get(i, ids[bound:])] if bound else [ids])
+            labels.append(int(i in unrelated) if bound else -100)
         columns = self._masked(segments, rngs)
         lengths = list(map(len, columns["input_ids"]))
         return {**columns, "next_sentence_label": labels, "row": chunks.rows.tolist(), "length": lengths}

@@ -7,8 +7,7 @@ Answers are decoded by `posteriors`, in NumPy. Arguments that functions share:
     mask: (batch, words) bool, True at words: at the first of each sentence, and without gaps.
     chain: The scores of transitions, with `FORBIDDEN` where a tag cannot be; see `constrain`.
 
-`nll` raises ValueError for other shapes, masks or tags. Losses are fp64 for fp64 emissions, else fp32. NaN in a
-sentence makes its loss NaN.
+Losses are fp64 for fp64 emissions, else fp32. NaN in a sentence makes its loss NaN.
 """
 
 from __future__ import annotations
@@ -64,8 +63,8 @@ def constrain(chain: Chain, never: tuple[Tensor, Tensor, Tensor]) -> Chain:
 
 def nll(emissions: Tensor, tags: Tensor, mask: Tensor, chain: Chain) -> Tensor:
     """Negative log-likelihood of the tags `(batch,)`; differentiable once, by emissions and chain."""
-    checked = _checked(emissions, mask, chain)
-    losses = _log_partition(emissions, *checked) - _score(emissions, tags, *checked)
+    wide = _wide(emissions, mask, chain)
+    losses = _log_partition(emissions, *wide) - _score(emissions, tags, *wide)
     return losses.to(torch.promote_types(emissions.dtype, torch.float32)).to(emissions.device)
 
 
@@ -97,11 +96,7 @@ def _log_partition(emissions: Tensor, mask: Tensor, chain: Chain) -> Tensor:
 
 def _score(emissions: Tensor, tags: Tensor, mask: Tensor, chain: Chain) -> Tensor:
     count = emissions.shape[2]
-    if tags.shape != mask.shape:
-        raise ValueError(f"tags must be {tuple(mask.shape)}, not {tuple(tags.shape)}")
     path = tags.to(mask.device).where(mask, 0)  # 0 at padding
-    if path.min() < 0 or path.max() >= count:
-        raise ValueError(f"tags must be 0 to {count - 1} at each word of the mask")
     own = emissions.gather(2, path.to(emissions.device)[..., None])[..., 0].to(mask.device).double()
     moves = (path[:, :-1] * count + path[:, 1:]).flatten()
     steps = chain.transitions.flatten().index_select(0, moves).view(len(path), -1)
@@ -110,14 +105,7 @@ def _score(emissions: Tensor, tags: Tensor, mask: Tensor, chain: Chain) -> Tenso
     return inside + chain.start[path[:, 0]] + chain.end[last]
 
 
-def _checked(emissions: Tensor, mask: Tensor, chain: Chain) -> tuple[Tensor, Chain]:
+def _wide(emissions: Tensor, mask: Tensor, chain: Chain) -> tuple[Tensor, Chain]:
     """Mask and chain, in fp64, where the sums are done: on CUDA or on the CPU, since other devices may lack fp64."""
-    count = len(chain.start)
-    if emissions.dim() != 3 or emissions.shape[2] != count or emissions.numel() == 0:
-        raise ValueError(f"emissions must be (batch, words, {count}) and not empty, not {tuple(emissions.shape)}")
-    if mask.shape != emissions.shape[:2] or mask.dtype != torch.bool:
-        raise ValueError(f"mask must be bool {tuple(emissions.shape[:2])}, not {mask.dtype} {tuple(mask.shape)}")
-    if not (mask[:, 0].all() and (mask[:, 1:] <= mask[:, :-1]).all()):
-        raise ValueError("mask must be True from the first word of each sentence on, without gaps")
     device = emissions.device if emissions.is_cuda else torch.device("cpu")
     return mask.to(device), Chain(*(x.to(device).double() for x in chain))

@@ -1,10 +1,9 @@
-"""A linear head on the vectors of an encoder, and the same function as a classifier of transformers."""
+"""A linear head on the vectors of an encoder."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import floor, log2
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,18 +12,9 @@ from transformers.utils.generic import ModelOutput
 
 from bertkit.models.encoder import Encoder, load_extra_module
 from bertkit.models.heads.vector_head import DENSE, Dense, Layout, files, head_folder, load_with_layout, read_layout
-from bertkit.models.untrusted import read_object
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
-
-# Model types whose …ForSequenceClassification is first token -> dense layer -> tanh -> linear layer.
-TYPES = frozenset(
-    "bert camembert data2vec-text ernie megatron-bert mpnet rembert roberta roberta-prelayernorm xlm-roberta"
-    " xlm-roberta-xl".split()
-)
-FIRST_TOKEN = Layout("cls")
-TANH_IS_LINEAR = 1e-3  # |x| up to which tanh(x) is x within 1e-6 of it
 
 
 class LinearHead(Dense):
@@ -50,14 +40,11 @@ def linear_classifier(
 ) -> PreTrainedModel:
     """The encoder with the layout of its folder (a plain encoder's: mean, unit length), and a LinearHead behind it.
 
-    unit: whether a new head reads vectors of unit length, whatever the folder says. Without it, a new head that
-    `as_sequence_classifier` can convert reads vectors without normalisation, which that class does not have.
+    unit: whether a new head reads vectors of unit length, whatever the folder says.
     """
     layout = read_layout(encoder.folder, head=not new_head)[0]
     if (new_head and unit) or not (encoder.folder / "modules.json").is_file():
         layout = layout._replace(normalize=True)
-    elif new_head and read_object(encoder.folder / "config.json").get("model_type") in TYPES:
-        layout = FIRST_TOKEN if layout._replace(normalize=False) == FIRST_TOKEN else layout
     model: Any = load_with_layout(encoder, settings, layout, new_head=new_head)
     model.classifier = LinearHead(layout.dense or model.config.hidden_size, model.config.num_labels, layout)
     if not new_head:
@@ -72,36 +59,6 @@ def _with_logits(model: Any, inputs: Any, outputs: Mapping[str, Tensor]) -> Vect
         return VectorLogits(logits=model.classifier(vectors), vectors=vectors)
 
 
-def as_sequence_classifier(model: Any, largest: float) -> PreTrainedModel:
-    """A model of `linear_classifier` as transformers' `…ForSequenceClassification`, with the same logits; where that
-    class computes something else, the model itself.
-
-    Its dense layer multiplies vectors by a factor so small that the tanh changes nothing, and the linear layer divides
-    by it. The factor is a power of two, so that neither rounds. The result shares the encoder with `model`.
-    largest: the largest absolute value in the vectors.
-    """
-    head = model.classifier
-    if head.layout != FIRST_TOKEN or model.config.model_type not in TYPES:
-        return model  # type: ignore[no-any-return]
-    from transformers import AutoModelForSequenceClassification
-
-    auto_class: Any = AutoModelForSequenceClassification
-    plain = auto_class.from_config(model.config, dtype=torch.float32)
-    for name, _ in plain.base_model.named_children():
-        setattr(plain.base_model, name, getattr(model, name))
-    if isinstance(last := plain.classifier, nn.Linear):
-        dense = plain.base_model.pooler.dense
-    else:
-        dense, last = last.dense, last.out_proj
-    factor = 2.0 ** floor(log2(TANH_IS_LINEAR / largest))
-    with torch.no_grad():
-        nn.init.eye_(dense.weight).mul_(factor)
-        dense.bias.zero_()
-        last.weight.copy_(head.linear.weight / factor)
-        last.bias.copy_(head.linear.bias)
-    return plain.to(model.device)  # type: ignore[no-any-return]
-
-
 def linear_modules(model: nn.Module) -> dict[str, nn.Module]:
     """Place in a model folder -> module, for those that a model of `linear_classifier` has behind its encoder."""
     parts = dict(model.named_children())
@@ -109,23 +66,6 @@ def linear_modules(model: nn.Module) -> dict[str, nn.Module]:
         return {}
     dense = {f"{DENSE}/model": parts["dense"]} if head.layout.dense else {}
     return {**dense, f"{head_folder(head.layout)}/model": head}
-
-
-def linear_tensors(model: Any) -> dict[str, Tensor]:
-    """For the model.safetensors of a model of `linear_classifier`: an empty tensor, named like the last one of the head
-    that `…ForSequenceClassification` would draw at random for this encoder. By its shape that class refuses the file.
-
-    AutoModel, which sentence-transformers loads the encoder with, reads no tensor of that name.
-    """
-    from transformers import MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING
-
-    known: Any = MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING
-    if not linear_modules(model) or type(model.config) not in known:
-        return {}
-    with torch.device("meta"):
-        plain = known[type(model.config)](model.config)
-    names = [name for name, _ in plain.named_parameters() if not name.startswith(f"{plain.base_model_prefix}.")]
-    return {names[-1]: torch.zeros(0)}
 
 
 def linear_files(model: Any, longest: int) -> dict[str, Any]:

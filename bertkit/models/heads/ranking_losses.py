@@ -9,8 +9,6 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
-from bertkit.models.heads import soft_losses
-
 NOWHERE = -1e4  # the score of a document that a shorter list does not have; finite, since 0 * -inf is not 0
 
 
@@ -27,15 +25,6 @@ def listnet(scores: Tensor, targets: Tensor, sizes: Sequence[int]) -> Tensor:
     lists = pad_sequence(list(torch.split(scores, list(sizes))), batch_first=True, padding_value=NOWHERE)
     grades = pad_sequence(list(torch.split(targets, list(sizes))), batch_first=True, padding_value=-torch.inf)
     return F.cross_entropy(lists, grades.softmax(dim=1), reduction="sum")
-
-
-def soft_listnet(student: Tensor, teacher: Tensor, sizes: Sequence[int], temperature: float) -> Tensor:
-    """`soft_losses.kl` of each list's softmax, summed over the lists, `()`; arguments as for `listnet`."""
-    ours, theirs = (
-        pad_sequence(list(torch.split(scores, list(sizes))), batch_first=True, padding_value=NOWHERE)
-        for scores in (student, teacher)
-    )
-    return soft_losses.kl(ours, theirs, temperature).sum()
 
 
 def query_sizes(groups: Tensor) -> list[int]:
