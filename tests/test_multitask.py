@@ -32,8 +32,7 @@ from bertkit.engine.trainer import Trainer
 from bertkit.errors import DataError, ModelError, RecipeError, UserError
 from bertkit.files import read_json, sha256, write_text
 from bertkit.inference.multitask_predictor import MultiTaskPredictor
-from bertkit.recipe.multitask import MultiTaskRecipe, load_any
-from bertkit.recipe.multitask import multitask as read
+from bertkit.recipe.multitask import MultiTaskRecipe, load_any, settled
 from bertkit.recipe.recipe import Recipe, load_recipe, to_yaml
 from bertkit.report.view import Run
 from bertkit.training.job import prepare_jobs
@@ -135,7 +134,7 @@ def test_whole_steps_have_all_their_micro_batches(units: int, size: int, accumul
 
 def trainer_of(folder: Path, given: dict[str, Any], callback: Any = None, **more: Any) -> Trainer:
     """A trainer of this recipe's tasks, with these arguments."""
-    jobs, _ = prepare_jobs(read(given, {}))  # type: ignore[arg-type]
+    jobs, _ = prepare_jobs(settled(given, None, {}))  # type: ignore[arg-type]
     args = arguments(folder, 2, more.pop("accumulate", 1), **more)
     transformers.set_seed(5)
     runners = {name: new_runner(job, args) for name, job in jobs.by_task.items()}
@@ -396,8 +395,7 @@ def test_several_seeds_publish_the_best_mean(tiny_encoder: Path, tmp_path: Path)
 def test_a_recipe_survives_being_written(tiny_encoder: Path, tmp_path: Path) -> None:
     given = recipe(tiny_encoder, *OF, mixing={name: place + 1.0 for place, name in enumerate(OF)})
     given["tasks"]["answers"] |= {"max_length": 24, "weight": 0.5, "expected": {"f1": [0.1, 0.9]}}
-    made = read(given, {"epochs": 4})
-    assert made is not None
+    made = settled(given, None, {"epochs": 4})
     assert made.training["num_train_epochs"] == 4
     (tmp_path / "again.yaml").write_text(to_yaml(made))
     again = load_any(tmp_path / "again.yaml", check_files=False)
