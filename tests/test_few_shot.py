@@ -18,6 +18,7 @@ from scipy.special import expit, softmax
 from sklearn.linear_model import LogisticRegression, RidgeCV
 from sklearn.metrics import log_loss
 from sklearn.model_selection import StratifiedKFold
+from transformers import AutoModel, AutoModelForSequenceClassification
 
 import bertkit
 from bertkit.errors import DataError, RecipeError
@@ -206,9 +207,10 @@ def test_sentence_transformers_gives_the_logits_of_a_saved_head(layout, tiny_enc
     found = [list(each["scores"].values()) for each in load(tmp_path / "model")(TEXTS)]
     np.testing.assert_allclose(found, softmax(theirs, 1), atol=1e-5)
     assert not list((tmp_path / "model").rglob("*.bin"))
-
-
-SIZES = {"num_hidden_layers": 2, "hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 32}
+    with pytest.raises(RuntimeError, match="ignore_mismatched_sizes"):  # it would have a random head
+        AutoModelForSequenceClassification.from_pretrained(tmp_path / "model")
+    _, loading = AutoModel.from_pretrained(tmp_path / "model", output_loading_info=True)
+    assert not loading["missing_keys"]
 
 
 @pytest.mark.parametrize("case", [KINDS[1], KINDS[3], KINDS[5], KINDS[6]], ids=lambda case: case.id)

@@ -200,6 +200,10 @@ class Task(ABC, Generic[O]):
         """Modules that transformers does not save (a CRF, a dense layer): name -> module."""
         return {}
 
+    def extra_tensors(self, model: Any) -> Mapping[str, Tensor]:
+        """Tensors that model.safetensors has beside the model's own: name -> tensor."""
+        return {}
+
     def extra_files(self, model: Any) -> Mapping[str, Any]:
         """Configuration files of other libraries: file name -> JSON."""
         return {}

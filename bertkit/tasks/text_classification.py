@@ -211,6 +211,11 @@ class TextClassification(class_labels.Labelled, Task[TextClassificationOptions])
 
         return linear_modules(model)
 
+    def extra_tensors(self, model: Any) -> Mapping[str, Tensor]:
+        from bertkit.models.heads.linear_head import linear_tensors
+
+        return linear_tensors(model)
+
     def extra_files(self, model: Any) -> Mapping[str, Any]:
         from bertkit.models.heads.linear_head import linear_files
 

@@ -257,6 +257,7 @@ def save(model: Any, task: Task, folder: Path, settings: dict[str, Any]) -> None
     }
     parts = {name for name, module in model.named_children() if any(module is other for other in extra.values())}
     state = {k: v for k, v in model.state_dict().items() if k.partition(".")[0] not in parts}
+    state |= task.extra_tensors(model)
     with written_to(aside):
         model.save_pretrained(aside, state_dict=state)
         for name, value in task.extra_files(model).items():

@@ -68,6 +68,23 @@ def linear_modules(model: nn.Module) -> dict[str, nn.Module]:
     return {**dense, f"{head_folder(head.layout)}/model": head}
 
 
+def linear_tensors(model: Any) -> dict[str, Tensor]:
+    """For the model.safetensors of a model of `linear_classifier`: an empty tensor, named like the last one of the head
+    that `…ForSequenceClassification` would draw at random for this encoder. By its shape that class refuses the file.
+
+    AutoModel, which sentence-transformers loads the encoder with, reads no tensor of that name.
+    """
+    from transformers import MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING
+
+    known: Any = MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING
+    if not linear_modules(model) or type(model.config) not in known:
+        return {}
+    with torch.device("meta"):
+        plain = known[type(model.config)](model.config)
+    names = [name for name, _ in plain.named_parameters() if not name.startswith(f"{plain.base_model_prefix}.")]
+    return {names[-1]: torch.zeros(0)}
+
+
 def linear_files(model: Any, longest: int) -> dict[str, Any]:
     """`files` of a model of `linear_classifier`; none of another model."""
     heads = [each for each in linear_modules(model).values() if isinstance(each, LinearHead)]
