@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -530,6 +531,20 @@ def test_what_datasets_saves_to_disk(tmp_path, named):
 
 def test_a_saved_data_set_that_is_damaged(tmp_path, named):
     named.save_to_disk(tmp_path)
+    (file,), refused = (tmp_path / "train").glob("*.arrow"), 0
+    sound = file.read_bytes()
+    for start in range(0, len(sound), 40):  # offsets, lengths, texts, and bytes that nothing reads
+        file.write_bytes(sound[:start] + b"\xff" * 8 + sound[start + 8 :])
+        with suppress(DataError):
+            get(tmp_path, columns={"text": "sentence"})
+            continue
+        refused += 1
+    assert refused > 10
+    file.write_bytes(sound)
+    file.rename(tmp_path.parent / "one.arrow")
+    state = tmp_path / "train" / "state.json"
+    state.write_text(json.dumps(json.loads(state.read_text()) | {"_data_files": [{"filename": "../../one.arrow"}]}))
+    assert "names files outside the folder" in fails(tmp_path, columns={"text": "sentence"})
     for file, content in (("train/state.json", "{}"), ("train/state.json", "{"), ("dataset_dict.json", "{}")):
         (tmp_path / file).write_text(content)
         assert f"{tmp_path}: not a data set as datasets saves it" in fails(tmp_path, columns={"text": "sentence"})

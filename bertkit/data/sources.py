@@ -181,11 +181,20 @@ def _by_name(folder: Path, spec: DataSpec) -> dict[str, list[Path]]:
 def _load_saved(folder: Path) -> Mapping[str, Dataset]:
     """What `save_to_disk` of datasets wrote: its splits; a data set alone is train."""
     from datasets import DatasetDict, load_from_disk
+    from pyarrow import ArrowException, OSFile, ipc
 
-    damage = (OSError, ValueError, LookupError, TypeError)
+    damage = (OSError, ValueError, LookupError, TypeError, ArrowException)
     with translated(damage, DataError, str(folder), "not a data set as datasets saves it", "Save it again."):
-        rows = load_from_disk(str(folder))
-    return rows if isinstance(rows, DatasetDict) else {"train": rows}
+        checked = {str(file) for file in folder.rglob("*.arrow")}
+        for name in checked:  # datasets maps files, and Arrow follows an offset of a damaged one out of its memory
+            with OSFile(name) as file:
+                for batch in ipc.open_stream(file):
+                    batch.validate(full=True)
+        saved = load_from_disk(str(folder))
+        splits = saved if isinstance(saved, DatasetDict) else {"train": saved}
+        if outside := {each["filename"] for rows in splits.values() for each in rows.cache_files} - checked:
+            raise ValueError(f"names files outside the folder: {', '.join(sorted(outside))}")
+    return splits
 
 
 def _file_parts(paths: Sequence[Path], spec: DataSpec, name: str = "") -> list[Part]:
