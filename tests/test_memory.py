@@ -153,17 +153,26 @@ def test_columns_called_source_are_columns() -> None:
         ([], "train: holds no rows"),
         ([{"text": "a"}, "b"], "train, row 2: expected a dict of columns, found 'b'"),
         ({"text": ["a", "b"], "label": ["x"]}, "different lengths: `text` 2, `label` 1"),
-        ({"text": ["a", None, 5, "b"], "label": ["x"] * 4}, "train, row 3: `text` holds 5, but 'a' in row 1"),
-        (pandas.DataFrame({"text": ["a", object()]}), "train, row 2: `text` holds <object object"),
-        ({"text": ["\ud83d", "b"]}, r"train: `text` holds(?s:.*)stored, such as '\\ud83d'(?s:.*)in UTF-8"),
+        (
+            {"text": ["a", None, 5, "b"], "label": ["x"] * 4},
+            "train: `text` cannot be stored, with 'a' in row 1, 5 in row 3",
+        ),
+        (
+            pandas.DataFrame({"text": ["a", object()]}),
+            "train: `text` cannot be stored, with 'a' in row 1, <object object",
+        ),
+        ({"text": ["\ud83d", "b"]}, r"train: `text` cannot be stored, with '\\ud83d'(?s:.*)in UTF-8"),
         (
             {"text": ["a", "b"], "spans": [[(0, 1, "PER")]] * 2},
-            r"train: `spans` holds.*stored, such as \[\(0, 1, 'PER'",
+            r"train: `spans` cannot be stored, with \[\(0, 1, 'PER'",
         ),
-        ([{"x": {"a": 1}}, {"x": {"b": "x"}}, {"x": {"b": 2}}], "train: `x` holds values that cannot be stored"),
+        ([{"x": {"a": 1}}, {"x": {"b": "x"}}, {"x": {"b": 2}}], "train: `x` cannot be stored, with "),
         (pandas.DataFrame([["a", "b"]], columns=["text", "text"]), "several columns are called text"),
         ({"test": TRAIN}, "no train split; available: test"),
-        ([*TRAIN[:11], {**TRAIN[11], "text": 12.5}, *TRAIN[12:]], r"train, row 12: `text` holds 12.5, but 'the cat"),
+        (
+            [*TRAIN[:11], {**TRAIN[11], "text": 12.5}, *TRAIN[12:]],
+            r"train: `text` cannot be stored, with 'the cat.*, 12.5 in row 12",
+        ),
         (
             pandas.DataFrame(TRAIN).assign(label=[None if number == 11 else "good" for number in range(16)]),
             "1 of 16 rows of train has no `label`: train, row 12",
@@ -287,7 +296,7 @@ def test_a_recipe_without_its_rows_says_where_they_are(
         assert again.results["splits"]["test"] == run.results["splits"]["test"]
     (tmp_path / "data").mkdir()  # another folder of this name
     pandas.DataFrame(TRAIN).to_parquet(tmp_path / "data" / "train.parquet")
-    with pytest.raises(bertkit.DataError, match="are not the rows that the recipe was written for"):
+    with pytest.raises(bertkit.DataError, match="is not beside it, or was changed"):
         bertkit.train(bertkit.load_recipe(copy), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 

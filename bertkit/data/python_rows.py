@@ -9,7 +9,7 @@ import os
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -156,11 +156,7 @@ def stored_files(spec: DataSpec) -> dict[str, Path]:
     for folder in (known, cached) if spec.folder else (cached,):
         if _fingerprint(folder) == spec.fingerprint:
             return {file.stem: file for file in sorted(folder.glob("*.parquet"))}
-    if spec.folder and any(known.glob("*.parquet")):
-        what = "its files are not the rows that the recipe was written for (their sha256 differs)"
-        fix = f"Restore them; or train on them as they are: data.source={known} ~data.fingerprint"
-        raise DataError(Problem(str(known), what, fix))
-    what = "the recipe's rows were given from Python, and its `data` folder is not beside it"
+    what = "the recipe's rows were given from Python, and its `data` folder is not beside it, or was changed"
     fix = "The run that was trained on them keeps them: name its folder, data.folder=RUN/data, or give them again: "
     raise DataError(Problem("data.source: memory", what, f"{fix}bertkit.train(recipe, output_dir, data=…)."))
 
@@ -227,7 +223,10 @@ def _tables(given: Rows, split: str, names: Collection[str] | None = None) -> It
             # what pandas and polars call categories
             arrays[name] = array.cast(array.type.value_type) if pa.types.is_dictionary(array.type) else array
         except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
-            problems.add(*_mixed(split, name, values, error))
+            fix = (
+                "Give the column values of one type: text in UTF-8 (such as JSON), numbers, or lists; or leave it out."
+            )
+            problems.add(split, f"`{name}` cannot be stored, with {_examples(values)}: {first_line(error)}", fix)
     problems.raise_if_any()
     if len({len(array) for array in arrays.values()}) > 1:
         lengths = ", ".join(f"`{name}` {len(array):,}" for name, array in arrays.items())
@@ -257,18 +256,10 @@ def _columns(given: Rows, split: str) -> list[tuple[str, Any]]:
     return [(str(name), [row.get(name) for row in given]) for name in names]
 
 
-def _mixed(split: str, name: str, values: Sequence[Any], error: Exception) -> Problem:
-    """The first value of another type than the first one, or why the column cannot be stored."""
-    present = [(row, value) for row, value in enumerate(values, 1) if not _is_missing(value)]
-    first, usual = present[0]
-    row, value = next((each for each in present if type(each[1]) is not type(usual)), (first, usual))
-    if row == first:
-        what = f"`{name}` holds values that cannot be stored, such as {short_repr(usual)}: {first_line(error)}"
-        fix = "Leave the column out, or make its values text in UTF-8 (such as JSON), numbers, or lists of one type."
-        return Problem(split, what, fix)
-    what = f"`{name}` holds {short_repr(value)}, but {short_repr(usual)} in row {first}"
-    return Problem(f"{split}, row {row}", what, "Give a column values of one type, or leave it out.")
-
-
-def _is_missing(value: Any) -> bool:
-    return value is None or (isinstance(value, float) and value != value) or str(value) in ("<NA>", "NaT")
+def _examples(values: Iterable[Any]) -> str:
+    """The first value of each type, with its row."""
+    first = dict[type, str]()
+    for row, value in enumerate(values, 1):
+        if str(value) not in ("None", "nan", "<NA>", "NaT"):
+            first.setdefault(type(value), f"{short_repr(value)} in row {row}")
+    return listed([*first.values()])

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from bertkit.errors import ModelError, Problem, UserError
-from bertkit.files import read_json, sha256
+from bertkit.files import read_json
 from bertkit.report.card import LEADERBOARD, write_card
 from bertkit.report.facts import local_paths
 from bertkit.run import Run
@@ -30,17 +30,8 @@ TOKEN = re.compile("(hf_|api_org_)[A-Za-z0-9]{30,}")
 ESCAPE = re.compile(r"\\+(?:u([0-9a-fA-F]{4})|/)")  # of JSON; more backslashes in JSON that is a text of JSON
 
 
-class Item(NamedTuple):
-    """A file: its path in the repository, its local path, its size in bytes and its sha256."""
-
-    path: str
-    file: Path
-    size: int
-    sha256: str
-
-
-def payload(run: Run, repo_id: str) -> list[Item]:
-    """The files that a push of this run uploads, by path; the card is generated again for this repository.
+def payload(run: Run, repo_id: str) -> dict[str, Path]:
+    """The files that a push of this run uploads, by their paths in the repository; its card is generated again.
 
     Files that no model folder has are left out, and named in the log. Raises ModelError with all problems: no results,
     links and damaged files, a card that cannot be made or is invalid, local paths or a token in a file, a folder that
@@ -64,12 +55,7 @@ def payload(run: Run, repo_id: str) -> list[Item]:
         problems = [*_private(run, files), *_problems(lambda: load(run.model))]
     if problems:
         raise ModelError(dict.fromkeys(problems))  # a damaged file stops the card too
-    return hashed(files.items())
-
-
-def hashed(files: Iterable[tuple[str, Path]]) -> list[Item]:
-    """Files, by their paths in the repository, with their current sizes and hashes."""
-    return [Item(path, file, file.stat().st_size, sha256(file)) for path, file in files]
+    return files
 
 
 def _problems(call: Callable[[], Any]) -> list[Problem]:

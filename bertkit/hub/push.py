@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
@@ -13,7 +13,7 @@ from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, co
 
 from bertkit.errors import ModelError, Problem
 from bertkit.files import MODEL_FILES, write_text
-from bertkit.hub.payload import CARD, Item, hashed, payload
+from bertkit.hub.payload import CARD, payload
 from bertkit.models.hub_errors import FAILURES, LOGIN, hub_error
 from bertkit.report.card import with_yours, yours
 from bertkit.run import Run
@@ -30,13 +30,13 @@ class Pushed:
     """The uploaded files; with `dry_run` those that would be. commit, url: None where nothing was sent."""
 
     repo_id: str
-    files: list[Item]
+    files: dict[str, Path]  # path in the repository -> local file
     commit: str | None = None
     url: str | None = None  # of the commit
 
     def table(self) -> str:
-        """The files with their sizes in bytes and their sha256, for people."""
-        return columns([["file", "bytes", "sha256"], *([f.path, f"{f.size:,}", f.sha256] for f in self.files)])
+        """The files with their sizes in bytes, for people."""
+        return columns([["file", "bytes"], *([path, f"{file.stat().st_size:,}"] for path, file in self.files.items())])
 
 
 def push(
@@ -70,7 +70,6 @@ def push(
         remote = api.list_repo_files(repo_id, revision=head)
         if CARD in remote:
             _merge_card(api, repo_id, head, run.model / CARD)
-            files = hashed((item.path, item.file) for item in files)
         commit = api.create_commit(
             repo_id,
             _operations(files, remote),
@@ -143,9 +142,8 @@ def _repository(api: HfApi, repo_id: str, public: bool) -> bool:
     return known.private is not True
 
 
-def _operations(files: Sequence[Item], remote: Iterable[str]) -> list[CommitOperationAdd | CommitOperationDelete]:
+def _operations(files: Mapping[str, Path], remote: Iterable[str]) -> list[CommitOperationAdd | CommitOperationDelete]:
     """Add the files of this model; delete others that `load` would download."""
-    sent = {item.path for item in files}
-    old = [path for path in remote if path not in sent and any(fnmatch(path, pattern) for pattern in MODEL_FILES)]
-    adding = [CommitOperationAdd(path_in_repo=item.path, path_or_fileobj=str(item.file)) for item in files]
+    old = [path for path in remote if path not in files and any(fnmatch(path, pattern) for pattern in MODEL_FILES)]
+    adding = [CommitOperationAdd(path_in_repo=path, path_or_fileobj=str(file)) for path, file in files.items()]
     return [*adding, *(CommitOperationDelete(path_in_repo=path) for path in old)]

@@ -95,7 +95,7 @@ def _section_rules(data: Mapping[str, Any], task: Mapping[str, Any]) -> tuple[_R
     model, distillation, rows = data.get("model", {}), data.get("distillation") or {}, data.get("data", {})
     name, config, tokenizer = (model.get(key) is not None for key in ("name", "config", "tokenizer"))
     stride, max_length = task.get("stride", 0), model.get("max_length", math.inf)
-    formats = {FORMATS[suffix] for _, text in _texts(rows.get("source"), ()) if (suffix := suffix_of(text)) in FORMATS}
+    formats = {FORMATS[suffix] for _, text in texts_in(rows.get("source")) if (suffix := suffix_of(text)) in FORMATS}
     form = rows.get("format") or (formats and formats.isdisjoint(_HEADED) and "json or parquet")
     return (
         (not name and not config, "model.name", "missing",
@@ -235,12 +235,12 @@ def _check_labels(task: Mapping[str, Any]) -> Iterator[KeyProblem]:
                 yield KeyProblem(("task", key, label), what, f"labels: {short_repr(labels)}")
 
 
-def _texts(value: Any, path: KeyPath) -> Iterator[tuple[KeyPath, str]]:
+def texts_in(value: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, str]]:
     """Every text in plain data, and its key path."""
     if isinstance(value, str):
         yield path, value
     for key, inner in value.items() if isinstance(value, dict) else enumerate(value if isinstance(value, list) else ()):
-        yield from _texts(inner, (*path, key))
+        yield from texts_in(inner, (*path, key))
 
 
 def resolve_paths(
@@ -252,8 +252,8 @@ def resolve_paths(
     """
     root: Any = data
     paths = [(key, (data.get(key[0]) or {}).get(key[1])) for key in _PATHS]
-    columns = [text for _, text in _texts((data.get("data") or {}).get("columns"), ())]
-    for path, text in chain.from_iterable(_texts(value, key) for key, value in paths):
+    columns = [text for _, text in texts_in((data.get("data") or {}).get("columns"))]
+    for path, text in chain.from_iterable(texts_in(value, key) for key, value in paths):
         is_data, is_file = path[0] == "data", len(path) > 2 or path[1] in ("exclude", "relabel")
         if path == ("data", "source") and (text == MEMORY or text.startswith("sample:")):
             continue

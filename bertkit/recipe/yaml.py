@@ -107,9 +107,6 @@ _Plain.add_representer(str, _Plain.represent_str)
 # message of the parser -> message for people, fix
 _MESSAGES = (
     ("'\\t'", "a tab in the indentation", "indent with spaces"),
-    ("cannot start any token", "text cannot start with this character", "put quotes around it"),
-    ("could not find expected ':'", "a key without `:`", "write key: value"),
-    ("unknown escape", "`\\` starts an escape sequence between double quotes", "use single quotes"),
     ("<document start>", "this does not belong to the lines above", "check the indentation"),
     ("<block", "this does not belong to the lines above", "check quotes, brackets and the indentation"),
     (

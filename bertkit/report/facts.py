@@ -19,6 +19,7 @@ from bertkit.errors import ModelError, Problem, translated
 from bertkit.files import read_json
 from bertkit.inference.settings import damaged_settings
 from bertkit.models.untrusted import shapes_of
+from bertkit.recipe.cross_checks import texts_in
 from bertkit.recipe.recipe import Recipe
 from bertkit.report.verdict import reported_split
 from bertkit.run import Run
@@ -154,15 +155,8 @@ def texts_of(row: Row) -> tuple[str, ...]:
 
 def local_paths(recipe: Recipe) -> list[str]:
     """The absolute paths in a recipe, the longest first."""
-    paths = {text for text in _strings(recipe.model_dump(mode="json")) if text.startswith("/") and len(text) > 1}
+    paths = {text for _, text in texts_in(recipe.model_dump(mode="json")) if text.startswith("/") and len(text) > 1}
     return sorted(paths, key=lambda path: (-len(path), path))
-
-
-def _strings(value: Any) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    for each in value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ():
-        yield from _strings(each)
 
 
 def _mapping(path: Path, required: Iterable[str]) -> Mapping[str, Any]:

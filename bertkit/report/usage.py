@@ -15,10 +15,9 @@ class Usage(NamedTuple):
     tag: str | None = ""  # the Hub's pipeline tag, if it is not the name of the task; None: the Hub has none
 
 
+PIPELINE = "from transformers import pipeline\n\n"
 WORD_LABELS = Usage(  # of token-classification where tags are labels of words
-    """\
-from transformers import pipeline
-
+    f"""{PIPELINE}\
 # The best label of each token; the label of a word is that of its first token. The path of a CRF needs bertkit.
 pipeline("token-classification", model="PATH_OR_HUB_ID")("your text")""",
     '"your text"',
@@ -26,17 +25,12 @@ pipeline("token-classification", model="PATH_OR_HUB_ID")("your text")""",
 )
 USAGE: Mapping[str, Usage] = {
     "text-classification": Usage(
-        """\
-from transformers import pipeline
-
-pipeline("text-classification", model="PATH_OR_HUB_ID")("your text")""",
+        f'{PIPELINE}pipeline("text-classification", model="PATH_OR_HUB_ID")("your text")',
         '"your text"',
         "calibrated, with the fitted thresholds of multi-label models, and with a mark on truncated texts",
     ),
     "token-classification": Usage(
-        """\
-from transformers import pipeline
-
+        f"""{PIPELINE}\
 # The best tag of each token. Entities as scored above, decoded by the CRF if there is one, need bertkit.
 pipeline("token-classification", model="PATH_OR_HUB_ID", aggregation_strategy="first")("your text")""",
         '"your text"',
@@ -90,10 +84,7 @@ tokenizer.decode(model.generate(**inputs)[0], skip_special_tokens=True)""",
         tag=None,  # a tag that transformers 5 has no pipeline for; the Hub lists such models by their other tags
     ),
     "pretraining": Usage(
-        """\
-from transformers import pipeline
-
-pipeline("fill-mask", model="PATH_OR_HUB_ID")("A text with one [MASK] in it.")""",
+        f'{PIPELINE}pipeline("fill-mask", model="PATH_OR_HUB_ID")("A text with one [MASK] in it.")',
         '"A text with one [MASK] in it."',
         "for texts with any number of masked words, and with the scores of whole documents",
         tag="fill-mask",
@@ -105,17 +96,12 @@ def linear_head(options: Mapping[str, Any]) -> str:
     """Code without bertkit for text-classification by a linear head behind the modules of sentence-transformers."""
     texts = '[["your text", "another"]]' if options["pair"] else '["your text", "another"]'
     function = {"single-label": "softmax(-1)", "multi-label": "sigmoid()"}.get(options["kind"])
-    decoded = ["scores = logits[:, 0]"]
-    if function:
-        decoded = [
-            'temperature = model.config.bertkit["task"]["temperature"] or 1.0',
-            f"probabilities = (logits / temperature).{function}  # a column for each of model.config.id2label",
-        ]
-    lines = [
-        "from sentence_transformers import SentenceTransformer",
-        "",
-        'model = SentenceTransformer("PATH_OR_HUB_ID")',
-        f"logits = model.encode({texts}, convert_to_tensor=True)",
-        *decoded,
-    ]
-    return "\n".join(lines)
+    probabilities = f"""\
+temperature = model.config.bertkit["task"]["temperature"] or 1.0
+probabilities = (logits / temperature).{function}  # a column for each of model.config.id2label"""
+    return f"""\
+from sentence_transformers import SentenceTransformer
+
+model = SentenceTransformer("PATH_OR_HUB_ID")
+logits = model.encode({texts}, convert_to_tensor=True)
+{probabilities if function else "scores = logits[:, 0]"}"""
