@@ -97,7 +97,7 @@ EXPECTED = [3, 1, 1, 3, 2, 1, 3, 1, 2, 2]
 def test_fewer_rows_or_groups_than_folds_are_refused() -> None:
     with pytest.raises(DataError, match="2 folds of 3 rows of train, which make 1 group: rows of the same texts"):
         folds(table(["a", "b", "a"], groups=[5, 5, 5]), 2, 0, "label", LABEL)
-    with pytest.raises(DataError, match=r"folds: 4 folds of 3 rows of train\n"):
+    with pytest.raises(DataError, match=r"folds: 4 folds of 3 rows of train, which make 3 groups"):
         folds(table(["a", "b", "a"]), 4, 0, "label", LABEL)
 
 

@@ -193,7 +193,7 @@ def test_rows_that_one_run_lacks_are_left_out_and_counted(facts: Facts) -> None:
     split = f"{facts.split} and test"
     assert pair.rows == (
         f"Compared on 2 rows of {split} that both runs have answered. Left out, because the other run has no row with "
-        "the same texts and target: 3 of one and 3 of other; 2 of them have the same texts but another target."
+        "the same texts and target: 3 of one and 3 of other."
     )
     none = compared(first, replace(facts, rows=answered("a", "a", "z")), NAMES)
     assert none.verdict == f"one and other cannot be compared: they have answered no row of {facts.split} in common."

@@ -283,9 +283,7 @@ def _replaced(
     names, plain = names_of(column), column.holds in ("label", "labels")
 
     def labels(value: Any) -> Sequence[str]:
-        if not plain:
-            return names(value) if names else ()
-        return sorted(column.names.get(label, label) for label in ([value] if isinstance(value, str) else value or ()))
+        return sorted(names(value)) if names else ()
 
     def key(value: Any) -> Any:
         return labels(value) if plain and value is not None else value

@@ -149,7 +149,6 @@ def _read_tables(
         texts = [name for name in texts if all(name in table.values for table in tables.values())]
         tables["train"], tables["validation"] = hold_out(tables["train"], share, spec.seed, target, names, texts)
         findings.append(note(f"validation: {len(tables['validation']):,} of {count:,} rows of train"))
-    before = labels_of(tables["train"], target, names) if target and names and "train" in tables else set()
     limits = dict.fromkeys(tables, spec.limit) if isinstance(spec.limit, int) else {**(spec.limit or {})}
     for split, limit in limits.items():
         if split in tables and len(tables[split]) > limit:
@@ -168,7 +167,7 @@ def _read_tables(
         if known_labels is None and "train" in tables:
             known_labels = labels_of(tables["train"], target, names)
         if known_labels is not None:
-            tables, notes = known_only(tables, target, names, known_labels, before, spec.unseen_labels)
+            tables, notes = known_only(tables, target, names, known_labels, spec.unseen_labels)
             findings += notes
     return tables, target, findings
 

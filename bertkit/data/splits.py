@@ -59,11 +59,8 @@ def hold_out(
             out.difference_update(unit)
             remaining.update(needed)
     if not 0 < len(out) < len(train):
-        joined = ": all of them have the same texts or groups (`data.group_by`), and so stay together"
-        together = ", and rows of the same texts or group stay together" if len(units) < len(train) else ""
-        why = "" if out else f": each label must keep a row in train{together}"
-        why = joined if 1 == len(units) < len(train) else why
-        what = f"validation: {share} of {len(train):,} rows of train cannot be held out{why}"
+        why = "each label must keep a row in train, and rows of the same texts or group (`data.group_by`) stay together"
+        what = f"validation: {share} of {len(train):,} rows of train cannot be held out: {why}"
         raise DataError(Problem("data.validation", what, "add rows, or name a validation file under data.source"))
     return train.select([i for i in range(len(train)) if i not in out]), train.select(sorted(out))
 
@@ -85,9 +82,10 @@ def folds(
     """
     units = _units(table, [texts, *([name] for name in groups)])
     if len(units) < count:
-        what = f"{count} folds of {counted(len(table), 'row')} of train"
-        if len(units) < len(table):
-            what += f", which make {counted(len(units), 'group')}: rows of the same texts or group stay together"
+        what = (
+            f"{count} folds of {counted(len(table), 'row')} of train, which make {counted(len(units), 'group')}: rows"
+        )
+        what += " of the same texts or group stay together"
         raise DataError(Problem("folds", what, "Write fewer folds, or add rows."))
     draw = _draw(table, random.Random(seed))
     strata = _strata(table, target, _labels(table, target, names))
@@ -208,14 +206,14 @@ def labels_of(table: Table, target: str, names: Names) -> set[str]:
 
 
 def known_only(
-    tables: dict[str, Table], target: str, names: Names, known: Collection[str], before: Collection[str], policy: str
+    tables: dict[str, Table], target: str, names: Names, known: Collection[str], policy: str
 ) -> tuple[dict[str, Table], list[Finding]]:
     """The tables without labels of validation and test that are not in `known`, by `policy`, and what was left out.
 
-    before: labels that train had before `data.limit`.  policy: "error" raises a DataError with split, label, count and
+    policy: "error" raises a DataError with split, label, count and
     first row of each; "ignore" leaves those rows out with a warning. Raises DataError also when no row remains.
     """
-    known_tables, findings, problems, lost = dict(tables), [], [], set[str]()
+    known_tables, findings, problems = dict(tables), [], list[Problem]()
     for split, table in tables.items():
         if split == "train" or target not in table.values:
             continue
@@ -225,7 +223,6 @@ def known_only(
                 if name not in known:
                     unseen[name].append(index)
         out = {index for indices in unseen.values() for index in indices}
-        lost |= unseen.keys() & before
         for name, rows in sorted(unseen.items()):
             what = f"{split} has {counted(len(rows), 'row')} with the label {name!r}, which train does not have"
             problems.append(Problem(table.origin[rows[0]], what))
@@ -235,9 +232,8 @@ def known_only(
         if out:
             known_tables[split] = table.select([i for i in range(len(table)) if i not in out])
     if problems and policy == "error":
-        limited = f"raise `data.limit`, which left no row of train with {listed(sorted(lost))}"
-        fix = limited if lost else "correct these labels, or add rows with them to train"
-        fix = f"{fix}; to leave these rows out, {setting('unseen_labels', 'ignore')}"
+        fix = "correct these labels, add rows with them to train, or raise a `data.limit`; to leave these rows out, "
+        fix += setting("unseen_labels", "ignore")
         raise DataError([*problems[:-1], problems[-1]._replace(fix=fix)])
     return known_tables, findings
 

@@ -81,10 +81,7 @@ def _check_headline(training: Mapping[str, Any], metrics: frozenset[str], own_me
     if value is None:
         return
     name = value.removeprefix("eval_")
-    if name == "loss":
-        fix = "write neg_log_loss, or neg_mean_squared_error for regression"
-        yield KeyProblem(path, f"expected a metric that is better when higher, found {value}", fix)
-    elif not own_metrics and name not in metrics and name.partition("/")[0] + "/" not in metrics:
+    if (name == "loss" or not own_metrics) and name not in metrics and name.partition("/")[0] + "/" not in metrics:
         known = sorted(metric + "LABEL" if metric.endswith("/") else metric for metric in metrics)
         what = f"the task has no metric {short_repr(name)}{did_you_mean(name, known)}"
         own = "metrics of your own are passed from Python: bertkit.train(…, metrics=[…])"

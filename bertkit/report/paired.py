@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -25,15 +25,10 @@ MAX_LISTED = 100  # disagreements of each kind in a page
 MAX_CHARACTERS = 600  # of a text in the list
 UNSURE = 0.05  # p-value from which no difference is claimed
 OWN = frozenset({"answer", "id", "location"})  # what equal rows of two runs may differ in
-QUALITIES: Mapping[str, Callable[[float], float]] = {
-    **dict.fromkeys(DISTANCES, lambda distance: -distance),
-    OUTRANKED: lambda rank: 1 / rank,
-}
-"""Measure of a mistake, where answers are more or less wrong -> quality, higher is better."""
 
 
 class Outcome(NamedTuple):
-    """An answer. quality: 1 or 0 if it is right or wrong; or nDCG@10, 1 / rank, or the negated distance to the gold.
+    """An answer. quality: 1 or 0 if it is right or wrong; or nDCG@10, 1 / rank, or the negated distance or rank.
 
     gold, answer: empty where the answer is right.
     """
@@ -143,10 +138,7 @@ def _on_shared_rows(first: Facts, second: Facts, names: tuple[str, str]) -> tupl
     sides = " and ".join(f"{len(rows):,} of {name}" for rows, name in zip(left, names, strict=True))
     about = f"Compared on {counted(len(pairs), 'row')} of {split} that both runs have answered."
     if any(left):
-        texts = {texts_of(row) for row in left[1]}
-        changed = sum(texts_of(row) in texts for row in left[0])
-        about += f" Left out, because the other run has no row with the same texts and target: {sides}"
-        about += f"; {changed:,} of them have the same texts but another target." if changed else "."
+        about += f" Left out, because the other run has no row with the same texts and target: {sides}."
     refused = ""
     if not pairs:
         refused = f"they have answered no row of {split} in common"
@@ -215,11 +207,10 @@ def _outcomes(facts: Facts) -> tuple[bool, dict[int, Outcome]]:
     if is_ranked(facts):
         return False, {each.number: _ranking(each) for each in queries(facts)}
     listed = mistakes(facts)
-    measure, every = (listed.measure, listed.every) if listed else ("", ())
-    right = dict.fromkeys(range(1, len(facts.rows) + 1), Outcome(0.0 if measure in DISTANCES else 1.0))
-    quality = QUALITIES.get(measure)
-    wrong = {m.row: Outcome(quality(m.measure) if quality else 0.0, m.gold, m.answer) for m in every}
-    return quality is None, right | wrong
+    exact = not listed or listed.measure not in (*DISTANCES, OUTRANKED)
+    right = dict.fromkeys(range(1, len(facts.rows) + 1), Outcome(1.0 if exact else 0.0))
+    every = listed.every if listed else ()
+    return exact, right | {m.row: Outcome(0.0 if exact else -m.measure, m.gold, m.answer) for m in every}
 
 
 def _ranking(query: Query) -> Outcome:
