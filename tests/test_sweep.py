@@ -231,7 +231,7 @@ def test_the_search_finds_what_is_better_and_says_what_it_is_worth(
     assert told["scores"]["defaults"] == [formula(recipe.model_copy(update={"seeds": [s]})) for s in best.seeds]
     head = (tmp_path / "s" / "best.yaml").read_text().splitlines()[0]
     assert head == f"# {told['verdict'][0]}"
-    assert "with every seed" in head
+    assert re.search(r"with (\d) of \1 fresh seed", head)
     assert "pruned" in states(done)
     for trial in told["trials"]:
         assert not (tmp_path / "s" / "trials" / f"{trial['number']:04d}" / "model").exists()
@@ -259,9 +259,11 @@ def test_a_winner_by_luck_is_called_one(trainer: Trainer, room: Path, tmp_path: 
 
 
 def test_verdicts() -> None:
-    assert verdict("f1", 3, 0.95, [0.9, 0.8], [0.7, 0.7])[0].startswith("Better than the base recipe with every seed")
-    assert "(1 of 2)" in verdict("f1", 3, 0.95, [0.9, 0.6], [0.7, 0.7])[0]
-    assert "(1 of 2)" in verdict("f1", 3, 0.95, [0.9, 0.7], [0.7, 0.7])[0]  # a tie is no win
+    assert verdict("f1", 3, 0.95, [0.9, 0.8], [0.7, 0.7])[0].startswith(
+        "Better than the base recipe, with 2 of 2 fresh seeds"
+    )
+    assert "with 1 of 2 fresh" in verdict("f1", 3, 0.95, [0.9, 0.6], [0.7, 0.7])[0]
+    assert "with 1 of 2 fresh" in verdict("f1", 3, 0.95, [0.9, 0.7], [0.7, 0.7])[0]  # a tie is no win
     assert verdict("f1", 3, 0.95, [0.7], [0.7])[0].startswith("NOT better")
     assert "scored 0.9500 in the search" in verdict("f1", 3, 0.95, [0.7], [0.7])[1]
 

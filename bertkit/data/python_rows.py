@@ -5,7 +5,6 @@ pandas and polars are optional: a value is one of theirs only where they are imp
 
 from __future__ import annotations
 
-import os
 import shutil
 import sys
 from collections import Counter
@@ -172,11 +171,7 @@ def keep_rows(spec: DataSpec, folder: Path) -> dict[str, str]:
         if target.exists() and target.samefile(file):
             continue
         aside = target.with_suffix(".writing")
-        aside.unlink(missing_ok=True)
-        try:
-            os.link(file, aside)
-        except OSError:  # another file system
-            shutil.copyfile(file, aside)
+        shutil.copyfile(file, aside)
         aside.replace(target)
     for other in {*folder.glob("*.parquet")} - {folder / file.name for file in files.values()}:
         other.unlink()

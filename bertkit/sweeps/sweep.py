@@ -223,10 +223,8 @@ def verdict(
     wins = sum(ours > theirs for ours, theirs in zip(best, base, strict=True))
     if fmean(best) <= fmean(base):
         first = f"NOT better than the base recipe: {pair}. Keep the base recipe, or search further."
-    elif wins < len(best):
-        first = f"Better than the base recipe, but not with every seed ({wins} of {len(best)}): {pair}."
     else:
-        first = f"Better than the base recipe with every seed: {pair}."
+        first = f"Better than the base recipe, with {wins} of {seeds}: {pair}."
     return [first, f"Trial {winner} scored {search_score:.4f} in the search: optimistic, as the best of many trials."]
 
 
