@@ -148,6 +148,8 @@ def _training_rules(
     return (
         *((early and training.get(key) == "no", f"training.{key}", "early_stopping needs evaluations and checkpoints",
            "write epoch or steps, or remove early_stopping") for key in ("eval_strategy", "save_strategy")),
+        (training.get("save_strategy") == "best" and training.get("eval_strategy") == "no", "training.save_strategy",
+         "best needs evaluations", "write epoch or steps, or remove eval_strategy"),
         (early and training.get("load_best_model_at_end") is False, "training.load_best_model_at_end",
          "early_stopping keeps the best checkpoint, not the last one", "remove it, or remove early_stopping"),
         *((batching and key in training, f"training.{key}", "has no effect when `batching` counts tokens",

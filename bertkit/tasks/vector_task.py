@@ -36,7 +36,7 @@ QUERIES, DOCUMENTS = ("anchor", "query"), ("positive", "negative", "document")  
 class VectorOptions(TaskOptions):
     """How a text becomes a vector, and how vectors are learned."""
 
-    pooling: Literal["mean", "cls"] = Field("mean", description="Over the tokens of the last layer.")
+    pooling: Literal["mean", "cls", "max"] = Field("mean", description="Over the tokens of the last layer.")
     dense: int = Field(0, ge=0, le=65_536, description="Outputs of a dense layer after the pooling. 0: none.")
     activation: Literal["Identity", "Tanh", "ReLU", "GELU", "Sigmoid"] = Field(
         "Identity", description="Of the dense layer, by torch.nn's name."

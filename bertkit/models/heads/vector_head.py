@@ -19,7 +19,7 @@ from bertkit.models.untrusted import read_object
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-Pooling: TypeAlias = Literal["mean", "cls"]
+Pooling: TypeAlias = Literal["mean", "cls", "max"]
 DENSE = "2_Dense"  # folder of the dense layer
 LARGEST = 65_536  # outputs of a dense layer: a damaged file must not exhaust memory
 _KNOWN = re.compile("Transformer Pooling( Dense)?( Normalize)?")
@@ -61,6 +61,8 @@ def pool(hidden: Tensor, mask: Tensor | None, pooling: Pooling) -> Tensor:
     if pooling == "cls":
         return hidden[:, 0]
     real = (hidden.new_ones(hidden.shape[:2]) if mask is None else mask)[..., None].to(hidden.dtype)
+    if pooling == "max":
+        return hidden.masked_fill(real == 0, -torch.inf).amax(1)
     return (hidden * real).sum(1) / real.sum(1).clamp(min=1e-9)
 
 
@@ -178,12 +180,12 @@ def _dense(folder: Path, layout: Layout) -> Layout:
 def _pooling(file: Path) -> Pooling:
     """The one way of pooling that a config names, in the old style or in that of sentence-transformers 6."""
     config = read_object(file)
-    old = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls"}
+    old = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls", "pooling_mode_max_tokens": "max"}
     chosen = config.get("pooling_mode") or [way for name, way in old.items() if config.get(name)]
     ways = [chosen] if isinstance(chosen, str) else chosen
     unknown = any(on for name, on in config.items() if name.startswith("pooling_mode_") and name not in old)
-    if unknown or ways not in (["mean"], ["cls"]):
-        raise ModelError(Problem(str(file), "bertkit pools by exactly one of mean and cls"))
+    if unknown or ways not in (["mean"], ["cls"], ["max"]):
+        raise ModelError(Problem(str(file), "bertkit pools by exactly one of mean, cls and max"))
     if config.get("include_prompt") is False:
         raise ModelError(Problem(str(file), "leaves the prompt out of the pooling; bertkit pools over it"))
     only: Pooling = ways[0]
@@ -210,7 +212,7 @@ def files(layout: Layout, size: int, longest: int, labels: int = 0) -> dict[str,
             "word_embedding_dimension": size,
             "pooling_mode_cls_token": layout.pooling == "cls",
             "pooling_mode_mean_tokens": layout.pooling == "mean",
-            "pooling_mode_max_tokens": False,
+            "pooling_mode_max_tokens": layout.pooling == "max",
         },
     }
     if layout.dense:
