@@ -35,10 +35,10 @@ MODULES = {
 
 
 @cache
-def imported(file: Path) -> list[str]:
-    """The modules of the package that a file imports, anywhere in it."""
-    names = list[str]()
-    for node in ast.walk(ast.parse(file.read_text())):
+def imported(file: Path, *, lazily: bool = True) -> list[str]:
+    """The modules of the package that a file imports, anywhere in it; without `lazily`, as it is imported itself."""
+    names, tree = list[str](), ast.parse(file.read_text())
+    for node in ast.walk(tree) if lazily else tree.body:
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "bertkit":
             for alias in node.names:
                 own = f"{node.module}.{alias.name}"
@@ -74,16 +74,11 @@ def test_attachments_are_named_through_their_table() -> None:
     assert named == {"bertkit.attachments.table"}
 
 
-def at_import(file: Path) -> set[str]:
-    """The modules that a file imports as it is imported itself."""
-    return {node.module or "" for node in ast.parse(file.read_text()).body if isinstance(node, ast.ImportFrom)}
-
-
 def test_the_core_imports_no_optional_room() -> None:
     """Functions of training/ alone may: a finished run is reported and pushed."""
     for module, file in MODULES.items():
         if room(module) in CORE:
-            names = at_import(file) if room(module) == "training" else {*imported(file)}
+            names = {*imported(file, lazily=room(module) != "training")}
             assert not {room(name) for name in names} & OPTIONAL, module
 
 

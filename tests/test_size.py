@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from test_layers import MODULES, OPTIONAL, at_import, room
+from test_layers import MODULES, OPTIONAL, imported, room
 
 MOST = {
     "attachments": 820,
@@ -52,5 +52,5 @@ def test_training_brings_little_code() -> None:
         module = open_modules.pop()
         if module in MODULES and module not in brought:
             brought.add(module)
-            open_modules += {module.rpartition(".")[0], *at_import(MODULES[module])} - {"bertkit"}
+            open_modules += {module.rpartition(".")[0], *imported(MODULES[module], lazily=False)} - {"bertkit"}
     assert sum(len(MODULES[each].read_text(encoding="utf-8").splitlines()) for each in brought) <= MOST_OF_TRAINING
