@@ -281,7 +281,7 @@ def test_what_is_refused(model, similar, tiny_encoder, tmp_path):
         bertkit.batch(model)({**COLUMNS, "answer.label": TEXTS})
     with pytest.raises(DataError, match="a column `vector` already"):
         bertkit.batch(similar, side="text")({**COLUMNS, "vector": TEXTS})
-    with pytest.raises(DataError, match=r"row 2: `text` holds"):
+    with pytest.raises(DataError, match=r"`text` cannot be stored, with 'a' in row 1, \['b'\] in row 2"):
         bertkit.batch(model)({"text": ["a", ["b"]]})
     with pytest.raises(UserError, match="gives no vectors"):
         bertkit.batch(model, side="text")(COLUMNS)
