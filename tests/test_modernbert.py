@@ -257,7 +257,8 @@ def test_on_to_a_task_and_a_student(pretrained: Run, tiny_encoder: Path, tmp_pat
 def test_its_exported_graph_gives_its_answers(tiny_encoder: Path, tmp_path: Path) -> None:
     task = CASES[0].task(tiny_encoder)
     save(task.model(new(tiny_encoder)), task, tmp_path / "model", SETTINGS)
-    export(tmp_path / "model", tmp_path / "onnx")
+    rows = [{"text": text, "label": task.names[number % 2]} for number, text in enumerate(DOCUMENTS)]
+    export(tmp_path / "model", tmp_path / "onnx", data=small.write_rows(tmp_path / "rows.jsonl", rows))
     answers = [load(tmp_path / name)(DOCUMENTS) for name in ("model", "onnx")]
     assert [*map(numbers, answers[1])] == [pytest.approx(each, abs=1e-3) for each in map(numbers, answers[0])]
 
