@@ -527,6 +527,8 @@ def test_what_datasets_saves_to_disk(tmp_path, named):
     named["dev"].save_to_disk(tmp_path / "one")
     one = get(tmp_path / "one", columns={"text": "sentence"})
     assert {name: rows["label"][:] for name, rows in one.rows.items()} == {"train": ["go", "no"]}
+    (tmp_path / "link").symlink_to("one")
+    assert get(tmp_path / "link", columns={"text": "sentence"}).rows["train"]["label"][:] == ["go", "no"]
 
 
 def test_a_saved_data_set_that_is_damaged(tmp_path, named):

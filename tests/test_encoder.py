@@ -473,7 +473,7 @@ def test_lora_names_layers_that_the_model_has():
     model = AutoModelForSequenceClassification.from_config(config)
     with pytest.raises(UserError) as caught:
         with_lora(model, Lora(target_modules=["nonsense"]), {})
-    assert caught.value.problems[0].fix == "Name some of its linear layers: Wqkv, Wo, Wi."
+    assert caught.value.problems[0].fix == "`target_modules` may name these layers: Wqkv, Wo, Wi."
 
 
 TARGETS = {"albert": ["query"], "distilbert": ["q_lin"]}  # for which peft has no choice of its own

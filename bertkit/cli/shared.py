@@ -41,9 +41,7 @@ def command(
     return lambda run: Command(run.__name__.replace("_", " "), help, run, arguments, example, page, interrupted)
 
 
-ONEDNN_CACHE_SIZE = (
-    "64"  # that oneDNN keeps: it compiles one for each layer and shape of a batch, and batches go by length
-)
+ONEDNN_CACHE_SIZE = "64"  # kernels: one is compiled for each layer and shape of a batch, and batches go by length
 
 
 def one_process(run: Callable[..., None]) -> Callable[..., None]:

@@ -128,7 +128,8 @@ def _records(lines: Lines, delimiter: str, quoting: bool, problems: Problems) ->
             fields = next(record)
         except csv.Error as error:
             what = next(text for start, text in _QUOTES if str(error).startswith(start))
-            fix = f'write a quote inside a quoted field twice (""), or {setting("format", "tsv")}'
+            plain = f"data: {{format: tsv, delimiter: {json.dumps(delimiter)}}}"
+            fix = f'write a quote inside a quoted field twice (""); if quotes are text, write  {plain}'
             problems.add(number, what, fix)
             continue
         finally:

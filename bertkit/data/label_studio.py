@@ -13,11 +13,7 @@ from bertkit.sections import DataSpec
 from bertkit.text import counted, short_repr
 
 _TITLE = "Label Studio's JSON export"
-_MALFORMED = (
-    TypeError,
-    LookupError,
-    AttributeError,
-)  # what a malformed task raises
+_MALFORMED = TypeError, LookupError, AttributeError  # what reading a malformed task raises
 _TARGETS = ("spans", "label", "labels", "tags", "tokens")  # names that fields of a task must not take
 _BLANKS = re.compile(r"\\n|\s")  # a line break in a region's text is written as a backslash and n
 
@@ -68,6 +64,7 @@ def task_rows(tasks: Sequence[Any], where: str, spec: DataSpec, problems: Proble
     choices = list(dict.fromkeys(name for name, results in results_by_name if _chosen(results)))
     several = {name for name, results in results_by_name if len(_chosen(results)) > 1}
     fields = dict.fromkeys(name for task in read for name in task.fields if name not in _TARGETS)
+    mapped = mapped_columns(spec)
     for number, own, annotated in read:
         row: Row = {name: own.get(name) for name in fields}
         text = own[texts[0]] if len(texts) == 1 else None
@@ -86,7 +83,6 @@ def task_rows(tasks: Sequence[Any], where: str, spec: DataSpec, problems: Proble
             problems.add(f"{where}{number}", what)
         targets = {"spans": regions, "labels" if several.intersection(choices) else "label": choices}
         row |= {target: controls[names[0]] for target, names in targets.items() if len(names) == 1}
-        mapped = mapped_columns(spec)
         yield number, row | {n: value for n, value in controls.items() if n not in _TARGETS or n in mapped}
 
 

@@ -218,9 +218,7 @@ def _tables(given: Rows, split: str, names: Collection[str] | None = None) -> It
             # what pandas and polars call categories
             arrays[name] = array.cast(array.type.value_type) if pa.types.is_dictionary(array.type) else array
         except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
-            fix = (
-                "Give the column values of one type: text in UTF-8 (such as JSON), numbers, or lists; or leave it out."
-            )
+            fix = "Give it values of one type: text in UTF-8 (such as JSON), numbers, or lists; or leave it out."
             problems.add(split, f"`{name}` cannot be stored, with {_examples(values)}: {first_line(error)}", fix)
     problems.raise_if_any()
     if len({len(array) for array in arrays.values()}) > 1:

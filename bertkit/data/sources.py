@@ -185,15 +185,16 @@ def _load_saved(folder: Path) -> Mapping[str, Dataset]:
 
     damage = (OSError, ValueError, LookupError, TypeError, ArrowException)
     with translated(damage, DataError, str(folder), "not a data set as datasets saves it", "Save it again."):
-        checked = {str(file) for file in folder.rglob("*.arrow")}
-        for name in checked:  # datasets maps files, and Arrow follows an offset of a damaged one out of its memory
-            with OSFile(name) as file:
+        checked = {file.resolve() for file in folder.rglob("*.arrow")}
+        for path in checked:  # datasets maps files, and Arrow follows an offset of a damaged one out of its memory
+            with OSFile(str(path)) as file:
                 for batch in ipc.open_stream(file):
                     batch.validate(full=True)
         saved = load_from_disk(str(folder))
         splits = saved if isinstance(saved, DatasetDict) else {"train": saved}
-        if outside := {each["filename"] for rows in splits.values() for each in rows.cache_files} - checked:
-            raise ValueError(f"names files outside the folder: {', '.join(sorted(outside))}")
+        named = {Path(each["filename"]).resolve() for rows in splits.values() for each in rows.cache_files}
+        if outside := named - checked:
+            raise ValueError(f"names files outside the folder: {', '.join(sorted(map(str, outside)))}")
     return splits
 
 

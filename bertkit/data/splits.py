@@ -82,10 +82,8 @@ def folds(
     """
     units = _units(table, [texts, *([name] for name in groups)])
     if len(units) < count:
-        what = (
-            f"{count} folds of {counted(len(table), 'row')} of train, which make {counted(len(units), 'group')}: rows"
-        )
-        what += " of the same texts or group stay together"
+        what = f"{count} folds of {counted(len(table), 'row')} of train, which make {counted(len(units), 'group')}: "
+        what += "rows of the same texts or group stay together"
         raise DataError(Problem("folds", what, "Write fewer folds, or add rows."))
     draw = _draw(table, random.Random(seed))
     strata = _strata(table, target, _labels(table, target, names))

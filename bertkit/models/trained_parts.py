@@ -111,8 +111,8 @@ def with_lora(model: PreTrainedModel, spec: Lora, extra_modules: Mapping[str, Mo
             warnings.filterwarnings("ignore", "Model has `tie_word_embeddings=True`", UserWarning)  # refused below
             adapted = get_peft_model(model, config)
     except ValueError as error:
-        fix = f"Name some of its linear layers: {', '.join(linear)}." if linear else "It has no linear layers."
-        raise UserError(Problem("peft", first_line(error), fix if "target" in str(error) else "")) from error
+        fix = f"`target_modules` may name these layers: {', '.join(linear) or 'none, as it has no linear layers'}."
+        raise UserError(Problem("peft", first_line(error), fix)) from error
     _share_again(adapted, encoder)
     return adapted
 
