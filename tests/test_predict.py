@@ -419,7 +419,10 @@ def test_answers_for_people(predictor: Predictor) -> None:
     assert answer_line({"labels": ["a", "b"], "scores": {}, "truncated": False}, "a cat") == "a, b  a cat"
     assert answer_line({"score": -1.5, "truncated": False}, "a cat") == "-1.500  a cat"
     filled = {"filled": "a cat", "masks": [[{"token": "cat", "score": 0.75}, {"token": "dog", "score": 0.2}]]}
-    assert answer_line(filled, "a [MASK]") == "a cat  (cat 0.750, dog 0.200)"
+    entities = [{"label": "PER", "text": "Ada", "score": 0.75}, {"label": "LOC", "text": "Bath", "score": 0.5}]
+    assert answer_line({"words": [], "entities": entities}) == "PER Ada (0.750), LOC Bath (0.500)"
+    assert answer_line({"words": [], "entities": []}, "a cat") == "no entities  a cat"
+    assert answer_line(filled, "a [MASK]") == "a cat  (cat 0.750, dog 0.200)  a [MASK]"
 
 
 anything = st.text(st.characters(exclude_categories=()), max_size=60)  # lone surrogates too

@@ -4,52 +4,69 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from bertkit.tasks import TASKS
 from bertkit.tasks.base import Task
+from bertkit.tasks.fields import AnswerForm, Key
+
+FORMS = tuple(form for task in TASKS for form in task.forms)
+NAMES = {"set", *(field.name for form in FORMS for field in form.fields if field.holds == list[str])}
 
 
 def answer_line(answer: Mapping[str, Any], text: str = "") -> str:
     """An answer on one line, followed by its text, such as `positive  0.983  a text`."""
-    text = " ".join(text.splitlines())
-    if "filled" in answer:
-        best = (", ".join(f"{guess['token']} {guess['score']:.3f}" for guess in guesses) for guesses in answer["masks"])
-        return f"{answer['filled']}  ({'; '.join(best)})" if text else "; ".join(best)
-    if "vector" in answer:
-        numbers = ", ".join(f"{number:.4f}" for number in answer["vector"][:4])
-        return "  ".join(filter(None, (f"{len(answer['vector'])} numbers: {numbers}, …", text)))
-    score = f"{answer['score']:.3f}" if "score" in answer else ""
+    form = max(FORMS, key=lambda form: sum(field.name in answer for field in form.fields))
+    shown = _shown(form, answer)
     if "interval" in answer:
-        score += " [{:.3f}, {:.3f}]".format(*answer["interval"])
-    if "n_best" in answer:
-        return "  ".join(filter(None, (answer["answer"] or "no answer", score, text)))
-    if "entities" in answer:
-        parts = [f"{each['label']} {each['text']} ({each['score']:.3f})" for each in answer["entities"]]
-        return (", ".join(parts) or "no entities") + (f"  in: {text}" if text else "")
-    if "words" in answer:
-        return " ".join(f"{each['word']}/{each['tag']}" for each in answer["words"]) or "no words"
-    label = answer.get("label", ", ".join(answer["labels"]) or "none" if "labels" in answer else "")
-    if "generated_text" in answer:
-        label = " ".join(answer["generated_text"].splitlines())
-    if label is None:
-        label = f"unsure: {' or '.join(answer['set']) or 'empty set'}" if "set" in answer else "unsure"
+        shown["score"] += " [{:.3f}, {:.3f}]".format(*answer["interval"])
+    if "set" in answer and answer["label"] is None:
+        shown["label"] += f": {' or '.join(answer['set']) or 'empty set'}"
+    parts = [part.format_map(shown) for part in form.line.split("  ")]
     marks = [f"({name})" for name in ("truncated", "empty", "unreadable") if answer.get(name)]
     marks += ["(unfinished)"] if answer.get("finished") is False else []
-    return "  ".join(filter(None, (label, score, text, *marks)))
+    return "  ".join(filter(None, (*parts, " ".join(text.splitlines()), *marks)))
+
+
+def _shown(form: AnswerForm, answer: Mapping[str, Any]) -> defaultdict[str, str]:
+    """The fields of an answer, or of an item in its lists, as text; an empty text for those that it lacks."""
+    shown = {
+        field.name: _value(field, field.holds, answer[field.name]) for field in form.fields if field.name in answer
+    }
+    return defaultdict(str, shown)
+
+
+def _value(field: Key, holds: Any, value: Any) -> str:
+    """holds: as in `Key`, of the field or of an item in its lists."""
+    if isinstance(holds, AnswerForm):
+        return holds.line.format_map(_shown(holds, value))
+    if isinstance(holds, list):
+        items = [_value(field, holds[0], each) for each in value]
+        inside = "".join(items)
+        return ("; " if ", " in inside else ", " if " " in inside else " ").join(items) or f"no {field.name}"
+    if field.role == "vector":
+        return f"{len(value)} numbers: {', '.join(f'{number:.4f}' for number in value[:4])}, …"
+    if isinstance(value, list):
+        return ", ".join(value) or "none"
+    if isinstance(value, float):
+        return f"{value:.3f}"
+    if value is None:
+        return "unsure"
+    return " ".join(str(value).splitlines()) or (f"no {field.name}" if field.role == "span" else "")
 
 
 def flat(answer: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """A nested answer as flat columns, such as `label` and `scores.positive`; lists as text, `a|b` or JSON."""
+    """A nested answer as flat columns, such as `label` and `scores.positive`; names as `a|b`, other lists as JSON."""
     for key, value in answer.items():
         if isinstance(value, dict):
             yield from flat(value, f"{prefix}{key}.")
+        elif isinstance(value, list):
+            yield f"{prefix}{key}", "|".join(value) if key in NAMES else json.dumps(value, ensure_ascii=False)
         else:
-            nested = key in ("words", "entities", "n_best", "vector")
-            plain = isinstance(value, list) and not nested and all(isinstance(each, str) for each in value)
-            joined = "|".join(value) if plain else json.dumps(value, ensure_ascii=False)
-            yield f"{prefix}{key}", joined if isinstance(value, list) else value
+            yield f"{prefix}{key}", value
 
 
 def example(source: str | Path, task: type[Task] | Task, reads: Sequence[frozenset[str]], mask: str = "[MASK]") -> str:

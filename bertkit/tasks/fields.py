@@ -1,6 +1,7 @@
 """What a task declares of its answers: their fields, each with a role, and how labels follow from scores.
 
-Answers are JSON. The schema of the server, options such as `--top-k` and the formats of others are derived from here.
+Answers are JSON. Their line on a terminal, the columns of tables, the schema of the server, options such as `--top-k`
+and the formats of others are derived from here.
 """
 
 from __future__ import annotations
@@ -27,16 +28,22 @@ class Key(NamedTuple):
 
 
 class AnswerForm(NamedTuple):
-    """The fields of an answer, or of an item in its lists, in their order."""
+    """The fields of an answer, or of an item in its lists, in their order.
+
+    line: how it reads on a line, such as `{label}  {score}`: parts, two spaces apart, with names of fields.
+    """
 
     name: str
     about: str
     fields: Sequence[Key]
+    line: str
 
 
-def form(name: str, about: str, *fields: Key) -> AnswerForm:
-    """An AnswerForm with these fields."""
-    return AnswerForm(name, about, fields)
+def form(name: str, about: str, *fields: Key, line: str = "") -> AnswerForm:
+    """An AnswerForm with these fields. line: by default its labels, texts, vectors and `score`."""
+    shown = [field.name for field in fields if field.role in ("label", "text", "vector") or field == SCORE]
+    line = line or "  ".join(f"{{{name}}}" for name in shown)
+    return AnswerForm(name, about, fields, line)
 
 
 class Decision(NamedTuple):

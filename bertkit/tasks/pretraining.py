@@ -30,10 +30,12 @@ if TYPE_CHECKING:
 
 Share: TypeAlias = Annotated[float, Field(gt=0, lt=1)]
 
-TOKEN = form(
-    "Token", "A token for a mask.", Key("token", "text", str), Key("id", "number", int, "in the vocabulary"), SCORE
+ID = Key("id", "number", int, "in the vocabulary")
+TOKEN = form("Token", "A token for a mask.", Key("token", "text", str), ID, SCORE, line="{token} {score}")
+OF_MASKS = Key("masks", "set", [[TOKEN]])
+FILLED = form(
+    "Filled", "A text with its masks filled.", Key("filled", "text", str), OF_MASKS, line="{filled}  ({masks})"
 )
-FILLED = form("Filled", "A text with its masks filled.", Key("filled", "text", str), Key("masks", "set", [[TOKEN]]))
 MASKED_LOSS = form(
     "MaskedLoss",
     "What was masked in a document and how much of it the model predicted; the loss is a sum in nats.",

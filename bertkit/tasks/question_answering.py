@@ -42,7 +42,8 @@ _ANSWER = (Key("answer", "span", str), *SPAN)
 CANDIDATE = form("Span", "start and end are characters of the context, end exclusive.", *_ANSWER)
 NULL_SCORE = Key("null_score", "score", float, "probability that the context has no answer")
 BEST = "The best answer; an empty text where the context has none."
-BEST_SPAN = form("BestSpan", BEST, *_ANSWER, Key("n_best", "set", [CANDIDATE]), NULL_SCORE, *READ)
+N_BEST = Key("n_best", "set", [CANDIDATE])
+BEST_SPAN = form("BestSpan", BEST, *_ANSWER, N_BEST, NULL_SCORE, *READ, line="{answer}  {score}")
 
 
 class QuestionAnsweringOptions(TaskOptions):

@@ -32,6 +32,7 @@ RANKED = form(
     Key("score", "score", float, optional=True),
     Key("rank", "number", int, optional=True),
     Key("found", "set", [HIT], "only in the answer to a query's first row: the best documents", optional=True),
+    line="{score}",
 )
 
 

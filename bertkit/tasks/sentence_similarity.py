@@ -40,6 +40,7 @@ SIMILARITY = form(
     Key("rank", "number", int, "rank of the positive among those of the request's rows", optional=True),
     Key("negative_score", "score", float, optional=True),
     *READ,
+    line="{label}  {score}",
 )
 
 

@@ -37,13 +37,13 @@ if TYPE_CHECKING:
 CHAIN_LEARNING_RATE = 100.0  # of a CRF's transitions: a factor on the learning rate
 _PLACE = "start and end are characters of the text, end exclusive."
 TAG = Key("tag", "label", str, "its tag or label; with `scheme: none`, an empty string for a word without a token")
-WORD = form(
-    "Word", _PLACE, Key("word", "text", str), TAG, Key("scores", "score", dict[str, float], optional=True), *SPAN
-)
-ENTITY = form("Entity", _PLACE, Key("text", "text", str), Key("label", "label", str), *SPAN)
-OF_WORDS = Key("words", "span", [WORD])
-WORDS = form("Words", "Words, each with its label.", OF_WORDS, *READ)
-ENTITIES = form("Entities", "Tagged words.", OF_WORDS, Key("entities", "span", [ENTITY]), *READ)
+OF_TAGS = Key("scores", "score", dict[str, float], optional=True)
+WORD = form("Word", _PLACE, Key("word", "text", str), TAG, OF_TAGS, *SPAN, line="{word}/{tag}")
+LABEL = Key("label", "label", str)
+ENTITY = form("Entity", _PLACE, Key("text", "text", str), LABEL, *SPAN, line="{label} {text} ({score})")
+OF_WORDS, OF_ENTITIES = Key("words", "span", [WORD]), Key("entities", "span", [ENTITY])
+WORDS = form("Words", "Words, each with its label.", OF_WORDS, *READ, line="{words}")
+ENTITIES = form("Entities", "Tagged words.", OF_WORDS, OF_ENTITIES, *READ, line="{entities}")
 
 
 class TokenClassificationOptions(TaskOptions):
