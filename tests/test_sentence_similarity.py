@@ -28,10 +28,12 @@ from bertkit.errors import DataError, ModelError, UserError
 from bertkit.evaluation import similarity
 from bertkit.files import read_json, write_json
 from bertkit.inference.evaluate import score
+from bertkit.inference.runner import Runner
 from bertkit.models.heads.vector_losses import cosent, in_batch
 from bertkit.retrieval.vector_models import dual_encoder
 from bertkit.tasks.base import prepare
 from bertkit.tasks.sentence_similarity import SentenceSimilarity, SentenceSimilarityOptions
+from bertkit.tasks.vector_task import VectorTask
 from bertkit.training.seed import save
 
 ODD = [*TEXTS, "", "🙂", "word " * 500]
@@ -249,12 +251,22 @@ def test_prefixes_have_the_mean_of_their_losses(loss: str, tiny_encoder: Path) -
 
 
 @pytest.mark.parametrize("identifier", ["similarity-cosent", "retrieval"])
-def test_each_size_is_scored_and_the_largest_saved(identifier: str, tiny_encoder: Path, tmp_path: Path) -> None:
+def test_each_size_is_scored_and_the_largest_saved(
+    identifier: str, tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     case = BY_ID[identifier]
     run = finished(replace(case, options={**case.options, "dims": [2, 5]}), tiny_encoder, tmp_path / "run")
     assert read_json(run.model / "config_sentence_transformers.json")["truncate_dim"] == 5
     predictor = load(run.model)
-    scores = score(predictor, case.rows())[1]
+    monkeypatch.setattr(VectorTask, "chunk_size", 3)  # so that vectors are predicted in several parts
+    seen: list[int] = []
+    run_features = Runner.__call__
+    monkeypatch.setattr(Runner, "__call__", lambda self, rows: seen.append(len(rows)) or run_features(self, rows))
+    answers, scores = score(predictor, case.rows())
+    assert len(seen) > 2
+    once, seen = seen, []
+    assert list(answers) == list(predictor.task.answer(case.rows(), predictor.predict_features))
+    assert seen == once  # the other sizes did not run the model again
     assert scores["dims"]["5"] == scores["metrics"]
     config = read_json(run.model / "config.json")
     config["bertkit"]["task"] |= {"dims": None, "truncate_dim": 2}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from functools import partial
@@ -15,7 +16,7 @@ from datasets import Dataset
 
 from bertkit.data import load as load_data
 from bertkit.data import log_findings
-from bertkit.data.disk_list import DiskList
+from bertkit.data.disk_list import DiskList, disk_full_as_error
 from bertkit.data.python_inputs import temporary_rows
 from bertkit.data.table import column_values
 from bertkit.errors import DataError, Problem, RecipeError
@@ -43,11 +44,24 @@ def score(
     Raises UserError where the disk has no room for the answers.
     """
     task, predict = predictor.task, predictor.predict_features
-    answers = DiskList(task.answer(rows, predict))
-    scores = scored(task, answers, rows, metrics, by)[1]
-    # each size reads the rows again, since their vectors may not fit into memory
-    cuts = {size: task.grade(DiskList(task.answer(rows, cut)), rows).scores for size, cut in task.cuts(predict).items()}
-    return answers, {**scores, **({"dims": cuts} if cuts else {})}
+    if not task.sizes:
+        answers = DiskList(task.answer(rows, predict))
+        return answers, scored(task, answers, rows, metrics, by)[1]
+    with tempfile.TemporaryFile() as file:  # of vectors, which may not fit into memory
+
+        def keep(features: Dataset) -> np.ndarray:
+            vectors = np.stack(predict(features))
+            with disk_full_as_error():
+                np.save(file, vectors)
+            return vectors
+
+        answers = DiskList(task.answer(rows, keep))
+        scores = {**scored(task, answers, rows, metrics, by)[1], "dims": {}}
+        for size in task.sizes:
+            file.seek(0)
+            cut = DiskList(task.answer(rows, lambda features, size=size: np.load(file)[:, :size]))
+            scores["dims"][str(size)] = task.grade(cut, rows).scores
+    return answers, scores
 
 
 def scored(

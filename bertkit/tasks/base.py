@@ -249,9 +249,10 @@ class Task(ABC, Generic[O]):
         (only,) = arrays.values()
         return list(only)
 
-    def cuts(self, predict: Predict) -> dict[str, Predict]:
-        """Size -> predictions with so many of the first numbers of vectors, which are scored too. Default: none."""
-        return {}
+    @property
+    def sizes(self) -> Sequence[int]:
+        """Numbers of the first elements of vectors that are scored too. Default: none."""
+        return ()
 
     @abstractmethod
     def decode(self, items: Sequence[Any], features: Dataset, rows: Dataset) -> list[Answer]:

@@ -17,7 +17,7 @@ from bertkit.encoding.texts import encode_texts
 from bertkit.errors import ModelError, Problem, UserError, require_finite
 from bertkit.models.encoder import Encoder
 from bertkit.models.untrusted import read_object
-from bertkit.tasks.base import Batch, Predict, Task, TaskOptions
+from bertkit.tasks.base import Batch, Task, TaskOptions
 from bertkit.tasks.fields import READ, Key, form
 from bertkit.text import counted
 
@@ -175,11 +175,9 @@ class VectorTask(Task[V]):
             raise UserError(Problem("task.dims", what, "Name no larger size, or a larger `dense` or `truncate_dim`."))
         return model
 
-    def cuts(self, predict: Predict) -> dict[str, Predict]:
-        def of(size: int) -> Predict:
-            return lambda features: [vector[:size] for vector in predict(features)]
-
-        return {str(size): of(size) for size in self.options.dims or ()}
+    @property
+    def sizes(self) -> Sequence[int]:
+        return self.options.dims or ()
 
     def extra_modules(self, model: Any) -> Mapping[str, Module]:
         """The dense layer, where the model has it."""
