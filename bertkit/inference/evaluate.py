@@ -49,18 +49,18 @@ def score(
         return answers, scored(task, answers, rows, metrics, by)[1]
     with tempfile.TemporaryFile() as file:  # of vectors, which may not fit into memory
 
-        def keep(features: Dataset) -> np.ndarray:
-            vectors = np.stack(predict(features))
+        def keep(features: Dataset) -> Sequence[Any]:
+            vectors = predict(features)
             with disk_full_as_error():
-                np.save(file, vectors)
+                np.save(file, np.stack(vectors))
             return vectors
 
         answers = DiskList(task.answer(rows, keep))
         scores = {**scored(task, answers, rows, metrics, by)[1], "dims": {}}
         for size in task.sizes:
             file.seek(0)
-            cut = DiskList(task.answer(rows, lambda features, size=size: np.load(file)[:, :size]))
-            scores["dims"][str(size)] = task.grade(cut, rows).scores
+            cut = task.answer(rows, lambda _, size=size: list(np.load(file)[:, :size]))  # type: ignore[misc]
+            scores["dims"][str(size)] = task.grade(DiskList(cut), rows).scores
     return answers, scores
 
 
