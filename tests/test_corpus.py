@@ -101,7 +101,7 @@ def test_rows_of_the_hub_and_from_python(monkeypatch):
     for start in (0, 50):  # the second: another content of the same name
         rows = {"text": documents(20, start), "title": title}
         hub = {"train": Dataset.from_dict(rows)}
-        monkeypatch.setattr(sources_module, "_load_hub", lambda spec, hub=hub: hub)
+        monkeypatch.setattr(sources_module, "hub_tables", lambda spec, hub=hub: hub)
         for given, place in (({"source": "some/corpus"}, "some/corpus, "), (store_rows({"train": rows}), "")):
             data = get(**given, validation=0.3)
             assert sorted(texts(data) + texts(data, "validation")) == sorted(rows["text"])

@@ -10,7 +10,7 @@ import pytest
 import small
 
 from bertkit.data import check
-from bertkit.data.sources import find_files, samples_folder
+from bertkit.data.sources import open_source, samples_folder
 from bertkit.errors import UserError
 from bertkit.models.bert.byte_level import train_byte_level
 from bertkit.models.encoder import load_tokenizer, resolve_encoder
@@ -41,7 +41,9 @@ def test_its_task_reads_it_and_its_page_counts_it(name: str) -> None:
     folder, (task, suffix, column) = samples_folder() / name, SAMPLES[name]
     splits = ("train", "validation", "test")
     if suffix:
-        assert find_files(DataSpec(source=f"sample:{name}")) == {s: [folder / f"{s}.{suffix}"] for s in splits}
+        parts = open_source(DataSpec(source=f"sample:{name}"), None, ())
+        names = {split: [part.name for part in own] for split, own in parts.items()}
+        assert names == {split: [str(folder / f"{split}.{suffix}")] for split in splits}
     kind = get_task(task)
     data = small.read_data(DataSpec(source=f"sample:{name}"), kind, kind.Options.model_validate({"name": task}))
     assert [finding.what for finding in check(data) if finding.level in ("fail", "severe")] == []

@@ -1,20 +1,24 @@
-"""Rows from parquet files and from `datasets`, with ClassLabel numbers replaced by their names."""
+"""Rows from parquet files, data sets that were saved and those of the Hub, with the names of ClassLabel numbers."""
 
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from bertkit.data.disk_list import AT_A_TIME
 from bertkit.data.table import Problems, each_row
-from bertkit.errors import DataError, Problem
+from bertkit.errors import DataError, Problem, translated
+from bertkit.sections import DataSpec
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from datasets import Features
+    from datasets import Dataset, Features
 
 MAX_WHOLE = 500_000_000  # bytes of a file that must be held in memory
+_SECRET = re.compile(r"hf_\w+|(?<=://)[^/@\s]+@|\?\S+")
 
 
 def parquet_rows(stream: IO[bytes], problems: Problems) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -26,13 +30,13 @@ def parquet_rows(stream: IO[bytes], problems: Problems) -> Iterator[tuple[int, d
     import pyarrow.parquet as pq
 
     name = problems.name
-    try:
-        with pq.ParquetFile(seekable(stream, name)) as file:
-            rows = (row for batch in file.iter_batches(AT_A_TIME) for row in batch.to_pylist())
-            problems.class_names = _schema_names(name, file.schema_arrow)
-            yield from named_rows(rows, problems.class_names, f"{name}, row ")
-    except (pa.ArrowException, UnicodeDecodeError) as error:
-        raise DataError(Problem(name, f"cannot be read as parquet: {error}")) from error
+    with (
+        translated((pa.ArrowException, UnicodeDecodeError), DataError, name, "cannot be read as parquet"),
+        pq.ParquetFile(seekable(stream, name)) as file,
+    ):
+        rows = (row for batch in file.iter_batches(AT_A_TIME) for row in batch.to_pylist())
+        problems.class_names = _schema_names(name, file.schema_arrow)
+        yield from named_rows(rows, problems.class_names, f"{name}, row ")
 
 
 def class_names(features: Features) -> dict[str, list[str]]:
@@ -73,10 +77,8 @@ def _schema_names(name: str, schema: pa.Schema) -> dict[str, list[str]]:
         return {}
     from datasets import Features
 
-    try:
+    with translated((ValueError, KeyError, TypeError), DataError, name, "its Hugging Face features cannot be read"):
         return class_names(Features.from_arrow_schema(schema))
-    except (ValueError, KeyError, TypeError) as error:
-        raise DataError(Problem(name, f"its Hugging Face features cannot be read: {error}")) from error
 
 
 def seekable(stream: IO[bytes], name: str) -> IO[bytes]:
@@ -92,3 +94,65 @@ def read_all(stream: IO[bytes], name: str, instead: str) -> bytes:
     if len(data) > MAX_WHOLE:
         raise DataError(Problem(name, f"holds more than {MAX_WHOLE:,} bytes, and must be read into memory", instead))
     return data
+
+
+def saved_tables(folder: Path) -> Mapping[str, Dataset]:
+    """What `save_to_disk` of datasets wrote: its splits; a data set alone is train."""
+    from datasets import DatasetDict, load_from_disk
+    from pyarrow import ArrowException, OSFile, ipc
+
+    damage = (OSError, ValueError, LookupError, TypeError, ArrowException)
+    with translated(damage, DataError, str(folder), "not a data set as datasets saves it", "Save it again."):
+        checked = {file.resolve() for file in folder.rglob("*.arrow")}
+        for path in checked:  # datasets maps files, and Arrow follows an offset of a damaged one out of its memory
+            with OSFile(str(path)) as file:
+                for batch in ipc.open_stream(file):
+                    batch.validate(full=True)
+        saved = load_from_disk(str(folder))
+        splits = saved if isinstance(saved, DatasetDict) else {"train": saved}
+        named = {Path(each["filename"]).resolve() for rows in splits.values() for each in rows.cache_files}
+        if outside := named - checked:
+            raise ValueError(f"names files outside the folder: {', '.join(sorted(map(str, outside)))}")
+    return splits
+
+
+def hub_tables(spec: DataSpec) -> Mapping[str, Dataset]:
+    """The splits of a data set of the Hub, or of its cache. Raises DataError where it cannot be loaded."""
+    import datasets
+    from datasets.exceptions import DatasetsError
+    from huggingface_hub.errors import HfHubHTTPError
+    from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]  # exported lazily
+
+    try:
+        validate_repo_id(str(spec.source))
+        return dict(datasets.load_dataset(str(spec.source), name=spec.subset, revision=spec.revision))
+    except (*HfHubHTTPError.__bases__, ValueError, RuntimeError, DatasetsError) as error:  # the HTTP client's, OSError
+        raise DataError(_hub_problem(spec, error)) from None
+
+
+def _hub_problem(spec: DataSpec, error: Exception) -> Problem:
+    """What went wrong with a Hub data set, in one message without tokens and signed addresses."""
+    from huggingface_hub.errors import GatedRepoError, HFValidationError
+
+    text = " ".join(_SECRET.sub("…", str(error)).split())[:400]
+    cause: BaseException | None = error
+    while cause and not isinstance(cause, GatedRepoError):
+        cause = cause.__cause__
+    what, fix = f"the Hub data set cannot be loaded: {text}", ""
+    if cause or "gated" in text:
+        what = "the data set is gated"
+        fix = f"accept its terms at https://huggingface.co/datasets/{spec.source} and log in: hf auth login"
+    elif isinstance(error, HFValidationError):
+        what = "neither a file or folder here, nor a name that the Hub allows"
+    elif isinstance(error, FileNotFoundError):
+        what = f"neither a file or folder here, nor a data set on the Hub: {text}"
+        fix = f"files are looked for from {Path.cwd()}; a private data set needs: hf auth login"
+    elif isinstance(error, ConnectionError):
+        what = f"neither a file or folder here, nor in the cache, and the Hub cannot be reached: {text}"
+        fix = "load it once with a network, or name local files under data.source"
+    elif "script" in text:
+        what = "the data set is made by a script, which is code and is not run"
+        fix = "try its parquet copy:  data: {revision: refs/convert/parquet}"
+    elif "onfig" in text:
+        fix = "pick one:  data: {subset: NAME}"
+    return Problem(str(spec.source), what, fix)
