@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 from typing import Any
 
 import pytest
@@ -69,7 +70,7 @@ def test_version_1_is_read_as_rows_of_the_hub(tmp_path):
              "answers": {"text": ["Bug"], "answer_start": [4]}}),
     ]  # fmt: skip
     assert rows[0][1]["context"] is rows[1][1]["context"]
-    assert all(check_answers(row["context"], row["answers"])[1:] == (0, []) for _, row in rows)
+    assert all(check_answers(row["context"], row["answers"]) == (row["answers"], 0) for _, row in rows)
 
 
 def test_version_2_has_no_answer_where_it_is_impossible(tmp_path):
@@ -184,7 +185,8 @@ def test_answers_are_found():
         (["long", {"text": "😀", "answer_start": 49}], [(43, 47), (49, 50)], 0),
         ([], [], 0),
     ):
-        assert check_answers(CONTEXT, answers) == (spans, moved, [])
+        texts = [CONTEXT[a:b] for a, b in spans]
+        assert check_answers(CONTEXT, answers) == ({"text": texts, "answer_start": [a for a, _ in spans]}, moved)
 
 
 def test_answers_that_can_not_be_used():
@@ -197,24 +199,29 @@ def test_answers_that_can_not_be_used():
         (at("", 0), "answer 1, '', is empty"),
         (at(" \n", None), "answer 1, ' \\n', is empty"),
     ):
-        assert check_answers(CONTEXT, answers) == ([], 0, [problem])
+        with pytest.raises(ValueError, match=f"^{re.escape(problem)}$"):
+            check_answers(CONTEXT, answers)
 
 
-def test_a_bad_answer_does_not_hide_the_others():
-    located = check_answers(CONTEXT, ["Warsaw", "Vistula", "long"])
-    assert located.spans == [(0, 6), (43, 47)]
-    assert located.problems == ["answer 2, 'Vistula', has no answer_start, and the context has it more than once"]
+def test_all_bad_answers_are_named():
+    with pytest.raises(ValueError, match="answer") as caught:
+        check_answers(CONTEXT, ["Warsaw", "Vistula", ""])
+    vistula = "answer 2, 'Vistula', has no answer_start, and the context has it more than once"
+    assert caught.value.args == (vistula, "answer 3, '', is empty")
 
 
 @given(st.text(alphabet="ab ", max_size=8), st.text(alphabet="ab ", max_size=3), st.none() | st.integers(-2, 9))
 @example("banana", "ana", None)  # occurrences that overlap are several
 def test_every_answer_is_found_or_a_problem(context, text, start):
-    spans, moved, problems = check_answers(context, [{"text": text, "answer_start": start}])
     there = [i for i in range(len(context)) if text.strip() and context[i : i + len(text)] == text]
-    assert len(spans) + len(problems) == 1
     expected = [start] if start in there else there if len(there) == 1 else []
-    assert spans == [(i, i + len(text)) for i in expected]
-    assert moved == (start is not None and expected not in ([], [start]))
+    answers = [{"text": text, "answer_start": start}]
+    if not expected:
+        with pytest.raises(ValueError, match="answer 1"):
+            check_answers(context, answers)
+    else:
+        located = {"text": [text], "answer_start": expected}
+        assert check_answers(context, answers) == (located, start is not None and expected != [start])
 
 
 some_json = st.recursive(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from bertkit.data.disk_list import DiskList
 from bertkit.data.schema import Finding, note, warn
@@ -15,14 +15,6 @@ from bertkit.text import counted, short_repr
 _FORMS = (
     'text, a list of texts or of {"text": "…", "answer_start": 0}, or {"text": […], "answer_start": […]} is expected'
 )
-
-
-class Located(NamedTuple):
-    """The answers to one question, located in its context."""
-
-    spans: list[tuple[int, int]]  # offsets in characters, end exclusive, of the answers that can be used
-    moved: int  # answers with a wrong `answer_start` that were found elsewhere
-    problems: list[str]  # answers that cannot be used, by their numbers from 1
 
 
 def is_squad(document: object) -> bool:
@@ -85,25 +77,25 @@ def with_starts(answers: object, starts: list[int] | None) -> object:
     return {"text": texts, "answer_start": starts}
 
 
-def check_answers(context: str, answers: object) -> Located:
-    """The answers to one question located in its context, in the order of the answers.
+def check_answers(context: str, answers: object) -> tuple[dict[str, Any], int]:
+    """The answers to one question as {text, answer_start}, and how many had a wrong `answer_start`.
 
     answers: as `read_answers` reads them; none: the question cannot be answered. An answer without `answer_start`, or
-    with a wrong one, is searched for and used if it occurs exactly once; with a wrong one it counts as moved.
-    In `problems`: empty texts, and answers that do not occur or, where they are searched for, occur more than once.
-    Raises ValueError like `read_answers`.
+    with a wrong one, is searched for and used if it occurs exactly once.
+    Raises ValueError like `read_answers`, and with each answer that is empty, does not occur or, where it is searched
+    for, occurs more than once.
     """
-    spans: list[tuple[int, int]] = []
-    problems: list[str] = []
-    moved = 0
-    for number, (text, start) in enumerate(read_answers(answers), 1):
+    given, problems = read_answers(answers), list[str]()
+    starts = []
+    for number, (text, start) in enumerate(given, 1):
         located, fault = _locate(context, text, start)
+        starts.append(located)
         if fault:
             problems.append(f"answer {number}, {short_repr(text)}, {fault}")
-            continue
-        spans.append((located, located + len(text)))
-        moved += start is not None and start != located
-    return Located(spans, moved, problems)
+    if problems:
+        raise ValueError(*problems)
+    moved = sum(start not in (None, located) for (_, start), located in zip(given, starts, strict=True))
+    return {"text": [text for text, _ in given], "answer_start": starts}, moved
 
 
 def locate_answers(table: Table, split: str) -> tuple[Table, list[Finding]]:
@@ -114,11 +106,9 @@ def locate_answers(table: Table, split: str) -> tuple[Table, list[Finding]]:
         nonlocal moved
         if given is None:
             return None
-        aligned = check_answers(context, given)
-        if aligned.problems:
-            raise ValueError(*aligned.problems)
-        moved += aligned.moved
-        return {"text": [context[a:b] for a, b in aligned.spans], "answer_start": [start for start, _ in aligned.spans]}
+        located, wrong = check_answers(context, given)
+        moved += wrong
+        return located
 
     answers = DiskList(each_row(locate, table.origin.__getitem__, table.values["context"], table.values["answers"]))
     return Table({**table.values, "answers": answers}, table.origin), list(_findings(split, names, answers, moved))
