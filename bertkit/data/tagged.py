@@ -57,7 +57,7 @@ def tag_words(table: Table, split: str, scheme: Scheme | Literal["none"] | None)
             if "" in tags:
                 raise ValueError(f"tag {tags.index('') + 1} is empty")
             return list(tags)
-        bio, count = to_bio(tags, known, repair=True)
+        bio, count = to_bio(tags, known)
         repaired.extend([row] if count else [])
         return bio
 

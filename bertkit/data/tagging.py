@@ -37,12 +37,11 @@ def find_scheme(sentences: Iterable[Sequence[str]]) -> Scheme:
     return "IOB1" if begun_by_i and not needless_b else "BIO"
 
 
-def to_bio(tags: Sequence[str], scheme: Scheme, *, repair: bool = False) -> tuple[list[str], int]:
-    """The tags of a sentence in BIO, and how many of them were repaired.
+def to_bio(tags: Sequence[str], scheme: Scheme) -> tuple[list[str], int]:
+    """The tags of a sentence in BIO, and how many of them were repaired: an I-X of BIO that follows no X begins one.
 
-    repair: an I-X of BIO that follows no X begins an entity. Nothing else is repaired.
-    Raises ValueError, with the tag's number from 1: a tag that the scheme does not have; one that continues an
-    entity that did not begin; in BIOES, an entity that does not end.
+    Raises ValueError, with the tag's number from 1: a tag that the scheme does not have; in BIOES, one that continues
+    an entity that did not begin, or an entity that does not end.
     """
     if scheme == "IO":
         tags, scheme = ["O" if tag == "O" else f"I-{tag.removeprefix('I-')}" for tag in tags], "IOB1"
@@ -55,7 +54,7 @@ def to_bio(tags: Sequence[str], scheme: Scheme, *, repair: bool = False) -> tupl
             continue
         if scheme == "BIOES" and before[0] in "BI":
             raise ValueError(f"tag {number - 1}, {before!r}: the entity does not end with E-{before[2:]}")
-        if scheme == "BIOES" or not repair:
+        if scheme == "BIOES":
             raise ValueError(f"tag {number}, {tag!r}: continues an entity that did not begin with B-{tag[2:]}")
         repaired += 1
     return tags_of(entities(tags), len(tags), "BIO"), repaired
