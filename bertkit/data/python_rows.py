@@ -9,6 +9,7 @@ import shutil
 import sys
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -136,12 +137,8 @@ def store_rows(rows: Mapping[str, Rows]) -> dict[str, str]:
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
         with TemporaryDirectory(dir=root, prefix=".") as aside:
             fingerprint = write_rows(rows, Path(aside))
-
-            def move(folder: Path) -> None:
-                for file in Path(aside).iterdir():
-                    shutil.move(file, folder)
-
-            folder, _ = cached_folder(_key(fingerprint), move)
+            move = partial(shutil.copytree, aside, dirs_exist_ok=True, copy_function=shutil.move)
+            folder, _ = cached_folder({"rows": fingerprint}, move)
     return {"source": MEMORY, "fingerprint": fingerprint, "folder": str(folder)}
 
 
@@ -151,7 +148,7 @@ def stored_files(spec: DataSpec) -> dict[str, Path]:
     They are in the folder that the recipe knows, such as RUN/data, or in the cache. Raises DataError where they are in
     neither, or differ from those that the recipe was written for.
     """
-    known, cached = Path(spec.folder or ""), folder_of(_key(str(spec.fingerprint)))
+    known, cached = Path(spec.folder or ""), folder_of({"rows": spec.fingerprint})
     for folder in (known, cached) if spec.folder else (cached,):
         if _fingerprint(folder) == spec.fingerprint:
             return {file.stem: file for file in sorted(folder.glob("*.parquet"))}
@@ -176,10 +173,6 @@ def keep_rows(spec: DataSpec, folder: Path) -> dict[str, str]:
     for other in {*folder.glob("*.parquet")} - {folder / file.name for file in files.values()}:
         other.unlink()
     return {f"{folder.name}/{file.name}": file_digest(file) for file in files.values()}
-
-
-def _key(fingerprint: str) -> dict[str, Any]:
-    return {"rows": fingerprint}
 
 
 def _fingerprint(folder: Path) -> str:
