@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from bertkit.encoding.windows import first_windows, mean_of_windows, row_windows
+from bertkit.encoding.padding import first_windows, mean_of_windows, row_windows
 from bertkit.models.heads import ranking_losses, soft_losses
 from bertkit.models.heads.forward_backward import Chain
 from bertkit.models.heads.spans import masked_logits

@@ -48,8 +48,8 @@ def encode_pairs(
         room = max_length - special - len(question.ids)
         if room < LEAST_ROOM:
             what = f"{len(question.ids)} tokens, which leaves no room in windows of {max_length}"
-            what = f"the question {short_repr(questions[row])} has {what}"
-            problems.append((row, what, "Raise model.max_length, or shorten the question."))
+            fix = "Raise model.max_length, or shorten the question."
+            problems.append((row, f"the question {short_repr(questions[row])} has {what}", fix))
             continue
         head = [*before, *question.ids, *between]
         unreadable = unread((question.ids, context.ids), tokenizer.unk_token_id)

@@ -1,15 +1,21 @@
-"""Texts and pairs of texts to tokens: truncated, windowed or refused past the length limit, and always counted."""
+"""Texts and pairs of texts to tokens: truncated, windowed or refused past the length limit, and always counted; and
+what `check` says about lengths."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from bertkit.data.table import MAX_PROBLEMS
+import numpy as np
+
+from bertkit.data.schema import LARGE_SHARE, Finding, note
+from bertkit.data.table import MAX_PROBLEMS, numbers
 from bertkit.encoding.pieces import unread
 from bertkit.errors import RowsError
+from bertkit.text import counted, part_of
 
 if TYPE_CHECKING:
+    from datasets import Dataset
     from transformers import PreTrainedTokenizerBase
 
 
@@ -63,6 +69,29 @@ def encode_texts(
         columns["lost"] += [lost] * len(sizes)
         columns["unread"] += [unread(own, tokenizer.unk_token_id)] * len(sizes)
     return columns
+
+
+def length_findings(features: Dataset, split: str, max_length: int, *, has_windows: bool = True) -> Iterator[Finding]:
+    """The distribution of lengths in tokens, and what the limit cuts off.
+
+    has_windows: whether the task has the option `overflow: window`.
+    """
+    _, starts = np.unique(numbers(features, "row"), return_index=True)
+    lengths = numbers(features, "length")
+    median, high = np.percentile(lengths, [50, 95])
+    what = f"{split}: tokens per window: median {median:.0f}, 95 % within {high:.0f}, at most {lengths.max()}"
+    windows = "side" not in features.column_names  # else the features of a row are several texts
+    if windows and len(lengths) > len(starts):
+        what += f"; {counted(len(starts), 'row')} in {counted(len(lengths), 'window')}"
+    yield note(what)
+    if "lost" not in features.column_names:  # a task that reads everything
+        return
+    lost = numbers(features, "lost")[starts]
+    if cut := int((lost > 0).sum()):
+        part, tokens = part_of(cut, len(starts), "row"), counted(int(lost.sum()), "token")
+        what = f"{split}: {part} truncated at {max_length} tokens: {tokens} dropped"
+        fix = "Raise model.max_length" + (", or set task.overflow: window." if windows and has_windows else ".")
+        yield Finding("warn" if cut >= LARGE_SHARE * len(starts) else "note", what, fix)
 
 
 def _of_texts(ids: list[int], sides: list[int | None], texts: int) -> Iterator[list[int]]:

@@ -24,8 +24,8 @@ from typing_extensions import TypeVar
 from bertkit.data.disk_list import DiskList
 from bertkit.data.schema import Answer, Finding, Schema
 from bertkit.data.table import MAX_PROBLEMS, Table, numbers, on_disk, release
-from bertkit.encoding.lengths import length_findings
 from bertkit.encoding.padding import Arrays, model_inputs
+from bertkit.encoding.texts import length_findings
 from bertkit.errors import RowsError
 from bertkit.evaluation.graded import Graded
 from bertkit.evaluation.hf_metrics import all_scores

@@ -11,10 +11,9 @@ from pydantic import Field
 from bertkit.data.rows import Columns
 from bertkit.data.schema import LARGE_SHARE, Answer, Column, Finding, Schema
 from bertkit.data.table import numbers, required
-from bertkit.encoding.lengths import length_findings
 from bertkit.encoding.padding import mask_of
 from bertkit.encoding.pieces import tokenize
-from bertkit.encoding.texts import encode_texts
+from bertkit.encoding.texts import encode_texts, length_findings
 from bertkit.errors import ModelError, Problem, RecipeError, extras_required, require_finite
 from bertkit.evaluation import translation
 from bertkit.evaluation.baselines import enough

@@ -13,8 +13,8 @@ from bertkit.data.disk_list import DiskList
 from bertkit.data.rows import Columns
 from bertkit.data.schema import Answer, Column, Schema
 from bertkit.data.table import numbers, required
+from bertkit.encoding.padding import first_windows, mean_of_windows
 from bertkit.encoding.texts import encode_texts
-from bertkit.encoding.windows import first_windows, mean_of_windows
 from bertkit.errors import DataError, ModelError, Problem, require_finite
 from bertkit.evaluation import baselines, metrics
 from bertkit.evaluation.conformal import Conformal

@@ -13,8 +13,8 @@ from bertkit.data.judged import check_labels, contradictions, query_findings
 from bertkit.data.rows import Columns
 from bertkit.data.schema import Answer, Column, Finding, Schema
 from bertkit.data.table import Table, numbers
+from bertkit.encoding.padding import row_windows
 from bertkit.encoding.texts import encode_texts
-from bertkit.encoding.windows import row_windows
 from bertkit.errors import DataError, RowsError, require_finite
 from bertkit.evaluation import baselines, reranking, similarity
 from bertkit.models.encoder import Encoder, classifier, load_model
