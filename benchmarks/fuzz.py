@@ -33,7 +33,7 @@ from bertkit import load, load_recipe
 from bertkit.data import load as load_data
 from bertkit.data.sources import samples_folder
 from bertkit.errors import UserError
-from bertkit.recipe.shipped import shipped_recipes
+from bertkit.recipe import shipped_recipes
 from bertkit.tasks import get_task
 
 LIMIT, MEMORY = 10, 4 << 30  # seconds, bytes

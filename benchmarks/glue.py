@@ -16,8 +16,8 @@ from statistics import fmean, stdev
 from typing import NamedTuple
 
 from bertkit.errors import UserError
+from bertkit.recipe import shipped_recipes
 from bertkit.recipe.recipe import Recipe, load_recipe
-from bertkit.recipe.shipped import shipped_recipes
 from bertkit.recipe.yaml import parse
 from bertkit.run import Run
 from bertkit.training.train import train

@@ -29,8 +29,8 @@ from bertkit.cli import main as cli
 from bertkit.cli.main import main
 from bertkit.data.schema import LEVELS
 from bertkit.errors import UserError
+from bertkit.recipe import shipped_recipes
 from bertkit.recipe.recipe import load_recipe
-from bertkit.recipe.shipped import shipped_recipes
 from bertkit.report.score_tables import first_to_try
 from bertkit.run import Run
 from bertkit.tasks import TASKS

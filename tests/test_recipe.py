@@ -15,6 +15,7 @@ import transformers
 from bertkit.data.readers import COMPRESSIONS, FORMATS
 from bertkit.engine.arguments import Arguments
 from bertkit.errors import RecipeError
+from bertkit.recipe import shipped_recipes
 from bertkit.recipe.multitask import json_schema
 from bertkit.recipe.recipe import (
     TASK_OPTIONS,
@@ -24,7 +25,6 @@ from bertkit.recipe.recipe import (
     parse_data_spec,
     to_yaml,
 )
-from bertkit.recipe.shipped import shipped_recipes
 from bertkit.recipe.training_arguments import DECIDED, check_training, training_fields, training_schema
 from bertkit.recipe.yaml import parse
 

@@ -14,8 +14,8 @@ from clocked import Time
 
 from bertkit.engine.clock import Clock
 from bertkit.models.encoder import PACKAGED
+from bertkit.recipe import shipped_recipes
 from bertkit.recipe.recipe import Recipe, load_recipe
-from bertkit.recipe.shipped import shipped_recipes
 from bertkit.sections import seconds
 from bertkit.tasks import TASKS
 from bertkit.training import seed

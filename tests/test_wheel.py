@@ -16,7 +16,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from bertkit import __version__
-from bertkit.recipe.shipped import shipped_recipes
+from bertkit.recipe import shipped_recipes
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -11,7 +11,7 @@ from bertkit import processes
 from bertkit.cli.output import say
 from bertkit.cli.shared import LAYOUT, OVERRIDES, RECIPE, argument, command, flag, path
 from bertkit.errors import Problem, UserError
-from bertkit.recipe.shipped import shipped_recipes
+from bertkit.recipe import shipped_recipes
 from bertkit.text import columns
 
 

@@ -82,12 +82,9 @@ def fill_sections(
         base[name] = _merged(name, base.get(name), keywords[name])
     if "data" in keywords and "expected" not in keywords:
         base["expected"] = None
-    problems = []
-    task = base.get("task")
-    kinds = {
-        **SECTIONS,
-        "task": options.get(task.get("name", "") if isinstance(task, Mapping) else str(task), TaskOptions),
-    }
+    problems, task = [], base.get("task")
+    task_name = task.get("name", "") if isinstance(task, Mapping) else str(task)
+    kinds = {**SECTIONS, "task": options.get(task_name, TaskOptions)}
     homes: defaultdict[str, list[str]] = defaultdict(list)
     for section, kind in kinds.items():
         for key in kind.model_fields:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -12,6 +13,7 @@ from pydantic import Field
 from bertkit import sections
 from bertkit.data.python_rows import Rows, store_rows
 from bertkit.errors import Problem, RecipeError
+from bertkit.recipe import shipped_recipes
 from bertkit.recipe.key_problems import Report
 from bertkit.recipe.keyword_overrides import fill_sections, plain_sections
 from bertkit.recipe.recipe import (
@@ -24,7 +26,6 @@ from bertkit.recipe.recipe import (
     load_recipe,
     read_recipe,
 )
-from bertkit.recipe.shipped import shipped_recipes
 from bertkit.recipe.training_arguments import training_schema
 from bertkit.sections import DataSpec, ModelSpec, Section, Seed, Text
 from bertkit.tasks import TASKS as ALL_TASKS
@@ -177,28 +178,11 @@ class _Outer(Section):
     mixing: Mixing | Annotated[dict[str, Positive], Field(min_length=1)] = "proportional"
 
 
-class _PartReport(Report):
-    """Reports what is wrong with one task's recipe at its place in that of all; what all share, once."""
-
-    def __init__(self, whole: Report, name: str, own: Mapping[str, Any], known: set[KeyProblem]) -> None:
-        super().__init__(whole.name)
-        self.whole, self.part, self.own, self.known = whole, name, own, known
-
-    def _path(self, path: KeyPath) -> KeyPath:
-        inside = ("tasks", self.part)
-        if path[:1] in (("task",), ("data",), ("expected",)):
-            return (*inside, *path)
-        return (*inside, *path[1:]) if len(path) > 1 and path[1] in _INNER and path[1] in self.own else path
-
-    def add(self, *problems: KeyProblem) -> None:
-        for problem in problems:
-            placed = problem._replace(path=self._path(problem.path))
-            if placed not in self.known:
-                self.known.add(placed)
-                self.whole.add(placed)
-
-    def folder(self, path: KeyPath) -> Path:
-        return self.whole.folder(self._path(path))
+def _place(name: str, part: Mapping[str, Any], path: KeyPath) -> KeyPath:
+    """Where a key of the recipe that would train this task by itself is in that of all: in the task, or shared."""
+    if path[:1] in (("task",), ("data",), ("expected",)):
+        return ("tasks", name, *path)
+    return ("tasks", name, *path[1:]) if len(path) > 1 and path[1] in _INNER and path[1] in part else path
 
 
 def _checked(
@@ -211,27 +195,24 @@ def _checked(
         report.add(KeyProblem((name,), "has no place in a recipe of several tasks", _SINGLE[name]))
     report.add(*validate(_Outer, outer), *_contradictions(outer, shared))
     parts = {name: part for name, part in _mapping(outer["tasks"]).items() if isinstance(part, dict)}
-    known = set[KeyProblem]()
-    clean = {
-        name: check_sections(_of_one(shared, part), _PartReport(report, name, part, known), check_files, False)
-        for name, part in parts.items()
-    }
+    clean, problems = dict[str, dict[str, Any]](), dict[KeyProblem, None]()  # what all tasks share is reported once
+
+    def folder(name: str, path: KeyPath) -> Path:
+        return report.folder(_place(name, parts[name], path))
+
+    for name, part in parts.items():
+        clean[name], wrong = check_sections(_of_one(shared, part), partial(folder, name), check_files, False)
+        problems |= dict.fromkeys(each._replace(path=_place(name, part, each.path)) for each in wrong)
+    report.add(*problems)
     report.raise_if_any()
     for name, stored in rows.items():
         clean[name]["data"] |= store_rows(stored) if stored else {}
     valid = {name: Sections.model_validate(each) for name, each in clean.items()}
     first = next(iter(valid.values()))
-    entries = {
-        name: TaskPart(
-            **{
-                **part,
-                "task": own.task,
-                "data": own.data,
-                "metric_for_best_model": own.training.get("metric_for_best_model"),
-            }
-        )
-        for (name, part), own in zip(parts.items(), valid.values(), strict=True)
-    }
+    entries = dict[str, TaskPart]()
+    for name, own in valid.items():
+        best = own.training.get("metric_for_best_model")
+        entries[name] = TaskPart(**{**parts[name], "task": own.task, "data": own.data, "metric_for_best_model": best})
     defaults = {name: _mapping(shared.get(name)) for name in ("model", "training")}
     length = defaults["model"].get("max_length", ModelSpec.model_fields["max_length"].default)
     best = defaults["training"].get("metric_for_best_model", MEAN)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from operator import or_
 from pathlib import Path
@@ -14,17 +14,17 @@ from pydantic import Field, ValidationInfo, field_validator
 from bertkit import sections
 from bertkit.data.python_rows import store_rows
 from bertkit.errors import Problem, RecipeError
+from bertkit.recipe import shipped_recipes
 from bertkit.recipe.cross_checks import ROWS, STILL_READ, WITHOUT_TRAINER, check_settings, resolve_paths, without
 from bertkit.recipe.key_problems import Report
 from bertkit.recipe.keyword_overrides import RENAMED, SECTIONS, fill_sections, plain_sections
 from bertkit.recipe.overrides import apply_overrides
-from bertkit.recipe.shipped import shipped_recipes
 from bertkit.recipe.training_arguments import check_training, training_fields
 from bertkit.recipe.yaml import written
 from bertkit.sections import MEMORY, DataSpec, ModelSpec, Section, Seed
 from bertkit.tasks import TASKS
 from bertkit.tasks.base import TaskOptions
-from bertkit.text import escape_controls, short_repr
+from bertkit.text import KeyPath, escape_controls, short_repr
 from bertkit.validation import KeyProblem, describe, did_you_mean, validate
 
 TASK_OPTIONS: tuple[type[TaskOptions], ...] = tuple(task.Options for task in TASKS)
@@ -273,7 +273,8 @@ def _check_and_fill(
         fix = "a run of several tasks has a folder for each, which is given in its place: RUN/NAME"
         report.add(KeyProblem(("tasks",), "several tasks, where a recipe of one task is expected", fix))
         report.raise_if_any()
-    clean = check_sections(data, report, check_files, own_metrics)
+    clean, problems = check_sections(data, report.folder, check_files, own_metrics)
+    report.add(*problems)
     report.raise_if_any()
     return clean
 
@@ -299,8 +300,10 @@ def _saving(training: Mapping[str, Any]) -> dict[str, Any]:
     return {"eval_strategy": strategy, "save_strategy": "epoch" if strategy == "no" else strategy, **steps}
 
 
-def check_sections(data: dict[str, Any], report: Report, check_files: bool, own_metrics: bool) -> dict[str, Any]:
-    """Report everything that is wrong with the values; returns those that are right, paths as absolute ones."""
+def check_sections(
+    data: dict[str, Any], folder: Callable[[KeyPath], Path], check_files: bool, own_metrics: bool
+) -> tuple[dict[str, Any], list[KeyProblem]]:
+    """The values that are right, paths as absolute ones, and everything that is wrong. folder: as `resolve_paths`."""
     options, problems = _options(data)
     kinds = {**SECTIONS, "task": options or TaskOptions}
     own = {key: name for name, kind in kinds.items() for key in kind.model_fields.keys() - _AMBIGUOUS}
@@ -318,11 +321,10 @@ def check_sections(data: dict[str, Any], report: Report, check_files: bool, own_
         "task": vars((options or TaskOptions).model_construct(**clean.get("task", {}))),
     }
     contradictions = check_settings(settings, options, own_metrics)
-    report.add(*problems, *(each for each in contradictions if not {each.path, each.path[:1]} & bad))
+    problems += [each for each in contradictions if not {each.path, each.path[:1]} & bad]
     if best := clean.get("training", {}).get("metric_for_best_model"):
         clean["training"]["metric_for_best_model"] = best.removeprefix("eval_")
-    report.add(*resolve_paths(clean, report.folder, must_exist=check_files))
-    return clean
+    return clean, [*problems, *resolve_paths(clean, folder, must_exist=check_files)]
 
 
 def _options(data: Mapping[str, Any]) -> tuple[type[TaskOptions] | None, list[KeyProblem]]:

@@ -27,13 +27,10 @@ _SECRET = "; never write secrets into a recipe"
 _HUB = "remove it; `bertkit push RUN` uploads a run"
 
 
-def _by_name(answers: Mapping[str, str]) -> Mapping[str, str]:
-    return {name: answer for answer, names in answers.items() for name in names.split()}
-
-
-# fields of TrainingArguments that a recipe cannot set: what to do instead -> fields
-DECIDED = _by_name(
-    {
+# fields of TrainingArguments that a recipe cannot set -> what to do instead
+DECIDED = {
+    name: answer
+    for answer, names in {
         "remove it, and name the folder on the command line: --output-dir RUN": "output_dir",
         "remove it, and resume on the command line: --output-dir RUN --resume": "resume_from_checkpoint",
         "remove it; the commands `bertkit train`, `evaluate` and `predict` decide it": "do_train do_eval do_predict",
@@ -50,8 +47,9 @@ DECIDED = _by_name(
             "use_cache parallelism_config local_rank ignore_data_skip"
         ),
         "remove it, and start the run with torchrun, which trains on every GPU": "deepspeed fsdp fsdp_config",
-    }
-)
+    }.items()
+    for name in names.split()
+}
 
 # fields that the installed transformers may lack or deprecate -> today's; others get the most similar name
 _RENAMED = {
