@@ -6,7 +6,6 @@ import re
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
-from pydantic_core import PydanticCustomError
 
 Split = Literal["train", "validation", "test"]
 Checkpoints = Literal["keep", "best", "none"]  # which of them a finished run keeps
@@ -26,8 +25,7 @@ def seconds(duration: str) -> float:
 
 def _duration(value: Any) -> Any:
     if not (isinstance(value, str) and re.fullmatch(r"\d+(\.\d+)?[smh]", value, re.ASCII) and seconds(value)):
-        what = "expected a time of seconds, minutes or hours, such as 90s, 60m or 1.5h; found {given}"
-        raise PydanticCustomError("duration", what, {"given": repr(value)})
+        raise ValueError(f"expected a time of seconds, minutes or hours, such as 90s, 60m or 1.5h; found {value!r}")
     return value
 
 
@@ -128,8 +126,8 @@ class DataSpec(Section):
         try:
             "a".encode(value)
         except (LookupError, ValueError):
-            what = "expected a text encoding that Python knows, such as utf-8, cp1252, latin-1 or utf-16; found {given}"
-            raise PydanticCustomError("encoding", what, {"given": repr(value)}) from None
+            what = "expected a text encoding that Python knows, such as utf-8, cp1252, latin-1 or utf-16"
+            raise ValueError(f"{what}; found {value!r}") from None
         return value
 
 
@@ -216,5 +214,5 @@ class Hub(Section):
     @classmethod
     def _well_formed(cls, value: str | None) -> str | None:
         if value is not None and not REPO_ID.fullmatch(value):
-            raise PydanticCustomError("hub", "expected owner/model, found {given}", {"given": repr(value)})
+            raise ValueError(f"expected owner/model, found {value!r}")
         return value
