@@ -14,7 +14,7 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Any, TextIO
 
-from bertkit.errors import DataError, ModelError, Problem
+from bertkit.errors import DataError, ModelError, Problem, translated
 
 LARGEST_JSON = 64_000_000  # bytes
 ABANDONED = 24 * 60 * 60  # seconds
@@ -77,12 +77,8 @@ def read_json(path: Path, largest: int = LARGEST_JSON) -> Any:
     """The value of a JSON file. Raises ModelError if it is not JSON, or has more than `largest` bytes."""
     if (size := path.stat().st_size) > largest:
         raise ModelError(Problem(str(path), f"{size / 1e6:,.0f} MB of JSON, but a few kB are expected"))
-    try:
+    with translated((ValueError, RecursionError), ModelError, str(path), "is damaged: it is not JSON that can be read"):
         return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ModelError(Problem(str(path), f"is damaged: it is not JSON ({error})")) from error
-    except RecursionError as error:
-        raise ModelError(Problem(str(path), "is damaged: its values are nested too deeply")) from error
 
 
 def require_suffix(output: Path, *suffixes: str) -> None:

@@ -324,7 +324,7 @@ DAMAGED: list[tuple[Spoil, str]] = [
     *((lying_header("model.safetensors", length), "is damaged") for length in (2**40, 2**63, 10)),
     *((lying_header("2_Dense/model.safetensors", length), "is damaged") for length in (2**40, 2**63, 10)),
     *((written("config.json", text), r"config\.json") for text in ("", "{", "[]", "null", '"text"', b"\xff")),
-    (written("config.json", '{"a":' * 200_000 + "1" + "}" * 200_000), "nested"),
+    (written("config.json", '{"a":' * 200_000 + "1" + "}" * 200_000), "not JSON that can be read: maximum recursion"),
     (huge_config, "2,147 MB"),
     (written("tokenizer.json", "[" * 300_000 + "]" * 300_000), "tokenizer"),
     (cut("tokenizer.json", 100), "tokenizer"),

@@ -17,7 +17,7 @@ from bertkit.data.arrow import MAX_WHOLE, seekable
 from bertkit.data.disk_list import AT_A_TIME
 from bertkit.data.schema import Finding
 from bertkit.data.table import Problems, setting
-from bertkit.errors import DataError, Problem, extras_required
+from bertkit.errors import DataError, Problem, extras_required, translated
 from bertkit.text import listed
 from bertkit.validation import did_you_mean
 
@@ -46,7 +46,11 @@ def sheet_records(
 
     name = problems.name
     stream = seekable(stream, name)
-    try:
+    locked, fix = "not an .xlsx workbook, or one with a password", "save it as an .xlsx workbook without one, or as csv"
+    with (
+        translated(_DAMAGE, DataError, name, "cannot be read as xlsx", "save it again, or as csv"),
+        translated(zipfile.BadZipFile, DataError, name, locked, fix),
+    ):
         with zipfile.ZipFile(stream) as archive:
             if sum(part.file_size for part in archive.infolist()) > MAX_WHOLE:
                 raise DataError(Problem(name, f"holds more than {MAX_WHOLE:,} bytes when unpacked", _AS_CSV))
@@ -65,11 +69,6 @@ def sheet_records(
                 if texts:
                     width = width or len(texts)
                     yield number, texts + [""] * (width - len(texts))
-    except zipfile.BadZipFile as error:
-        what = "not an .xlsx workbook, or one with a password"
-        raise DataError(Problem(name, what, "save it as an .xlsx workbook without a password, or as csv")) from error
-    except _DAMAGE as error:
-        raise DataError(Problem(name, f"cannot be read as xlsx: {error}", "save it again, or as csv")) from error
 
 
 def write_sheet(file: IO[bytes], rows: Iterable[Sequence[Any]]) -> None:
@@ -106,10 +105,8 @@ def _chosen(sheets: Sequence[Any], wanted: str | None, problems: Problems) -> An
     names = [sheet.title for sheet in sheets]
     if wanted is None:
         if len(names) > 1:
-            what = (
-                f"{problems.name}: the first of {len(names)} sheets is read, {names[0]!r}; others: {listed(names[1:])}"
-            )
-            problems.findings.append(Finding("note", what, setting("sheet", "NAME")))
+            what = f"the first of {len(names)} sheets is read, {names[0]!r}; others: {listed(names[1:])}"
+            problems.findings.append(Finding("note", f"{problems.name}: {what}", setting("sheet", "NAME")))
         return sheets[0]
     if wanted not in names:
         what = f"has no sheet {wanted!r}{did_you_mean(wanted, names)}"

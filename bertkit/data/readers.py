@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import IO, Any, NamedTuple, cast
+from typing import IO, Any, NamedTuple
 
 from bertkit.data.arrow import MAX_WHOLE, parquet_rows, read_all
 from bertkit.data.conll import Lines, conll_rows, conllu_rows
@@ -38,7 +38,7 @@ FORMATS = {  # suffix of a file name -> format
     **{name: name for name in ("csv", "tsv", "xlsx", "json", "jsonl", "parquet", "conll", "conllu", "txt")},
     **dict.fromkeys(("bio", "iob", "iob2", "bioes"), "conll"),
 }
-COMPRESSIONS = (".gz", ".xz")
+COMPRESSIONS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".xz": lzma.open}
 MAX_DOCUMENT = 100_000_000  # characters of txt without a blank line
 _SURROGATE = re.compile(r"\\u[dD]")
 
@@ -94,7 +94,7 @@ def opened(path: Path) -> Iterator[IO[bytes]]:
     with (
         translated(OSError, DataError, where, "cannot be read"),
         translated(damage, DataError, where, "the archive is damaged or incomplete", fix),
-        _open(path) as stream,
+        COMPRESSIONS.get(path.suffix, open)(path, "rb") as stream,
     ):
         yield stream
 
@@ -174,12 +174,6 @@ def written_like(path: Path, spec: DataSpec) -> tuple[str, str]:
     with opened(path) as stream:
         marked = stream.read(len(codecs.BOM_UTF8)) == codecs.BOM_UTF8
     return spec.delimiter or ",", "utf-8-sig" if marked else spec.encoding
-
-
-def _open(path: Path) -> IO[bytes]:
-    if path.suffix == ".gz":
-        return cast(IO[bytes], gzip.open(path))
-    return lzma.open(path) if path.suffix == ".xz" else path.open("rb")
 
 
 def _texts(lines: Lines, spec: DataSpec, problems: Problems) -> Iterator[NumberedRow]:
