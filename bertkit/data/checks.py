@@ -78,56 +78,51 @@ def _empty(rows: Dataset, names: Sequence[str], split: str, origin: Origin) -> I
             yield warn(what, "Fill them in, or remove these rows.")
 
 
-def _balance(rows: Dataset, name: str, column: Column, split: str) -> list[Finding]:
+def _balance(rows: Dataset, name: str, column: Column, split: str) -> Iterator[Finding]:
     if column.holds == "number":
         values = numbers(rows, name)
         low, high = float(values.min()), float(values.max())
-        findings = [note(f"{split}: from {low:g} to {high:g}, mean {values.mean():.4g}")]
+        yield note(f"{split}: from {low:g} to {high:g}, mean {values.mean():.4g}")
         if split == "train" and low == high:
-            findings.append(Finding("fail", f"train: every row has the number {low:g}; there is nothing to learn"))
-        return findings
+            yield Finding("fail", f"train: every row has the number {low:g}; there is nothing to learn")
     labels = names_of(column)
     if labels is None:
-        return []
+        return
     counts = Counter(label for value in column_values(rows, name) for label in labels(value))
     shares = [f"{escape_controls(label)} {n:,} ({share(n, len(rows))})" for label, n in counts.most_common(MANY_LABELS)]
     more = f", and {counted(len(counts) - MANY_LABELS, 'more label')}" if len(counts) > MANY_LABELS else ""
-    findings = [note(f"{split}: {', '.join(shares) or 'no labels'}{more}")]
+    yield note(f"{split}: {', '.join(shares) or 'no labels'}{more}")
     if split == "train":
         # a sentence may have entities of every type, and words of every label
         alike = not counts or (column.holds in ("label", "labels") and {*counts.values()} == {len(rows)})
-        findings += _label_findings(counts, alike)
-    return findings
+        yield from _label_findings(counts, alike)
 
 
-def _label_findings(counts: Mapping[str, int], alike: bool) -> list[Finding]:
+def _label_findings(counts: Mapping[str, int], alike: bool) -> Iterator[Finding]:
     """alike: whether all rows have the same labels."""
-    findings = []
     if alike:
         several, names = len(counts) > 1, listed([repr(name) for name in sorted(counts)], MANY_LABELS)
         have = f"every row has the {'labels' if several else 'label'} {names}" if counts else "no row has a label"
         by_name = "Name the labels that a row has, instead of 0 and 1 for each."
         fix = by_name if several else "Is the right column mapped?"
-        findings.append(Finding("fail", f"train: {have}; there is nothing to learn", fix))
+        yield Finding("fail", f"train: {have}; there is nothing to learn", fix)
     few = sorted((n, name) for name, n in counts.items() if n < FEW_ROWS)
     if few:
         rare = listed([f"{escape_controls(name)} {n}" for n, name in few], MANY_LABELS)
-        what, fix = f"train: labels with fewer than {FEW_ROWS} rows: {rare}", "Label more rows, or merge labels."
-        findings.append(warn(what, fix))
+        yield warn(f"train: labels with fewer than {FEW_ROWS} rows: {rare}", "Label more rows, or merge labels.")
     spelled: dict[str, str] = {}
     for name in sorted(counts):
         other = spelled.setdefault(name.strip().casefold(), name)
         if other != name:
             what = f"train: the labels {other!r} and {name!r} differ only in case or space"
             fix = "They are two labels; if they are one, write them alike, or name them in task.labels: {A: a, a: a}."
-            findings.append(warn(what, fix))
+            yield warn(what, fix)
     for separator in SEPARATORS:
         parts = Counter(part.strip() for name in counts for part in set(name.split(separator)) if separator in name)
         if any(part in counts or rows > 1 for part, rows in parts.items()):
             name = next(name for name in counts if separator in name)
             fix = f"If so, map the column as `labels`, with  data: {{labels_separator: {json.dumps(separator)}}}"
-            findings.append(warn(f"train: labels such as {name!r} look like several labels", fix))
-    return findings
+            yield warn(f"train: labels such as {name!r} look like several labels", fix)
 
 
 @dataclass(frozen=True)
@@ -153,7 +148,7 @@ class _Seen:
         return cls(indices, keys, indices[index][inverse])
 
 
-def _duplicates(seen_in: Mapping[str, _Seen], data: Data) -> list[Finding]:
+def _duplicates(seen_in: Mapping[str, _Seen], data: Data) -> Iterator[Finding]:
     """One warning for the splits of one source, whose equal texts are all in the same one."""
     counts, examples = [0, 0], ["", ""]  # with the same target, and with another
     for split, seen in seen_in.items():
@@ -163,15 +158,14 @@ def _duplicates(seen_in: Mapping[str, _Seen], data: Data) -> list[Finding]:
                 first, row = pairs[0].tolist()
                 examples[kind] = f"{origin[row]} and {origin[first]}"
             counts[kind] += len(pairs)
-    findings, where = [], " and ".join(seen_in)
+    where = " and ".join(seen_in)
     if counts[0]:
         what = f"{where}: {counted(counts[0], 'row', 'repeat')} an earlier row; e.g. {examples[0]}"
-        findings.append(warn(what, "Remove them, unless they should count more than once."))
+        yield warn(what, "Remove them, unless they should count more than once.")
     if counts[1]:
         what = f"{where}: {counted(counts[1], 'row', 'repeat')} an earlier text with another target; e.g. {examples[1]}"
         fix = "Correct their targets: a model gives the same text the same answer."
-        findings.append(severe(counts[1], sum(len(data.rows[split]) for split in seen_in), what, fix))
-    return findings
+        yield severe(counts[1], sum(len(data.rows[split]) for split in seen_in), what, fix)
 
 
 def _repeats(seen: _Seen, split: str, data: Data) -> tuple[Ints, Ints]:
@@ -191,17 +185,15 @@ def _repeats(seen: _Seen, split: str, data: Data) -> tuple[Ints, Ints]:
     return pairs[~differ], pairs[differ]
 
 
-def _shared(seen: _Seen, trained: _Seen, split: str, data: Data) -> list[Finding]:
+def _shared(seen: _Seen, trained: _Seen, split: str, data: Data) -> Iterator[Finding]:
     import numpy as np
 
     groups, known = (np.asarray(data.origins[each].groups, dtype=np.int64) for each in (split, "train"))
-    shared, findings = int(np.isin(groups, known).sum()), list[Finding]()
-    if shared:
+    if shared := int(np.isin(groups, known).sum()):
         what = f"{part_of(shared, len(groups), 'row')} of a group (`data.group_by`) that train has too"
-        findings.append(leak(split, shared, len(groups), what))
+        yield leak(split, shared, len(groups), what)
     common = np.flatnonzero(np.isin(seen.keys, trained.keys))
     if len(common):
         same = trained.first[trained.keys == seen.keys[common[0]]][0]
         pair = f"{data.origins[split][int(seen.rows[common[0]])]} is {data.origins['train'][int(same)]}"
-        findings.append(in_train_too(split, len(common), len(data.rows[split]), "row", pair))
-    return findings
+        yield in_train_too(split, len(common), len(data.rows[split]), "row", pair)
