@@ -60,19 +60,22 @@ def open_source(spec: DataSpec, splits: Collection[str] | None, wanted: Collecti
         raise DataError(Problem("data.splits", "this source names its splits itself", fix))
     judged = path is not None and (path / "qrels").is_dir()  # as BEIR lays judgements out
     tables: Mapping[str, Dataset] | None = None
-    opens: dict[str, Callable[[], list[Part]]]
+    opens: dict[str, list[Callable[[], Part]]]
     if spec.source == MEMORY:
         stored = spec.model_copy(update={"format": "parquet"})  # whose locations are `train, row 12`
-        opens = {split: partial(_file_parts, [file], stored, split) for split, file in stored_files(spec).items()}
+        opens = {split: [partial(_file_part, file, stored, split)] for split, file in stored_files(spec).items()}
     elif path is not None and judged:
         beir = read_beir(path)
-        opens = {split: partial(_beir_parts, beir, split, f"{path}, {split}") for split in beir.qrels}
+        opens = {split: [partial(_beir_part, beir, split, f"{path}, {split}")] for split in beir.qrels}
     elif path is not None and (tables := _tables(path, spec)) is not None:
         names = match_splits(tables, spec)
-        opens = {s: partial(_table_parts, tables[name], f"{spec.source}, {name}", wanted) for s, name in names.items()}
+        opens = {
+            split: [partial(_table_part, tables[name], f"{spec.source}, {name}", wanted)]
+            for split, name in names.items()
+        }
     else:
         files = _named_files(spec) if path is None else _files_at(path, spec)
-        opens = {split: partial(_file_parts, paths, spec) for split, paths in files.items()}
+        opens = {split: [partial(_file_part, path, spec, str(path)) for path in own] for split, own in files.items()}
     if spec.validation is not None and "validation" in opens and not judged:
         fix = "remove `validation:`, or name only train, e.g.  data: {source: {train: FILE}}"
         raise DataError(Problem("data.validation", "the source has a validation split of its own", fix))
@@ -80,7 +83,8 @@ def open_source(spec: DataSpec, splits: Collection[str] | None, wanted: Collecti
     if missing:
         what = f"no {' and no '.join(missing)} split; available: {', '.join(tables or opens) or 'none'}"
         raise DataError(Problem(str(spec.source), what))
-    return {split: opens[split]() for split in SPLITS if split in opens and (splits is None or split in splits)}
+    wanted_splits = [split for split in SPLITS if split in opens and (splits is None or split in splits)]
+    return {split: [open_part() for open_part in opens[split]] for split in wanted_splits}
 
 
 def _tables(path: Path, spec: DataSpec) -> Mapping[str, Dataset] | None:
@@ -96,14 +100,14 @@ def _tables(path: Path, spec: DataSpec) -> Mapping[str, Dataset] | None:
     return hub_tables(spec)
 
 
-def _beir_parts(beir: Beir, split: str, name: str) -> list[Part]:
+def _beir_part(beir: Beir, split: str, name: str) -> Part:
     """The judged pairs of a split and, except for train, the other documents with an empty query."""
     rows = pairs(beir, split)
     judged = {row["document_id"] for row in rows}
     others = {} if split == "train" else {name: text for name, text in beir.corpus.items() if name not in judged}
     empty = {"query_id": "", "query": "", "grade": 0}
     rows += [{**empty, "document_id": other, "document": text} for other, text in others.items()]
-    return [Part(name, f"{name}, pair ", list(rows[0]), enumerate(rows, 1), {}, beir.findings)]
+    return Part(name, f"{name}, pair ", list(rows[0]), enumerate(rows, 1), {}, beir.findings)
 
 
 def samples_folder() -> Path:
@@ -177,10 +181,6 @@ def _by_name(folder: Path, spec: DataSpec) -> dict[str, list[Path]]:
     return by_name
 
 
-def _file_parts(paths: Sequence[Path], spec: DataSpec, name: str = "") -> list[Part]:
-    return [_file_part(path, spec, name or str(path)) for path in paths]
-
-
 def _file_part(path: Path, spec: DataSpec, name: str) -> Part:
     problems, objects = Problems(name), False
     if files := {} if path.is_file() else _parallel_files(path, spec):
@@ -237,11 +237,11 @@ def _parallel_rows(files: Mapping[str, Path], spec: DataSpec) -> Iterator[Number
         raise DataError(Problem(f"{files[column]}:{last[column]}", what, fix) for column in short)
 
 
-def _table_parts(rows: Dataset, name: str, wanted: Collection[str]) -> list[Part]:
+def _table_part(rows: Dataset, name: str, wanted: Collection[str]) -> Part:
     columns, prefix, fingerprint = list(rows.column_names), f"{name}, row ", rows._fingerprint
     if not len(rows):
         raise DataError(Problem(name, "holds no rows"))
     rows = rows.select_columns([c for c in columns if c in wanted]).with_format(None)
     names = class_names(rows.features)
     dicts = (dict(zip(b, row, strict=True)) for b in rows.iter(AT_A_TIME) for row in zip(*b.values(), strict=True))
-    return [Part(name, prefix, columns, named_rows(dicts, names, prefix), names, fingerprint=fingerprint)]
+    return Part(name, prefix, columns, named_rows(dicts, names, prefix), names, fingerprint=fingerprint)
