@@ -14,7 +14,6 @@ from bertkit.errors import DataError, Problem, translated
 from bertkit.sections import DataSpec
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from datasets import Dataset, Features
 
 MAX_WHOLE = 500_000_000  # bytes of a file that must be held in memory
@@ -35,7 +34,11 @@ def parquet_rows(stream: IO[bytes], problems: Problems) -> Iterator[tuple[int, d
         pq.ParquetFile(seekable(stream, name)) as file,
     ):
         rows = (row for batch in file.iter_batches(AT_A_TIME) for row in batch.to_pylist())
-        problems.class_names = _schema_names(name, file.schema_arrow)
+        if b"huggingface" in (file.schema_arrow.metadata or {}):
+            from datasets import Features
+
+            with translated((ValueError, KeyError, TypeError), DataError, name, "its class names cannot be read"):
+                problems.class_names = class_names(Features.from_arrow_schema(file.schema_arrow))
         yield from named_rows(rows, problems.class_names, f"{name}, row ")
 
 
@@ -70,15 +73,6 @@ def named_rows(
         return row
 
     return enumerate(each_row(named, lambda index: f"{prefix}{index + 1}", rows) if names else rows, 1)
-
-
-def _schema_names(name: str, schema: pa.Schema) -> dict[str, list[str]]:
-    if b"huggingface" not in (schema.metadata or {}):
-        return {}
-    from datasets import Features
-
-    with translated((ValueError, KeyError, TypeError), DataError, name, "its Hugging Face features cannot be read"):
-        return class_names(Features.from_arrow_schema(schema))
 
 
 def seekable(stream: IO[bytes], name: str) -> IO[bytes]:

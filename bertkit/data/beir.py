@@ -23,6 +23,7 @@ from bertkit.text import counted, short_repr
 Texts: TypeAlias = dict[str, str]  # id -> text
 Judged: TypeAlias = dict[str, dict[str, int]]  # query id -> document id -> grade
 
+COLUMNS = ("query_id", "query", "document_id", "document", "grade")  # of a judged pair
 HEADER = ("query-id", "corpus-id", "score")
 OWN_ID = "give each text an id of its own"
 GRADES = "write 0 for not relevant, 1 for relevant, 2 and up for better"
@@ -63,26 +64,20 @@ def read_beir(folder: Path) -> Beir:
 
 
 def pairs(beir: Beir, split: str) -> list[Row]:
-    """The judgements of a split as rows `query_id`, `query`, `document_id`, `document`, `grade`."""
-    return [
-        {
-            "query_id": query,
-            "query": beir.queries[query],
-            "document_id": document,
-            "document": beir.corpus[document],
-            "grade": grade,
-        }
+    """The judgements of a split as rows with these COLUMNS."""
+    values = (
+        (query, beir.queries[query], document, beir.corpus[document], grade)
         for query, grades in beir.qrels[split].items()
         for document, grade in grades.items()
-    ]
+    )
+    return [dict(zip(COLUMNS, each, strict=True)) for each in values]
 
 
 def check_pairs(table: Table) -> None:
     """Raises DataError, with the rows: an id has one text, a pair one grade, and grades are whole numbers from 0."""
     problems, texts, grades = Problems(), FirstSeen(), FirstSeen()
-    names = ("query", "query_id", "document", "document_id", "grade")
-    columns = [table.values.get(name, repeat(None)) for name in names]
-    for row, (query, query_id, document, document_id, grade) in enumerate(zip(*columns, strict=False)):
+    columns = [table.values.get(name, repeat(None)) for name in COLUMNS]
+    for row, (query_id, query, document_id, document, grade) in enumerate(zip(*columns, strict=False)):
         where = table.origin[row]
         for side, text, name in (("query", query, query_id), ("document", document, document_id)):
             _, other = (False, None) if name is None else texts.add((side, name), hash(text), row)

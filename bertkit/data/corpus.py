@@ -90,7 +90,9 @@ def _read(parts: Sequence[Part], spec: DataSpec, split: str, share: float | None
                 writers[split].findings.append(note(f"{split}: limited to the first {counted(count, 'document')}"))
                 break
             digest = hashlib.blake2b(folded(text).encode(), digest_size=8).digest()
-            each = "validation" if share is not None and _is_held_out(digest, share, spec.seed) else split
+            seeded = hashlib.blake2b(digest + str(spec.seed).encode(), digest_size=8).digest()
+            held_out = share is not None and int.from_bytes(seeded) < share * 2**64
+            each = "validation" if held_out else split
             if each == split or len(writers[each].origin) != limits.get(each):
                 writers[each].add(text, digest, file, number)
         if empty:
@@ -121,11 +123,6 @@ def _texts(parts: Sequence[Part], empty: Origin) -> Iterator[tuple[int, int, str
             elif not problems:
                 yield index, number, text
     problems.raise_if_any()
-
-
-def _is_held_out(digest: bytes, share: float, seed: int) -> bool:
-    seeded = hashlib.blake2b(digest + str(seed).encode(), digest_size=8).digest()
-    return int.from_bytes(seeded) < share * 2**64
 
 
 class _Writer:

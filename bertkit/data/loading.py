@@ -13,7 +13,7 @@ from bertkit.data.corrections import ValidateRows, corrected
 from bertkit.data.disk_list import DiskList
 from bertkit.data.schema import BY, ID, Finding, Schema, cell, columns_of, given_name, note, warn
 from bertkit.data.sources import Part, open_source
-from bertkit.data.splits import SPLITS, hold_out, known_only, labels_of, limit_rows, names_of
+from bertkit.data.splits import SPLITS, hold_out, known_only, limit_rows, names_of
 from bertkit.data.squad import with_starts
 from bertkit.data.table import Data, Loaded, Origin, Table, features_of, fingerprint, in_blocks, locations, on_disk
 from bertkit.data.values import convert, is_blank, split_labels
@@ -165,7 +165,7 @@ def _read_tables(
                 findings.append(warn(f"rows are sampled individually: {what}", fix))
     if target is not None and names is not None:
         if known_labels is None and "train" in tables:
-            known_labels = labels_of(tables["train"], target, names)
+            known_labels = {name for value in tables["train"].values[target] for name in names(value)}
         if known_labels is not None:
             tables, notes = known_only(tables, target, names, known_labels, spec.unseen_labels)
             findings += notes

@@ -131,13 +131,11 @@ def limit_rows(table: Table, limit: int, seed: int, split: str, target: str | No
     """
     labels, rng = _labels(table, target, names), random.Random(f"{seed} {split}")
     order = [row for (row,) in _stratified([[row] for row in range(len(table))], table, target, labels, rng)]
-    found = set[str]()
-    brings = []  # whether a row has a label that no row before it has
+    first, others, seen = list[int](), list[int](), set[str]()  # first: with a label that no row before it has
     for row in order:
-        brings.append(not found.issuperset(labels[row]))
-        found.update(labels[row])
-    first = sorted(range(len(order)), key=lambda place: (not brings[place], place))
-    return table.select(sorted(order[place] for place in first[:limit]))
+        (others if seen.issuperset(labels[row]) else first).append(row)
+        seen.update(labels[row])
+    return table.select(sorted([*first, *others][:limit]))
 
 
 def _labels(table: Table, target: str | None, names: Names | None) -> list[Sequence[str]]:
@@ -196,11 +194,6 @@ def _strata(table: Table, target: str | None, labels: Sequence[Sequence[str]]) -
         rank = {row: place for place, row in enumerate(sorted(range(len(values)), key=values.__getitem__))}
         return [rank[row] * BINS // len(values) for row in range(len(values))]
     return [next(iter(each), "") for each in labels]
-
-
-def labels_of(table: Table, target: str, names: Names) -> set[str]:
-    """The labels that a split has."""
-    return {name for value in table.values[target] for name in names(value)}
 
 
 def known_only(
