@@ -12,11 +12,10 @@ from itertools import repeat
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
-from bertkit.data.readers import COMPRESSIONS, read_rows
+from bertkit.data.readers import COMPRESSIONS, rows_or_problems
 from bertkit.data.schema import Finding, leak, warn
 from bertkit.data.splits import match_splits
-from bertkit.data.table import FirstSeen, NumberedRow, Problems, Row, Table
-from bertkit.errors import DataError
+from bertkit.data.table import FirstSeen, Problems, Row, Table
 from bertkit.sections import DataSpec
 from bertkit.text import counted, short_repr
 
@@ -101,18 +100,10 @@ def _file(folder: Path, name: str) -> Path:
     return next((file for file in files if file.is_file()), files[0])
 
 
-def _rows(file: Path, spec: DataSpec, problems: Problems) -> Iterator[NumberedRow]:
-    """The rows of a file; why it cannot be read goes to `problems`."""
-    try:
-        yield from read_rows(file, spec)
-    except DataError as error:
-        problems.take(error)
-
-
 def _texts(file: Path, spec: DataSpec, problems: Problems, titled: bool = False) -> Texts:
     """The ids of a file -> their texts, with the title before it where they are titled."""
     texts = Texts()
-    for number, row in _rows(file, spec, problems):
+    for number, row in rows_or_problems(file, spec, problems):
         key, title, text = row.get("_id"), row.get("title") if titled else "", row.get("text")
         key, title = str(key) if type(key) is int else key, "" if title is None else title
         if not (isinstance(key, str) and isinstance(title, str) and isinstance(text, str)):
@@ -127,7 +118,7 @@ def _texts(file: Path, spec: DataSpec, problems: Problems, titled: bool = False)
 def _judgements(file: Path, spec: DataSpec, problems: Problems, corpus: Texts, queries: Texts) -> Judged:
     """The judgements of a file, whose ids must be those of texts."""
     judged = Judged()
-    for number, row in _rows(file, spec, problems):
+    for number, row in rows_or_problems(file, spec, problems):
         if not row.keys() >= set(HEADER):
             what = f"no header with {', '.join(HEADER)}; found: {', '.join(row)}"
             problems.add(f"{file}:1", what, "begin the file with the line  query-id<TAB>corpus-id<TAB>score")

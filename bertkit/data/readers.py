@@ -86,6 +86,14 @@ def read_rows(path: Path, spec: DataSpec, problems: Problems | None = None) -> I
         yield from _rows(stream, problems, spec, file_format)
 
 
+def rows_or_problems(path: Path, spec: DataSpec, problems: Problems) -> Iterator[NumberedRow]:
+    """The rows of one of several files: why it cannot be read goes to `problems`, beside those of the others."""
+    try:
+        yield from read_rows(path, spec)
+    except DataError as error:
+        problems.take(error)
+
+
 @contextmanager
 def opened(path: Path) -> Iterator[IO[bytes]]:
     """The content of a file, and for the block DataErrors in place of the errors of reading it."""

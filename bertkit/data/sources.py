@@ -18,7 +18,7 @@ from bertkit.data.arrow import class_names, hub_tables, named_rows, saved_tables
 from bertkit.data.beir import Beir, pairs, read_beir
 from bertkit.data.disk_list import AT_A_TIME
 from bertkit.data.python_rows import stored_files
-from bertkit.data.readers import COMPRESSIONS, FORMATS, format_of, read_rows, row_prefix, suffix_of
+from bertkit.data.readers import COMPRESSIONS, FORMATS, format_of, read_rows, row_prefix, rows_or_problems, suffix_of
 from bertkit.data.schema import Finding, Source, mapped_columns
 from bertkit.data.splits import SPLITS, VALIDATION, match_splits
 from bertkit.data.table import NumberedRow, Problems
@@ -214,27 +214,18 @@ def _parallel_rows(files: Mapping[str, Path], spec: DataSpec) -> Iterator[Number
     Raises DataError with what `read_rows` finds wrong in any of the files, or where one has fewer lines than another.
     """
     lines, last = spec.model_copy(update={"format": "lines"}), dict.fromkeys(files, 0)
-    problems = list[Problem]()
-
-    def read(file: Path) -> Iterator[NumberedRow]:
-        try:
-            yield from read_rows(file, lines)
-        except DataError as error:
-            problems.extend(error.problems)
-
-    for rows in zip_longest(*map(read, files.values())):
+    problems = Problems()
+    for rows in zip_longest(*(rows_or_problems(file, lines, problems) for file in files.values())):
         cells = {column: row for column, row in zip(files, rows, strict=True) if row}
         last.update({column: number for column, (number, _) in cells.items()})
         if len(cells) == len(files):
             yield max(last.values()), {column: row["text"] for column, (_, row) in cells.items()}
-    if problems:
-        raise DataError(problems)
+    problems.raise_if_any()
     longest = max(last.values())
-    short = [column for column in files if last[column] < longest]
-    if short:
+    for column in (column for column in files if last[column] < longest):
         what = f"the file ends here, but another one has {longest:,} lines"
-        fix = "A line and its translation must have the same number."
-        raise DataError(Problem(f"{files[column]}:{last[column]}", what, fix) for column in short)
+        problems.add(f"{files[column]}:{last[column]}", what, "A line and its translation must have the same number.")
+    problems.raise_if_any()
 
 
 def _table_part(rows: Dataset, name: str, wanted: Collection[str]) -> Part:
