@@ -15,7 +15,7 @@ from bertkit.data.python_rows import Rows, store_rows
 from bertkit.errors import Problem, RecipeError
 from bertkit.recipe import shipped_recipes
 from bertkit.recipe.key_problems import Report
-from bertkit.recipe.keyword_overrides import fill_sections, plain_sections
+from bertkit.recipe.overrides import fill_sections, plain_sections
 from bertkit.recipe.recipe import (
     AnyTask,
     Recipe,

@@ -17,8 +17,7 @@ from bertkit.errors import Problem, RecipeError
 from bertkit.recipe import shipped_recipes
 from bertkit.recipe.cross_checks import ROWS, STILL_READ, WITHOUT_TRAINER, check_settings, resolve_paths, without
 from bertkit.recipe.key_problems import Report
-from bertkit.recipe.keyword_overrides import RENAMED, SECTIONS, fill_sections, plain_sections
-from bertkit.recipe.overrides import apply_overrides
+from bertkit.recipe.overrides import RENAMED, SECTIONS, apply_overrides, fill_sections, plain_sections
 from bertkit.recipe.training_arguments import check_training, training_fields
 from bertkit.recipe.yaml import written
 from bertkit.sections import MEMORY, DataSpec, ModelSpec, Section, Seed
