@@ -26,10 +26,12 @@ from test_task_contract import ask, opened
 from torch import nn
 
 import bertkit
+from bertkit.cli.main import main
 from bertkit.data.tagged import sentences, words_of
 from bertkit.data.tagging import entities, invalid
 from bertkit.errors import DataError, ModelError
 from bertkit.models.encoder import load_tokenizer
+from bertkit.models.heads import crf, posteriors
 from bertkit.models.heads.tagger import Emissions
 from bertkit.recipe.recipe import load_recipe
 from bertkit.sections import DataSpec
@@ -88,7 +90,7 @@ def get(source: Path, columns: Any = None, **options: Any) -> Any:
 # --- data
 
 
-def test_every_scheme_is_read_as_bio(tmp_path: Path) -> None:
+def test_every_scheme_is_read_as_bio_and_others_are_refused(tmp_path: Path) -> None:
     expected = ["B-X", "I-X", "B-X", "O", "B-Y"]
     for name, tags in (("iob1", "I-X I-X B-X O I-Y"), ("bio", "B-X I-X B-X O B-Y"), ("bioes", "B-X E-X S-X O S-Y")):
         path = tmp_path / f"{name}.conll"
@@ -97,9 +99,6 @@ def test_every_scheme_is_read_as_bio(tmp_path: Path) -> None:
         assert data.rows["train"]["tags"][0] == expected
         notes = [f.what for f in data.findings]
         assert (f"train: its tags are {name.upper()}; read as BIO" in notes) == (name != "bio")
-
-
-def test_tags_of_no_scheme_are_named_with_their_place(tmp_path: Path) -> None:
     (tmp_path / "bad.conll").write_text("a O\n\nb O\nc Q-X\n")
     with pytest.raises(DataError, match=r"bad\.conll:1: .*unknown scheme.*O, Q-X"):
         get(tmp_path / "bad.conll")
@@ -118,21 +117,24 @@ def test_an_entity_that_begins_with_i_is_counted_and_kept(tmp_path: Path) -> Non
 def test_spans_that_cut_words_are_told_with_the_setting_that_moves_them(tmp_path: Path) -> None:
     cut = {"text": "Ada Brixton", "spans": [[0, 2, "X"]]}
     with pytest.raises(DataError) as error:
-        get(spans_file(tmp_path, *[cut] * 30))
+        get(small.write_rows(tmp_path / "spans.jsonl", [cut] * 30))
     assert str(error.value).count("cuts a word") == 20
     assert "spans.jsonl:1" in str(error.value)
     assert str(error.value).count("alignment: expand") == 1
-    longer = spans_file(tmp_path, {"text": "Brixtonians sing loudly", "spans": [{"start": 0, "end": 14, "label": "X"}]})
+    longer = small.write_rows(
+        tmp_path / "spans.jsonl",
+        [{"text": "Brixtonians sing loudly", "spans": [{"start": 0, "end": 14, "label": "X"}]}],
+    )
     assert get(longer, alignment="expand").rows["train"]["tags"][0] == ["B-X", "I-X", "O"]
     assert get(longer, alignment="contract").rows["train"]["tags"][0] == ["B-X", "O", "O"]
     with pytest.raises(DataError) as error:
-        get(spans_file(tmp_path, {"text": "Ada", "spans": [[0, 9, "X"]]}))
+        get(small.write_rows(tmp_path / "spans.jsonl", [{"text": "Ada", "spans": [[0, 9, "X"]]}]))
     assert "alignment" not in str(error.value)
 
 
 def test_tokens_with_spans_are_refused_and_nothing_is_asked_of_rows_without_either(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"`spans`, which need a `text`, but has `tokens`"):
-        get(spans_file(tmp_path, {"tokens": ["a", "b"], "spans": [[0, 1, "X"]]}))
+        get(small.write_rows(tmp_path / "spans.jsonl", [{"tokens": ["a", "b"], "spans": [[0, 1, "X"]]}]))
     task = TokenClassificationOptions(name="token-classification")
     path = tmp_path / "plain.jsonl"
     path.write_text('{"tokens": ["a", "b"]}\n')
@@ -140,21 +142,17 @@ def test_tokens_with_spans_are_refused_and_nothing_is_asked_of_rows_without_eith
     assert data.rows["test"].column_names == ["tokens"]
 
 
-def test_documents_of_two_files_are_two_documents(tmp_path: Path) -> None:
+def test_documents_of_two_files_are_two_documents_and_drawing_rows_from_them_is_reported(tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / f"{name}.conll").write_text("-DOCSTART- O\n\nAda B-X\n\nran O\n")
     task = TokenClassificationOptions(name="token-classification", context="document")
     spec = DataSpec(source={"train": [str(tmp_path / "a.conll"), str(tmp_path / "b.conll")]})
     names = load_data(spec, TokenClassification, task).rows["train"]["document"][:]
     assert names[0] == names[1] != names[2] == names[3]
-
-
-def test_drawing_rows_from_documents_is_reported(tmp_path: Path) -> None:
     (tmp_path / "a.conll").write_text("-DOCSTART- O\n\n" + "Ada B-X\n\nran O\n\n" * 10)
-    spec = DataSpec(source={"train": str(tmp_path / "a.conll")}, limit=5)
-    for context, told in (("sentence", 0), ("document", 1)):
-        task = TokenClassificationOptions.model_validate({"name": "token-classification", "context": context})
-        findings = load_data(spec, TokenClassification, task).findings
+    drawn = DataSpec(source={"train": str(tmp_path / "a.conll")}, limit=5)
+    for own, told in ((task.model_copy(update={"context": "sentence"}), 0), (task, 1)):
+        findings = load_data(drawn, TokenClassification, own).findings
         assert sum("documents lose sentences" in finding.what for finding in findings) == told
 
 
@@ -206,16 +204,12 @@ def test_rows_without_words_do_not_stop_training(tiny_encoder: Path, tmp_path: P
         assert [word["word"] for word in spoken["words"]] == ["the", "cat"]
 
 
-def spans_file(tmp_path: Path, *rows: dict[str, Any]) -> Path:
-    path = tmp_path / "spans.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
-
-
 @pytest.mark.parametrize("name", ["spans", "entities"])
 def test_missing_spans_are_named_as_the_column_is(name: str, tmp_path: Path) -> None:
     mapped = {} if name == "spans" else {"spans": name}
-    path = spans_file(tmp_path, {"text": "Ada", name: [[0, 3, "PER"]]}, {"text": "Bo", name: None})
+    path = small.write_rows(
+        tmp_path / "spans.jsonl", [{"text": "Ada", name: [[0, 3, "PER"]]}, {"text": "Bo", name: None}]
+    )
     with pytest.raises(DataError, match=f"1 of 2 rows of train has no `{name}`: .*spans.jsonl:2"):
         get(path, columns=mapped)
 
@@ -223,7 +217,7 @@ def test_missing_spans_are_named_as_the_column_is(name: str, tmp_path: Path) -> 
 def test_spans_become_tags_and_what_was_done_is_reported(tmp_path: Path) -> None:
     text = "Ada Brixton went to Lower Brin."
     spans = [[0, 12, "PER"], [20, 26, "LOC"], [20, 30, "LOC"], [3, 3, "PER"]]
-    data = get(spans_file(tmp_path, {"text": text, "spans": spans}))
+    data = get(small.write_rows(tmp_path / "spans.jsonl", [{"text": text, "spans": spans}]))
     assert data.rows["train"]["tags"][0] == ["B-PER", "I-PER", "O", "O", "B-LOC", "I-LOC", "O"]
     assert data.rows["train"].column_names == ["text", "tags"]
     told = " ".join(finding.what for finding in data.findings)
@@ -288,8 +282,6 @@ def test_every_word_gets_a_tag_whatever_the_input(head: str, rows: list[Any], ti
 
 def test_one_chain_runs_over_all_windows(tiny_encoder: Path) -> None:
     """Viterbi by hand over the scores of all words, as if there were no windows."""
-    from bertkit.models.heads import crf, posteriors
-
     task, model = made("crf", tiny_encoder)
     rows = Dataset.from_dict({"tokens": [["the", "cat", "was", "very", "bad"] * 12]})
     features = task.encode(rows)
@@ -434,8 +426,6 @@ def test_the_crf_travels_beside_the_model(run: Any) -> None:
 
 
 def test_predict_reads_conll_and_writes_csv(run: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from bertkit.cli.main import main
-
     write_conll(tmp_path / "new.conll", range(3))
     arguments = ["predict", str(run.folder), "--input", str(tmp_path / "new.conll"), "--output"]
     assert main([*arguments, str(tmp_path / "out.jsonl")]) == 0
@@ -449,26 +439,21 @@ def test_predict_reads_conll_and_writes_csv(run: Any, tmp_path: Path, capsys: py
 
 
 def test_a_foreign_model_answers_with_its_own_tags(tiny_encoder: Path, tmp_path: Path) -> None:
-    from transformers import AutoModelForTokenClassification
-
     tags = ["I-LOC", "O", "B-LOC"]
-    model = AutoModelForTokenClassification.from_pretrained(tiny_encoder, num_labels=3, id2label=dict(enumerate(tags)))
+    kind = transformers.AutoModelForTokenClassification
+    model = kind.from_pretrained(tiny_encoder, num_labels=3, id2label=dict(enumerate(tags)))
     model.save_pretrained(tmp_path)
     load_tokenizer(tiny_encoder).save_pretrained(tmp_path)
     predictor = bertkit.load(tmp_path, task="token-classification")
     assert predictor.task.tags == tags
     assert {word["tag"] for word in predictor("the cat was bad")["words"]} <= set(tags)
-    write_conll(tmp_path / "dev.conll", range(0))
     (tmp_path / "dev.conll").write_text("the O\ncat B-LOC\n")
     assert bertkit.evaluate(tmp_path, data=tmp_path / "dev.conll", task="token-classification")["rows"] == 1
-    model.config.id2label = {0: "I-A", 1: "I-B", 2: "I-C"}
-    model.save_pretrained(tmp_path)
-    with pytest.raises(ModelError, match="without O"):
-        bertkit.load(tmp_path, task="token-classification")
-    model.config.id2label = {0: "O", 1: "B-A", 2: "X"}
-    model.save_pretrained(tmp_path)
-    with pytest.raises(ModelError, match="not tags such as"):
-        bertkit.load(tmp_path, task="token-classification")
+    for wrong, said in (("I-A I-B I-C", "without O"), ("O B-A X", "not tags such as")):
+        model.config.id2label = dict(enumerate(wrong.split()))
+        model.save_pretrained(tmp_path)
+        with pytest.raises(ModelError, match=said):
+            bertkit.load(tmp_path, task="token-classification")
 
 
 def test_lora_trains_and_saves_the_chain(tiny_encoder: Path, tmp_path: Path) -> None:

@@ -151,16 +151,8 @@ def test_special_tokens_have_berts_ids_where_there_is_room(vocab_size: int, coun
     layout = reserved(vocab_size)
     assert len(layout) == len(set(layout)) == count
     assert [layout.index(token) for token in SPECIALS] == ids
-
-
-def test_the_layout_is_that_of_the_published_vocabulary() -> None:
-    """Lines 1 to 999 of bert-base-uncased's vocab.txt."""
-    assert (BERT_LAYOUT[1], BERT_LAYOUT[99], BERT_LAYOUT[104], BERT_LAYOUT[998]) == (
-        "[unused0]",
-        "[unused98]",
-        "[unused99]",
-        "[unused993]",
-    )
+    places = {1: "[unused0]", 99: "[unused98]", 104: "[unused99]", 998: "[unused993]"}  # as in bert-base-uncased's file
+    assert {place: BERT_LAYOUT[place] for place in places} == places
 
 
 def test_a_vocabulary_is_as_large_as_was_asked_for_or_says_so(corpus: Path, tmp_path: Path, caplog: Any) -> None:
@@ -309,13 +301,9 @@ def test_a_vocabulary_that_can_not_hold_the_alphabet(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"10 is too small: 5 are special, 6 are the alphabet\n.*more than 11"):
         train_wordpiece([file], tmp_path / "out", vocab_size=10, min_frequency=1)
     assert len(train_wordpiece([file], tmp_path / "out", vocab_size=11, min_frequency=1)) == 11
-
-
-def test_no_files_and_no_words(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="no files"):
-        train_wordpiece([], tmp_path / "out")
-    with pytest.raises(DataError, match=r"blank\.txt: holds no words"):
-        train_wordpiece([write(tmp_path / "blank.txt", ["", " \t "])], tmp_path / "out")
+    for files, said_of_them in (([], "no files"), ([write(tmp_path / "blank.txt", ["", " \t "])], "holds no words")):
+        with pytest.raises(DataError, match=said_of_them):
+            train_wordpiece(files, tmp_path / "none")
 
 
 # --- the command, and real text
