@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import small
-from cases import CASES, SETTINGS, encoder
+from cases import BY_ID, SETTINGS, encoder
 from datasets import Dataset
 from sentence_transformers import SentenceTransformer
 from transformers import set_seed
@@ -102,20 +102,12 @@ def test_ranks_are_those_of_brute_force(tiny_encoder: Path, tmp_path: Path) -> N
     )
     cosines = (q / np.linalg.norm(q, axis=1)[:, None]) @ (d / np.linalg.norm(d, axis=1)[:, None]).T
     answers = predictor(rows)
-    assert isinstance(answers, list)
     np.testing.assert_allclose([a["score"] for a in answers], cosines.ravel(), atol=1e-6)
     ranks = [1 + int((row > value + 1e-7).sum()) for row in cosines for value in row]
     assert [a["rank"] for a in answers] == ranks
     best = [list(DOCUMENTS)[i] for i in np.argsort(-cosines[0], kind="stable")]
     assert [each["id"] for each in answers[0]["found"]] == best
     assert "found" not in answers[1]
-
-
-def test_equals_stand_in_the_rows_order() -> None:
-    rows = Dataset.from_dict({"query": ["q", "q", "q"], "document": ["a", "b", "c"]})
-    same = np.ones((3, 2)) / np.sqrt(2)
-    answers = list(searched(rows, ["q"], ["a", "b", "c"], same[:1], same))
-    assert [a["rank"] for a in answers] == [1, 2, 3]
 
 
 def test_a_query_that_is_a_document_does_not_find_itself() -> None:
@@ -131,6 +123,10 @@ def test_a_query_that_is_a_document_does_not_find_itself() -> None:
     unnamed = Dataset.from_dict({"query": ["a", ""], "document": ["b", "a"]})
     found = next(iter(searched(unnamed, ["a"], ["b", "a"], unit[[0]], unit[[1, 0]])))["found"]
     assert [hit["id"] for hit in found] == ["a", "b"]  # its text alone does not make it the query
+    rows = Dataset.from_dict({"query": ["q"] * 3, "document": ["a", "b", "c"]})
+    same = np.ones((3, 2)) / np.sqrt(2)
+    answers = list(searched(rows, ["q"], ["a", "b", "c"], same[:1], same))
+    assert [answer["rank"] for answer in answers] == [1, 2, 3]  # equals in the order of their rows
 
 
 def test_prefixes_travel_as_prompts(tiny_encoder: Path, tmp_path: Path) -> None:
@@ -245,10 +241,17 @@ def test_nothing_to_mine_writes_nothing(tiny_encoder: Path, tmp_path: Path, form
     assert not (tmp_path / "mined.jsonl").exists()
 
 
-def test_models_of_other_tasks_are_refused(tiny_encoder: Path, tmp_path: Path) -> None:
-    case = next(c for c in CASES if c.options["name"] == "text-ranking")
-    own, ranker, retriever = case.task(tiny_encoder), str(tmp_path / "r"), str(made(tiny_encoder, tmp_path / "m"))
+@pytest.fixture
+def ranker_folder(tiny_encoder: Path, tmp_path: Path) -> Path:
+    """A model for text-ranking."""
+    set_seed(5)
+    own = BY_ID["ranking-binary"].task(tiny_encoder)
     save(own.model(encoder(tiny_encoder)), own, tmp_path / "r", SETTINGS)
+    return tmp_path / "r"
+
+
+def test_models_of_other_tasks_are_refused(ranker_folder: Path, tiny_encoder: Path, tmp_path: Path) -> None:
+    ranker, retriever = str(ranker_folder), str(made(tiny_encoder, tmp_path / "m"))
     with pytest.raises(ModelError, match=r"a model for text-ranking gives no vectors of texts\n.*or retrieval"):
         dual_encoder(ranker)
     with pytest.raises(ModelError, match="a model for text-ranking gives no vectors of texts"):
@@ -276,14 +279,8 @@ def test_cached_vectors_need_no_weights(tiny_encoder: Path, tmp_path: Path, monk
     np.testing.assert_array_equal(again(["bad dog", "good cat"]), first[::-1])
 
 
-def test_two_stages_are_the_second_ones_order(
-    tiny_encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    set_seed(5)
-    case = next(c for c in CASES if c.options["name"] == "text-ranking")
-    own = case.task(tiny_encoder)
-    save(own.model(encoder(tiny_encoder)), own, tmp_path / "r", SETTINGS)
-    folder, ranker = made(tiny_encoder, tmp_path / "m"), load(tmp_path / "r")
+def test_two_stages_are_the_second_ones_order(ranker_folder, tiny_encoder, tmp_path, capsys):
+    folder, ranker = made(tiny_encoder, tmp_path / "m"), load(ranker_folder)
     documents = list(DOCUMENTS.values())
     rows = Dataset.from_dict({"query": ["good cat"] * 4, "document": documents, "document_id": list(DOCUMENTS)})
     retriever = load(folder)
@@ -293,16 +290,12 @@ def test_two_stages_are_the_second_ones_order(
     scores = {name: ranker(query="good cat", document=DOCUMENTS[name])["score"] for name in first[:3]}
     assert [hit["id"] for hit in both[0]["found"]] == [*sorted(scores, key=lambda name: -scores[name]), first[3]]
     data = beir(tmp_path / "beir")
-    assert main(["evaluate", str(folder), "--data", str(data), "--rerank", str(tmp_path / "r"), "--json"]) == 0
+    assert main(["evaluate", str(folder), "--data", str(data), "--rerank", str(ranker_folder), "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
-    assert said["first_stage"] == retriever_scores(folder, data)
+    assert said["first_stage"] == evaluate(folder, data=data)["metrics"]
     assert said["metrics"].keys() == said["first_stage"].keys()
     assert main(["evaluate", str(folder), "--data", str(data), "--rerank", str(folder)]) == 2
     assert "Name one for text-ranking" in capsys.readouterr().err
-
-
-def retriever_scores(folder: Path, data: Path) -> dict[str, Any]:
-    return dict(evaluate(folder, data=data)["metrics"])
 
 
 def test_embed_index_and_search(tiny_encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

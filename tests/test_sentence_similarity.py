@@ -29,6 +29,7 @@ from bertkit.evaluation import similarity
 from bertkit.files import read_json, write_json
 from bertkit.inference.evaluate import score
 from bertkit.inference.runner import Runner
+from bertkit.models.encoder import load_tokenizer
 from bertkit.models.heads.vector_losses import cosent, in_batch
 from bertkit.retrieval.vector_models import dual_encoder
 from bertkit.tasks.base import prepare
@@ -37,19 +38,6 @@ from bertkit.tasks.vector_task import VectorTask
 from bertkit.training.seed import save
 
 ODD = [*TEXTS, "", "🙂", "word " * 500]
-
-
-def stub(features: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    return features
-
-
-def sides(count: int = 3, rows: int = 7) -> list[dict[str, torch.Tensor]]:
-    torch.manual_seed(1)
-    return [{"sentence_embedding": torch.randn(rows, 5, dtype=torch.float64)} for _ in range(count)]
-
-
-def of(side: dict[str, torch.Tensor]) -> torch.Tensor:
-    return side["sentence_embedding"]
 
 
 def options(**more: Any) -> SentenceSimilarityOptions:
@@ -68,25 +56,22 @@ def vectors(folder: Path, texts: list[str], **how: Any) -> np.ndarray:
     return np.asarray([answer["vector"] for answer in load(folder, precision="fp32", **how)(texts)])
 
 
-def test_cosent_is_sentence_transformers() -> None:
-    a, b, _ = sides()
+def test_losses_are_those_of_sentence_transformers() -> None:
+    sides = torch.randn(3, 7, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     targets = torch.tensor([0.1, 0.9, 0.9, 0.4, 0.0, 1.0, 0.5], dtype=torch.float64)
-    theirs = losses.CoSENTLoss(stub, scale=20.0)([a, b], targets)
-    torch.testing.assert_close(cosent(torch.cosine_similarity(of(a), of(b)), targets, 20.0), theirs)
-
-
-def test_in_batch_is_sentence_transformers() -> None:
-    a, b, c = sides()
-    theirs = losses.MultipleNegativesRankingLoss(stub, scale=20.0)([a, b, c], torch.empty(0))
-    ours = in_batch(of(a), of(b), of(c), torch.arange(21), 20.0) / 7
-    torch.testing.assert_close(ours, theirs)
-    pairs = losses.MultipleNegativesRankingLoss(stub, scale=20.0)([a, b], torch.empty(0))
-    torch.testing.assert_close(in_batch(of(a), of(b), of(c)[:0], torch.arange(14), 20.0) / 7, pairs)
+    embedded, (a, b, c) = [{"sentence_embedding": side} for side in sides], sides
+    theirs = losses.CoSENTLoss(torch.nn.Identity(), scale=20.0)(embedded[:2], targets)
+    torch.testing.assert_close(cosent(torch.cosine_similarity(a, b), targets, 20.0), theirs)
+    ranking = losses.MultipleNegativesRankingLoss(torch.nn.Identity(), scale=20.0)
+    ours = in_batch(a, b, c, torch.arange(21), 20.0) / 7
+    torch.testing.assert_close(ours, ranking(embedded, torch.empty(0)))
+    pairs = in_batch(a, b, c[:0], torch.arange(14), 20.0) / 7
+    torch.testing.assert_close(pairs, ranking(embedded[:2], torch.empty(0)))
 
 
 def test_a_text_that_is_the_own_positive_is_no_negative() -> None:
     """At scale 1, where each rival weighs enough to be missed."""
-    a, b, c = (of(side) for side in sides())
+    a, b, c = torch.randn(3, 7, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     b[3] = b[0]
     c[2] = b[0]
     texts = torch.arange(21)  # anchors, positives, negatives
@@ -149,11 +134,10 @@ LENGTH, PROMPTS = "sentence_bert_config.json", "config_sentence_transformers.jso
 def foreign(tiny_encoder: Path, tmp_path: Path, file: str, edit: Any) -> Path:
     """A model with a dense layer that does not say that bertkit made it, one of its JSON files edited."""
     folder = made(tiny_encoder, tmp_path, dense=5)
-    config = json.loads((folder / "config.json").read_text())
-    del config["bertkit"]
-    (folder / "config.json").write_text(json.dumps(config))
+    config = read_json(folder / "config.json")
+    write_json(folder / "config.json", {name: config[name] for name in config if name != "bertkit"})
     content = json.loads((folder / file).read_text())
-    (folder / file).write_text(json.dumps(edit(content) or content))
+    write_json(folder / file, edit(content) or content)
     return folder
 
 
@@ -205,11 +189,10 @@ def test_odd_modules_are_refused(file: str, edit: Any, said: str, tiny_encoder: 
 def test_case_that_only_a_module_folds_is_refused(tiny_encoder: Path, tmp_path: Path) -> None:
     folder = foreign(tiny_encoder, tmp_path, LENGTH, put(do_lower_case=True))
     load(folder, task="sentence-similarity")  # whose tokenizer tells no case anyway
-    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    tokenizer, config = (read_json(folder / name) for name in ("tokenizer.json", "tokenizer_config.json"))
     tokenizer["normalizer"]["lowercase"] = False
-    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
-    config = json.loads((folder / "tokenizer_config.json").read_text())
-    (folder / "tokenizer_config.json").write_text(json.dumps(config | {"do_lower_case": False}))
+    write_json(folder / "tokenizer.json", tokenizer)
+    write_json(folder / "tokenizer_config.json", config | {"do_lower_case": False})
     with pytest.raises(ModelError, match="lower-cased for a case-sensitive tokenizer"):
         load(folder, task="sentence-similarity")
 
@@ -350,8 +333,6 @@ def test_ranks_and_their_scores() -> None:
     ],
 )
 def test_contradictions_are_said(columns: dict[str, Any], more: dict[str, Any], said: str, tiny_encoder: Path) -> None:
-    from bertkit.models.encoder import load_tokenizer
-
     with pytest.raises(DataError, match=said):
         prepare(SentenceSimilarity, options(**more), load_tokenizer(tiny_encoder), 32, Dataset.from_dict(columns), [])
 
@@ -380,8 +361,6 @@ def test_a_text_and_a_pair_are_answered(tiny_encoder: Path, tmp_path: Path, caps
     folder = made(tiny_encoder, tmp_path)
     predictor = load(folder)
     one, pair = predictor("the cat"), predictor(text_a="the cat", text_b="the cat")
-    assert isinstance(one, dict)
-    assert isinstance(pair, dict)
     assert len(one["vector"]) == 16
     assert pair["score"] == pytest.approx(1.0)
     assert np.linalg.norm(one["vector"]) == pytest.approx(1.0, abs=1e-5)
@@ -408,9 +387,7 @@ def test_not_finite_vectors_are_an_error(tiny_encoder: Path, tmp_path: Path) -> 
         (None, ["b", "a"], [1, 0]),
     ],
 )
-def test_label_ids_follow_the_order_of_the_names(
-    labels: Any, values: list[str], ids: list[int], tmp_path: Path
-) -> None:
+def test_label_ids_follow_the_order_of_the_names(labels, values, ids, tmp_path):
     rows = Dataset.from_dict({"text_a": TEXTS[: len(ids)], "text_b": TEXTS[: len(ids)], "label": values})
     tokenizer: Any = None
     task = prepare(SentenceSimilarity, options(labels=labels), tokenizer, 32, rows, [])
@@ -422,9 +399,7 @@ def test_label_ids_follow_the_order_of_the_names(
 
 
 @pytest.mark.parametrize(("fixed", "reported"), [(None, 1.0), (0.0, 0.5), (0.5, 0.5)])
-def test_the_checkpoint_is_selected_at_the_fitted_threshold(
-    fixed: float | None, reported: float, tiny_encoder: Path
-) -> None:
+def test_the_checkpoint_is_selected_at_the_fitted_threshold(fixed, reported, tiny_encoder):
     case = BY_ID["similarity-labels"]
     own = Case("x", {**case.options, "threshold": fixed}, case.columns).task(tiny_encoder)
     cosines = [0.3 if label == own.names[1] else 0.2 for label in case.columns["label"]]
@@ -433,8 +408,6 @@ def test_the_checkpoint_is_selected_at_the_fitted_threshold(
     assert graded.intervals()["accuracy"] is not None
 
 
-def test_vectors_of_texts_that_were_cut_are_told_of(
-    tiny_encoder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_vectors_of_texts_that_were_cut_are_told_of(tiny_encoder, tmp_path, caplog):
     load(made(tiny_encoder, tmp_path)).encode(["the cat", "the cat " * 100])
     assert "1 of 2 texts are cut at 32 tokens" in caplog.text

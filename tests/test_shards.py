@@ -78,9 +78,7 @@ def test_answers_of_parts_are_those_of_the_whole(case: str, count: int, models: 
     assert whole.count(b"\n") == len(ROWS)
 
 
-def test_vectors_of_parts_are_those_of_the_whole(
-    models: Path, rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_vectors_of_parts_are_those_of_the_whole(models, rows, tmp_path, monkeypatch):
     monkeypatch.setenv("BERTKIT_CACHE", str(tmp_path / "cache"))
     command = ["embed", str(models / "similarity-in-batch"), "--input", str(rows), "--output"]
     shards = [["--shard", f"{number}/3"] for number in (1, 2, 3)]
@@ -99,9 +97,7 @@ def commands(models: Path, rows: Path, out: Path) -> Iterator[list[str]]:
     yield ["embed", str(models / "similarity-in-batch"), "--input", str(rows), "--output", f"{out}/made.npy"]
 
 
-def test_shards_that_are_none_or_more_than_chunks_are_refused(
-    models: Path, rows: Path, tmp_path: Path, capsys: Any
-) -> None:
+def test_shards_that_are_none_or_more_than_chunks_are_refused(models, rows, tmp_path, capsys):
     for command in commands(models, rows, tmp_path / "out"):
         for shard in ("0/4", "5/4", "a/b", "1/0", "1", "1/2/3", "-1/4", "1.5/4", "", f"1/1{0:05000}"):
             assert main([*command, f"--shard={shard}"]) == 2
@@ -141,9 +137,7 @@ def test_what_has_no_parts_is_refused(more: list[str], message: str, models: Pat
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_under_torchrun_each_process_writes_its_part(
-    rank: int, models: Path, rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_under_torchrun_each_process_writes_its_part(rank, models, rows, tmp_path, monkeypatch):
     """As in `--shard $((RANK + 1))/$WORLD_SIZE`."""
     words = ["predict", str(models / "single-label"), "--input", str(rows), "--shard", f"{rank + 1}/2", "--output"]
     assert main([*words, str(tmp_path / "alone.jsonl")]) == 0
@@ -154,9 +148,7 @@ def test_under_torchrun_each_process_writes_its_part(
 
 
 @pytest.mark.parametrize("command", ["predict", "embed", "explain", "evaluate", "calibrate", "index", "mine"])
-def test_several_processes_without_a_part_are_refused(
-    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_several_processes_without_a_part_are_refused(command, monkeypatch, capsys):
     needed = {
         "embed": ["--input", "x.csv", "--output", "x.npy"],
         "index": ["--store", "x"],

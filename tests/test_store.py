@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 from zlib import crc32
 
+import lancedb
 import numpy as np
 import pytest
 
@@ -101,13 +102,8 @@ def test_documents_become_passages_with_their_places_and_metadata(store: Store) 
         "lang": "string",
     }
     assert Store.open(store.uri, dual()).made_with == MODEL
-
-
-def test_metadata_may_be_called_as_the_fields_of_a_passage(store: Store) -> None:
-    documents = [{"id": "a", "text": "w " * 15, "number": 7, "document": "invoice"}, {"id": "b", "text": "w " * 15}]
-    index(store, documents)
-    assert rows(store, "number", "document") == [(7, "invoice")] * 2 + [(None, None)] * 2
-    assert rows(store, "passage") == [0, 1, 0, 1]
+    index(store, [{"id": "c", "text": "w " * 15, "number": 7, "document": "invoice"}])  # as a passage's own fields
+    assert rows(store, "number", "document", "passage")[-2:] == [(7, "invoice", 0), (7, "invoice", 1)]
 
 
 def test_equal_documents_are_not_encoded_again_and_others_are_replaced(store: Store) -> None:
@@ -264,6 +260,14 @@ def test_what_is_no_store_is_refused_and_left_alone(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "full").iterdir()] == ["letter.txt"]
     (tmp_path / "empty").mkdir()
     assert len(Store.open(tmp_path / "empty", dual())) == 0
+    uri = (tmp_path / "store").as_uri()  # what is neither created nor looked for as a folder, as s3://…
+    with pytest.raises(DataError, match="is not a store of bertkit"):
+        Store.open(uri)
+    index(Store.open(uri, dual()), numbered(3))
+    assert len(Store.open(uri, dual())) == len(Store.open(tmp_path / "store")) == 3
+    lancedb.connect(tmp_path / "other").create_table("passages", [{"id": "a", "vector": [1.0, 2.0]}])
+    with pytest.raises(DataError, match="does not name its model"):
+        Store.open(tmp_path / "other")
 
 
 def test_damage_that_the_database_calls_a_bad_value_is_said(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -273,22 +277,6 @@ def test_damage_that_the_database_calls_a_bad_value_is_said(store: Store, monkey
     monkeypatch.setattr(type(store.table), "optimize", damaged)
     with pytest.raises(DataError, match=r"cannot be read or written: Invalid format: .* got 12\n"):
         index(store, numbered(3))
-
-
-def test_a_store_has_a_uri_too(tmp_path: Path) -> None:
-    uri = (tmp_path / "store").as_uri()  # what is neither created nor looked for as a folder, as s3://…
-    with pytest.raises(DataError, match="is not a store of bertkit"):
-        Store.open(uri)
-    index(Store.open(uri, dual()), numbered(3))
-    assert len(Store.open(uri, dual())) == len(Store.open(tmp_path / "store")) == 3
-
-
-def test_a_table_of_another_program_is_refused(tmp_path: Path) -> None:
-    import lancedb
-
-    lancedb.connect(tmp_path / "other").create_table("passages", [{"id": "a", "vector": [1.0, 2.0]}])
-    with pytest.raises(DataError, match="does not name its model"):
-        Store.open(tmp_path / "other")
 
 
 def test_a_store_that_was_cut_off_says_so(store: Store) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,15 +16,17 @@ from cases import SETTINGS, encoder
 from datasets import Dataset
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sentence_transformers import CrossEncoder
 from sklearn.metrics import average_precision_score, ndcg_score
 from small import read_data as load_data
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline, set_seed
 
 import bertkit
 from bertkit.encoding.padding import Collator
-from bertkit.errors import DataError, ModelError
+from bertkit.errors import DataError, ModelError, UserError
 from bertkit.evaluation import ranking
 from bertkit.evaluation.metrics import regression
+from bertkit.evaluation.ranking import measures, scored
 from bertkit.evaluation.reranking import RankedRows, query_numbers
 from bertkit.inference.predictor import Predictor
 from bertkit.models.encoder import load_tokenizer
@@ -91,8 +94,6 @@ def features_batch(made: TextRanking, features: Dataset) -> dict[str, torch.Tens
 @pytest.mark.parametrize("options", [{}, {"loss": "listwise"}, {"loss": "mse", "activation": "identity"}])
 def test_cross_encoder_gives_the_same_scores(options: dict[str, Any], tiny_encoder: Path, tmp_path: Path) -> None:
     """Also of texts that are cut: it is told where."""
-    from sentence_transformers import CrossEncoder
-
     made = task(tiny_encoder, rows([1, 0, 0, 1, 0, 0]), max_length=24, **options)
     predictor = fresh(made, tiny_encoder)
     save(predictor.model, made, tmp_path / "model", SETTINGS)
@@ -106,9 +107,7 @@ def test_cross_encoder_gives_the_same_scores(options: dict[str, Any], tiny_encod
 
 
 @pytest.mark.parametrize("activation", ["sigmoid", "identity"])
-def test_the_pipeline_of_transformers_gives_the_same_scores(
-    activation: str, tiny_encoder: Path, tmp_path: Path
-) -> None:
+def test_the_pipeline_of_transformers_gives_the_same_scores(activation, tiny_encoder, tmp_path):
     made = task(tiny_encoder, rows([1, 0, 0]), activation=activation)
     predictor = fresh(made, tiny_encoder)
     save(predictor.model, made, tmp_path / "model", SETTINGS)
@@ -122,15 +121,10 @@ RECORDED = [(where, name) for where in ("config", "old config", "own file") for 
 
 
 @pytest.mark.parametrize(("where", "activation"), [("nowhere", "Sigmoid"), *RECORDED])
-def test_a_stock_cross_encoder_answers_as_it_did(
-    where: str, activation: str, tiny_encoder: Path, tmp_path: Path
-) -> None:
-    from sentence_transformers import CrossEncoder
-
+def test_a_stock_cross_encoder_answers_as_it_did(where, activation, tiny_encoder, tmp_path):
     model = AutoModelForSequenceClassification.from_pretrained(tiny_encoder, num_labels=1)
-    path = {"Sigmoid": "torch.nn.modules.activation.Sigmoid", "Identity": "torch.nn.modules.linear.Identity"}[
-        activation
-    ]
+    kind = getattr(torch.nn, activation)
+    path = f"{kind.__module__}.{activation}"
     if where == "config":
         model.config.sentence_transformers = {"activation_fn": path, "version": "4.0.1"}
     elif where == "old config":
@@ -139,7 +133,7 @@ def test_a_stock_cross_encoder_answers_as_it_did(
     AutoTokenizer.from_pretrained(tiny_encoder).save_pretrained(tmp_path / "stock")
     theirs = CrossEncoder(str(tmp_path / "stock"), device="cpu")
     if where == "own file":
-        theirs.activation_fn = getattr(torch.nn, activation)()
+        theirs.activation_fn = kind()
         theirs.max_seq_length = 20
         theirs.save(str(tmp_path / "stock"))
         theirs = CrossEncoder(str(tmp_path / "stock"), device="cpu")
@@ -287,9 +281,7 @@ def test_names_part_queries_of_one_text() -> None:
         ),
     ],
 )
-def test_what_is_left_open_is_settled_by_train(
-    data: Dataset, options: dict[str, Any], settled: tuple[Any, ...], headline: str, tiny_encoder: Path
-) -> None:
+def test_what_is_left_open_is_settled_by_train(data, options, settled, headline, tiny_encoder):
     made = task(tiny_encoder, data, **options)
     found = made.options
     assert (found.loss, found.activation, found.score_range, found.graded, found.grouped) == settled
@@ -318,9 +310,7 @@ def test_what_is_left_open_is_settled_by_train(
         (rows([1, 1, 0, 0], group=list("1122")), {"loss": "listwise"}, "none of train has two"),
     ],
 )
-def test_contradictions_are_said_before_training(
-    data: Dataset, options: dict[str, Any], message: str, tiny_encoder: Path
-) -> None:
+def test_contradictions_are_said_before_training(data, options, message, tiny_encoder):
     with pytest.raises(DataError, match=message):
         task(tiny_encoder, data, **options)
 
@@ -468,3 +458,69 @@ def test_word_overlap_is_a_baseline_and_chance_another(tiny_encoder: Path) -> No
     assert found["random"]["ndcg@10"] != 1.0
     wordless = data.map(lambda row: {"query": "?", "document": "!"})
     assert list(made.baselines(wordless, data)) == ["random"]
+
+
+# --- measures of searches
+
+NAMES = ["ndcg@10", "mrr@10", "map", "recall@1", "recall@5", "recall@10", "recall@100"]
+
+
+def test_queries_with_nothing_found_or_nothing_to_find_count_as_0():
+    qrels = {"right": {"a": 1}, "not asked": {"a": 1}, "found nothing": {"a": 1}, "nothing to find": {"a": 0}}
+    run = {"right": ["a"], "found nothing": [], "nothing to find": ["a"]}
+    found = measures(run, qrels)
+    assert list(found) == NAMES
+    assert all(values == {**dict.fromkeys(qrels, 0.0), "right": 1.0} for values in found.values())
+    assert all(list(values) == list(qrels) for values in found.values())
+    assert scored(found).scores == dict.fromkeys(NAMES, 0.25)
+    assert scored(measures({}, {"q": {"a": 1}})).scores == dict.fromkeys(NAMES, 0.0)
+
+
+def test_rows_without_a_query_are_an_error():
+    rows = Dataset.from_list([{"query": "", "document": "a", "grade": 1.0}])
+    with pytest.raises(DataError, match="no judgements"):
+        ranking.GradedSearches([{}], rows).scores  # noqa: B018
+
+
+def test_without_the_library_the_extra_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ir_measures", None)
+    with pytest.raises(
+        UserError, match=r"needs ir_measures, which is not installed\s+pip install \"bertkit\[retrieval\]"
+    ):
+        ranking.measures({}, {"q": {"a": 1}})
+
+
+NAMED = [f"d{number}" for number in range(14)]
+GRADES = st.dictionaries(st.sampled_from(NAMED), st.integers(0, 4), min_size=1)
+FOUND = st.lists(st.sampled_from(NAMED), unique=True)
+
+
+def by_definition(order: list[str], grades: dict[str, int]) -> dict[str, float]:
+    """Each score as its definition has it, one rank at a time."""
+    relevant = [document for document, grade in grades.items() if grade]
+    hits = [document in relevant for document in order]
+
+    def discounted(gains: list[int]) -> float:
+        return sum(gain / math.log2(rank + 1) for rank, gain in enumerate(gains[:10], 1))
+
+    best = discounted(sorted(grades.values(), reverse=True))
+    first = next((rank for rank, hit in enumerate(hits, 1) if hit), None)
+    precisions = [sum(hits[:rank]) / rank for rank, hit in enumerate(hits, 1) if hit]
+    return {
+        "ndcg@10": discounted([grades.get(document, 0) for document in order]) / best if best else 0,
+        "mrr@10": 1 / first if first is not None and first <= 10 else 0,
+        "map": sum(precisions) / len(relevant) if relevant else 0,
+        **{f"recall@{k}": sum(hits[:k]) / len(relevant) if relevant else 0 for k in (1, 5, 10, 100)},
+    }
+
+
+@given(st.lists(st.tuples(FOUND, GRADES), min_size=1, max_size=4))
+def test_scores_are_those_of_the_definitions(queries):
+    run = {f"q{number}": order for number, (order, _) in enumerate(queries)}
+    qrels = {f"q{number}": grades for number, (_, grades) in enumerate(queries)}
+    found = measures(run, qrels)
+    for query in qrels:
+        expected = by_definition(run[query], qrels[query])
+        assert {name: values[query] for name, values in found.items()} == pytest.approx(expected, abs=1e-12)
+    average = {name: np.mean(list(values.values())) for name, values in found.items()}
+    assert scored(found).scores == pytest.approx(average, abs=1e-12)

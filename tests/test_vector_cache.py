@@ -10,7 +10,6 @@ import signal
 import sqlite3
 import time
 import warnings
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -65,17 +64,10 @@ def database(root: Path) -> Path:
     return file
 
 
-def sha256_of(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def test_a_text_is_encoded_once() -> None:
+def test_vectors_are_of_fp32_and_the_order_of_a_key_counts_for_nothing() -> None:
     vectors, seen = through(["a", "bb", "a"])
     assert (vectors.tolist(), seen, vectors.dtype) == (right(["a", "bb", "a"]), ["a", "bb"], np.float32)
-    vectors, seen = through(["ccc", "bb", "ccc", "a"])
-    assert (vectors.tolist(), seen) == (right(["ccc", "bb", "ccc", "a"]), ["ccc"])
-    vectors, seen = through(["a", "ccc"], {"layers": [1], "model": "m"})  # in whatever order
-    assert (vectors.tolist(), seen) == (right(["a", "ccc"]), [])
+    assert through(["a", "bb"], {"layers": [1], "model": "m"})[1] == []
     assert through([])[0].shape == (0, 2)
 
 
@@ -138,6 +130,9 @@ def test_a_big_file_is_hashed_once_and_again_when_it_changes(tmp_path: Path, mon
     folder, hashed = model(tmp_path / "model"), []
     monkeypatch.setattr(cache, "sha256", lambda file, real=cache.sha256: hashed.append(file.name) or real(file))
     monkeypatch.setattr(cache, "_BIG", 1)
+    fingerprint(folder)  # of files written just now, whose next change could come within the clock's tick
+    assert not (tmp_path / "digests").exists()
+    hashed.clear()
     monkeypatch.setattr(cache, "_SETTLED", -1.0)
     first = fingerprint(folder)
     assert len(hashed) == 5
@@ -147,13 +142,6 @@ def test_a_big_file_is_hashed_once_and_again_when_it_changes(tmp_path: Path, mon
     os.utime(folder / "model.safetensors", (1, 1))
     assert fingerprint(folder) != first
     assert hashed[5:] == ["model.safetensors"]
-
-
-def test_a_file_that_was_written_just_now_is_not_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its next change could come within the same tick of the file system's clock."""
-    monkeypatch.setattr(cache, "_BIG", 1)
-    fingerprint(model(tmp_path / "model"))
-    assert not (tmp_path / "digests").exists()
 
 
 # --- several processes, crashes, damage, full disks
@@ -203,12 +191,6 @@ def test_a_killed_writer_leaves_nothing_half_read() -> None:
     assert (vectors.tolist(), seen) == (right(["a", "b", "c"]), ["b", "c"])
 
 
-def flip(file: Path, bit: int) -> None:
-    content = bytearray(file.read_bytes())
-    content[bit // 8 % len(content)] ^= 1 << bit % 8
-    file.write_bytes(content)
-
-
 def change(file: Path, statement: str) -> None:
     with closing(sqlite3.connect(file)) as connection, connection:
         connection.execute(statement)
@@ -227,9 +209,7 @@ def change(file: Path, statement: str) -> None:
         lambda file: change(file, "ALTER TABLE vectors RENAME vector TO other"),
     ],
 )
-def test_a_damaged_file_is_removed_and_its_texts_are_encoded_again(
-    tmp_path: Path, spoil: Callable[[Path], Any]
-) -> None:
+def test_a_damaged_file_is_removed_and_its_texts_are_encoded_again(tmp_path, spoil):
     through(["a", "bb"])
     spoil(database(tmp_path))
     with pytest.warns(UserWarning, match=r"vectors\.sqlite is damaged"):
@@ -241,8 +221,9 @@ def test_a_damaged_file_is_removed_and_its_texts_are_encoded_again(
 def test_a_vector_of_another_text_is_noticed(tmp_path: Path) -> None:
     """As a damaged index would return it."""
     through(["a", "bb"])
-    change(database(tmp_path), f"UPDATE vectors SET text = x'00' WHERE text = x'{sha256_of('a')}'")
-    change(database(tmp_path), f"UPDATE vectors SET text = x'{sha256_of('a')}' WHERE text = x'{sha256_of('bb')}'")
+    one, other = (hashlib.sha256(text.encode()).hexdigest() for text in ("a", "bb"))
+    change(database(tmp_path), f"UPDATE vectors SET text = x'00' WHERE text = x'{one}'")
+    change(database(tmp_path), f"UPDATE vectors SET text = x'{one}' WHERE text = x'{other}'")
     with pytest.warns(UserWarning, match="the checksum of a vector differs"):
         assert through(["a"])[0].tolist() == right(["a"])
 
@@ -256,7 +237,9 @@ def test_a_flipped_bit_gives_no_wrong_vector(tmp_path: Path, part: str, place: f
     file = tmp_path / sha256_of_json(key)[:32] / "vectors.sqlite"
     content = file.read_bytes()
     used = [n for n, byte in enumerate(content) if byte] if part == "rows" else range(len(content))
-    flip(file, 8 * used[int(place * len(used))] + bit)
+    spoilt = bytearray(content)
+    spoilt[used[int(place * len(used))]] ^= 1 << bit
+    file.write_bytes(spoilt)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that it is damaged, where the text is not merely unknown now
         assert through(["bb", "a"], key)[0].tolist() == right(["bb", "a"])
@@ -285,7 +268,7 @@ def test_a_full_disk_costs_nothing_but_one_warning(monkeypatch: pytest.MonkeyPat
     assert seen == texts[-len(seen) :] != texts
 
 
-def test_a_cache_that_cannot_be_written_is_still_read(tmp_path: Path) -> None:
+def test_a_cache_that_cannot_be_written_is_still_read_and_a_root_may_be_no_folder(tmp_path, monkeypatch):
     through(["a"])
     change(database(tmp_path), "PRAGMA user_version = 1")
     content = bytearray(database(tmp_path).read_bytes())
@@ -294,6 +277,10 @@ def test_a_cache_that_cannot_be_written_is_still_read(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="computed without the cache"):
         vectors, seen = through(["a", "b"])
     assert (vectors.tolist(), seen) == (right(["a", "b"]), ["b"])
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("BERTKIT_CACHE", str(tmp_path / "file"))
+    with pytest.warns(UserWarning, match="BERTKIT_CACHE"):
+        assert through(["a"])[0].tolist() == right(["a"])
 
 
 def test_another_process_that_writes_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -305,13 +292,6 @@ def test_another_process_that_writes_is_waited_for(tmp_path: Path, monkeypatch: 
         with pytest.warns(UserWarning, match=r"database is locked.* If this happens again, free some space"):
             assert through(["a"])[0].tolist() == right(["a"])
     assert through(["a"])[1] == []
-
-
-def test_a_root_that_is_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv("BERTKIT_CACHE", str(tmp_path / "file"))
-    with pytest.warns(UserWarning, match="BERTKIT_CACHE"):
-        assert through(["a"])[0].tolist() == right(["a"])
 
 
 def test_what_was_encoded_is_kept_after_every_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
