@@ -1,11 +1,14 @@
-"""The HTTP server: its answers are the predictor's own, whoever else asks; and nothing that comes in brings it down."""
+"""The HTTP server: its answers are those of predictor and store, whoever else asks; nothing that comes in stops it."""
 
 from __future__ import annotations
 
 import gzip
+import json
 import re
+import shutil
+import threading
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +20,19 @@ import torch
 import transformers
 from cases import TEXTS, Case, every
 from serving import KEPT, SECRET, alike, make_app, predictor_of, rows_of, said
+from small import write_rows as write
 from starlette.testclient import TestClient
 
+from bertkit.cli.main import main
+from bertkit.errors import ModelError
 from bertkit.inference.onnx_session import OnnxModel
+from bertkit.inference.predictor import Predictor, load
+from bertkit.retrieval.commands import index_file, searcher
+from bertkit.retrieval.store import Store
+from bertkit.retrieval.vector_models import dual_encoder
 from bertkit.serve.limits import Limits
 from bertkit.serve.request_rows import RowReader
+from bertkit.serve.store_search import MAX_SEARCHES
 
 
 @pytest.fixture
@@ -84,11 +95,8 @@ def test_rows_that_stand_alone_share_calls(name: str, tiny_encoder: Path) -> Non
     alike(predictor(rows[:4]), [*predictor(rows[:2]), *predictor(rows[2:4])])
     reader = RowReader(predictor.task, {}, Limits())
     assert reader.key(rows[:2]) == reader.key(rows[2:4]) is not None
-
-
-def test_rows_with_other_columns_share_no_call(tiny_encoder: Path) -> None:
-    reader = RowReader(predictor_of(KEPT["ner-crf"], tiny_encoder).task, {}, Limits())
-    assert reader.key([{"text": "a cat"}]) != reader.key([{"tokens": ["a", "cat"]}])
+    if name == "ner-crf":
+        assert reader.key([{"text": "a cat"}]) != reader.key([{"tokens": ["a", "cat"]}])
 
 
 # --- text-embeddings-inference -----------------------------------------------------------------------------------
@@ -238,13 +246,6 @@ def test_paths_that_the_task_has_not(client: TestClient) -> None:
         assert path not in client.get("/openapi.json").json()["paths"]
 
 
-def test_no_redirect(classifier: TestClient) -> None:
-    response = classifier.post("/predict/", json={"rows": ["a"]}, headers={"Host": "evil"}, follow_redirects=False)
-    assert response.status_code == 404
-    assert response.json()["error"] == "Not Found"
-    assert "location" not in response.headers
-
-
 # --- what is not answered ----------------------------------------------------------------------------------------
 
 BAD: list[tuple[str, int, str]] = [
@@ -300,6 +301,7 @@ SURROGATES: list[tuple[str, str, str]] = [
     ("ner-softmax", "/", '{"inputs": "\\ud800 cat"}'),
     ("text-to-text", "/", '{"inputs": "\\ud800 cat"}'),
     ("single-label", "/predict", '{"inputs": "\\ud800 cat"}'),
+    ("single-label", "/predict", '{"rows": ["cat \\ud800 dog"]}'),
 ]
 JSON = {"Content-Type": "application/json"}
 
@@ -358,12 +360,6 @@ def test_headers_say_what_a_body_is(classifier: TestClient) -> None:
     assert classifier.get("/predict").status_code == 405
 
 
-def test_lone_surrogates_are_read_as_the_predictor_reads_them(classifier: TestClient, tiny_encoder: Path) -> None:
-    own = predictor_of(KEPT["single-label"], tiny_encoder)(["cat \ud800 dog"])
-    response = classifier.post("/predict", content='{"rows": ["cat \\ud800 dog"]}', headers=JSON)
-    alike(response.json()["answers"], own)
-
-
 @served("ner-softmax")
 def test_a_body_that_is_not_utf8_shifts_no_offsets(client: TestClient) -> None:
     body = '{"rows": [{"text": "\ud83d\ude00 cat"}]}'.encode("utf-8", "surrogatepass")  # CESU-8
@@ -380,7 +376,7 @@ def test_too_long_for_a_model_that_cuts_nothing(tiny_encoder: Path) -> None:
     assert error.startswith("row 3: 42 tokens, 8 are allowed")  # its own row, though it is called alone
 
 
-def test_own_pages(classifier: TestClient) -> None:
+def test_own_pages_and_none_elsewhere(classifier: TestClient, tiny_encoder: Path) -> None:
     assert classifier.get("/health").json() == {"status": "ok"}
     about = classifier.get("/info").json()
     assert about["model_type"] == {
@@ -394,11 +390,10 @@ def test_own_pages(classifier: TestClient) -> None:
     assert 'bertkit_requests_total{path="/health",status="200"}' in metrics
     classifier.get("/nobody/knows/this")
     assert "nobody" not in classifier.get("/metrics").text
-
-
-def test_unhealthy_without_the_models_thread(tiny_encoder: Path) -> None:
-    client = TestClient(make_app(predictor_of(KEPT["single-label"], tiny_encoder), "small", Limits()))
-    assert client.get("/health").status_code == 503  # not entered: nothing was started
+    moved = classifier.post("/predict/", json={"rows": ["a"]}, headers={"Host": "evil"}, follow_redirects=False)
+    assert (moved.status_code, moved.json()["error"], "location" in moved.headers) == (404, "Not Found", False)
+    stopped = TestClient(make_app(predictor_of(KEPT["single-label"], tiny_encoder), "small", Limits()))
+    assert stopped.get("/health").status_code == 503  # not entered: nothing was started
 
 
 def test_a_tokenizer_that_panics_fails_one_request(tiny_encoder: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -414,3 +409,192 @@ def test_a_tokenizer_that_panics_fails_one_request(tiny_encoder: Path, caplog: p
         assert client.get("/health").status_code == 200
     assert "PanicException" in caplog.text
     assert SECRET not in caplog.text
+
+
+# --- /search: the documents of `bertkit search`, of the store as it is now
+
+DOCUMENTS = [
+    {"id": "a", "title": "Cats", "text": "the cat sat on a mat", "year": 2020, "tags": ["red"]},
+    {"id": "b", "text": "the dog ran up and the dog ran down " * 5, "year": 2024, "tags": ["red", "blue"]},
+    {"id": "c", "text": "a bad bad dog", "year": 2023},
+    {"id": "d", "text": "one two three four five"},
+]
+QUERIES = ["the cat", "not very good", "two dog"]
+
+
+def retriever(tiny_encoder: Path, folder: Path, prefix: str = "yes ") -> str:
+    """A model folder for retrieval, whose queries have a prefix."""
+    config = transformers.AutoConfig.from_pretrained(tiny_encoder)
+    task = {"name": "retrieval", "query_prefix": prefix}
+    config.bertkit = {"version": "0.1.0", "task": task, "precision": "fp32", "max_length": 24}
+    transformers.AutoModel.from_pretrained(tiny_encoder, config=config).save_pretrained(folder)
+    transformers.AutoTokenizer.from_pretrained(tiny_encoder).save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def room(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a model, and of a store of DOCUMENTS that nobody changes."""
+    folder = tmp_path_factory.mktemp("search")
+    model = retriever(tiny_encoder, folder / "model")
+    index_file(model, str(folder / "store"), write(folder / "documents.jsonl", DOCUMENTS))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def predictor(room: Path) -> Predictor:
+    return load(str(room / "model"))
+
+
+@pytest.fixture(scope="module")
+def searching(room: Path, predictor: Predictor) -> Iterator[TestClient]:
+    """Of what `bertkit serve MODEL --store STORE` serves."""
+    with TestClient(make_app(predictor, "small", Limits(), store=Store.open(room / "store"))) as made:
+        yield made
+
+
+@pytest.fixture
+def own(room: Path, tmp_path: Path) -> Store:
+    """A copy of the store, to be changed."""
+    return Store.open(shutil.copytree(room / "store", tmp_path / "store"))
+
+
+@pytest.fixture
+def own_client(predictor: Predictor, own: Store) -> Iterator[TestClient]:
+    with TestClient(make_app(predictor, "small", Limits(), store=own)) as made:
+        yield made
+
+
+def test_the_documents_of_the_command(searching: TestClient, room: Path) -> None:
+    conditions = {"year": "year>2020", "tags": "tags=red"}
+    for options in (
+        {},
+        {"top_k": 2},
+        {"filter": {"year": {"gt": 2020}}},
+        {"filter": {"tags": "red"}, "hybrid": True},
+    ):
+        theirs = {**options, "filter": [conditions[name] for name in options.get("filter", ())]}
+        expected = [list(map(asdict, hits)) for hits in searcher(str(room / "store"), **theirs)(QUERIES)]
+        assert len({json.dumps(hits) for hits in expected}) == len(QUERIES)  # so that swapped answers would be seen
+        alike(said(searching, "/search", query=QUERIES[0], **options), {"hits": expected[0]})
+        alike(said(searching, "/search", queries=QUERIES, **options), {"hits": expected})
+
+
+def test_the_schema_that_is_promised(searching: TestClient) -> None:
+    document = searching.get("/openapi.json").json()
+    operation, components = document["paths"]["/search"]["post"], {"components": document["components"]}
+    answered = components | operation["responses"]["200"]["content"]["application/json"]["schema"]
+    for body in ({"query": "the cat"}, {"queries": QUERIES}):
+        jsonschema.validate(body, components | operation["requestBody"]["content"]["application/json"]["schema"])
+        found = said(searching, "/search", **body)
+        jsonschema.validate(found, answered)
+    found["hits"][0][0]["neither"] = 1
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(found, answered)
+
+
+SQL = "1) OR (1=1"
+REFUSED: list[tuple[dict[str, Any], int, str]] = [
+    ({}, 422, "either `query`, a text, or `queries`"),
+    ({"query": "a", "queries": ["a"]}, 422, "either `query`, a text, or `queries`"),
+    ({"queries": []}, 400, "`queries` is empty"),
+    ({"query": " "}, 422, "query: is empty"),
+    ({"query": 5}, 422, "query"),
+    ({"query": "a", "top_k": 0}, 422, "top_k"),
+    ({"query": "a", "top_k": 1001}, 422, "top_k"),
+    ({"queries": ["a"] * 11, "top_k": 1000}, 413, "more than 10,000 in all"),
+    ({"queries": ["a"] * 257}, 413, "257 items; 256 are allowed"),
+    ({"query": "a b " * 20_000}, 413, "`query`, item 1: about 20,002 tokens"),
+    ({"query": "a", "filter": {"yeer": 2020}}, 422, "there is no column 'yeer'; there are id (text)"),
+    ({"query": "a", "filter": {str(n): n for n in range(101)}}, 422, "more than 100 values"),
+    ({"query": "a", "filter": []}, 422, "filter"),
+    ({"query": "a", "filter": {"year": {"gt": SQL}}}, 422, "`year` holds whole numbers"),
+    ({"query": "a", "filter": SQL}, 422, "filter"),
+    ({"query": "a", "rerank": "b"}, 422, "rerank: Extra inputs"),
+]
+
+
+def test_requests_that_are_refused(searching: TestClient) -> None:
+    for body, status, part in REFUSED:
+        error = said(searching, "/search", status=status, **body)
+        assert part in error["error"]
+        assert error.keys() == {"error", "error_type"}
+        assert len(said(searching, "/search", query="the cat")["hits"]) == 4
+
+
+def test_a_store_that_is_written_emptied_removed_or_replaced_while_it_is_served(
+    own_client: TestClient, own: Store, room: Path, tiny_encoder: Path, tmp_path: Path
+) -> None:
+    new = {"id": "new", "text": "the cat", "lang": "en"}
+    index_file(str(room / "model"), own.uri, write(tmp_path / "more.jsonl", [new]), delete=["d"])
+    own.table.checkout_latest()  # which LanceDB does by itself once 5 seconds have passed
+    hits = {hit["id"]: hit for hit in said(own_client, "/search", query="the cat")["hits"]}
+    assert hits.keys() == {"a", "b", "c", "new"}
+    assert hits["new"]["metadata"] == {"lang": "en"}
+    (hit,) = said(own_client, "/search", query="the cat", filter={"lang": "en"})["hits"]
+    alike(hit, hits["new"])
+    own.delete(list(hits))
+    own.table.checkout_latest()
+    assert "the store is empty" in said(own_client, "/search", status=500, query="the cat")["error"]
+    index_file(str(room / "model"), own.uri, room / "documents.jsonl")
+    own.table.checkout_latest()
+    assert len(said(own_client, "/search", query="the cat")["hits"]) == 4
+    shutil.rmtree(own.uri)
+    assert said(own_client, "/search", status=500, query="the cat")["error_type"] == "Backend"
+    index_file(retriever(tiny_encoder, tmp_path / "other", prefix="no "), own.uri, room / "documents.jsonl")
+    own.table.checkout_latest()
+    assert "is another model" in said(own_client, "/search", status=500, query="the cat")["error"]
+
+
+def test_a_search_that_fails(searching, monkeypatch, caplog):
+    def fails(*_: Any, **__: Any) -> Any:
+        raise BaseException(SECRET)  # as a panic in Rust
+
+    with monkeypatch.context() as patched:
+        patched.setattr("bertkit.retrieval.search.search", fails)
+        assert "the search failed" in said(searching, "/search", status=500, query="the cat")["error"]
+    assert "in fails" in caplog.text
+    assert SECRET not in caplog.text
+    assert said(searching, "/search", query="the cat")["hits"]
+
+
+def test_late_searches_stop_no_other_answer(room: Path, predictor: Predictor, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They count until they end: when all threads are busy, a search is late too, and other paths answer."""
+    may, busy = threading.Event(), threading.Semaphore(0)
+
+    def slow(*_: Any, **__: Any) -> Any:
+        busy.release()
+        assert may.wait(60)
+        return []
+
+    monkeypatch.setattr("bertkit.retrieval.search.search", slow)
+    app = make_app(predictor, "small", Limits(timeout=1), store=Store.open(room / "store"))
+    with TestClient(app) as searching:
+        for _ in range(MAX_SEARCHES):
+            late = said(searching, "/search", status=504, query="the cat")
+            assert late["error"] == "the search did not end in time"
+        assert all(busy.acquire(timeout=60) for _ in range(MAX_SEARCHES))
+        assert said(searching, "/search", status=504, query="the cat")["error"] == "the search did not end in time"
+        assert not busy.acquire(blocking=False)
+        assert said(searching, "/predict", rows=[{"text": "the cat"}])["answers"]
+        assert searching.get("/health").status_code == 200
+        may.set()
+        while searching.post("/search", json={"query": "the cat"}).status_code == 504:
+            pass
+        assert said(searching, "/search", query="the cat") == {"hits": []}
+
+
+@pytest.mark.parametrize("name", ["retrieval", "single-label"])
+def test_without_a_store(name: str, tiny_encoder: Path) -> None:
+    with TestClient(make_app(predictor_of(KEPT[name], tiny_encoder), "small", Limits())) as searching:
+        assert "--store" in said(searching, "/search", status=424, query="a")["error"]
+        assert "/search" not in searching.get("/openapi.json").json()["paths"]
+
+
+def test_the_command_refuses_a_store_of_another_model(room, tiny_encoder, tmp_path, capsys):
+    other = retriever(tiny_encoder, tmp_path / "other", prefix="no ")
+    for where, message in ((f"{room}/store", "is another model"), (str(tmp_path), "is not a store of bertkit")):
+        assert main(["serve", other, "--store", where, "--port", "0"]) == 2
+        assert message in capsys.readouterr().err
+    with pytest.raises(ModelError, match="gives no vectors"):
+        dual_encoder("small", predictor=predictor_of(KEPT["single-label"], tiny_encoder))

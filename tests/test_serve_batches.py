@@ -43,8 +43,7 @@ def batched(work: Callable[[Batcher, Model], Any], model: Model | None = None, *
 async def waiting(batcher: Batcher, model: Model, *jobs: tuple[list[dict[str, Any]], Any]) -> list[Any]:
     """What each of these jobs gets that come while the model is busy with another."""
     first = asyncio.create_task(batcher.answers([row(-1)], "first"))
-    while not model.busy.is_set():
-        await asyncio.sleep(0.001)
+    await asyncio.to_thread(model.busy.wait)
     tasks = [asyncio.create_task(batcher.answers(rows, key)) for rows, key in jobs]
     await asyncio.sleep(0)
     model.may.set()
@@ -139,8 +138,7 @@ def test_clients_that_leave_are_no_longer_counted_as_waiting() -> None:
             return batcher._metrics.registry.get_sample_value("bertkit_waiting_requests")
 
         begun = asyncio.create_task(batcher.answers([row(n, 10) for n in range(3)], "a"))
-        while not model.busy.is_set():
-            await asyncio.sleep(0.001)
+        await asyncio.to_thread(model.busy.wait)
         queued = asyncio.create_task(batcher.answers([row(3)], "b"))
         await asyncio.sleep(0)
         assert gauge() == 1
@@ -205,8 +203,7 @@ def test_every_row_is_answered_to_whom_it_belongs(jobs: list[tuple[list[int], st
 def test_whoever_waits_for_a_server_that_no_longer_answers_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     async def work(batcher: Batcher, model: Model) -> None:
         first = asyncio.create_task(batcher.answers([row(0)], "same"))
-        while not model.busy.is_set():
-            await asyncio.sleep(0.001)
+        await asyncio.to_thread(model.busy.wait)
         second = asyncio.create_task(batcher.answers([row(1)], "same"))
         await asyncio.sleep(0)
         monkeypatch.setattr(Batcher, "_next_batch", bug)

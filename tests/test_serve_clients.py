@@ -123,7 +123,6 @@ def test_question_answering(served: tuple[str, Predictor]) -> None:
     alike(dict(client.question_answering(**asked)), own)
     alike(dict(client.question_answering(**asked, top_k=1)), own)
     some = client.question_answering(**asked, top_k=3)
-    assert isinstance(some, list)
     alike([dict(each) for each in some], answer["n_best"][:3])
     refused("parameters.max_answer_len: Extra inputs", client.question_answering, **asked, max_answer_len=3)
 
@@ -345,9 +344,7 @@ def test_where_the_api_key_is_from(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         read_api_key(None)
 
 
-def test_the_command_line_takes_a_file_with_the_key(
-    tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_line_takes_a_file_with_the_key(tiny_encoder, tmp_path, monkeypatch, capsys):
     predictor, keys = predictor_of(KEPT["single-label"], tiny_encoder), []
 
     def make(service: Any, api_key: str | None) -> Any:

@@ -88,8 +88,7 @@ def test_a_full_house_and_clients_that_go_away(tiny_encoder: Path) -> None:
         leaves = asyncio.Event()
         async with app.router.lifespan_context(app):
             tasks = [asyncio.create_task(post(app, "zero"))]
-            while not model.busy.is_set():
-                await asyncio.sleep(0.001)
+            await asyncio.to_thread(model.busy.wait)
             tasks += [asyncio.create_task(post(app, "one", leaves)), asyncio.create_task(post(app, "two"))]
             await settled()
             full = await post(app, "three")
@@ -167,13 +166,13 @@ def server(model_folder: Path) -> Iterator[tuple[subprocess.Popen[str], int]]:
             process.kill()
 
 
-def asked(port: int, body: Any, path: str = "/predict") -> tuple[int, Any, Any]:
-    """Status, JSON and headers of the response."""
+def asked(port: int, body: Any = None, path: str = "/predict") -> tuple[int, bytes, Any]:
+    """Status, content and headers of the response; without a body, to GET."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
-    content = body if isinstance(body, bytes) else json.dumps(body)
-    connection.request("POST", path, content, HEADERS)
+    content = body if isinstance(body, bytes | None) else json.dumps(body)
+    connection.request("GET" if body is None else "POST", path, content, HEADERS)
     response = connection.getresponse()
-    found = response.status, json.loads(response.read()), response.headers
+    found = response.status, response.read(), response.headers
     connection.close()
     return found
 
@@ -189,11 +188,7 @@ def half_sent(port: int, body: bytes) -> http.client.HTTPConnection:
 
 
 def metric(port: int, name: str) -> float:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
-    connection.request("GET", "/metrics")
-    text = connection.getresponse().read().decode()
-    connection.close()
-    return float(re.search(rf"^{name} (\S+)$", text, re.M)[1])  # type: ignore[index]
+    return float(re.search(rf"^{name} (\S+)$", asked(port, path="/metrics")[1].decode(), re.M)[1])  # type: ignore[index]
 
 
 def until(true: Callable[[], bool]) -> None:
@@ -230,7 +225,7 @@ def test_a_server_under_load_that_is_stopped(server: Any, model_folder: Path) ->
         rows = requests[number]
         status, found, _ = asked(port, {"rows": rows} if number % 7 else {"rows": [*rows, 5]})
         if number % 7:
-            alike(found["answers"], expected[number])
+            alike(json.loads(found)["answers"], expected[number])
         return int(status)
 
     # As many clients as it takes at a time: none is refused, and all get what is theirs.
@@ -358,9 +353,7 @@ def test_clients_are_not_told_where_a_model_is(model_folder: Path, monkeypatch: 
     assert name_for_clients("org/model") == "org/model"
 
 
-def test_a_server_that_no_longer_answers_ends(
-    tiny_encoder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_server_that_no_longer_answers_ends(tiny_encoder, monkeypatch, caplog):
     monkeypatch.setattr(Batcher, "_next_batch", bug)
     predictor = predictor_of(KEPT["single-label"], tiny_encoder)
     with pytest.raises(UserError, match=r"the server: requests are no longer answered \(ZeroDivisionError\)"):
