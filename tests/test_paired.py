@@ -9,7 +9,6 @@ from dataclasses import replace
 from itertools import product
 from math import comb
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -22,6 +21,7 @@ from bertkit.cli.main import main
 from bertkit.evaluation import metrics
 from bertkit.evaluation.graded import Scored
 from bertkit.evaluation.paired_tests import RESAMPLES, Difference, differences, mcnemar, randomisation
+from bertkit.inference.predictor import load
 from bertkit.report.comparison import pairs
 from bertkit.report.facts import Facts, Row, read_facts
 from bertkit.report.html import compare, write_comparison
@@ -198,6 +198,8 @@ def test_rows_that_one_run_lacks_are_left_out_and_counted(facts: Facts) -> None:
     none = compared(first, replace(facts, rows=answered("a", "a", "z")), NAMES)
     assert none.verdict == f"one and other cannot be compared: they have answered no row of {facts.split} in common."
     assert none.verdict in well_formed(compare([first, second], [none])).text
+    often, twice = (replace(facts, rows=answered(n * "a", n * "a", n * "x")) for n in (3, 2))
+    assert compared(often, twice, NAMES).units == "2 rows"
 
 
 def test_rankings_of_other_documents_are_not_compared(tiny_encoder: Path, tmp_path: Path) -> None:
@@ -208,11 +210,6 @@ def test_rankings_of_other_documents_are_not_compared(tiny_encoder: Path, tmp_pa
         == "one and other cannot be compared: they ranked different documents (1 of one and 0 of other differ)."
     )
     assert not pair.metrics
-
-
-def test_repeated_rows_are_paired_as_often_as_both_have_them(facts: Facts) -> None:
-    first, second = (replace(facts, rows=answered(n * "a", n * "a", n * "x")) for n in (3, 2))
-    assert compared(first, second, NAMES).units == "2 rows"
 
 
 # --- the command
@@ -232,9 +229,7 @@ def runs(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> list[P
     return [first, second]
 
 
-def test_the_command_says_which_run_is_better(
-    runs: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_says_which_run_is_better(runs, tmp_path, capsys):
     page = tmp_path / "both.html"
     assert main(["report", *map(str, runs), "--output", str(page)]) == 0
     said = capsys.readouterr().out
@@ -247,14 +242,8 @@ def test_the_command_says_which_run_is_better(
     text = well_formed(page.read_text(encoding="utf-8")).text
     assert pair.verdict in text
     assert "2 answers differ" in text
-    parameters = sum(p.numel() for p in finished_model(runs[0]).parameters())
+    parameters = sum(p.numel() for p in load(runs[0]).model.parameters())
     assert f"parameters {parameters:,} {parameters:,}" in text
-
-
-def finished_model(run: Path) -> Any:
-    from bertkit.inference.predictor import load
-
-    return load(run).model
 
 
 def test_pretraining_runs_have_no_answers_to_compare(tiny_encoder: Path, tmp_path: Path) -> None:
@@ -266,9 +255,7 @@ def test_pretraining_runs_have_no_answers_to_compare(tiny_encoder: Path, tmp_pat
     assert "The highest" in text
 
 
-def test_runs_of_different_tasks_are_refused(
-    runs: list[Path], tiny_encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_runs_of_different_tasks_are_refused(runs, tiny_encoder, tmp_path, capsys):
     other = finished(BY_ID["ner-softmax"], tiny_encoder, tmp_path / "tagger").folder
     page = tmp_path / "both.html"
     assert main(["report", str(runs[0]), str(other), "--output", str(page)]) == 2

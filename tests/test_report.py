@@ -1,7 +1,8 @@
-"""The report of a run: what it says, that nothing of the data gets out of hand in it, and how it behaves."""
+"""The report of a run: what it says, its mistakes and verdict, and that nothing of the data gets out of hand in it."""
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 import shutil
@@ -17,8 +18,10 @@ import small
 from cases import BY_ID, CASES, DRAWN, Case, every
 from finished import finished, report
 from matplotlib.figure import Figure
+from sacrebleu.metrics.chrf import CHRF
 
 from bertkit.cli.main import main
+from bertkit.data.schema import Finding, leak
 from bertkit.errors import ModelError, UserError
 from bertkit.files import read_json
 from bertkit.report import (
@@ -34,11 +37,11 @@ from bertkit.report import (
 )
 from bertkit.report.card import write_card
 from bertkit.report.examples import write_explanations
-from bertkit.report.facts import Facts, read_facts
-from bertkit.report.html import compare, write_report
+from bertkit.report.facts import Facts, Row, read_facts
+from bertkit.report.html import compare, write_mistakes, write_report
 from bertkit.report.reliability import reliability
 from bertkit.report.score_tables import after_training, number
-from bertkit.report.verdict import best_baseline
+from bertkit.report.verdict import BASELINES, Verdict, best_baseline, score_findings, verdict
 from bertkit.run import Run
 from bertkit.training.finish import write_reports
 
@@ -51,19 +54,14 @@ IDS = (
 
 
 @pytest.fixture(scope="module")
-def run(two_seeds: Run) -> Run:
-    return two_seeds
-
-
-@pytest.fixture(scope="module")
-def facts(run: Run) -> Facts:
-    return read_facts(run.folder)
+def facts(two_seeds: Run) -> Facts:
+    return read_facts(two_seeds.folder)
 
 
 @pytest.fixture
-def copy(run: Run, tmp_path: Path) -> Path:
+def copy(two_seeds: Run, tmp_path: Path) -> Path:
     """A copy of the run, to be changed."""
-    return shutil.copytree(run.folder, tmp_path / "copy", ignore=shutil.ignore_patterns("checkpoints"))
+    return shutil.copytree(two_seeds.folder, tmp_path / "copy", ignore=shutil.ignore_patterns("checkpoints"))
 
 
 class Page(HTMLParser):
@@ -81,11 +79,8 @@ class Page(HTMLParser):
         self.elements.append((tag, dict(attrs)))
         self.open += [] if tag in VOID else [tag]
 
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.elements.append((tag, dict(attrs)))
-
     def handle_endtag(self, tag: str) -> None:
-        if self.open.pop() != tag:
+        if tag not in VOID and self.open.pop() != tag:
             self.wrong.append(tag)
 
     def handle_data(self, data: str) -> None:
@@ -121,9 +116,7 @@ def well_formed(html: str, beside: str = r"[\w-]*mistakes\.csv") -> Page:
 
 
 @every([case for case in [*CASES, *DRAWN] if case.id in IDS])
-def test_every_task_has_a_report(
-    case: Case, tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_task_has_a_report(case, tiny_encoder, tmp_path, monkeypatch):
     monkeypatch.setattr(examples, "EXAMPLES", 1)
     folder = finished(case, tiny_encoder, tmp_path / "run").folder
     write_explanations(folder)
@@ -141,10 +134,10 @@ def test_every_task_has_a_report(
         assert f"{len(wrong.every)} of {wrong.total} {wrong.unit}" in page.text
         assert [each.measure for each in wrong.top] == sorted((each.measure for each in wrong.top), reverse=True)
         assert all(any(each.texts) or each.lines for each in wrong.top)
-    run = view.Run(folder)
-    assert f"<td>{number(scores['metrics'][own.headline])}</td>" in run._repr_html_()
-    assert len(run.plot().axes) == 2
-    assert (len(run.frame()), len(run.mistakes(10**6))) == (len(own.rows), len(wrong.every) if wrong else 0)
+    shown = view.Run(folder)
+    assert f"<td>{number(scores['metrics'][own.headline])}</td>" in shown._repr_html_()
+    assert len(shown.plot().axes) == 2
+    assert (len(shown.frame()), len(shown.mistakes(10**6))) == (len(own.rows), len(wrong.every) if wrong else 0)
     ece = scores.get("calibration", {})
     if ece and own.options.get("temperature") is not None:
         assert f"decisions of validation, {ece['errors']} of them wrong." in page.text
@@ -161,12 +154,6 @@ def test_every_task_has_a_report(
     assert why or own.task in ("token-classification", "pretraining")
     if picture and "ece_before" in ece:
         assert f"before calibration the expected calibration error is {ece['ece_before']:.3f}" in picture.alt
-
-
-def test_mistakes_are_those_that_the_scores_count(facts: Facts) -> None:
-    found = mistakes.mistakes(facts)
-    assert len(found.every) == round((1 - facts.scores["metrics"]["accuracy"]) * facts.scores["rows"])
-    assert all(each.gold != each.answer for each in found.top)
 
 
 def test_only_so_many_mistakes_are_shown_and_their_texts_not_without_end(facts: Facts) -> None:
@@ -232,14 +219,14 @@ def test_the_surest_are_explained_wrong_and_right(copy: Path, monkeypatch: pytes
     assert all(len(each["texts"]["text"].split()) <= 6 for each in read_facts(copy).explanations["examples"])
 
 
-def test_explained_are_the_most_confident_of_different_labels(run: Run, facts: Facts) -> None:
+def test_explained_are_the_most_confident_of_different_labels(two_seeds: Run, facts: Facts) -> None:
     answers = [("a", "b", 0.9), ("a", "c", 0.8), ("b", "a", 0.7), ("c", "a", 0.6), ("a", "a", 0.99), ("a", "a", 0.98)]
     answers += [("b", "b", 0.5), ("c", "c", 0.4)]
     rows = [
         {"text": f"text {place}", "label": gold, "answer": {"label": label, "score": score, "scores": {}}}
         for place, (gold, label, score) in enumerate(answers)
     ]
-    wrong, right = examples._wrong_and_right(run.load().task, replace(facts, rows=tuple(rows)))
+    wrong, right = examples._wrong_and_right(two_seeds.load().task, replace(facts, rows=tuple(rows)))
     assert [each.number for each in wrong] == [1, 3, 4, 2]
     assert [each.number for each in right] == [5, 7, 8, 6]
 
@@ -313,6 +300,8 @@ def with_confusions(facts: Facts, counts: Any, names: list[str]) -> Facts:
 
 def test_a_cell_of_the_confusion_matrix_leads_to_its_mistakes(facts: Facts) -> None:
     found = mistakes.mistakes(facts)
+    assert len(found.every) == round((1 - facts.scores["metrics"]["accuracy"]) * facts.scores["rows"])
+    assert all(each.gold != each.answer for each in found.top)
     matrix = matrices.confusion(facts, found)
     counts = facts.scores["confusion_matrix"]
     assert [[cell.text or "0" for cell in row] for row in matrix.rows] == [[str(n) for n in row] for row in counts]
@@ -363,7 +352,7 @@ def test_labels_have_thresholds_and_bars_the_most_frequent_first(facts: Facts) -
 # --- the run as a whole
 
 
-def test_the_top_says_how_well_against_what_and_what_was_trained(facts: Facts, tiny_encoder: Path) -> None:
+def test_the_top_says_how_well_against_what_and_what_was_trained_as_train_does(facts, two_seeds, tiny_encoder):
     expected = replace(facts, results={**facts.results, "expected": {"accuracy": [2.0, 3.0]}})
     page = well_formed(report(expected)).text
     own, scores, best = report_sections.headline(facts), facts.scores, best_baseline(facts.results, "test")
@@ -381,14 +370,9 @@ def test_the_top_says_how_well_against_what_and_what_was_trained(facts: Facts, t
     assert "the recipe expects" not in well_formed(report(facts)).text
     assert own.verdict.text in report_sections.summary(facts)
     assert report_sections.trained(facts) in report_sections.summary(facts)
-
-
-def test_train_ends_with_the_verdict_and_what_to_act_on(run: Run, facts: Facts) -> None:
-    printed = after_training(run.folder, run.results)
-    assert report_sections.headline(facts).verdict.text in printed.splitlines()
-    found = report_sections.of_scores(facts)
-    assert found
-    assert all(f"{each.level}: {each.what}\n    {each.fix}" in printed for each in found)
+    printed = after_training(two_seeds.folder, two_seeds.results)
+    assert own.verdict.text in printed.splitlines()
+    assert all(f"{each.level}: {each.what}\n    {each.fix}" in printed for each in report_sections.of_scores(facts))
 
 
 def test_validation_scores_say_that_they_selected_the_checkpoint(facts: Facts) -> None:
@@ -478,27 +462,25 @@ def without_pictures(page: str) -> str:
     return re.sub(r"<svg.*?</svg>\s*", "", page, flags=re.DOTALL)
 
 
-def test_training_makes_the_report(run: Run) -> None:
+def test_training_makes_the_report(two_seeds: Run) -> None:
     """That of the finished run; its recipe asks for no explanations."""
-    page = without_pictures((run.folder / "report.html").read_text(encoding="utf-8"))
-    text, results = well_formed(page).text, run.results
+    page = without_pictures((two_seeds.folder / "report.html").read_text(encoding="utf-8"))
+    text, results = well_formed(page).text, two_seeds.results
     test = results["splits"]["test"]["metrics"]["accuracy"]
     assert f"accuracy on test {number(test)} 95 % interval" in text
     order = ["act", "scores", "labels", "mistakes", "closer", "calibration", "data", "training", "how"]
     assert re.findall(r'<h2 id="(\w+)">', page) == order
     assert all(number(seed["metrics"]["test"]["accuracy"]) in text for seed in results["seeds"])
-    assert all(sha256 in text for sha256 in read_json(run.folder / "data.json")["fingerprints"].values())
-    rows = small.read_rows(run.folder / "predictions" / "test.jsonl")
+    assert all(sha256 in text for sha256 in read_json(two_seeds.folder / "data.json")["fingerprints"].values())
+    rows = small.read_rows(two_seeds.folder / "predictions" / "test.jsonl")
     wrong = [row["text"] for row in rows if row["answer"]["label"] != row["label"]]
     assert wrong
     assert all(each in text.partition("Mistakes")[2] for each in wrong)
     assert "Explanations" not in text
-    assert page == without_pictures(report(replace(read_facts(run.folder), explanations={})))
+    assert page == without_pictures(report(replace(read_facts(two_seeds.folder), explanations={})))
 
 
-def test_a_report_that_fails_does_not_lose_the_run(
-    tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_report_that_fails_does_not_lose_the_run(tiny_encoder, tmp_path, monkeypatch, caplog):
     def fails(*_: Any) -> None:
         raise ValueError("no ink")
 
@@ -532,21 +514,19 @@ def test_runs_side_by_side(facts: Facts) -> None:
 # --- the command, and what it refuses
 
 
-def test_the_command(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
+def test_the_command(two_seeds: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
     monkeypatch.chdir(tmp_path)
-    assert main(["report", str(run.folder), "--output", "one.html"]) == 0
+    assert main(["report", str(two_seeds.folder), "--output", "one.html"]) == 0
     assert capsys.readouterr().out == "one.html\n"
-    assert main(["report", str(run.folder), str(run.folder)]) == 0
+    assert main(["report", str(two_seeds.folder), str(two_seeds.folder)]) == 0
     assert capsys.readouterr().out.endswith("\ncomparison.html\n")
     well_formed((tmp_path / "one.html").read_text(encoding="utf-8"))
     well_formed((tmp_path / "comparison.html").read_text(encoding="utf-8"))
 
 
-def test_what_is_no_finished_run_or_is_damaged_is_refused(
-    copy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_no_finished_run_or_is_damaged_is_refused(copy, tmp_path, capsys):
     assert main(["report", str(tmp_path)]) == 2
-    assert "is not a finished run: it has no results.json" in capsys.readouterr().err
+    assert "is not a finished two_seeds: it has no results.json" in capsys.readouterr().err
     file = copy / "predictions" / "test.jsonl"
     file.write_text(file.read_text(encoding="utf-8") + "{half", encoding="utf-8")
     with pytest.raises(UserError, match=r"test\.jsonl:8: is damaged"):
@@ -570,9 +550,7 @@ def test_what_is_no_finished_run_or_is_damaged_is_refused(
         ("explanations.json", ["examples"], [{}]),
     ],
 )
-def test_what_bertkit_never_wrote_is_told_and_no_traceback(
-    file: str, path: list[Any], value: Any, copy: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_bertkit_never_wrote_is_told_and_no_traceback(file, path, value, copy, capsys):
     (copy / "explanations.json").write_text('{"examples": []}')
     first, *rest = (copy / file).read_text().splitlines() if file.endswith("l") else [(copy / file).read_text()]
     stated = json.loads(first)
@@ -589,15 +567,196 @@ def test_what_bertkit_never_wrote_is_told_and_no_traceback(
             write_card(Run(copy))
 
 
-# --- in a browser
-
-
 def test_labels_by_their_value_in_the_data(tiny_encoder: Path, tmp_path: Path) -> None:
     """`labels: {0: negative, 1: positive}`: the rows have the values, answers and pictures the names."""
-    case = BY_ID["single-label"]
-    values = [str(int(label == "good")) for label in case.columns["label"]]
-    named = {**case.options, "labels": {"1": "positive", "0": "negative"}}
-    own = replace(case, options=named, columns={**case.columns, "label": values})
-    page = report(read_facts(finished(own, tiny_encoder, tmp_path / "run").folder))
-    assert "positive" in page
-    assert "reliab" in page.lower()
+    values = [str(int(label == "good")) for label in BY_ID["single-label"].columns["label"]]
+    named = {"name": "text-classification", "labels": {"1": "positive", "0": "negative"}}
+    own = Case("", named, {**BY_ID["single-label"].columns, "label": values})
+    facts = read_facts(finished(own, tiny_encoder, tmp_path / "run").folder)
+    assert [row[0] for row in report_sections.label_rows(facts)] == ["label", "positive", "negative"]
+    assert "reliab" in report(facts).lower()
+
+
+# --- the mistakes: the most confident first, and the table of all of them
+
+LABELS = ["a", "b", "c"]
+
+
+def with_rows(facts: Facts, rows: list[Row]) -> Facts:
+    """These facts with other rows of three labels."""
+    return replace(facts, rows=tuple(rows), options={**facts.options, "labels": dict(zip(LABELS, LABELS, strict=True))})
+
+
+def row_of(text: str, label: str, answer: str, score: float, **more: Any) -> Row:
+    scores = dict.fromkeys(LABELS, (1 - score) / 2) | {answer: score}
+    return {"text": text, "label": label, **more, "answer": {"label": answer, "score": score, "scores": scores}}
+
+
+def test_the_most_confident_come_first_and_none_is_called_a_wrong_label(facts: Facts) -> None:
+    """Most confident mistakes are the model's, and its answers to held-out rows do not tell these from wrong labels."""
+    rows = [row_of("x", "a", "a", 0.9), row_of("y", "b", "a", 0.5), row_of("z", "a", "b", 0.99)]
+    found = mistakes.mistakes(with_rows(facts, rows))
+    assert [each.row for each in found.every] == [3, 2]
+    page = well_formed(report(with_rows(facts, rows))).text
+    assert f"2 of 3 rows of {facts.split} have another answer" in page
+    assert "check the label" not in page
+
+
+def test_generated_texts_are_listed_by_their_chrf(tiny_encoder: Path, tmp_path: Path) -> None:
+    facts = read_facts(finished(BY_ID["text-to-text"], tiny_encoder, tmp_path / "run").folder)
+    texts = {"a cat sat on a mat": "a cat sat on a mat", "a cat sat on the mat": "a cat sat on a mat", "": "two dogs"}
+    rows = [{"text": "x", "target": t, "answer": {"generated_text": text}} for text, t in texts.items()]
+    found = mistakes.mistakes(replace(facts, rows=tuple(rows)))
+    assert [each.row for each in found.every] == [3, 2]
+    chrf = CHRF().sentence_score("a cat sat on the mat", ["a cat sat on a mat"]).score
+    assert [each.measure for each in found.every] == pytest.approx([100, 100 - chrf])
+    assert found.every[0].answer == "(none)"
+    assert found.measure in mistakes.DISTANCES  # better or worse, not right or wrong, where two runs are compared
+
+
+def test_every_confusion_is_listed(facts: Facts) -> None:
+    letters = [f"{chr(97 + i % 26)}{chr(97 + i // 26)}" for i in range(80)]
+    rows = [row_of(text, "a", "b", 0.8) for text in letters]
+    rows += [row_of(text, "c", "b", 0.5 - i / 100) for i, text in enumerate(letters[:3])]
+    found = mistakes.mistakes(with_rows(facts, rows))
+    assert [each.row for each in found.top] == [*range(1, mistakes.MAX_MISTAKES + 1), 81]
+    many = [row_of(f"{text}{i}", f"{text}{i}", "b", 0.8) for i in range(2) for text in letters]
+    assert len(many) > mistakes.MAX_CONFUSIONS
+    for row in many:
+        row["answer"]["scores"][row["label"]] = 0.0
+    listed = mistakes.mistakes(with_rows(facts, many))
+    assert len(listed.top) == mistakes.MAX_MISTAKES
+
+
+def test_all_mistakes_are_written_beside_the_page(copy: Path, facts: Facts, tmp_path: Path) -> None:
+    assert write_report([copy]) == copy / "report.html"
+    found = mistakes.mistakes(facts)
+    with (copy / "mistakes.csv").open(encoding="utf-8-sig", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert (copy / "mistakes.csv").read_bytes().startswith(b"\xef\xbb\xbf")
+    assert len(rows) == len(found.every) > 0
+    for row, each in zip(rows, found.every, strict=True):
+        own = facts.rows[each.row - 1]
+        assert row == {
+            "row": str(each.row),
+            "id": own.get("id", ""),
+            "location": own["location"],
+            "gold": own["label"],
+            "answer": own["answer"]["label"],
+            "confidence": str(own["answer"]["score"]),
+            "text": own["text"],
+        }
+    assert 'href="mistakes.csv" download' in (copy / "report.html").read_text(encoding="utf-8")
+    (tmp_path / "pages").mkdir()
+    write_report([copy], tmp_path / "pages" / "one.html")
+    assert {file.name for file in (tmp_path / "pages").iterdir()} == {"one.html", "one-mistakes.csv"}
+    assert 'href="one-mistakes.csv"' in (tmp_path / "pages" / "one.html").read_text(encoding="utf-8")
+    formula = with_rows(facts, [row_of("=1+1", "a", "b", 0.9)])
+    write_mistakes(formula, mistakes.mistakes(formula), tmp_path / "formula.csv")
+    assert (tmp_path / "formula.csv").read_text(encoding="utf-8").rstrip().endswith(",'=1+1")
+
+
+# --- the verdict, and findings of the scores
+
+CLEAR = Verdict("good", "Clearly better than the best baseline.")
+CHANCE = Verdict("unclear", "Better than the best baseline, but this difference may be chance.")
+LEAKED = Verdict("bad", "Some of these rows are in train too: expect a lower score on new texts.")
+
+
+def results(
+    score: float | None = 0.9,
+    bounds: list[float] | None = None,
+    split: str = "test",
+    rows: int = 500,
+    expected: Any = None,
+    ece: float | None = None,
+    **baselines: float | None,
+) -> dict[str, Any]:
+    """What results.json has of one split."""
+    intervals = {"accuracy": bounds} if bounds else {}
+    scores = {"rows": rows, "metrics": {"accuracy": score}, "intervals": intervals, "calibration": {"ece_after": ece}}
+    simple = {split: {name: {"accuracy": value} for name, value in baselines.items()}}
+    return {"headline": "accuracy", "splits": {split: scores}, "baselines": simple, "expected": expected, "seeds": [{}]}
+
+
+def test_the_verdict_follows_from_the_figures() -> None:
+    for made, expected in (
+        (results(0.9, [0.88, 0.92], tfidf=0.8), CLEAR),
+        (results(0.9, [0.88, 0.92], tfidf=0.89), CHANCE),  # inside the interval
+        (results(0.9, [0.88, 0.92], tfidf=0.875), CHANCE),  # outside, but nearer than √2 times its half
+        (results(0.9, [0.88, 0.92], tfidf=0.871), CLEAR),
+        (results(0.9, [0.88, 0.92], tfidf=0.8, majority=0.89), CHANCE),  # the best baseline counts
+        (results(0.9, None, tfidf=0.8), CHANCE),
+        (results(0.9, [0.88, 0.92], tfidf=0.9), Verdict("bad", "No better than a linear model on TF-IDF.")),
+        (results(0.5, [0.4, 0.6], majority=0.6), Verdict("bad", "No better than always giving the same answer.")),
+        (results(0.5, [0.4, 0.6], mine=0.6), Verdict("bad", "No better than mine.")),
+        (results(0.5, [0.3, 0.6], mine=0.64), Verdict("bad", "No better than mine.")),
+        (results(0.5, [0.3, 0.6], mine=0.65), Verdict("bad", "Clearly worse than mine.")),
+        (results(0.9, [0.88, 0.92]), Verdict("unclear", "There is no baseline to compare it with.")),
+        (results(0.9, [0.88, 0.92], tfidf=None), Verdict("unclear", "There is no baseline to compare it with.")),
+        (results(None, tfidf=0.8), Verdict("bad", "accuracy is not defined on these rows.")),
+        (
+            results(1.0, [1.0, 1.0], rows=19, majority=0.5),
+            Verdict("unclear", "Better than the best baseline, but on too few rows to be sure (19)."),
+        ),
+        (results(1.0, [1.0, 1.0], rows=20, majority=0.5), CLEAR),
+        (
+            results(0.5, [0.2, 0.8], rows=19, majority=0.5),
+            Verdict("bad", "No better than always giving the same answer."),
+        ),
+        (
+            results(0.99, [0.98, 1.0], split="train", tfidf=0.5),
+            Verdict("bad", "Scored on its own training rows: this says nothing about new texts."),
+        ),
+    ):
+        assert verdict(made, []) == expected
+
+
+def test_a_leak_into_the_scored_rows_decides_the_verdict() -> None:
+    clear = results(0.9, [0.88, 0.92], tfidf=0.8)
+    seen = Verdict("bad", "Scored on its own training rows: this says nothing about new texts.")
+    for made, found, expected in (
+        (clear, leak("test", 50, 500, "…"), LEAKED),
+        (clear, leak("test", 4, 500, "…"), CLEAR),  # under 1 %
+        (clear, leak("validation", 50, 500, "…"), CLEAR),  # not the rows that are scored
+        (clear, Finding("severe", "train: 50 rows repeat an earlier text with another target"), CLEAR),
+        (results(0.5, tfidf=0.9), leak("test", 50, 500, "…"), LEAKED),  # before a baseline
+        (results(0.9, split="train"), leak("train", 50, 500, "…"), seen),  # before a leak
+    ):
+        assert verdict(made, [found]) == expected
+    found = best_baseline(results(majority=0.7, tfidf=0.8, none=None), "test")
+    assert found == ("tfidf", BASELINES["tfidf"], 0.8)
+
+
+def test_scores_that_mislead_are_findings() -> None:
+    for made, level, what in (
+        (results(split="train"), "severe", "these scores are on training rows"),
+        (results(0.6, majority=0.6, tfidf=0.5), "severe", "the baseline majority is at least as good on test"),
+        (results(ece=0.28), "warn", "the expected calibration error on test is 0.28"),
+        (results(expected={"accuracy": [0.95, 1]}), "warn", "accuracy on test is 0.9000; the recipe expects 0.95 to 1"),
+        (results(expected={"accuracy": [0.9, 1]}), "note", "accuracy on test is 0.9000; the recipe expects 0.9 to 1"),
+    ):
+        (found,) = score_findings(made)
+        assert (found.level, found.what) == (level, what)
+        assert bool(found.fix) == (level != "note")
+    for good in (results(0.6, majority=0.59), results(ece=0.1), results(None, majority=0.5)):
+        assert not [*score_findings(good)]
+    made = results(0.6, majority=0.6)
+    (found,), (linear,) = score_findings(made), score_findings({**made, "seeds": [{"C": 1.0}]})
+    assert "learning rate" in found.fix  # which a linear method does not have
+    assert linear.fix == "Try another task.method, or look at the data."
+
+
+def test_lengths_of_generated_texts_are_findings() -> None:
+    for ratio, unfinished, expected in (
+        (0.79, 0, [("warn", "test: generated texts have 0.79 times as many words as their targets")]),
+        (0.8, 0, [("note", "test: generated texts have 0.80 times as many words as their targets")]),
+        (1.26, 0, [("warn", "test: generated texts have 1.26 times as many words as their targets")]),
+        (1.0, 4, [("note", "words"), ("note", "test: 4 of 500 generated texts (0.8%) are cut at max_new_tokens")]),
+        (1.0, 5, [("note", "words"), ("warn", "test: 5 of 500 generated texts (1.0%) are cut at max_new_tokens")]),
+    ):
+        made = results(0.9, [0.88, 0.92], tfidf=0.8)
+        made["splits"]["test"] |= {"length_ratio": ratio, "unfinished": unfinished}
+        found = list(score_findings(made))
+        assert [each.level for each in found] == [level for level, _ in expected]
+        assert all(what in each.what for each, (_, what) in zip(found, expected, strict=True))

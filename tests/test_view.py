@@ -5,12 +5,14 @@ from __future__ import annotations
 import shutil
 import sys
 from html import escape
+from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import small
+from matplotlib import pyplot
 
 import bertkit
 from bertkit.data.schema import Finding
@@ -85,8 +87,6 @@ def test_mistakes_in_words_are_read_as_a_sentence(run: Run, monkeypatch: pytest.
 
 
 def test_curves_show_what_was_logged(run: Run) -> None:
-    from matplotlib import pyplot
-
     before = pyplot.get_fignums()  # those that other tests have left open
     figure = run.plot()
     loss, metric = figure.axes
@@ -117,38 +117,29 @@ def test_a_notebook_shows_scores_with_intervals_and_baselines(run: Run, monkeypa
 
 
 def test_an_unfinished_run_says_so(tmp_path: Path) -> None:
-    assert (
-        Run(tmp_path / "<run>")._repr_html_()
-        == f"<p>The run in <code>{tmp_path}/&lt;run&gt;</code> is not finished.</p>"
-    )
+    told = f"<p>The run in <code>{tmp_path}/&lt;run&gt;</code> is not finished.</p>"
+    assert Run(tmp_path / "<run>")._repr_html_() == told
 
 
-class Screen:
+class Screen(StringIO):
     """A stream that may be a terminal."""
 
     def __init__(self, terminal: bool) -> None:
-        self.terminal, self.text = terminal, ""
+        super().__init__()
+        self.terminal = terminal
 
     def isatty(self) -> bool:
         return self.terminal
 
-    def write(self, text: str) -> None:
-        self.text += text
-
-    def flush(self) -> None:
-        pass
-
 
 @pytest.mark.parametrize(("terminal", "notebook"), [(True, False), (False, True), (False, False)])
-def test_a_bar_is_shown_where_it_can_be_read(
-    terminal: bool, notebook: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_bar_is_shown_where_it_can_be_read(terminal, notebook, monkeypatch, caplog):
     screen = Screen(terminal)
     shell = SimpleNamespace(config={"IPKernelApp": {}} if notebook else {})
     monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
     monkeypatch.setattr(sys, "stderr", screen)
-    progress, state = Progress("seed 1", "accuracy"), SimpleNamespace(global_step=0, max_steps=8, epoch=0.0)
-    state.is_world_process_zero = True
+    progress = Progress("seed 1", "accuracy")
+    state = SimpleNamespace(global_step=0, max_steps=8, epoch=0.0, is_world_process_zero=True)
     with caplog.at_level("INFO", logger="bertkit"):
         progress.on_train_begin(None, state, None)
         for step in range(1, 9):
@@ -157,23 +148,21 @@ def test_a_bar_is_shown_where_it_can_be_read(
             progress.on_log(None, state, None, logs={"loss": 1 / step} if step % 4 else {"eval_accuracy": step / 10})
         progress.on_train_end(None, state, None)
     if not terminal and not notebook:
-        assert "step/s" not in screen.text  # what another test left may log there
+        assert "step/s" not in screen.getvalue()  # what another test left may log there
         assert len(caplog.records) == 8
         return
     assert not caplog.records
-    assert "8/8" in screen.text
-    assert "loss=0.1429, accuracy=0.8000" in screen.text.replace("\n", "")
-    assert ("step 4/8" in screen.text) == terminal
-    assert "step 3/8" not in screen.text
+    assert "8/8" in screen.getvalue()
+    assert "loss=0.1429, accuracy=0.8000" in screen.getvalue().replace("\n", "")
+    assert ("step 4/8" in screen.getvalue()) == terminal
+    assert "step 3/8" not in screen.getvalue()
     state.is_world_process_zero, other = False, Progress("seed 1", "accuracy")
     other.on_train_begin(None, state, None)
     assert other.bar is None
 
 
 @pytest.mark.parametrize("terminal", [True, False])
-def test_with_a_budget_the_progress_is_in_seconds(
-    terminal: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_with_a_budget_the_progress_is_in_seconds(terminal, monkeypatch, caplog):
     monkeypatch.setattr(sys, "stderr", screen := Screen(terminal))
     now = [0.0]
     clock = Clock(60.0, lambda: now[0])
@@ -188,8 +177,8 @@ def test_with_a_budget_the_progress_is_in_seconds(
             progress.on_log(None, state, None, logs={"loss": 0.5})
         progress.on_train_end(None, state, None)
     if terminal:
-        assert " 10%|" in screen.text
-        assert "100%|" in screen.text
+        assert " 10%|" in screen.getvalue()
+        assert "100%|" in screen.getvalue()
     else:
         assert [each.message for each in caplog.records] == [
             "training  step 7  epoch 0.50  loss 0.5000  48 s left",
@@ -199,9 +188,9 @@ def test_with_a_budget_the_progress_is_in_seconds(
 
 def test_the_bar_of_a_resumed_training_begins_at_its_step(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", screen := Screen(terminal=True))
-    progress, state = Progress("training", "accuracy"), SimpleNamespace(global_step=6, max_steps=8, epoch=0.75)
-    state.is_world_process_zero = True
+    progress = Progress("training", "accuracy")
+    state = SimpleNamespace(global_step=6, max_steps=8, epoch=0.75, is_world_process_zero=True)
     progress.on_train_begin(None, state, None)
-    assert "6/8" in screen.text
-    assert "| 0/8" not in screen.text
+    assert "6/8" in screen.getvalue()
+    assert "| 0/8" not in screen.getvalue()
     progress.on_train_end(None, state, None)
