@@ -40,9 +40,7 @@ def new(tokenizer: Path, config: Any = FIELDS, max_length: int = 32) -> Encoder:
 
 
 def fields_of(tokenizer: Path, config: Any, max_length: int = 32) -> dict[str, Any]:
-    found = new(tokenizer, config, max_length).config
-    assert found is not None
-    return found.to_dict()
+    return new(tokenizer, config, max_length).config.to_dict()
 
 
 # --- the config
@@ -112,26 +110,11 @@ def test_the_page_has_these_presets_and_fields() -> None:
 def test_a_preset_may_be_changed_and_is_named(tiny_encoder: Path) -> None:
     changed = fields_of(tiny_encoder, {"preset": "ettin-17m", "num_hidden_layers": 4, "local_attention": 64})
     assert (changed["model_type"], changed["num_hidden_layers"], changed["local_attention"]) == ("modernbert", 4, 64)
-    named = {
-        "mini": "a new BERT-mini",
-        "modernbert-mini": "a new modernbert-mini",
-        "ettin-17m": "a new ettin-17m",
-    }
-    assert {preset: new(tiny_encoder, preset).name for preset in named} == named
+    names = [new(tiny_encoder, preset).name for preset in ("mini", "modernbert-mini", "ettin-17m")]
+    assert names == ["a new BERT-mini", "a new modernbert-mini", "a new ettin-17m"]
     assert new(tiny_encoder).name == "a new modernbert"
     assert new(tiny_encoder, SMALL).name == "a new BERT"
     assert isinstance(new(tiny_encoder, {"model_type": "bert", "preset": "tiny"}).config, BertConfig)
-
-
-def test_wrong_names_are_said_at_once(tiny_encoder: Path) -> None:
-    fields = {"preset": "modernbert-bse", "local_atention": 3, "vocab_size": 9, "cls_token_id": 1}
-    with pytest.raises(ModelError) as caught:
-        new(tiny_encoder, fields)
-    said = {problem.where.removeprefix("model.config."): problem for problem in caught.value.problems}
-    assert said.keys() == fields.keys()
-    assert "did you mean 'modernbert-base'" in said["preset"].what
-    assert "did you mean 'local_attention'" in said["local_atention"].what
-    assert "tokenizer" in said["cls_token_id"].what
 
 
 @pytest.mark.parametrize(
@@ -145,6 +128,10 @@ def test_wrong_names_are_said_at_once(tiny_encoder: Path) -> None:
         ({**FIELDS, "hidden_activation": "gleu"}, "model.config: .*gleu"),
         ({**FIELDS, "norm_bias": "no"}, "model.config: .*norm_bias"),
         ({**FIELDS, "norm": "pre"}, "norm: unknown key"),
+        (
+            {"preset": "modernbert-bse", "local_atention": 3, "vocab_size": 9, "cls_token_id": 1},
+            "(?s)(?=.*'modernbert-base')(?=.*'local_attention')(?=.*vocab_size: )(?=.*cls_token_id: .*tokenizer)",
+        ),
     ],
 )
 def test_what_is_wrong_is_said(given: Any, said: str, tiny_encoder: Path) -> None:

@@ -15,23 +15,22 @@ import torch.nn.functional as F
 import transformers
 from cases import DOCUMENTS, DRAWN, SETTINGS, Case, encoder
 from datasets import Dataset
-from steps import NoDoubles
+from steps import NoDoubles, arguments, made
+from test_pretraining_data import made_documents, vocabulary
+from test_qa_windows import by_bytes, by_metaspace
+from test_resume import killed, last
 from test_task_contract import Begun, ask, begun, fit
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
+from tokenizers import AddedToken, decoders
 from tokenizers.pre_tokenizers import PreTokenizer
-from transformers import (
-    AutoConfig,
-    AutoModel,
-    AutoModelForMaskedLM,
-    AutoModelForSequenceClassification,
-    PreTrainedTokenizerFast,
-)
+from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM, AutoModelForSequenceClassification, BertTokenizer
 
-from bertkit.encoding.padding import Collator
+from bertkit.encoding.padding import Collator, mask_of
 from bertkit.errors import DataError, ModelError
 from bertkit.evaluation.pretraining_metrics import COUNTED, scored
 from bertkit.inference.predictor import load
 from bertkit.models.bert.bert import BertForMaskedLM, BertForPreTraining
+from bertkit.models.bert.masking import Masking, fewer_masks
+from bertkit.models.bert.pretraining_data import encode_documents
 from bertkit.models.encoder import Encoder, load_tokenizer, resolve_encoder
 from bertkit.models.trained_parts import with_lora
 from bertkit.recipe.recipe import Recipe, load_recipe
@@ -84,45 +83,25 @@ def test_saved_and_loaded_it_gives_the_same_answers(case: Case, begun: Begun, tm
     assert answers[-1]["masked"] == 0
 
 
-SPECIAL = ["<pad>", "<unk>", "<s>", "</s>", "<mask>"]
-TEMPLATE = {"single": "<s> $A </s>", "special_tokens": [("<s>", 2), ("</s>", 3)]}
-
-
-def byte_level() -> Any:
-    """As RoBERTa's: a space is part of the token that follows, Ġ."""
-    vocabulary = [*SPECIAL, *sorted(pre_tokenizers.ByteLevel.alphabet()), "Ġo", "Ġop"]
-    backend = Tokenizer(models.BPE({each: i for i, each in enumerate(vocabulary)}, [("Ġ", "o"), ("Ġo", "p")]))
-    backend.pre_tokenizer, backend.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
-    return backend
-
-
-def sentence_pieces() -> Any:
-    """As XLM-R's: ▁, and special tokens among the pieces."""
-    pieces = [("▁", -4.0), ("▁op", -1.0), ("op", -2.0), *((letter, -5.0) for letter in "abcdefghijklmnopqrstuvwxyz.(")]
-    backend = Tokenizer(models.Unigram([*((each, 0.0) for each in SPECIAL), *pieces], 1, False))
-    backend.pre_tokenizer, backend.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
-    return backend
-
-
-@pytest.fixture(params=[byte_level, sentence_pieces])
+@pytest.fixture(params=["bytes", "metaspace"])
 def spaced(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
-    """Tokenizers whose tokens hold the space before a word, read from a folder."""
-    backend = request.param()
-    backend.post_processor = processors.TemplateProcessing(**TEMPLATE)
-    names = dict(zip(("pad_token", "unk_token", "cls_token", "sep_token"), SPECIAL, strict=False))
-    mask = AddedToken("<mask>", lstrip=True, special=True)
-    PreTrainedTokenizerFast(tokenizer_object=backend, mask_token=mask, **names).save_pretrained(tmp_path)
+    """Tokenizers whose tokens hold the space before a word, Ġ or ▁, read from a folder."""
+    tokenizer = by_bytes() if request.param == "bytes" else by_metaspace()
+    own = decoders.ByteLevel() if request.param == "bytes" else decoders.Metaspace()
+    tokenizer.backend_tokenizer.decoder = own
+    tokenizer.add_special_tokens({"mask_token": AddedToken("<mask>", lstrip=True, special=True)})
+    tokenizer.save_pretrained(tmp_path)
     return load_tokenizer(tmp_path, split_special_tokens=False)
 
 
 @pytest.mark.parametrize(
     ("text", "filled"),
     [
-        ("the bus was <mask>.", "the bus was op."),
-        ("the bus was<mask>.", "the bus was op."),
-        ("<mask> bus", "op bus"),
-        ("a (<mask> bus", "a ( op bus"),
-        ("</s> a <mask> <mask>", "</s> a op o"),
+        ("the bus was <mask>s", "the bus was cats"),
+        ("the bus was<mask>s", "the bus was cats"),
+        ("<mask> bus", "cat bus"),
+        ("a x<mask> bus", "a x cat bus"),
+        ("</s> a <mask> <mask>", "</s> a cat o"),
     ],
 )
 def test_masks_are_filled_with_text_and_not_with_raw_tokens(text: str, filled: str, spaced: Any) -> None:
@@ -135,13 +114,13 @@ def test_masks_are_filled_with_text_and_not_with_raw_tokens(text: str, filled: s
         assert spaced.sep_token_id not in ids
     else:
         assert ids == spaced(text, add_special_tokens=False)["input_ids"]  # as transformers' own
-    space = "Ġop" if "Ġop" in spaced.get_vocab() else "▁op"
+    space = "Ġcat" if "Ġcat" in spaced.get_vocab() else "▁cat"
     guesses = [(spaced.convert_tokens_to_ids([first, "p"]), [0.75, 0.25]) for first in (space, "o")]
     item = masks.MaskedItem(np.zeros(len(COUNTED)), guesses[: text.count("<mask>")])
     (answer,) = task.decode([item], features, rows)
     assert answer["filled"] == filled
-    op, p = guesses[0][0]
-    assert answer["masks"][0] == [{"token": "op", "id": op, "score": 0.75}, {"token": "p", "id": p, "score": 0.25}]
+    cat, p = guesses[0][0]
+    assert answer["masks"][0] == [{"token": "cat", "id": cat, "score": 0.75}, {"token": "p", "id": p, "score": 0.25}]
 
 
 def test_masks_beyond_the_limit_stay(tiny_encoder: Path) -> None:
@@ -209,9 +188,7 @@ FOREIGN: dict[str, dict[str, Any]] = {
         ("modernbert", ["Wqkv"]),
     ],
 )
-def test_heads_of_other_architectures_read_the_chosen_tokens_only(
-    kind: str, lora: list[str], tiny_encoder: Path
-) -> None:
+def test_heads_of_other_architectures_read_the_chosen_tokens_only(kind, lora, tiny_encoder):
     """With the logits, the loss and the gradients of transformers' own forward, which computes them everywhere."""
     case = DRAWN[0]
     task = case.task(tiny_encoder)
@@ -253,7 +230,7 @@ def test_plain_transformers_opens_it(case: Case, tiny_encoder: Path, tmp_path: P
         assert all(torch.equal(p, told[n]) for n, p in model.bert.named_parameters() if n in told)
 
 
-def test_errors_say_what_to_do(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_errors_say_what_to_do(tiny_encoder: Path) -> None:
     tokenizer = load_tokenizer(tiny_encoder)
     one = Dataset.from_dict({"text": ["a"]})
     with pytest.raises(DataError, match="from another document, and there is one"):
@@ -261,8 +238,6 @@ def test_errors_say_what_to_do(tiny_encoder: Path, tmp_path: Path) -> None:
     tokenizer.mask_token = None
     with pytest.raises(ModelError, match="MASK"):
         prepare(Pretraining, PretrainingOptions(name="pretraining"), tokenizer, 32, DRAWN[0].rows(), [])
-    with pytest.raises(ModelError, match="mini"):
-        resolve_encoder(ModelSpec(config="minni", tokenizer=str(tiny_encoder)))
 
 
 def test_scores_are_ratios_of_sums() -> None:
@@ -353,3 +328,78 @@ def test_a_tokenizer_that_cannot_be_copied_is_refused(tiny_encoder: Path) -> Non
     backend.backend_tokenizer.pre_tokenizer = PreTokenizer.custom(Words())
     with pytest.raises(ModelError, match="cannot be copied, which pretraining requires"):
         task.features(DRAWN[0].rows())
+
+
+# --- what changes in its course: the share of masked tokens
+
+
+def equal(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+@pytest.mark.parametrize("nsp", ["nsp", "none"])
+@pytest.mark.parametrize("more", [{}, {"whole_word": True}], ids=["tokens", "words"])
+def test_fewer_masks_are_those_that_the_lower_share_draws(nsp: Any, more: dict[str, Any]) -> None:
+    documents, words = made_documents(60)
+    tokenizer = BertTokenizer(vocab=vocabulary(words))
+    documents += ["a [MASK] b", "a b"]  # no masks of ours; one token at least
+    features = encode_documents(Dataset.from_dict({"text": documents}), tokenizer, 64, nsp=nsp)
+    indices = list(range(len(features)))[::-3]
+    collate = Collator.of(tokenizer, Pretraining.padding)
+    high = Masking.of(tokenizer, nsp=nsp, mask_probability=0.5, keep_order=True, **more)
+    batch = collate(high(features, indices, 3, 4))
+    masked = []
+    for rate in (0.5, 0.3, 0.15, 0.01):
+        low = Masking.of(tokenizer, nsp=nsp, mask_probability=rate, **more)
+        expected = collate(low(features, indices, 3, 4))
+        assert equal(fewer_masks(batch, rate), expected)
+        masked.append(int((expected["labels"] != -100).sum()))
+    assert masked == sorted(masked, reverse=True)
+    assert masked[0] > 10 * masked[-1] > 0
+
+
+@pytest.mark.parametrize(("start", "end"), [(0.4, 0.1), (0.1, 0.4)])
+def test_the_share_follows_the_progress_and_evaluation_has_the_last_one(start, end, tiny_encoder):
+    def prepared(share: Any) -> Any:
+        options = {"name": "pretraining", "mask_probability": share}
+        return Case("", options, {"text": DOCUMENTS}).task(tiny_encoder)
+
+    task = prepared({"start": start, "end": end})
+    assert task.describe() == f"masked tokens ({start:.0%} to {end:.0%}), next sentences"
+    features = task.encode(Dataset.from_dict({"text": DOCUMENTS}))
+    collate = Collator.of(task.tokenizer, task.padding)
+    batch = collate(task.examples(features, range(8), (1, 2)))
+    for progress, share in ((0.0, start), (0.5, 0.25), (1.0, end)):
+        constant = prepared(share)
+        expected = collate(constant.examples(features, range(8), (1, 2)))
+        assert equal(task.scheduled(batch, progress), expected)
+        assert equal(constant.scheduled(expected, progress), expected)
+    assert task.examples(features, range(8)) == prepared(end).examples(features, range(8))
+
+
+def test_a_training_follows_the_schedule(tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shares = []
+
+    def loss(self: Any, outputs: Any, batch: Any, smoothing: float = 0.0, real: Any = Pretraining.loss) -> Any:
+        shares.append(float((batch["labels"] != -100).sum() / (mask_of(batch).sum() - 2 * len(batch["row"]))))
+        return real(self, outputs, batch, smoothing)
+
+    monkeypatch.setattr(Pretraining, "loss", loss)
+    options = {"name": "pretraining", "nsp": "none", "short_sequences": 0.0}
+    options |= {"mask_probability": {"start": 0.8, "end": 0.1}}
+    case = Case("falling", options, {"text": [" ".join(DOCUMENTS)] * 8}, max_length=64)
+    made(case, tiny_encoder, arguments(tmp_path, 8, 1, max_steps=8)).train()
+    assert shares == pytest.approx([0.8 - 0.7 * step / 8 for step in range(8)], abs=0.06)  # [UNK] is never masked
+
+
+def test_resumed_in_the_middle_of_a_schedule_it_is_the_run_that_was_never_stopped(recipe, tmp_path):
+    share = {"start": 0.5, "end": 0.1}
+    options = {"name": "pretraining", "nsp": "none", "mask_probability": share}
+    training = {**recipe.training, "num_train_epochs": 3, "per_device_train_batch_size": 2}
+    task = PretrainingOptions.model_validate(options)
+    changed = recipe.model_copy(update={"task": task, "training": training, "verify": False, "explain": False})
+    whole = train(changed, tmp_path / "whole")
+    run = killed(changed, tmp_path / "killed", at=10)
+    assert last(train(changed, run.folder, resume=True)) == last(whole)
+    assert (run.model / "model.safetensors").read_bytes() == (whole.model / "model.safetensors").read_bytes()
+    assert [run.results[k] for k in ("splits", "baselines")] == [whole.results[k] for k in ("splits", "baselines")]

@@ -311,21 +311,13 @@ def test_neither_length_nor_an_unfinished_sentence_tells_strange_from_real(made)
     assert abs(np.mean(finished[0]) - np.mean(finished[1])) < 0.15
 
 
-def test_pairs_of_one_document_and_of_equal_ones_are_always_real(made):
+def test_pairs_of_equal_documents_are_real_and_a_small_one_beside_a_large_one_is_found(made):
     documents, _, tokenizer = made
-    text = " ".join(documents[:20])
-    for texts in ([text], [text, text, text]):
+    parts = [" ".join(documents[start:end]) for start, end in ((0, 20), (0, 60), (60, 80))]
+    for texts, low, high in (([parts[0]], 0, 0), ([parts[0]] * 3, 0, 0), (parts[1:], 0.45, 0.55)):
         features = encode_documents(Dataset.from_dict({"text": texts}), tokenizer, LENGTH, nsp="nsp")
-        labels = {example["next_sentence_label"] for example in drawn(features, Masking.of(tokenizer, nsp="nsp"))}
-        assert labels == {0}
-
-
-def test_a_small_document_beside_a_large_one_is_still_found(made):
-    documents, _, tokenizer = made
-    texts = [" ".join(documents[:60]), " ".join(documents[60:80])]
-    features = encode_documents(Dataset.from_dict({"text": texts}), tokenizer, LENGTH, nsp="nsp")
-    share = np.mean([example["next_sentence_label"] for example in drawn(features, Masking.of(tokenizer, nsp="nsp"))])
-    assert 0.45 < share < 0.55
+        examples = drawn(features, Masking.of(tokenizer, nsp="nsp"))
+        assert low <= np.mean([example["next_sentence_label"] for example in examples]) <= high
 
 
 def test_a_cloze_is_never_the_other_segment(made):
@@ -351,13 +343,8 @@ def test_segments_have_their_types_and_special_tokens(made):
             border = ids.index(sep) + 1
             assert example["token_type_ids"] == [0] * border + [1] * (len(ids) - border)
             assert (example["next_sentence_label"] == -100) == (nsp == "none")
-
-
-def test_a_model_without_segments_is_not_given_any(made):
-    vocab = made[2].get_vocab()
-    tokenizer = BertTokenizer(vocab=vocab, model_input_names=["input_ids", "attention_mask"])
-    features = encode_documents(made[1], tokenizer, LENGTH, nsp="none")
-    assert "token_type_ids" not in Masking.of(tokenizer, nsp="none")(features, [0], 0, 0)
+    bare = BertTokenizer(vocab=tokenizer.get_vocab(), model_input_names=["input_ids", "attention_mask"])
+    assert "token_type_ids" not in Masking.of(bare, nsp="none")(features, [0], 0, 0)
 
 
 # --- masks -----------------------------------------------------------------------------------------------------------
@@ -419,32 +406,20 @@ def test_whole_words_are_chosen_and_treated_as_one(made):
                 words.append([position])
         taken = 0
         for word in words:
-            picked = {example["labels"][position] != -100 for position in word}
-            assert len(picked) == 1
-            if picked == {True}:
+            (picked,) = {example["labels"][position] != -100 for position in word}
+            if picked:
                 taken += len(word)
-                kinds = {
-                    "mask"
-                    if example["input_ids"][position] == tokenizer.mask_token_id
-                    else "kept"
-                    if example["input_ids"][position] == original[position]
-                    else "random"
-                    for position in word
-                }
-                treatments[len(kinds), len(word) > 1] += 1
+                read = [example["input_ids"][position] for position in word]
+                kept = [piece == original[position] for piece, position in zip(read, word, strict=True)]
+                masked = [piece == tokenizer.mask_token_id for piece in read]
+                treatments[len({*zip(masked, kept, strict=True)}), len(word) > 1] += 1
         budget = max(1, round(0.15 * (len(original) - 2)))
         assert 2 * abs(taken - budget) <= max(map(len, words)) or taken in map(len, words)
     assert treatments[1, True] > 200
     assert treatments[2, True] < 0.05 * treatments[1, True]  # a random piece that happens to be the right one
-
-
-def test_a_single_long_word_is_masked(made):
-    tokenizer = made[2]
-    features = encode_documents(Dataset.from_dict({"text": ["abcdefghij"]}), tokenizer, LENGTH, nsp="none")
-    drawing = Masking.of(tokenizer, nsp="none", whole_word=True)
-    (example,) = drawn(features, drawing)
-    assert example["labels"][1:-1] == features["input_ids"][0]
-    assert len(features["input_ids"][0]) > 4
+    alone = encode_documents(Dataset.from_dict({"text": ["abcdefghij"]}), tokenizer, LENGTH, nsp="none")
+    assert len(alone["input_ids"][0]) > 4  # more than a budget of 15 %
+    assert drawn(alone, drawing)[0]["labels"][1:-1] == alone["input_ids"][0]
 
 
 def test_whole_words_need_pieces_that_go_on():

@@ -10,6 +10,7 @@ import pytest
 import small
 import torch
 from cases import BY_ID, CASES, Case, encoder, every
+from finished import finished
 from test_qa_windows import by_bytes
 
 from bertkit.cli.main import main
@@ -36,9 +37,7 @@ def test_padding_changes_nothing_in_a_bert(case: Case, tiny_encoder: Path) -> No
 
 @pytest.mark.parametrize("kind", ["convbert", "fnet"])
 @pytest.mark.parametrize("case", ["single-label", "ner-crf", "qa", "similarity-cosent"])
-def test_an_architecture_whose_outputs_depend_on_padding_is_named(
-    kind: str, case: str, tiny_encoder: Path, tmp_path: Path
-) -> None:
+def test_an_architecture_whose_outputs_depend_on_padding_is_named(kind, case, tiny_encoder, tmp_path):
     folder = small.of_family(kind, tiny_encoder, tmp_path / kind, initializer_range=0.5)
     (what,) = probed(BY_ID[case], folder)
     assert what.startswith(f"padding changes the outputs of this {kind} by up to ")
@@ -142,8 +141,6 @@ def test_an_encoder_of_one_length_is_refused_for_that(tiny_encoder: Path, tmp_pa
 @pytest.mark.parametrize("case", ["single-label", "similarity-cosent", "ner-crf"])
 def test_padding_is_masked_whatever_the_tokenizer_names(case: str, tiny_encoder: Path, tmp_path: Path) -> None:
     """FNet's tokenizer names no attention mask."""
-    from finished import finished
-
     run = finished(BY_ID[case], tiny_encoder, tmp_path / "run")
     row = {name: values[0] for name, values in BY_ID[case].columns.items() if name not in ("label", "score", "tags")}
     rows = [row, {name: [*value] * 5 if isinstance(value, list) else f"{value} " * 5 for name, value in row.items()}]

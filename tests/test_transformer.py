@@ -191,38 +191,26 @@ def test_logits_where_they_are_wanted_are_those_of_all() -> None:
 
 @pytest.mark.parametrize("steps", [[1] * 8, [3, 1, 4], [8]], ids=str)
 def test_with_a_cache_the_logits_are_those_of_the_whole_target(steps: list[int]) -> None:
-    model, given = ours(), source_and_target()
+    """And the keys of the source are computed once."""
+    model, given, calls = ours(), source_and_target(), []
+    for layer in model.decoder.bert.encoder["layer"]:
+        layer.crossattention.self.key.register_forward_hook(lambda *_: calls.append(1))
     target = given.pop("decoder_input_ids")
-    wanted = model(**given, decoder_input_ids=target).logits
+    wanted = model(**given, decoder_input_ids=target)
+    assert wanted.past_key_values is None
+    calls.clear()
     encoded, cache, made = model.encoder(given["input_ids"], given["attention_mask"]), new_cache(), []
     for part in target.split(steps, dim=1):
         mask = given["attention_mask"]
         step = model(attention_mask=mask, encoder_outputs=encoded, decoder_input_ids=part, past_key_values=cache)
         made.append(step.logits)
         assert step.past_key_values is cache
-    torch.testing.assert_close(torch.cat(made, dim=1), wanted, **CLOSE)
-
-
-def test_a_cache_is_made_where_one_is_asked_for() -> None:
-    model, given = ours(), source_and_target()
-    target = given.pop("decoder_input_ids")
-    first, last = target[:, :-1], target[:, -1:]
-    wanted = model(**given, decoder_input_ids=target)
-    assert wanted.past_key_values is None
-    cache = model(**given, decoder_input_ids=first, use_cache=True).past_key_values
-    assert cache.get_seq_length() == first.shape[1]
-    logits = model(**given, decoder_input_ids=last, past_key_values=cache).logits
-    torch.testing.assert_close(logits, wanted.logits[:, -1:], **CLOSE)
-
-
-def test_the_keys_of_the_source_are_computed_once() -> None:
-    model, given, calls = ours(), source_and_target(), []
-    for layer in model.decoder.bert.encoder["layer"]:
-        layer.crossattention.self.key.register_forward_hook(lambda *_: calls.append(1))
-    cache, target = new_cache(), given.pop("decoder_input_ids")
-    for part in target.split(2, dim=1):
-        model(**given, decoder_input_ids=part, past_key_values=cache)
+    torch.testing.assert_close(torch.cat(made, dim=1), wanted.logits, **CLOSE)
     assert len(calls) == 3
+    asked_for = model(**given, decoder_input_ids=target[:, :-1], use_cache=True).past_key_values
+    assert asked_for.get_seq_length() == target.shape[1] - 1
+    last = model(**given, decoder_input_ids=target[:, -1:], past_key_values=asked_for).logits
+    torch.testing.assert_close(last, wanted.logits[:, -1:], **CLOSE)
 
 
 def test_more_tokens_than_positions_are_refused_with_a_cache_too() -> None:
@@ -236,9 +224,7 @@ def test_more_tokens_than_positions_are_refused_with_a_cache_too() -> None:
 
 @pytest.mark.parametrize("options", [{}, {"num_beams": 4}], ids=str)
 @pytest.mark.parametrize("use_cache", [True, False])
-def test_generate_gives_what_theirs_gives_and_what_was_learned(
-    options: dict[str, Any], use_cache: bool, learned: transformer.EncoderDecoderModel
-) -> None:
+def test_generate_gives_what_theirs_gives_and_what_was_learned(options, use_cache, learned):
     given = batch()
     labels = given.pop("labels")
     asked = {**given, **options, "max_new_tokens": 12, "use_cache": use_cache}
