@@ -73,7 +73,7 @@ release-check: $(VENV)/dev
 	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m build --no-isolation --outdir dist
 	for file in dist/first/*; do cmp $$file dist/$$(basename $$file) || exit 1; done; rm -r dist/first
 	$(BIN)/twine check --strict dist/*
-	$(PYTEST) -n 0 tests/test_release.py tests/test_wheel.py
+	$(PYTEST) -n 0 tests/test_readme.py
 
 $(VENV)/dev: WHAT := -e ".[torch,quickstart,excel,ray,retrieval,onnx,sweep,serve,translation]" --group dev
 $(VENV)/docs: WHAT := -e ".[torch]" --group docs
