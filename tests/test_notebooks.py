@@ -139,18 +139,11 @@ def test_it_runs_offline_and_says_what_a_push_needs(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("kernel")
 @each_of({*PUSHING} - {OFFLINE})
-def test_it_runs_from_the_problem_to_the_pushed_model(
-    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_runs_from_the_problem_to_the_pushed_model(path, tmp_path, monkeypatch):
     with running() as hub:
-        for name, value in {
-            "HF_ENDPOINT": hub.url,
-            "HF_TOKEN": TOKEN,
-            "HF_HUB_DISABLE_XET": "1",
-            "BERTKIT_PUSH": "1",
-        }.items():
+        switches = {"HF_HUB_DISABLE_XET": "1", "BERTKIT_PUSH": "1", "HF_HUB_OFFLINE": "0"}
+        for name, value in {"HF_ENDPOINT": hub.url, "HF_TOKEN": TOKEN, **switches}.items():
             monkeypatch.setenv(name, value)
-        monkeypatch.setenv("HF_HUB_OFFLINE", "0")
         said = printed(path, tmp_path)
     ((name, repo),) = hub.repos.items()
     assert name.startswith("me/bertkit-")

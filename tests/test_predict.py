@@ -42,14 +42,9 @@ COUNT = 13
 
 
 @pytest.fixture(scope="module")
-def run(learned: Run) -> Run:
-    return learned
-
-
-@pytest.fixture(scope="module")
-def predictor(run: Run) -> Predictor:
+def predictor(learned: Run) -> Predictor:
     """In fp32, where different texts have different scores."""
-    return load(run.folder, precision="fp32")
+    return load(learned.folder, precision="fp32")
 
 
 @pytest.fixture(scope="module")
@@ -73,24 +68,18 @@ def made() -> list[dict[str, Any]]:
 
 def write(path: Path) -> Path:
     """`made()` as the format that the file's name says."""
-    rows, kind = made(), path.suffixes[0]
+    frame, kind = pd.DataFrame(made()), path.suffixes[0]
     if kind == ".parquet":
-        pq.write_table(pa.Table.from_pylist(rows), path)
-        return path
-    if kind in (".csv", ".tsv"):
-        text = io.StringIO()
-        writer = csv.DictWriter(text, list(rows[0]), delimiter="," if kind == ".csv" else "\t", lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-        content = text.getvalue()
+        frame.to_parquet(path)
+    elif kind in (".csv", ".tsv"):
+        frame.to_csv(path, sep="," if kind == ".csv" else "\t", index=False)
     else:
-        content = json.dumps(rows) if kind == ".json" else "".join(json.dumps(row) + "\n" for row in rows)
-    path.write_bytes(gzip.compress(content.encode()) if path.suffix == ".gz" else content.encode())
+        frame.to_json(path, orient="records", lines=kind == ".jsonl")
     return path
 
 
-def answer_file(predictor: Predictor, run: Run, file: Path | str, output: Path | None, **columns: str) -> int:
-    return predict_file(predictor, str(run.folder), str(file), output, columns)
+def answer_file(predictor: Predictor, learned: Run, file: Path | str, output: Path | None, **columns: str) -> int:
+    return predict_file(predictor, str(learned.folder), str(file), output, columns)
 
 
 # --- files
@@ -98,11 +87,11 @@ def answer_file(predictor: Predictor, run: Run, file: Path | str, output: Path |
 
 @pytest.mark.usefixtures("small_chunks")
 @pytest.mark.parametrize("name", ["a.tsv", "a.json", "a.parquet", "a.csv.gz", "a.jsonl"])
-def test_every_format_in_and_out(name: str, predictor: Predictor, run: Run, tmp_path: Path) -> None:
+def test_every_format_in_and_out(name: str, predictor: Predictor, learned: Run, tmp_path: Path) -> None:
     """Order is kept over three chunks, other columns pass through, and the answers are those of a call."""
     suffix = ".csv" if name == "a.jsonl" else ".jsonl"
     out = tmp_path / f"out{suffix}"
-    assert answer_file(predictor, run, write(tmp_path / name), out) == COUNT
+    assert answer_file(predictor, learned, write(tmp_path / name), out) == COUNT
     told = predictor([row["text"] for row in made()])
     assert len({answer["score"] for answer in told}) >= 8  # as many as different texts: a wrong order would show
     if suffix == ".jsonl":
@@ -122,12 +111,12 @@ def test_a_predictor_is_shown_in_one_line(predictor: Predictor) -> None:
 
 
 @pytest.mark.parametrize("raw_cells", [False, True])
-def test_no_cell_of_a_csv_is_a_formula(raw_cells: bool, predictor: Predictor, run: Run, tmp_path: Path) -> None:
+def test_no_cell_of_a_csv_is_a_formula(raw_cells: bool, predictor: Predictor, learned: Run, tmp_path: Path) -> None:
     """Numbers and their signs stay, and so does every cell if that is asked for."""
     texts = ["=1+1", "+49 30 1", "@SUM(A1)", "- a cat", "'=1", "\ta cat", "a\x1bcat\r\ndog", "a=b"]
     rows = [{"text": text, "score": "-3,5", "count": "+4"} for text in texts]
     source, out = small.write_rows(tmp_path / "rows.jsonl", rows), tmp_path / "out.csv"
-    predict_file(predictor, str(run.folder), str(source), out, {}, raw_cells=raw_cells)
+    predict_file(predictor, str(learned.folder), str(source), out, {}, raw_cells=raw_cells)
     with out.open(newline="") as file:
         told = list(csv.DictReader(file))
     safe = [*(f"'{text}" for text in texts[:6]), r"a\x1bcat" + "\r\ndog", texts[7]]
@@ -135,10 +124,10 @@ def test_no_cell_of_a_csv_is_a_formula(raw_cells: bool, predictor: Predictor, ru
     assert {(row["score"], row["count"]) for row in told} == {("-3,5", "+4")}
 
 
-def test_a_line_of_stdin_is_answered_before_the_next_is_written(run: Run) -> None:
+def test_a_line_of_stdin_is_answered_before_the_next_is_written(learned: Run) -> None:
     # A test suite in the background of a script ignores SIGINT, and so would its children.
-    words = ["env", "--default-signal=INT", sys.executable, "-m", "bertkit", "predict", str(run.folder)]
-    predictor = run.load().with_decisions(top_k=1)
+    words = ["env", "--default-signal=INT", sys.executable, "-m", "bertkit", "predict", str(learned.folder)]
+    predictor = learned.load().with_decisions(top_k=1)
     row = {"id": "7", "text": "the dog was bad"}
     pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     started: Any = subprocess.Popen([*words, "--input", "-", "--top-k", "1"], text=True, **pipes)
@@ -158,48 +147,46 @@ def test_a_line_of_stdin_is_answered_before_the_next_is_written(run: Run) -> Non
             process.kill()
 
 
-def test_a_bad_line_of_stdin_ends_the_answers(
-    predictor: Predictor, run: Run, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
+def test_a_bad_line_of_stdin_ends_the_answers(predictor, learned, monkeypatch, capsys):
     for bad, said in ((b"{smile}", "stdin:2: not JSON"), (b'{"text": 5}', "row 2: `text` holds 5, where text is")):
         monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(b"the cat\n" + bad + b"\nthe dog\n")))
         with pytest.raises(DataError, match=re.escape(said)):
-            answer_file(predictor, run, "-", None)
+            answer_file(predictor, learned, "-", None)
         assert [json.loads(line)["text"] for line in capsys.readouterr().out.splitlines()] == ["the cat"]
 
 
 @pytest.mark.parametrize("name", ["texts.txt", "texts.txt.gz"])
-def test_in_txt_each_line_is_a_text(name: str, predictor: Predictor, run: Run, tmp_path: Path) -> None:
+def test_in_txt_each_line_is_a_text(name: str, predictor: Predictor, learned: Run, tmp_path: Path) -> None:
     """An empty line too: the answers stand beside the lines."""
     lines = [small.text(1, 1), small.text(2, 0), "", "  a line with blanks "]
     opener: Any = gzip.open if name.endswith(".gz") else open
     with opener(tmp_path / name, "wt", encoding="utf-8", newline="") as file:
         file.write("\r\n".join(lines))
-    assert predict_file(predictor, str(run.folder), str(tmp_path / name), tmp_path / "out.jsonl", {}) == 4
+    assert predict_file(predictor, str(learned.folder), str(tmp_path / name), tmp_path / "out.jsonl", {}) == 4
     rows = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text(encoding="utf-8").splitlines()]
     assert [row["text"] for row in rows] == lines
     assert [row["answer"] for row in rows] == predictor(lines)
 
 
-def test_columns_are_found_under_the_names_that_are_given(predictor: Predictor, run: Run, tmp_path: Path) -> None:
+def test_columns_are_found_under_the_names_that_are_given(predictor: Predictor, learned: Run, tmp_path: Path) -> None:
     file = small.write_rows(tmp_path / "a.jsonl", [{"review": "the dog was bad", "text": "the cat was good"}])
-    answer_file(predictor, run, file, tmp_path / "mapped.jsonl", text="review")
-    answer_file(predictor, run, file, tmp_path / "plain.jsonl")
+    answer_file(predictor, learned, file, tmp_path / "mapped.jsonl", text="review")
+    answer_file(predictor, learned, file, tmp_path / "plain.jsonl")
     labels = [small.read_rows(tmp_path / f"{name}.jsonl")[0]["answer"]["label"] for name in ("mapped", "plain")]
     assert labels == ["bad", "good"]
 
 
-def refused(predictor: Predictor, run: Run, file: Path | str, output: Path, **columns: str) -> str:
+def refused(predictor: Predictor, learned: Run, file: Path | str, output: Path, **columns: str) -> str:
     """The message of a DataError, after which there is no output and nothing half-written."""
     before = set(output.parent.iterdir())
     with pytest.raises(DataError) as caught:
-        answer_file(predictor, run, file, output, **columns)
+        answer_file(predictor, learned, file, output, **columns)
     assert set(output.parent.iterdir()) == before
     return str(caught.value)
 
 
 @pytest.mark.usefixtures("small_chunks")
-def test_what_can_not_be_answered_leaves_no_output(predictor: Predictor, run: Run, tmp_path: Path) -> None:
+def test_what_can_not_be_answered_leaves_no_output(predictor: Predictor, learned: Run, tmp_path: Path) -> None:
     file, out, rows = tmp_path / "rows.jsonl", tmp_path / "out.jsonl", made()
     missing: list[Any] = [{"text": text} for text in ("a", None, "b", None)]
     for wrong, part in (
@@ -210,44 +197,42 @@ def test_what_can_not_be_answered_leaves_no_output(predictor: Predictor, run: Ru
         (missing, "row 2: `text` is missing; also in row 4"),
         ([], "no rows"),
     ):
-        assert part in refused(predictor, run, small.write_rows(file, wrong), out)
-    assert "cannot write .txt" in refused(predictor, run, file, tmp_path / "out.txt")
-    assert "no such" in refused(predictor, run, tmp_path / "nowhere.jsonl", out).lower()
+        assert part in refused(predictor, learned, small.write_rows(file, wrong), out)
+    assert "cannot write .txt" in refused(predictor, learned, file, tmp_path / "out.txt")
+    assert "no such" in refused(predictor, learned, tmp_path / "nowhere.jsonl", out).lower()
     pq.write_table(pa.table({"text": [None, "a"]}), tmp_path / "a.parquet")
-    assert "row 1: `text` is missing" in refused(predictor, run, tmp_path / "a.parquet", out)
-    answer_file(predictor, run, write(tmp_path / "a.csv"), out)
+    assert "row 1: `text` is missing" in refused(predictor, learned, tmp_path / "a.parquet", out)
+    answer_file(predictor, learned, write(tmp_path / "a.csv"), out)
     before = out.read_bytes()  # which stays when the new one fails
-    refused(predictor, run, small.write_rows(file, [{"text": "a"}, {}]), out)
+    refused(predictor, learned, small.write_rows(file, [{"text": "a"}, {}]), out)
     assert out.read_bytes() == before
 
 
-def test_a_csv_is_not_answered_over_its_own_answers(predictor: Predictor, run: Run, tmp_path: Path) -> None:
+def test_a_csv_is_not_answered_over_its_own_answers(predictor: Predictor, learned: Run, tmp_path: Path) -> None:
     """What predict wrote can be its input again only where no column would be lost."""
-    answer_file(predictor, run, write(tmp_path / "a.csv"), tmp_path / "once.csv")
-    assert "answer.label" in refused(predictor, run, tmp_path / "once.csv", tmp_path / "twice.csv")
-    answer_file(predictor, run, tmp_path / "once.csv", tmp_path / "twice.jsonl")
+    answer_file(predictor, learned, write(tmp_path / "a.csv"), tmp_path / "once.csv")
+    assert "answer.label" in refused(predictor, learned, tmp_path / "once.csv", tmp_path / "twice.csv")
+    answer_file(predictor, learned, tmp_path / "once.csv", tmp_path / "twice.jsonl")
     assert "answer.label" in small.read_rows(tmp_path / "twice.jsonl")[0]
 
 
-def test_rows_that_differ_go_to_jsonl_only(predictor: Predictor, run: Run, tmp_path: Path) -> None:
+def test_rows_that_differ_go_to_jsonl_only(predictor: Predictor, learned: Run, tmp_path: Path) -> None:
     file = small.write_rows(tmp_path / "a.jsonl", [{"text": "a"}, {"text": "b", "more": 1}])
-    assert "more" in refused(predictor, run, file, tmp_path / "out.csv")
-    assert answer_file(predictor, run, file, tmp_path / "out.jsonl") == 2
+    assert "more" in refused(predictor, learned, file, tmp_path / "out.csv")
+    assert answer_file(predictor, learned, file, tmp_path / "out.jsonl") == 2
 
 
 @pytest.mark.usefixtures("small_chunks")
 @pytest.mark.parametrize("first", ["good", "bad"])
 @pytest.mark.parametrize("suffix", [".csv", ".xlsx"])
-def test_each_label_has_a_column_whatever_the_best_labels_are(
-    first: str, suffix: str, predictor: Predictor, run: Run, tmp_path: Path
-) -> None:
+def test_each_label_has_a_column_whatever_the_best_labels_are(first, suffix, predictor, learned, tmp_path):
     """The best label of the first row is in turn each of the two."""
     rows = sorted(made(), key=lambda row: predictor(row["text"])["label"] != first)
     file, out = small.write_rows(tmp_path / "a.jsonl", rows), tmp_path / f"out{suffix}"
     best = predictor.with_decisions(top_k=1)
     told = [answer["scores"] for answer in best([row["text"] for row in rows])]
     assert [*told[0]] == [first] != [*told[-1]]
-    assert answer_file(best, run, file, out) == COUNT
+    assert answer_file(best, learned, file, out) == COUNT
     if suffix == ".csv":
         with out.open(newline="") as stream:
             header, *cells = csv.reader(stream)
@@ -264,29 +249,29 @@ def test_each_label_has_a_column_whatever_the_best_labels_are(
 
 
 @pytest.mark.parametrize("name", ["out.jsonl", "out.csv"])
-def test_a_full_disk_names_the_output(predictor: Predictor, run: Run, tmp_path: Path, name: str) -> None:
+def test_a_full_disk_names_the_output(predictor: Predictor, learned: Run, tmp_path: Path, name: str) -> None:
     file, out = write(tmp_path / "a.jsonl"), tmp_path / name
     with pytest.raises(OSError, match="File too large") as error, small.largest_file(500):
-        answer_file(predictor, run, file, out)
+        answer_file(predictor, learned, file, out)
     assert error.value.filename == str(out)
     assert sorted(tmp_path.iterdir()) == [file]
 
 
-def test_texts_that_are_odd(predictor: Predictor, run: Run, tmp_path: Path) -> None:
+def test_texts_that_are_odd(predictor: Predictor, learned: Run, tmp_path: Path) -> None:
     texts = ["🙂", "🏳️‍🌈 の猫", "\x00", "a\u2028b\u0085c", "x" * 100_000, "cat " * 25_000, "", " "]
     texts.append('a "quoted", text\r\nb')
     file = small.write_rows(tmp_path / "odd.jsonl", [{"text": text} for text in texts])
     for name in ("out.jsonl", "out.csv"):
-        assert answer_file(predictor, run, file, tmp_path / name) == len(texts)
+        assert answer_file(predictor, learned, file, tmp_path / name) == len(texts)
     told = small.read_rows(tmp_path / "out.jsonl")
     assert [row["text"] for row in told] == texts
     assert [row["answer"]["truncated"] for row in told].count(True) == 1
     half = tmp_path / "half.jsonl"
     half.write_text('{"text": "fine"}\n{"text": "\\ud800 alone"}\n')
-    assert "half.jsonl:2" in refused(predictor, run, half, tmp_path / "half-out.jsonl")
+    assert "half.jsonl:2" in refused(predictor, learned, half, tmp_path / "half-out.jsonl")
     nul = tmp_path / "nul.csv"
     nul.write_bytes(b"text\nfine\na\x00b\n")
-    assert "nul.csv:3" in refused(predictor, run, nul, tmp_path / "nul-out.jsonl")
+    assert "nul.csv:3" in refused(predictor, learned, nul, tmp_path / "nul-out.jsonl")
 
 
 @pytest.mark.usefixtures("small_chunks")
@@ -362,9 +347,7 @@ def test_a_prefix_is_no_text(tiny_encoder: Path, tmp_path: Path) -> None:
     assert features["unread"][:] == [2, 2, 2, 2, 1, 1, 0, 0, 0, 0]
 
 
-def test_texts_without_a_token_are_counted(
-    predictor: Predictor, run: Run, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_texts_without_a_token_are_counted(predictor, learned, tmp_path, caplog):
     texts = ["", "   ", "\u200b\t\n", ".", "zzz", "a cat", "a cat " * 50]
     answers = predictor(texts)
     assert [answer["truncated"] for answer in answers] == [False] * 6 + [True]
@@ -372,7 +355,7 @@ def test_texts_without_a_token_are_counted(
     assert answer_line(answers[4]).endswith("  (unreadable)")
     file = small.write_rows(tmp_path / "rows.jsonl", [{"text": text} for text in texts])
     with caplog.at_level("WARNING", "bertkit"):
-        answer_file(predictor, run, file, tmp_path / "answers.csv")
+        answer_file(predictor, learned, file, tmp_path / "answers.csv")
     assert caplog.messages == [
         "3 of 7 rows (42.9%) are empty: a text has no token, so nothing of it is read; `empty` is true in the answer",
         "1 of 7 rows (14.3%) is unreadable: a text has only tokens that are unknown to the model, so nothing of it is "
@@ -434,7 +417,6 @@ def test_any_texts_are_answered(texts: list[str], predictor: Predictor) -> None:
     answers = predictor(texts)
     assert len(answers) == len(texts)
     for answer in answers:
-        assert isinstance(answer, dict)
         assert all(0 <= score <= 1 for score in answer["scores"].values())
         assert math.isclose(sum(answer["scores"].values()), 1, abs_tol=1e-9)
         assert json.loads(json.dumps(answer, allow_nan=False)) == answer
@@ -460,9 +442,7 @@ def classifier(encoder: Path, folder: Path, **config: Any) -> Path:
 
 
 @pytest.mark.parametrize("problem", [None, "multi_label_classification", "regression"])
-def test_a_foreign_model_with_one_output_answers_as_the_pipeline(
-    problem: str | None, tiny_encoder: Path, tmp_path: Path
-) -> None:
+def test_a_foreign_model_with_one_output_answers_as_the_pipeline(problem, tiny_encoder, tmp_path):
     folder = classifier(tiny_encoder, tmp_path, num_labels=1, id2label={0: "spam"}, problem_type=problem)
     texts = [small.text(n, n % 2).strip() for n in range(COUNT)]
     theirs = [each["score"] for each in transformers.pipeline("text-classification", str(folder), device="cpu")(texts)]
@@ -484,9 +464,7 @@ def test_a_foreign_model_with_one_output_answers_as_the_pipeline(
         ({"problem_type": "regression"}, r"config.json: problem_type is regression, with 3 outputs"),
     ],
 )
-def test_a_foreign_model_whose_outputs_are_no_labels_is_refused(
-    config: dict[str, Any], said: str, tiny_encoder: Path, tmp_path: Path
-) -> None:
+def test_a_foreign_model_whose_outputs_are_no_labels_is_refused(config, said, tiny_encoder, tmp_path):
     folder = classifier(tiny_encoder, tmp_path, num_labels=3, **config)
     with pytest.raises(ModelError, match=said):
         load(folder, task="text-classification")

@@ -21,6 +21,7 @@ from safetensors.torch import load_file
 from bertkit import processes
 from bertkit.cli.main import QUIET, main
 from bertkit.encoding.padding import Arrays
+from bertkit.engine import sharding
 from bertkit.engine.checkpoint import is_intact
 
 ENVIRONMENT = {**os.environ, **QUIET, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
@@ -138,8 +139,6 @@ def test_what_the_environment_says_of_processes(monkeypatch: pytest.MonkeyPatch,
 
 def test_each_process_runs_its_part(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 7 batches, process 1 of 3 runs the second and the fifth."""
-    from bertkit.engine import sharding
-
     monkeypatch.setattr(sharding.distributed, "get_rank", lambda: 1)
     monkeypatch.setattr(sharding.distributed, "get_world_size", lambda: 3)
     others = [save({f"{number}/x": np.full(1, 10 * number) for number in part}) for part in ((0, 3, 6), (2, 5))]

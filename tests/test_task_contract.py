@@ -141,7 +141,6 @@ def test_learns_eight_rows_by_heart(case: Case, tiny_encoder: Path, tmp_path: Pa
     steps, batch = (200, 4) if case.class_names else (60 if case.id in QUICK else 120, 8)  # most of eleven have no row
     task, model = fit(case, tiny_encoder, tmp_path, steps, batch)
     scores = evaluate_task(task, case.rows(), ask(task, model).predict_features)
-    assert scores[task.metrics[0]] is not None
     assert scores[task.metrics[0]] > (95 if task.metrics[0] == "bleu" else 0.95)
 
 
@@ -279,9 +278,7 @@ def test_tasks_are_immutable() -> None:
 
 
 @every_case
-def test_features_of_chunks_are_those_of_all_rows(
-    case: Case, tiny_encoder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_features_of_chunks_are_those_of_all_rows(case, tiny_encoder, monkeypatch):
     if case.options.get("context") == "document":
         pytest.skip("the neighbours of a sentence are those of its chunk")
     task = case.task(tiny_encoder)
