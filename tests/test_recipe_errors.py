@@ -178,6 +178,8 @@ def test_sections_that_contradict_each_other(tmp_path: Path) -> None:
     smooth = HEAD + "training: {label_smoothing_factor: 0.1}"
     for kind in ("multi-label", "regression"):
         expect(problems(tmp_path, smooth, f"task.kind={kind}"), (4, f"has no meaning for task.kind {kind}"))
+    divided = problems(tmp_path, HEAD + "training: {auto_find_batch_size: true}", "task={name: retrieval}")
+    expect(divided, (4, "auto_find_batch_size: would change a loss that compares rows"))
 
 
 def test_what_bertkit_decides(tmp_path: Path) -> None:

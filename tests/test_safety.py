@@ -11,11 +11,13 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import small
 import torch
 from safetensors.torch import load_file, save_file
+from test_resume import killed
 
 from bertkit.cli.main import main
 from bertkit.engine import checkpoint
@@ -29,15 +31,10 @@ from bertkit.sections import ModelSpec
 from bertkit.training.train import train
 
 
-@pytest.fixture(scope="module")
-def run(learned: Run) -> Run:
-    return learned
-
-
 @pytest.fixture
-def model(run: Run, tmp_path: Path) -> Path:
+def model(learned: Run, tmp_path: Path) -> Path:
     """A copy of a trained model, to be spoiled."""
-    return shutil.copytree(run.model, tmp_path / "model")
+    return shutil.copytree(learned.model, tmp_path / "model")
 
 
 @pytest.fixture
@@ -93,36 +90,19 @@ def test_safetensors_win_over_pickles_beside_them(model: Path, marker: Path) -> 
     assert not marker.exists()
 
 
-def unpickled(*_: Any, **__: Any) -> None:
-    raise AssertionError("torch.load was called")
-
-
 @pytest.mark.parametrize("peft", ["null", pytest.param("{r: 2}", marks=pytest.mark.rare)])
 def test_pickles_in_a_checkpoint_are_never_read_on_resume(
     peft: str, tiny_encoder_with_dropout: Path, tmp_path: Path, marker: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from bertkit.engine.trainer import Trainer
-
     recipe = small.recipe(tmp_path / "data", tiny_encoder_with_dropout, f"peft={peft}")
-    real, steps = Trainer.training_step, iter(range(1, 100))
-
-    def dying(self: Trainer, *given: Any) -> torch.Tensor:
-        if next(steps) == 6:  # of 8, after the checkpoint at 4
-            raise KeyboardInterrupt
-        return real(self, *given)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "training_step", dying)
-        with pytest.raises(KeyboardInterrupt):
-            train(recipe, tmp_path / "run")
-    (folder,) = checkpoint.checkpoints(tmp_path / "run" / "checkpoints" / "seed-42")
+    stopped = killed(recipe, tmp_path / "run", at=6)  # of 8, after the checkpoint at 4
+    (folder,) = checkpoint.checkpoints(stopped.checkpoints / "seed-42")
     names = ("optimizer.pt", "scheduler.pt", "scaler.pt", "rng_state.pth", "rng_state_0.pth", "training_args.bin")
     for name in (*names, "pytorch_model.bin", "adapter_model.bin", "optimizer.bin"):
         bomb(folder / name, marker)
     assert not checkpoint.is_intact(folder)
-    monkeypatch.setattr(torch, "load", unpickled)
-    resumed = train(recipe, tmp_path / "run", resume=True)
-    assert resumed.finished
+    monkeypatch.setattr(torch, "load", Mock(side_effect=AssertionError("torch.load was called")))
+    assert train(recipe, tmp_path / "run", resume=True).finished
     assert not marker.exists()
 
 
@@ -155,11 +135,11 @@ def evil(model: Path, marker: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return model
 
 
-def test_a_model_that_brings_code_is_loaded_as_its_plain_class(evil: Path, marker: Path, run: Run) -> None:
+def test_a_model_that_brings_code_is_loaded_as_its_plain_class(evil: Path, marker: Path, learned: Run) -> None:
     predictor = load(evil)
     assert type(predictor.model).__module__.startswith("transformers.models.bert.")
     assert type(predictor.task.tokenizer).__module__.startswith("transformers.")
-    assert predictor("the cat was good") == run.load()("the cat was good")
+    assert predictor("the cat was good") == learned.load()("the cat was good")
     assert not marker.exists()
 
 
@@ -374,13 +354,11 @@ DAMAGED: list[tuple[Spoil, str]] = [
 ]  # fmt: skip
 
 
-def test_a_damaged_folder_and_one_made_to_do_harm_are_refused(
-    run: Run, tmp_path: Path, subtests: pytest.Subtests, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_damaged_folder_and_one_made_to_do_harm_are_refused(learned, tmp_path, subtests, capfd):
     """As an error with its reason, without a traceback."""
     for number, (spoil, told) in enumerate(DAMAGED):
         with subtests.test(f"{number}: {told}"):
-            model = shutil.copytree(run.model, tmp_path / str(number) / "model")
+            model = shutil.copytree(learned.model, tmp_path / str(number) / "model")
             spoil(model)
             if told == r"config\.json":
                 with pytest.raises(ModelError, match=told):

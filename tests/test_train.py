@@ -3,20 +3,39 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import json
+import logging
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import fields
 from importlib.metadata import version
 from pathlib import Path
 from statistics import fmean, stdev
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import small
 import torch
 from safetensors.torch import load_file, save_file
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch._dynamo.utils import counters
-from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline, set_seed
+from transformers import (
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    Trainer,
+    TrainingArguments,
+    pipeline,
+    set_seed,
+    trainer_optimizer,
+)
+from transformers.integrations import TrackioCallback
 
+from bertkit.cli.main import main
+from bertkit.engine.arguments import Arguments
 from bertkit.errors import DataError, ModelError, RecipeError, UserError
 from bertkit.files import read_json, sha256
 from bertkit.inference.evaluate import evaluate
@@ -25,6 +44,7 @@ from bertkit.models import encoder as encoders
 from bertkit.models import untrusted
 from bertkit.models.encoder import resolve_encoder
 from bertkit.recipe.recipe import load_recipe
+from bertkit.recipe.training_arguments import DECIDED, training_fields
 from bertkit.run import Run
 from bertkit.sections import Batching
 from bertkit.tasks.text_classification import TextClassification
@@ -54,10 +74,6 @@ def lora(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
     return train(small.recipe(room, tiny_encoder, "peft={r: 2}", "training.learning_rate=1e-1"), room / "run")
 
 
-def files(folder: Path) -> set[str]:
-    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
-
-
 def losses(run: Run) -> list[float]:
     return [event["loss"] for event in small.read_rows(run.folder / "metrics.jsonl") if "loss" in event]
 
@@ -73,20 +89,10 @@ def test_the_run_folder_holds_what_it_promises(runs: dict[str, Run]) -> None:
     run = runs["single-label"]
     assert run.finished
     assert run.recipe == load_recipe(run.folder.parent / "small.yaml", small.LEARN)
-    there = files(run.folder)
-    assert there >= {
-        "recipe.yaml",
-        "results.json",
-        "environment.json",
-        "data.json",
-        "metrics.jsonl",
-        "model/config.json",
-        "model/model.safetensors",
-        "model/tokenizer.json",
-        "model/README.md",
-        "predictions/validation.jsonl",
-        "predictions/test.jsonl",
-    }
+    there = {str(path.relative_to(run.folder)) for path in run.folder.rglob("*") if path.is_file()}
+    promised = "recipe.yaml results.json environment.json data.json metrics.jsonl model/config.json model/README.md "
+    promised += "model/model.safetensors model/tokenizer.json predictions/validation.jsonl predictions/test.jsonl"
+    assert there >= {*promised.split()}
     assert not [name for name in there if "writing" in name]
     assert read_json(run.folder / "results.json")["task"]["name"] == "text-classification"
     versions = read_json(run.folder / "environment.json")["versions"]
@@ -98,6 +104,11 @@ def test_the_run_folder_holds_what_it_promises(runs: dict[str, Run]) -> None:
     card = (run.model / "README.md").read_text()
     assert "pipeline_tag: text-classification" in card
     assert str(run.folder.parent) not in card
+    lines = (run.folder / "metrics.jsonl").read_text().splitlines()
+    events = [json.loads(line, parse_constant=pytest.fail) for line in lines]
+    assert all(event["seed"] == 42 and 0 < event["step"] <= 100 for event in events)
+    assert [event["step"] for event in events if "eval_accuracy" in event] == [20, 40, 60, 80, 100]
+    assert [event["step"] for event in events if "loss" in event] == [50, 100]
 
 
 def test_nothing_in_a_run_is_a_pickle(runs: dict[str, Run], lora: Run) -> None:
@@ -112,9 +123,17 @@ def test_nothing_in_a_run_is_a_pickle(runs: dict[str, Run], lora: Run) -> None:
 # --- promise 1
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_last_evaluation_of_the_training_is_the_one_of_the_run(kind: str, runs: dict[str, Run]) -> None:
-    run = runs[kind]
+PROBLEMS = {
+    "single-label": "single_label_classification",
+    "multi-label": "multi_label_classification",
+    "regression": "regression",
+    "lora": "single_label_classification",
+}
+
+
+@pytest.mark.parametrize("kind", PROBLEMS)
+def test_the_last_evaluation_of_the_training_is_the_one_of_the_run(kind: str, runs: dict[str, Run], lora: Run) -> None:
+    run = {**runs, "lora": lora}[kind]
     for split in ("validation", "test"):
         told = run.results["splits"][split]
         assert run.results["seeds"][0]["metrics"][split] == told["metrics"]
@@ -122,11 +141,12 @@ def test_the_last_evaluation_of_the_training_is_the_one_of_the_run(kind: str, ru
     answers = [row["answer"] for row in small.read_rows(run.predictions("validation"))]
     numbers = {str(answer.get("scores", answer.get("score"))) for answer in answers}
     assert len(numbers) > 1, "a model that answers every row alike would hide a wrong order"
+    assert read_json(run.model / "config.json")["problem_type"] == PROBLEMS[kind]
 
 
-def test_a_file_without_targets_is_named(runs: dict[str, Run], tmp_path: Path) -> None:
+def test_a_file_without_targets_is_named(learned: Run, tmp_path: Path) -> None:
     file = small.write_rows(tmp_path / "rows.jsonl", [{"text": "a cat", "gold": "good"}])
-    for source in (runs["single-label"].folder, runs["single-label"].model):
+    for source in (learned.folder, learned.model):
         with pytest.raises(DataError, match=r"rows\.jsonl: no column `label`.*\n.*data\.columns\.COLUMN=NAME"):
             evaluate(source, data=file)
         assert evaluate(source, data=file, overrides=["data.columns.label=gold"])["rows"] == 1
@@ -145,15 +165,6 @@ def test_transformers_loads_the_model_and_names_the_labels(runs: dict[str, Run])
     ours = run.load()(texts)
     assert [answer["label"] for answer in theirs] == [answer["label"] for answer in ours]
     assert {answer["label"] for answer in theirs} == {"good", "bad"}
-
-
-def test_transformers_sees_what_kind_of_targets_there_are(runs: dict[str, Run]) -> None:
-    kinds = {kind: read_json(run.model / "config.json")["problem_type"] for kind, run in runs.items()}
-    assert kinds == {
-        "single-label": "single_label_classification",
-        "multi-label": "multi_label_classification",
-        "regression": "regression",
-    }
 
 
 # --- seeds and determinism
@@ -179,13 +190,6 @@ def test_two_seeds_give_mean_and_sd_and_the_better_model(tiny_encoder: Path, tmp
 # --- choosing
 
 
-def test_early_stopping_stops(tiny_encoder: Path, tmp_path: Path) -> None:
-    still = ("training.learning_rate=1e-12", "training.num_train_epochs=9", "early_stopping={patience: 2}")
-    run = train(small.recipe(tmp_path, tiny_encoder, *still), tmp_path / "run")
-    assert run.results["seeds"][0]["steps"] == 3 * 4  # one evaluation that is the best, two without a gain
-    assert run.results["seeds"][0]["best_step"] == 4
-
-
 def rising_and_falling(monkeypatch: pytest.MonkeyPatch) -> None:
     """From here on accuracy rises from evaluation to evaluation, and macro recall falls."""
     real, calls = TextClassification.grade, iter(range(1, 1000))
@@ -202,9 +206,7 @@ def rising_and_falling(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("metric", "best"), [(None, 12), ("eval_recall_macro", 4)])
-def test_the_checkpoint_is_chosen_by_the_metric_that_was_named(
-    metric: str | None, best: int, tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_checkpoint_is_chosen_by_the_metric_that_was_named(metric, best, tiny_encoder, tmp_path, monkeypatch):
     rising_and_falling(monkeypatch)
     named = [f"training.metric_for_best_model={metric}"] if metric else []
     recipe = small.recipe(tmp_path, tiny_encoder, "training.num_train_epochs=3", *named)
@@ -221,13 +223,6 @@ def test_a_metric_of_one_label_can_choose(tiny_encoder: Path, tmp_path: Path) ->
     results = train(recipe, tmp_path / "run").results
     assert results["headline"] == "f1/good"
     assert results["seeds"][0]["headline"] == results["splits"]["validation"]["metrics"]["f1/good"]
-
-
-@pytest.mark.parametrize("metric", ["f1/awful", "pearson"])
-def test_a_metric_that_these_targets_do_not_have_is_refused(metric: str, tiny_encoder: Path, tmp_path: Path) -> None:
-    recipe = small.recipe(tmp_path, tiny_encoder, f"training.metric_for_best_model={metric}")
-    with pytest.raises(RecipeError, match=f"{metric}(.|\n)*accuracy"):
-        train(recipe, tmp_path / "run")
 
 
 def test_seeds_without_a_defined_headline_are_no_crash(tiny_encoder: Path, tmp_path: Path) -> None:
@@ -249,13 +244,6 @@ def test_without_validation_the_last_model_is_kept_and_scored_on_train(tiny_enco
     assert run.load().task.options.temperature is None
     assert (run.folder / "predictions" / "train.jsonl").is_file()
     assert evaluate(run.folder)["metrics"] == run.results["splits"]["train"]["metrics"]
-
-
-def test_what_needs_a_validation_split_says_so(tiny_encoder: Path, tmp_path: Path) -> None:
-    for needs in ("early_stopping={patience: 1}", "seeds=[1, 2]"):
-        recipe = small.recipe(tmp_path, tiny_encoder, needs, splits=("train", "test"))
-        with pytest.raises(DataError, match="no validation split"):
-            train(recipe, tmp_path / "run")
 
 
 def test_a_test_split_without_targets_is_answered_and_not_scored(tiny_encoder: Path, tmp_path: Path) -> None:
@@ -351,13 +339,6 @@ def test_the_adapter_is_saved_and_gives_the_merged_models_logits(lora: Run, tiny
         assert torch.allclose(adapted(**batch).logits, merged(**batch).logits, atol=1e-5)
 
 
-def test_a_reloaded_lora_model_scores_as_it_did_in_training(lora: Run) -> None:
-    results = lora.results
-    for split in ("validation", "test"):
-        assert results["seeds"][0]["metrics"][split] == results["splits"][split]["metrics"]
-    assert evaluate(lora.folder, split="test")["metrics"] == results["splits"]["test"]["metrics"]
-
-
 # --- what is fitted is saved
 
 
@@ -383,9 +364,7 @@ def test_thresholds_and_temperature_are_saved_and_used(runs: dict[str, Run]) -> 
 # --- verified
 
 
-def test_a_model_that_answers_otherwise_from_disk_does_not_pass(
-    tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_that_answers_otherwise_from_disk_does_not_pass(tiny_encoder, tmp_path, monkeypatch):
     real = program.verify
 
     def tampered(run: Run, predictor: Any, rows: Any) -> None:
@@ -439,14 +418,8 @@ def test_a_folder_that_is_not_empty_and_a_file_are_refused(tiny_encoder: Path, t
     assert (tmp_path / "file").read_text() == "mine"
 
 
-def no_model(*_: Any, **__: Any) -> None:
-    raise AssertionError("a model was built")
-
-
-def test_findings_that_fail_stop_before_a_model_is_built(
-    tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(TextClassification, "model", no_model)
+def test_findings_that_fail_stop_before_a_model_is_built(tiny_encoder, tmp_path, monkeypatch):
+    monkeypatch.setattr(TextClassification, "model", Mock(side_effect=AssertionError("a model was built")))
     recipe = small.recipe(tmp_path, tiny_encoder)
     small.write_rows(tmp_path / "train.jsonl", [row | {"label": "good"} for row in small.rows("single-label", 16)])
     for split in ("validation", "test"):
@@ -455,9 +428,7 @@ def test_findings_that_fail_stop_before_a_model_is_built(
         train(recipe, tmp_path / "run")
 
 
-def test_rows_that_are_too_long_are_told_by_their_places(
-    tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_that_are_too_long_are_told_by_their_places(tiny_encoder, tmp_path, monkeypatch):
     monkeypatch.setattr(TextClassification, "chunk_size", 4)
     cutting = load(train(small.recipe(tmp_path, tiny_encoder, "training.max_steps=1"), tmp_path / "cuts").folder)
     recipe = small.recipe(tmp_path, tiny_encoder, "task.overflow=error", "model.max_length=16")
@@ -475,13 +446,6 @@ def test_rows_that_are_too_long_are_told_by_their_places(
     with pytest.raises(DataError) as caught:
         dataclasses.replace(cutting, task=task)(given[1:2] * 5 + given[2:4] + given[:1])
     assert [problem.where for problem in caught.value.problems] == ["row 6", "row 7"]
-
-
-def test_a_loss_that_is_not_a_number_stops_with_advice(tiny_encoder: Path, tmp_path: Path) -> None:
-    wild = ("training.learning_rate=1e38", "training.max_grad_norm=0", "training.num_train_epochs=4")
-    with pytest.raises(UserError, match="the loss is") as caught:
-        train(small.recipe(tmp_path, tiny_encoder, *wild), tmp_path / "run")
-    assert "learning_rate" in str(caught.value)
 
 
 BY_TOKENS = ("batching={tokens: 20}", "~training.per_device_train_batch_size", "~training.per_device_eval_batch_size")
@@ -511,24 +475,66 @@ def test_a_loss_that_is_not_a_number_names_the_rows_of_its_step(
     recipe = small.recipe(tmp_path, tiny_encoder, *steps, *how)
     with pytest.raises(UserError, match="the loss is nan at step 6, over") as caught:
         train(recipe, tmp_path / "run")
+    assert "learning_rate" in str(caught.value)
     rows = sorted({*seen[place - 2], *seen[place - 1]})
     assert ", over " + ", ".join(f"train.jsonl:{row + 1}, id row-{row}" for row in rows) in str(caught.value).replace(
         f"{tmp_path}/", ""
     )
 
 
-def test_arguments_that_transformers_refuses_are_a_recipe_error(tiny_encoder: Path, tmp_path: Path) -> None:
-    odd = ("training.eval_strategy=steps", "training.eval_steps=3", "training.save_strategy=steps")
-    recipe = small.recipe(tmp_path, tiny_encoder, *odd, "training.save_steps=4")
-    with pytest.raises(RecipeError, match=r"^training: .*saving steps.*but found 4"):
-        train(recipe, tmp_path / "run")
-    with pytest.raises(RecipeError, match=r"^training: .*save and eval strategy"):
-        train(small.recipe(tmp_path, tiny_encoder, *odd[:2], "training.save_strategy=epoch"), tmp_path / "run")
+HELD_OUT, LACKING = ("train", "validation", "test"), ("train", "test")
+STEPS = ("training.eval_strategy=steps", "training.eval_steps=3")
+USED = "training.used_embeddings=true"
 
 
-def test_more_labels_than_a_model_may_have_are_refused_before_training(
-    tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("overrides", "splits", "kind", "said"),
+    [
+        (["training.metric_for_best_model=f1/awful"], HELD_OUT, RecipeError, "f1/awful(.|\n)*accuracy"),
+        (["training.metric_for_best_model=pearson"], HELD_OUT, RecipeError, "pearson(.|\n)*accuracy"),
+        (
+            *(["training.metric_for_best_model=mime"], HELD_OUT, RecipeError),
+            r"no metric 'mime'(.|\n)*bertkit.train\(…, metrics=",
+        ),
+        (["early_stopping={patience: 1}"], LACKING, DataError, "no validation split"),
+        (["seeds=[1, 2]"], LACKING, DataError, "no validation split"),
+        (
+            ["training.save_strategy=best"],
+            LACKING,
+            RecipeError,
+            "save_strategy: the best checkpoint is selected on val",
+        ),
+        (
+            *([*STEPS, "training.save_strategy=steps", "training.save_steps=4"], HELD_OUT, RecipeError),
+            "^training: .*saving steps.*but found 4",
+        ),
+        ([*STEPS, "training.save_strategy=epoch"], HELD_OUT, RecipeError, "^training: .*save and eval strategy"),
+        (["training.report_to=[tensorbord]"], HELD_OUT, RecipeError, "'tensorbord'; did you mean 'tensorboard'"),
+        (
+            ["training.optim=muon", "freeze={layers: 2}"],
+            HELD_OUT,
+            RecipeError,
+            "no weight matrix of a layer is trained",
+        ),
+        ([USED, "training.optim=sgd"], HELD_OUT, RecipeError, "it needs AdamW"),
+        ([USED, "peft={r: 2}"], HELD_OUT, RecipeError, "the word embedding is not trained"),
+        ([USED, "freeze={embeddings: true}"], HELD_OUT, RecipeError, "the word embedding is not trained"),
+        (
+            *([USED, "training.neftune_noise_alpha=5"], HELD_OUT, RecipeError),
+            "neftune_noise_alpha changes the word embedding itself",
+        ),
+        (["training.used_embeddings=1"], HELD_OUT, RecipeError, "training.used_embeddings: "),
+    ],
+)
+def test_what_cannot_be_trained_is_refused_and_nothing_is_written(
+    overrides: list[str], splits: tuple[str, ...], kind: type[UserError], said: str, tiny_encoder: Path, tmp_path: Path
 ) -> None:
+    with pytest.raises(kind, match=said):
+        train(small.recipe(tmp_path, tiny_encoder, *overrides, splits=splits), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_more_labels_than_a_model_may_have_are_refused_before_training(tiny_encoder, tmp_path, monkeypatch):
     """By the limit with which a model is loaded."""
     assert encoders.LONGEST == untrusted.LONGEST
     monkeypatch.setattr(encoders, "LONGEST", 1)
@@ -537,9 +543,7 @@ def test_more_labels_than_a_model_may_have_are_refused_before_training(
     assert not (tmp_path / "run").exists()
 
 
-def test_the_best_model_is_saved_where_checkpoints_are_rarer_than_evaluations(
-    tiny_encoder: Path, tmp_path: Path
-) -> None:
+def test_the_best_model_is_saved_where_checkpoints_are_rarer_than_evaluations(tiny_encoder, tmp_path):
     odd = ("training.eval_strategy=steps", "training.eval_steps=1", "training.save_steps=2", "training.max_steps=3")
     recipe = small.recipe(tmp_path, tiny_encoder, *odd, "training.learning_rate=1e-30", "checkpoints=keep")
     run = train(recipe, tmp_path / "run")
@@ -548,9 +552,7 @@ def test_the_best_model_is_saved_where_checkpoints_are_rarer_than_evaluations(
 
 
 @pytest.mark.parametrize("divide", ["false", "true"])
-def test_too_little_memory_says_what_helps(
-    divide: str, tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_too_little_memory_says_what_helps(divide, tiny_encoder, tmp_path, monkeypatch):
     """Dividing does not help where there is no room for one row."""
     forward = TextClassification.forward
 
@@ -575,16 +577,176 @@ def test_answers_come_in_batches_of_the_same_tokens(tiny_encoder: Path, tmp_path
     assert [a["label"] for a in predictor(texts)] == [a["label"] for a in by_rows]
 
 
-def test_a_loss_that_compares_rows_is_not_divided(tiny_encoder: Path, tmp_path: Path) -> None:
+# --- a user's own metric
+
+BY_MINE = ("training.metric_for_best_model=mine", "training.num_train_epochs=4")
+
+
+class Scripted:
+    """Returns these numbers at the evaluations of a training, which the one of the untrained model precedes."""
+
+    def __init__(self, *numbers: float) -> None:
+        self.numbers, self.calls = (0.0, *numbers), 0
+
+    def compute(self, predictions: Any, references: Any) -> dict[str, float]:
+        self.calls += 1
+        return {"mine": self.numbers[min(self.calls, len(self.numbers)) - 1]}
+
+
+class Hits:
+    """The number of right answers."""
+
+    def compute(self, predictions: Any, references: Any) -> dict[str, float]:
+        return {"mine": float(sum(p == r for p, r in zip(predictions, references, strict=True)))}
+
+
+def evaluations(run: Run, name: str) -> list[float]:
+    return [event[name] for event in small.read_rows(run.folder / "metrics.jsonl") if name in event]
+
+
+def test_a_metric_of_ones_own_chooses_the_checkpoint_and_stops_a_training(tiny_encoder: Path, tmp_path: Path) -> None:
+    recipe = small.recipe(tmp_path, tiny_encoder, *BY_MINE, "early_stopping={patience: 1}")
+    run = train(recipe, tmp_path / "run", metrics=[Scripted(0.2, 0.9, 0.3, 1.0)])
+    assert evaluations(run, "eval_mine") == [0.2, 0.9, 0.3]
+    outcome = run.results["seeds"][0]
+    assert outcome["best_step"] == 2 * outcome["steps"] / 3
+
+
+def test_it_sees_the_answers_of_every_evaluation_and_chooses_the_seed(tiny_encoder, tmp_path, caplog):
+    caplog.set_level(logging.WARNING, "bertkit")
+    recipe = small.recipe(tmp_path, tiny_encoder, *BY_MINE, "training.learning_rate=1e-2", "seeds=[1, 2]")
+    run = train(recipe, tmp_path / "run", metrics=[Hits()])
+    assert evaluations(run, "eval_mine") == pytest.approx([10 * each for each in evaluations(run, "eval_accuracy")])
+    results = run.results
+    assert results["headline"] == "mine"
+    for outcome in results["seeds"]:
+        scores = outcome["metrics"]["validation"]
+        assert outcome["headline"] == scores["mine"] == pytest.approx(10 * scores["accuracy"])
+        assert outcome["metrics"]["test"]["mine"] == pytest.approx(7 * outcome["metrics"]["test"]["accuracy"])
+    published = results["splits"]["validation"]["metrics"]["mine"]
+    assert published == max(outcome["headline"] for outcome in results["seeds"])
+    assert (run.folder / "report.html").is_file()
+    assert (run.model / "README.md").is_file()
+    assert not [record for record in caplog.records if "was written" in record.message]
+    assert evaluate(run.folder)["metrics"]["accuracy"] == results["splits"]["test"]["metrics"]["accuracy"]
+
+
+def test_a_name_that_no_metric_returns_is_refused_before_anything_is_written(tiny_encoder, tmp_path):
+    recipe = small.recipe(tmp_path, tiny_encoder, "training.metric_for_best_model=mime")
+    with pytest.raises(RecipeError, match="no metric 'mime'; did you mean 'mine'"):
+        train(recipe, tmp_path / "run", metrics=[Hits()])
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("command", ["check", "train"])
+def test_the_command_line_says_where_metrics_come_from(command, tiny_encoder, tmp_path, capsys):
+    output = ["--output-dir", str(tmp_path / "run")] if command == "train" else []
     file = small.write_recipe(tmp_path, tiny_encoder)
-    given = ["task={name: retrieval}", "training.auto_find_batch_size=true"]
-    with pytest.raises(RecipeError, match="auto_find_batch_size: would change a loss that compares rows"):
-        load_recipe(file, given)
+    assert main([command, str(file), BY_MINE[0], *output]) == 2
+    said = capsys.readouterr().err
+    assert "override training.metric_for_best_model=mine" in said
+    assert "metrics of your own are passed from Python: bertkit.train(…, metrics=[…])" in said
+    assert not (tmp_path / "run").exists()
 
 
-def test_metrics_jsonl_is_json_lines_with_seed_and_step(runs: dict[str, Run]) -> None:
-    lines = (runs["single-label"].folder / "metrics.jsonl").read_text().splitlines()
-    events = [json.loads(line, parse_constant=no_model) for line in lines]
-    assert all(event["seed"] == 42 and 0 < event["step"] <= 100 for event in events)
-    assert [event["step"] for event in events if "eval_accuracy" in event] == [20, 40, 60, 80, 100]
-    assert [event["step"] for event in events if "loss" in event] == [50, 100]
+# --- report_to
+
+SHORT = ("training.max_steps=4", "training.logging_steps=1", "training.eval_strategy=steps", "training.eval_steps=2")
+
+
+def logged(run: Run, seed: int, name: str) -> list[tuple[int, float]]:
+    """The values of this name in metrics.jsonl, with their steps."""
+    events = small.read_rows(run.folder / "metrics.jsonl")
+    return [(e["step"], pytest.approx(e[name])) for e in events if e["seed"] == seed and name in e]
+
+
+def test_tensorboard_writes_a_folder_for_each_seed_into_the_run(tiny_encoder, tmp_path, monkeypatch):
+    monkeypatch.delenv("TENSORBOARD_LOGGING_DIR", raising=False)
+    recipe = small.recipe(tmp_path, tiny_encoder, *SHORT, "training.report_to=tensorboard", "seeds=[1, 2]")
+    run = train(recipe, tmp_path / "run")
+    assert "TENSORBOARD_LOGGING_DIR" not in os.environ
+    assert sorted(path.name for path in (run.folder / "logs").iterdir()) == ["seed-1", "seed-2"]
+    for seed in (1, 2):
+        events = EventAccumulator(str(run.folder / "logs" / f"seed-{seed}")).Reload()
+        for name, ours in (("train/loss", "loss"), ("eval/accuracy", "eval_accuracy")):
+            there = [(event.step, event.value) for event in events.Scalars(name)]
+            assert len(there) > 1
+            assert there == logged(run, seed, ours)
+    assert not list(run.checkpoints.rglob("*tfevents*"))
+    monkeypatch.setenv("TENSORBOARD_LOGGING_DIR", str(tmp_path / "mine"))
+    other = train(recipe.with_("seeds=[1]"), tmp_path / "other")
+    assert list((tmp_path / "mine").iterdir())
+    assert not (other.folder / "logs").exists()
+
+
+# --- every field of TrainingArguments has an effect in a recipe, or is refused with a reason
+
+FIELDS = {field.name for field in fields(TrainingArguments)} & training_fields().keys()  # those that are to stay
+# fields that a plain run does not read -> what reads them in the cases that they are for
+READ_ELSEWHERE: Mapping[str, Any] = {
+    f"{small.CHECKPOINTING}_kwargs": Trainer.train,
+    "bf16": TrainingArguments,
+    "ddp_timeout": TrainingArguments,
+    "optim_target_modules": trainer_optimizer,
+    "restore_callback_states_from_checkpoint": Trainer,
+    "run_name": TrackioCallback,
+    "tf32": TrainingArguments.__post_init__,
+    **dict.fromkeys(("project", "trackio_bucket_id", "trackio_space_id", "trackio_static_space_id"), TrackioCallback),
+}
+LOOKING = ("__post_init__", "_validate_args", "to_dict", "_asdict_inner", "__repr__", "__eq__")  # reads without effect
+
+
+@pytest.fixture(scope="module")
+def run(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, set[str]]:
+    """A run folder, and the fields of TrainingArguments that its training read."""
+    folder, read, real = tmp_path_factory.mktemp("keys"), set[str](), object.__getattribute__
+
+    def recorded(self: Arguments, name: str) -> Any:
+        if name in FIELDS and sys._getframe(1).f_code.co_name not in LOOKING:
+            read.add(name)
+        return real(self, name)
+
+    keys = ["eval_on_start=true", "logging_first_step=true", "logging_steps=3", "save_total_limit=1"]
+    keys += ["include_num_input_tokens_seen=non_padding", "dataloader_num_workers=1", "dataloader_prefetch_factor=3"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Arguments, "__getattribute__", recorded)
+        train(small.recipe(folder, tiny_encoder, *(f"training.{key}" for key in keys)), folder / "run")
+    return folder / "run", read
+
+
+def test_every_field_is_read_or_refused(run: tuple[Path, set[str]]) -> None:
+    """So that none is accepted in vain. Of those that have no effect in bertkit, DECIDED says why."""
+    assert run[1] | READ_ELSEWHERE.keys() | DECIDED.keys() == FIELDS
+    assert not READ_ELSEWHERE.keys() & (run[1] | DECIDED.keys())
+
+
+@pytest.mark.parametrize("name", READ_ELSEWHERE)
+def test_what_a_plain_run_does_not_read_is_read_elsewhere(name: str) -> None:
+    assert f".{name}" in inspect.getsource(READ_ELSEWHERE[name])
+
+
+def test_effects_in_the_log(run: tuple[Path, set[str]]) -> None:
+    lines = small.read_rows(run[0] / "metrics.jsonl")
+    assert [line["step"] for line in lines if "loss" in line] == [1, 3, 6]
+    assert next(line["step"] for line in lines if "eval_accuracy" in line) == 0
+    assert lines[-1]["num_input_tokens_seen"] > 0
+    assert len(list(run[0].rglob("checkpoint-*"))) == 1
+
+
+SWITCHES = [name for name, field in training_fields().items() if name in DECIDED and field.default in ("True", "False")]
+
+
+@pytest.mark.parametrize("name", SWITCHES)
+def test_a_default_asks_for_nothing(tmp_path: Path, tiny_encoder: Path, name: str) -> None:
+    default = training_fields()[name].default.lower()
+    assert small.recipe(tmp_path, tiny_encoder, f"training.{name}={default}")
+    other = {"true": "false", "false": "true"}[default]
+    with pytest.raises(RecipeError, match=f"training.{name}: bertkit decides this"):
+        small.recipe(tmp_path, tiny_encoder, f"training.{name}={other}")
+
+
+def test_the_best_checkpoint_alone_is_saved(tmp_path: Path, tiny_encoder: Path) -> None:
+    recipe = small.recipe(tmp_path, tiny_encoder, "training.save_strategy=best")
+    assert (recipe.training["eval_strategy"], recipe.training["save_strategy"]) == ("epoch", "best")
+    with pytest.raises(RecipeError, match=r"training\.save_strategy: best needs evaluations"):
+        load_recipe(tmp_path / "small.yaml", ["training.save_strategy=best", "training.eval_strategy=no"])
