@@ -74,8 +74,7 @@ def test_fields_and_defaults_are_those_of_transformers(tiny_encoder: Path) -> No
     assert ours["rope_parameters"]["sliding_attention"] == stock["rope_parameters"]["sliding_attention"]
     assert ours["global_attn_every_n_layers"] == 3
     own = fields_of(
-        tiny_encoder,
-        {**FIELDS, "global_rope_theta": 160_000, "local_rope_theta": 500, "global_attn_every_n_layers": 1},
+        tiny_encoder, {**FIELDS, "global_rope_theta": 160_000, "local_rope_theta": 500, "global_attn_every_n_layers": 1}
     )
     assert {kind: each["rope_theta"] for kind, each in own["rope_parameters"].items()} == {
         "full_attention": 160_000,

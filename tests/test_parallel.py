@@ -76,6 +76,7 @@ def test_a_recipe_names_them_relative_to_its_folder(tmp_path: Path) -> None:
 
 def test_what_is_wrong_names_file_and_line(tmp_path: Path) -> None:
     stem = write(tmp_path, "train")
+    assert "train.de, train.en" in refused(tmp_path, columns={})
     german = tmp_path / "train.de"
     german.write_text("Ein Hund.\nEine Katze.\n")
     assert refused(stem).startswith(f"{german}:2: the file ends here, but another one has 3 lines")
@@ -90,8 +91,3 @@ def test_what_is_wrong_names_file_and_line(tmp_path: Path) -> None:
     german.unlink()
     assert f"{tmp_path}/train.en: no {german}" in refused(stem)
     assert "is a folder" in refused({"train": "."}, columns={"text": "a/b", "target": "de"})
-
-
-def test_without_their_columns_a_folder_says_what_it_holds(tmp_path: Path) -> None:
-    write(tmp_path, "train")
-    assert "train.de, train.en" in refused(tmp_path, columns={})

@@ -240,7 +240,7 @@ def test_errors_say_what_to_do(tiny_encoder: Path) -> None:
         prepare(Pretraining, PretrainingOptions(name="pretraining"), tokenizer, 32, DRAWN[0].rows(), [])
 
 
-def test_scores_are_ratios_of_sums() -> None:
+def test_scores_are_ratios_of_sums_and_an_infinite_one_is_none_as_an_interval_up_to_it() -> None:
     answers = [
         {"masked": 3, "right": 1, "loss": 6.0, "pairs": 1, "pairs_right": 1},
         {"masked": 1, "right": 1, "loss": 2.0, "pairs": 3, "pairs_right": 0},
@@ -249,9 +249,6 @@ def test_scores_are_ratios_of_sums() -> None:
     expected = {"mlm_accuracy": 0.5, "perplexity": pytest.approx(np.exp(2.0)), "nsp_accuracy": 0.25}
     assert scored(answers, pairs=True).scores == expected
     assert scored(answers[2:], pairs=False).scores == {"mlm_accuracy": None, "perplexity": None}
-
-
-def test_an_infinite_perplexity_is_none_and_so_is_an_interval_up_to_it() -> None:
     answers = [{"masked": 1, "right": 1, "loss": loss, "pairs": 0, "pairs_right": 0} for loss in (0.0, 1e6)]
     one, both, resampled = (scored(rows, pairs=False) for rows in (answers[:1], answers, answers[:1] * 5 + answers))
     assert (one.scores["perplexity"], one.intervals()["perplexity"]) == (1.0, (1.0, 1.0))

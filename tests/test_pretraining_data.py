@@ -422,17 +422,16 @@ def test_whole_words_are_chosen_and_treated_as_one(made):
     assert drawn(alone, drawing)[0]["labels"][1:-1] == alone["input_ids"][0]
 
 
-def test_whole_words_need_pieces_that_go_on():
-    tokenizer = BertTokenizer(vocab={token: i for i, token in enumerate([*SPECIAL, "a", "b"])})
-    with pytest.raises(ModelError, match="begin with ##"):
-        Masking.of(tokenizer, nsp="none", whole_word=True)
-    assert Masking.of(tokenizer, nsp="none").ordinary.tolist() == [5, 6]
-
-
-def test_a_tokenizer_without_a_mask_is_refused(made):
+def test_tokenizers_without_a_mask_or_for_whole_words_without_pieces_that_go_on_are_refused(made):
     bare = PreTrainedTokenizerFast(tokenizer_object=made[2].backend_tokenizer, cls_token="[CLS]", sep_token="[SEP]")
-    for call in (lambda: Masking.of(bare, nsp="none"), lambda: encode_documents(made[1], bare, LENGTH, nsp="none")):
-        with pytest.raises(ModelError, match="no MASK token"):
+    short = BertTokenizer(vocab={token: i for i, token in enumerate([*SPECIAL, "a", "b"])})
+    assert Masking.of(short, nsp="none").ordinary.tolist() == [5, 6]
+    for message, call in (
+        ("no MASK token", lambda: Masking.of(bare, nsp="none")),
+        ("no MASK token", lambda: encode_documents(made[1], bare, LENGTH, nsp="none")),
+        ("begin with ##", lambda: Masking.of(short, nsp="none", whole_word=True)),
+    ):
+        with pytest.raises(ModelError, match=message):
             call()
 
 

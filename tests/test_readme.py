@@ -54,7 +54,7 @@ def commands(page: Path) -> Iterator[list[str]]:
             yield words
 
 
-def test_commands_parse() -> None:
+def test_commands_parse_and_python_compiles() -> None:
     targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M))
     for page in PAGES:
         for words in commands(page):
@@ -62,6 +62,8 @@ def test_commands_parse() -> None:
                 assert set(words[1:]) <= targets, (page.name, words)
             else:
                 cli.parse(words[1:])  # exits with the reason if it does not parse
+        for body in blocks(page, "python"):
+            compile(body, str(page), "exec")
 
 
 def test_there_are_commands() -> None:
@@ -72,12 +74,6 @@ def test_there_are_commands() -> None:
     assert len(goals) >= 10
     for words in goals:
         cli.parse(shlex.split(words)[1:])
-
-
-def test_python_compiles() -> None:
-    for page in PAGES:
-        for body in blocks(page, "python"):
-            compile(body, str(page), "exec")
 
 
 def test_the_architecture_names_every_folder_and_nothing_else() -> None:

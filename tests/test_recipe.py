@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import os
 from pathlib import Path
 from typing import Any, get_args
@@ -19,14 +20,7 @@ from bertkit.engine.arguments import Arguments
 from bertkit.errors import RecipeError
 from bertkit.recipe import shipped_recipes
 from bertkit.recipe.multitask import json_schema, load_any
-from bertkit.recipe.recipe import (
-    TASK_OPTIONS,
-    TRAINING_DEFAULTS,
-    Recipe,
-    load_recipe,
-    parse_data_spec,
-    to_yaml,
-)
+from bertkit.recipe.recipe import TASK_OPTIONS, TRAINING_DEFAULTS, Recipe, load_recipe, parse_data_spec, to_yaml
 from bertkit.recipe.training_arguments import DECIDED, check_training, training_fields, training_schema
 from bertkit.recipe.yaml import parse
 from bertkit.text import escape_controls
@@ -182,7 +176,7 @@ def test_data_spec_from_plain_data(tmp_path: Path) -> None:
     with pytest.raises(RecipeError) as caught:
         parse_data_spec({"source": {"test": "./gone"}}, ["data.fromat=csv", "data.format=xls"])
     assert {problem.where for problem in caught.value.problems} == {
-        *("", "override data.fromat=csv", "override data.format=xls"),
+        *("", "override data.fromat=csv", "override data.format=xls")
     }
 
 
@@ -221,30 +215,17 @@ def test_fields_are_those_of_the_class() -> None:
         *(kind.value for kind in transformers.training_args.OptimizerNames),
         "muon",
     }
-
-
-def test_checkpointing_has_the_name_of_the_installed_transformers() -> None:
     assert not list(check_training({small.CHECKPOINTING: True, f"{small.CHECKPOINTING}_kwargs": {}}, {}))
-
-
-def test_what_bertkit_decides_is_still_there_to_be_decided() -> None:
     newer = {"dataloader_in_order", "dataloader_multiprocessing_context"}  # than the oldest transformers
-    assert DECIDED.keys() - training_fields().keys() <= newer
+    assert DECIDED.keys() - fields.keys() <= newer
 
 
 def test_every_training_default_is_accepted(recipe_file: Path) -> None:
-    given = {name: ast.literal_eval(field.default) for name, field in training_fields().items() if _plain_default(name)}
+    plain = {name: field.default for name, field in training_fields().items() if name not in DECIDED}
+    given = {name: ast.literal_eval(text) for name, text in plain.items() if text not in ("", "default_optim")}
     assert len(given) > 60
-    recipe = load_recipe(recipe_file, [f"training.{name}={_yaml(value)}" for name, value in given.items()])
+    recipe = load_recipe(recipe_file, [f"training.{name}={json.dumps(value)}" for name, value in given.items()])
     assert recipe.training == given
-
-
-def _plain_default(name: str) -> bool:
-    return name not in DECIDED and training_fields()[name].default not in ("", "default_optim")
-
-
-def _yaml(value: object) -> str:
-    return "null" if value is None else repr(value).lower() if isinstance(value, bool) else repr(value)
 
 
 # The schema and the types

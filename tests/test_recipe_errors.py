@@ -115,6 +115,10 @@ VALUES = [
     ("seeds: [1, 2, 1]", 4, "seeds: 1 is listed 2 times"),
     ("early_stopping: {}", 4, "early_stopping.patience: missing"),
     ("training: {max_seq_length: 256}", 4, "here it is `model.max_length`"),
+    ("training: {warmup_ratio: 0.06}", 4, "here it is `training.warmup_steps`"),
+    ("training: {per_gpu_train_batch_size: 1}", 4, "per_device_train_batch_size"),
+    ("training: {sharded_ddp: x}", 4, "`bertkit show --schema` lists the keys"),
+    ("training: {seed: 3}", 4, "`seeds: [3]`"),
     ("model_name_or_path: x", 4, "here it is `model.name`"),
     ("data: {source: x, text_column_name: words}", 3, "here it is `data.columns`"),
     ("train_file: train.csv", 4, "here it is `data.source.train`"),
@@ -186,13 +190,6 @@ def test_what_bertkit_decides(tmp_path: Path) -> None:
     found = problems(tmp_path, HEAD + "training:\n" + "".join(f"  {name}: 1\n" for name in DECIDED))
     expect(found, *((5 + place, f"training.{name}: bertkit decides this") for place, name in enumerate(DECIDED)))
     assert not [text for _, text in found if "{" in text or len(text.splitlines()) != 2]
-
-
-def test_names_of_transformers_4_and_others_take_the_old_value(tmp_path: Path) -> None:
-    expect(problems(tmp_path, HEAD + "training: {warmup_ratio: 0.06}"), (4, "here it is `training.warmup_steps`"))
-    expect(problems(tmp_path, HEAD + "training: {per_gpu_train_batch_size: 1}"), (4, "per_device_train_batch_size"))
-    expect(problems(tmp_path, HEAD + "training: {sharded_ddp: x}"), (4, "`bertkit show --schema` lists the keys"))
-    expect(problems(tmp_path, HEAD + "training: {seed: 3}"), (4, "`seeds: [3]`"))
 
 
 def test_everything_is_reported_at_once_with_its_line(tmp_path: Path) -> None:

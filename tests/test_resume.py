@@ -21,13 +21,7 @@ import small
 import torch
 from conftest import build_encoder
 from safetensors.torch import load_file
-from transformers import (
-    AutoConfig,
-    AutoModel,
-    AutoModelForSequenceClassification,
-    AutoTokenizer,
-    TrainerCallback,
-)
+from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification, AutoTokenizer, TrainerCallback
 
 from bertkit.engine import checkpoint
 from bertkit.engine.arguments import Arguments

@@ -437,8 +437,7 @@ QUERIES = ["the cat", "below the waves", "a bird", "sat on the mat", "sea", "the
 
 
 @pytest.mark.parametrize(
-    ("name", "options"),
-    [("q.jsonl", {}), ("q.csv", {"hybrid": True, "top_k": 2}), ("q.txt", {"filter": ["legs>0"]})],
+    ("name", "options"), [("q.jsonl", {}), ("q.csv", {"hybrid": True, "top_k": 2}), ("q.txt", {"filter": ["legs>0"]})]
 )
 def test_queries_of_a_file_are_answered_as_one_by_one(animals, tmp_path, monkeypatch, name, options):
     monkeypatch.setattr(commands, "QUERY_BATCH", 3)

@@ -366,11 +366,6 @@ def test_a_text_and_a_pair_are_answered(tiny_encoder: Path, tmp_path: Path, caps
     assert np.linalg.norm(one["vector"]) == pytest.approx(1.0, abs=1e-5)
     assert main(["predict", str(folder), "the cat"]) == 0
     assert "16 numbers" in capsys.readouterr().out
-
-
-def test_not_finite_vectors_are_an_error(tiny_encoder: Path, tmp_path: Path) -> None:
-    folder = made(tiny_encoder, tmp_path)
-    predictor = load(folder)
     with torch.no_grad():
         predictor.model.embeddings.word_embeddings.weight.fill_(torch.nan)
     with pytest.raises(ModelError, match="not finite for 1 of 1 texts"):

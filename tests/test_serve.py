@@ -467,12 +467,7 @@ def own_client(predictor: Predictor, own: Store) -> Iterator[TestClient]:
 
 def test_the_documents_of_the_command(searching: TestClient, room: Path) -> None:
     conditions = {"year": "year>2020", "tags": "tags=red"}
-    for options in (
-        {},
-        {"top_k": 2},
-        {"filter": {"year": {"gt": 2020}}},
-        {"filter": {"tags": "red"}, "hybrid": True},
-    ):
+    for options in ({}, {"top_k": 2}, {"filter": {"year": {"gt": 2020}}}, {"filter": {"tags": "red"}, "hybrid": True}):
         theirs = {**options, "filter": [conditions[name] for name in options.get("filter", ())]}
         expected = [list(map(asdict, hits)) for hits in searcher(str(room / "store"), **theirs)(QUERIES)]
         assert len({json.dumps(hits) for hits in expected}) == len(QUERIES)  # so that swapped answers would be seen

@@ -300,12 +300,8 @@ def test_more_trials_go_on_from_fewer(trainer: Trainer, room: Path, tmp_path: Pa
     whole = sweep(recipe, room / "space.yaml", tmp_path / "whole", trials=9, confirm=1).results
     assert more == whole
     assert Run(tmp_path / "s" / "best").recipe == Run(tmp_path / "whole" / "best").recipe
-
-
-def test_time_that_is_up_starts_no_trial_but_the_first(trainer: Trainer, room: Path, tmp_path: Path) -> None:
-    done = sweep(recipe_of(room), room / "space.yaml", tmp_path / "s", trials=50, timeout=1e-9, confirm=1)
-    assert len(states(done)) == 1
-    assert done.results["winner"] == 0
+    hurried = sweep(recipe, room / "space.yaml", tmp_path / "hurried", trials=50, timeout=1e-9, confirm=1)
+    assert (len(states(hurried)), hurried.results["winner"]) == (1, 0)  # its time is up after the first
 
 
 def test_a_trial_that_fails_is_told_and_the_sweep_goes_on(trainer: Trainer, room: Path, tmp_path: Path) -> None:
@@ -374,14 +370,7 @@ def test_another_recipe_space_or_data_do_not_go_on(trainer, room, tmp_path, monk
     assert {path: path.read_bytes() for path in (tmp_path / "s").rglob("*") if path.is_file()} == before
 
 
-def test_a_folder_of_something_else_is_left_alone(trainer: Trainer, room: Path, tmp_path: Path) -> None:
-    (tmp_path / "thesis.txt").write_text("mine")
-    with pytest.raises(UserError, match="is neither empty nor a sweep"):
-        sweep(recipe_of(room), room / "space.yaml", tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
-
-
-def test_a_damaged_journal_is_named(trainer: Trainer, room: Path, tmp_path: Path) -> None:
+def test_folders_of_something_else_or_damaged_and_calls_that_can_not_be_meant(trainer, room, tmp_path, monkeypatch):
     sweep(recipe_of(room), room / "space.yaml", tmp_path / "s", trials=2, confirm=1)
     journal = tmp_path / "s" / "study.jsonl"
     whole = journal.read_bytes()
@@ -391,12 +380,14 @@ def test_a_damaged_journal_is_named(trainer: Trainer, room: Path, tmp_path: Path
     journal.write_bytes(whole.replace(b"\n", b"{\n", 2))
     with pytest.raises(UserError, match=r"study.jsonl: is damaged"):
         sweep(recipe_of(room), room / "space.yaml", tmp_path / "s", trials=2, confirm=1)
-
-
-def test_calls_that_can_not_be_meant(room: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (other := tmp_path / "other").mkdir()
+    (other / "thesis.txt").write_text("mine")
+    with pytest.raises(UserError, match="is neither empty nor a sweep"):
+        sweep(recipe_of(room), room / "space.yaml", other)
+    assert [path.name for path in other.iterdir()] == ["thesis.txt"]
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(UserError) as caught:
-        sweep(recipe_of(room), room / "space.yaml", tmp_path / "s", trials=0, timeout=-1.0, confirm=0)
+        sweep(recipe_of(room), room / "space.yaml", tmp_path / "new", trials=0, timeout=-1.0, confirm=0)
     assert len(caught.value.problems) == 4
 
 

@@ -474,9 +474,6 @@ def test_queries_with_nothing_found_or_nothing_to_find_count_as_0():
     assert all(list(values) == list(qrels) for values in found.values())
     assert scored(found).scores == dict.fromkeys(NAMES, 0.25)
     assert scored(measures({}, {"q": {"a": 1}})).scores == dict.fromkeys(NAMES, 0.0)
-
-
-def test_rows_without_a_query_are_an_error():
     rows = Dataset.from_list([{"query": "", "document": "a", "grade": 1.0}])
     with pytest.raises(DataError, match="no judgements"):
         ranking.GradedSearches([{}], rows).scores  # noqa: B018

@@ -104,7 +104,7 @@ def test_logits_loss_and_gradient_are_theirs(attention: str, positions: str) -> 
     torch.testing.assert_close(gradients(model), wanted_gradients, **CLOSE)
 
 
-def test_attention_weights_are_theirs() -> None:
+def test_attention_weights_are_theirs_and_logits_where_they_are_wanted_those_of_all() -> None:
     model = ours()
     asked = {**source_and_target(), "output_attentions": True}
     made, wanted = model(**asked), theirs(model)(**asked)
@@ -115,6 +115,10 @@ def test_attention_weights_are_theirs() -> None:
     plain = model(**source_and_target())
     torch.testing.assert_close(plain.logits, wanted.logits, **CLOSE)
     assert plain.cross_attentions is plain.loss is None
+    where = torch.rand(plain.logits.shape[:2], generator=torch.Generator().manual_seed(4)) < 0.5
+    chosen = model(**source_and_target(), position=where).logits
+    assert chosen.shape == (int(where.sum()), VOCAB)
+    torch.testing.assert_close(chosen, plain.logits[where], **CLOSE)
 
 
 def test_one_seed_draws_the_weights_that_theirs_draws() -> None:
@@ -175,17 +179,6 @@ def test_checkpointing_keeps_the_gradient() -> None:
     torch.testing.assert_close(gradients(model), wanted, **CLOSE)
 
 
-# --- what a token can see
-
-
-def test_logits_where_they_are_wanted_are_those_of_all() -> None:
-    model, given = ours(), source_and_target()
-    wanted = torch.rand(given["decoder_input_ids"].shape, generator=torch.Generator().manual_seed(4)) < 0.5
-    chosen = model(**given, position=wanted).logits
-    assert chosen.shape == (int(wanted.sum()), VOCAB)
-    torch.testing.assert_close(chosen, model(**given).logits[wanted], **CLOSE)
-
-
 # --- one token after another
 
 
@@ -211,15 +204,6 @@ def test_with_a_cache_the_logits_are_those_of_the_whole_target(steps: list[int])
     assert asked_for.get_seq_length() == target.shape[1] - 1
     last = model(**given, decoder_input_ids=target[:, -1:], past_key_values=asked_for).logits
     torch.testing.assert_close(last, wanted.logits[:, -1:], **CLOSE)
-
-
-def test_more_tokens_than_positions_are_refused_with_a_cache_too() -> None:
-    model, given, cache = ours(), source_and_target(), new_cache()
-    target = given.pop("decoder_input_ids")
-    for _ in range(2):
-        model(**given, decoder_input_ids=target, past_key_values=cache)
-    with pytest.raises(ModelError, match="24 tokens, but the model has 20 positions"):
-        model(**given, decoder_input_ids=target, past_key_values=cache)
 
 
 @pytest.mark.parametrize("options", [{}, {"num_beams": 4}], ids=str)
@@ -303,6 +287,11 @@ def test_what_cannot_be_is_refused() -> None:
     ):
         with pytest.raises(ModelError, match="is_decoder"):
             kind(**fields)
+    model, cache = ours(), new_cache()
+    for _ in range(2):
+        model(**source_and_target(), past_key_values=cache)
+    with pytest.raises(ModelError, match="24 tokens, but the model has 20 positions"):
+        model(**source_and_target(), past_key_values=cache)
     config = ours().config
     config.decoder.hidden_size = 32
     with pytest.raises(ModelError, match="hidden_size is 16 in the encoder, 32 in the decoder"):
