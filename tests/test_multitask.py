@@ -446,13 +446,10 @@ def test_an_unknown_key_is_compared_with_those_of_its_section(tmp_path: Path) ->
         "tasks.task.task.strid: unknown key; did you mean 'stride'?",
         "tasks.task.data.limt: unknown key; did you mean 'limit'?",
     ]
-
-
-def test_tasks_that_are_none(tmp_path: Path) -> None:
     for tasks in ("{}", "null", "3", "[sentiment]", "{sentiment: }", "{sentiment: {task: x}}"):
-        (tmp_path / "bad.yaml").write_text(f"tasks: {tasks}\nmodel: {{name: x}}\n")
+        file.write_text(f"tasks: {tasks}\nmodel: {{name: x}}\n")
         with pytest.raises(RecipeError, match="tasks"):
-            load_any(tmp_path / "bad.yaml")
+            load_any(file)
 
 
 def test_what_is_wrong_with_data_and_training_is_said_of_all_tasks(tiny_encoder: Path, tmp_path: Path) -> None:

@@ -37,7 +37,6 @@ SHORTER = {
     r"\(others \* 100\)\[:100\]": "others[:10]",
 }
 USUAL = ("quickstart.ipynb",)  # of those that only run; the others with --all
-every_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.name)
 
 
 def each_of(paths: set[Path]) -> pytest.MarkDecorator:
@@ -86,13 +85,10 @@ def printed(path: Path, folder: Path) -> str:
     return "".join(output.text for output in every if output.output_type == "stream")
 
 
-@every_notebook
-def test_it_is_saved_without_outputs(path: Path) -> None:
-    cells = nbformat.read(path, as_version=4).cells
-    assert not [cell for cell in cells if cell.cell_type == "code" and (cell.outputs or cell.execution_count)]
-
-
-def test_all_push_in_the_same_way() -> None:
+def test_all_are_saved_without_outputs_and_push_in_the_same_way() -> None:
+    for path in NOTEBOOKS:
+        code = [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
+        assert not [cell for cell in code if cell.outputs or cell.execution_count], path.name
     assert {"quickstart", "sentiment"} < {path.stem for path in PUSHING}
     sources = [cell.source for path in PUSHING for cell in nbformat.read(path, as_version=4).cells]
     cells = [source for source in sources if "push(run" in source]

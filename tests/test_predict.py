@@ -105,11 +105,6 @@ def test_every_format_in_and_out(name: str, predictor: Predictor, learned: Run, 
     assert {row["answer.truncated"] for row in rows} == {"False"}
 
 
-def test_a_predictor_is_shown_in_one_line(predictor: Predictor) -> None:
-    shown = "single texts, single-label, 2 labels: bad, good; bert, cpu, fp32"
-    assert repr(predictor) == f"Predictor(text-classification: {shown})"
-
-
 @pytest.mark.parametrize("raw_cells", [False, True])
 def test_no_cell_of_a_csv_is_a_formula(raw_cells: bool, predictor: Predictor, learned: Run, tmp_path: Path) -> None:
     """Numbers and their signs stay, and so does every cell if that is asked for."""
@@ -214,10 +209,7 @@ def test_a_csv_is_not_answered_over_its_own_answers(predictor: Predictor, learne
     assert "answer.label" in refused(predictor, learned, tmp_path / "once.csv", tmp_path / "twice.csv")
     answer_file(predictor, learned, tmp_path / "once.csv", tmp_path / "twice.jsonl")
     assert "answer.label" in small.read_rows(tmp_path / "twice.jsonl")[0]
-
-
-def test_rows_that_differ_go_to_jsonl_only(predictor: Predictor, learned: Run, tmp_path: Path) -> None:
-    file = small.write_rows(tmp_path / "a.jsonl", [{"text": "a"}, {"text": "b", "more": 1}])
+    file = small.write_rows(tmp_path / "a.jsonl", [{"text": "a"}, {"text": "b", "more": 1}])  # rows that differ
     assert "more" in refused(predictor, learned, file, tmp_path / "out.csv")
     assert answer_file(predictor, learned, file, tmp_path / "out.jsonl") == 2
 
@@ -310,6 +302,8 @@ def test_one_in_one_out_and_many_in_many_out(predictor: Predictor) -> None:
     assert predictor(["the cat was good", {"text": "the dog was bad"}])[0]["label"] == "good"
     assert predictor([]) == []
     assert predictor(iter(())) == []
+    shown = "single texts, single-label, 2 labels: bad, good; bert, cpu, fp32"
+    assert repr(predictor) == f"Predictor(text-classification: {shown})"
 
 
 UNREAD = {  # case -> columns of a row, each a text

@@ -210,6 +210,8 @@ def test_a_word_is_read_at_its_first_piece_and_one_without_pieces_in_no_window(t
     assert tokenizer.convert_ids_to_tokens(columns["input_ids"][0]) == ["[CLS]", "the", "dog", "##s", "sat", "[SEP]"]
     assert (columns["heads"], columns["words"], columns["length"]) == ([[1, 2, 4]], [[0, 1, 2]], [6])
     assert columns["token_type_ids"] == [[0] * 6]
+    joined = encode_words(tokenizer, ["cats , dog"], [[(0, 3), (3, 4), (5, 6), (7, 10)]], max_length=16, stride=0)
+    assert joined["heads"] == [[1, 2, 3, 4]]  # cat ##s , dog: by where they stand, as they were written
     columns = windows_of(tokenizer, "the \u200b cat", "\u200b", "")
     assert columns["words"] == [[0, 2], [], []]
     assert columns["heads"] == [[1, 2], [], []]
@@ -218,12 +220,6 @@ def test_a_word_is_read_at_its_first_piece_and_one_without_pieces_in_no_window(t
     first, *others = windows_of(tokenizer, "the \u200b cat " * 20)["mute"]
     assert first == 20
     assert set(others) == {0}  # counted once, not in every window
-
-
-def test_offsets_are_those_of_the_text_and_not_of_a_guess(tokenizer: Any) -> None:
-    """Pieces are found by where they stand, so that joined words read as they were written."""
-    columns = encode_words(tokenizer, ["cats , dog"], [[(0, 3), (3, 4), (5, 6), (7, 10)]], max_length=16, stride=0)
-    assert columns["heads"] == [[1, 2, 3, 4]]  # cat ##s , dog
 
 
 def owner(head: int, windows: list[tuple[int, int]], end: int) -> int:

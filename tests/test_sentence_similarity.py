@@ -260,13 +260,6 @@ def test_each_size_is_scored_and_the_largest_saved(
     assert scores["dims"]["2"] != scores["metrics"]
 
 
-def test_sizes_that_vectors_do_not_have_are_said(tiny_encoder: Path) -> None:
-    case = BY_ID["similarity-cosent"]
-    task = replace(case, options={**case.options, "dims": [4, 1000]}).task(tiny_encoder)
-    with pytest.raises(UserError, match=r"task\.dims: 1000, where vectors have \d+ numbers"):
-        task.model(encoder(tiny_encoder))
-
-
 def test_a_product_of_unit_vectors_is_a_cosine(tiny_encoder: Path, tmp_path: Path) -> None:
     folder = foreign(tiny_encoder, tmp_path, PROMPTS, put(similarity_fn_name="dot"))
     theirs = SentenceTransformer(str(folder), device="cpu")
@@ -278,12 +271,14 @@ def test_a_product_of_unit_vectors_is_a_cosine(tiny_encoder: Path, tmp_path: Pat
         load(folder, task="sentence-similarity")
 
 
-def test_a_range_that_leaves_scores_out_is_refused(tiny_encoder: Path) -> None:
+def test_a_range_that_leaves_scores_out_and_sizes_that_vectors_do_not_have_are_refused(tiny_encoder: Path) -> None:
     case = BY_ID["similarity-mse"]
     more = {"name": "sentence-similarity", "loss": "cosine-mse"}
     with pytest.raises(DataError, match=r"task.score_range: \[7, 7\], but scores of train go from"):
         Case("x", {**more, "score_range": [7, 7]}, case.columns).task(tiny_encoder)
     Case("x", {**more, "score_range": [100, -100]}, case.columns).task(tiny_encoder)  # distances, not similarities
+    with pytest.raises(UserError, match=r"task\.dims: 1000, where vectors have \d+ numbers"):
+        Case("x", {**more, "dims": [4, 1000]}, case.columns).task(tiny_encoder).model(encoder(tiny_encoder))
 
 
 scored = st.lists(st.tuples(st.booleans(), st.sampled_from([-0.5, 0.0, 0.25, 0.5, 0.75, 1.0])), min_size=1, max_size=12)

@@ -81,14 +81,13 @@ def test_token_classification(served: tuple[str, Predictor]) -> None:
     url, predictor = served
     client, text = InferenceClient(model=url), TEXTS[5]
     answer = predictor({"text": text})
-    entities = [
-        {"entity_group": e["label"], "word": e["text"], "start": e["start"], "end": e["end"], "score": e["score"]}
-        for e in answer["entities"]
-    ]
-    words = [
-        {"entity": w["tag"], "word": w["word"], "start": w["start"], "end": w["end"], "score": w["score"]}
-        for w in answer["words"]
-    ]
+
+    def sent(kind: str, kept: str, text: str, elements: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        same = ("start", "end", "score")
+        return [{kind: e[kept], "word": e[text], **{name: e[name] for name in same}} for e in elements]
+
+    entities = sent("entity_group", "label", "text", answer["entities"])
+    words = sent("entity", "tag", "word", answer["words"])
     assert len(entities) > 1
 
     def found(**parameters: Any) -> list[dict[str, Any]]:

@@ -423,9 +423,6 @@ def test_the_threshold_lies_midway():
     assert question_scores("p", tenth)[1] == 0.1
     assert reduce(add, [0.1] * 10) < 1  # `sum` compensates rounding from Python 3.12 on
     assert best_threshold(np.arange(14.0), ["p"] * 14, gold) == 11.5
-
-
-@pytest.mark.parametrize("noise", [0.0, 1e-7])
-def test_odds_that_are_equal_within_rounding_are_not_torn_apart(noise):
-    odds, texts, gold = [0.0, 1.0, 1.0, 1.0 + noise], ["x", "x", "x", "x"], [["x"], ["x"], ["x"], []]
-    assert best_threshold(odds, texts, gold) == pytest.approx(2.0)
+    for noise in (0.0, 1e-7):  # odds that are equal within rounding are not torn apart
+        odds, gold = [0.0, 1.0, 1.0, 1.0 + noise], [["x"], ["x"], ["x"], []]
+        assert best_threshold(odds, ["x"] * 4, gold) == pytest.approx(2.0)

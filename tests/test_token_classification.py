@@ -350,13 +350,6 @@ def test_words_without_pieces_do_not_tear_an_entity_in_training(tiny_encoder: Pa
     assert features["mute"][0] == 2
 
 
-def test_a_model_whose_scores_are_not_finite_says_so(tiny_encoder: Path) -> None:
-    task, _ = made("crf", tiny_encoder)
-    rows = Dataset.from_dict({"tokens": [["cat"]]})
-    with pytest.raises(ModelError, match="not finite for 1 of 1 rows"):
-        task.decode([Emissions(np.full((1, len(task.tags)), np.nan, np.float32), None)], task.encode(rows), rows)
-
-
 def test_a_word_without_pieces_is_o_and_changes_no_other_tag(tiny_encoder: Path) -> None:
     """The chain goes on across it, as in training; an entity around it is parted, and keeps type and score."""
     for scheme in ("BIO", "BIOES"):
@@ -500,6 +493,9 @@ def test_words_in_a_frame_are_read_and_a_crf_of_nan_is_refused(tiny_encoder: Pat
         model.crf.transitions.fill_(float("nan"))
     with pytest.raises(ModelError, match="its CRF is not finite"):
         ask(task, model)("the cat")
+    words, emissions = Dataset.from_dict({"tokens": [["cat"]]}), np.full((1, len(task.tags)), np.nan, np.float32)
+    with pytest.raises(ModelError, match="not finite for 1 of 1 rows"):
+        task.decode([Emissions(emissions, None)], task.encode(words), words)
 
 
 def test_tokens_stand_where_blanks_join_them() -> None:
