@@ -159,8 +159,8 @@ def test_the_gradient_of_a_step_is_the_weighted_one_of_its_task(tiny_encoder: Pa
     alone = {name: copy.deepcopy(trainer.model.of(name)) for name in OF}
     trainer.train()
     trainer.batches.set_epoch(0)
-    examples, collate = trainer.data.examples(trainer.batches), trainer.get_train_dataloader().collate_fn
-    fetched = [collate(examples.__getitems__(batch)) for batch in [*trainer.batches][:2]]
+    examples = trainer.data.examples(trainer.batches)
+    fetched = [examples.__getitems__(batch) for batch in [*trainer.batches][:2]]
     (name,) = {batch["task"] for batch in fetched}
     task, model = trainer.data.tasks[name], alone[name].train()
     total = sum(task.loss(task.forward(model, batch), batch) for batch in fetched)

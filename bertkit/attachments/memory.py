@@ -12,7 +12,7 @@ import torch
 from accelerate.utils.memory import clear_device_cache
 
 from bertkit.engine.attachment import Attachment, Draft, Steps
-from bertkit.engine.batching import UNIT, Examples
+from bertkit.engine.batching import UNIT
 from bertkit.engine.trainer import out_of_memory
 from bertkit.files import read_json
 from bertkit.tasks.base import Batch
@@ -33,9 +33,6 @@ class MicroBatchSplit(Attachment):
     def of(cls, draft: Draft) -> Self | None:
         return cls() if draft.recipe.training.get("auto_find_batch_size") else None
 
-    def examples(self, examples: Examples) -> Examples:
-        return Examples(examples.task, examples.features, examples.batches, examples.task.units(examples.features))
-
     def prepared(self, trainer: Steps, model: Any, loader: Any, checkpoint: Path | None) -> None:
         known = checkpoint / DIVISION if checkpoint else None
         self.count = split_factor(trainer, model, loader, read_json(known)["parts"] if known and known.is_file() else 1)
@@ -53,7 +50,7 @@ def split_factor(trainer: Steps, model: Any, loader: Any, parts: int) -> int:
     Found with the heaviest micro-batch; gradients and random states are restored. Raises torch.OutOfMemoryError
     where a single unit does not fit.
     """
-    batch = loader.collate_fn(loader.dataset.__getitems__(loader.batch_sampler.heaviest()))
+    batch = loader.dataset.__getitems__(loader.batch_sampler.heaviest())
     units, counted = len(batch[UNIT].unique()), trainer.terms([batch])
     times = 2 if trainer.args.gradient_accumulation_steps > 1 else 1  # the second runs with the first one's gradients
     trained = [p for p in model.parameters() if p.requires_grad]

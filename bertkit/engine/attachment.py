@@ -72,10 +72,6 @@ class Attachment:
         """What is minimised, from what would be without this attachment."""
         return objective
 
-    def examples(self, examples: Any) -> Any:
-        """What the data loader reads, from what it would read without this attachment."""
-        return examples
-
     def start(self, trainer: Steps, checkpoint: Path | None) -> None:
         """Before there is an optimizer. checkpoint: from which the training continues."""
 

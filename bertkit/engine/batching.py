@@ -14,9 +14,10 @@ from numpy.typing import ArrayLike
 from torch.utils.data import DataLoader, Sampler
 
 from bertkit.data.table import numbers
-from bertkit.tasks.base import Task
+from bertkit.encoding.padding import Collator
+from bertkit.tasks.base import Batch, Task
 
-UNIT = "unit"  # the column that names the unit of a feature; features of a unit stay together
+UNIT = "unit"  # of a batch: the number of each feature's unit; features of a unit stay together
 SIMILAR = 1.01  # lengths whose ratio is below it count as equal to a token budget
 MAX_PADDING = 0.02  # share of a micro-batch by tokens; a micro-batch with more ends early
 POOL = 128  # steps sorted by length together: padding stays near 1 %, order stays random
@@ -197,20 +198,25 @@ def _micro_sizes(units: int, batch_size: int, accumulation: int, world: int, who
 
 
 class Examples(torch.utils.data.Dataset[Any]):
-    """Features that a DataLoader fetches by the batch, as the columns that the task returns for this epoch."""
+    """Features that a DataLoader fetches as a batch, of the columns that the task returns for this epoch."""
 
-    def __init__(self, task: Task, features: Dataset, batches: Batches, units: ArrayLike | None = None) -> None:
-        """units: of each feature; they become a column `unit` of the batch."""
+    def __init__(self, task: Task, features: Dataset, batches: Batches) -> None:
         self.task, self.features = task, features
-        self.units = None if units is None else np.asarray(units)
         self.batches = batches  # a resumed Trainer sets the epoch of the batch sampler only
+        self.collate = Collator.of(task.tokenizer, task.padding)
 
     def __len__(self) -> int:
         return len(self.features)
 
-    def __getitems__(self, indices: list[int]) -> dict[str, list[Any]]:
+    def __getitems__(self, indices: list[int]) -> Batch:
         columns = self.task.examples(self.features, indices, (self.batches.seed, self.batches.epoch))
-        return columns if self.units is None else {**columns, UNIT: self.units[indices].tolist()}
+        units = np.searchsorted(self.batches.starts, indices, side="right")
+        return self.collate({**columns, UNIT: units.tolist()})
+
+
+def fetched(batch: Any) -> Any:
+    """What a DataLoader collates a batch to: nothing else, since it is fetched as one."""
+    return batch
 
 
 class EpochLoader(DataLoader[Any]):

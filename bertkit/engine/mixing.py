@@ -78,11 +78,12 @@ def shares(sizes: Sequence[int], mixing: str | Sequence[float]) -> list[int]:
 
 
 class MixedExamples(torch.utils.data.Dataset[Any]):
-    """Features of several tasks that a DataLoader fetches by the batch, which is of one task."""
+    """Features of several tasks that a DataLoader fetches as a batch, which is of one task and names it."""
 
     def __init__(self, tasks: Mapping[str, Task], features: Mapping[str, Dataset], batches: MixedBatches) -> None:
         self.tasks, self.features, self.batches = tasks, features, batches
         self.names = list(tasks)
+        self.collate = {name: Collator.of(task.tokenizer, task.padding) for name, task in tasks.items()}
 
     def __len__(self) -> int:
         return sum(map(len, self.features.values()))
@@ -95,17 +96,7 @@ class MixedExamples(torch.utils.data.Dataset[Any]):
             draws.setdefault(self.names[task], []).append(index - self.batches.offsets[task])
         return draws
 
-    def __getitems__(self, indices: list[int]) -> tuple[str, dict[str, list[Any]]]:
+    def __getitems__(self, indices: list[int]) -> dict[str, Any]:
         ((name, own),) = self.split(indices).items()
-        return name, self.tasks[name].examples(self.features[name], own, (self.batches.seed, self.batches.epoch))
-
-
-class MixedCollator:
-    """The columns of a task's features -> a batch, which names the task."""
-
-    def __init__(self, tasks: Mapping[str, Task]) -> None:
-        self.of = {name: Collator.of(task.tokenizer, task.padding) for name, task in tasks.items()}
-
-    def __call__(self, fetched: tuple[str, dict[str, list[Any]]]) -> dict[str, Any]:
-        name, columns = fetched
-        return {**self.of[name](columns), TASK: name}
+        columns = self.tasks[name].examples(self.features[name], own, (self.batches.seed, self.batches.epoch))
+        return {**self.collate[name](columns), TASK: name}

@@ -18,7 +18,7 @@ from transformers.trainer_callback import PrinterCallback
 
 from bertkit.engine.arguments import Arguments
 from bertkit.engine.attachment import Attachment
-from bertkit.engine.batching import EpochLoader
+from bertkit.engine.batching import EpochLoader, fetched
 from bertkit.engine.checkpoint import CheckpointTrainer
 from bertkit.engine.clock import TICKS, Clock, follow, schedule
 from bertkit.engine.training_data import Objective, TrainingData
@@ -77,13 +77,10 @@ class Trainer(CheckpointTrainer):
             rank=args.process_index,
             seed=args.seed,
         )
-        examples = self.data.examples(self.batches)
-        for each in self.attachments:
-            examples = each.examples(examples)
         return EpochLoader(
-            examples,
+            self.data.examples(self.batches),
             batch_sampler=self.batches,
-            collate_fn=self.data.collator(),
+            collate_fn=fetched,
             num_workers=args.dataloader_num_workers,
             pin_memory=args.dataloader_pin_memory,
             prefetch_factor=args.dataloader_prefetch_factor,

@@ -11,9 +11,8 @@ from typing import Any, Protocol, TypeAlias, final
 import torch
 from datasets import Dataset
 
-from bertkit.encoding.padding import Collator
 from bertkit.engine.batching import Batches, Examples, batches_of
-from bertkit.engine.mixing import MixedBatches, MixedCollator, MixedExamples
+from bertkit.engine.mixing import MixedBatches, MixedExamples
 from bertkit.engine.multitask_model import MultiTask, SharedEncoder
 from bertkit.errors import DataError, Problem
 from bertkit.evaluation.intervals import Scores, mean
@@ -71,10 +70,6 @@ class TaskData:
     def examples(self, batches: Batches) -> Examples:
         """What a data loader reads for these batches."""
         return Examples(self.learner, self.features, batches)
-
-    def collator(self) -> Any:
-        """Examples -> a batch."""
-        return Collator.of(self.learner.tokenizer, self.learner.padding)
 
     def row_locations(self, batches: Any, indices: Sequence[int]) -> Sequence[str]:
         """The locations of the rows of these features, for messages."""
@@ -140,10 +135,6 @@ class MixedData:
     def examples(self, batches: MixedBatches) -> MixedExamples:
         """What a data loader reads for these batches."""
         return MixedExamples(self.tasks, {name: part.features for name, part in self.parts.items()}, batches)
-
-    def collator(self) -> Any:
-        """Examples -> a batch."""
-        return MixedCollator(self.tasks)
 
     def row_locations(self, batches: MixedBatches, indices: Sequence[int]) -> Sequence[str]:
         """The locations of the rows of these features, for messages."""
