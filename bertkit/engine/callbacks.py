@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import cache
 from math import isfinite
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import torch
 from tqdm.auto import tqdm
@@ -99,30 +99,16 @@ class MetricsLog(TrainerCallback):
 
 
 class MetadataWriter(TrainerCallback):
-    """Writes what a run is trained with, once, as soon as nothing can refuse the run any more.
+    """Writes what a run is trained with, once: when its first training begins, if not before."""
 
-    It is a `with` block around the trainings of a run. Without checkpoints, it writes at the beginning of the block.
-    With checkpoints, a training may still refuse the one that it continues from: it writes when the first training
-    begins, or at the end of the block if nothing was left to train.
-    """
-
-    def __init__(self, write: Callable[[], None], checkpoints: Path) -> None:
-        """write: called in the process that writes the files. checkpoints: the folder that has those of the run."""
-        self.once, self.checkpoints = cache(write), checkpoints
+    def __init__(self, write: Callable[[], None]) -> None:
+        """write: called in the process that writes the files."""
+        self.once = cache(write)
 
     def write(self) -> None:
         """Write it now, unless it is written already."""
         if processes.first():
             self.once()
-
-    def __enter__(self) -> Self:
-        if not any(self.checkpoints.rglob("checkpoint-*")):
-            self.write()
-        return self
-
-    def __exit__(self, kind: object, *error: object) -> None:
-        if kind is None:
-            self.write()
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self.write()

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +25,13 @@ from bertkit.evaluation.intervals import Scores
 from bertkit.files import read_json, write_json, written_aside
 from bertkit.inference.decisions import with_word_scores
 from bertkit.inference.evaluate import scored
-from bertkit.models.quiet import no_bars, quiet_logger
 from bertkit.models.trained_parts import merged
 from bertkit.recipe.recipe import Recipe, to_yaml
-from bertkit.run import OUT_OF_FOLD, Run, check_folder, only_writer
+from bertkit.run import OUT_OF_FOLD, Run, check_folder
 from bertkit.tasks.base import Task, calibrate
 from bertkit.training.finish import OutOfFold, mean_and_sd, write_predictions
-from bertkit.training.job import Job, Jobs, prepare_jobs
-from bertkit.training.metadata import require_unchanged, write_metadata
+from bertkit.training.job import Job, Jobs
+from bertkit.training.metadata import begun
 from bertkit.training.seed import fit
 
 DEFAULT_FOLDS = 5  # folds of `cross_validate`, where the recipe names no number
@@ -46,16 +44,12 @@ def cross_validate(recipe: Recipe, folder: str | Path) -> Path:
     what was interrupted. Raises RecipeError, DataError or ModelError before anything is trained.
     """
     recipe = recipe if recipe.folds else recipe.with_(f"folds={DEFAULT_FOLDS}")
-    run, first = Run(Path(folder)), processes.first()
-    if first:
+    run = Run(Path(folder))
+    if processes.first():
         check_folder(run, to_yaml(recipe), resume=True)
-    with nullcontext() if first else quiet_logger("bertkit"):
-        jobs, findings = prepare_jobs(recipe)
-    with only_writer(run) if first else nullcontext(), no_bars():
-        if first:
-            require_unchanged(jobs, run)
-        with MetadataWriter(partial(write_metadata, jobs, run, findings), run.checkpoints) as metadata:
-            held_out = run_folds(jobs, run, metadata)
+    with begun(recipe, run) as (jobs, metadata):
+        held_out = run_folds(jobs, run, metadata)
+        metadata.write()
         if held_out:
             write_json(run.folder / "folds.json", {OUT_OF_FOLD: held_out.scores, "folds": held_out.folds})
     return run.predictions(OUT_OF_FOLD)

@@ -4,24 +4,50 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from transformers import TrainerCallback
+
+from bertkit import processes
 from bertkit.data.python_rows import keep_rows
 from bertkit.data.schema import Finding
+from bertkit.engine.callbacks import MetadataWriter
 from bertkit.errors import DataError, Problem, RecipeError
 from bertkit.files import read_json, write_json, write_text
+from bertkit.models.quiet import no_bars, quiet_logger
 from bertkit.recipe.multitask import AnyRecipe, tasks_of_recipe
 from bertkit.recipe.recipe import to_yaml
-from bertkit.run import ANYWAY, Run, versions
-from bertkit.training.job import Job, Jobs
+from bertkit.run import ANYWAY, Run, only_writer, versions
+from bertkit.training.job import Job, Jobs, prepare_jobs
 
 
-def require_unchanged(jobs: Jobs, run: Run, changed: bool = False) -> None:
-    """Raises DataError on a resume of a run with other data or libraries; with other folds even if `changed`."""
-    for name, part in jobs.runs(run).items():
-        require_unchanged_job(jobs.by_task[name], part, changed)
+@contextmanager
+def begun(
+    recipe: AnyRecipe,
+    run: Run,
+    changed: bool = False,
+    metrics: Sequence[Any] = (),
+    callbacks: Sequence[TrainerCallback] = (),
+) -> Iterator[tuple[Jobs, MetadataWriter]]:
+    """Within the block, no other program writes into the run: its jobs, and what writes what they are trained with.
+
+    metrics, callbacks: the user's own. changed: as for `train`. Raises UserError before anything is written.
+    """
+    first = processes.first()  # under torchrun, one process writes
+    with nullcontext() if first else quiet_logger("bertkit"):  # and reports for all
+        jobs, findings = prepare_jobs(recipe, metrics, callbacks)
+    with only_writer(run) if first else nullcontext(), no_bars():
+        if first:
+            for name, part in jobs.runs(run).items():
+                require_unchanged(jobs.by_task[name], part, changed)
+        metadata = MetadataWriter(partial(write_metadata, jobs, run, findings))
+        if not any(run.checkpoints.rglob("checkpoint-*")):  # a training may refuse the one that it continues from
+            metadata.write()
+        yield jobs, metadata
 
 
 def require_same_tasks(recipe: AnyRecipe, run: Run) -> None:
@@ -29,23 +55,19 @@ def require_same_tasks(recipe: AnyRecipe, run: Run) -> None:
     stored, now = run.folder / "recipe.yaml", [name for name in recipe.parts if name]
     before = tasks_of_recipe(stored) if stored.is_file() else now
     if before != now:
-        started, wanted = (
-            f"the tasks {', '.join(names)}" if names else "one task by itself" for names in (before, now)
-        )
+        started, wanted = (f"the tasks {', '.join(each)}" if each else "one task by itself" for each in (before, now))
         what = f"the run was started with {started}, and has {wanted} now"
         fix = "Name the same tasks in the same order, or start a new run in another folder."
         raise RecipeError(Problem(str(stored), what, fix))
 
 
-def require_unchanged_job(job: Job, run: Run, changed: bool = False) -> None:
+def require_unchanged(job: Job, run: Run, changed: bool) -> None:
     """Raises DataError on a resume with other data or libraries; with other folds even if `changed`."""
     known, environment = run.folder / "data.json", run.folder / "environment.json"
     problems, now = [], versions()
     mixed = known.is_file() and _section(known, "folds") not in ({}, _folds(job))
     if mixed:
-        what = (
-            "the folds differ from those this run was started with: a model may have learned rows that it would answer"
-        )
+        what = "the folds differ from those this run was started with: a model may have learned rows that it answers"
         problems.append(Problem(str(known), what, "Start a new run."))
     if known.is_file() and _section(known, "fingerprints") != job.data.fingerprints:
         what = "the data differ from those this run was started with (their sha256 differs)"
@@ -63,7 +85,6 @@ def write_metadata(jobs: Jobs, run: Run, findings: Mapping[str, Sequence[Finding
     """Write what the run is trained with into its folder, and into those of several tasks."""
     write_text(run.folder / "recipe.yaml", to_yaml(jobs.recipe))
     for name, part in jobs.runs(run).items():
-        part.folder.mkdir(exist_ok=True)
         write_job_metadata(jobs.by_task[name], part, findings[name])
 
 

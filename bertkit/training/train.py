@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from transformers import TrainerCallback
 
 from bertkit import processes
-from bertkit.engine.callbacks import MetadataWriter
 from bertkit.errors import Problem, RecipeError
-from bertkit.models.quiet import no_bars, quiet_logger
+from bertkit.models.quiet import no_bars
 from bertkit.recipe.multitask import AnyRecipe, MultiTaskRecipe, settled
 from bertkit.recipe.recipe import Recipe, to_yaml
 from bertkit.run import check_folder, only_writer
 from bertkit.training.finish import check_hub, finish, push_run, write_reports_and_clean
 from bertkit.training.folds import calibrated, run_folds
-from bertkit.training.job import prepare_jobs
-from bertkit.training.metadata import require_same_tasks, require_unchanged, write_metadata
+from bertkit.training.metadata import begun, require_same_tasks
 from bertkit.training.seed import train_seed
 from bertkit.validation import describe
 
@@ -88,7 +84,7 @@ def run_program(
     from bertkit.report.view import Run
 
     check_hub(recipe)
-    run, first = Run(folder), processes.first()  # under torchrun, one process writes
+    run, first = Run(folder), processes.first()
     if first:
         check_folder(run, to_yaml(recipe), resume, changed)
         require_same_tasks(recipe, run)
@@ -98,15 +94,11 @@ def run_program(
                 write_reports_and_clean(run, recipe)
         logger.info("%s is finished; there is nothing to resume", run.folder)
         return run
-    with nullcontext() if first else quiet_logger("bertkit"):  # one process reports for all
-        jobs, findings = prepare_jobs(recipe, metrics, callbacks)
-    with only_writer(run) if first else nullcontext(), no_bars():
-        if first:
-            require_unchanged(jobs, run, changed)
-        with MetadataWriter(partial(write_metadata, jobs, run, findings), run.checkpoints) as metadata:
-            held_out = run_folds(jobs, run, metadata)
-            jobs = calibrated(jobs, held_out)
-            outcomes = [train_seed(jobs, seed, run, metadata) for seed in recipe.seeds]
+    with begun(recipe, run, changed, metrics, callbacks) as (jobs, metadata):
+        held_out = run_folds(jobs, run, metadata)
+        jobs = calibrated(jobs, held_out)
+        outcomes = [train_seed(jobs, seed, run, metadata) for seed in recipe.seeds]
+        metadata.write()  # if nothing was left to train
         if first:
             finish(jobs, run, outcomes, held_out)
             write_reports_and_clean(run, recipe)
