@@ -27,7 +27,6 @@ from bertkit.inference.evaluate import score
 from bertkit.inference.predictor import Predictor, load
 from bertkit.recipe.multitask import MEAN, AnyRecipe
 from bertkit.run import OUT_OF_FOLD, Run, delete_checkpoints, environment
-from bertkit.sections import Hub
 from bertkit.training.job import Job, Jobs, scored_splits
 
 logger = logging.getLogger(__name__)
@@ -70,22 +69,14 @@ def push_run(run: Run, recipe: AnyRecipe) -> None:
     """Push the finished run if its recipe requests it. Raises ModelError; the run itself stays as it is."""
     for hub in (part.hub for part in recipe.parts.values()):
         if hub and hub.repo_id:
-            _push(run, hub, hub.repo_id)
+            from bertkit.hub.push import push
 
-
-def _push(run: Run, hub: Hub, repo_id: str) -> None:
-    from bertkit.hub.push import push
-
-    try:
-        push(
-            run.folder,
-            repo_id,
-            public=not hub.private,
-            revision=hub.revision,
-        )
-    except ModelError as error:
-        fix = f"Push it later: bertkit push {run.folder} {repo_id}"
-        raise ModelError([*error.problems, Problem(str(run.folder), "the run itself is complete", fix)]) from None
+            try:
+                push(run.folder, hub.repo_id, public=not hub.private, revision=hub.revision)
+            except ModelError as error:
+                fix = f"Push it later: bertkit push {run.folder} {hub.repo_id}"
+                complete = Problem(str(run.folder), "the run itself is complete", fix)
+                raise ModelError([*error.problems, complete]) from None
 
 
 def write_reports(run: Run, explains: bool) -> None:
@@ -120,12 +111,7 @@ def publish(run: Run, seed: int) -> None:
             source.replace(target)
 
 
-def finish(
-    jobs: Jobs,
-    run: Run,
-    outcomes: Sequence[Mapping[str, dict[str, Any]]],
-    held_out: OutOfFold | None = None,
-) -> None:
+def finish(jobs: Jobs, run: Run, outcomes: Sequence[Mapping[str, dict[str, Any]]], held_out: OutOfFold | None) -> None:
     """Publish the best seed's models, and score each; results.json of the run is written last.
 
     outcomes: of each seed, by task. `seconds` of results are those of training, in whatever processes, and scoring.
@@ -190,15 +176,14 @@ def finish_job(
         verify(run, predictor, data.rows[list(data.rows)[-1]])
     device = predictor.device.type
     write_json(run.folder / "environment.json", environment(device, predictor.precision))
-    headline = recipe.training.get("metric_for_best_model", predictor.task.metrics[0])
     if len(outcomes) == 1:
         scores = {split: each["metrics"] for split, each in splits.items()}
-        outcomes = [outcomes[0] | {"headline": scores.get("validation", {}).get(headline), "metrics": scores}]
+        outcomes = [outcomes[0] | {"headline": scores.get("validation", {}).get(job.headline), "metrics": scores}]
     if held_out:
         splits[OUT_OF_FOLD], baselines[OUT_OF_FOLD] = held_out.scores, held_out.baselines
     results = {
         "task": {"name": predictor.task.name, "description": predictor.task.describe()},
-        "headline": headline,
+        "headline": job.headline,
         "splits": splits,
         "baselines": baselines,
         "seeds": outcomes,
@@ -233,12 +218,7 @@ def score_splits(
 
 
 def write_predictions(
-    run: Run,
-    split: str,
-    rows: Dataset,
-    origin: Origin,
-    answers: Iterable[Any],
-    more: Mapping[str, Sequence[Any]] = {},
+    run: Run, split: str, rows: Dataset, origin: Origin, answers: Iterable[Any], more: Mapping[str, Sequence[Any]] = {}
 ) -> None:
     """Write predictions/SPLIT.jsonl: a line per row with its location and answer. more: further columns."""
     with written_aside(run.predictions(split)) as file:
