@@ -36,7 +36,7 @@ from bertkit.recipe.multitask import MultiTaskRecipe, load_any, settled
 from bertkit.recipe.recipe import Recipe, load_recipe, to_yaml
 from bertkit.report.view import Run
 from bertkit.training.job import prepare_jobs
-from bertkit.training.seed import new_runner, training_data
+from bertkit.training.seed import new_runners, training_data
 from bertkit.training.train import train
 
 # --- which task is drawn when
@@ -136,9 +136,8 @@ def trainer_of(folder: Path, given: dict[str, Any], callback: Any = None, **more
     """A trainer of this recipe's tasks, with these arguments."""
     jobs, _ = prepare_jobs(settled(given, None, {}))  # type: ignore[arg-type]
     args = arguments(folder, 2, more.pop("accumulate", 1), **more)
-    transformers.set_seed(5)
-    runners = {name: new_runner(job, args) for name, job in jobs.by_task.items()}
-    return Trainer(training_data(jobs, runners, args), args, callbacks=[callback] if callback else [])
+    data = training_data(jobs, new_runners(jobs, args), args)
+    return Trainer(data, args, callbacks=[callback] if callback else [])
 
 
 def common_name(task: str, parameter: str, model: Any) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from datasets import Dataset
@@ -64,7 +64,12 @@ class Job:
     @property
     def headline(self) -> str:
         """The metric that the choice of the checkpoint depends on."""
-        return str(self.recipe.training.get("metric_for_best_model", self.task.metrics[0]))
+        return headline_of(self.recipe, self.task)
+
+    @property
+    def precision(self) -> Literal["auto", "fp32"]:
+        """The precision of predictions that the recipe asks for."""
+        return "fp32" if self.recipe.training.get("bf16") is False else "auto"
 
 
 @dataclass(frozen=True)
@@ -93,9 +98,8 @@ class Jobs:
     @property
     def weights(self) -> dict[str, float]:
         """The factor on each task's loss."""
-        return (
-            {} if isinstance(self.recipe, Recipe) else {name: each.weight for name, each in self.recipe.tasks.items()}
-        )
+        tasks = {} if isinstance(self.recipe, Recipe) else self.recipe.tasks
+        return {name: each.weight for name, each in tasks.items()}
 
     def arguments(self, folder: Path, seed: int) -> Arguments:
         """Hugging Face's arguments of one seed's training."""
@@ -178,10 +182,15 @@ def prepare(recipe: Recipe, encoder: Encoder, metrics: Sequence[Any] = ()) -> tu
         what = "no validation split, which early_stopping and several seeds need to select a model"
         raise DataError(Problem("data", what, "Name one in data.source, or hold one out: data: {validation: 0.1}"))
     task = prepare_task(kind, recipe.task, tokenizer, limit, data.rows["train"], data.class_names)
-    headline = recipe.training.get("metric_for_best_model", task.metrics[0])
+    headline = headline_of(recipe, task)
     if headline not in task.metrics and not metrics:
         raise _no_metric(task, headline, task.metrics)
     return task, data
+
+
+def headline_of(recipe: Recipe, task: Task) -> str:
+    """The metric that the choice of the checkpoint depends on."""
+    return str(recipe.training.get("metric_for_best_model", task.metrics[0]))
 
 
 def _no_metric(task: Task, name: str, known: Collection[str]) -> RecipeError:
@@ -229,7 +238,7 @@ def check_model(
         attachments = () if task.method else table.attachments(Draft(recipe, args, task, model, features))
         check_token_types(model, task.examples(features, range(min(len(features), 8))))
         findings = list(padding_findings(task, model))
-        headline = recipe.training.get("metric_for_best_model", task.metrics[0])
+        headline = headline_of(recipe, task)
         if headline not in task.metrics:
             split = next(name for name in ("validation", *scored_splits(data)) if name in data.rows)
             precision = resolve_precision("auto", args.device)
@@ -249,9 +258,7 @@ def scored_splits(data: Data) -> list[str]:
 
 def arguments(recipe: Recipe, task: Task, data: Data, folder: Path, seed: int) -> Arguments:
     """Hugging Face's arguments for one seed. Raises RecipeError where transformers refuses them."""
-    settings = {
-        name: value for name, value in recipe.training.items() if name not in DECIDED
-    }  # which are defaults here
+    settings = {name: value for name, value in recipe.training.items() if name not in DECIDED}
     settings["auto_find_batch_size"] = False  # attachments/memory.py does it
     device = best_device()
     evaluates = "validation" in data.rows and recipe.training["eval_strategy"] != "no"
@@ -274,9 +281,7 @@ def arguments(recipe: Recipe, task: Task, data: Data, folder: Path, seed: int) -
         raise RecipeError(Problem("training.save_strategy", what, fix))
     else:
         settings["eval_strategy"] = "no"
-    if (recipe.folds or len(recipe.seeds) > 1) and settings.get(
-        "run_name"
-    ):  # trackers draw runs of one name as one line
+    if (recipe.folds or len(recipe.seeds) > 1) and settings.get("run_name"):  # else trackers draw them as one line
         settings["run_name"] += f"-{folder.name}"
     try:
         made = Arguments(**{**defaults, **settings})

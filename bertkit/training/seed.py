@@ -16,6 +16,7 @@ from safetensors.torch import save_file
 from transformers import EarlyStoppingCallback, TrainerCallback, set_seed
 from transformers.integrations.integration_utils import TensorBoardCallback
 
+from bertkit.encoding.padding import BatchSize
 from bertkit.engine.arguments import Arguments
 from bertkit.engine.callbacks import MetadataWriter, MetricsLog, Progress, Shutdown
 from bertkit.engine.checkpoint import step_of
@@ -27,13 +28,12 @@ from bertkit.engine.training_data import MixedData, TaskData, TrainingData
 from bertkit.errors import ModelError, Problem, RecipeError, translated
 from bertkit.files import read_json, write_json
 from bertkit.inference.runner import Runner
-from bertkit.methods.table import METHODS, Fit
+from bertkit.methods.table import METHODS
 from bertkit.models.device import resolve_precision
 from bertkit.models.encoder import save_tokenizer
 from bertkit.models.trained_parts import merged, save_adapter
 from bertkit.recipe.recipe import Recipe
 from bertkit.run import Run
-from bertkit.sections import EarlyStopping
 from bertkit.tasks.base import Task, calibrate, evaluate
 from bertkit.training.job import Job, Jobs, build, scored_splits
 
@@ -49,7 +49,6 @@ class TrainedModel(NamedTuple):
     """The best checkpoint of a training."""
 
     runner: Runner
-    settings: dict[str, Any]  # what a predictor needs besides the task
     facts: dict[str, Any]  # `steps`, `seconds` and `best_step`
 
 
@@ -66,7 +65,7 @@ def train_seed(jobs: Jobs, seed: int, run: Run, metadata: MetadataWriter) -> dic
     outcomes = {}
     for name, trained in fit(jobs, seed, folder, title, log, metadata).items():
         job = jobs.by_task[name]
-        scores = merge_and_calibrate(job, trained.runner, folders[name], trained.settings)
+        scores = merge_and_calibrate(job, trained.runner, folders[name])
         headline = scores.get("validation", {}).get(job.headline)
         outcomes[name] = {"seed": seed, "headline": headline, "metrics": scores, **trained.facts}
     for name, outcome in outcomes.items():
@@ -75,12 +74,7 @@ def train_seed(jobs: Jobs, seed: int, run: Run, metadata: MetadataWriter) -> dic
 
 
 def fit(
-    jobs: Jobs,
-    seed: int,
-    folder: Path,
-    title: str,
-    log: Path,
-    metadata: MetadataWriter,
+    jobs: Jobs, seed: int, folder: Path, title: str, log: Path, metadata: MetadataWriter
 ) -> dict[str, TrainedModel]:
     """Train the models of the jobs in `folder`, a folder of RUN/checkpoints; empty on other ranks than the first.
 
@@ -89,75 +83,47 @@ def fit(
     args = jobs.arguments(folder, seed)
     runners = new_runners(jobs, args)
     if method := jobs.first.task.method:
-        return _fit_by_method(METHODS[method], jobs, runners, args, metadata) if args.should_save else {}
-    clock = Clock(args.seconds)
+        if not args.should_save:
+            return {}
+        metadata.write()  # no trainer calls it
+        job, (name, runner) = jobs.only, *runners.items()
+        model, facts = METHODS[method](replace(runner, model=runner.model.to(args.device)), job.features, args.seed)
+        return {name: TrainedModel(replace(runner, model=model), facts)}
+    clock, stop = Clock(args.seconds), jobs.recipe.early_stopping
     headline = str(args.metric_for_best_model or jobs.first.headline)
-    built_in = default_callbacks(jobs.recipe.early_stopping, title, headline, log, seed, clock)
-    trainer = make_trainer(jobs, runners, args, [*built_in, metadata, *jobs.callbacks], clock)
+    callbacks: list[TrainerCallback] = [Progress(title, headline, clock), MetricsLog(log, seed), metadata]
+    if stop:
+        callbacks.append(EarlyStoppingCallback(stop.patience, stop.threshold))
+    trainer = make_trainer(jobs, runners, args, [*callbacks, *jobs.callbacks], clock)
     seconds = run_trainer(trainer, folder)
     trainer.accelerator.wait_for_everyone()  # all have read the best checkpoint, which may be deleted from here on
     if not args.should_save:
         return {}
     facts = {"steps": trainer.state.global_step, "seconds": seconds, "best_step": trainer.state.best_global_step}
     models = trainer.data.models(trainer.model)
-    return {
-        name: TrainedModel(replace(runners[name], model=models[name]), inference_settings(job, args), facts)
-        for name, job in jobs.by_task.items()
-    }
+    return {name: TrainedModel(replace(runners[name], model=model), facts) for name, model in models.items()}
 
 
-def _fit_by_method(
-    fit_model: Fit, jobs: Jobs, runners: Mapping[str, Runner], args: Arguments, metadata: MetadataWriter
-) -> dict[str, TrainedModel]:
-    job, (name, runner) = jobs.only, *runners.items()
-    metadata.write()  # no trainer calls it
-    model, facts = fit_model(replace(runner, model=runner.model.to(args.device)), job.features, args.seed)
-    return {name: TrainedModel(replace(runner, model=model), inference_settings(job, args), facts)}
-
-
-def inference_settings(job: Job, args: Arguments) -> dict[str, Any]:
+def inference_settings(job: Job, batch_size: BatchSize) -> dict[str, Any]:
     """What a predictor needs besides the task."""
-    batching = job.recipe.batching
-    return {
-        "version": version("bertkit"),
-        "precision": _precision(job),
-        "batch_size": batching.model_dump() if batching else args.per_device_eval_batch_size,
-        "columns": dict(job.recipe.data.columns),
-    }
-
-
-def default_callbacks(
-    stop: EarlyStopping | None, title: str, headline: str, log: Path, seed: int, clock: Clock
-) -> list[TrainerCallback]:
-    """Progress, metrics.jsonl, and early stopping where it is asked for."""
-    callbacks: list[TrainerCallback] = [Progress(title, headline, clock), MetricsLog(log, seed)]
-    return [*callbacks, EarlyStoppingCallback(stop.patience, stop.threshold)] if stop else callbacks
+    size = batch_size if isinstance(batch_size, int) else batch_size.model_dump()
+    columns = dict(job.recipe.data.columns)
+    return {"version": version("bertkit"), "precision": job.precision, "batch_size": size, "columns": columns}
 
 
 def new_runners(jobs: Jobs, args: Arguments) -> dict[str, Runner]:
     """Each task's model with a new head, not yet on its device, determined by the seed."""
     set_seed(args.seed)
-    return {name: new_runner(job, args) for name, job in jobs.by_task.items()}
-
-
-def new_runner(job: Job, args: Arguments) -> Runner:
-    """A model with a new head, determined by torch's random state."""
-    model = build(job.recipe, job.encoder, job.task)
-    batch_size = job.recipe.batching or args.per_device_eval_batch_size
-    return Runner(job.task, model, args.device, resolve_precision(_precision(job), args.device), batch_size)
-
-
-def _precision(job: Job) -> Any:
-    """The precision of predictions that the recipe asks for."""
-    return "fp32" if job.recipe.training.get("bf16") is False else "auto"
+    runners = dict[str, Runner]()
+    for name, job in jobs.by_task.items():
+        model, precision = build(job.recipe, job.encoder, job.task), resolve_precision(job.precision, args.device)
+        batch_size = job.recipe.batching or args.per_device_eval_batch_size
+        runners[name] = Runner(job.task, model, args.device, precision, batch_size)
+    return runners
 
 
 def make_trainer(
-    jobs: Jobs,
-    runners: Mapping[str, Runner],
-    args: Arguments,
-    callbacks: Sequence[TrainerCallback],
-    clock: Clock,
+    jobs: Jobs, runners: Mapping[str, Runner], args: Arguments, callbacks: Sequence[TrainerCallback], clock: Clock
 ) -> Trainer:
     """The trainer of one seed. Raises RecipeError where transformers refuses the arguments."""
     data, attachments = training_data(jobs, runners, args), jobs.first.attachments
@@ -225,9 +191,7 @@ def written_to(folder: Path) -> AbstractContextManager[None]:
     return translated(SafetensorError, ModelError, str(folder), "cannot be written", fix)
 
 
-def merge_and_calibrate(
-    job: Job, runner: Runner, folder: Path, settings: dict[str, Any]
-) -> dict[str, dict[str, float | None]]:
+def merge_and_calibrate(job: Job, runner: Runner, folder: Path) -> dict[str, dict[str, float | None]]:
     """Merge LoRA into the model, calibrate it, save it in `folder`; returns its scores by split.
 
     Nothing for a single seed: no choice depends on them, and `finish` scores the saved model.
@@ -238,7 +202,7 @@ def merge_and_calibrate(
         runner = replace(runner, model=merged(runner.model))
     if "validation" in data.rows:
         task = calibrate(task, data.rows["validation"], runner)
-    save(runner.model, task, folder / "model", settings)
+    save(runner.model, task, folder / "model", inference_settings(job, runner.batch_size))
     if len(recipe.seeds) == 1:
         return {}
     return {split: evaluate(task, data.rows[split], runner, metrics=job.metrics) for split in scored_splits(data)}
