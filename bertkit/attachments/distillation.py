@@ -15,13 +15,12 @@ from typing import Any, Self, final
 
 import numpy as np
 import pyarrow as pa
-import torch
 from datasets import Dataset, concatenate_datasets
 from torch import Tensor, nn
 
 from bertkit.attachments.soft_targets import SOFT_TARGETS
 from bertkit.cache import cache_root, cached_folder, model_key
-from bertkit.encoding.padding import SOFT, Collator
+from bertkit.encoding.padding import SOFT
 from bertkit.engine.arguments import Arguments
 from bertkit.engine.attachment import Attachment, Draft
 from bertkit.engine.training_data import Objective
@@ -29,6 +28,7 @@ from bertkit.errors import ModelError, Problem, UserError
 from bertkit.evaluation.intervals import Scores
 from bertkit.inference.evaluate import score
 from bertkit.inference.predictor import Predictor, load_as, model_folder, require_torch_model
+from bertkit.inference.runner import Runner
 from bertkit.inference.settings import resolve_max_length
 from bertkit.models.encoder import Encoder
 from bertkit.recipe.recipe import Recipe
@@ -51,11 +51,15 @@ class Teacher:
     folder: Path
     predictor: Predictor
 
-    def soft(self, batch: Batch) -> Tensor:
-        """The soft targets of a batch on the model's device, `(features, numbers)`."""
-        task, model, device = self.predictor.task, self.predictor.model, self.predictor.device
-        with torch.no_grad(), torch.autocast(device.type, torch.bfloat16, enabled=self.predictor.precision == "bf16"):
-            return SOFT_TARGETS[task.name].outputs(task, task.forward(model, batch), batch)
+
+def soft(runner: Runner) -> Runner:
+    """What gives the soft targets of each feature, `(numbers,)` fp32, instead of the task's items."""
+    task = runner.task
+
+    def keep(outputs: Any, batch: Batch) -> Sequence[Any]:
+        return list(SOFT_TARGETS[task.name].outputs(task, outputs, batch).float().cpu().numpy())
+
+    return replace(runner, keep=keep)
 
 
 def find_teacher(spec: Distillation, task: Task) -> Teacher:
@@ -95,11 +99,8 @@ def find_teacher(spec: Distillation, task: Task) -> Teacher:
 
 def check_sizes(teacher: Teacher, task: Task, model: Any, features: Dataset) -> None:
     """Try one feature on teacher and student. Raises ModelError where their outputs differ in size."""
-    batch = Collator.of(task.tokenizer, task.padding)(task.examples(features, [0]))
-    device = teacher.predictor.device
-    theirs = teacher.soft({name: values.to(device) for name, values in batch.items()}).shape[-1]
-    with torch.no_grad():
-        ours = SOFT_TARGETS[task.name].outputs(task, task.forward(model, batch), batch).shape[-1]
+    student = Runner(task, model, model.device, "fp32", 1)
+    theirs, ours = (len(soft(each)(features.select([0]))[0]) for each in (teacher.predictor.predict_features, student))
     if theirs != ours:
         what = f"its vectors have {theirs:,} numbers, the student's {ours:,}"
         raise ModelError(Problem(WHERE, what, f"Give the student a dense layer:  task: {{dense: {theirs}}}"))
@@ -190,14 +191,14 @@ def with_soft_targets(features: Dataset, teacher: Teacher) -> Dataset:
     }
     try:
         folder, hit = cached_folder(key, partial(_write, features, teacher))
-        soft = Dataset.from_file(str(folder / FILE))
+        targets = Dataset.from_file(str(folder / FILE))
     except OSError as error:
         what = f"the teacher's outputs cannot be cached ({error.strerror or error})"
         fix = "Start again. If this happens again, free some space, or name another folder in BERTKIT_CACHE."
         raise UserError(Problem(str(cache_root()), what, fix)) from error
     source = "from the cache" if hit else f"computed in {time.monotonic() - started:.0f} s"
     logger.info("teacher: %s features (%s)", f"{len(features):,}", source)
-    return concatenate_datasets([features, soft], axis=1)
+    return concatenate_datasets([features, targets], axis=1)
 
 
 def _digest(features: Dataset) -> str:
@@ -212,13 +213,8 @@ def _digest(features: Dataset) -> str:
 
 def _write(features: Dataset, teacher: Teacher, folder: Path) -> None:
     """Write the soft targets of each feature, `(numbers,)` fp32 each, a chunk of features at a time."""
-    task, kind = teacher.predictor.task, pa.list_(pa.float32())
+    kind, runner = pa.list_(pa.float32()), soft(teacher.predictor.predict_features)
     schema = pa.schema({SOFT: kind})
-
-    def soft(outputs: Any, batch: Batch) -> Sequence[Any]:
-        return list(SOFT_TARGETS[task.name].outputs(task, outputs, batch).float().cpu().numpy())
-
-    runner = replace(teacher.predictor.predict_features, keep=soft)
     with (folder / FILE).open("wb") as raw:
         with pa.ipc.new_stream(raw, schema) as stream:
             for start in range(0, len(features), CHUNK):
