@@ -46,14 +46,19 @@ class UsedEmbeddings(Attachment):
             table = word_embedding(draft.model, draft.args).weight
         except ValueError as error:
             if asked:
-                raise RecipeError(
-                    Problem("training.used_embeddings", f"has no effect: {error}", "Remove it.")
-                ) from error
+                problem = Problem("training.used_embeddings", f"has no effect: {error}", "Remove it.")
+                raise RecipeError(problem) from error
             return cls(asked, None)
         return cls(asked, (table.shape[0], table.shape[1]))
 
     def summary(self, features_by_task: Iterable[tuple[Task, Dataset]]) -> str | None:
-        return summary(self.shape, features_by_task, self.asked) if self.shape else None
+        if self.shape is None:
+            return None
+        used = len(token_ids(features_by_task, self.shape[0]))
+        counts, saves = f"word embedding: {used:,} of {self.shape[0]:,} tokens are used", saved(self.shape, used) / 1e6
+        if not pays(self.shape, used, self.asked):
+            return f"{counts}, and all are trained"
+        return f"{counts}, and only these are trained: {abs(saves):,.0f} MB {'less' if saves >= 0 else 'more'} memory"
 
     def start(self, trainer: Steps, checkpoint: Path | None) -> None:
         self.rows = used_rows(trainer.model, trainer.args, trainer.data.features_by_task, checkpoint)
@@ -241,12 +246,3 @@ def used_rows(
     rows = UsedRows(whole, ids, decay)
     _replace(model, whole, rows)
     return rows
-
-
-def summary(shape: tuple[int, int], features_by_task: Iterable[tuple[Task, Dataset]], asked: bool | None) -> str:
-    """How many tokens of a word embedding are used, and the memory that this saves. shape: of its table."""
-    used = len(token_ids(features_by_task, shape[0]))
-    summary, saves = f"word embedding: {used:,} of {shape[0]:,} tokens are used", saved(shape, used) / 1e6
-    if not pays(shape, used, asked):
-        return f"{summary}, and all are trained"
-    return f"{summary}, and only these are trained: {abs(saves):,.0f} MB {'less' if saves >= 0 else 'more'} memory"
