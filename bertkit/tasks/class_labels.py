@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PretrainedConfig
 
-    from bertkit.evaluation.metrics import Kind
-
 Name: TypeAlias = Annotated[str, Field(min_length=1)]
 Probability: TypeAlias = Annotated[float, Field(ge=0, le=1)]
 
@@ -168,23 +166,6 @@ def weight_tensor(by_name: Any, names: Sequence[str], like: Tensor) -> Tensor | 
     return torch.tensor([by_name[name] for name in names], device=like.device) if by_name else None
 
 
-def label_loss(
-    kind: Kind, logits: Tensor, labels: Tensor, options: Any, names: Sequence[str], label_smoothing: float
-) -> Tensor:
-    """The sum of cross-entropy, binary cross-entropy or squared error, weighted as the options have it.
-
-    logits: `(rows, labels)`. labels: ids `(rows,)`, 0/1 `(rows, labels)`, or numbers `(rows,)`.
-    """
-    from torch.nn import functional as F
-
-    if kind == "regression":
-        return F.mse_loss(logits[:, 0], labels.float(), reduction="sum")
-    if kind == "multi-label":
-        return F.binary_cross_entropy_with_logits(logits, labels.float(), reduction="sum")
-    weight = weight_tensor(options.class_weights, names, logits)
-    return F.cross_entropy(logits, labels, weight=weight, reduction="sum", label_smoothing=label_smoothing)
-
-
 def settle_labels(wanted: list[str] | dict[str, str] | None, values: Sequence[str]) -> dict[str, str]:
     """Value in the data -> label name, in the order of the label ids.
 
@@ -239,20 +220,3 @@ def assigned_labels(names: Sequence[str], probabilities: list[float], thresholds
     limits = calibration.label_thresholds(thresholds, names, 0.5)
     labels = [name for name, p, limit in zip(names, probabilities, limits, strict=True) if p >= limit]
     return {"labels": labels, "scores": dict(zip(names, probabilities, strict=True))}
-
-
-def label_answers(logits: Floats, options: Any, names: Sequence[str], *, exclusive: bool) -> Iterator[Answer]:
-    """The answers to logits `(rows, labels)`: with one label where they are exclusive, else with any number."""
-    table = calibration.apply_temperature(logits, options.temperature or 1.0, exclusive=exclusive)
-    if exclusive:
-        return single_labels(names, table, options.thresholds)
-    return (assigned_labels(names, row, options.thresholds) for row in table.tolist())
-
-
-def is_pair(options: Any, rows: Dataset) -> bool:
-    """Whether the rows are pairs of texts. Raises DataError where the options say otherwise."""
-    pair = "text_b" in rows.column_names
-    if options.pair not in (None, pair):
-        what = f"task.pair is {str(options.pair).lower()}, but the rows have {', '.join(rows.column_names)}"
-        raise DataError(Problem("task.pair", what, "Map `text`, or `text_a` and `text_b`, under data.columns."))
-    return pair

@@ -17,6 +17,7 @@ from bertkit.encoding.padding import first_windows, mean_of_windows
 from bertkit.encoding.texts import encode_texts
 from bertkit.errors import DataError, ModelError, Problem, require_finite
 from bertkit.evaluation import baselines, metrics
+from bertkit.evaluation.calibration import apply_temperature
 from bertkit.evaluation.conformal import Conformal
 from bertkit.evaluation.graded_labels import GradedLabels
 from bertkit.evaluation.intervals import Scores
@@ -76,9 +77,16 @@ class TextClassificationOptions(TaskOptions):
         "single-label none: the label is always given.",
     )
     conformal: Conformal | None = Field(
-        None,
-        description="What sets and intervals with a coverage are taken from. null: fitted on validation.",
+        None, description="What sets and intervals with a coverage are taken from. null: fitted on validation."
     )
+
+    def pairs(self, rows: Dataset) -> bool:
+        """Whether the rows are pairs of texts. Raises DataError where `pair` says otherwise."""
+        pairs = "text_b" in rows.column_names
+        if self.pair not in (None, pairs):
+            what = f"task.pair is {str(self.pair).lower()}, but the rows have {', '.join(rows.column_names)}"
+            raise DataError(Problem("task.pair", what, "Map `text`, or `text_a` and `text_b`, under data.columns."))
+        return pairs
 
 
 @final
@@ -121,7 +129,7 @@ class TextClassification(class_labels.Labelled, Task[TextClassificationOptions])
     ) -> dict[str, Any]:
         """Kind, labels and weights. Raises DataError on contradictions."""
         kinds = [kind for kind, column in TARGETS.items() if column in rows.column_names]
-        kind, pair = options.kind or kinds[0], class_labels.is_pair(options, rows)
+        kind, pair = options.kind or kinds[0], options.pairs(rows)
         if kind not in kinds:
             what = f"{kind} learns from a column `{TARGETS[kind]}`, but the rows have {', '.join(rows.column_names)}"
             raise DataError(Problem("task.kind", what, f"Map it, e.g.  data: {{columns: {{{TARGETS[kind]}: …}}}}"))
@@ -173,9 +181,8 @@ class TextClassification(class_labels.Labelled, Task[TextClassificationOptions])
     # --- rows -> features
 
     def encode(self, rows: Dataset) -> Columns:
-        pair = class_labels.is_pair(self.options, rows)
         fields = self.options.model_dump(include={"overflow", "stride"})
-        texts = [rows[name][:] for name in (("text_a", "text_b") if pair else ("text",))]
+        texts = [rows[name][:] for name in (("text_a", "text_b") if self.options.pairs(rows) else ("text",))]
         columns = encode_texts(self.tokenizer, texts, max_length=self.max_length, **fields)
         if any(target in rows.column_names for target in self.schema.targets):
             columns["labels"] = self._targets(rows)[columns["row"]].tolist()
@@ -223,8 +230,15 @@ class TextClassification(class_labels.Labelled, Task[TextClassificationOptions])
 
     def loss(self, outputs: Any, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
         """Cross-entropy, binary cross-entropy over all labels, or squared error; `logits` are `(windows, labels)`."""
+        from torch.nn import functional as F
+
         logits, labels = mean_of_windows(outputs.logits, batch), first_windows(batch["labels"], batch)
-        return class_labels.label_loss(self.kind, logits, labels, self.options, self.names, label_smoothing)
+        if self.kind == "regression":
+            return F.mse_loss(logits[:, 0], labels.float(), reduction="sum")
+        if self.kind == "multi-label":
+            return F.binary_cross_entropy_with_logits(logits, labels.float(), reduction="sum")
+        weight = class_labels.weight_tensor(self.options.class_weights, self.names, logits)
+        return F.cross_entropy(logits, labels, weight=weight, reduction="sum", label_smoothing=label_smoothing)
 
     def count(self, batch: Batch) -> float:
         """Rows, each with its class weight; for multi-label, decisions."""
@@ -249,7 +263,11 @@ class TextClassification(class_labels.Labelled, Task[TextClassificationOptions])
         marks = [{"truncated": cut} for cut in (numbers(features, "lost")[starts] > 0).tolist()]
         if self.kind == "regression":
             return [{"score": score} | marked for score, marked in zip(logits[:, 0].tolist(), marks, strict=True)]
-        answers = class_labels.label_answers(logits, self.options, self.names, exclusive=self.kind == "single-label")
+        exclusive, thresholds = self.kind == "single-label", self.options.thresholds
+        table = apply_temperature(logits, self.options.temperature or 1.0, exclusive=exclusive)
+        answers = class_labels.single_labels(self.names, table, thresholds)
+        if not exclusive:
+            answers = (class_labels.assigned_labels(self.names, row, thresholds) for row in table.tolist())
         return [answer | marked for answer, marked in zip(answers, marks, strict=True)]
 
     # --- answers -> scores
