@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
@@ -12,12 +11,11 @@ import numpy as np
 
 from bertkit.data import tagging
 from bertkit.data.columns import label_names
-from bertkit.data.schema import Answer, Finding, Schema, note, warn
+from bertkit.data.schema import Answer, Finding, note, warn
 from bertkit.data.table import numbers
 from bertkit.errors import DataError, ModelError, Problem
-from bertkit.evaluation import calibration
 from bertkit.evaluation.intervals import Floats
-from bertkit.models.heads.tagger import Tagged, expand_to_words, gold_posteriors
+from bertkit.models.heads.tagger import Tagged, expand_to_words
 from bertkit.tasks.class_labels import balanced_weights, output_names, repeated, settle_weights
 from bertkit.text import counted
 
@@ -26,23 +24,6 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
 MANY_WINDOWS = 32  # of one text
-
-
-def with_labels(schema: Schema, scheme: tagging.Learned) -> Schema:
-    """The schema, in which the tags of the scheme `none` are labels of words, and spans are not a target."""
-    if scheme != "none":
-        return schema
-    columns = {name: column for name, column in schema.columns.items() if name != "spans"}
-    tags = columns["tags"]._replace(holds="word_labels", about="one label per word")
-    return replace(schema, columns={**columns, "tags": tags}, targets=("tags",))
-
-
-def described(options: Any) -> str:
-    """Head and tags, such as `crf over BIO, 4 types: LOC, MISC, ORG, PER` or `softmax, 3 labels: ADJ, NOUN, VERB`."""
-    shown = ", ".join(options.labels[:10]) + (", …" if len(options.labels) > 10 else "")
-    around = ", document context" if options.context == "document" else ""
-    scheme, kind = ("", "labels") if options.scheme == "none" else (f" over {options.scheme}", "types")
-    return f"{options.head}{scheme}{around}, {len(options.labels)} {kind}: {shown}"
 
 
 def settle_tags(options: Any, rows: Dataset, class_names: Sequence[str]) -> dict[str, Any]:
@@ -124,45 +105,20 @@ def window_findings(features: Dataset, split: str, options: Any) -> Iterator[Fin
         yield note(f"{split}: {counted(mute, 'word')} without a token (zero-width or control characters): {tagged}")
 
 
-def window_labels(
-    gold: Sequence[Sequence[str]],
-    columns: Mapping[str, Sequence[Any]],
-    options: Any,
-) -> list[list[int]]:
+def window_labels(gold: Sequence[Sequence[str]], columns: Mapping[str, Sequence[Any]], options: Any) -> list[list[int]]:
     """Tag ids of the words of each window. Words that nothing reads are taken out of their entities."""
     read: list[list[int]] = [[] for _ in gold]
     for row, words in zip(columns["row"], columns["words"], strict=True):
         read[row] += words
-    known = chain.from_iterable(_ids(gold, read, options))  # the windows of a sentence share its words out in order
+    known = chain.from_iterable(tag_ids(gold, read, options))  # the windows of a sentence share its words out in order
     return [list(islice(known, len(words))) for words in columns["words"]]
 
 
-def _ids(gold: Sequence[Sequence[str]], read: Sequence[Sequence[int]], options: Any) -> list[list[int]]:
+def tag_ids(gold: Sequence[Sequence[str]], read: Sequence[Sequence[int]], options: Any) -> list[list[int]]:
     """The ids of the gold tags of each sentence, in BIO or labels, at the words that were read."""
     ids = {tag: index for index, tag in enumerate(options.tags)}
     pairs = zip(gold, read, strict=True)
     return [[ids[tag] for tag in tagging.word_tags(tags, words, options.scheme)] for tags, words in pairs]
-
-
-def best_temperature(
-    scores: Sequence[Floats],
-    transitions: Any,
-    gold: Sequence[Sequence[str]],
-    read: Sequence[Sequence[int]],
-    options: Any,
-) -> float:
-    """The temperature of the tags' scores; see `calibration.best_temperature`.
-
-    scores: of each sentence, of the words that were read `(words, tags)`; read: which these are. transitions: of a
-    chain, or None. gold: tags of all words, in BIO, or labels.
-    """
-    ids, plain = _ids(gold, read, options), options.scheme == "none"
-
-    def decide(temperature: float) -> calibration.BinaryDecisions:
-        posteriors = gold_posteriors(scores, ids, transitions, options.tags, temperature, plain=plain)
-        return calibration.BinaryDecisions.of(posteriors)
-
-    return calibration.best_temperature(decide)
 
 
 def type_of(tag: str, scheme: tagging.Learned = "BIO") -> str:

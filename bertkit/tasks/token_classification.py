@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, final
 
 import numpy as np
@@ -15,7 +15,7 @@ from bertkit.data.schema import Answer, Column, Finding, Schema
 from bertkit.data.table import Table, column_values, numbers, required
 from bertkit.encoding.padding import Arrays
 from bertkit.encoding.word_windows import encode_words
-from bertkit.evaluation import baselines, word_metrics
+from bertkit.evaluation import baselines, calibration, word_metrics
 from bertkit.evaluation.graded import Graded
 from bertkit.evaluation.intervals import Scores
 from bertkit.evaluation.metrics import PER_LABEL
@@ -116,8 +116,12 @@ class TokenClassification(Task[TokenClassificationOptions]):
 
     @classmethod
     def schema_of(cls, options: TokenClassificationOptions) -> Schema:
-        """The schema; with `scheme: none`, tags are labels of words."""
-        return tags.with_labels(cls.schema, options.scheme)
+        """The schema; with `scheme: none`, tags are labels of words, and spans are not a target."""
+        if options.scheme != "none":
+            return cls.schema
+        columns = {name: column for name, column in cls.schema.columns.items() if name != "spans"}
+        labels = columns["tags"]._replace(holds="word_labels", about="one label per word")
+        return replace(cls.schema, columns={**columns, "tags": labels}, targets=("tags",))
 
     @classmethod
     def validate_rows(
@@ -171,7 +175,11 @@ class TokenClassification(Task[TokenClassificationOptions]):
         return word_metrics.metric_names(self.types, self.options.scheme)
 
     def describe(self) -> str:
-        return tags.described(self.options)
+        """Head and tags, such as `crf over BIO, 2 types: LOC, PER` or `softmax, 3 labels: ADJ, NOUN, VERB`."""
+        shown = ", ".join(self.types[:10]) + (", …" if len(self.types) > 10 else "")
+        around = ", document context" if self.options.context == "document" else ""
+        scheme, kind = ("", "labels") if self.plain else (f" over {self.options.scheme}", "types")
+        return f"{self.options.head}{scheme}{around}, {len(self.types)} {kind}: {shown}"
 
     def check(self, features: Dataset, split: str) -> Iterator[Finding]:
         yield from super().check(features, split)
@@ -286,7 +294,13 @@ class TokenClassification(Task[TokenClassificationOptions]):
             scores += own_scores
             words += read
             chain = items[0].chain
-        return {"temperature": tags.best_temperature(scores, chain, rows["tags"][:], words, self.options)}
+        gold = tags.tag_ids(rows["tags"][:], words, self.options)
+
+        def decide(temperature: float) -> calibration.BinaryDecisions:
+            posteriors = tagger.gold_posteriors(scores, gold, chain, self.tags, temperature, plain=self.plain)
+            return calibration.BinaryDecisions.of(posteriors)
+
+        return {"temperature": calibration.best_temperature(decide)}
 
     def grade(self, answers: Sequence[Answer], rows: Dataset) -> Graded:
         gold = column_values(rows, required(rows, "tags"))
