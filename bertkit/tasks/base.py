@@ -99,12 +99,12 @@ class Task(ABC, Generic[O]):
         """
 
     @classmethod
-    @abstractmethod
     def from_config(cls, config: PretrainedConfig, tokenizer: Any) -> tuple[dict[str, Any], int | None]:
         """For a model not trained by bertkit: options that are not defaults, and its limit in tokens, if it has one.
 
         Raises ModelError.
         """
+        return {}, None
 
     @abstractmethod
     def describe(self) -> str:

@@ -28,7 +28,7 @@ from bertkit.text import part_of
 if TYPE_CHECKING:
     from datasets import Dataset
     from torch import Tensor
-    from transformers import PretrainedConfig, PreTrainedModel
+    from transformers import PreTrainedModel
 
 IGNORED = -100  # the label of padding
 
@@ -99,11 +99,6 @@ class Text2TextGeneration(Task[Text2TextGenerationOptions]):
         with extras_required():
             import sacrebleu  # noqa: F401
         return {}
-
-    @classmethod
-    def from_config(cls, config: PretrainedConfig, tokenizer: Any) -> tuple[dict[str, Any], int | None]:
-        """Greedy."""
-        return {}, None
 
     def describe(self) -> str:
         """The task in a few words, such as `texts of at most 64 tokens, greedy`."""
