@@ -80,10 +80,7 @@ def doctor_text(facts: dict[str, Any]) -> str:
         *([name, value] for name, value in facts["variables"].items() if value is not None),
     ]
     versions = [[name, version or "not installed", tested.get(name, "")] for name, version in host["versions"].items()]
-    tables = [
-        columns([["what", "value"], *about]),
-        columns([["package", "installed", "tested with"], *versions]),
-    ]
+    tables = [columns([["what", "value"], *about]), columns([["package", "installed", "tested with"], *versions])]
     if not find_spec("torch"):
         install = 'pip install "bertkit[torch]"'
         tables.append(f"torch is not installed: only exported models can be run. To train:\n    {install}")
@@ -115,12 +112,7 @@ def _reason(device: str, precision: str) -> str:
     return f"bf16 is faster with {needed} only" if needed else f"bf16 is not used on {device}"
 
 
-@command(
-    "show what this machine and installation can do",
-    JSON,
-    example="bertkit doctor",
-    page="install",
-)
+@command("show what this machine and installation can do", JSON, example="bertkit doctor", page="install")
 def doctor(as_json: bool) -> None:
     facts = examine()
     say(json.dumps(facts, indent=2) if as_json else doctor_text(facts))

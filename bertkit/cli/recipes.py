@@ -15,11 +15,7 @@ from bertkit.recipe import shipped_recipes
 from bertkit.text import columns
 
 
-@command(
-    "list the shipped recipes: task, encoder, expected score",
-    example="bertkit recipes",
-    page="recipes",
-)
+@command("list the shipped recipes: task, encoder, expected score", example="bertkit recipes", page="recipes")
 def recipes() -> None:
     shipped = sorted(shipped_recipes().items(), key=lambda item: (item[1].parent.name, item[0]))
     try:
@@ -198,13 +194,7 @@ def audit(source: str, rest: list[str], output_dir: Path, **files: Any) -> None:
     page="tokenizer",
 )
 def tokenizer_train(
-    rest: list[str],
-    input: list[str],
-    output: Path,
-    byte_level: bool,
-    cased: bool,
-    limit_alphabet: int,
-    **options: Any,
+    rest: list[str], input: list[str], output: Path, byte_level: bool, cased: bool, limit_alphabet: int, **options: Any
 ) -> None:
     from bertkit.models.bert.byte_level import train_byte_level
     from bertkit.models.bert.wordpiece import train_wordpiece

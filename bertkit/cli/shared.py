@@ -113,11 +113,6 @@ DECISIONS = (
         type=float,
         metavar="X",
     ),
-    argument(
-        "--coverage",
-        "prediction sets or intervals with this coverage, e.g. 0.9",
-        type=float,
-        metavar="X",
-    ),
+    argument("--coverage", "prediction sets or intervals with this coverage, e.g. 0.9", type=float, metavar="X"),
     argument("--top-k", "return only the N best labels", type=int, metavar="N"),
 )

@@ -68,11 +68,7 @@ class Predictor:
         return f"Predictor({beginning(f'{self.task.name}: {self.task.describe()}', 200)}; {encoder}, {self.precision})"
 
     def with_decisions(
-        self,
-        *,
-        threshold: float | None = None,
-        coverage: float | None = None,
-        top_k: int | None = None,
+        self, *, threshold: float | None = None, coverage: float | None = None, top_k: int | None = None
     ) -> Predictor:
         """This model with other decision rules, for calls, `stream` and `frame`.
 

@@ -54,8 +54,7 @@ class SentenceSimilarityOptions(VectorOptions):
         None, description="null: cosent for `score` and `label`, multiple-negatives-ranking for `positive`."
     )
     labels: Labels = Field(
-        None,
-        description="Two label names, or {value in the data: name}: the second means similar. null: from train.",
+        None, description="Two label names, or {value in the data: name}: the second means similar. null: from train."
     )
     score_range: Annotated[list[float], Field(min_length=2, max_length=2)] | None = Field(
         None, description="cosine-mse: the scores that mean cosine 0 and 1. null: minimum and maximum of train."
