@@ -8,23 +8,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from bertkit.cli import shared
 from bertkit.cli.output import say
-from bertkit.cli.shared import (
-    COLUMNS,
-    DECISIONS,
-    JSON,
-    REVISION,
-    ROWS,
-    RUN,
-    SHARD,
-    TASK,
-    argument,
-    column_names,
-    command,
-    flag,
-    one_process,
-    path,
-)  # fmt: skip
+from bertkit.cli.shared import argument, column_names, command, flag, one_process, path
 from bertkit.errors import DataError, Problem, UserError
 from bertkit.processes import Shard
 from bertkit.text import counted, json_line
@@ -32,16 +18,16 @@ from bertkit.text import counted, json_line
 
 @command(
     "score a model on a split or a file",
-    RUN,
+    shared.RUN,
     argument("rest", "data settings, e.g. data.columns.text=sentence", nargs="*", metavar="key=value"),
     argument("--split", "train, validation or test; default: test, else validation, else train"),
     path("--data", "labelled rows in the layout of the run's data"),
-    TASK,
-    REVISION,
+    shared.TASK,
+    shared.REVISION,
     argument("--rerank", "retrieval: a cross-encoder that reranks the documents found", metavar="MODEL"),
     argument("--depth", "documents per query for --rerank", default=20),
     argument("--by", "a column, such as language: also the scores of each of its values", metavar="COLUMN"),
-    JSON,
+    shared.JSON,
     example="bertkit evaluate runs/quickstart --split test",
     page="command-line",
 )
@@ -66,7 +52,7 @@ def evaluate(source: str, rest: list[str], data: Path | None, as_json: bool, **o
     path("--data", "labelled rows in the layout of the run's data; default: the run's validation rows"),
     argument("--precision", "the lowest threshold of each label with this precision", type=float, metavar="X"),
     argument("--recall", "the highest threshold of each label with this recall", type=float, metavar="X"),
-    JSON,
+    shared.JSON,
     example="bertkit calibrate runs/quickstart --precision 0.95",
     page="decisions",
 )
@@ -81,23 +67,23 @@ def calibrate(source: str, rest: list[str], data: Path | None, as_json: bool, **
 
 @command(
     "answer texts, or every row of a file",
-    RUN,
+    shared.RUN,
     argument("rest", "texts, with --context questions; or with --input data.KEY=VALUE", nargs="*", metavar="TEXT"),
     path("--context", "the text that the questions are about"),
-    argument("--input", f"{ROWS}; - reads lines of stdin, rows as JSON or texts", metavar="FILE"),
+    argument("--input", f"{shared.ROWS}; - reads lines of stdin, rows as JSON or texts", metavar="FILE"),
     path("--output", ".jsonl, .csv or .xlsx; with --format .jsonl, .conll, .json or .tsv; default: stdout"),
     flag("--raw-cells", "with csv: leave cells as they are, also those that a spreadsheet would run as a formula"),
-    COLUMNS,
-    SHARD,
+    shared.COLUMNS,
+    shared.SHARD,
     argument(
         "--format",
         "write entities, texts with entities masked, or the files of GLUE's leaderboard",
         choices=("entities", "masked", "conll", "label-studio", "glue"),
     ),
-    *DECISIONS,
-    TASK,
-    REVISION,
-    JSON,
+    *shared.DECISIONS,
+    shared.TASK,
+    shared.REVISION,
+    shared.JSON,
     example="bertkit predict runs/quickstart --input reviews.csv --output answers.csv",
     page="command-line",
 )
@@ -126,11 +112,9 @@ def predict(
     if several := _has_tasks(Path(source).expanduser()):
         of_one = (context, format, shard, task, revision, *decisions.values())
         if any(each is not None and each is not False for each in of_one):
-            what = (
-                "a run of several tasks does not take --context, --format, --shard, --task, --revision or options of "
-                "decisions such as --threshold"
-            )
-            raise UserError(Problem(source, what, f"Name the run of one task: {source}/NAME"))
+            options = "--context, --format, --shard, --task, --revision, --threshold, --coverage or --top-k"
+            what, fix = f"a run of several tasks takes no {options}", f"Name the run of one task: {source}/NAME"
+            raise UserError(Problem(source, what, fix))
         from bertkit.inference.multitask_predictor import load_tasks
 
         predictor = load_tasks(source)
@@ -155,14 +139,6 @@ def _has_tasks(folder: Path) -> bool:
     return bool(tasks_of_run(folder))
 
 
-def read_context(file: Path) -> str:
-    """The text that questions are about. Raises DataError."""
-    try:
-        return file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(Problem(str(file), f"cannot be read as UTF-8 text: {error}")) from error
-
-
 def _predict_texts(predictor: Any, source: str, texts: list[str], context: Path | None, as_json: bool) -> None:
     from bertkit.inference.display import answer_line, example, read_together
     from bertkit.inference.predictor import Predictor
@@ -174,7 +150,10 @@ def _predict_texts(predictor: Any, source: str, texts: list[str], context: Path 
         fix = "give the text that the questions are about with --context FILE; or: " if "context" in reads[0] else ""
         what = f"this model reads {read_together(predictor.task)} together, not a single text"
         raise UserError(what, fix + example(source, predictor.task, reads))
-    passage = read_context(context) if context else ""
+    try:
+        passage = context.read_text(encoding="utf-8") if context else ""
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(Problem(str(context), f"cannot be read as UTF-8 text: {error}")) from error
     for name in filter(os.path.isfile, texts):
         say(f"note: {name} is read as a text; for the rows of the file: --input {name}", file=sys.stderr)
     rows = [{"question": text, "context": passage} if context else text for text in texts]
@@ -187,19 +166,19 @@ def _predict_texts(predictor: Any, source: str, texts: list[str], context: Path 
 
 @command(
     "show which words led to a prediction",
-    RUN,
+    shared.RUN,
     argument(
         "rest",
         "texts, or two texts of a pair; with --input data.KEY=VALUE; default: the examples of the report",
         nargs="*",
         metavar="TEXT",
     ),
-    path("--input", f"rows: {ROWS}"),
-    COLUMNS,
+    path("--input", f"rows: {shared.ROWS}"),
+    shared.COLUMNS,
     path("--output", "write an HTML page too"),
-    TASK,
-    REVISION,
-    JSON,
+    shared.TASK,
+    shared.REVISION,
+    shared.JSON,
     example='bertkit explain runs/quickstart "Not bad at all."',
     page="explain",
 )

@@ -6,22 +6,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from bertkit.cli import shared
 from bertkit.cli.output import say
-from bertkit.cli.shared import (
-    COLUMN,
-    COLUMNS,
-    JSON,
-    LAYOUT,
-    MODEL,
-    ROWS,
-    SHARD,
-    argument,
-    column_names,
-    command,
-    flag,
-    one_process,
-    path,
-)
+from bertkit.cli.shared import argument, column_names, command, flag, one_process, path
 from bertkit.errors import Problem, UserError
 from bertkit.processes import Shard
 from bertkit.text import beginning, counted, escape_controls, json_line
@@ -33,12 +20,12 @@ MAX_PASSAGE = 200  # characters on the screen
 
 @command(
     "embed the texts of a file, as parquet or npy",
-    MODEL,
-    LAYOUT,
+    shared.MODEL,
+    shared.LAYOUT,
     path("--input", TABLES_OF_TEXTS, required=True),
     path("--output", ".parquet or .npy", required=True),
-    COLUMN,
-    SHARD,
+    shared.COLUMN,
+    shared.SHARD,
     argument("--side", "which prefix to prepend", choices=("text", "query", "document"), default="text"),
     example="bertkit embed runs/similarity --input texts.csv --output vectors.parquet",
     page="sentence-similarity",
@@ -55,7 +42,7 @@ def embed(source: str, rest: list[str], input: Path, output: Path, shard: str | 
 
 @command(
     "mine hard negatives, or candidates for reranking",
-    MODEL,
+    shared.MODEL,
     path("--data", "a folder in BEIR's layout", "DIR", required=True),
     argument("--split", "split of the queries", default="train"),
     path("--output", ".jsonl", required=True),
@@ -76,10 +63,10 @@ def mine(source: str, data: Path, split: str, output: Path, **options: Any) -> N
 
 @command(
     "add, replace or delete documents in a vector store",
-    MODEL,
-    LAYOUT,
+    shared.MODEL,
+    shared.LAYOUT,
     path("--documents", "rows with id, text and any other columns"),
-    COLUMNS,
+    shared.COLUMNS,
     argument("--store", "a folder, or the URI of an object store", required=True, metavar="DIR"),
     argument("--delete", "documents to delete first", action="extend", nargs="+", default=[], metavar="ID"),
     example="bertkit index runs/retriever --documents articles.jsonl --store articles.store",
@@ -115,7 +102,7 @@ def index(
     "find the documents of a store that are nearest to a query",
     argument("store", "a folder, or the URI of an object store", metavar="STORE"),
     argument("rest", "a text; with --input data.KEY=VALUE", nargs="*", metavar="QUERY"),
-    path("--input", f"queries: {ROWS}"),
+    path("--input", f"queries: {shared.ROWS}"),
     path("--output", ".jsonl, for --input; default: stdout"),
     argument("--column", "the column of queries in --input; default: text", metavar="NAME"),
     argument("--top-k", "number of documents", default=10),
@@ -129,7 +116,7 @@ def index(
     ),
     flag("--hybrid", "add full-text search and fuse the two rankings"),
     argument("--model", "current location of the store's model, if it was moved", metavar="MODEL"),
-    JSON,
+    shared.JSON,
     example='bertkit search articles.store "how do vaccines work"',
     page="retrieval-store",
 )
