@@ -29,7 +29,11 @@ def latest_intact(folder: Path) -> tuple[Path | None, list[Path]]:
 def require_resumable(folder: Path, trainer: CheckpointTrainer) -> None:
     """Raises ModelError where the trainer cannot continue from this intact checkpoint, unless for its optimizer."""
     require_own_format(folder)
-    _require_processes(folder, trainer.args.world_size)
+    before, now = len([*folder.glob("random-*.json")]), trainer.args.world_size
+    if now != before:  # each process has its own random states there, and its part of every step
+        what = f"the number of processes was {before} when it was written, and is {now} now"
+        fix = f"Continue with {before} (torchrun --nproc-per-node), or start a new run in another folder."
+        raise ModelError(Problem(str(folder), what, fix))
     _require_weights(folder, trainer)
 
 
@@ -43,18 +47,6 @@ def require_own_format(folder: Path) -> None:
     if not known:
         what = "was written by another version of bertkit or transformers, in a format that this one does not read"
         fix = "Finish the run with that version, or start a new run in another folder."
-        raise ModelError(Problem(str(folder), what, fix))
-
-
-def _require_processes(folder: Path, count: int) -> None:
-    """Raises ModelError where another number of processes wrote the checkpoint.
-
-    Each has its own random states there, and its part of every step.
-    """
-    before = len([*folder.glob("random-*.json")])
-    if count != before:
-        what = f"the number of processes was {before} when it was written, and is {count} now"
-        fix = f"Continue with {before} (torchrun --nproc-per-node), or start a new run in another folder."
         raise ModelError(Problem(str(folder), what, fix))
 
 

@@ -23,7 +23,6 @@ from bertkit.engine.checkpoint import CheckpointTrainer
 from bertkit.engine.clock import TICKS, Clock, follow, schedule
 from bertkit.engine.training_data import Objective, TrainingData
 from bertkit.errors import Problem, UserError
-from bertkit.evaluation.intervals import Scores
 from bertkit.files import read_json
 from bertkit.models.cpu_kernels import faster
 from bertkit.models.device import attention_kernels
@@ -218,14 +217,9 @@ class Trainer(CheckpointTrainer):
         self, eval_dataset: Any = None, ignore_keys: list[str] | None = None, metric_key_prefix: str = "eval"
     ) -> dict[str, float]:
         """The scores on the validation rows, or on `eval_dataset`; see `TaskData.evaluate`."""
-        return self.log_scores(
-            self.data.evaluate(self.model, self.args.metric_for_best_model, eval_dataset), metric_key_prefix
-        )
-
-    def log_scores(self, scores: Scores, prefix: str) -> dict[str, float]:
-        """Log these scores of an evaluation, and let callbacks and the choice of the checkpoint see them."""
+        scores = self.data.evaluate(self.model, self.args.metric_for_best_model, eval_dataset)
         logged = {  # NaN is never better than anything, which is how an undefined metric must compare
-            f"{prefix}_{name}": math.nan if value is None else value for name, value in scores.items()
+            f"{metric_key_prefix}_{name}": math.nan if value is None else value for name, value in scores.items()
         }
         self.log(dict(logged))
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, logged)
