@@ -86,11 +86,8 @@ def fitted(decided: LabelDecisions, goal: ThresholdTarget) -> dict[str, Any]:
 
     Raises UserError, which names the labels that do not reach it.
     """
-    return {"thresholds": _thresholds(decided, goal)} if goal.least else {}
-
-
-def _thresholds(decided: LabelDecisions, goal: ThresholdTarget) -> dict[str, float]:
-    """Label -> the threshold that reaches the goal."""
+    if not goal.least:
+        return {}
     limits, problems = {}, []
     for name, scores, truth, given in zip(
         decided.names, decided.scores.T, decided.truth.T, decided.given.T, strict=True
@@ -109,7 +106,7 @@ def _thresholds(decided: LabelDecisions, goal: ThresholdTarget) -> dict[str, flo
             problems.append(Problem(f"label {name}", what))
     if problems:
         raise UserError(problems)
-    return limits
+    return {"thresholds": limits}
 
 
 def changes(before: LabelDecisions, after: LabelDecisions) -> dict[str, Any]:

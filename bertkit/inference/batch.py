@@ -13,7 +13,7 @@ from bertkit.data.python_rows import Rows, column_names, frame_rows, is_frame, w
 from bertkit.errors import DataError, Problem
 from bertkit.inference.display import flat
 from bertkit.inference.embed import VECTOR
-from bertkit.inference.predict_file import require_independent, with_columns
+from bertkit.inference.predict_file import with_columns
 from bertkit.inference.predictor import Predictor, load, load_as
 from bertkit.models.device import Precision
 from bertkit.text import short_repr
@@ -101,7 +101,10 @@ class batch:
         import pyarrow as pa
 
         predictor = self._predictor
-        require_independent(predictor)
+        if predictor.task.schema.together:  # other processes may have them
+            what = f"a model for {predictor.task.name} ranks the documents of all rows, which are not in one place here"
+            fix = "It can give vectors: bertkit embed, or batch(…, side='document')."
+            raise DataError(Problem("the model", what, fix))
         answers = [dict(flat(each, "answer.")) for each in predictor.stream(frame_rows(rows, predictor.reads))]
         types = self._types(tuple(column_names(rows)))
         columns = {name: pa.array([each.get(name) for each in answers], kind) for name, kind in types.items()}

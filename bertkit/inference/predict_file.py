@@ -71,7 +71,10 @@ def predict_file(
     count, problems = 0, Problems(file)
     spec = layout_of(source, file, overrides)
     predictor = with_columns(predictor, columns)
-    start, stop = _bounds(shard, predictor, file, spec)
+    start, stop = 0, sys.maxsize
+    if shard and isinstance(predictor, Predictor):
+        part = shard.rows(file, sum(1 for _ in _rows(file, spec, corpus, Problems(file))), predictor.task.chunk_size)
+        start, stop = part.start, part.stop
 
     def checked() -> Iterator[dict[str, Any]]:
         nonlocal count
@@ -95,7 +98,9 @@ def predict_file(
         answered = [f"answer.{name}" for name in predictor.answer_columns(first[0])]
     rows, read = tee(chain(first, given))
     live = file == "-" and output is None and not (isinstance(predictor, Predictor) and predictor.task.schema.together)
-    stream = predictor.stream(read, start) if not live else _one_by_one(predictor, read)
+    stream: Iterable[Answer] = predictor.stream(read, start)
+    if live:
+        stream = chain.from_iterable(predictor.stream([row], number) for number, row in enumerate(read))
     answers = _unread_counted(stream, several=isinstance(predictor, MultiTaskPredictor))
     suffix, answered_rows = output.suffix if output else ".jsonl", zip(answers, rows, strict=True)
     pairs: Pairs = _flushed(answered_rows) if live else answered_rows
@@ -111,11 +116,6 @@ def predict_file(
             write_sheet(out.buffer, _flat_rows(pairs, answered))
     log_findings(each for each in problems.findings if each.level == "warn")
     return count
-
-
-def _one_by_one(predictor: Predictor | MultiTaskPredictor, rows: Iterable[dict[str, Any]]) -> Iterator[Answer]:
-    for number, row in enumerate(rows):
-        yield from predictor.stream([row], number)
 
 
 def _flushed(pairs: Pairs) -> Pairs:
@@ -153,14 +153,6 @@ def with_columns(predictor: AnyPredictor, columns: Mapping[str, str]) -> AnyPred
     return replace(predictor, tasks=changed) if isinstance(predictor, MultiTaskPredictor) else changed[""]
 
 
-def require_independent(predictor: Predictor) -> None:
-    """Raises DataError for a model that ranks the documents of all rows, which other processes may have."""
-    if predictor.task.schema.together:
-        what = f"a model for {predictor.task.name} ranks the documents of all rows, which are not in one place here"
-        fix = "It can give vectors: bertkit embed, or batch(…, side='document')."
-        raise DataError(Problem("the model", what, fix))
-
-
 def layout_of(source: str, file: str, overrides: Sequence[str]) -> DataSpec:
     """How a file is written: as the data of the run, if they are of the same kind, and as these overrides say."""
     recipe = Path(source).expanduser() / "recipe.yaml"
@@ -177,15 +169,6 @@ def like_data(spec: DataSpec, file: str, overrides: Sequence[str] = ()) -> DataS
         spec = spec.model_copy(update={name: DataSpec.model_fields[name].default for name in LAYOUT})
     spec = spec.model_copy(update={"missing_fields": "error"})  # every row gets an answer
     return spec.model_copy(update={name: getattr(layout, name) for name in layout.model_fields_set - {"source"}})
-
-
-def _bounds(shard: Shard | None, predictor: Any, file: str, spec: DataSpec) -> tuple[int, int | None]:
-    """The first row to answer and the one after the last, from 0."""
-    if shard is None:
-        return 0, None
-    rows = sum(1 for _ in _rows(file, spec, predictor.task.schema.corpus, Problems(file)))
-    part = shard.rows(file, rows, predictor.task.chunk_size)
-    return part.start, part.stop
 
 
 def _rows(file: str, spec: DataSpec, documents: bool, problems: Problems) -> Iterator[tuple[int, dict[str, Any]]]:
