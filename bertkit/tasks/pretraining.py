@@ -7,20 +7,24 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias, final
 
+import numpy as np
 from pydantic import Field
 
 from bertkit.cache import cache_root
-from bertkit.data.schema import Answer, Column, Finding, Schema
+from bertkit.data.schema import Answer, Column, Finding, Schema, note, warn
+from bertkit.data.table import numbers
 from bertkit.encoding.padding import Arrays, model_inputs
-from bertkit.errors import DataError, Problem
+from bertkit.errors import DataError, Problem, require_finite
 from bertkit.evaluation import pretraining_metrics
 from bertkit.evaluation.graded import Scored
+from bertkit.evaluation.pretraining_metrics import COUNTED
 from bertkit.models.bert.masking import Masking, Pairs, fewer_masks
 from bertkit.models.encoder import Encoder
 from bertkit.sections import Section
-from bertkit.tasks import masks
 from bertkit.tasks.base import Batch, Task, TaskOptions
 from bertkit.tasks.fields import SCORE, Key, form
+from bertkit.tasks.masks import GUESSES, BestTokens, MaskedItem, filled
+from bertkit.text import counted
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -116,7 +120,17 @@ class Pretraining(Task[PretrainingOptions]):
         return f"masked {kind} ({share}){pairs}"
 
     def check(self, features: Dataset, split: str) -> Iterator[Finding]:
-        yield from masks.length_findings(features, split, self.max_length)
+        """How many examples there are, and how full they are."""
+        lengths, rows = numbers(features, "length"), numbers(features, "row")
+        if not len(lengths):
+            yield Finding("fail", f"{split}: no document has two tokens", "Give longer texts.")
+            return
+        size = f"{counted(len(lengths), 'example')}, {counted(int(lengths.sum()), 'token')}"
+        yield note(f"{split}: {size}, {lengths.mean() / self.max_length:.0%} full")
+        if short := int(rows.max()) + 1 - len(np.unique(rows)):
+            yield warn(f"{split}: no example from {counted(short, 'document')} of fewer than two tokens")
+        if cut := int((numbers(features, "lost") > 0).sum()):
+            yield warn(f"{split}: {counted(cut, 'text')} with given masks, truncated at {self.max_length} tokens")
 
     # --- rows -> features -> model
 
@@ -215,16 +229,51 @@ class Pretraining(Task[PretrainingOptions]):
     # --- outputs -> answers -> scores
 
     def reduce(self, outputs: Any, batch: Batch) -> dict[str, Tensor]:
-        """`counts`, and for each mask of the user its `feature` and best `pieces` with their `probabilities`."""
-        return masks.reduce(outputs, batch, self.chosen(batch))
+        """`counts`, and for each mask of the user its `feature` and best `pieces` with their `probabilities`.
 
-    def items(self, arrays: Arrays) -> Sequence[Any]:
-        return masks.items(arrays)
+        outputs: `prediction_logits`, `(chosen, vocab)`, and the pairs', `(features, 2)`.
+        """
+        import torch
+        from torch.nn import functional as F
 
-    def decode(self, items: Sequence[Any], features: Dataset, rows: Dataset) -> list[Answer]:
+        chosen = self.chosen(batch)
+        feature, labels = chosen.nonzero()[:, 0], batch["labels"][chosen]
+        logits = outputs.prediction_logits.float()
+        counts = torch.zeros(len(chosen), len(COUNTED), device=logits.device)
+        sampled = labels != -100  # masks of the user have no label
+        right, losses = (logits.argmax(-1) == labels).float(), F.cross_entropy(logits, labels, reduction="none")
+        per_token = torch.stack([sampled.float(), right, losses], 1)
+        counts[:, :3] = counts[:, :3].index_add(0, feature[sampled], per_token[sampled])
+        next_sentence = batch.get("next_sentence_label")
+        if next_sentence is not None and "seq_relationship_logits" in outputs:
+            counts[:, 3] = (next_sentence != -100).float()
+            counts[:, 4] = (outputs.seq_relationship_logits.argmax(-1) == next_sentence).float()
+        best = logits[~sampled].softmax(-1).topk(min(GUESSES, logits.shape[-1]))
+        user_masks = {"feature": feature[~sampled], "pieces": best.indices, "probabilities": best.values}
+        return {"counts": counts, **user_masks}
+
+    def items(self, arrays: Arrays) -> Sequence[MaskedItem]:
+        rows = [MaskedItem(row, []) for row in arrays["counts"]]
+        user_masks = zip(*(arrays[name].tolist() for name in ("feature", "pieces", "probabilities")), strict=True)
+        for index, pieces, probabilities in user_masks:
+            rows[index].guesses.append((pieces, probabilities))
+        return rows
+
+    def decode(self, items: Sequence[MaskedItem], features: Dataset, rows: Dataset) -> list[Answer]:
         """Per document counts of masked tokens and pairs, right ones, and the summed loss in nats; or, for a text with
         masks, `masks` (the best tokens of each, with probabilities) and the `filled` text. Raises ModelError."""
-        return masks.decode(items, features, rows, self.tokenizer)
+        sums, guesses = np.zeros((len(rows), len(COUNTED))), dict[int, list[BestTokens]]()
+        for row, item in zip(features["row"][:], items, strict=True):
+            sums[row] += item.counts
+            if item.guesses:
+                guesses[row] = item.guesses
+        require_finite((np.isfinite(row).all() for row in sums), "documents")
+        return [
+            filled(text, guesses[row], self.tokenizer)
+            if row in guesses
+            else {name: float(s) if name == "loss" else int(s) for name, s in zip(COUNTED, sums[row], strict=True)}
+            for row, text in enumerate(rows["text"])
+        ]
 
     def grade(self, answers: Sequence[Answer], rows: Dataset) -> Scored:
         return pretraining_metrics.scored(answers, pairs=self.options.nsp != "none")
