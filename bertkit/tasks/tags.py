@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
@@ -11,19 +11,15 @@ import numpy as np
 
 from bertkit.data import tagging
 from bertkit.data.columns import label_names
-from bertkit.data.schema import Answer, Finding, note, warn
-from bertkit.data.table import numbers
+from bertkit.data.schema import Answer
 from bertkit.errors import DataError, ModelError, Problem
 from bertkit.evaluation.intervals import Floats
 from bertkit.models.heads.tagger import Tagged, expand_to_words
 from bertkit.tasks.class_labels import balanced_weights, output_names, repeated, settle_weights
-from bertkit.text import counted
 
 if TYPE_CHECKING:
     from datasets import Dataset
     from transformers import PretrainedConfig
-
-MANY_WINDOWS = 32  # of one text
 
 
 def settle_tags(options: Any, rows: Dataset, class_names: Sequence[str]) -> dict[str, Any]:
@@ -92,17 +88,6 @@ def check_names(labels: Sequence[str] | None, tags: Sequence[str] | None, scheme
     if tags and ((scheme != "none" and "O" not in tags) or (known and not set(tags) <= set(known))):
         expected = "the labels" if scheme == "none" else f"O and {scheme} tags of the labels, such as B-LOC"
         raise ValueError(f"tags must be {expected}")
-
-
-def window_findings(features: Dataset, split: str, options: Any) -> Iterator[Finding]:
-    """Texts of many windows, which a CRF learns in one batch, and words without a token."""
-    most = int(np.unique(numbers(features, "row"), return_counts=True)[1].max())
-    if most > MANY_WINDOWS and options.head == "crf":
-        what = f"{split}: a text of {most} windows is learned as one chain, in one batch"
-        yield warn(what, "If memory runs out, give shorter texts, such as sentences.")
-    if mute := int(numbers(features, "mute").sum()):
-        tagged = "never labelled" if options.scheme == "none" else "always O"
-        yield note(f"{split}: {counted(mute, 'word')} without a token (zero-width or control characters): {tagged}")
 
 
 def window_labels(gold: Sequence[Sequence[str]], columns: Mapping[str, Sequence[Any]], options: Any) -> list[list[int]]:

@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 
 from bertkit.data import tagged, tagging
 from bertkit.data.rows import Columns
-from bertkit.data.schema import Answer, Column, Finding, Schema
+from bertkit.data.schema import Answer, Column, Finding, Schema, note, warn
 from bertkit.data.table import Table, column_values, numbers, required
 from bertkit.encoding.padding import Arrays
 from bertkit.encoding.word_windows import encode_words
@@ -25,6 +25,7 @@ from bertkit.tasks import tags
 from bertkit.tasks.base import Batch, Predict, Task, TaskOptions, predicted
 from bertkit.tasks.class_labels import Name, Weights, weight_tensor
 from bertkit.tasks.fields import READ, SPAN, AnswerForm, Key, form
+from bertkit.text import counted
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
     from bertkit.models.heads.forward_backward import Chain
 
+MANY_WINDOWS = 32  # of one text, which a CRF learns in one batch
 CHAIN_LEARNING_RATE = 100.0  # of a CRF's transitions: a factor on the learning rate
 _PLACE = "start and end are characters of the text, end exclusive."
 TAG = Key("tag", "label", str, "its tag or label; with `scheme: none`, an empty string for a word without a token")
@@ -183,7 +185,13 @@ class TokenClassification(Task[TokenClassificationOptions]):
 
     def check(self, features: Dataset, split: str) -> Iterator[Finding]:
         yield from super().check(features, split)
-        yield from tags.window_findings(features, split, self.options)
+        most = int(np.unique(numbers(features, "row"), return_counts=True)[1].max())
+        if most > MANY_WINDOWS and self.options.head == "crf":
+            what = f"{split}: a text of {most} windows is learned as one chain, in one batch"
+            yield warn(what, "If memory runs out, give shorter texts, such as sentences.")
+        if mute := int(numbers(features, "mute").sum()):
+            tagged = "never labelled" if self.plain else "always O"
+            yield note(f"{split}: {counted(mute, 'word')} without a token (zero-width or control characters): {tagged}")
 
     # --- rows -> features -> model
 
