@@ -17,7 +17,7 @@ from types import FrameType
 
 from bertkit.cli import doctor, model_commands, recipes, runs, serving, vector_commands
 from bertkit.cli.output import LogFormatter, say
-from bertkit.cli.shared import SECTIONS, Command, argument, command
+from bertkit.cli.shared import SECTIONS, argument, command
 from bertkit.errors import UserError, not_installed
 from bertkit.text import first_line
 
@@ -150,33 +150,26 @@ def make_parser() -> argparse.ArgumentParser:
     """The parser of all commands; `command` of what it parses is the Command."""
     parser = _Overview(prog="bertkit")
     parser.add_argument("--version", action="version", version=f"bertkit {version('bertkit')}")
+    titles = {option: title for title, options in SECTIONS.items() for option in options.split()}
     commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=argparse.ArgumentParser)
     for each in chain(*COMMANDS.values()):
         group, _, name = each.name.rpartition(" ")
         parent = commands
         if group:  # it has one action so far
             parent = commands.add_parser(group, help=each.help).add_subparsers(metavar="ACTION", required=True)
-        _add_arguments(
-            parent.add_parser(
-                name,
-                help=each.help,
-                description=f"{each.help[0].upper()}{each.help[1:]}.",
-                epilog=f"example:\n  {each.example}\n\n{SITE}/docs/{each.page}.html",
-                formatter_class=argparse.RawDescriptionHelpFormatter,
-                allow_abbrev=False,  # an abbreviation could take a value, such as a key, for that of another option
-            ),
-            each,
+        own = parent.add_parser(
+            name,
+            help=each.help,
+            description=f"{each.help[0].upper()}{each.help[1:]}.",
+            epilog=f"example:\n  {each.example}\n\n{SITE}/docs/{each.page}.html",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,  # an abbreviation could take a value, such as a key, for that of another option
         )
+        own.set_defaults(command=each)
+        groups = {title: own.add_argument_group(title) for title in SECTIONS}
+        for argument_name, options in each.arguments:
+            groups.get(titles.get(argument_name, ""), own).add_argument(argument_name, **options)
     return parser
-
-
-def _add_arguments(parser: argparse.ArgumentParser, command: Command) -> None:
-    """Add a command's arguments, those of a section of SECTIONS under its title."""
-    titles = {option: title for title, options in SECTIONS.items() for option in options.split()}
-    groups = {title: parser.add_argument_group(title) for title in SECTIONS}
-    for name, options in command.arguments:
-        groups.get(titles.get(name, ""), parser).add_argument(name, **options)
-    parser.set_defaults(command=command)
 
 
 class _Overview(argparse.ArgumentParser):

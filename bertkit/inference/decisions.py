@@ -27,7 +27,12 @@ def decisions(task: Task, threshold: float | None, coverage: float | None, top_k
     if threshold is not None and coverage is not None:
         raise UserError("threshold and coverage both decide on labels: give one of them")
     if threshold is not None:
-        task = replace(task, options=task.options.model_copy(update=_option(task, threshold, about)))
+        kind, option = task.decision
+        if not option:
+            raise UserError(Problem("threshold", f"{about} has no decision threshold"))
+        if kind in ("single-label", "multi-label") and not 0 <= threshold <= 1:
+            raise UserError(Problem("threshold", f"{threshold:g} is not a probability"))
+        task = replace(task, options=task.options.model_copy(update={option: threshold}))
     if coverage is not None:
         rule = _sets(task, about, coverage)
     if top_k is not None:
@@ -57,16 +62,6 @@ def with_word_scores(task: Task) -> Task:
     if "word_scores" not in type(task.options).model_fields:
         return task
     return replace(task, options=task.options.model_copy(update={"word_scores": True}))
-
-
-def _option(task: Task, threshold: float, about: str) -> dict[str, Any]:
-    """The option of this task that is its threshold."""
-    kind, option = task.decision
-    if not option:
-        raise UserError(Problem("threshold", f"{about} has no decision threshold"))
-    if kind in ("single-label", "multi-label") and not 0 <= threshold <= 1:
-        raise UserError(Problem("threshold", f"{threshold:g} is not a probability"))
-    return {option: threshold}
 
 
 def _with_set(least: float, answer: Answer) -> Answer:
