@@ -109,7 +109,8 @@ class RDrop:
 
 
 def r_drop(trainer: Trainer) -> None:
-    trainer.learner = trainer.objective = RDrop(trainer.data.learner)
+    trainer.learner = RDrop(trainer.data.learner)
+    trainer.loss = trainer.learner.loss
 
 
 def before_head(dropout: float) -> Apply:

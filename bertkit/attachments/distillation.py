@@ -23,7 +23,7 @@ from bertkit.cache import cache_root, cached_folder, model_key
 from bertkit.encoding.padding import SOFT
 from bertkit.engine.arguments import Arguments
 from bertkit.engine.attachment import Attachment, Draft
-from bertkit.engine.training_data import Objective
+from bertkit.engine.training_data import Loss
 from bertkit.errors import ModelError, Problem, UserError
 from bertkit.evaluation.intervals import Scores
 from bertkit.inference.evaluate import score
@@ -162,18 +162,13 @@ class TeacherLoss(Attachment):
         with args.main_process_first():  # the others read them from the cache
             return with_soft_targets(features, self.teacher)
 
-    def objective(self, objective: Objective) -> Objective:
-        return self
+    def loss(self, loss: Loss) -> Loss:
+        def taught(outputs: Any, batch: Batch, label_smoothing: float) -> Tensor:
+            hard = loss(outputs, batch, label_smoothing)
+            soft = SOFT_TARGETS[self.task.name].loss(self.task, outputs, batch, self.spec.temperature)
+            return self.spec.alpha * soft + (1 - self.spec.alpha) * hard
 
-    def loss(self, outputs: Any, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
-        """`()`, or `(losses,)`; as `Task.loss`: alpha * soft + (1 - alpha) * hard."""
-        hard = self.task.loss(outputs, batch, label_smoothing)
-        soft = SOFT_TARGETS[self.task.name].loss(self.task, outputs, batch, self.spec.temperature)
-        return self.spec.alpha * soft + (1 - self.spec.alpha) * hard
-
-    def count(self, batch: Batch) -> float | tuple[float, ...]:
-        """Number of examples, as `Task.count` defines it."""
-        return self.task.count(batch)
+        return taught
 
     def references(self, rows: Dataset, metrics: Sequence[Any]) -> Mapping[str, Scores]:
         return {TEACHER: score(self.teacher.predictor, rows, metrics)[1]["metrics"]}

@@ -11,7 +11,7 @@ import torch
 from datasets import Dataset
 
 from bertkit.engine.arguments import Arguments
-from bertkit.engine.training_data import Objective, TrainingData
+from bertkit.engine.training_data import Loss, TrainingData
 from bertkit.evaluation.intervals import Scores
 from bertkit.recipe.recipe import Recipe
 from bertkit.tasks.base import Batch, Task
@@ -68,9 +68,9 @@ class Attachment:
         """The training features, possibly with further columns."""
         return features
 
-    def objective(self, objective: Objective) -> Objective:
+    def loss(self, loss: Loss) -> Loss:
         """What is minimised, from what would be without this attachment."""
-        return objective
+        return loss
 
     def start(self, trainer: Steps, checkpoint: Path | None) -> None:
         """Before there is an optimizer. checkpoint: from which the training continues."""

@@ -21,7 +21,7 @@ from bertkit.engine.attachment import Attachment
 from bertkit.engine.batching import EpochLoader, fetched
 from bertkit.engine.checkpoint import CheckpointTrainer
 from bertkit.engine.clock import TICKS, Clock, follow, schedule
-from bertkit.engine.training_data import Objective, TrainingData
+from bertkit.engine.training_data import Loss, TrainingData
 from bertkit.errors import Problem, UserError
 from bertkit.files import read_json
 from bertkit.models.cpu_kernels import faster
@@ -61,9 +61,9 @@ class Trainer(CheckpointTrainer):
         self.remove_callback(PrinterCallback)  # Progress reports instead
         self.data, self.attachments = data, [copy(each) for each in attachments]
         self.learner = data.learner
-        self.objective: Objective = self.learner
+        self.loss: Loss = self.learner.loss
         for each in self.attachments:
-            self.objective = each.objective(self.objective)
+            self.loss = each.loss(self.loss)
         self.clock = clock or Clock()
         self.add_callback(self.clock)
 
@@ -171,14 +171,14 @@ class Trainer(CheckpointTrainer):
 
     def terms(self, batches: Sequence[Any]) -> torch.Tensor:
         """The count of these micro-batches' loss terms, `()` or `(tasks,)`."""
-        counts = torch.tensor([self.objective.count(batch) for batch in batches], dtype=torch.float64)
+        counts = torch.tensor([self.learner.count(batch) for batch in batches], dtype=torch.float64)
         return counts.sum(0).to(self.args.device, torch.float32)
 
     def compute_loss(
         self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
         outputs = self.learner.forward(model, inputs)
-        total = self.objective.loss(outputs, inputs, self.args.label_smoothing_factor)
+        total = self.loss(outputs, inputs, self.args.label_smoothing_factor)
         # DDP averages gradients over processes; the count is already over all of them.
         # The count may be 0: a batch of texts without words.
         loss = (total / num_items_in_batch.clamp(min=1e-12)).sum() * self.args.world_size

@@ -6,7 +6,7 @@ import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Protocol, TypeAlias, final
+from typing import Any, TypeAlias, final
 
 import torch
 from datasets import Dataset
@@ -20,15 +20,8 @@ from bertkit.inference.runner import Runner
 from bertkit.recipe.multitask import MEAN
 from bertkit.tasks.base import Batch, Task, evaluate
 
-
-class Objective(Protocol):
-    """What is minimised; see `Task`, whose methods these are."""
-
-    def loss(self, outputs: Any, batch: Batch, label_smoothing: float = 0.0) -> torch.Tensor:
-        """The sum of this batch's losses, `()`, or of each of several tasks, `(tasks,)`."""
-
-    def count(self, batch: Batch) -> float | tuple[float, ...]:
-        """The number of their terms."""
+Loss: TypeAlias = Callable[[Any, Batch, float], torch.Tensor]
+"""Outputs, batch, label smoothing -> the sum of the batch's losses, as `Task.loss`; of several tasks, `(tasks,)`."""
 
 
 def location(row: int) -> str:
