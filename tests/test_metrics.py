@@ -17,7 +17,7 @@ from sklearn.utils.class_weight import compute_class_weight
 from bertkit.errors import UserError
 from bertkit.evaluation import hf_metrics, intervals, metrics
 from bertkit.evaluation.graded_labels import GradedLabels
-from bertkit.tasks.class_labels import assigned_labels, balanced_weights
+from bertkit.tasks.class_labels import assigned_labels, settle_weights
 
 LABELS = ["a", "b", "c"]
 
@@ -231,5 +231,6 @@ def test_balanced_weights_are_scikit_learns_and_add_up_the_counts_once() -> None
     counts: Any = Counter(values)
     counts.total = Mock(wraps=counts.total)
     expected = compute_class_weight("balanced", classes=np.array(LABELS), y=values)
-    assert list(balanced_weights(counts, LABELS).values()) == pytest.approx(expected.tolist())
+    weights = settle_weights("auto", counts, LABELS)
+    assert list((weights or {}).values()) == pytest.approx(expected.tolist())
     assert counts.total.call_count == 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
@@ -150,13 +150,7 @@ def settle_classes(options: Any, rows: Dataset, column: str, class_names: Sequen
         raise DataError(Problem("task.labels", f"only one label, {names[0]}: there is nothing to learn"))
     each = ([value] if column == "label" else value for value in column_values(rows, column))
     counts = Counter(name for several in each for name in {labels[value] for value in several})
-    return {"labels": labels, "class_weights": settle_weights(options.class_weights, balanced_weights(counts, names))}
-
-
-def balanced_weights(counts: Counter[str], names: Sequence[str]) -> dict[str, float]:
-    """n / (labels * count) for each label, as scikit-learn's `balanced`; an absent label counts as 1."""
-    total = counts.total()  # once: it adds up all counts
-    return {name: total / (len(names) * max(counts[name], 1)) for name in names}
+    return {"labels": labels, "class_weights": settle_weights(options.class_weights, counts, names)}
 
 
 def weight_tensor(by_name: Any, names: Sequence[str], like: Tensor) -> Tensor | None:
@@ -189,19 +183,21 @@ def settle_labels(wanted: list[str] | dict[str, str] | None, values: Sequence[st
     return wanted
 
 
-def settle_weights(
-    wanted: Literal["auto"] | dict[str, float] | None, auto: Mapping[str, float]
-) -> dict[str, float] | None:
-    """Label name -> weight, for every label; None stays None. Raises DataError on a label that is not there."""
+def settle_weights(wanted: Weights | None, counts: Counter[str], names: Sequence[str]) -> dict[str, float] | None:
+    """Label name -> weight, for every label; None stays None. Raises DataError on a label that is not there.
+
+    auto: n / (labels * count) for each label, as scikit-learn's `balanced`; an absent label counts as 1.
+    """
     if wanted is None:
         return None
     if wanted == "auto":
-        return dict(auto)
-    unknown = [name for name in wanted if name not in auto]
+        total = counts.total()  # once: it adds up all counts
+        return {name: total / (len(names) * max(counts[name], 1)) for name in names}
+    unknown = [name for name in wanted if name not in names]
     if unknown:
-        what = f"no label {', '.join(map(repr, unknown))}; the labels are {', '.join(auto)}"
+        what = f"no label {', '.join(map(repr, unknown))}; the labels are {', '.join(names)}"
         raise DataError(Problem("task.class_weights", what))
-    return {name: wanted.get(name, 1.0) for name in auto}
+    return {name: wanted.get(name, 1.0) for name in names}
 
 
 def single_labels(names: Sequence[str], table: Floats, thresholds: Any = None) -> Iterator[Answer]:

@@ -15,7 +15,7 @@ from bertkit.data.schema import Answer
 from bertkit.errors import DataError, ModelError, Problem
 from bertkit.evaluation.intervals import Floats
 from bertkit.models.heads.tagger import Tagged, expand_to_words
-from bertkit.tasks.class_labels import balanced_weights, output_names, repeated, settle_weights
+from bertkit.tasks.class_labels import output_names, repeated, settle_weights
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -48,8 +48,7 @@ def settle_tags(options: Any, rows: Dataset, class_names: Sequence[str]) -> dict
         what = f"tags of scheme {scheme} for {', '.join(types)} are needed; missing or superfluous: {', '.join(wrong)}"
         raise DataError(Problem("task.tags", what, "Leave it out, or write them all."))
     counts = Counter(type_of(tag, scheme) for row in rows["tags"] for tag in row)
-    balanced = balanced_weights(counts, types if plain else ["O", *types])
-    weights = settle_weights(options.class_weights, balanced)
+    weights = settle_weights(options.class_weights, counts, types if plain else ["O", *types])
     return {"labels": types, "tags": tags, "class_weights": weights}
 
 
