@@ -9,8 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from bertkit.cli.output import say
-from bertkit.cli.shared import JSON, command
+from bertkit.cli.shared import JSON, command, say
 from bertkit.text import columns
 
 INSTRUCTIONS = ("avx2", "avx512_f", "avx512_vnni", "avx_vnni", "avx512_bf16", "amx_bf16", "asimd", "sve")

@@ -16,8 +16,7 @@ from itertools import chain
 from types import FrameType
 
 from bertkit.cli import doctor, model_commands, recipes, runs, serving, vector_commands
-from bertkit.cli.output import LogFormatter, say
-from bertkit.cli.shared import SECTIONS, argument, command
+from bertkit.cli.shared import SECTIONS, LogFormatter, argument, command, say
 from bertkit.errors import UserError, not_installed
 from bertkit.text import first_line
 

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.cli import shared
-from bertkit.cli.output import say
-from bertkit.cli.shared import argument, column_names, command, flag, one_process, path
+from bertkit.cli.shared import argument, column_names, command, flag, one_process, path, say
 from bertkit.errors import DataError, Problem, UserError
 from bertkit.processes import Shard
 from bertkit.text import counted, json_line

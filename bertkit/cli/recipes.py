@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bertkit import processes
-from bertkit.cli.output import say
-from bertkit.cli.shared import LAYOUT, OVERRIDES, RECIPE, argument, command, flag, path
+from bertkit.cli.shared import LAYOUT, OVERRIDES, RECIPE, argument, command, flag, path, say
 from bertkit.errors import Problem, UserError
 from bertkit.recipe import shipped_recipes
 from bertkit.text import columns

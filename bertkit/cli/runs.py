@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from bertkit.cli.output import say
-from bertkit.cli.shared import RUN, argument, command, flag, path
+from bertkit.cli.shared import RUN, argument, command, flag, path, say
 from bertkit.text import counted
 
 

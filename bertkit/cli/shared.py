@@ -1,15 +1,17 @@
-"""What the commands share: how one is declared, and the arguments that several have."""
+"""What the commands share: how one is declared, the arguments that several have, and how they print."""
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Sequence
 from functools import wraps
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TextIO, TypeAlias
 
 from bertkit import processes
 from bertkit.errors import Problem, UserError
+from bertkit.text import printable
 
 Argument: TypeAlias = tuple[str, dict[str, Any]]  # what `add_argument` of argparse takes
 
@@ -80,6 +82,18 @@ def flag(name: str, help: str, **options: Any) -> Argument:
 def path(name: str, help: str, metavar: str = "FILE", **options: Any) -> Argument:
     """An option that names a file or a folder."""
     return argument(name, help, metavar=metavar, type=Path, **options)
+
+
+def say(*values: object, end: str = "\n", file: TextIO | None = None) -> None:
+    """Print to stdout or `file`, with control characters escaped, so that no text of data or models uses them."""
+    print(printable(" ".join(map(str, values))), end=end, file=file)
+
+
+class LogFormatter(logging.Formatter):
+    """A log record as its message, with control characters escaped."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record))
 
 
 def column_names(pairs: Sequence[str]) -> dict[str, str]:

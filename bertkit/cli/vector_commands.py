@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.cli import shared
-from bertkit.cli.output import say
-from bertkit.cli.shared import argument, column_names, command, flag, one_process, path
+from bertkit.cli.shared import argument, column_names, command, flag, one_process, path, say
 from bertkit.errors import Problem, UserError
 from bertkit.processes import Shard
 from bertkit.text import beginning, counted, escape_controls, json_line
