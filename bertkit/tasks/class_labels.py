@@ -45,19 +45,6 @@ Labels: TypeAlias = Annotated[
 Weights: TypeAlias = Literal["auto"] | dict[str, Annotated[float, Field(gt=0)]]
 
 
-def with_names(schema: Schema, labels: Any) -> Schema:
-    """The schema, whose columns of labels know these names; labels: as in the recipe, or settled."""
-    names: dict[str, str] = labels if isinstance(labels, dict) else {}
-    if isinstance(labels, list):
-        indices = {str(index): name for index, name in enumerate(labels)}
-        names = indices if indices.keys().isdisjoint(labels) else {}  # a value that could be either is itself
-    columns = {
-        name: column._replace(names=names) if column.holds in ("label", "labels") else column
-        for name, column in schema.columns.items()
-    }
-    return replace(schema, columns=columns)
-
-
 def flat_labels(rows: Dataset, column: str) -> Iterator[str]:
     """The labels of all rows, one after the other; `labels` holds several per row."""
     values = column_values(rows, column)
@@ -98,8 +85,17 @@ class Labelled:
 
     @classmethod
     def schema_of(cls, options: Any) -> Schema:
-        """The schema, whose labels have the names of `task.labels`."""
-        return with_names(cls.schema, options.labels)
+        """The schema, whose labels have the names of `task.labels`, as in the recipe or settled."""
+        labels = options.labels
+        names: dict[str, str] = labels if isinstance(labels, dict) else {}
+        if isinstance(labels, list):
+            indices = {str(index): name for index, name in enumerate(labels)}
+            names = indices if indices.keys().isdisjoint(labels) else {}  # a value that could be either is itself
+        columns = {
+            name: column._replace(names=names) if column.holds in ("label", "labels") else column
+            for name, column in cls.schema.columns.items()
+        }
+        return replace(cls.schema, columns=columns)
 
     @property
     def names(self) -> list[str]:
@@ -130,16 +126,6 @@ def as_targets(rows: Dataset, column: str, labels: Any) -> np.ndarray:
     for row, several in enumerate(column_values(rows, column)):
         table[row, [ids[value] for value in several]] = 1.0
     return table
-
-
-def settle_range(score_range: list[float] | None, scores: Sequence[float]) -> list[float]:
-    """The scores that are learned as 0 and 1: those given, or the least and greatest of train. Raises DataError."""
-    least, greatest = min(scores), max(scores)
-    low, high = sorted(score_range or [least, greatest])
-    if not low <= least <= greatest <= high:
-        what = f"[{low:g}, {high:g}], but scores of train go from {least:g} to {greatest:g}"
-        raise DataError(Problem("task.score_range", what, "Widen it, or leave it out."))
-    return score_range or [least, greatest]
 
 
 def settle_classes(options: Any, rows: Dataset, column: str, class_names: Sequence[str]) -> dict[str, Any]:

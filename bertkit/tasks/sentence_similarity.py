@@ -17,7 +17,7 @@ from bertkit.errors import DataError, Problem
 from bertkit.evaluation import baselines, similarity
 from bertkit.evaluation.graded import Graded
 from bertkit.tasks.base import PAIRS, Batch, Predict
-from bertkit.tasks.class_labels import Labelled, Labels, as_targets, names_of, settle_labels, settle_range
+from bertkit.tasks.class_labels import Labelled, Labels, as_targets, names_of, settle_labels
 from bertkit.tasks.fields import READ, SCORE, Decision, Key, form
 from bertkit.tasks.vector_task import VECTOR, VectorOptions, VectorTask, stacked
 from bertkit.text import escape_controls
@@ -121,7 +121,12 @@ class SentenceSimilarity(Labelled, VectorTask[SentenceSimilarityOptions]):
                 what = f"{loss} learns from two labels, but train has {', '.join(names)}"
                 raise DataError(Problem("task.labels", what, "Write task: text-classification, which reads pairs too."))
         if target == "score" and loss == "cosine-mse":
-            settled["score_range"] = settle_range(options.score_range, rows["score"])
+            least, greatest = min(rows["score"]), max(rows["score"])
+            settled["score_range"] = options.score_range or [least, greatest]
+            low, high = sorted(settled["score_range"])
+            if not low <= least <= greatest <= high:
+                what = f"[{low:g}, {high:g}], but scores of train go from {least:g} to {greatest:g}"
+                raise DataError(Problem("task.score_range", what, "Widen it, or leave it out."))
         return settled
 
     @property
