@@ -24,8 +24,8 @@ from bertkit.report.mistakes import mistakes
 from bertkit.run import Run
 from bertkit.tasks.base import calibrate
 from bertkit.training.finish import finish_job
-from bertkit.training.job import Job
-from bertkit.training.metadata import write_job_metadata
+from bertkit.training.job import Job, Jobs
+from bertkit.training.metadata import write_metadata
 from bertkit.training.seed import save
 
 FOUND = Finding("warn", "something is `odd` ```", "Look at it.")
@@ -55,7 +55,7 @@ def finished(case: Case, folder: Path, where: Path, seed: int = 3, **sections: d
     data = Data(own, dict(task.schema.columns), target, [], prints, [], dict.fromkeys(own, origin), task.schema.corpus)
     recipe = load_recipe(once, check_files=False)
     job = Job(recipe, encoder(folder), task, data, features=rows)
-    write_job_metadata(job, run, [FOUND])
+    write_metadata(Jobs(recipe, {"": job}), run, {"": [FOUND]})
     save(model, task, run.model, {"version": "0", "precision": "fp32", "batch_size": 4, "columns": {}})
     small.write_rows(where / "metrics.jsonl", [{"seed": 1, "step": step, "loss": 1 / step} for step in (1, 2, 3)])
     outcome = {"seed": 1, "headline": None, "metrics": {"validation": {}}, "steps": 1, "seconds": 1.0}

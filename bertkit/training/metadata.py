@@ -82,25 +82,17 @@ def require_unchanged(job: Job, run: Run, changed: bool) -> None:
 
 
 def write_metadata(jobs: Jobs, run: Run, findings: Mapping[str, Sequence[Finding]]) -> None:
-    """Write what the run is trained with into its folder, and into those of several tasks."""
+    """Write what the run and each of its tasks is trained with: recipe, versions, data, and rows from Python."""
     write_text(run.folder / "recipe.yaml", to_yaml(jobs.recipe))
     for name, part in jobs.runs(run).items():
-        write_job_metadata(jobs.by_task[name], part, findings[name])
-
-
-def write_job_metadata(job: Job, run: Run, findings: Sequence[Finding]) -> None:
-    """Write recipe.yaml, then versions and data.json, and keep rows that were given from Python."""
-    data, folds = job.data, _folds(job)
-    write_text(run.folder / "recipe.yaml", to_yaml(job.recipe))  # first: without it the folder is not a run
-    write_json(run.folder / "environment.json", {"versions": versions()})
-    facts: dict[str, Any] = {
-        "fingerprints": data.fingerprints,
-        "rows": {split: len(rows) for split, rows in data.rows.items()},
-    }
-    facts |= {"folds": folds} if folds else {}
-    if files := keep_rows(job.recipe.data, run.folder / "data"):
-        facts["files"] = files
-    write_json(run.folder / "data.json", facts | {"findings": [finding._asdict() for finding in findings]})
+        job = jobs.by_task[name]
+        write_text(part.folder / "recipe.yaml", to_yaml(job.recipe))  # first: without it the folder is not a run
+        write_json(part.folder / "environment.json", {"versions": versions()})
+        rows = {split: len(rows) for split, rows in job.data.rows.items()}
+        facts: dict[str, Any] = {"fingerprints": job.data.fingerprints, "rows": rows}
+        facts |= {"folds": folds} if (folds := _folds(job)) else {}
+        facts |= {"files": files} if (files := keep_rows(job.recipe.data, part.folder / "data")) else {}
+        write_json(part.folder / "data.json", facts | {"findings": [each._asdict() for each in findings[name]]})
 
 
 def _folds(job: Job) -> dict[str, Any]:
