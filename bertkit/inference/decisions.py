@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from bertkit.data.schema import Answer
 from bertkit.errors import Problem, UserError
-from bertkit.evaluation.conformal import Conformal, inclusion_threshold
+from bertkit.evaluation.conformal import inclusion_threshold
 from bertkit.tasks.base import Task
 
 Rule: TypeAlias = Callable[[Answer], Answer]
@@ -34,7 +34,13 @@ def decisions(task: Task, threshold: float | None, coverage: float | None, top_k
             raise UserError(Problem("threshold", f"{threshold:g} is not a probability"))
         task = replace(task, options=task.options.model_copy(update={option: threshold}))
     if coverage is not None:
-        rule = _sets(task, about, coverage)
+        kind = task.decision.kind
+        if kind not in _SETS:
+            raise UserError(Problem("coverage", f"{about} does not support prediction sets"))
+        if task.options.conformal is None:
+            what, fix = "the model has no calibration rows", "Add them: bertkit calibrate RUN --data FILE"
+            raise UserError(Problem("coverage", what, fix))
+        rule = partial(_SETS[kind], inclusion_threshold(task.options.conformal, coverage))
     if top_k is not None:
         if not task.always_has("scores"):
             raise UserError(Problem("top_k", f"{about} has no label scores"))
@@ -42,19 +48,6 @@ def decisions(task: Task, threshold: float | None, coverage: float | None, top_k
             raise UserError(Problem("top_k", f"{top_k} is not above 0"))
         rule = partial(_best, top_k, rule)
     return task, rule
-
-
-def _sets(task: Task, about: str, coverage: float) -> Rule:
-    """What adds sets or intervals with this coverage to the task's answers. Raises UserError."""
-    options: Any = task.options
-    kind = task.decision.kind
-    if kind not in _SETS:
-        raise UserError(Problem("coverage", f"{about} does not support prediction sets"))
-    known: Conformal | None = options.conformal
-    if known is None:
-        what = "the model has no calibration rows"
-        raise UserError(Problem("coverage", what, "Add them: bertkit calibrate RUN --data FILE"))
-    return partial(_SETS[kind], inclusion_threshold(known, coverage))
 
 
 def with_word_scores(task: Task) -> Task:
