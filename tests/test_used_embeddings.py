@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import multitask
 import pytest
@@ -18,7 +19,7 @@ from test_resume import RHYTHM, killed, last, newest
 from torch import nn
 from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification, AutoTokenizer, TrainerCallback
 
-from bertkit.attachments.used_rows import UsedRows, used_rows
+from bertkit.attachments.used_rows import UsedEmbeddings, UsedRows
 from bertkit.cli.main import main
 from bertkit.engine.checkpoint import checkpoints
 from bertkit.errors import ModelError, UserError
@@ -261,8 +262,9 @@ def test_what_needs_all_rows_cannot_continue(tiny_encoder_with_dropout: Path, tm
         changed = recipe.with_("~training.used_embeddings", other)
         with pytest.raises(ModelError, match="the checkpoint is of another optimizer, or of other trained weights"):
             train(changed, run.folder, resume=True, changed=True)
+    trainer = Mock(args=replace(arguments(tmp_path, 2, 2), optim="adafactor"))
     with pytest.raises(ModelError, match="the checkpoint is of another optimizer, or of other trained weights"):
-        used_rows(None, replace(arguments(tmp_path, 2, 2), optim="adafactor"), [], newest(run))
+        UsedEmbeddings(None, None).start(trainer, newest(run))
 
 
 def test_several_tasks(tiny_encoder: Path, tmp_path: Path) -> None:

@@ -61,7 +61,28 @@ class UsedEmbeddings(Attachment):
         return f"{counts}, and only these are trained: {abs(saves):,.0f} MB {'less' if saves >= 0 else 'more'} memory"
 
     def start(self, trainer: Steps, checkpoint: Path | None) -> None:
-        self.rows = used_rows(trainer.model, trainer.args, trainer.data.features_by_task, checkpoint)
+        """Put the rows into the word embedding's place: those that the data use and a checkpoint has trained."""
+        model, args, self.rows = trainer.model, trainer.args, None
+        wanted = Path(checkpoint, USED_ROWS_FILE).is_file() if checkpoint else args.used_embeddings is not False
+        if not wanted:
+            return
+        try:
+            whole = word_embedding(model, args)
+        except ValueError as reason:
+            if checkpoint:
+                raise other_optimizer(checkpoint) from reason
+            return
+        ids, decay = token_ids(trainer.data.features_by_task, whole.num_embeddings), 1.0
+        if whole.padding_idx is not None and whole.padding_idx not in ids:
+            ids = torch.cat([ids, torch.tensor([whole.padding_idx])])
+        if checkpoint:
+            before = load_file(Path(checkpoint, USED_ROWS_FILE))
+            ids = torch.cat([before["ids"], ids[~torch.isin(ids, before["ids"])]])
+            decay = float(before["decay"])
+        elif not pays(whole.weight.shape, len(ids), args.used_embeddings):
+            return
+        self.rows = UsedRows(whole, ids, decay)
+        _replace(model, whole, self.rows)
 
     def optimizer(self, optimizer: Any, trainer: Steps) -> Any:
         if self.rows:
@@ -216,33 +237,3 @@ def saved(shape: tuple[int, ...], used: int) -> int:
 def pays(shape: tuple[int, ...], used: int, asked: bool | None) -> bool:
     """Whether the used rows are trained alone. asked: `training.used_embeddings`."""
     return saved(shape, used) >= WORTHWHILE if asked is None else asked
-
-
-def used_rows(
-    model: Any, args: Arguments, features_by_task: Iterable[tuple[Task, Dataset]], checkpoint: Path | None
-) -> UsedRows | None:
-    """The rows that are trained, now in the model's word embedding's place; None where all rows are.
-
-    checkpoint: from which the training continues, with the rows that it has trained and those that the data use.
-    """
-    wanted = Path(checkpoint, USED_ROWS_FILE).is_file() if checkpoint else args.used_embeddings is not False
-    if not wanted:
-        return None
-    try:
-        whole = word_embedding(model, args)
-    except ValueError as reason:
-        if checkpoint:
-            raise other_optimizer(checkpoint) from reason
-        return None
-    ids, decay = token_ids(features_by_task, whole.num_embeddings), 1.0
-    if whole.padding_idx is not None and whole.padding_idx not in ids:
-        ids = torch.cat([ids, torch.tensor([whole.padding_idx])])
-    if checkpoint:
-        before = load_file(Path(checkpoint, USED_ROWS_FILE))
-        ids = torch.cat([before["ids"], ids[~torch.isin(ids, before["ids"])]])
-        decay = float(before["decay"])
-    elif not pays(whole.weight.shape, len(ids), args.used_embeddings):
-        return None
-    rows = UsedRows(whole, ids, decay)
-    _replace(model, whole, rows)
-    return rows
