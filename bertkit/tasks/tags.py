@@ -13,7 +13,6 @@ from bertkit.data import tagging
 from bertkit.data.columns import label_names
 from bertkit.data.schema import Answer
 from bertkit.errors import DataError, ModelError, Problem
-from bertkit.evaluation.intervals import Floats
 from bertkit.models.heads.tagger import Tagged, expand_to_words
 from bertkit.tasks.class_labels import output_names, repeated, settle_weights
 
@@ -110,19 +109,6 @@ def type_of(tag: str, scheme: tagging.Learned = "BIO") -> str:
     return tag if scheme == "none" else tag.partition("-")[2] or "O"
 
 
-def type_names(options: Any) -> list[str]:
-    """What the posteriors of a word's tags are summed to: O and the types; in the scheme `none` the labels."""
-    names: list[str] = options.labels
-    return names if options.scheme == "none" else ["O", *names]
-
-
-def by_type(posterior: Floats, options: Any) -> Floats:
-    """Posteriors of tags `(words, tags)` -> those of `type_names`, `(words, types)`."""
-    kinds = [type_of(tag, options.scheme) for tag in options.tags]
-    summed = posterior @ np.array([[kind == name for name in type_names(options)] for kind in kinds])
-    return np.asarray(summed.clip(max=1.0))
-
-
 def as_answer(text: str, words: Sequence[tuple[int, int]], read: Sequence[int], best: Tagged, options: Any) -> Answer:
     """The answer for a sentence: `words`, `entities` unless the scheme is `none`, and `truncated`.
 
@@ -137,8 +123,11 @@ def as_answer(text: str, words: Sequence[tuple[int, int]], read: Sequence[int], 
         for (a, b), tag, score in zip(words, tags, scores, strict=True)
     ]
     if options.word_scores:
-        known = dict(zip(read, by_type(best.posterior, options).tolist(), strict=True))
+        names = options.labels if plain else ["O", *options.labels]  # the posteriors of their tags are added up
+        kinds = [type_of(tag, options.scheme) for tag in options.tags]
+        summed = best.posterior @ np.array([[kind == name for name in names] for kind in kinds])
+        known = dict(zip(read, summed.clip(max=1.0).tolist(), strict=True))
         for index, word in enumerate(tagged):
             unread = {} if plain else {"O": 1.0}
-            word["scores"] = dict(zip(type_names(options), known[index], strict=True)) if index in known else unread
+            word["scores"] = dict(zip(names, known[index], strict=True)) if index in known else unread
     return {"words": tagged, **({} if plain else {"entities": shown}), "truncated": False}
