@@ -55,7 +55,9 @@ def _value(field: Key, holds: Any, value: Any) -> str:
         return f"{value:.3f}"
     if value is None:
         return "unsure"
-    return " ".join(str(value).splitlines()) or (f"no {field.name}" if field.role == "span" else "")
+    if field.role == "text":
+        return " ".join(value.splitlines())
+    return str(value) or (f"no {field.name}" if field.role == "span" else "")
 
 
 def flat(answer: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
