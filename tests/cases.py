@@ -53,7 +53,6 @@ class Case:
 
 
 def encoder(folder: Path) -> Encoder:
-    """The folder as an encoder."""
     return Encoder(str(folder), folder, "folder")
 
 
@@ -63,6 +62,7 @@ NER = {"name": "token-classification"}
 QA = {"name": "question-answering"}
 SIMILAR = {"name": "sentence-similarity"}
 RANKING = {"name": "text-ranking"}
+WRITING = {"name": "text2text-generation"}
 LABELS = ["good" if side == 0 else "bad" for side in SIDES]
 TOKENS = [text.split() for text in TEXTS]
 TAGS = [
@@ -84,6 +84,7 @@ LONG = [text + " and the mat was red , the dog sat up" * 3 for text in TEXTS]
 EVEN = [f"the {a} {b} {c}" for a, b, c in zip(["cat", "dog"] * 4, ["was", "sat", "ran", "is"] * 2, WORDS, strict=True)]
 GRADES = [0.0, 1.0, 2.0, 2.5, 3.0, 4.0, 4.5, 5.0]
 PAIRS = {"text_a": TEXTS, "text_b": [f"{text} and down" for text in TEXTS[3:] + TEXTS[:3]]}
+LABELLED_PAIRS = {**PAIRS, "label": ["no" if side else "yes" for side in SIDES]}
 ASKED = {"query": ["one good cat", "two bad dog s"] * 4, "document": TEXTS}
 
 CASES = [
@@ -91,16 +92,8 @@ CASES = [
     Case("labels-in-an-order-of-their-own", {**NAME, "labels": ["good", "bad"]}, {"text": TEXTS, "label": LABELS}),
     Case("eleven-labels", NAME, {"text": TEXTS, "label": ["2", "10"] * 4}, class_names=[str(n) for n in range(11)]),
     Case("class-weights", {**NAME, "class_weights": {"good": 3.0}}, {"text": TEXTS, "label": LABELS}),
-    Case(
-        "pair",
-        NAME,
-        {"text_a": TEXTS, "text_b": TEXTS[::-1], "label": ["same" if side else "other" for side in SIDES]},
-    ),
-    Case(
-        "multi-label",
-        NAME,
-        {"text": TEXTS, "labels": [["good"] if s == 0 else ["bad", "long"] for s in SIDES]},
-    ),
+    Case("pair", NAME, {"text_a": TEXTS, "text_b": TEXTS[::-1], "label": ["same" if s else "other" for s in SIDES]}),
+    Case("multi-label", NAME, {"text": TEXTS, "labels": [["good"] if s == 0 else ["bad", "long"] for s in SIDES]}),
     Case("linear-head", {**NAME, "method": "head"}, {"text": TEXTS, "label": LABELS}),
     Case("linear-head-of-pairs", {**NAME, "method": "head"}, {**PAIRS, "labels": [[label] for label in LABELS]}),
     Case("regression", NAME, {"text": TEXTS, "score": [2.5 - 5 * s + i / 2 for i, s in enumerate(SIDES)]}),
@@ -115,25 +108,12 @@ CASES = [
         },
         max_length=24,
     ),
-    Case(
-        "similarity-mse",
-        {**SIMILAR, "loss": "cosine-mse", "dense": 6},
-        {**PAIRS, "score": GRADES},
-    ),
+    Case("similarity-mse", {**SIMILAR, "loss": "cosine-mse", "dense": 6}, {**PAIRS, "score": GRADES}),
     Case(
         "similarity-cosent", SIMILAR, {"text_a": EVEN, "text_b": EVEN[1:] + EVEN[:1], "score": GRADES}, across_rows=True
     ),
-    Case(
-        "similarity-labels",
-        {**SIMILAR, "loss": "cosine-mse"},
-        {**PAIRS, "label": ["no" if side else "yes" for side in SIDES]},
-    ),
-    Case(
-        "similarity-cls",
-        {**SIMILAR, "pooling": "cls", "normalize": False},
-        {**PAIRS, "label": ["no" if side else "yes" for side in SIDES]},
-        across_rows=True,
-    ),
+    Case("similarity-labels", {**SIMILAR, "loss": "cosine-mse"}, LABELLED_PAIRS),
+    Case("similarity-cls", {**SIMILAR, "pooling": "cls", "normalize": False}, LABELLED_PAIRS, across_rows=True),
     Case("similarity-in-batch", SIMILAR, {"anchor": TEXTS, "positive": LONG, "negative": LONG[::-1]}, across_rows=True),
     Case("similarity-dims", {**SIMILAR, "dims": [16, 4]}, {"anchor": TEXTS, "positive": LONG}, across_rows=True),
     Case(
@@ -169,11 +149,7 @@ CASES = [
         {**ASKED, "document": [f"{text} " * 3 for text in TEXTS], "score": GRADES},
         max_length=20,
     ),
-    Case(
-        "text-to-text",
-        {"name": "text2text-generation", "generation": {"max_new_tokens": 16}},
-        {"text": TEXTS, "target": EVEN},
-    ),
+    Case("text-to-text", {**WRITING, "generation": {"max_new_tokens": 16}}, {"text": TEXTS, "target": EVEN}),
     Case(
         "ranking-listwise",
         {**RANKING, "loss": "listwise"},
@@ -182,12 +158,8 @@ CASES = [
 ]
 
 # Two processes divide seven rows into four and three.
-SEVEN = Case(
-    "in-batch-of-seven",
-    SIMILAR,
-    {"anchor": TEXTS[:7], "positive": LONG[:7], "negative": LONG[:0:-1]},
-    across_rows=True,
-)
+PARTS = {"anchor": TEXTS[:7], "positive": LONG[:7], "negative": LONG[:0:-1]}
+SEVEN = Case("in-batch-of-seven", SIMILAR, PARTS, across_rows=True)
 
 # Masks and pairs are drawn: an answer depends on a document's place and company.
 DOCUMENTS = [f"{a} . {b} . {a} and {b} !" for a, b in zip(TEXTS, TEXTS[3:] + TEXTS[:3], strict=True)]

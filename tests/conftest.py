@@ -126,16 +126,9 @@ def build_encoder(folder: Path, seed: int = 0, dropout: float = 0.0, layers: int
     tokenizer = transformers.BertTokenizer(vocab={word: index for index, word in enumerate(WORDS)}, model_max_length=64)
     tokenizer.save_pretrained(folder)
     torch.manual_seed(seed)
-    config = transformers.BertConfig(
-        vocab_size=len(WORDS),
-        hidden_size=16,
-        num_hidden_layers=layers,
-        num_attention_heads=2,
-        intermediate_size=32,
-        max_position_embeddings=64,
-        hidden_dropout_prob=dropout,
-        attention_probs_dropout_prob=dropout,
-    )
+    sizes = {"hidden_size": 16, "num_hidden_layers": layers, "num_attention_heads": 2, "intermediate_size": 32}
+    rates = dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), dropout)
+    config = transformers.BertConfig(vocab_size=len(WORDS), max_position_embeddings=64, **sizes, **rates)
     transformers.BertModel(config).save_pretrained(folder)
     return folder
 
@@ -181,16 +174,11 @@ def _kept(room: Path, encoder: Path, *overrides: str) -> Iterator[Any]:
     assert after == before, "a test changed the run that others share"
 
 
-def shared_data() -> Path:
+@pytest.fixture(scope="session")
+def real_data() -> Path:
     """The folder of real data beside the checkout; tests that use it skip where it is absent."""
     root = Path(__file__).resolve().parent.parent
     for folder in (root.parent / "shared" / "data", root / "shared" / "data"):
         if folder.is_dir():
             return folder
     pytest.skip("no ../shared/data beside the checkout")
-
-
-@pytest.fixture(scope="session")
-def real_data() -> Path:
-    """See `shared_data`."""
-    return shared_data()

@@ -9,7 +9,7 @@ from typing import Any
 
 import small
 import torch
-from cases import Case, encoder
+from cases import SETTINGS, Case, encoder
 from transformers import set_seed
 
 from bertkit.data import Data
@@ -22,7 +22,7 @@ from bertkit.report.card import write_card
 from bertkit.report.facts import Facts
 from bertkit.report.mistakes import mistakes
 from bertkit.run import Run
-from bertkit.tasks.base import calibrate
+from bertkit.tasks.base import Task, calibrate
 from bertkit.training.finish import finish_job
 from bertkit.training.job import Job, Jobs
 from bertkit.training.metadata import write_metadata
@@ -36,15 +36,23 @@ def report(facts: Facts) -> str:
     return html.report(facts, mistakes(facts), "mistakes.csv")
 
 
+def saved(case: Case, folder: Path, where: Path, seed: int = 3) -> Task:
+    """Save the model of a case as it was drawn by `seed`; the task, calibrated on its rows."""
+    task = case.task(folder)
+    set_seed(seed)
+    model = task.model(encoder(folder))
+    task = calibrate(task, case.rows(), Runner(task, model, torch.device("cpu"), "fp32", 4))
+    save(model, task, where, SETTINGS)
+    return task
+
+
 def finished(case: Case, folder: Path, where: Path, seed: int = 3, **sections: dict[str, Any]) -> Run:
     """A run of this case with the model as it was drawn by `seed`; its train rows are its validation rows too.
 
     sections: of the recipe, in place of the usual ones or beside them.
     """
-    run, task, rows = Run(where), case.task(folder), case.rows()
-    set_seed(seed)
-    model = task.model(encoder(folder))
-    task = calibrate(task, rows, Runner(task, model, torch.device("cpu"), "fp32", 4))
+    run, rows = Run(where), case.rows()
+    task = saved(case, folder, run.model, seed)
     usual = {"task": case.options, "model": {"name": str(folder)}, "data": {"source": "sample:sentiment"}}
     once = where.with_name("once.yaml")
     small.write_rows(once, [{**usual, "verify": False, "explain": False, **sections}])
@@ -56,7 +64,6 @@ def finished(case: Case, folder: Path, where: Path, seed: int = 3, **sections: d
     recipe = load_recipe(once, check_files=False)
     job = Job(recipe, encoder(folder), task, data, features=rows)
     write_metadata(Jobs(recipe, {"": job}), run, {"": [FOUND]})
-    save(model, task, run.model, {"version": "0", "precision": "fp32", "batch_size": 4, "columns": {}})
     small.write_rows(where / "metrics.jsonl", [{"seed": 1, "step": step, "loss": 1 / step} for step in (1, 2, 3)])
     outcome = {"seed": 1, "headline": None, "metrics": {"validation": {}}, "steps": 1, "seconds": 1.0}
     finish_job(job, run, [outcome | {"best_step": None}], 0.0)

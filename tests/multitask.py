@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from cases import CASES
+from cases import BY_ID
 
 OF = {"sentiment": "single-label", "entities": "ner-crf", "answers": "qa", "similarity": "similarity-mse"}
 SHORT = {"num_train_epochs": 2, "per_device_train_batch_size": 2, "learning_rate": 3e-3, "logging_steps": 1}
@@ -13,7 +13,7 @@ SHORT = {"num_train_epochs": 2, "per_device_train_batch_size": 2, "learning_rate
 
 def part(case: str, validation: int = 5) -> dict[str, Any]:
     """A task, and its eight rows as training and, some of them, as validation rows."""
-    found = next(each for each in CASES if each.id == case)
+    found = BY_ID[case]
     rows = [dict(zip(found.columns, values, strict=True)) for values in zip(*found.columns.values(), strict=True)]
     return {"task": found.options, "data": {"train": rows, "validation": rows[:validation]}}
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from cases import CASES, DRAWN, Case, encoder
+from cases import BY_ID, Case, encoder
 from fastapi import FastAPI
 from starlette.testclient import TestClient
 
@@ -24,7 +24,7 @@ from bertkit.serve.server import listen, make_server
 from bertkit.serve.service import Service
 
 SECRET = "the-cat-is-a-secret"
-KEPT = {case.id: case for case in [*CASES, *DRAWN]}
+KEPT = BY_ID
 
 
 def make_app(

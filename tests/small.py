@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import resource
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
+import pytest
 import torch
 from tokenizers import normalizers
 from transformers import AutoConfig, AutoModel, PreTrainedModel, TrainingArguments
 
+from bertkit.cli.main import main
 from bertkit.data import Data, load
 from bertkit.recipe.recipe import Recipe, load_recipe
+from bertkit.run import Run
 from bertkit.sections import DataSpec
 from bertkit.tasks.base import Task, TaskOptions
 
@@ -25,12 +30,9 @@ SIZES = {"train": 16, "validation": 10, "test": 7}
 WRONG = (18, 21, 27)  # rows of validation and test with a wrong label, so that no score is perfect
 # The name of the option, which was gradient_checkpointing before transformers 5.23.
 CHECKPOINTING = next(name for name in TrainingArguments.__dataclass_fields__ if name.endswith("_checkpointing"))
-LEARN = (  # overrides with which a model learns the small rows, in some three seconds
-    "training.num_train_epochs=25",
-    "training.learning_rate=1e-2",
-    "training.eval_strategy=steps",
-    "training.eval_steps=20",
-)
+# Overrides with which a model learns the small rows, in some three seconds.
+LEARN = ("training.num_train_epochs=25", "training.learning_rate=1e-2")
+LEARN += ("training.eval_strategy=steps", "training.eval_steps=20")
 
 
 def recompute_activations(model: PreTrainedModel) -> None:
@@ -64,16 +66,54 @@ def rows(kind: str, count: int, start: int = 0) -> list[dict[str, Any]]:
     return made
 
 
-def write_rows(path: Path, values: list[dict[str, Any]]) -> Path:
-    """The rows as JSON lines."""
+def write_rows(path: Path, values: list[dict[str, Any]] | str) -> Path:
+    """The rows as JSON lines; or a text as it is."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(row) + "\n" for row in values), encoding="utf-8")
+    text = values if isinstance(values, str) else "".join(json.dumps(row) + "\n" for row in values)
+    path.write_text(text, encoding="utf-8", newline="")
     return path
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
     """The rows of a file of JSON lines."""
     return [json.loads(line) for line in path.read_text(encoding="utf-8").rstrip("\n").split("\n")]
+
+
+def change_json(path: Path, **changed: Any) -> Path:
+    """The JSON file with some of its keys changed."""
+    path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | changed), encoding="utf-8")
+    return path
+
+
+def raises(error: type[Exception], pattern: str, call: Callable[..., Any], *arguments: Any, **settings: Any) -> None:
+    """This call raises this error, and the pattern is found in its message."""
+    with pytest.raises(error, match=pattern):
+        call(*arguments, **settings)
+
+
+def message_of(error: type[Exception], call: Callable[..., Any], *arguments: Any, **settings: Any) -> str:
+    """That of the error which this call raises."""
+    with pytest.raises(error) as caught:
+        call(*arguments, **settings)
+    return str(caught.value)
+
+
+def said(capsys: pytest.CaptureFixture[str], *words: object) -> str:
+    """What a command that works writes to stdout."""
+    code = main([str(word) for word in words])
+    captured = capsys.readouterr()
+    assert code == 0, captured.err
+    return captured.out
+
+
+def refused(capsys: pytest.CaptureFixture[str], *words: object) -> str:
+    """What a command that the user has to put right writes to stderr: at least one message, and no traceback."""
+    code = main([str(word) for word in words])
+    captured = capsys.readouterr()
+    assert code == 2
+    assert captured.err.startswith("error: ") or "\nerror: " in captured.err
+    assert "Traceback" not in captured.err
+    return captured.err
 
 
 def write_recipe(
@@ -107,6 +147,19 @@ def recipe(
 ) -> Recipe:
     """The recipe of `write_recipe`, loaded with these overrides."""
     return load_recipe(write_recipe(folder, encoder, kind, splits), overrides)
+
+
+def program(file: Path) -> ModuleType:
+    """The module in a file that is no part of the package."""
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def copy_of(run: Run, folder: Path) -> Run:
+    """One that a test may change."""
+    return Run(Path(shutil.copytree(run.folder, folder)))
 
 
 def of_family(kind: str, encoder: Path, folder: Path, **fields: Any) -> Path:
