@@ -88,10 +88,9 @@ def evidence(rows: list[dict[str, Any]], **task: Any) -> Evidence:
 def test_a_wrong_label_is_listed_with_the_value_of_the_data_for_the_suggested_name() -> None:
     table, given = noisy(1, labels=3)
     names = ["red", "green", "blue"]
-    answers = [{"scores": dict(zip(names, scores, strict=True))} for scores in table.tolist()]
     rows = [
         {"text": f"row {row}", "id": str(row), "label": str(given[row]), "answer": answer}
-        for row, answer in enumerate(answers)
+        for row, answer in enumerate({"scores": dict(zip(names, scores, strict=True))} for scores in table.tolist())
     ]
     part = single_labels(evidence(rows, labels={"0": "red", "1": "green", "2": "blue"}))
     expected = np.flatnonzero(likely_wrong(table, given))
@@ -193,12 +192,15 @@ def test_a_wrong_entity_is_suggested_with_the_tags_of_its_sentence() -> None:
         assert set(row) == {"location", "tokens", "tags", "given", "suggested", "probability"}
 
 
-def test_an_entity_that_the_model_doubts_stays_and_so_does_the_rest_of_its_sentence() -> None:
+def test_an_entity_that_the_model_doubts_stays_and_a_word_without_a_token_is_not_judged() -> None:
     both = sentence("Ann Lee met Bob in Rome", "O O O O O B-LOC", "B-PER I-PER O B-PER O B-LOC")
     for scores in (both["answer"]["words"][0]["scores"], both["answer"]["words"][1]["scores"]):
         scores.update(O=0.3, PER=0.4)  # less than PER has on average
     (row,) = sentences(evidence([*RIGHT, both])).rows
     assert (row["suggested"], row["tags"]) == ("PER: Bob", "O O O B-PER O B-LOC".split())
+    row = sentence("Ann Lee met Bob in Rome", "B-PER I-PER O B-PER O B-LOC", "O I-PER O B-PER O B-LOC")
+    row["answer"]["words"][0] |= {"score": 1.0, "scores": {"O": 1.0}}
+    assert not sentences(evidence([*RIGHT, row])).rows
 
 
 def test_a_change_has_the_probability_of_its_least_probable_entity_and_a_sentence_that_of_its_most_probable_change():
@@ -218,9 +220,8 @@ def test_sentences_are_ranked_by_their_least_probable_word_as_by_cleanlab() -> N
     from cleanlab.token_classification.rank import get_label_quality_scores
 
     gold, types = "O O O O O B-LOC", ["O", "PER", "LOC"]
-    rows = [
-        sentence("Ann Lee met Bob in Rome", gold, "O O O B-PER O B-LOC", sure) for sure in (0.85, 0.97, 0.9, 0.99, 0.88)
-    ]
+    text, found = "Ann Lee met Bob in Rome", "O O O B-PER O B-LOC"
+    rows = [sentence(text, gold, found, sure) for sure in (0.85, 0.97, 0.9, 0.99, 0.88)]
     for row, score in zip(rows, (0.9, 0.8, 0.6, 0.7, 0.5), strict=True):
         row["answer"]["entities"][0]["score"] = score
     tables = [np.array([[w["scores"][kind] for kind in types] for w in row["answer"]["words"]]) for row in rows]
@@ -228,12 +229,6 @@ def test_sentences_are_ranked_by_their_least_probable_word_as_by_cleanlab() -> N
     quality, _ = get_label_quality_scores([[0, 0, 0, 0, 0, 2]] * len(rows), tables)
     found = [row["probability"] for row in sentences(evidence([*RIGHT, *rows])).rows]
     assert found == [rows[index]["answer"]["entities"][0]["score"] for index in np.argsort(quality)]
-
-
-def test_a_word_without_a_token_is_not_judged() -> None:
-    row = sentence("Ann Lee met Bob in Rome", "B-PER I-PER O B-PER O B-LOC", "O I-PER O B-PER O B-LOC")
-    row["answer"]["words"][0] |= {"score": 1.0, "scores": {"O": 1.0}}
-    assert not sentences(evidence([*RIGHT, row])).rows
 
 
 def test_labels_of_words_are_judged_one_by_one() -> None:
@@ -253,61 +248,35 @@ def question(gold: str, answer: str, score: float, null: float = 0.0) -> dict[st
     return {"question": "who?", "context": "a long text", "answers": answers, "answer": said}
 
 
-def sure(tags: list[str]) -> dict[str, Any]:
-    """An answer with these tags, in BIO."""
-    types = [tag.partition("-")[2] or "O" for tag in tags]
-    words = [
-        {"word": "w", "tag": tag, "score": 0.9, "scores": {**dict.fromkeys(("O", "PER", "LOC"), 0.05), kind: 0.9}}
-        for tag, kind in zip(tags, types, strict=True)
-    ]
-    return {"words": words, "entities": [{"score": 0.9}] * len(tagging.entities(tags))}
-
-
 PEOPLE = [["B-PER", "O", "B-LOC"]] * 4
+SURE = [sentence("Ann in Rome", *["B-PER O B-LOC"] * 2)["answer"]] * 5
+LABELS, WORDS = {"name": "text-classification"}, {"name": "token-classification"}
 CORRECTED = {  # task -> the file, the columns of its rows, the answers to them, and the target of the first after that
     "label": (
-        {"name": "text-classification", "labels": {"0": "bad", "1": "good"}},
+        {**LABELS, "labels": {"0": "bad", "1": "good"}},
         [{"text": f"row {row}", "label": str(int(row in (0, 2)))} for row in range(4)],
-        [{"scores": {"bad": 0.9, "good": 0.1}}, *[{"scores": {"bad": 1 - p, "good": p}} for p in (0.1, 0.9, 0.2)]],
-        "0",
-    ),
+        [{"scores": {"bad": 1 - p, "good": p}} for p in (0.1, 0.1, 0.9, 0.2)], "0"),
     "labels": (
-        {"name": "text-classification"},
+        LABELS,
         [{"text": f"row {row}", "labels": each} for row, each in enumerate((["a"], ["a", "b"], ["b"], ["a", "b"]))],
-        [{"scores": {"a": a, "b": b}} for a, b in ((0.8, 0.9), (0.8, 0.8), (0.1, 0.8), (0.8, 0.8))],
-        ["a", "b"],
-    ),
+        [{"scores": {"a": a, "b": b}} for a, b in ((0.8, 0.9), (0.8, 0.8), (0.1, 0.8), (0.8, 0.8))], ["a", "b"]),
     "tags": (
-        {"name": "token-classification"},
-        [{"tokens": ["Ann", "in", "Rome"], "tags": tags} for tags in (["O", "O", "B-LOC"], *PEOPLE)],
-        [sure(tags) for tags in (PEOPLE[0], *PEOPLE)],
-        PEOPLE[0],
-    ),
+        WORDS, [{"tokens": ["Ann", "in", "Rome"], "tags": tags} for tags in (["O", "O", "B-LOC"], *PEOPLE)],
+        SURE, PEOPLE[0]),
     "spans": (
-        {"name": "token-classification"},
-        [
-            {"text": "Ann in Rome", "spans": [{"start": a, "end": b, "label": kind} for a, b, kind in spans]}
-            for spans in ([(7, 11, "LOC")], *[[(0, 3, "PER"), (7, 11, "LOC")]] * 4)
-        ],
-        [sure(tags) for tags in (PEOPLE[0], *PEOPLE)],
-        PEOPLE[0],
-    ),
+        WORDS, [{"text": "Ann in Rome", "spans": [{"start": a, "end": b, "label": kind} for a, b, kind in spans]}
+                for spans in ([(7, 11, "LOC")], *[[(0, 3, "PER"), (7, 11, "LOC")]] * 4)],
+        SURE, PEOPLE[0]),
     "answers": (
         {"name": "question-answering"},
-        [
-            {"question": f"what sat {row}?", "context": "the cat sat on the mat", "answers": ["mat", "cat"][row > 0]}
-            for row in range(3)
-        ],
-        [{"answer": "cat", "start": 4, "score": 0.9, "null_score": 0.0}] * 3,
-        {"text": ["cat"], "answer_start": [4]},
-    ),
+        [{"question": f"what sat {row}?", "context": "the cat sat on the mat", "answers": ["mat", "cat"][row > 0]}
+         for row in range(3)],
+        [{"answer": "cat", "start": 4, "score": 0.9, "null_score": 0.0}] * 3, {"text": ["cat"], "answer_start": [4]}),
     "score": (
-        {"name": "text-classification", "kind": "regression"},
+        {**LABELS, "kind": "regression"},
         [{"text": f"row {row}", "score": row + 9.0 * (row == 0)} for row in range(30)],
-        [{"score": float(row)} for row in range(30)],
-        0.0,
-    ),
-}
+        [{"score": float(row)} for row in range(30)], 0.0),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("target", CORRECTED)
@@ -366,14 +335,9 @@ def test_wrong_answers_are_those_without_a_shared_word_that_are_as_probable_as_r
         question("a dog", "", 0.9, 0.9),
         question("a dog", "", 0.45, 0.45),
     ]
-    unsure = [
-        question("a dog", "green mat", 0.69),
-        question("a dog", "", 0.37, 0.37),
-        question("a dog", "dog house", 0.7),
-    ]
+    unsure = [question("a dog", *said) for said in (("green mat", 0.69), ("", 0.37, 0.37), ("dog house", 0.7))]
     part = questions(evidence([*right, *wrong, *unsure]))
-    shown = [(row["given"], row["suggested"], row["probability"]) for row in part.rows]
-    assert shown == [
+    assert [(row["given"], row["suggested"], row["probability"]) for row in part.rows] == [
         ("a dog", "(no answer)", 0.9),
         ("(no answer)", "blue mat", 0.75),
         ("a dog", "green mat", 0.705),
@@ -398,7 +362,7 @@ def run_with_answers(folder: Path, encoder: Path) -> Path:
     for index, row in enumerate(rows):
         true = ("good", "bad")[index % 2]
         score = 0.6 if index == 7 else 0.85 + index / 100
-        scores = {"bad": score, "good": 1 - score} if true == "bad" else {"bad": 1 - score, "good": score}
+        scores = {name: score if name == true else 1 - score for name in ("bad", "good")}
         answer = {"label": true, "score": score, "scores": scores}
         lines.append({**row, "location": f"train.jsonl:{index + 1}", "fold": 1 + index % 2, "answer": answer})
     run = folder / "run"
@@ -409,8 +373,7 @@ def run_with_answers(folder: Path, encoder: Path) -> Path:
 
 def test_the_audit_of_a_run_lists_its_flipped_labels_first(tiny_encoder, tmp_path, capsys, monkeypatch):
     run = run_with_answers(tmp_path, tiny_encoder)
-    assert main(["audit", str(run), "--output-dir", str(tmp_path / "a b")]) == 0
-    told = capsys.readouterr().out
+    told = small.said(capsys, "audit", run, "--output-dir", tmp_path / "a b")
     assert told.startswith("2 of 16 rows (12.5%) are likely to have a wrong label.\n")
     assert told.endswith(f"\n\nall parts: {tmp_path}/a b/audit.html\n")
     rows = small.read_rows(tmp_path / "a b" / "labels.jsonl")
@@ -463,8 +426,7 @@ def test_a_run_with_overrides_is_cross_validated_again(tiny_encoder, tmp_path, m
         return {}["bug"]
 
     monkeypatch.setattr(program, "near_duplicates", near_duplicates)  # a bug is not told as damage
-    with pytest.raises(KeyError, match="bug"):
-        bertkit.audit(run, tmp_path / "audit")
+    small.raises(KeyError, "bug", bertkit.audit, run, tmp_path / "audit")
 
 
 def test_what_cannot_be_audited_is_said_before_anything_is_written(tiny_encoder, tmp_path, capsys):
@@ -472,8 +434,7 @@ def test_what_cannot_be_audited_is_said_before_anything_is_written(tiny_encoder,
     other, audited, new = tmp_path / "other", tmp_path / "audited", tmp_path / "new"
 
     def said(*words: object, into: Path = new) -> str:
-        assert main(["audit", *map(str, words), "--output-dir", str(into)]) == 2, words
-        return capsys.readouterr().err
+        return small.refused(capsys, "audit", *words, "--output-dir", into)
 
     small.write_rows(other / "notes.jsonl", [])
     bertkit.audit(run, audited)

@@ -16,7 +16,6 @@ from bertkit.audits.duplicates import PROBLEMS, clusters, connected, duplicates,
 from bertkit.audits.listed_rows import centred, joined, unit_vectors
 from bertkit.audits.next_rows import Unlabelled, chosen, margin, next_part, next_rows, read_unlabelled
 from bertkit.audits.parts import Evidence
-from bertkit.cli.main import main
 from bertkit.data import load
 from bertkit.errors import DataError, RecipeError, UserError
 from bertkit.recipe.recipe import load_recipe
@@ -131,35 +130,29 @@ def test_what_contradicts_depends_on_the_target() -> None:
         assert [row["problem"] for row in duplicates(placed([first, second, third]), columns).rows] == [problem] * 2
 
 
-def test_the_cosine_of_rows_is_the_mean_of_their_columns() -> None:
+def test_rows_are_compared_by_the_mean_of_their_columns_and_without_what_all_vectors_share() -> None:
     vectors = joined([turned(0, 60), turned(0, 0)])
     assert vectors @ vectors.T == pytest.approx(np.asarray([[1, 0.75], [0.75, 1]]))
-
-
-def test_texts_are_compared_without_what_all_vectors_share() -> None:
     vectors = unit([[10, 1, 0], [10, 0, 1], [10, -1, 0], [10, 0, -1]])
     assert (vectors @ vectors.T).min() > 0.95
     found = centred(vectors)
-    assert found @ found.T == pytest.approx(
-        np.asarray([[1, 0, -1, 0], [0, 1, 0, -1], [-1, 0, 1, 0], [0, -1, 0, 1]]), abs=1e-6
-    )
+    expected = np.asarray([[1, 0, -1, 0], [0, 1, 0, -1], [-1, 0, 1, 0], [0, -1, 0, 1]])
+    assert found @ found.T == pytest.approx(expected, abs=1e-6)
 
 
 def evidence(folder: Path, encoder: Path, kind: str = "single-label") -> Evidence:
     """The rows of a small recipe, with answers that are right but for the rows 2 and 5."""
     recipe = small.recipe(folder, encoder, kind=kind)
-    rows = []
+    rows, names = [], ("good", "bad", *["long"] * (kind == "multi-label"))
     for number, row in enumerate(small.read_rows(folder / "train.jsonl")):
         p = 0.9 if number not in (2, 5) else 0.2
-        if kind == "multi-label":
-            scores = {name: p if name in row["labels"] else 1 - p for name in ("good", "bad", "long")}
-        else:
-            scores = {name: p if name == row["label"] else 1 - p for name in ("good", "bad")}
+        own = row.get("labels", [row.get("label")])
+        scores = {name: p if name in own else 1 - p for name in names}
         rows.append({**row, "location": f"train.jsonl:{number + 1}", "fold": 1, "answer": {"scores": scores}})
     return Evidence(recipe, rows)
 
 
-def test_near_duplicates_of_all_splits(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_near_duplicates_of_all_splits_but_no_documents_that_splits_of_retrieval_share(tiny_encoder, tmp_path):
     small.write_recipe(tmp_path, tiny_encoder)
     found = evidence(tmp_path, tiny_encoder)
     test = small.read_rows(tmp_path / "test.jsonl")
@@ -168,9 +161,6 @@ def test_near_duplicates_of_all_splits(tiny_encoder: Path, tmp_path: Path) -> No
     first = [(row["location"], row["target"]) for row in near.rows if row["problem"] == PROBLEMS[0]]
     assert {("train.jsonl:4", "bad"), ("test.jsonl:8", "good")} <= set(first)
     assert all(row[name] is not None for row in near.rows for name in (*near.columns, "text"))
-
-
-def test_documents_that_splits_of_retrieval_share_are_no_duplicates(tiny_encoder: Path) -> None:
     recipe = load_recipe("retrieval-quickstart", [f"model.name={tiny_encoder}", "model.max_length=32"])
     kind = get_task("retrieval")
     data = load(recipe.data, kind.schema_of(recipe.task), partial(kind.validate_rows, recipe.task), splits={"train"})
@@ -182,7 +172,7 @@ def test_documents_that_splits_of_retrieval_share_are_no_duplicates(tiny_encoder
 # --- what to label next
 
 
-def test_the_least_sure_rows_are_chosen_each_text_once() -> None:
+def test_the_least_sure_rows_are_chosen_each_text_once_and_of_words_the_mean_entropy_counts() -> None:
     table = np.asarray([[0.5, 0.45, 0.05], [0.5, 0.44, 0.06], [0.9, 0.1, 0.0], [0.6, 0.4, 0.0], [1.0, 0.0, 0.0]])
     scores = margin(table)
     assert scores == pytest.approx([0.95, 0.94, 0.2, 0.8, 0.0])
@@ -194,8 +184,6 @@ def test_the_least_sure_rows_are_chosen_each_text_once() -> None:
     part = next_rows(Unlabelled("new.csv", 2, rows, rows), several)
     assert [each["text"] for each in part.rows] == ["one hardly known", "both a little"]  # by the least sure label
 
-
-def test_of_words_the_mean_entropy_counts() -> None:
     def answer(*probabilities: float) -> dict[str, Any]:
         words = [{"word": f"w{n}", "scores": {"O": p, "X": 1 - p}} for n, p in enumerate(probabilities)]
         return {"words": words, "entities": [{"text": "w0", "label": "X"}]}
@@ -215,14 +203,11 @@ def test_of_words_the_mean_entropy_counts() -> None:
 @pytest.mark.parametrize("kind", ["single-label", "multi-label"])
 def test_rows_to_label_next_are_those_of_the_file_as_they_are(tiny_encoder: Path, tmp_path: Path, kind: str) -> None:
     found = evidence(tmp_path, tiny_encoder, kind)
-    recipe = found.recipe.model_copy(
-        update={"data": found.recipe.data.model_copy(update={"columns": {"text": "body"}})}
-    )
+    recipe = found.recipe.with_(columns={"text": "body"})
     rows = [{"body": small.text(number, 0), "nr": number} for number in range(8)]
     file = small.write_rows(tmp_path / "new.jsonl", rows)
-    part = next_part(
-        Evidence(recipe, found.rows), read_unlabelled(recipe, file, 3, None), unit_vectors(recipe.model), None
-    )
+    given = read_unlabelled(recipe, file, 3, None)
+    part = next_part(Evidence(recipe, found.rows), given, unit_vectors(recipe.model), None)
     assert part.summary == "3 of 8 rows (37.5%) are to be labelled next, from new.jsonl."
     assert part.columns == ("body", "answer", "probability", "reason")
     for row in part.rows:
@@ -234,8 +219,7 @@ def test_rows_to_label_next_are_those_of_the_file_as_they_are(tiny_encoder: Path
     bad = small.write_rows(tmp_path / "bad.jsonl", [{"body": "x", "reason": 1}])
     with pytest.raises(DataError, match=r"bad\.jsonl: the rows have a column `reason` already"):
         read_unlabelled(recipe, bad, 3, None)
-    with pytest.raises(UserError, match="next: must be at least 1, got 0"):
-        read_unlabelled(recipe, file, 0, None)
+    small.raises(UserError, "next: must be at least 1, got 0", read_unlabelled, recipe, file, 0, None)
 
 
 def test_rows_are_not_chosen_without_probabilities(tiny_encoder: Path, tmp_path: Path) -> None:
@@ -257,32 +241,23 @@ def test_the_command_chooses_rows(tiny_encoder: Path, tmp_path: Path, capsys: An
     file = small.write_recipe(tmp_path, tiny_encoder)
     new = small.write_rows(tmp_path / "new.jsonl", [{"text": small.text(n, 0), "nr": n} for n in range(30)])
     more = small.write_rows(tmp_path / "more.jsonl", small.rows("single-label", 24))
-    words = ["audit", str(file), f"data.source.train={more}", "folds=2", "--output-dir", str(tmp_path / "audit")]
-    assert main([*words, "--unlabelled", str(new), "--next", "4"]) == 0
-    told = capsys.readouterr().out
+    words = ("audit", file, f"data.source.train={more}", "folds=2", "--output-dir", tmp_path / "audit")
+    told = small.said(capsys, *words, "--unlabelled", new, "--next", 4)
     assert "4 of 30 rows (13.3%) are to be labelled next, from new.jsonl." in told
     found = small.read_rows(tmp_path / "audit" / "next.jsonl")
     assert [row["location"] for row in found] == [f"new.jsonl:{row['nr'] + 1}" for row in found]
     assert (tmp_path / "audit" / "next.csv").is_file()
     page = (tmp_path / "audit" / "audit.html").read_text(encoding="utf-8")
-    for part in ("duplicates", "next"):
-        assert f'id="{part}"' in page
+    assert all(f'id="{part}"' in page for part in ("duplicates", "next"))
     answers = (tmp_path / "audit" / "predictions" / "train-oof.jsonl").read_bytes()
     (tmp_path / "audit" / "audit.html").unlink()
-    assert main(words) == 0  # it continues where it was stopped
+    small.said(capsys, *words)  # it continues where it was stopped
     assert (tmp_path / "audit" / "audit.html").is_file()
     assert (tmp_path / "audit" / "predictions" / "train-oof.jsonl").read_bytes() == answers
-    capsys.readouterr()
-    assert main([*words, "--unlabelled", str(new), "--next", "0"]) == 2
-    assert "next: must be at least 1, got 0" in capsys.readouterr().err
-
-
-def test_a_bad_file_is_reported_before_anything_is_trained(tiny_encoder: Path, tmp_path: Path, capsys: Any) -> None:
-    file = small.write_recipe(tmp_path, tiny_encoder)
     bad = small.write_rows(tmp_path / "bad.jsonl", [{"body": "x"}])
-    assert main(["audit", str(file), "--output-dir", str(tmp_path / "audit"), "--unlabelled", str(bad)]) == 2
-    assert "text" in capsys.readouterr().err
-    assert not (tmp_path / "audit").exists()
+    other = ("audit", file, "--output-dir", tmp_path / "other", "--unlabelled", bad)
+    assert "text" in small.refused(capsys, *other)
+    assert not (tmp_path / "other").exists()  # before anything is trained
 
 
 def test_a_run_with_a_model_answers_the_rows_to_choose_from(tiny_encoder: Path, tmp_path: Path) -> None:
@@ -293,8 +268,6 @@ def test_a_run_with_a_model_answers_the_rows_to_choose_from(tiny_encoder: Path, 
     texts = [row["text"] for row in small.read_rows(new)]
     answers = dict(zip(texts, bertkit.load(run.folder)(texts), strict=True))
     for row in small.read_rows(tmp_path / "audit" / "next.jsonl"):
-        assert (row["answer"], row["probability"]) == (
-            answers[row["text"]]["label"],
-            pytest.approx(answers[row["text"]]["score"], abs=1e-4),
-        )
+        answer = answers[row["text"]]
+        assert (row["answer"], row["probability"]) == (answer["label"], pytest.approx(answer["score"], abs=1e-4))
     assert [part.name for part in done.parts] == ["labels", "duplicates", "next"]

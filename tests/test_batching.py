@@ -11,6 +11,7 @@ import torch
 from cases import Case
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from small import raises
 from steps import arguments, made
 
 from bertkit.encoding.padding import Collator, batches_by_length, mask_of
@@ -23,17 +24,13 @@ sizes = st.integers(1, 4)
 
 @settings(max_examples=300)
 @given(units=st.integers(4, 200), batch=sizes, accumulation=sizes, world=st.integers(1, 3), epoch=st.integers(0, 3))
-def test_every_unit_once_and_steps_do_not_depend_on_their_division(
-    units: int, batch: int, accumulation: int, world: int, epoch: int
-) -> None:
+def test_every_unit_once_and_steps_do_not_depend_on_their_division(units, batch, accumulation, world, epoch):
     lengths = np.random.default_rng(0).integers(3, 60, units).tolist()
 
     def micro_batches(batch: int, accumulation: int, world: int) -> list[list[list[int]]]:
-        ranks = []
+        ranks, more = [], {"batch_size": batch, "accumulation": accumulation, "world": world, "seed": 3}
         for rank in range(world):
-            sampler = LengthBatches(
-                lengths, range(units), batch_size=batch, accumulation=accumulation, world=world, rank=rank, seed=3
-            )
+            sampler = LengthBatches(lengths, range(units), rank=rank, **more)
             sampler.set_epoch(epoch)
             ranks.append(list(sampler))
             assert len(ranks[-1]) == len(sampler)
@@ -65,13 +62,10 @@ def test_windows_of_a_row_stay_together():
         assert all(set(batch) >= {i for i, r in enumerate(rows) if r == rows[j]} for j in batch)
 
 
-def test_prediction_batches_are_a_permutation_longest_first() -> None:
+def test_prediction_batches_come_longest_first_and_have_a_bound_on_a_cpu() -> None:
     lengths = [3, 9, 5, 9, 1]
     batches = batches_by_length(lengths, 2)
     assert [i for b in batches for i in b] == [1, 3, 2, 0, 4]
-
-
-def test_prediction_batches_on_a_cpu_have_a_bound() -> None:
     lengths = [512] * 6 + [500] * 4 + [10] * 40
     sizes = [(len(batch), lengths[batch[0]]) for batch in batches_by_length(lengths, 32, on_cpu=True)]
     assert sizes == [(4, 512), (4, 512), (4, 500), (32, 10), (6, 10)]
@@ -99,14 +93,11 @@ def by_tokens(lengths: list[int], units: list[int] | range, epoch: int = 0, **mo
     world=st.integers(1, 3),
     epoch=st.integers(0, 2),
 )
-def test_a_token_budget_holds_and_every_unit_comes_once(
-    sizes: list[tuple[int, int]], tokens: int, accumulation: int, world: int, epoch: int
-) -> None:
+def test_a_token_budget_holds_and_every_unit_comes_once(sizes, tokens, accumulation, world, epoch):
     units = [unit for unit, (_, count) in enumerate(sizes) for _ in range(count)]
     lengths = [max(2, sizes[unit][0] - 5 * place) for place, unit in enumerate(units)]
     if len(sizes) < world:
-        with pytest.raises(ValueError, match="too few"):
-            by_tokens(lengths, units, tokens=tokens, world=world)
+        raises(ValueError, "too few", by_tokens, lengths, units, tokens=tokens, world=world)
         return
     given = {"tokens": tokens, "accumulation": accumulation, "world": world}
     try:
@@ -128,9 +119,8 @@ def test_steps_by_tokens_do_not_depend_on_their_division() -> None:
     lengths = np.random.default_rng(0).integers(3, 60, 500).tolist()
 
     def steps(accumulation: int, world: int) -> list[list[list[int]]]:
-        ranks = [
-            by_tokens(lengths, range(500), accumulation=accumulation, world=world, rank=rank) for rank in range(world)
-        ]
+        given = {"accumulation": accumulation, "world": world}
+        ranks = [by_tokens(lengths, range(500), rank=rank, **given) for rank in range(world)]
         counts = range(0, len(ranks[0]), accumulation)
         return [sorted(batch for rank in ranks for batch in rank[i : i + accumulation]) for i in counts]
 
@@ -191,22 +181,17 @@ def test_answers_by_tokens(lengths: list[int], tokens: int, on_cpu: bool) -> Non
 
 
 def test_too_few_rows_for_the_processes() -> None:
-    with pytest.raises(ValueError, match="too few for 3 processes"):
-        LengthBatches([3, 3], range(2), batch_size=4, world=3)
-    with pytest.raises(ValueError, match="too few for 3 processes"):
-        TokenBatches([3, 3], range(2), tokens=40, world=3)
+    raises(ValueError, "too few for 3 processes", LengthBatches, [3, 3], range(2), batch_size=4, world=3)
+    raises(ValueError, "too few for 3 processes", TokenBatches, [3, 3], range(2), tokens=40, world=3)
 
 
-def test_collator_pads_and_nothing_else() -> None:
+def test_collator_pads_and_gives_a_mask_where_it_did() -> None:
     collate = Collator({"input_ids": 7, "tags": -100})
     batch = collate({"input_ids": [[1, 2], [3]], "tags": [[0, 1], [2]], "labels": [1, 0]})
     assert batch["input_ids"].tolist() == [[1, 2], [3, 7]]
     assert batch["attention_mask"].tolist() == [[1, 1], [1, 0]]
     assert batch["tags"].tolist() == [[0, 1], [2, -100]]
     assert batch["labels"].tolist() == [1, 0]
-
-
-def test_a_batch_without_padding_has_no_mask() -> None:
     collate = Collator({"input_ids": 7})
     assert "attention_mask" not in collate({"input_ids": [[1, 2], [3, 4]]})
     for ids in ([[1, 2], [3]], [[1], [2, 3]]):

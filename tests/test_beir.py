@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import gzip
-import json
 import lzma
 from pathlib import Path
 from typing import Any
 
 import pytest
+from small import write_rows
 
-from bertkit.data.beir import Beir, pairs, read_beir
+from bertkit.data.beir import pairs, read_beir
 from bertkit.errors import DataError
 
 CORPUS = [
@@ -23,16 +23,11 @@ HEADER = "query-id\tcorpus-id\tscore\n"
 TEST = f"{HEADER}q1\td1\t2\nq1\td2\t0\nq2\td3\t1\n"
 
 
-def lines(rows: list[Any]) -> str:
-    return "".join(f"{row if isinstance(row, str) else json.dumps(row)}\n" for row in rows)
-
-
-def folder(path: Path, corpus: list[Any] | None = None, queries: list[Any] | None = None, **qrels: str) -> Path:
-    (path / "qrels").mkdir()
-    (path / "corpus.jsonl").write_text(lines(CORPUS if corpus is None else corpus), encoding="utf-8")
-    (path / "queries.jsonl").write_text(lines(QUERIES if queries is None else queries), encoding="utf-8")
+def folder(path: Path, corpus: list[Any] = CORPUS, queries: list[Any] = QUERIES, **qrels: str) -> Path:
+    write_rows(path / "corpus.jsonl", corpus)
+    write_rows(path / "queries.jsonl", queries)
     for split, text in (qrels or {"test": TEST}).items():
-        (path / "qrels" / f"{split}.tsv").write_text(text, encoding="utf-8")
+        write_rows(path / "qrels" / f"{split}.tsv", text)
     return path
 
 
@@ -41,12 +36,6 @@ def wrong(path: Path) -> list[str]:
     with pytest.raises(DataError) as caught:
         read_beir(path)
     return [f"{p.where}: {p.what}".replace(f"{path}/", "").replace(str(path), ".") for p in caught.value.problems]
-
-
-def warnings(beir: Beir) -> list[str]:
-    assert all(finding.level == ("severe" if finding.inflates else "warn") for finding in beir.findings)
-    assert all(finding.fix for finding in beir.findings)
-    return [finding.what for finding in beir.findings]
 
 
 def test_a_folder_is_read(tmp_path):
@@ -63,14 +52,17 @@ def test_a_folder_is_read(tmp_path):
     assert [*pairs(beir, "test")[0]] == ["query_id", "query", "document_id", "document", "grade"]
 
 
-def test_splits_come_in_order_and_dev_is_validation(tmp_path):
+def test_splits_come_in_order_ids_may_be_whole_numbers_and_titles_may_be_missing(tmp_path):
     beir = read_beir(folder(tmp_path, test=TEST, dev=f"{HEADER}q2\td1\t1\n", train=f"{HEADER}q2\td2\t1\n"))
     assert list(beir.qrels) == ["train", "validation", "test"]
     assert beir.qrels["validation"] == {"q2": {"d1": 1}}
+    corpus = [{"_id": 7, "text": "x"}, {"_id": 8, "title": None, "text": "y"}]
+    beir = read_beir(folder(tmp_path / "numbers", corpus, [{"_id": 1, "text": "q"}], test=f"{HEADER}1\t7\t1\n"))
+    assert beir.corpus == {"7": "x", "8": "y"}
+    assert beir.qrels == {"test": {"1": {"7": 1}}}
 
 
 def test_compressed_files_are_the_same(tmp_path):
-    (tmp_path / "plain").mkdir()
     plain = folder(tmp_path / "plain")
     expected = read_beir(plain)
     for name, compress, end in (
@@ -83,16 +75,9 @@ def test_compressed_files_are_the_same(tmp_path):
     assert read_beir(plain) == expected
 
 
-def test_ids_may_be_whole_numbers_and_a_title_may_be_missing(tmp_path):
-    beir = read_beir(folder(tmp_path, [{"_id": 7, "text": "x"}, {"_id": 8, "title": None, "text": "y"}],
-                       [{"_id": 1, "text": "q"}], test=f"{HEADER}1\t7\t1\n"))  # fmt: skip
-    assert beir.corpus == {"7": "x", "8": "y"}
-    assert beir.qrels == {"test": {"1": {"7": 1}}}
-
-
 def test_everything_wrong_with_the_texts_is_said_at_once(tmp_path):
     corpus = [*CORPUS, {"_id": "d1", "title": "Locks", "text": "Another text."}, {"title": "x", "text": "y"},
-              {"_id": "d5", "title": 3, "text": None}, "[]"]  # fmt: skip
+              {"_id": "d5", "title": 3, "text": None}, []]  # fmt: skip
     queries = [*QUERIES, {"_id": "q3", "text": "  "}, {"_id": True, "text": "z"}]
     assert wrong(folder(tmp_path, corpus, queries)) == [
         "corpus.jsonl:4: the id 'd1' has another text on an earlier line",
@@ -115,42 +100,32 @@ def test_everything_wrong_with_the_judgements_is_said_at_once(tmp_path):
     ]
 
 
-def test_missing_files_are_named_together(tmp_path):
+def test_missing_files_and_judgements_of_no_split_or_of_two_names_are_named(tmp_path):
     here = "cannot be read: No such file or directory"
     assert wrong(tmp_path) == [
         f"corpus.jsonl: {here}",
         f"queries.jsonl: {here}",
         "qrels: no judgements of a split, such as test.tsv; the folder holds: nothing",
     ]
-
-
-def test_judgements_of_no_split_or_of_two_names_are_named(tmp_path):
-    for name in ("none", "names"):
-        (tmp_path / name).mkdir()
     found = wrong(folder(tmp_path / "none", all=TEST))
     assert found == ["qrels: no judgements of a split, such as test.tsv; the folder holds: all"]
     found = wrong(folder(tmp_path / "names", dev=TEST, validation=TEST))
     assert found == [".: two names for validation: validation, dev"]
 
 
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [
-        ("q1\td1\t1\nq1\td2\t1\n", "qrels/test.tsv:1: no header with query-id, corpus-id, score; found: q1, d1, 1"),
-        ("q1 0 d1 1\nq1 0 d2 1\n", "qrels/test.tsv:1: no header with query-id, corpus-id, score; found: q1 0 d1 1"),
-        (f"{HEADER}q1\td1\n", "qrels/test.tsv:2: 2 fields where 3 are expected"),
-        (HEADER, "qrels/test.tsv: holds no rows"),
-        ("", "qrels/test.tsv: the file is empty"),
-    ],
-)
-def test_judgements_in_another_layout(tmp_path, text, problem):
-    assert wrong(folder(tmp_path, test=text)) == [problem]
-
-
-def test_a_broken_archive_is_a_problem(tmp_path):
+def test_judgements_in_another_layout_and_a_broken_archive(tmp_path):
+    for text, problem in (
+        ("q1\td1\t1\nq1\td2\t1\n", "test.tsv:1: no header with query-id, corpus-id, score; found: q1, d1, 1"),
+        ("q1 0 d1 1\nq1 0 d2 1\n", "test.tsv:1: no header with query-id, corpus-id, score; found: q1 0 d1 1"),
+        (f"{HEADER}q1\td1\n", "test.tsv:2: 2 fields where 3 are expected"),
+        (HEADER, "test.tsv: holds no rows"),
+        ("", "test.tsv: the file is empty"),
+    ):
+        assert wrong(folder(tmp_path, test=text)) == [f"qrels/{problem}"]
     path = folder(tmp_path)
-    (path / "corpus.jsonl").unlink()
-    (path / "corpus.jsonl.gz").write_bytes(gzip.compress(lines(CORPUS).encode())[:-12])
+    plain = path / "corpus.jsonl"
+    (path / "corpus.jsonl.gz").write_bytes(gzip.compress(plain.read_bytes())[:-12])
+    plain.unlink()
     (problem,) = wrong(path)
     assert problem.startswith("corpus.jsonl.gz: the archive is damaged or incomplete")
 
@@ -158,10 +133,11 @@ def test_a_broken_archive_is_a_problem(tmp_path):
 def test_what_is_odd_but_harmless_is_counted(tmp_path):
     empty = {"_id": "d4", "title": " ", "text": ""}
     train, test = f"{HEADER}q1\td1\t1\nq1\td1\t1\n", f"{HEADER}q1\td2\t1\nq2\td4\t0\n"
-    beir = read_beir(
-        folder(tmp_path, [*CORPUS, CORPUS[1], CORPUS[0], empty], [*QUERIES, QUERIES[1]], train=train, test=test)
-    )
-    assert warnings(beir) == [
+    corpus, queries = [*CORPUS, CORPUS[1], CORPUS[0], empty], [*QUERIES, QUERIES[1]]
+    beir = read_beir(folder(tmp_path, corpus, queries, train=train, test=test))
+    assert all(finding.level == ("severe" if finding.inflates else "warn") for finding in beir.findings)
+    assert all(finding.fix for finding in beir.findings)
+    assert [finding.what for finding in beir.findings] == [
         "1 empty document, e.g. 'd4'",
         "test: 1 of 2 queries have no relevant document",
         "test: 1 of 2 queries are in train too",

@@ -34,12 +34,18 @@ def tokenizer(folder: Path) -> PreTrainedTokenizerBase:
     return load_tokenizer(folder)
 
 
-def test_tokens_are_those_of_the_library(tokenizer: PreTrainedTokenizerBase) -> None:
+def test_tokens_are_those_of_the_library_and_others_open_it(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
     theirs = ByteLevelBPETokenizer()
     theirs.train_from_iterator(sentiment("train"), vocab_size=1000, special_tokens=list(SPECIALS), show_progress=False)
     assert tokenizer.get_vocab() == theirs.get_vocab()
     for text in (*HARD, *sentiment("test")):
         assert tokenizer.tokenize(text) == theirs.encode(text, add_special_tokens=False).tokens
+    opened = AutoTokenizer.from_pretrained(folder)
+    assert type(opened) is RobertaTokenizer
+    assert opened.convert_tokens_to_ids(list(SPECIALS)) == [0, 1, 2, 3, 4]
+    assert opened.model_max_length == 77
+    one, other = (opened.encode(text, add_special_tokens=False) for text in "ab")
+    assert opened("a", "b")["input_ids"] == [0, *one, 2, 2, *other, 2]
 
 
 def decoded(tokenizer: PreTrainedTokenizerBase, text: str) -> Any:
@@ -56,15 +62,6 @@ def test_what_is_decoded_is_what_was_encoded(tokenizer: PreTrainedTokenizerBase,
 def test_hard_texts_come_back(tokenizer: PreTrainedTokenizerBase, text: str) -> None:
     assert decoded(tokenizer, text) == text
     assert tokenizer.unk_token_id not in tokenizer(text)["input_ids"]
-
-
-def test_others_open_it(folder: Path) -> None:
-    opened = AutoTokenizer.from_pretrained(folder)
-    assert type(opened) is RobertaTokenizer
-    assert opened.convert_tokens_to_ids(list(SPECIALS)) == [0, 1, 2, 3, 4]
-    assert opened.model_max_length == 77
-    one, other = (opened.encode(text, add_special_tokens=False) for text in "ab")
-    assert opened("a", "b")["input_ids"] == [0, *one, 2, 2, *other, 2]
 
 
 def test_the_same_bytes_each_time(tmp_path):
@@ -92,8 +89,7 @@ def test_the_command_reads_several_columns(kind: list[str], capsys: Any, tmp_pat
 def test_what_is_wrong_is_said_before_anything_is_written(tmp_path: Path) -> None:
     (tmp_path / "texts.txt").write_text("a dog\n")
     for size, said_so in ((3, "vocab_size: 3 is too small"), (260, "5 are special, 256 are bytes")):
-        with pytest.raises(DataError, match=said_so):
-            train_byte_level([tmp_path / "texts.txt"], tmp_path / "out", vocab_size=size)
+        small.raises(DataError, said_so, train_byte_level, [tmp_path / "texts.txt"], tmp_path / "out", vocab_size=size)
     assert not (tmp_path / "out").exists()
     smallest = train_byte_level([tmp_path / "texts.txt"], tmp_path / "out", vocab_size=261)
     assert decoded(smallest, "Größe") == "Größe"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -11,19 +10,18 @@ from typing import Any
 import numpy as np
 import pytest
 import small
-from cases import CASES
+from cases import BY_ID
 from finished import finished
+from scipy.special import expit, logsumexp, softmax
 from sklearn.metrics import f1_score, precision_score, recall_score
 
 import bertkit
-from bertkit.cli.main import main
 from bertkit.errors import ModelError, UserError
-from bertkit.evaluation import calibration
+from bertkit.evaluation import calibration, similarity
 from bertkit.report.card import write_card
 from bertkit.run import Run
+from bertkit.tasks.class_labels import assigned_labels
 from bertkit.training.train import train
-
-BY_ID = {case.id: case for case in CASES}
 
 
 @pytest.fixture(scope="module")
@@ -34,14 +32,12 @@ def trained(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Run
 
 @pytest.fixture
 def single(learned: Run, tmp_path: Path) -> Run:
-    """A copy, which a test may change."""
-    return Run(Path(shutil.copytree(learned.folder, tmp_path / "single")))
+    return small.copy_of(learned, tmp_path / "single")
 
 
 @pytest.fixture
 def run(trained: Run, tmp_path: Path) -> Run:
-    """A copy, which a test may change."""
-    return Run(Path(shutil.copytree(trained.folder, tmp_path / "run")))
+    return small.copy_of(trained, tmp_path / "run")
 
 
 def given(case: str, encoder: Path, folder: Path) -> tuple[Run, Path]:
@@ -54,6 +50,10 @@ def levels(scores: Any) -> list[float]:
     """The scores, in ascending order, that differ by more than rounding."""
     ascending = [-1.0, *np.sort(scores).tolist()]
     return [high for low, high in pairwise(ascending) if high - low > calibration.ROUNDING]
+
+
+def table_of(answers: list[Any]) -> np.ndarray:
+    return np.array([list(answer["scores"].values()) for answer in answers])
 
 
 def section(run: Run) -> dict[str, Any]:
@@ -96,16 +96,13 @@ def test_thresholds_reach_a_goal_on_rows_of_any_file(goal: str, least: float, ru
         truth = np.array([each["label"] in row["labels"] for row in rows])
         assert [each["label"] in answer["labels"] for answer in answers] == (scores >= each["threshold"]).tolist()
         measures = {"precision": precision_score, "recall": recall_score, "f1": f1_score}
-        ours = {
-            name: measure(truth, scores >= each["threshold"], zero_division=0) for name, measure in measures.items()
-        }
-        assert {name: each[name] for name in ours} == pytest.approx(ours)
+        for name, measure in measures.items():
+            assert each[name] == pytest.approx(measure(truth, scores >= each["threshold"], zero_division=0))
         assert each["support"] == truth.sum()
         candidates = [(low + high) / 2 for low, high in pairwise([0.0, *levels(scores)])]
         good = [c for c in candidates if measures[goal](truth, scores >= c, zero_division=0) >= least]
-        assert each["threshold"] == pytest.approx(
-            min(good) if goal == "precision" else max(good), abs=calibration.ROUNDING
-        )
+        best = min(good) if goal == "precision" else max(good)
+        assert each["threshold"] == pytest.approx(best, abs=calibration.ROUNDING)
 
 
 @pytest.mark.parametrize("kind", ["multi-label", "single-label"])
@@ -117,7 +114,7 @@ def test_what_is_out_of_reach_changes_nothing(kind, request, tmp_path):
         rows = [{**row, column: labels} for row in small.rows(kind, 8) for labels in (["bad"], [])]
     before = (own.model / "config.json").read_bytes()
     with pytest.raises(UserError) as error:
-        bertkit.calibrate(own.folder, small.write_rows(tmp_path / "new.jsonl", rows), precision=0.9)
+        bertkit.calibrate(own.folder, rows, precision=0.9)
     told = {problem.where: problem.what for problem in error.value.problems}
     none = dict.fromkeys(["label good"], "no row has it, so no threshold has a precision")
     low = "no threshold has a precision of at least 0.9 on these rows; the best has 0.5000"
@@ -152,7 +149,7 @@ def test_a_temperature_of_the_recipe_is_fitted_again(tiny_encoder: Path, tmp_pat
     found = bertkit.calibrate(run.folder, small.write_rows(tmp_path / "new.jsonl", rows))
     assert found["before"] == {"temperature": 7.0, "thresholds": None}
     answers = bertkit.load(run.folder)([row["text"] for row in rows])
-    table = np.array([list(answer["scores"].values()) for answer in answers])
+    table = table_of(answers)
     truth = [list(answers[0]["scores"]).index(row["label"]) for row in rows]
     assert calibration.fit_temperature(table, truth, exclusive=True) == pytest.approx(1.0, abs=1e-3)
     assert found["options"]["temperature"] != 7.0
@@ -161,10 +158,6 @@ def test_a_temperature_of_the_recipe_is_fitted_again(tiny_encoder: Path, tmp_pat
     assert {each["threshold"] for each in found["labels"]} == {None}
     with pytest.raises(UserError, match=r"gives the best label or none.*\n.*Give a precision"):
         bertkit.calibrate(run.folder, recall=0.5)
-
-
-def table_of(answers: list[Any]) -> np.ndarray:
-    return np.array([list(answer["scores"].values()) for answer in answers])
 
 
 def test_a_precision_of_single_labels_leaves_some_rows_without(single: Run, tmp_path: Path) -> None:
@@ -194,10 +187,8 @@ def test_a_precision_of_single_labels_leaves_some_rows_without(single: Run, tmp_
         assert each["f1"] == pytest.approx(f1_score(gold == name, decided == name))
         assert each["before"]["recall"] == pytest.approx(recall_score(gold == name, given == name))
         assert each["before"]["threshold"] is None
-    expected = [
-        label if score >= found["options"]["thresholds"][label] else "None"
-        for label, score in zip(given, likely, strict=True)
-    ]
+    limits = np.array([found["options"]["thresholds"][label] for label in given])
+    expected = np.where(likely >= limits, given, "None").tolist()
     assert decided.tolist() == expected
     assert "None" in expected
     overall = found["overall"]
@@ -244,29 +235,159 @@ def test_tasks_without_labels_of_rows(case: str, tiny_encoder: Path, tmp_path: P
 
 def test_models_that_have_nothing_to_fit(tiny_encoder: Path, tmp_path: Path) -> None:
     run, file = given("similarity-cosent", tiny_encoder, tmp_path)
-    with pytest.raises(UserError, match="neither temperature nor thresholds"):
-        bertkit.calibrate(run.folder, file)
-    with pytest.raises(ModelError, match="was not trained by bertkit"):
-        bertkit.calibrate(tiny_encoder, file)
-    with pytest.raises(ModelError, match="Name a run or a model folder"):
-        bertkit.calibrate("someone/model", file)
+    small.raises(UserError, "neither temperature nor thresholds", bertkit.calibrate, run.folder, file)
+    small.raises(ModelError, "was not trained by bertkit", bertkit.calibrate, tiny_encoder, file)
+    small.raises(ModelError, "Name a run or a model folder", bertkit.calibrate, "someone/model", file)
 
 
 def test_on_the_command_line(run: Run, capsys: Any, tmp_path: Path) -> None:
     file = small.write_rows(tmp_path / "new.jsonl", small.rows("multi-label", 24, start=40))
-    assert main(["calibrate", str(run.folder), "--data", str(file), "--recall", "0.9"]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    lines = small.said(capsys, "calibrate", run.folder, "--data", file, "--recall", 0.9).splitlines()
     assert lines[0].split() == ["label", "threshold", "precision", "recall", "F1", "support"]
     assert [line.split()[0] for line in lines[2:5]] == ["bad", "good", "long"]
     assert lines[5].startswith("accuracy 0.")
     assert lines[6].startswith("24 rows, recall of at least 0.9: temperature ")
-    assert main(["calibrate", str(run.folder), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["goal"] == "best F1"
-    for wrong in (
-        ["task.kind=null"],
-        ["--recall", "0"],
-        ["--precision", "1.5"],
-        ["--recall", "0.5", "--precision", "0.5"],
-    ):
-        assert main(["calibrate", str(run.folder), *wrong]) == 2
-        assert capsys.readouterr().err.startswith("error: ")
+    assert json.loads(small.said(capsys, "calibrate", run.folder, "--json"))["goal"] == "best F1"
+    for wrong in ("task.kind=null", "--recall 0", "--precision 1.5", "--recall 0.5 --precision 0.5"):
+        small.refused(capsys, "calibrate", run.folder, *wrong.split())
+
+
+# --- what is fitted, against grids, brute force and plain loops
+
+
+def smoothed_loss(logits, truth, temperature):
+    """Of each row the gold label has the target (n + 1) / (n + 2), all others together the rest."""
+    scaled, target = logits / temperature, (len(truth) + 1) / (len(truth) + 2)
+    others = np.where(np.arange(logits.shape[1]) == np.asarray(truth)[:, None], -np.inf, scaled)
+    total = logsumexp(scaled, axis=1)
+    gold = scaled[np.arange(len(truth)), truth] - total
+    return -np.mean(target * gold + (1 - target) * (logsumexp(others, axis=1) - total))
+
+
+def confidence(logits, temperature):
+    return softmax(logits / temperature, axis=1).max(axis=1).mean()
+
+
+@pytest.mark.parametrize("exclusive", [True, False])
+def test_temperature_is_the_best_that_the_errors_allow(exclusive):
+    """By brute force over temperatures; below 1 only those whose mean confidence the errors support."""
+    colder, flawless = 0, 0
+    for seed in range(30):
+        rng = np.random.default_rng(seed)
+        rows, labels = int(rng.integers(2, 40)), int(rng.integers(2, 5)) if exclusive else 2
+        logits = rng.normal(size=(rows, labels)) * rng.uniform(0.1, 3)
+        best, drawn = logits.argmax(axis=1), rng.integers(0, labels, rows)
+        truth = np.where(rng.random(rows) < rng.choice([0.5, 0.9, 1.0]), best, drawn)
+        sigmoid = expit(logits[:, 1] - logits[:, 0])[:, None], truth[:, None]
+        given = (softmax(logits, axis=1), truth) if exclusive else sigmoid
+        found = calibration.fit_temperature(*given, exclusive=exclusive)
+        errors = int((best != truth).sum())
+        most = (rows - errors + 1) / (rows + 2)
+        grid = [1.0, *np.geomspace(0.05, 19.99, 60)]
+        allowed = [t for t in grid if t >= 1 or (errors and confidence(logits, t) <= most)]
+        assert smoothed_loss(logits, truth, found) <= min(smoothed_loss(logits, truth, t) for t in allowed) + 1e-8
+        if found < 1:
+            assert errors
+            assert confidence(logits, found) <= most + 1e-9
+        colder, flawless = colder + (found < 1), flawless + (not errors)
+    assert min(colder, flawless) > 5
+
+
+def test_temperatures_of_extremes_and_what_they_divide():
+    sure = np.eye(2)[[0, 1, 1]]
+    assert calibration.fit_temperature(sure, [0, 1, 1], exclusive=True) == pytest.approx(20, rel=1e-3)
+    assert calibration.fit_temperature(sure, [1, 0, 0], exclusive=True) == pytest.approx(20, rel=1e-3)
+    assert calibration.fit_temperature([[0.6, 0.4]], [0], exclusive=True) == 1.0  # no row is wrong
+    assert calibration.fit_temperature([[1.0], [1.0]], [0, 0], exclusive=True) == 1.0  # one label
+    assert calibration.fit_temperature([[1.0], [0.0]], [[0], [1]], exclusive=False) == pytest.approx(20, rel=1e-3)
+    assert calibration.fit_temperature([[0.7], [0.3]], [[1], [0]], exclusive=False) == 1.0
+    assert calibration.fit_temperature([[0.5]], [[1]], exclusive=False) == 1.0  # logit 0 has no temperature
+    logits = np.random.default_rng(0).normal(size=(9, 4))
+    softened = calibration.apply_temperature(logits * 2, 2.0, exclusive=True)
+    np.testing.assert_allclose(softened, softmax(logits, axis=1))
+    np.testing.assert_allclose(calibration.apply_temperature(logits * 2, 2.0, exclusive=False), expit(logits))
+
+
+def brute_force_threshold(scores, truth):
+    if not truth.any():
+        return 0.5
+    distinct = [0.0, *np.unique(scores)]
+    candidates = [(low + high) / 2 for low, high in pairwise(distinct)]
+    f1 = [2 * truth[scores >= c].sum() / ((scores >= c).sum() + truth.sum()) for c in candidates]
+    best = [c for c, value in zip(candidates, f1, strict=True) if value >= max(f1) - 1e-12]
+    return min(best, key=lambda candidate: (abs(candidate - 0.5), candidate))
+
+
+def test_thresholds_are_the_best_there_are_for_special_labels_too():
+    for seed in range(150):
+        rng = np.random.default_rng(seed)
+        scores = np.round(rng.random((int(rng.integers(1, 20)), 3)), int(rng.integers(1, 4)))
+        truth = (rng.random(scores.shape) < rng.random(3)).astype(int)
+        expected = [brute_force_threshold(scores[:, i], truth[:, i]) for i in range(3)]
+        assert calibration.fit_thresholds(scores, truth) == expected
+    assert calibration.fit_thresholds([[0.9], [0.1]], [[1], [0]]) == [0.5]
+    assert calibration.fit_thresholds([[0.9], [0.1]], [[0], [0]]) == [0.5]
+    assert calibration.fit_thresholds([[0.3], [0.4]], [[1], [1]]) == [0.15]  # always on
+    assert calibration.fit_thresholds([[0.0], [0.0]], [[1], [0]]) == [0.0]
+    scores = {"a": 0.0, "b": 0.3}
+    assert assigned_labels(["a", "b"], [0.0, 0.3], 0.0) == {"labels": ["a", "b"], "scores": scores}
+    assert assigned_labels(["a", "b"], [0.0, 0.3], None) == {"labels": [], "scores": scores}
+
+
+@pytest.mark.parametrize("noise", [-2e-6, -1e-7, 1e-7, 2e-6])
+def test_no_threshold_lies_between_the_scores_of_one_row_in_two_batches(noise):
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        scores = np.repeat(np.unique(np.round(rng.random(9), 3)), 2)
+        truth, moved = rng.integers(0, 2, len(scores)), scores + noise * rng.random(len(scores))
+        found = calibration.thresholds_of(moved, truth)
+        assert found.values == pytest.approx(calibration.thresholds_of(scores, truth).values, abs=3e-6)
+        for threshold, given in zip(found.values, found.given, strict=True):
+            assert (scores >= threshold).tolist() == (moved >= threshold).tolist()
+            assert given == (scores >= threshold).sum()
+        threshold = similarity.best_threshold(truth, moved)
+        assert (scores >= threshold).tolist() == (moved >= threshold).tolist()
+
+
+def test_scores_without_gaps_have_thresholds_too():
+    scores = 0.5 + np.arange(1000) / 1e6
+    found = calibration.thresholds_of(scores, scores > 0.5004)
+    assert len(found.values) == 100
+    assert found.values[found.f1.argmax()] == pytest.approx(0.5004, abs=1.1e-5)
+    assert found.given.tolist() == [(scores >= value).sum() for value in found.values]
+
+
+def test_ece_is_guos_and_reliability_that_of_sorted_decisions_in_equal_parts():
+    rng = np.random.default_rng(0)
+    confidence = np.concatenate([rng.random(500), np.arange(16) / 15])  # edges belong to the bin below
+    correct = rng.random(516) < confidence**2
+    expected = 0.0
+    for low, high in zip(np.linspace(0, 1, 16), np.linspace(0, 1, 16)[1:], strict=False):
+        inside = (confidence > low) & (confidence <= high) | ((low == 0) & (confidence == 0))
+        if inside.any():
+            expected += inside.mean() * abs(correct[inside].mean() - confidence[inside].mean())
+    assert calibration.expected_calibration_error(confidence, correct) == pytest.approx(expected, abs=1e-12)
+    rng = np.random.default_rng(0)
+    confidence = rng.random(503)
+    correct = rng.random(503) < confidence**2
+    bins = calibration.reliability(confidence, correct)
+    assert [each.decisions for each in bins] == [51] * 3 + [50] * 7
+    pairs, start = sorted(zip(confidence, correct, strict=True)), 0
+    for each in bins:
+        own, start = pairs[start : start + each.decisions], start + each.decisions
+        assert each.confidence == pytest.approx(np.mean([pair[0] for pair in own]))
+        assert each.accuracy == pytest.approx(np.mean([pair[1] for pair in own]))
+        # Wilson's bounds are the two chances p at which the accuracy is 1.96 standard errors from p.
+        z = 1.959963984540054
+        for bound in each.interval:
+            assert (each.accuracy - bound) ** 2 == pytest.approx(z**2 * bound * (1 - bound) / each.decisions)
+        assert 0 <= each.interval[0] <= each.accuracy < each.interval[1] < 1
+
+
+@pytest.mark.parametrize(
+    ("decisions", "counts"), [(1, [1]), (39, [39]), (40, [20, 20]), (199, [23] + [22] * 8), (200, [20] * 10)]
+)
+def test_few_decisions_make_few_bins(decisions: int, counts: list[int]):
+    bins = calibration.reliability(np.linspace(0, 1, decisions), np.ones(decisions))
+    assert [each.decisions for each in bins] == counts
+    assert all(each.accuracy == 1 and each.interval[1] == 1 > each.interval[0] for each in bins)

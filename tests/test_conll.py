@@ -5,35 +5,23 @@ from __future__ import annotations
 import gzip
 import lzma
 import tracemalloc
-from typing import Any
 
-import pytest
+import test_data_readers
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from small import raises
+from test_data_readers import fails, spec
 
 from bertkit.data import load, read_rows
 from bertkit.data.conll import conll_rows
 from bertkit.data.sources import open_source
 from bertkit.data.table import Problems
 from bertkit.errors import DataError
-from bertkit.sections import DataSpec
 from bertkit.tasks import get_task
 
 
-def spec(**settings: Any) -> DataSpec:
-    return DataSpec.model_validate({"source": "unused", **settings})
-
-
 def read(tmp_path, content, name="t.conll", **settings):
-    path = tmp_path / name
-    path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    return list(read_rows(path, spec(**settings)))
-
-
-def fails(tmp_path, content, **settings):
-    with pytest.raises(DataError) as caught:
-        read(tmp_path, content, **settings)
-    return str(caught.value).replace(str(tmp_path / "t.conll"), "t.conll")
+    return test_data_readers.read(tmp_path, name, content, **settings)
 
 
 EU = (1, {"tokens": ["EU", "rejects"], "tags": ["B-ORG", "O"]})
@@ -86,15 +74,12 @@ def test_suffixes_and_other_names_with_the_format(tmp_path):
     assert read(tmp_path, content, name="train.txt", format="conll") == [EU]
 
 
-def test_words_before_the_first_document_make_it_one_document(tmp_path):
+def test_places_columns_and_words_before_the_first_document(tmp_path):
     path = tmp_path / "t.conll"
     path.write_text("a O\n\n-DOCSTART- -X- O\n\nb O\n")
     data = load(spec(source=str(path)), get_task("token-classification").schema)
     assert data.rows["train"]["tokens"][:] == [["a"], ["b"]]
     assert "document" not in data.rows["train"].column_names
-
-
-def test_places_are_lines_and_columns_those_of_the_first_row(tmp_path):
     path = tmp_path / "t.conll"
     path.write_text("-DOCSTART- O\n\nEU NNP B-ORG\n")
     (part,) = open_source(spec(source=str(path)), None, ())["train"]
@@ -129,10 +114,10 @@ SAD = [
 def test_says_what_is_wrong_and_a_fix_where_it_helps(tmp_path, subtests):
     for what, content, layout, parts in SAD:
         with subtests.test(what):
-            message = fails(tmp_path, content, **layout)
+            message = fails(tmp_path, "t.conll", content, **layout)
             assert all(part in message for part in parts), message
-    assert TABS not in fails(tmp_path, "a O\nb\n")
-    assert TABS not in fails(tmp_path, "a\tO\nb\n", delimiter="\t")
+    assert TABS not in fails(tmp_path, "t.conll", "a O\nb\n")
+    assert TABS not in fails(tmp_path, "t.conll", "a\tO\nb\n", delimiter="\t")
 
 
 def test_nothing_is_yielded_after_a_bad_line(tmp_path):
@@ -140,8 +125,7 @@ def test_nothing_is_yielded_after_a_bad_line(tmp_path):
     path.write_text("a O\n\nb\n\nc O\n")
     rows = read_rows(path, spec())
     assert next(rows) == (1, {"tokens": ["a"], "tags": ["O"]})
-    with pytest.raises(DataError, match=":3: 1 field"):
-        next(rows)
+    raises(DataError, ":3: 1 field", next, rows)
 
 
 def test_memory_is_that_of_a_sentence():

@@ -7,10 +7,12 @@ import json
 import lzma
 import subprocess
 import sys
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import small
 from datasets import Dataset
 
 from bertkit.data import check, fingerprint, load, read_rows
@@ -26,7 +28,6 @@ SCHEMA = Schema({"text": Column("text", "a document")}, inputs=(frozenset({"text
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path, monkeypatch):
-    """A cache of the test's own."""
     monkeypatch.setenv("BERTKIT_CACHE", str(tmp_path / "cache" / "vectors"))
     return tmp_path / "cache" / "vectors"
 
@@ -35,10 +36,7 @@ def get(source, splits=None, **settings):
     return load(DataSpec.model_validate({"source": source, **settings}), SCHEMA, splits=splits)
 
 
-def fails(source, **settings):
-    with pytest.raises(DataError) as caught:
-        get(source, **settings)
-    return str(caught.value)
+fails = partial(small.message_of, DataError, get)
 
 
 def texts(data, split="train"):
@@ -50,13 +48,8 @@ def documents(count, start=0):
 
 
 def write(path, values):
-    """jsonl of documents."""
-    path.write_text("".join(json.dumps({"text": value}) + "\n" for value in values), encoding="utf-8")
-    return str(path)
-
-
-def whats(data):
-    return [finding.what for finding in data.findings]
+    """jsonl of documents; the path as text."""
+    return str(small.write_rows(path, [{"text": value} for value in values]))
 
 
 # --- formats ---------------------------------------------------------------------------------------------------------
@@ -66,18 +59,17 @@ def whats(data):
 def test_every_format_gives_the_same_documents(tmp_path, kind):
     values, path = documents(30), tmp_path / f"corpus.{kind}"
     lines = "".join(json.dumps({"text": value}) + "\n" for value in values).encode()
+    content = {
+        "jsonl": lines,
+        "jsonl.gz": gzip.compress(lines),
+        "jsonl.xz": lzma.compress(lines),
+        "csv": ("text\n" + "".join(f'"{value}"\n' for value in values)).encode(),
+        "txt": "\n\n".join(values).encode(),
+    }
     if kind == "parquet":
         pq.write_table(pa.table({"text": values}), path)
     else:
-        path.write_bytes(
-            {
-                "jsonl": lines,
-                "jsonl.gz": gzip.compress(lines),
-                "jsonl.xz": lzma.compress(lines),
-                "csv": ("text\n" + "".join(f'"{value}"\n' for value in values)).encode(),
-                "txt": "\n\n".join(values).encode(),
-            }[kind]
-        )
+        path.write_bytes(content[kind])
     data = get({"train": str(path)})
     assert texts(data) == values
     assert data.fingerprints == {"train": fingerprint({"text": values})}
@@ -129,12 +121,11 @@ def test_what_cannot_be_read_is_refused(tmp_path, cache, monkeypatch):
 
 
 def test_several_files_and_a_column_of_another_name(tmp_path):
-    for name in "ab":
-        (tmp_path / f"{name}.jsonl").write_text(json.dumps({"body": f"Text {name}."}) + "\n")
-    data = get({"train": [str(tmp_path / "a.jsonl"), str(tmp_path / "b.jsonl")]}, columns={"text": "body"})
+    files = [str(small.write_rows(tmp_path / f"{name}.jsonl", [{"body": f"Text {name}."}])) for name in "ab"]
+    data = get({"train": files}, columns={"text": "body"})
     assert texts(data) == ["Text a.", "Text b."]
-    assert data.origins["train"][1] == f"{tmp_path / 'b.jsonl'}:1"
-    assert "needs a column `text`; found: 'body'" in fails({"train": str(tmp_path / "a.jsonl")})
+    assert data.origins["train"][1] == f"{files[1]}:1"
+    assert "needs a column `text`; found: 'body'" in fails({"train": files[0]})
 
 
 # --- what is kept ----------------------------------------------------------------------------------------------------
@@ -147,9 +138,8 @@ def test_a_second_load_reads_no_document(tmp_path, cache, monkeypatch):
     second = get(source, validation=0.2)
     assert second.fingerprints == first.fingerprints
     assert second.findings == first.findings
-    assert [second.origins["train"][i] for i in range(len(second.rows["train"]))] == [
-        first.origins["train"][i] for i in range(len(first.rows["train"]))
-    ]
+    places = [[data.origins["train"][row] for row in range(len(data.rows["train"]))] for data in (first, second)]
+    assert places[1] == places[0]
     assert {split: texts(second, split) for split in second.rows} == {s: texts(first, s) for s in first.rows}
     assert len(list(cache.iterdir())) == 1
 
@@ -177,7 +167,7 @@ def test_hold_out_goes_by_the_text_alone(tmp_path):
     turned = get({"train": write(tmp_path / "b.jsonl", [*values[::-1], *values])}, validation=0.1)
     assert set(texts(turned, "validation")) == held
     assert not {*texts(turned)} & held
-    assert not [what for what in whats(turned) if "in train too" in what]
+    assert not [finding for finding in turned.findings if "in train too" in finding.what]
     other = get({"train": write(tmp_path / "a.jsonl", values)}, validation=0.1, seed=7)
     assert set(texts(other, "validation")) != held
 
@@ -188,28 +178,24 @@ def test_limit_takes_the_first_and_reads_no_further(tmp_path):
     path.write_text(path.read_text() + "this is not JSON\n")
     data = get({"train": str(path)}, limit=12)
     assert texts(data) == documents(12)
-    assert "train: limited to the first 12 documents" in whats(data)
+    assert "train: limited to the first 12 documents" in [finding.what for finding in data.findings]
     assert "not JSON" in fails({"train": str(path)})
-    assert not [w for w in whats(get({"train": write(path, documents(12))}, limit=12)) if "limited" in w]
+    whole = get({"train": write(path, documents(12))}, limit=12)
+    assert not [finding for finding in whole.findings if "limited" in finding.what]
 
 
-def test_limits_by_split(tmp_path):
-    source = {
-        "train": write(tmp_path / "a.jsonl", documents(60)),
-        "test": write(tmp_path / "b.jsonl", documents(9, 90)),
-    }
+@pytest.fixture
+def source(tmp_path):
+    test = write(tmp_path / "b.jsonl", documents(9, 90))
+    return {"train": write(tmp_path / "a.jsonl", documents(60)), "test": test}
+
+
+def test_limits_by_split_and_only_the_splits_that_are_asked_for(source):
     data = get(source, limit={"test": 4})
     assert [len(data.rows[split]) for split in ("train", "test")] == [60, 4]
     held = get(source, limit={"validation": 2, "train": 50}, validation=0.5)
     assert len(held.rows["validation"]) == 2
     assert set(texts(held)) < set(documents(50))
-
-
-def test_only_the_splits_that_are_asked_for(tmp_path):
-    source = {
-        "train": write(tmp_path / "a.jsonl", documents(60)),
-        "test": write(tmp_path / "b.jsonl", documents(9, 90)),
-    }
     assert list(get(source, splits={"test"}, validation=0.2).rows) == ["test"]
     whole = get(source, validation=0.2)
     assert list(whole.rows) == ["train", "validation", "test"]
@@ -259,9 +245,7 @@ print(len(data.rows["train"]), tracemalloc.get_traced_memory()[1] + pa.default_m
 def test_memory_does_not_grow_with_the_text(tmp_path):
     paragraph = "It was a bright cold day in April, and nothing at all struck thirteen. " * 160
     path = tmp_path / "big.jsonl"
-    with path.open("w", encoding="utf-8") as file:
-        for i in range(3_000):
-            file.write(json.dumps({"text": f"{i} {paragraph}"}) + "\n")
+    write(path, [f"{i} {paragraph}" for i in range(3_000)])
     size = path.stat().st_size
     assert size > 30_000_000
     done = subprocess.run([sys.executable, "-c", MEMORY, str(path)], capture_output=True, text=True, check=True)

@@ -10,7 +10,6 @@ import pandas
 import pytest
 import small
 
-from bertkit.cli.main import main
 from bertkit.data import check
 from bertkit.errors import DataError, RecipeError
 from bertkit.inference.evaluate import rows_of_split
@@ -34,19 +33,11 @@ def read(source, task=PLAIN, splits=None, **data):
 
 
 def write(path, rows):
-    """jsonl, or text as it is; returns the path as text."""
-    path.parent.mkdir(exist_ok=True)
-    if isinstance(rows, str):
-        path.write_text(rows, encoding="utf-8", newline="")
-    else:
-        small.write_rows(path, rows)
-    return str(path)
+    """The path as text."""
+    return str(small.write_rows(path, rows))
 
 
-def fails(*arguments, **settings):
-    with pytest.raises(DataError) as caught:
-        read(*arguments, **settings)
-    return str(caught.value)
+fails = partial(small.message_of, DataError, read)
 
 
 def notes(data):
@@ -74,12 +65,8 @@ RANKED = [{"query": "a cat", "document": text, "label": n % 2} for n, text in en
 JUDGED = [{"query": f"{text} ?", "document": text, "grade": 1 + n % 2} for n, text in enumerate(TEXTS)]
 CASES = {  # task, rows, what relabel lists for row 2 besides its location, what row 2 then holds in a corrected file
     "label": (PLAIN, ROWS, {"text": "a dog ran", "label": "good"}, {"label": "good"}),
-    "a name of a label": (
-        NAMED,
-        [{**row, "label": str(int(row["label"] == "good"))} for row in ROWS],
-        {"label": "1"},
-        {"label": "1"},
-    ),
+    "a name of a label": (NAMED, [{**row, "label": str(int(row["label"] == "good"))} for row in ROWS], {"label": "1"},
+                          {"label": "1"}),
     "labels": (PLAIN, TOPICS, {"labels": ["good", "all"]}, {"labels": ["good", "all"]}),
     "no labels": (PLAIN, TOPICS, {"labels": []}, {"labels": []}),
     "labels as text": (PLAIN, TOPICS, {"labels": "good|all"}, {"labels": ["good", "all"]}),
@@ -88,33 +75,23 @@ CASES = {  # task, rows, what relabel lists for row 2 besides its location, what
     "relevance": ({"name": "text-ranking"}, RANKED, {"label": 0}, {"label": 0}),
     "grade that teaches nothing": ({"name": "retrieval"}, JUDGED, {"grade": 0}, {"grade": 0}),
     "tags of a model, where the data are BIOES": (
-        NER,
-        TAGGED,
-        {"tokens": ["a", "red", "dog"], "tags": ["B-COLOUR", "B-ANIMAL", "I-ANIMAL"]},
-        {"tags": ["S-COLOUR", "B-ANIMAL", "E-ANIMAL"]},
-    ),
+        NER, TAGGED, {"tokens": ["a", "red", "dog"], "tags": ["B-COLOUR", "B-ANIMAL", "I-ANIMAL"]},
+        {"tags": ["S-COLOUR", "B-ANIMAL", "E-ANIMAL"]}),
     "labels of words": (
         {**NER, "scheme": "none"},
         [{"tokens": row["tokens"], "tags": [word.upper() for word in row["tokens"]]} for row in TAGGED],
-        {"tags": ["A", "YES", "DOG"]},
-        {"tags": ["A", "YES", "DOG"]},
-    ),
+        {"tags": ["A", "YES", "DOG"]}, {"tags": ["A", "YES", "DOG"]}),
     "spans": (NER, SPANS, {"spans": [[6, 9, "ANIMAL"]]}, {"spans": [[6, 9, "ANIMAL"]]}),
     "entities of an answer": (
-        NER,
-        SPANS,
+        NER, SPANS,
         {"text": "a red dog", "entities": [{"label": "ANIMAL", "text": "dog", "start": 6, "end": 9, "score": 0.9}]},
-        {"spans": [[6, 9, "ANIMAL"]]},
-    ),
+        {"spans": [[6, 9, "ANIMAL"]]}),
     "tags, where the data have spans": (NER, SPANS, {"tags": ["O", "O", "B-ANIMAL"]}, {"spans": [[6, 9, "ANIMAL"]]}),
     "answers": (
-        {"name": "question-answering"},
-        ASKED,
-        {"context": "the dog sat on the cat", "answers": {"text": ["cat"], "answer_start": [19]}},
-        {"answers": "cat"},
-    ),
+        {"name": "question-answering"}, ASKED,
+        {"context": "the dog sat on the cat", "answers": {"text": ["cat"], "answer_start": [19]}}, {"answers": "cat"}),
     "no answer": ({"name": "question-answering"}, ASKED, {"answers": ""}, {"answers": ""}),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -145,10 +122,8 @@ def test_other_layouts(tmp_path):
     source, task = write(tmp_path / "train.json", json.dumps(nested)), {"name": "question-answering"}
     listed = [{"location": "train.json, row 2, id q1"}, {"id": "q2"}]
     assert read(source, task, exclude=write(tmp_path / "out.jsonl", listed)).rows["train"]["id"][:] == ["q0"]
-    marked = [
-        {"id": n, "text": text, "spans": [[2, 5, "X"]] if text[0] == "a" else [[0, 3, "X"]]}
-        for n, text in enumerate(TEXTS)
-    ]
+    starts = [2 * text.startswith("a") for text in TEXTS]
+    marked = [{"id": n, "text": TEXTS[n], "spans": [[start, start + 3, "X"]]} for n, start in enumerate(starts)]
     source, listed = write(tmp_path / "spans.jsonl", marked), [{"id": 3, "text": TEXTS[3], "entities": []}]
     data = read(source, NER, relabel=write(tmp_path / "new.jsonl", listed))
     assert [any(tag != "O" for tag in tags) for tags in data.rows["train"]["tags"]] == [True] * 3 + [False] + [True] * 2
@@ -173,10 +148,9 @@ def test_recipes_have_absolute_paths(tmp_path):
         [{"task": PLAIN, "model": {"name": "x/y"}, "data": {"source": "train.jsonl", "exclude": ["lists/out.csv"]}}],
     )
     assert load_recipe(tmp_path / "my.yaml").data.exclude == [str(tmp_path / "lists" / "out.csv")]
-    with pytest.raises(
-        RecipeError, match=r"data.relabel: no file or folder '.*/lists/outt.csv'; did you mean 'out.csv'"
-    ):
-        load_recipe(tmp_path / "my.yaml", [f"data.relabel={tmp_path}/lists/outt.csv"])
+    said = r"data.relabel: no file or folder '.*/lists/outt.csv'; did you mean 'out.csv'"
+    overrides = [f"data.relabel={tmp_path}/lists/outt.csv"]
+    small.raises(RecipeError, said, load_recipe, tmp_path / "my.yaml", overrides)
 
 
 def test_splits_are_corrected_before_anything_is_derived(tmp_path):
@@ -261,25 +235,20 @@ def test_bad_lists(name, tmp_path):
     assert all(part in text for part in said), text
 
 
-def test_targets_that_do_not_fit_their_row(tmp_path):
-    source = write(tmp_path / "train.jsonl", TAGGED)
-    listed = [{"location": "train.jsonl:1", "tags": ["O"]}, {"location": "train.jsonl:2", "tags": ["O", "O", "S-X"]}]
-    said = fails(source, NER, relabel=write(tmp_path / "new.jsonl", listed))
-    assert f"{tmp_path}/new.jsonl:1: 3 words, but 1 tags" in said
-    assert "new.jsonl:2: tag 3, 'S-X'" in said
-    source, task = write(tmp_path / "train.jsonl", ASKED), {"name": "question-answering"}
-    said = fails(source, task, relabel=write(tmp_path / "new.jsonl", [{"id": "q0", "answers": "bird"}]))
-    assert "new.jsonl:1: answer 1, 'bird', does not stand in the context" in said
-    source, task = write(tmp_path / "train.jsonl", RANKED), {"name": "text-ranking"}
-    said = fails(source, task, relabel=write(tmp_path / "new.jsonl", [{"location": "train.jsonl:2", "label": 3}]))
-    assert "new.jsonl:1: `label` holds 3, where 0 or 1 is expected" in said
+def test_targets_that_do_not_fit_their_row_and_lists_of_a_corpus_or_in_json(tmp_path):
+    short = [{"location": "train.jsonl:1", "tags": ["O"]}, {"location": "train.jsonl:2", "tags": ["O", "O", "S-X"]}]
     twice = {"location": "train.jsonl:1", "tags": ["O", "O", "O"], "entities": []}
-    source = write(tmp_path / "train.jsonl", SPANS)
-    said = fails(source, NER, relabel=write(tmp_path / "new.jsonl", [twice]))
-    assert "new.jsonl:1: a new value for `tags` or `spans` is expected" in said
-
-
-def test_lists_are_not_for_a_corpus_nor_in_any_format(tmp_path):
+    for rows, name, listed, said in (
+        (TAGGED, "token-classification", short, f"{tmp_path}/new.jsonl:1: 3 words, but 1 tags"),
+        (TAGGED, "token-classification", short, "new.jsonl:2: tag 3, 'S-X'"),
+        (SPANS, "token-classification", [twice], "new.jsonl:1: a new value for `tags` or `spans` is expected"),
+        (ASKED, "question-answering", [{"id": "q0", "answers": "bird"}],
+         "new.jsonl:1: answer 1, 'bird', does not stand in the context"),
+        (RANKED, "text-ranking", [{"location": "train.jsonl:2", "label": 3}],
+         "new.jsonl:1: `label` holds 3, where 0 or 1 is expected"),
+    ):  # fmt: skip
+        source, relabel = write(tmp_path / "train.jsonl", rows), write(tmp_path / "new.jsonl", listed)
+        assert said in fails(source, {"name": name}, relabel=relabel)
     out = write(tmp_path / "out.jsonl", [{"location": "train.txt:1"}])
     said = fails(write(tmp_path / "train.txt", "one\n\ntwo\n"), {"name": "pretraining"}, exclude=out)
     assert "`exclude` and `relabel` are not for a corpus" in said
@@ -287,7 +256,7 @@ def test_lists_are_not_for_a_corpus_nor_in_any_format(tmp_path):
     assert "out.json: a list of rows is expected as .jsonl, .csv, .tsv, .xlsx" in said
 
 
-def test_labels_that_resemble_others_and_answers_that_are_the_same(tmp_path):
+def test_new_labels_that_resemble_others_equal_answers_and_rows_without_a_target(tmp_path):
     source = write(tmp_path / "train.jsonl", ROWS)
     data = read(source, relabel=write(tmp_path / "new.csv", "location,label\ntrain.jsonl:1,goood\n"))
     assert "train: the label 'goood' is new, from new.csv; did you mean 'good'?" in notes(data)
@@ -296,9 +265,6 @@ def test_labels_that_resemble_others_and_answers_that_are_the_same(tmp_path):
     data = read(source, task, relabel=write(tmp_path / "new.jsonl", listed))
     assert "train: 1 row relabelled by new.jsonl; 1 more with the same target as before" in notes(data)
     assert data.rows["train"]["answers"][:2] == [listed[0]["answers"], {"text": ["cat"], "answer_start": [19]}]
-
-
-def test_rows_without_a_target_get_one(tmp_path):
     rows = [TOPICS[0], {**TOPICS[1], "labels": None}, *TOPICS[2:]]
     source = write(tmp_path / "train.jsonl", rows)
     expected = read(write(tmp_path / "by-hand" / "train.jsonl", [rows[0], {**rows[1], "labels": []}, *rows[2:]]))
@@ -314,9 +280,8 @@ def test_warnings_about_tags_are_of_the_corrected_ones(tmp_path):
     rows = [{"tokens": ["a", "dog"], "tags": tags} for tags in (["O", "I-X"], ["O", "I-X"], ["O", "B-X"])]
     source, task = write(tmp_path / "train.jsonl", rows), {**NER, "data_scheme": "BIO"}
     relabel = write(tmp_path / "new.jsonl", [{"location": "train.jsonl:1", "tags": ["O", "B-X"]}])
-    assert [what for what in notes(read(source, task, relabel=relabel)) if "begins with I-" in what] == [
-        f"train: 1 sentence with an entity that begins with I-; read as B-: {source}:2"
-    ]
+    told = [what for what in notes(read(source, task, relabel=relabel)) if "begins with I-" in what]
+    assert told == [f"train: 1 sentence with an entity that begins with I-; read as B-: {source}:2"]
     relabel = write(tmp_path / "only-b.jsonl", [{"location": "train.jsonl:3", "tags": ["O", "O"]}])
     told = notes(read(source, NER, relabel=relabel))  # the other rows alone would be IOB1
     assert any(what.startswith("train: 2 sentences with an entity that begins with I-; read as B-") for what in told)
@@ -335,16 +300,14 @@ def test_a_corrected_training_is_one_command(tmp_path, tiny_encoder):
     """Its findings are in the report; report and card name no folder; `--resume` notices that the list has changed."""
     recipe = small.write_recipe(tmp_path, tiny_encoder)
     out = write(tmp_path / "out.csv", "location\ntrain.jsonl:1\ntest.jsonl:2\n")
-    command = ["train", str(recipe), "--output-dir", str(tmp_path / "run")]
-    assert main([*command, f"data.exclude={out}", "training.num_train_epochs=0.2"]) == 0
     run = tmp_path / "run"
+    train(load_recipe(recipe, [f"data.exclude={out}", "training.num_train_epochs=0.2"]), run)
     assert json.loads((run / "data.json").read_text())["rows"] == {"train": 15, "validation": 10, "test": 6}
     assert len(small.read_rows(run / "predictions" / "test.jsonl")) == 6
     for page in (run / "model" / "README.md", run / "report.html"):
         assert str(tmp_path) not in page.read_text()
-    report = (run / "report.html").read_text()
-    assert "train: 1 row excluded by out.csv" in report
-    assert "exclude: out.csv" in report
+    assert "train: 1 row excluded by out.csv" in (run / "report.html").read_text()
+    assert "exclude: out.csv" in (run / "report.html").read_text()
     given = partial(rows_of_split, run, load_model(str(run)), preferred=("test",))
     assert len(given(None, None)[1]) == 6
     assert len(given(tmp_path / "test.jsonl", None)[1]) == 7  # not the rows that the run's lists are about
@@ -352,5 +315,4 @@ def test_a_corrected_training_is_one_command(tmp_path, tiny_encoder):
     assert len(given(tmp_path / "test.jsonl", None, overrides=[f"data.exclude={only}"])[1]) == 6
     (run / "results.json").unlink()
     write(tmp_path / "out.csv", "location\ntrain.jsonl:1\n")
-    with pytest.raises(DataError, match="the data differ"):
-        train(load_recipe(run / "recipe.yaml"), run, resume=True)
+    small.raises(DataError, "the data differ", train, load_recipe(run / "recipe.yaml"), run, resume=True)

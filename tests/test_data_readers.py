@@ -9,12 +9,17 @@ import itertools
 import json
 import lzma
 import tracemalloc
+from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from pydantic import ValidationError
+from small import message_of, raises
+from test_data import SCHEMA
 
-from bertkit.data import read_rows, read_stream
+from bertkit.data import check, label_names, load, read_rows, read_stream
 from bertkit.data.decoding import MAX_LINE, text_lines
 from bertkit.data.table import Problems
 from bertkit.errors import DataError
@@ -32,9 +37,7 @@ def read(tmp_path, name, content, **settings):
 
 
 def fails(tmp_path, name, content, **settings):
-    with pytest.raises(DataError) as caught:
-        read(tmp_path, name, content, **settings)
-    return str(caught.value).replace(str(tmp_path / name), name)
+    return message_of(DataError, read, tmp_path, name, content, **settings).replace(str(tmp_path / name), name)
 
 
 AB = [(2, {"text": "a", "label": "x"}), (3, {"text": "b", "label": "y"})]
@@ -83,9 +86,9 @@ FINE = [
 
 
 def test_reads(tmp_path, subtests):
-    for what, name, content, settings, rows in FINE:
+    for what, name, content, layout, rows in FINE:
         with subtests.test(what):
-            assert read(tmp_path, name, content, **settings) == rows
+            assert read(tmp_path, name, content, **layout) == rows
 
 
 @pytest.mark.parametrize(("suffix", "pack"), [("gz", gzip.compress), ("xz", lzma.compress)])
@@ -161,9 +164,9 @@ SAD = [
 
 
 def test_says_what_is_wrong(tmp_path, subtests):
-    for what, name, content, settings, parts in SAD:
+    for what, name, content, layout, parts in SAD:
         with subtests.test(what):
-            message = fails(tmp_path, name, content, **settings)
+            message = fails(tmp_path, name, content, **layout)
             assert all(part in message for part in parts), message
 
 
@@ -175,20 +178,15 @@ def test_a_cut_archive_is_an_error_and_not_fewer_rows(tmp_path, suffix, pack):
 
 def test_a_folder_and_a_missing_file(tmp_path):
     (tmp_path / "d.csv").mkdir()
-    with pytest.raises(DataError, match="cannot be read: Is a directory"):
-        next(read_rows(tmp_path / "d.csv", spec()))
-    with pytest.raises(DataError, match="No such file"):
-        next(read_rows(tmp_path / "none.csv", spec()))
+    raises(DataError, "cannot be read: Is a directory", next, read_rows(tmp_path / "d.csv", spec()))
+    raises(DataError, "No such file", next, read_rows(tmp_path / "none.csv", spec()))
 
 
-def test_problems_are_gathered_and_end_at_twenty(tmp_path):
+def test_problems_end_at_twenty_and_an_unclosed_quote_does_not_swallow_a_large_file(tmp_path):
     message = fails(tmp_path, "t.csv", "a,b\n" + "x\n" * 50)
     assert message.count("where 2 are expected") == 20
     assert "t.csv:21:" in message
     assert "and perhaps more" in message
-
-
-def test_an_unclosed_quote_does_not_swallow_a_large_file(tmp_path):
     text = 'a,b\n"x,y\n' + f"{'x' * 1000},y\n" * (MAX_LINE // 500)
     before = csv.field_size_limit()
     message = fails(tmp_path, "t.csv", text)
@@ -227,9 +225,7 @@ def test_what_is_held_whole_has_a_limit(name, tmp_path, monkeypatch):
         ("plain", "utf-8", "cp1252", False),
     ],
 )
-def test_utf8_that_is_read_in_another_encoding_is_noticed(
-    name, before, after, text, written, encoding, noticed, tmp_path
-):
+def test_utf8_read_in_another_encoding_is_noticed(name, before, after, text, written, encoding, noticed, tmp_path):
     path, problems = tmp_path / name, Problems(name)
     path.write_bytes(f"{before}{text}{after}".encode(written))
     list(read_rows(path, DataSpec(source=str(path), encoding=encoding), problems))
@@ -245,24 +241,27 @@ def test_one_line_that_is_no_utf8_says_that_the_file_is_not(tmp_path):
     assert not problems.findings
 
 
+class Blocks(io.RawIOBase):
+    """A stream of so many equal blocks."""
+
+    def __init__(self, block: bytes, left: int) -> None:
+        self.block, self.left = block, left
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        size = len(self.block) if self.left else 0
+        buffer[:size] = self.block[:size]
+        self.left -= 1
+        return size
+
+
 @pytest.mark.parametrize("encoding", ["utf-8", "cp1252", "utf-16-le"])
 def test_memory_does_not_grow_with_the_file_in_any_encoding(encoding):
-    class Large(io.RawIOBase):
-        left = 300
-
-        def readable(self) -> bool:
-            return True
-
-        def readinto(self, buffer: Any) -> int:
-            block = ("größer, " * 20 + "\n").encode(encoding) * 10
-            self.left -= 1
-            if not self.left:
-                return 0
-            buffer[: len(block)] = block
-            return len(block)
-
+    blocks = Blocks(("größer, " * 20 + "\n").encode(encoding) * 10, 299)
     tracemalloc.start()
-    rows = text_lines(io.BufferedReader(Large(), 10_000), encoding, Problems("t.txt"))
+    rows = text_lines(io.BufferedReader(blocks, 10_000), encoding, Problems("t.txt"))
     count = sum(1 for _ in rows)
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
@@ -272,30 +271,14 @@ def test_memory_does_not_grow_with_the_file_in_any_encoding(encoding):
 
 @pytest.mark.parametrize("encoding", ["utf-9", "rot13", "hex", "undefined", ""])
 def test_an_encoding_that_python_does_not_know_for_text(encoding):
-    with pytest.raises(ValidationError, match="expected a text encoding that Python knows"):
-        spec(encoding=encoding)
+    raises(ValidationError, "expected a text encoding that Python knows", spec, encoding=encoding)
 
 
-def test_reading_streams():
-    class Endless(io.RawIOBase):
-        given = 0
-
-        def readable(self) -> bool:
-            return True
-
-        def readinto(self, buffer: Any) -> int:
-            line = b'{"text": "a"}\n'
-            buffer[: len(line)] = line
-            self.given += 1
-            return len(line)
-
-    endless = Endless()
+def test_a_stream_is_read_as_it_comes_and_its_lines_are_objects_or_texts():
+    endless = Blocks(b'{"text": "a"}\n', 1_000_000)
     rows = list(itertools.islice(read_stream(io.BufferedReader(endless), "stdin", spec()), 10))
     assert rows[-1] == (10, {"text": "a"})
-    assert endless.given < 2000
-
-
-def test_a_line_of_a_stream_is_an_object_or_a_text():
+    assert endless.left > 1_000_000 - 2000
     content = b'{"a": "x"}\n\nhello  \r\n {"a": "y"}\n[1]\n{hello\n\xff\n'
     read = read_stream(io.BytesIO(content), "stdin", spec())
     expected = [(1, {"a": "x"}), (3, {"text": "hello  "}), (4, {"a": "y"}), (5, {"text": "[1]"})]
@@ -303,8 +286,7 @@ def test_a_line_of_a_stream_is_an_object_or_a_text():
     with pytest.raises(DataError, match=r"^stdin:6: not JSON") as error:  # before the next line is read
         next(read)
     assert len(error.value.problems) == 1
-    with pytest.raises(DataError, match=r"stdin:1: .*not UTF-8"):
-        list(read_stream(io.BytesIO(b"the \xff\n"), "stdin", spec()))
+    raises(DataError, r"stdin:1: .*not UTF-8", list, read_stream(io.BytesIO(b"the \xff\n"), "stdin", spec()))
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz", ".xz"])
@@ -336,8 +318,66 @@ def test_parquet_with_class_names(tmp_path):
         {"label": None, "all": []},
         {"label": None, "all": None},
     ]
-    pq.write_table(
-        pa.table({"label": [1, 7], "all": [[], []]}).replace_schema_metadata({"huggingface": json.dumps(info)}), path
-    )
-    with pytest.raises(DataError, match=r"row 2: `label` holds 7, but has only 2 names"):
-        list(read_rows(path, spec()))
+    table = pa.table({"label": [1, 7], "all": [[], []]})
+    pq.write_table(table.replace_schema_metadata({"huggingface": json.dumps(info)}), path)
+    raises(DataError, r"row 2: `label` holds 7, but has only 2 names", list, read_rows(path, spec()))
+
+
+# --- whatever bytes stand in a file: rows or a DataError, nothing else
+
+QUICK = settings(max_examples=75, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+tricky = st.sampled_from(
+    [b'"', b",", b"\t", b"\n", b"\r", b"\r\n", b"\0", b"\xef\xbb\xbf", b"\xff\xfe", b"\xe9", b"text", b"label", b"a|b",
+     b"1.5", b"NaN", b"{", b"}", b"[", b"]", b":", b'{"text": "a", "label": 1}', b'"\\ud83d"', b"null", b"\xc2\x85",
+     b" O\n", b"-DOCSTART-", b"# "]
+)  # fmt: skip
+some_bytes = st.one_of(st.binary(max_size=200), st.lists(tricky, max_size=40).map(b"".join))
+some_json = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.just(10**400) | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+def read_any(path: Path, content: bytes, **recipe: Any) -> None:
+    path.write_bytes(content)
+    try:
+        for number, row in read_rows(path, DataSpec.model_validate({"source": "unused", **recipe})):
+            assert number > 0
+            json.dumps(row, ensure_ascii=False).encode()
+    except DataError:
+        pass
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.tsv", "t.json", "t.jsonl", "t.parquet", "t.conll"])
+@given(
+    content=some_bytes,
+    extra=st.sampled_from(["error", "ignore"]),
+    mark=st.none() | st.characters(exclude_categories=["Cs"], exclude_characters='"\r\n'),
+    encoding=st.sampled_from(["utf-8", "utf-8-sig", "cp1252", "utf-16", "utf-16-be", "utf-32", "shift_jis", "cp500"]),
+)
+@QUICK
+def test_any_bytes(tmp_path, name, content, extra, mark, encoding):
+    read_any(tmp_path / name, content, extra_fields=extra, delimiter=mark, encoding=encoding)
+
+
+@given(
+    rows=st.lists(
+        st.fixed_dictionaries({}, optional=dict.fromkeys(("text", "label", "labels", "score"), some_json)), max_size=5
+    ),
+    validation=st.none() | st.floats(0.01, 0.99),
+)
+@QUICK
+def test_any_values(tmp_path, rows, validation):
+    path = tmp_path / "t.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    try:
+        data = load(DataSpec.model_validate({"source": str(path), "validation": validation}), SCHEMA)
+    except DataError:
+        return
+    assert sum(map(len, data.rows.values())) == len(rows)
+    assert check(data)
+    if data.target == "label":
+        names = label_names(data.rows["train"]["label"])
+        assert sorted(names) == sorted(set(data.rows["train"]["label"]))

@@ -8,7 +8,6 @@ import re
 import shlex
 import tomllib
 from pathlib import Path
-from typing import Any
 
 import pytest
 from ruamel.yaml import YAML
@@ -35,20 +34,6 @@ def image(dockerfile: list[tuple[str, str]]) -> dict[str, str]:
     return dict(dockerfile[last:])
 
 
-@pytest.fixture(scope="module")
-def compose() -> Any:
-    return YAML(typ="safe").load(DEPLOY / "compose.yaml")
-
-
-@pytest.fixture(scope="module")
-def unit() -> Any:
-    """The sections of the systemd unit; of a repeated key the last value."""
-    parser = configparser.ConfigParser(strict=False, interpolation=None)
-    parser.optionxform = str  # type: ignore[assignment,method-assign]
-    parser.read(DEPLOY / "bertkit.service")
-    return parser
-
-
 def health(command: list[str]) -> tuple[int, str]:
     """Port and path of the URL that a probe asks for."""
     (found,) = re.findall(r"http://127\.0\.0\.1:(\d+)(/\w+)", command[-1])
@@ -68,9 +53,8 @@ def test_the_image_serves_its_model_as_another_user(image: dict[str, str]) -> No
 
 
 def test_the_image_has_what_is_copied_and_installed(dockerfile: list[tuple[str, str]], image: dict[str, str]) -> None:
-    sources = [
-        word for name, rest in dockerfile if name == "COPY" and "--from" not in rest for word in rest.split()[:-1]
-    ]
+    copied = [rest.split()[:-1] for name, rest in dockerfile if name == "COPY" and "--from" not in rest]
+    sources = [word for words in copied for word in words]
     sent = re.findall(r"^!(.+)$", (DEPLOY / "Dockerfile.dockerignore").read_text(), re.M)
     assert sorted(sources) == sorted(sent)
     assert all((ROOT / source).exists() for source in sources)
@@ -83,7 +67,8 @@ def test_the_image_has_what_is_copied_and_installed(dockerfile: list[tuple[str, 
     assert f"PATH={place}/bin:" in image["ENV"]
 
 
-def test_compose_runs_the_image_read_only_with_a_key(compose: Any, image: dict[str, str]) -> None:
+def test_compose_runs_the_image_read_only_with_a_key(image: dict[str, str]) -> None:
+    compose = YAML(typ="safe").load(DEPLOY / "compose.yaml")
     service = compose["services"]["serve"]
     args = parse(service["command"])
     (volume,), (secret,) = service["volumes"], service["secrets"]
@@ -99,7 +84,10 @@ def test_compose_runs_the_image_read_only_with_a_key(compose: Any, image: dict[s
     assert service["cap_drop"] == ["ALL"]
 
 
-def test_the_unit_reads_its_key_as_a_credential(unit: Any) -> None:
+def test_the_unit_reads_its_key_as_a_credential() -> None:
+    unit = configparser.ConfigParser(strict=False, interpolation=None)  # of a repeated key the last value
+    unit.optionxform = str  # type: ignore[assignment,method-assign]
+    unit.read(DEPLOY / "bertkit.service")
     service = unit["Service"]
     program, *words = shlex.split(service["ExecStart"])
     args = parse(words)

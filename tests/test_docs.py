@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import doctest
-import importlib.util
 import re
 import shutil
 import tomllib
@@ -15,6 +14,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+import small
 
 import bertkit
 from bertkit.cli import main as cli
@@ -31,11 +31,7 @@ COMING_FROM = DOCS / "coming-from.md"
 
 @pytest.fixture(scope="module")
 def reference() -> ModuleType:
-    """docs/reference.py, which is no part of the package."""
-    spec = importlib.util.spec_from_file_location("reference", DOCS / "reference.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return small.program(DOCS / "reference.py")
 
 
 def tables(page: str) -> dict[str, dict[str, list[str]]]:
@@ -65,8 +61,8 @@ def tiny_trainings(tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.Monke
 
     @wraps(real)
     def train(task: str, folder: str, **settings: Any) -> bertkit.Run:
-        small = {"model": tiny_encoder, "max_length": 32, "epochs": 1, "explain": False, "verify": False}
-        return real(task, folder, **{**settings, **small})
+        quick = {"model": tiny_encoder, "max_length": 32, "epochs": 1, "explain": False, "verify": False}
+        return real(task, folder, **{**settings, **quick})
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(bertkit, "train", train)
@@ -90,16 +86,13 @@ def test_the_example_in_a_docstring_runs(name: str, learned: bertkit.Run) -> Non
     assert doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(example).failed == 0
 
 
-def test_the_recipe_page_has_every_key_of_every_section(reference: ModuleType) -> None:
+def test_the_recipe_page_has_every_key_of_every_section_with_its_default(reference: ModuleType) -> None:
     found = tables(reference.recipe_page())
     wanted = {name: set(fields) for name, fields in models(Recipe, "")}
     wanted |= {f"task: {task.name}": set(task.Options.model_fields) for task in TASKS}
     wanted["training"] = set(training_fields()) - set(DECIDED)
     assert {name: set(rows) for name, rows in found.items()} == wanted
     assert not [row for rows in found.values() for row in rows.values() if len(row) != 3 or not row[0] or not row[1]]
-
-
-def test_the_recipe_page_has_the_defaults(reference: ModuleType) -> None:
     found = tables(reference.recipe_page())
     for name, fields in models(Recipe, ""):
         for key, field in fields.items():
@@ -131,8 +124,16 @@ def test_the_command_page_has_every_command_and_option(reference: ModuleType) ->
                 assert option in sections[name], (name, option)
 
 
-def test_the_python_page_has_every_public_name(reference: ModuleType) -> None:
+def test_the_pages_of_python_and_of_modules_have_every_name(reference: ModuleType) -> None:
     assert re.findall(r":: bertkit\.(\w+)", reference.api_page()) == bertkit.__all__
+    package = ROOT / "bertkit"
+    found = {
+        f"{folder}/{name}"
+        for folder, body in re.findall(r"^## bertkit/?(.*?)/?\n(.*?)(?=^## |\Z)", reference.module_page(), re.M | re.S)
+        for name in re.findall(r"^\| `(\w+\.py)` \| \S.* \|$", body, re.M)
+    }
+    there = {path.relative_to(package).as_posix() for path in package.rglob("*.py")}
+    assert {name.removeprefix("/") for name in found} == there
 
 
 def test_the_task_page_has_every_task_and_field(reference: ModuleType) -> None:
@@ -146,37 +147,19 @@ def test_the_task_page_has_every_task_and_field(reference: ModuleType) -> None:
     assert "| `pretraining` | – | – | yes | – | – | – | – |" in uses
 
 
-def test_the_module_page_has_every_module(reference: ModuleType) -> None:
-    package = ROOT / "bertkit"
-    found = {
-        f"{folder}/{name}"
-        for folder, body in re.findall(r"^## bertkit/?(.*?)/?\n(.*?)(?=^## |\Z)", reference.module_page(), re.M | re.S)
-        for name in re.findall(r"^\| `(\w+\.py)` \| \S.* \|$", body, re.M)
-    }
-    assert {f"{path.parent.relative_to(package)}/{path.name}".removeprefix("./") for path in package.rglob("*.py")} == {
-        name.removeprefix("/") for name in found
-    }
-
-
-def test_every_extra_is_on_the_installation_page() -> None:
+def test_every_extra_and_dependency_is_explained_and_the_tables_by_task_exist() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
     table = (DOCS / "install.md").read_text(encoding="utf-8").split("| extra |")[1].split("\n\n")[0]
     assert set(re.findall(r"^\| `([\w-]+)` \|", table, re.M)) == extras.keys()
-
-
-def test_the_tables_by_task_exist() -> None:
+    needed = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["dependencies"]
+    table = (DOCS / "architecture.md").read_text(encoding="utf-8").split("## Dependencies")[1].split("\n## ")[0]
+    assert re.findall(r"^\| `([\w.-]+)` \|", table, re.M)
+    assert set(re.findall(r"^\| `([\w.-]+)` \|", table, re.M)) == {re.split("[<>=]", each)[0] for each in needed}
     rows = re.findall(r"^\| `(\w+/\w+\.py)`: (.*?) \|", (DOCS / "architecture.md").read_text(encoding="utf-8"), re.M)
     assert len(rows) >= 6
     for file, names in rows:
         code = (ROOT / "bertkit" / file).read_text(encoding="utf-8")
         assert not [name for name in re.findall(r"`(\w+)`", names) if f"\n{name}: Mapping" not in code]
-
-
-def test_every_dependency_is_explained() -> None:
-    needed = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["dependencies"]
-    table = (DOCS / "architecture.md").read_text(encoding="utf-8").split("## Dependencies")[1].split("\n## ")[0]
-    assert re.findall(r"^\| `([\w.-]+)` \|", table, re.M)
-    assert set(re.findall(r"^\| `([\w.-]+)` \|", table, re.M)) == {re.split("[<>=]", each)[0] for each in needed}
 
 
 def test_every_page_is_in_the_table_of_contents() -> None:

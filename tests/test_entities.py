@@ -89,7 +89,7 @@ def test_invalid_tags_are_counted_in_the_predictions(scheme):
     assert GradedEntities([good, good], [bad, bad], TYPES, scheme).scores["invalid_tags"] == 2 * expected
 
 
-def test_intervals_equal_the_plain_bootstrap():
+def test_intervals_equal_the_plain_bootstrap_where_most_is_undefined_too():
     rng = np.random.default_rng(3)
     gold, predicted = [], []
     for _ in range(12):
@@ -108,16 +108,13 @@ def test_intervals_equal_the_plain_bootstrap():
         assert interval == pytest.approx(tuple(np.nanquantile(values[name], [0.025, 0.975])), abs=1e-12), name
         assert interval[0] <= interval[1]
     assert found["f1"][0] < found["f1"][1]
-
-
-def test_intervals_of_what_is_mostly_undefined():
     found = GradedEntities([["B-LOC"]] + [["O"]] * 9, [["B-LOC"]] + [["O"]] * 9, TYPES).intervals(resamples=200)
     assert found["f1"] == found["f1/LOC"] == found["accuracy"] == (1, 1)  # 65 % of the resamples have it
     assert found["f1/ORG"] is None
     assert GradedEntities([["O"], []], [["O"], []], TYPES).intervals(resamples=9)["f1"] is None
 
 
-def test_errors_by_hand():
+def test_errors_by_hand_are_told_apart_within_a_sentence():
     for gold, predicted, errors in (
         ("B-LOC I-LOC", "B-LOC I-LOC", {"correct": 1}),
         ("B-LOC I-LOC", "I-LOC I-LOC", {"correct": 1}),
@@ -137,9 +134,6 @@ def test_errors_by_hand():
     ):
         none = dict.fromkeys(["correct", "boundary", "type", "both", "missed", "spurious"], 0)
         assert grade(gold, predicted).errors() == none | errors
-
-
-def test_errors_are_told_apart_within_a_sentence():
     errors = GradedEntities([["B-LOC"], ["O"]], [["O"], ["B-LOC"]], TYPES).errors()
     assert {error: count for error, count in errors.items() if count} == {"missed": 1, "spurious": 1}
 

@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 import pytest
 import small
-from cases import CASES
+from cases import BY_ID
 from datasets import Dataset
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bertkit.data import Data, load
+from bertkit.data import Data
 from bertkit.data.disk_list import DiskList
 from bertkit.data.table import column_values, features_of, on_disk, release
 from bertkit.errors import DataError, UserError
@@ -56,9 +56,6 @@ def share(*numbers: int) -> float:
     return hash(numbers) % 9973 / 9973
 
 
-KNOWN = Conformal(rows=200, gold=[1 - n / 250 for n in range(200)])
-
-
 def single(row: int) -> dict[str, Any]:
     scores = {"a": share(row), "b": 1 - share(row)}
     return {"label": max(scores, key=scores.__getitem__), "score": max(scores.values()), "scores": scores}
@@ -78,36 +75,21 @@ def spans(row: int) -> dict[str, Any]:
     return {**(none if row % 3 else best[0]), "n_best": best, "null_score": share(row), "truncated": False}
 
 
-def pair(row: int) -> dict[str, Any]:
-    return {"score": share(row)}
-
-
-def gold_tags(row: int) -> list[str]:
-    return [word["tag"] for word in words(row + 1)]
-
-
 # Task: options, the answer and the targets of a row, and bytes of memory that grading may take for each row.
 GRADED: dict[str, tuple[dict[str, Any], Callable[[int], Any], Callable[[int], Any], int]] = {
     "text-classification": (
-        {"labels": {"a": "a", "b": "b"}, "kind": "single-label", "conformal": KNOWN},
-        single,
-        lambda row: {"label": "ab"[row % 2]},
-        170,
-    ),
-    "token-classification": ({"labels": ["PER"]}, sentence, lambda row: {"tags": gold_tags(row)}, 220),
+        {"labels": {"a": "a", "b": "b"}, "kind": "single-label",
+         "conformal": Conformal(rows=200, gold=[1 - n / 250 for n in range(200)])},
+        single, lambda row: {"label": "ab"[row % 2]}, 170),
+    "token-classification": (
+        {"labels": ["PER"]}, sentence, lambda row: {"tags": [word["tag"] for word in words(row + 1)]}, 220),
     "question-answering": (
-        {"unanswerable": True, "null_threshold": 0.0},
-        spans,
-        lambda row: {"answers": {"text": ["w1"] * (row % 4 > 0), "answer_start": [0] * (row % 4 > 0)}},
-        200,
-    ),
+        {"unanswerable": True, "null_threshold": 0.0}, spans,
+        lambda row: {"answers": {"text": ["w1"] * (row % 4 > 0), "answer_start": [0] * (row % 4 > 0)}}, 200),
     "text-ranking": (
-        {"graded": False, "grouped": True},
-        pair,
-        lambda row: {"query": f"q{row // 10}", "label": float(row % 10 == 3)},
-        120,
-    ),
-}
+        {"graded": False, "grouped": True}, lambda row: {"score": share(row)},
+        lambda row: {"query": f"q{row // 10}", "label": float(row % 10 == 3)}, 120),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", GRADED)
@@ -136,7 +118,7 @@ def test_grading_holds_few_bytes_of_a_row(name: str, monkeypatch: pytest.MonkeyP
 
 def test_vectors_of_documents_are_on_the_disk(tiny_encoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """300 of 40 kB each, twelve at a time."""
-    task = next(case for case in CASES if case.id == "retrieval").task(tiny_encoder)
+    task = BY_ID["retrieval"].task(tiny_encoder)
     monkeypatch.setattr(type(task), "chunk_size", 12)
     rows = Dataset.from_list([{"query": "a cat", "document": f"the {number}"} for number in range(300)])
     predict: Any = lambda features: [np.ones(10_000, np.float32)] * len(features)  # noqa: E731
@@ -234,52 +216,43 @@ def torn_queries() -> tuple[Dataset, np.ndarray, np.ndarray]:
     return Dataset.from_dict(rows), unit[0], unit[1]
 
 
-def test_rows_of_a_query_need_not_stand_together() -> None:
+QUERIES, DOCUMENTS = ["q1", "q2", "q0"], [f"d{number}" for number in range(11)]
+
+
+def test_rows_of_a_query_need_not_stand_together_and_queries_are_measured_one_by_one(monkeypatch):
     """Scores and ranks are those of all pairs at once; what a query found stands in its first row."""
     rows, asked, there = torn_queries()
-    queries = list(dict.fromkeys(name for name in rows["query_id"] if name))
-    documents = [f"d{number}" for number in range(11)]
-    answers = list(ranking.searched(rows, queries, documents, asked, there))
+    answers = list(ranking.searched(rows, QUERIES, DOCUMENTS, asked, there))
     cosines, seen = asked @ there.T, set[str]()
     for row, answer in zip(rows, answers, strict=True):
         if not row["query"]:
             assert answer == {}
             continue
-        own, place = cosines[queries.index(row["query_id"])], documents.index(row["document_id"])
+        own, place = cosines[QUERIES.index(row["query_id"])], DOCUMENTS.index(row["document_id"])
         assert answer["score"] == pytest.approx(own[place])
         assert answer["rank"] == 1 + (own > own[place]).sum()
         assert ("found" in answer) == (row["query_id"] not in seen)
         seen.add(row["query_id"])
     assert len(seen) == 3
-
-
-def test_queries_are_measured_alike_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     rows, asked, there = torn_queries()
-    queries = list(dict.fromkeys(name for name in rows["query_id"] if name))
-    answers = list(ranking.searched(rows, queries, [f"d{number}" for number in range(11)], asked, there))
+    answers = list(ranking.searched(rows, QUERIES, DOCUMENTS, asked, there))
     together = ranking.GradedSearches(answers, rows).per_query
     monkeypatch.setattr(ranking, "QUERIES", 1)
     alone = ranking.GradedSearches(answers, rows).per_query
     assert alone == together
-    assert [list(values) for values in alone.values()] == [queries] * len(together)
+    assert [list(values) for values in alone.values()] == [QUERIES] * len(together)
     assert 0 < np.mean(list(alone["ndcg@10"].values())) < 1
 
 
 def read(source: Path, at_a_time: int, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> Data:
     """The file's rows for text classification, so many of them read at a time."""
     monkeypatch.setattr("bertkit.data.table.AT_A_TIME", at_a_time)
-    kind = get_task("text-classification")
-    return load(
-        DataSpec.model_validate({"source": str(source), **settings}),
-        kind.schema,
-        partial(kind.validate_rows, kind.Options(name=kind.name)),
-    )
+    kind, spec = get_task("text-classification"), DataSpec.model_validate({"source": str(source), **settings})
+    return small.read_data(spec, kind, kind.Options(name=kind.name))
 
 
 @pytest.mark.parametrize("settings", [{}, {"validation": 0.3}, {"limit": 7}], ids=str)
-def test_rows_are_the_same_however_many_are_read_at_a_time(
-    settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_are_the_same_however_many_are_read_at_a_time(settings, tmp_path, monkeypatch):
     source = small.write_rows(tmp_path / "rows.jsonl", small.rows("multi-label", 20))
     whole, parts = (read(source, count, monkeypatch, **settings) for count in (1000, 3))
     assert {split: list(rows) for split, rows in whole.rows.items()} == {k: list(r) for k, r in parts.rows.items()}
@@ -304,10 +277,8 @@ def test_a_full_disk_is_said(count, tmp_path, monkeypatch):
         pytest.skip("no /dev/full on this system")
     source = small.write_rows(tmp_path / "rows.jsonl", small.rows("single-label", 4))
     monkeypatch.setattr(tempfile, "TemporaryFile", partial(open, "/dev/full", "w+b"))
-    with pytest.raises(UserError, match=r"(?s)No space left on device.*TMPDIR"):
-        DiskList({"label": "good"} for _ in range(count))
-    with pytest.raises(DataError, match="No space left on device"):
-        read(source, 2, monkeypatch)
+    small.raises(UserError, r"(?s)No space left on device.*TMPDIR", DiskList, ({"label": "good"} for _ in range(count)))
+    small.raises(DataError, "No space left on device", read, source, 2, monkeypatch)
 
 
 def test_what_goes_wrong_while_rows_are_read_is_not_called_a_full_disk() -> None:
@@ -315,7 +286,5 @@ def test_what_goes_wrong_while_rows_are_read_is_not_called_a_full_disk() -> None
         yield {"text": ["a"]}
         raise ConnectionResetError("the Hub is gone")
 
-    with pytest.raises(ConnectionResetError, match="the Hub is gone"):
-        on_disk(blocks(), features_of({"text": "text"}), "x")
-    with pytest.raises(ConnectionResetError, match="the Hub is gone"):
-        DiskList(blocks())
+    small.raises(ConnectionResetError, "the Hub is gone", on_disk, blocks(), features_of({"text": "text"}), "x")
+    small.raises(ConnectionResetError, "the Hub is gone", DiskList, blocks())

@@ -25,7 +25,7 @@ from bertkit.data.schema import Finding
 from bertkit.data.table import Problems
 from bertkit.errors import DataError, UserError
 from bertkit.inference.predict_file import _write_csv, predict_file
-from bertkit.recipe.recipe import Recipe, load_recipe
+from bertkit.recipe.recipe import load_recipe
 from bertkit.run import Run
 from bertkit.sections import DataSpec
 from bertkit.tasks.text_classification import TextClassification
@@ -47,9 +47,20 @@ def read(path: Path, **layout: Any) -> list[tuple[int, dict[str, Any]]]:
 
 
 def fails(path: Path, **layout: Any) -> str:
-    with pytest.raises(DataError) as caught:
-        read(path, **layout)
-    return str(caught.value).replace(str(path), path.name)
+    return small.message_of(DataError, read, path, **layout).replace(str(path), path.name)
+
+
+def patched(path: Path, *changes: tuple[bytes, bytes]) -> Path:
+    """The workbook with these patterns of its sheet replaced."""
+    with zipfile.ZipFile(path) as archive:
+        parts = {name: archive.read(name) for name in archive.namelist()}
+    sheet = "xl/worksheets/sheet1.xml"
+    for pattern, content in changes:
+        parts[sheet] = re.sub(pattern, content, parts[sheet])
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in parts.items():
+            archive.writestr(name, content)
+    return path
 
 
 # --- reading .xlsx
@@ -57,9 +68,8 @@ def fails(path: Path, **layout: Any) -> str:
 
 def test_a_sheet_is_named_and_the_others_are_reported(tmp_path: Path) -> None:
     path = workbook(tmp_path / "a.xlsx", ["text", "label"], ["a", "x"], ["b", "y"], more=("Notes", "More notes"))
-    assert (
-        read(path, sheet="Sheet") == read(path) == [(2, {"text": "a", "label": "x"}), (3, {"text": "b", "label": "y"})]
-    )
+    rows = [(2, {"text": "a", "label": "x"}), (3, {"text": "b", "label": "y"})]
+    assert read(path, sheet="Sheet") == read(path) == rows
     book = openpyxl.load_workbook(path)
     book["Notes"].append(["text"])
     book["Notes"].append(["c"])
@@ -107,38 +117,28 @@ def test_cells_of_all_types_are_texts(tmp_path: Path) -> None:
     assert read(workbook(tmp_path / "b.xlsx", ["a", 1]), header=["text", "n"]) == [(1, {"text": "a", "n": "1"})]
 
 
-def test_the_last_value_of_a_formula_is_read(tmp_path: Path) -> None:
+def test_the_last_value_of_a_formula_is_read_but_no_row_numbers_without_end(tmp_path: Path) -> None:
     path = workbook(tmp_path / "a.xlsx", ["text", "n"], ["a", "=1+1"])
-    with zipfile.ZipFile(path) as archive:
-        parts = {name: archive.read(name) for name in archive.namelist()}
-    sheet = "xl/worksheets/sheet1.xml"
-    parts[sheet] = re.sub(rb"<v\s*/>|<v></v>", b"<v>2</v>", parts[sheet])
-    parts[sheet] = re.sub(rb'<dimension ref="[^"]*"', b'<dimension ref="A1:A1"', parts[sheet])  # as some programs do
-    with zipfile.ZipFile(path, "w") as archive:
-        for name, content in parts.items():
-            archive.writestr(name, content)
-    assert read(path) == [(2, {"text": "a", "n": "2"})]
+    dimension = (rb'<dimension ref="[^"]*"', b'<dimension ref="A1:A1"')  # as some programs write it
+    assert read(patched(path, (rb"<v\s*/>|<v></v>", b"<v>2</v>"), dimension)) == [(2, {"text": "a", "n": "2"})]
+    path = workbook(tmp_path / "a.xlsx", ["text"], ["a"])
+    patched(path, (b'<row r="2"', b'<row r="99999999999"'), (b'"A2"', b'"A99999999999"'))
+    assert "numbers its rows beyond 1,048,576" in fails(path)
 
 
-def test_what_is_wrong_is_located_by_row(tmp_path: Path) -> None:
+def test_what_is_wrong_is_located_by_row_and_what_is_no_workbook_or_unpacks_to_too_much(tmp_path, monkeypatch):
     path = workbook(tmp_path / "a.xlsx", ["text", "label"], ["a", "x"], ["b", "x", "more"])
     assert "a.xlsx, row 3: 3 fields where 2 are expected" in fails(path)
     assert len(read(path, extra_fields="ignore")) == 2
     assert "a.xlsx, row 1: duplicate columns in the header: a" in fails(workbook(path, ["a", "a"], ["1", "2"]))
     assert "a.xlsx: the file is empty" in fails(workbook(path))
     assert "a.xlsx: holds no rows" in fails(workbook(path, ["a"]))
-
-
-def test_what_is_no_workbook(tmp_path: Path) -> None:
     path = tmp_path / "a.xlsx"
     path.write_bytes(b"\xd0\xcf\x11\xe0 of a password")
     assert "not an .xlsx workbook, or one with a password" in fails(path)
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("a.txt", "hello")
     assert "a.xlsx: cannot be read as xlsx" in fails(path)
-
-
-def test_a_workbook_that_unpacks_to_too_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = workbook(tmp_path / "a.xlsx", ["text"], ["word " * 1000])
     assert path.stat().st_size < 10_000
     monkeypatch.setattr("bertkit.data.excel.MAX_WHOLE", 11_000)
@@ -147,31 +147,17 @@ def test_a_workbook_that_unpacks_to_too_much(tmp_path: Path, monkeypatch: pytest
     assert "save it as csv" in message
 
 
-def test_row_numbers_without_end(tmp_path: Path) -> None:
-    path = workbook(tmp_path / "a.xlsx", ["text"], ["a"])
-    with zipfile.ZipFile(path) as archive:
-        parts = {name: archive.read(name) for name in archive.namelist()}
-    sheet = "xl/worksheets/sheet1.xml"
-    parts[sheet] = parts[sheet].replace(b'<row r="2"', b'<row r="99999999999"').replace(b'"A2"', b'"A99999999999"')
-    with zipfile.ZipFile(path, "w") as archive:
-        for name, content in parts.items():
-            archive.writestr(name, content)
-    assert "numbers its rows beyond 1,048,576" in fails(path)
-
-
 def test_without_openpyxl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = workbook(tmp_path / "a.xlsx", ["text"], ["a"])
     monkeypatch.setitem(sys.modules, "openpyxl", None)
-    with pytest.raises(UserError, match=r'pip install "bertkit\[excel\]"'):
-        read(path)
+    small.raises(UserError, r'pip install "bertkit\[excel\]"', read, path)
 
 
 @given(content=st.binary(max_size=200), cut=st.integers(0, 5000), byte=st.integers(0, 255))
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_damage_is_a_data_error(tmp_path: Path, content: bytes, cut: int, byte: int) -> None:
-    whole = bytearray(
-        workbook(tmp_path / "a.xlsx", ["text", "n"], ["a", 1.5], ["b", datetime(2024, 1, 2)]).read_bytes()
-    )
+    path = workbook(tmp_path / "a.xlsx", ["text", "n"], ["a", 1.5], ["b", datetime(2024, 1, 2)])
+    whole = bytearray(path.read_bytes())
     whole[cut % len(whole)] = byte
     for data in (bytes(whole), bytes(whole[:cut]), content):
         (tmp_path / "b.xlsx").write_bytes(data)
@@ -197,8 +183,7 @@ def test_a_sheet_holds_what_was_written(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("value", "said"), [("x" * (MAX_CELL + 1), "32,767 characters"), ("a\x01", "control")])
 def test_what_a_sheet_cannot_hold_is_refused(value: str, said: str) -> None:
-    with pytest.raises(DataError, match=rf"xlsx output, row 2: .*{said}"):
-        write_sheet(io.BytesIO(), [["text"], [value]])
+    small.raises(DataError, rf"xlsx output, row 2: .*{said}", write_sheet, io.BytesIO(), [["text"], [value]])
 
 
 # --- German csv, from file to predictions
@@ -233,20 +218,14 @@ def recipe_by_messages(folder: Path, encoder: Path, source: Path) -> tuple[Any, 
         encoding="utf-8",
     )
     given, asked = list[str](), []
-    while message := refusal(load_recipe(file, given)):
-        asked.append(edits(message))
-        assert asked[-1], message
-        given += asked[-1]
-    return load_recipe(file, given), asked
-
-
-def refusal(recipe: Recipe) -> str:
-    """Why the data of a recipe cannot be read; "" where they can."""
-    try:
-        load(recipe.data, TextClassification.schema)
-    except DataError as error:
-        return str(error)
-    return ""
+    for _ in range(3):
+        recipe = load_recipe(file, given)
+        try:
+            load(recipe.data, TextClassification.schema)
+        except DataError as error:
+            asked.append(edits(str(error)))
+            given += asked[-1]
+    return recipe, asked
 
 
 @pytest.mark.parametrize(
@@ -257,9 +236,7 @@ def refusal(recipe: Recipe) -> str:
         ("utf-16", [["data.encoding=utf-16"], ['data.delimiter=";"']]),
     ],
 )
-def test_from_a_german_file_to_predictions_that_open_in_excel(
-    encoding: str, expected: list[list[str]], tiny_encoder: Path, tmp_path: Path
-) -> None:
+def test_from_a_german_file_to_predictions_that_open_in_excel(encoding, expected, tiny_encoder, tmp_path):
     rows = tickets(tmp_path / "tickets.csv", encoding)
     recipe, asked = recipe_by_messages(tmp_path, tiny_encoder, tmp_path / "tickets.csv")
     assert [sorted(each) for each in asked] == expected
@@ -274,9 +251,8 @@ def test_from_a_german_file_to_predictions_that_open_in_excel(
     told = predictor([row[1] for row in rows[1:]])
     at = written[0].index("answer.score")
     assert [row[at] for row in written[1:]] == [str(answer["score"]) for answer in told]
-    assert (
-        predict_file(predictor, str(tmp_path / "run"), str(tmp_path / "tickets.csv"), tmp_path / "o.xlsx", {}) == COUNT
-    )
+    named = str(tmp_path / "run"), str(tmp_path / "tickets.csv")
+    assert predict_file(predictor, *named, tmp_path / "o.xlsx", {}) == COUNT
     sheet = list(openpyxl.load_workbook(tmp_path / "o.xlsx").active.values)
     assert [list(row[:5]) for row in sheet] == rows
     assert [row[at] for row in sheet[1:]] == pytest.approx([answer["score"] for answer in told], rel=1e-14)
@@ -289,10 +265,8 @@ def test_a_workbook_is_answered(learned: Run, tmp_path: Path) -> None:
     told = predictor(["the cat was good", "the dog was bad\nand it sat"])
     header, *rows = openpyxl.load_workbook(tmp_path / "out.xlsx").active.values
     assert header[:3] == ("text", "n", "answer.label")
-    assert [row[:3] for row in rows] == [
-        ("the cat was good", "1", told[0]["label"]),
-        ("the dog was bad\nand it sat", "2.5", told[1]["label"]),
-    ]
+    texts = [("the cat was good", "1"), ("the dog was bad\nand it sat", "2.5")]
+    assert [row[:3] for row in rows] == [(*text, answer["label"]) for text, answer in zip(texts, told, strict=True)]
 
 
 def test_what_the_encoding_of_the_input_lacks_is_told(tmp_path: Path) -> None:

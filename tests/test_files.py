@@ -55,15 +55,12 @@ def test_a_writer_leaves_the_file_of_another_alone(tmp_path: Path) -> None:
     assert {file.name: file.read_text() for file in tmp_path.iterdir()} == {"out.jsonl": "first"}
 
 
-def test_a_full_disk_names_the_file(tmp_path: Path) -> None:
+def test_a_full_disk_names_the_file_or_the_folder_of_a_tokenizer(tmp_path: Path, tiny_encoder: Path) -> None:
     path = tmp_path / "out.jsonl"
     with pytest.raises(OSError, match="File too large") as error, small.largest_file(100), written_aside(path) as file:
         file.write("x" * 101)
     assert error.value.filename == str(path)
     assert not list(tmp_path.iterdir())
-
-
-def test_a_tokenizer_that_does_not_fit_names_its_folder(tmp_path: Path, tiny_encoder: Path) -> None:
     tokenizer = transformers.AutoTokenizer.from_pretrained(tiny_encoder)
     with pytest.raises(ModelError, match=f"{tmp_path}: cannot be written: File too large"), small.largest_file(1000):
         save_tokenizer(tokenizer, tmp_path)

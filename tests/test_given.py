@@ -18,10 +18,6 @@ ROWS = small.rows("single-label", 8)
 BASE = {"task": "text-classification", "model": "some/model", "data": "sample:sentiment"}
 
 
-def problems(error: pytest.ExceptionInfo[bertkit.UserError]) -> str:
-    return "\n".join(map(str, error.value.problems))
-
-
 def test_a_recipe_of_plain_values_is_that_of_the_yaml_file(tmp_path: Path) -> None:
     file = tmp_path / "recipe.yaml"
     file.write_text(
@@ -30,9 +26,8 @@ def test_a_recipe_of_plain_values_is_that_of_the_yaml_file(tmp_path: Path) -> No
     )
     task = {"name": "text-classification", "kind": "multi-label"}
     model, data = {"name": "some/model", "max_length": np.int64(64)}, {"source": "sample:sentiment", "validation": 0.1}
-    recipe = bertkit.Recipe(
-        task=task, model=model, data=data, training={"learning_rate": np.float32(1e-4)}, seeds=(1, 2)
-    )
+    rate = {"learning_rate": np.float32(1e-4)}
+    recipe = bertkit.Recipe(task=task, model=model, data=data, training=rate, seeds=(1, 2))
     assert recipe.with_(learning_rate=1e-4) == bertkit.load_recipe(file)
     assert bertkit.load_recipe({"task": task, "model": model, "data": data}).model.max_length == 64
     assert bertkit.Recipe(**BASE) == bertkit.load_recipe(BASE) == adapted(BASE, None, {})
@@ -50,10 +45,10 @@ def test_what_is_wrong_is_reported_at_once_with_key_paths() -> None:
         "verfy": True,
         "early_stopping": {"patience": 0},
     }
-    for make in (lambda: bertkit.Recipe(**sections), lambda: bertkit.load_recipe(sections)):
-        with pytest.raises(bertkit.RecipeError) as error:
-            make()
-        found = problems(error)
+    for found in (
+        small.message_of(bertkit.RecipeError, bertkit.Recipe, **sections),
+        small.message_of(bertkit.RecipeError, bertkit.load_recipe, sections),
+    ):
         for each in (
             "task.kind: expected 'single-label', 'multi-label' or 'regression', found text 'multi'",
             "task.colour: unknown key",
@@ -65,8 +60,7 @@ def test_what_is_wrong_is_reported_at_once_with_key_paths() -> None:
             "early_stopping.patience: must be at least 1, found 0",
         ):
             assert each in found
-    with pytest.raises(bertkit.RecipeError, match=r"task: missing(?s:.*)model: missing(?s:.*)data: missing"):
-        bertkit.Recipe()
+    small.raises(bertkit.RecipeError, r"task: missing(?s:.*)model: missing(?s:.*)data: missing", bertkit.Recipe)
     with pytest.raises(bertkit.RecipeError, match="task: expected a mapping, found the number 5"):
         bertkit.Recipe(**{**BASE, "task": 5})
     with pytest.raises(bertkit.RecipeError, match="model: expected a mapping, found the number 5"):
@@ -85,13 +79,11 @@ def test_with_changes_a_copy_and_checks_it() -> None:
     steps = recipe.with_("training.eval_strategy=steps", eval_steps=20).training
     assert (steps["save_strategy"], steps["save_steps"]) == ("steps", 20)
     assert "per_device_train_batch_size" not in recipe.with_(tokens=4096).training
-    with pytest.raises(
-        bertkit.RecipeError, match=r"override training.lerning_rate=1(?s:.*)did you mean 'learning_rate'"
-    ):
-        recipe.with_("training.lerning_rate=1")
+    said = r"override training.lerning_rate=1(?s:.*)did you mean 'learning_rate'"
+    small.raises(bertkit.RecipeError, said, recipe.with_, "training.lerning_rate=1")
 
 
-def test_a_key_goes_where_the_only_section_has_it() -> None:
+def test_a_key_goes_where_the_only_section_has_it_with_rows_by_split_too() -> None:
     values = {
         "epochs": 2, "learning_rate": 1e-4, "max_length": 64, "thresholds": {"good": 0.3}, "kind": "multi-label",
         "columns": {"text": "review"}, "patience": 2, "verify": False, "seeds": [1, 2], "peft": {"r": 4},
@@ -104,6 +96,9 @@ def test_a_key_goes_where_the_only_section_has_it() -> None:
     assert (recipe.task.kind, recipe.task.thresholds) == ("multi-label", {"good": 0.3})  # type: ignore[attr-defined]
     assert recipe.data.columns == {"text": "review"}
     assert (recipe.early_stopping.patience, recipe.verify, recipe.seeds, recipe.peft.r) == (2, False, [1, 2], 4)
+    for data in ({"train": ROWS, "validation": 0.25}, {"source": ROWS, "validation": 0.25}):
+        spec = adapted("text-classification", data, {"model": "m", "columns": {"text": "id"}, "limit": 3}).data
+        assert (spec.source, spec.validation, spec.columns, spec.limit) == ("memory", 0.25, {"text": "id"}, 3)
 
 
 def test_overrides_that_no_section_has_are_refused(tmp_path: Path) -> None:
@@ -119,14 +114,7 @@ def test_overrides_that_no_section_has_are_refused(tmp_path: Path) -> None:
     ):
         with pytest.raises(bertkit.RecipeError, match=message):
             bertkit.train("text-classification", tmp_path / "run", data=ROWS, model="some/model", **values)
-        with pytest.raises(bertkit.RecipeError, match=message):
-            bertkit.Recipe(**BASE).with_(**values)
-
-
-def test_keys_of_data_go_with_rows_by_split() -> None:
-    for data in ({"train": ROWS, "validation": 0.25}, {"source": ROWS, "validation": 0.25}):
-        spec = adapted("text-classification", data, {"model": "m", "columns": {"text": "id"}, "limit": 3}).data
-        assert (spec.source, spec.validation, spec.columns, spec.limit) == ("memory", 0.25, {"text": "id"}, 3)
+        small.raises(bertkit.RecipeError, message, bertkit.Recipe(**BASE).with_, **values)
 
 
 def test_data_replaces_the_data_of_a_shipped_recipe_and_its_expected_scores() -> None:
@@ -154,14 +142,11 @@ def test_train_says_what_it_expects(tmp_path: Path) -> None:
         train(ROWS, tmp_path / "run", data="text-classification")
     with pytest.raises(bertkit.RecipeError, match="text-clasification: no such task or recipe; did you mean 'text-cl"):
         train("text-clasification", tmp_path / "run", data=ROWS)
-    with pytest.raises(
-        bertkit.RecipeError, match="output_dir: expected a folder, found a list; the data go by keyword"
-    ):
-        train("text-classification", ROWS)
+    said = "output_dir: expected a folder, found a list; the data go by keyword"
+    small.raises(bertkit.RecipeError, said, train, "text-classification", ROWS)
     with pytest.raises(TypeError, match="takes 2 positional arguments but 3 were given"):
         train("text-classification", ROWS, tmp_path / "run")
-    with pytest.raises(bertkit.RecipeError, match="model: missing"):
-        train("text-classification", tmp_path / "run", data=ROWS)
+    small.raises(bertkit.RecipeError, "model: missing", train, "text-classification", tmp_path / "run", data=ROWS)
     with pytest.raises(bertkit.RecipeError, match="data: missing"):
         train("text-classification", tmp_path / "run", model="some/model")
     with pytest.raises(bertkit.RecipeError, match=r"`memory` stands for rows that are given"):

@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -25,11 +24,7 @@ BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
 def module(monkeypatch: pytest.MonkeyPatch) -> Any:
     """A name -> the program of that name in benchmarks/, which import each other."""
     monkeypatch.syspath_prepend(str(BENCHMARKS))
-
-    def imported(name: str) -> ModuleType:
-        return importlib.import_module(name)
-
-    return imported
+    return importlib.import_module
 
 
 @pytest.mark.rare
@@ -63,7 +58,7 @@ def test_the_whole_program(tmp_path):
     assert sum("failed: " in line for line in table) == 4
 
 
-def test_flops_are_those_that_torch_counts(module: Any) -> None:
+def test_flops_are_those_that_torch_counts_and_of_local_attention(module: Any) -> None:
     """Of the encoder alone, in attention by the formula; backwards twice as many as forwards."""
     sizes: dict[str, Any] = {"num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 40}
     config = BertConfig(vocab_size=50, hidden_size=24, **sizes, attn_implementation="eager")
@@ -77,10 +72,6 @@ def test_flops_are_those_that_torch_counts(module: Any) -> None:
                 if train:
                     states.sum().backward()
         assert flops(model, lengths, train=train) == counter.get_total_flops()
-
-
-def test_flops_of_local_attention(module: Any) -> None:
-    """Of a text longer than the window, each token of a local layer sees the window; the first layer sees all."""
     sizes: dict[str, Any] = {"num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 40}
     ids = {f"{role}_token_id": 0 for role in ("pad", "cls", "sep", "bos", "eos")}
     model = ModernBertModel(ModernBertConfig(vocab_size=50, hidden_size=24, local_attention=8, **sizes, **ids))

@@ -37,27 +37,20 @@ def softmax_rows(rng: np.random.Generator, rows: int, labels: int) -> np.ndarray
     return scores / scores.sum(axis=1, keepdims=True)
 
 
-def test_single_label_weights_are_repeated_rows():
+@pytest.mark.parametrize("kind", ["single-label", "multi-label"])
+def test_weights_of_labels_are_repeated_rows(kind):
     for case in range(100):
         rng = np.random.default_rng(case)
         rows, count = int(rng.integers(1, 25)), int(rng.integers(1, 6))
-        labels = [str(i) for i in range(count)]
-        truth = rng.choice(rng.integers(0, count, rng.integers(1, count + 1)), rows)  # some labels absent
-        given = softmax_rows(rng, rows, count)
-        chosen = given.argmax(axis=1) if rng.random() < 0.8 else rng.integers(0, count, rows)
-        score = partial(metrics.scored, "single-label", labels=labels)
-        check(lambda t, g, c, score=score: score(t, g, decisions=c), [truth, given, chosen], draw(rng, rows))
-
-
-def test_multi_label_weights_are_repeated_rows():
-    for case in range(100):
-        rng = np.random.default_rng(case)
-        rows, count = int(rng.integers(1, 25)), int(rng.integers(1, 5))
-        labels = [str(i) for i in range(count)]
-        truth = (rng.random((rows, count)) < rng.choice([0, 0.3, 1], count, p=[0.1, 0.8, 0.1])).astype(int)
-        given = np.round(rng.random((rows, count)), int(rng.integers(0, 3)))
-        chosen = (given >= rng.random(count)).astype(int)
-        score = partial(metrics.scored, "multi-label", labels=labels)
+        if kind == "single-label":
+            truth = rng.choice(rng.integers(0, count, rng.integers(1, count + 1)), rows)  # some labels absent
+            given = softmax_rows(rng, rows, count)
+            chosen = given.argmax(axis=1) if rng.random() < 0.8 else rng.integers(0, count, rows)
+        else:
+            truth = (rng.random((rows, count)) < rng.choice([0, 0.3, 1], count, p=[0.1, 0.8, 0.1])).astype(int)
+            given = np.round(rng.random((rows, count)), int(rng.integers(0, 3)))
+            chosen = (given >= rng.random(count)).astype(int)
+        score = partial(metrics.scored, kind, labels=[str(i) for i in range(count)])
         check(lambda t, g, c, score=score: score(t, g, decisions=c), [truth, given, chosen], draw(rng, rows))
 
 
@@ -72,7 +65,7 @@ def test_regression_weights_are_repeated_rows():
         check(metrics.regression, [truth, given], draw(rng, rows))
 
 
-def test_equals_the_plain_bootstrap():
+def test_equals_the_plain_bootstrap_by_seed_and_in_chunks(monkeypatch):
     rng = np.random.default_rng(2)
     truth = rng.normal(size=40)
     given = truth + rng.normal(size=40)
@@ -82,9 +75,6 @@ def test_equals_the_plain_bootstrap():
     for name in found:
         values = [metrics.regression(truth[rows], given[rows]).scores[name] for rows in samples]
         assert found[name] == pytest.approx(tuple(np.quantile(values, [0.025, 0.975])), abs=1e-12)
-
-
-def test_seed_and_chunks(monkeypatch):
     rng = np.random.default_rng(3)
     arrays = rng.normal(size=30), rng.normal(size=30)
     scored = metrics.regression(*arrays)

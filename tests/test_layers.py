@@ -69,13 +69,9 @@ def test_imports_go_down() -> None:
     assert not up, "a module imports what is not below it"
 
 
-def test_attachments_are_named_through_their_table() -> None:
+def test_the_core_imports_no_optional_room_and_attachments_only_through_their_table() -> None:
     named = {name for names in imports().values() for name in names if room(name) == "attachments"}
     assert named == {"bertkit.attachments.table"}
-
-
-def test_the_core_imports_no_optional_room() -> None:
-    """Functions of training/ alone may: a finished run is reported and pushed."""
     for module, file in MODULES.items():
         if room(module) in CORE:
             names = {*imported(file, lazily=room(module) != "training")}

@@ -1,21 +1,24 @@
-"""SQuAD: every question is read, every answer stands where it should, and the scores are those of the definition.
+"""Public data sets: every row is read, every answer of SQuAD stands where it should, and scores are by definition.
 
-The second implementation of the scores is written from the definition, one character and one token at a time.
+The second implementation of SQuAD's scores is written from the definition, one character and one token at a time.
 """
 
 from __future__ import annotations
 
-import math
 import string
 from itertools import groupby
+from pathlib import Path
+from statistics import fmean
+from typing import Any
 
 import pytest
 from datasets import Dataset
 
-from bertkit.data import read_rows
+from bertkit.data import check, label_names, load, read_rows
 from bertkit.data.squad import check_answers
 from bertkit.evaluation.squad_metrics import GradedAnswers
 from bertkit.sections import DataSpec
+from bertkit.tasks.text_classification import TextClassification
 
 SPEC = DataSpec.model_validate({"source": "unused"})
 
@@ -75,10 +78,6 @@ def naive_scores(predicted, gold):
     return exact, best
 
 
-def mean(values):
-    return math.fsum(values) / len(values)
-
-
 def first_words(row):
     return " ".join(row["context"].split()[:5])
 
@@ -104,5 +103,59 @@ def test_scores_of_a_fixed_rule(real_data, name):
         groups["_has_answer"] = [each for each, texts in zip(naive, gold, strict=True) if texts]
         groups["_no_answer"] = [each for each, texts in zip(naive, gold, strict=True) if not texts]
     for suffix, pairs in groups.items():
-        assert scores[f"exact_match{suffix}"] == pytest.approx(mean([exact for exact, _ in pairs]), abs=1e-9)
-        assert scores[f"f1{suffix}"] == pytest.approx(mean([f1 for _, f1 in pairs]), abs=1e-9)
+        assert scores[f"exact_match{suffix}"] == pytest.approx(fmean([exact for exact, _ in pairs]), abs=1e-9)
+        assert scores[f"f1{suffix}"] == pytest.approx(fmean([f1 for _, f1 in pairs]), abs=1e-9)
+
+
+# --- classification: files as their authors wrote them, through the `data:` section of a recipe
+
+COLA = {"header": ["source", "label", "star", "text"]}
+STSB = {
+    "format": "tsv",
+    "header": ["genre", "file", "year", "id", "score", "sentence1", "sentence2"],
+    "extra_fields": "ignore",
+    "columns": {"text_a": "sentence1", "text_b": "sentence2", "score": "score"},
+}
+RTE = {"columns": {"text_a": "sentence1", "text_b": "sentence2"}}
+
+
+def load_real(folder: Path, train: str, dev: str, **settings: Any) -> Any:
+    source = {"train": str(folder / train), "validation": str(folder / dev)}
+    return load(DataSpec.model_validate({"source": source, **settings}), TextClassification.schema)
+
+
+@pytest.mark.parametrize(
+    ("train", "dev", "settings", "rows", "target", "labels"),
+    [
+        ("sst2/train.tsv", "sst2/dev.tsv", {"columns": {"text": "sentence"}}, [67349, 872], "label", ["0", "1"]),
+        ("cola/train.tsv", "cola/dev.tsv", COLA, [8551, 1043], "label", ["0", "1"]),
+        ("rte/train.tsv", "rte/dev.tsv", RTE, [2490, 277], "label", ["entailment", "not_entailment"]),
+        ("stsb/sts-train.csv", "stsb/sts-dev.csv", STSB, [5749, 1500], "score", None),
+    ],
+    ids=["sst2", "cola", "rte", "stsb"],
+)
+def test_every_row_is_read(train, dev, settings, rows, target, labels, real_data):
+    data = load_real(real_data, train, dev, **settings)
+    assert [*data.rows] == ["train", "validation"]
+    assert [len(part) for part in data.rows.values()] == rows
+    assert data.target == target
+    values = list(data.rows["train"][target])
+    if labels is None:
+        assert min(values) == 0.0
+        assert max(values) == 5.0
+    else:
+        assert label_names(values) == labels
+    assert not [finding for finding in check(data) if finding.level == "fail"]
+
+
+def test_a_folder_of_tsv_files_is_a_source(real_data):
+    spec = DataSpec.model_validate({"source": str(real_data / "sst2"), "columns": {"text": "sentence"}, "limit": 50})
+    data = load(spec, TextClassification.schema)
+    assert {split: len(rows) for split, rows in data.rows.items()} == {"train": 50, "validation": 50}
+    assert data.origins["train"][0].startswith(str(real_data / "sst2" / "train.tsv:"))
+
+
+def test_quotes_and_ends_are_kept_as_they_stand(real_data):
+    data = load_real(real_data, "cola/train.tsv", "cola/dev.tsv", **COLA)
+    assert data.rows["train"][0]["text"] == "Our friends won't buy this analysis, let alone the next one we propose."
+    assert data.origins["validation"][1042].endswith("dev.tsv:1043")
