@@ -16,20 +16,16 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
-import torch
-from cases import CASES, DRAWN, TEXTS, encoder
-from finished import finished
-from transformers import set_seed
+from cases import BY_ID, TEXTS
+from finished import finished, saved
+from small import raises
 
 import bertkit
 from bertkit.errors import DataError, Problem, RowsError, UserError
 from bertkit.inference.display import flat
 from bertkit.inference.predictor import Predictor, load
 from bertkit.inference.runner import Runner
-from bertkit.tasks.base import calibrate
-from bertkit.training.seed import save
 
-BY_ID = {case.id: case for case in CASES}
 SCALING = Path(__file__).resolve().parent.parent / "docs" / "scaling.md"
 COLUMNS = {"id": list(range(len(TEXTS))), "text": TEXTS}
 KINDS: dict[str, Callable[[dict[str, Any]], Any]] = {
@@ -73,9 +69,7 @@ def columns_of(given: Any) -> dict[str, list[Any]]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_answers_are_those_of_the_predictor_beside_the_own_columns(
-    kind: str, model: Path, predictor: Predictor
-) -> None:
+def test_answers_are_those_of_the_predictor_beside_the_own_columns(kind, model, predictor):
     given = KINDS[kind](COLUMNS)
     made = bertkit.batch(model)(given)
     assert type(made) is type(given)
@@ -85,16 +79,13 @@ def test_answers_are_those_of_the_predictor_beside_the_own_columns(
     assert columns_of(given) == COLUMNS
 
 
-def test_a_frame_keeps_its_index_arrays_their_types_and_an_empty_dict_its_columns(model: Path) -> None:
+def test_an_index_types_columns_and_decisions_are_kept(model: Path, predictor: Predictor) -> None:
     frame, answers = pd.DataFrame(COLUMNS, index=[0, 0, 1, 1, 2, 2, 3, 3]), bertkit.batch(model)
     assert answers(frame).index.equals(frame.index)
     made = answers(KINDS["arrays"](COLUMNS))
     assert made["answer.score"].dtype == np.float64
     assert made["answer.truncated"].dtype == bool
     assert answers({"id": [], "text": []}).keys() == answers(COLUMNS).keys()
-
-
-def test_columns_and_decisions_are_those_of_the_predictor(model: Path, predictor: Predictor) -> None:
     limit = sorted(answer["score"] for answer in predictor(TEXTS))[4]
     answers = bertkit.batch(model, columns={"text": "body"}, decisions={"threshold": limit})
     made = answers({"body": TEXTS, "text": ["bad"] * len(TEXTS)})
@@ -133,12 +124,14 @@ def test_labels_that_the_model_never_gives_are_text(predictor: Predictor, monkey
     assert (made.type, made.null_count) == (pa.string(), len(TEXTS))
 
 
+def without_none(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{name: value for name, value in row.items() if value is not None} for row in rows]
+
+
 LABELLED = ("single-label", "multi-label")
 COVERED = ("single-label", "regression")
-OTHERS = (
-    "multi-label qa qa-windows-or-none ner-crf words-crf-windows similarity-labels similarity-in-batch "
-    "ranking-binary text-to-text ner-document mlm-nsp"
-).split()
+OTHERS = "multi-label qa qa-windows-or-none ner-crf words-crf-windows similarity-labels similarity-in-batch".split()
+OTHERS += ["ranking-binary", "text-to-text", "ner-document", "mlm-nsp"]
 
 
 @pytest.mark.parametrize(
@@ -150,16 +143,9 @@ OTHERS = (
         ("single-label", {"top_k": 1, "coverage": 0.5}),
     ],
 )
-def test_columns_and_types_are_the_same_in_every_batch_of_a_task(
-    case: str, decisions: Any, tiny_encoder: Path, tmp_path: Path
-) -> None:
-    known = {each.id: each for each in (*CASES, *DRAWN)}[case]
-    task = known.task(tiny_encoder)
-    set_seed(3)
-    made = task.model(encoder(tiny_encoder))
-    runner = Runner(task, made, torch.device("cpu"), "fp32", 4)
-    task = calibrate(task, known.rows(), runner)
-    save(made, task, tmp_path / "model", {"version": "0", "precision": "fp32", "batch_size": 4, "columns": {}})
+def test_columns_and_types_are_the_same_in_every_batch_of_a_task(case, decisions, tiny_encoder, tmp_path):
+    known = BY_ID[case]
+    task = saved(known, tiny_encoder, tmp_path / "model")
     read = {*task.schema.context}.union(*task.inputs)
     columns = {name: values for name, values in known.columns.items() if name in read}
     if case == "mlm-nsp":
@@ -175,9 +161,7 @@ def test_columns_and_types_are_the_same_in_every_batch_of_a_task(
                 told = [dict(flat(answer, "answer.")) for answer in predictor(given.select(list(columns)))]
                 found = own.drop_columns(given.column_names).to_pylist()
                 assert {*found[0]} >= {name for each in told for name in each}
-                assert [{n: v for n, v in each.items() if v is not None} for each in found] == [
-                    {n: v for n, v in each.items() if v is not None} for each in told
-                ]
+                assert without_none(found) == without_none(told)
         assert all(list(each.items()) == list(types[0].items()) for each in types), kind
         if case.startswith("qa") and kind == "arrow":
             assert types[0]["answer.start"] == pa.int64()
@@ -203,14 +187,13 @@ def test_vectors_of_a_column_of_another_name(similar: Path) -> None:
     assert answers({"body": TEXTS})["vector"].tobytes() == load(similar).encode(TEXTS).tobytes()
     empty = bertkit.batch(similar, side="text")(pa.table(COLUMNS)[:0])
     assert empty.schema.field("vector").type == pa.list_(pa.float32(), 6)
-    with pytest.raises(DataError, match="no column 'body'; found id, text"):
-        answers(COLUMNS)
+    raises(DataError, "no column 'body'; found id, text", answers, COLUMNS)
 
 
 # --- processes and threads
 
 
-def test_a_copy_has_the_arguments_alone_and_loads_the_model_itself(model: Path) -> None:
+def test_a_copy_has_the_arguments_alone_and_errors_of_workers_have_their_problems(model: Path) -> None:
     answers = bertkit.batch(model, precision="fp32", decisions={"threshold": 0.5})
     new = pickle.dumps(answers)
     made = answers(COLUMNS)
@@ -223,6 +206,12 @@ def test_a_copy_has_the_arguments_alone_and_loads_the_model_itself(model: Path) 
     copy = pickle.loads(new)
     assert (copy.source, copy.precision, copy.decisions) == (model, "fp32", {"threshold": 0.5})
     assert copy(COLUMNS) == made
+    for error in (
+        RowsError([(3, "holds nothing", "Write a text.")], {3: "a.csv:5"}.__getitem__),
+        DataError([Problem("here", "is wrong", "Mend it."), Problem("", "so is this")]),
+    ):
+        copy = pickle.loads(pickle.dumps(error))
+        assert (type(copy), str(copy), vars(copy)) == (type(error), str(error), vars(error))
 
 
 def test_threads_take_turns(model: Path, predictor: Predictor, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -249,13 +238,6 @@ def test_threads_take_turns(model: Path, predictor: Predictor, monkeypatch: pyte
 # --- the lines of docs/scaling.md for Dask; Ray Data and Spark are in test_cluster.py
 
 
-def answered(rows: pd.DataFrame, predictor: Predictor) -> None:
-    """The rows that were written, in two parts: those of COLUMNS with the answers to each part."""
-    rows = rows.sort_values("id", ignore_index=True)
-    told = [dict(flat(answer, "answer.")) for part in (TEXTS[:4], TEXTS[4:]) for answer in predictor(part)]
-    assert rows.to_dict("list") == COLUMNS | {name: [row[name] for row in told] for name in told[0]}
-
-
 @pytest.mark.filterwarnings("default")
 def test_the_lines_for_dask(model: Path, predictor: Predictor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("dask.dataframe", reason="Dask is not installed: pip install 'dask[dataframe]'")
@@ -268,7 +250,9 @@ def test_the_lines_for_dask(model: Path, predictor: Predictor, tmp_path: Path, m
         pd.DataFrame(part).to_parquet(tmp_path / "reviews" / f"{number}.parquet")
     (code,) = re.findall(r"^```python\n(.*?)^```$", SCALING.read_text(encoding="utf-8"), re.M | re.S)
     exec(code.replace("runs/sst2", str(model)), {"bertkit": bertkit, "dask": dask})
-    answered(pd.read_parquet(tmp_path / "answers"), predictor)
+    rows = pd.read_parquet(tmp_path / "answers").sort_values("id", ignore_index=True)
+    told = [dict(flat(answer, "answer.")) for part in (TEXTS[:4], TEXTS[4:]) for answer in predictor(part)]
+    assert rows.to_dict("list") == COLUMNS | {name: [row[name] for row in told] for name in told[0]}
 
 
 # --- what is refused
@@ -277,24 +261,11 @@ def test_the_lines_for_dask(model: Path, predictor: Predictor, tmp_path: Path, m
 def test_what_is_refused(model, similar, tiny_encoder, tmp_path):
     with pytest.raises(DataError, match=r"expected a batch.*found \['a text'\](?s:.*)bertkit\.load"):
         bertkit.batch("no model is loaded")(["a text"])
-    with pytest.raises(DataError, match=r"a column `answer\.label` already"):
-        bertkit.batch(model)({**COLUMNS, "answer.label": TEXTS})
-    with pytest.raises(DataError, match="a column `vector` already"):
-        bertkit.batch(similar, side="text")({**COLUMNS, "vector": TEXTS})
+    raises(DataError, r"a column `answer\.label` already", bertkit.batch(model), {**COLUMNS, "answer.label": TEXTS})
+    raises(DataError, "a column `vector` already", bertkit.batch(similar, side="text"), {**COLUMNS, "vector": TEXTS})
     with pytest.raises(DataError, match=r"`text` cannot be stored, with 'a' in row 1, \['b'\] in row 2"):
         bertkit.batch(model)({"text": ["a", ["b"]]})
-    with pytest.raises(UserError, match="gives no vectors"):
-        bertkit.batch(model, side="text")(COLUMNS)
+    raises(UserError, "gives no vectors", bertkit.batch(model, side="text"), COLUMNS)
     ranks = finished(BY_ID["retrieval"], tiny_encoder, tmp_path / "run").model
-    with pytest.raises(DataError, match="ranks the documents of all rows"):
-        bertkit.batch(ranks)({"query": ["a"], "document": ["b"]})
+    raises(DataError, "ranks the documents of all rows", bertkit.batch(ranks), {"query": ["a"], "document": ["b"]})
     assert bertkit.batch(ranks, side="document")(COLUMNS)["vector"].shape[0] == len(TEXTS)
-
-
-def test_an_error_of_a_worker_is_pickled_with_its_problems() -> None:
-    for error in (
-        RowsError([(3, "holds nothing", "Write a text.")], {3: "a.csv:5"}.__getitem__),
-        DataError([Problem("here", "is wrong", "Mend it."), Problem("", "so is this")]),
-    ):
-        copy = pickle.loads(pickle.dumps(error))
-        assert (type(copy), str(copy), vars(copy)) == (type(error), str(error), vars(error))

