@@ -329,6 +329,8 @@ def test_thresholds_are_the_best_there_are_for_special_labels_too():
     assert calibration.fit_thresholds([[0.9], [0.1]], [[0], [0]]) == [0.5]
     assert calibration.fit_thresholds([[0.3], [0.4]], [[1], [1]]) == [0.15]  # always on
     assert calibration.fit_thresholds([[0.0], [0.0]], [[1], [0]]) == [0.0]
+    ties = [[0.9], [0.8], [0.6], [0.4]]  # 0.85 and 0.2 have the same F1: the nearest to 0.5
+    assert calibration.fit_thresholds(ties, [[1], [0], [0], [1]]) == [0.2]
     scores = {"a": 0.0, "b": 0.3}
     assert assigned_labels(["a", "b"], [0.0, 0.3], 0.0) == {"labels": ["a", "b"], "scores": scores}
     assert assigned_labels(["a", "b"], [0.0, 0.3], None) == {"labels": [], "scores": scores}
