@@ -42,8 +42,8 @@ class Repo:
     """Commits: hash -> path -> content. Branches: name -> hash."""
 
     private: bool | None  # None: the Hub does not say
-    commits: dict[str, dict[str, bytes]]
-    branches: dict[str, str]
+    commits: dict[str, dict[str, bytes]] = field(default_factory=dict)
+    branches: dict[str, str] = field(default_factory=dict)
     titles: list[str] = field(default_factory=list)  # one per commit but the first
 
 
@@ -60,8 +60,6 @@ def stated_hash(path: str, content: bytes) -> str:
 
 
 class FakeHub(ThreadingHTTPServer):
-    """The server and what it holds."""
-
     daemon_threads = True
 
     def __init__(self) -> None:
@@ -80,8 +78,7 @@ class FakeHub(ThreadingHTTPServer):
     def create(self, repo_id: str, *, private: bool = True, files: dict[str, bytes] | None = None) -> Repo:
         """A repository with a first commit, as the Hub makes it."""
         first = {".gitattributes": b"*.safetensors filter=lfs diff=lfs merge=lfs -text\n", **(files or {})}
-        repo = Repo(private, {}, {})
-        self.repos[repo_id] = repo
+        repo = self.repos[repo_id] = Repo(private)
         self.commit(repo, "main", first)
         return repo
 
@@ -94,7 +91,6 @@ class FakeHub(ThreadingHTTPServer):
         return sha
 
     def files(self, repo_id: str, branch: str = "main") -> dict[str, bytes]:
-        """What a branch holds."""
         repo = self.repos[repo_id]
         return repo.commits[repo.branches[branch]]
 
@@ -102,19 +98,14 @@ class FakeHub(ThreadingHTTPServer):
         """The fault of this request, which is then used up."""
         with self.lock:
             self.requests.append(line)
-            for fault in self.faults:
-                if fault.times > 0 and re.search(fault.pattern, line):
-                    fault.times -= 1
-                    return fault
-        return None
+            fault = next((each for each in self.faults if each.times > 0 and re.search(each.pattern, line)), None)
+            if fault:
+                fault.times -= 1
+            return fault
 
 
 class Refused(Exception):
-    """An answer that is an error: status, and what the Hub says of it in headers."""
-
-    def __init__(self, status: int, code: str = "", message: str = "") -> None:
-        super().__init__(message)
-        self.status, self.code, self.message = status, code, message
+    """An answer that is an error: its status and message, and perhaps its code."""
 
 
 Answer = tuple[int, bytes, dict[str, str]]
@@ -146,8 +137,9 @@ class Handler(BaseHTTPRequestHandler):
             with self.server.lock:
                 status, content, headers = self.route(path, body)
         except Refused as no:
-            told = {"X-Error-Message": no.message} | ({"X-Error-Code": no.code} if no.code else {})
-            return self.send(no.status, json.dumps({"error": no.message}).encode(), told)
+            status, message, *_ = no.args
+            told = dict(zip(("X-Error-Message", "X-Error-Code"), no.args[1:], strict=False))
+            return self.send(status, json.dumps({"error": message}).encode(), told)
         if fault and fault.act == "short":
             content = content[: len(content) // 2]
         return self.send(status, content, headers)
@@ -183,7 +175,7 @@ class Handler(BaseHTTPRequestHandler):
         sent = self.headers.get("Authorization", "")
         self.token = sent.removeprefix("Bearer ")
         if self.token and self.token != TOKEN and not path.startswith("/_large"):
-            raise Refused(401, message="Invalid credentials in Authorization header")
+            raise Refused(401, "Invalid credentials in Authorization header")
         name = r"([^/]+/[^/]+)"
         routes: list[tuple[str, Callable[..., Answer]]] = [
             (r"GET /api/whoami-v2", self.whoami),
@@ -196,14 +188,13 @@ class Handler(BaseHTTPRequestHandler):
             (r"PUT /_large/(\w+)", self.upload),
             (rf"POST /api/models/{name}/commit/(.+)", self.commit),
             (rf"GET /api/models/{name}/tree/([^/]+)", self.tree),
-            (rf"GET /api/models/{name}/revision/(.+)", self.info),
-            (rf"GET /api/models/{name}", self.info),
+            (rf"GET /api/models/{name}(?:/revision/(.+))?", self.info),
             (rf"(?:GET|HEAD) /{name}/resolve/([^/]+)/(.+)", self.resolve),
         ]
         for pattern, answer in routes:
             if found := re.fullmatch(pattern, f"{self.command} {path}"):
                 return answer(body, *found.groups())
-        raise Refused(404, message=f"unknown {self.command} {path}")
+        raise Refused(404, f"unknown {self.command} {path}")
 
     def json(self, value: Any, **headers: str) -> Answer:
         return 200, json.dumps(value).encode(), {"Content-Type": "application/json", **headers}
@@ -211,15 +202,15 @@ class Handler(BaseHTTPRequestHandler):
     def repo(self, name: str, *, write: bool = False) -> Repo:
         repo = self.server.repos.get(name)
         if repo is None or (repo.private and not self.token):
-            raise Refused(404 if self.token else 401, "RepoNotFound", "Repository not found")
+            raise Refused(404 if self.token else 401, "Repository not found", "RepoNotFound")
         if write and name.partition("/")[0] not in self.server.writers:
-            raise Refused(403, message=f"Forbidden: no write access to {name}")
+            raise Refused(403, f"Forbidden: no write access to {name}")
         return repo
 
     def sha(self, repo: Repo, revision: str) -> str:
         sha = repo.branches.get(revision, revision)
         if sha not in repo.commits:
-            raise Refused(404, "RevisionNotFound", f"Invalid rev id: {revision}")
+            raise Refused(404, f"Invalid rev id: {revision}", "RevisionNotFound")
         return sha
 
     def validate(self, body: bytes) -> Answer:
@@ -227,16 +218,15 @@ class Handler(BaseHTTPRequestHandler):
 
     def whoami(self, body: bytes) -> Answer:
         if not self.token:
-            raise Refused(401, message="Invalid username or password.")
+            raise Refused(401, "Invalid username or password.")
         return self.json({"type": "user", "name": "me"})
 
     def create(self, body: bytes) -> Answer:
         asked = json.loads(body)
         name = f"{asked['organization']}/{asked['name']}"
-        if not self.token:
-            raise Refused(401, message="Invalid username or password.")
+        self.whoami(body)
         if asked["organization"] not in self.server.writers:
-            raise Refused(403, message=f"You don't have the rights to create a model under {asked['organization']}")
+            raise Refused(403, f"You don't have the rights to create a model under {asked['organization']}")
         if name in self.server.repos:
             return 409, json.dumps({"error": "exists", "url": f"{self.server.url}/{name}"}).encode(), {}
         self.server.create(name, private=is_private(asked))
@@ -249,22 +239,18 @@ class Handler(BaseHTTPRequestHandler):
     def branch(self, body: bytes, name: str, branch: str) -> Answer:
         repo = self.repo(name, write=True)
         if branch in repo.branches:
-            raise Refused(409, message="Reference already exists")
+            raise Refused(409, "Reference already exists")
         repo.branches[branch] = repo.branches["main"]
         return self.json({})
 
     def preupload(self, body: bytes, name: str, revision: str) -> Answer:
         repo = self.repo(name)
         files = repo.commits[self.sha(repo, revision)]
-        modes = [
-            {
-                "path": f["path"],
-                "uploadMode": "lfs" if large(f["path"]) else "regular",
-                "shouldIgnore": False,
-                "oid": stated_hash(f["path"], files[f["path"]]) if f["path"] in files else None,
-            }
-            for f in json.loads(body)["files"]
-        ]
+        modes = []
+        for path in (each["path"] for each in json.loads(body)["files"]):
+            oid = stated_hash(path, files[path]) if path in files else None
+            mode = "lfs" if large(path) else "regular"
+            modes.append({"path": path, "uploadMode": mode, "shouldIgnore": False, "oid": oid})
         return self.json({"files": modes})
 
     def batch(self, body: bytes, name: str) -> Answer:
@@ -277,7 +263,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def upload(self, body: bytes, oid: str) -> Answer:
         if hashlib.sha256(body).hexdigest() != oid:
-            raise Refused(400, message="the sha256 differs")
+            raise Refused(400, "the sha256 differs")
         self.server.blobs[oid] = body
         return 200, b"", {}
 
@@ -286,7 +272,7 @@ class Handler(BaseHTTPRequestHandler):
         lines = [json.loads(line) for line in body.decode().splitlines()]
         head = self.sha(repo, branch)
         if lines[0]["value"].get("parentCommit", head) != head:
-            raise Refused(412, message="A commit has happened since. Please refresh and try again.")
+            raise Refused(412, "A commit has happened since. Please refresh and try again.")
         files = dict(repo.commits[head])
         for line in lines[1:]:
             value = line["value"]
@@ -298,8 +284,7 @@ class Handler(BaseHTTPRequestHandler):
                 del files[value["path"]]
         sha = self.server.commit(repo, branch, files)
         repo.titles.append(lines[0]["value"]["summary"])
-        place = f"{self.server.url}/{name}"
-        return self.json({"success": True, "commitOid": sha, "commitUrl": f"{place}/commit/{sha}"})
+        return self.json({"success": True, "commitOid": sha, "commitUrl": f"{self.server.url}/{name}/commit/{sha}"})
 
     def tree(self, body: bytes, name: str, revision: str) -> Answer:
         repo = self.repo(name)
@@ -311,19 +296,18 @@ class Handler(BaseHTTPRequestHandler):
             entries.append(entry)
         return self.json(entries)
 
-    def info(self, body: bytes, name: str, revision: str = "main") -> Answer:
+    def info(self, body: bytes, name: str, revision: str | None) -> Answer:
         repo = self.repo(name)
-        sha = self.sha(repo, revision)
+        sha = self.sha(repo, revision or "main")
         siblings = [{"rfilename": path} for path in repo.commits[sha]]
-        return self.json(
-            {"_id": "0", "id": name, "sha": sha, "private": repo.private, "siblings": siblings, "tags": []}
-        )
+        told = {"_id": "0", "id": name, "sha": sha, "private": repo.private, "siblings": siblings, "tags": []}
+        return self.json(told)
 
     def resolve(self, body: bytes, name: str, revision: str, path: str) -> Answer:
         repo = self.repo(name)
         sha = self.sha(repo, revision)
         if path not in repo.commits[sha]:
-            raise Refused(404, "EntryNotFound", "Entry not found")
+            raise Refused(404, "Entry not found", "EntryNotFound")
         data = repo.commits[sha][path]
         return 200, data, {"X-Repo-Commit": sha, "ETag": f'"{stated_hash(path, data)}"'}
 

@@ -10,12 +10,11 @@ from typing import Any
 
 import pytest
 import small
-from cases import CASES
+from cases import BY_ID
 from datasets import Dataset
 from finished import finished, report
 
 import bertkit
-from bertkit.cli.main import main
 from bertkit.data.disk_list import DiskList
 from bertkit.errors import DataError
 from bertkit.inference.evaluate import MOST_VALUES, rows_by_value, scored
@@ -27,7 +26,7 @@ from bertkit.sections import DataSpec
 from bertkit.tasks import get_task
 from bertkit.training.train import train
 
-(CASE,) = (case for case in CASES if case.id == "single-label")
+CASE = BY_ID["single-label"]
 LANGUAGES = ["de", "en", None, "en", "de", "en", "en", "de"]
 
 
@@ -58,21 +57,18 @@ def test_a_value_has_the_scores_of_its_rows_alone(run: Run) -> None:
 
 def test_the_command_prints_them(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = small.write_rows(tmp_path / "rows.jsonl", rows())
-    assert main(["evaluate", str(run.model), "--data", str(file), "--by", "language"]) == 0
-    told = capsys.readouterr().out
+    told = small.said(capsys, "evaluate", run.model, "--data", file, "--by", "language")
     assert [line.split()[:2] for line in told.splitlines()[-5:]][2:] == [["en", "4"], ["de", "3"], ["(none)", "1"]]
-    assert main(["evaluate", str(run.model), "--data", str(file), "--by", "langage"]) == 2
-    error = capsys.readouterr().err
+    error = small.refused(capsys, "evaluate", run.model, "--data", file, "--by", "langage")
     assert "no column `langage`, which `data.by` names" in error
     assert "did you mean" in error
 
 
 def test_rows_that_are_answered_together_have_none(tmp_path: Path) -> None:
-    (case,) = (case for case in CASES if case.id == "retrieval")
-    file = small.write_rows(tmp_path / "rows.jsonl", list(case.rows()))
-    kind = get_task("retrieval")
-    with pytest.raises(DataError, match=r"data\.by: scores by a column"):
-        small.read_data(DataSpec(source=str(file), by="query"), kind, kind.Options.model_validate(case.options))
+    case, kind = BY_ID["retrieval"], get_task("retrieval")
+    spec = DataSpec(source=str(small.write_rows(tmp_path / "rows.jsonl", list(case.rows()))), by="query")
+    options = kind.Options.model_validate(case.options)
+    small.raises(DataError, r"data\.by: scores by a column", small.read_data, spec, kind, options)
 
 
 def test_values_without_end_and_numbers() -> None:

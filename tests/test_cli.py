@@ -13,22 +13,30 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from importlib.metadata import version
 from itertools import cycle
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import jsonschema
 import pytest
 import small
+import torch
 from cases import CASES, DRAWN, encoder
+from small import refused, said
 
 import bertkit
 from bertkit import __version__
+from bertkit.cli import doctor as doctor_module
 from bertkit.cli import main as cli
+from bertkit.cli.doctor import doctor_text, examine
 from bertkit.cli.main import main
 from bertkit.data.schema import LEVELS
+from bertkit.engine.trainer import Trainer
 from bertkit.errors import UserError
+from bertkit.inference import predictor
 from bertkit.recipe import shipped_recipes
 from bertkit.recipe.recipe import load_recipe
 from bertkit.report.score_tables import first_to_try
@@ -40,32 +48,9 @@ from bertkit.training.seed import save
 ROOT = Path(__file__).resolve().parent.parent
 
 
-@pytest.fixture(scope="module")
-def run(learned: Run) -> Run:
-    return learned
-
-
 @pytest.fixture
 def recipe(tiny_encoder: Path, tmp_path: Path) -> Path:
     return small.write_recipe(tmp_path, tiny_encoder)
-
-
-def said(capsys: Any, *words: str | Path) -> str:
-    """What a command that works writes to stdout."""
-    code = main([str(word) for word in words])
-    captured = capsys.readouterr()
-    assert code == 0, captured.err
-    return str(captured.out)
-
-
-def refused(capsys: Any, *words: str | Path) -> str:
-    """What a command that the user has to put right writes to stderr: at least one message, and no traceback."""
-    code = main([str(word) for word in words])
-    captured = capsys.readouterr()
-    assert code == 2
-    assert captured.err.startswith("error: ") or "\nerror: " in captured.err
-    assert "Traceback" not in captured.err
-    return str(captured.err)
 
 
 # --- what it costs to ask
@@ -89,8 +74,14 @@ import bertkit.data
 print(*sorted({"datasets", "pyarrow", "torch", "transformers", "numpy"} & set(sys.modules)))
 from bertkit.evaluation import baselines, calibration, hf_metrics, intervals, metrics
 from bertkit.recipe.recipe import load_recipe
+from bertkit.data.python_inputs import data_section
+from bertkit.data.python_rows import is_frame
 load_recipe("quickstart", check_files=False)
-print(*sorted({"torch", "transformers", "datasets", "sklearn", "scipy", "evaluate"} & set(sys.modules)))
+data_section({"text": ["a"], "label": ["b"]})
+assert not is_frame([{}])
+bertkit.Recipe(task="text-classification", model="m", data="sample:sentiment")
+heavy = {"torch", "transformers", "datasets", "sklearn", "scipy", "evaluate", "pandas", "polars"}
+print(*sorted(heavy & set(sys.modules)))
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == ["bertkit", "bertkit", "", ""]
@@ -147,17 +138,14 @@ def test_copy_never_overwrites(capsys: Any, tmp_path: Path) -> None:
 
 def test_check_says_what_it_found_and_trains_nothing(capsys: Any, tmp_path: Path, recipe: Path) -> None:
     before = sorted(tmp_path.rglob("*"))
-    code = main(["check", str(recipe), "model.max_length=12"])
+    assert main(["check", str(recipe), "model.max_length=12"]) == 0
     captured = capsys.readouterr()
-    assert code == 0
     assert "single texts, single-label, 2 labels: bad, good" in captured.out
     assert "[CLS] the cat was good" in captured.out
     assert captured.out.endswith("\nready to train\n")
     for finding in ("train: 16 rows", "bad 8 (50.0%)", "repeat an earlier row", "in train too", "truncated at 12"):
         assert finding in captured.err, finding
-    levels = [
-        line.partition(":")[0] for line in captured.err.splitlines() if line.startswith(("severe", "warn", "note"))
-    ]
+    levels = re.findall(r"^(severe|warn|note):", captured.err, re.M)
     assert levels == sorted(levels, key=LEVELS.index)
     assert {"severe", "note"} < set(levels)
     assert "    Raise model.max_length, or set task.overflow: window." in captured.err
@@ -183,16 +171,15 @@ def test_a_tracker_that_is_not_installed_is_named_without_a_traceback(capsys, tm
 
 def test_train_prints_scores_and_what_to_type_next(capsys: Any, tmp_path: Path, recipe: Path) -> None:
     folder = tmp_path / "run"
-    code = main(["train", str(recipe), "training.max_steps=2", "--output-dir", str(folder), "training.logging_steps=1"])
+    again = ("train", recipe, "training.max_steps=2", "training.logging_steps=1", "--output-dir", folder)
+    assert main([*map(str, again)]) == 0
     captured = capsys.readouterr()
-    assert code == 0, captured.err
     printed = ("this model", "95 % interval", "majority", "tfidf", f"bertkit predict {folder}", "validation (10 rows)")
     logged = ("encoder: ", "task: text-classification", "step 1/2", "loss ", "initialised, to be trained: classifier")
     assert [words for words in printed if words not in captured.out] == []
     assert [words for words in logged if captured.err.count(words) == 0] == []
     assert captured.err.count("randomly initialised, to be trained") == 1
     assert Run(folder).results["seeds"][0]["steps"] == 2
-    again = ("train", recipe, "training.max_steps=2", "training.logging_steps=1", "--output-dir", folder)
     assert "holds a finished run" in refused(capsys, *again)
     assert "this model" in said(capsys, *again, "--resume")
 
@@ -241,75 +228,71 @@ def test_what_to_type_next_works_as_it_stands(case, tiny_encoder, tmp_path, caps
         monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(echoed.encode())))
     told = said(capsys, *shlex.split(command)[1:])
     assert len(told.splitlines()) == 1
+    assert {each.options["name"] for each in [*CASES, *DRAWN] if each.id in HINTED} == {task.name for task in TASKS}
     if typed:  # and a text alone is answered with that command
         assert f"{typed} | {command}" in refused(capsys, "predict", folder, "a text")
     if case.id == "mlm-nsp":
         assert "(" in told  # the mask was filled
 
 
-def test_there_is_a_hint_for_every_task() -> None:
-    assert {case.options["name"] for case in [*CASES, *DRAWN] if case.id in HINTED} == {task.name for task in TASKS}
-
-
-def test_evaluate_as_table_and_as_json(capsys: Any, run: Run) -> None:
-    told = json.loads(said(capsys, "evaluate", run.folder, "--split", "validation", "--json"))
-    assert told == {"split": "validation", **run.results["splits"]["validation"]}
-    table = said(capsys, "evaluate", run.folder)
+def test_evaluate_as_table_and_as_json_and_what_it_refuses(capsys: Any, learned: Run, tmp_path: Path) -> None:
+    told = json.loads(said(capsys, "evaluate", learned.folder, "--split", "validation", "--json"))
+    assert told == {"split": "validation", **learned.results["splits"]["validation"]}
+    table = said(capsys, "evaluate", learned.folder)
     assert table.startswith("test (7 rows)")
-    assert f"{run.results['splits']['test']['metrics']['accuracy']:.4f}" in table
+    assert f"{learned.results['splits']['test']['metrics']['accuracy']:.4f}" in table
+    assert "only `data.` settings" in refused(capsys, "evaluate", learned.folder, "training.learning_rate=1")
+    assert "has no data: it is not a run" in refused(capsys, "evaluate", learned.model)
+    assert "nowhere.jsonl" in refused(capsys, "evaluate", learned.folder, "--data", tmp_path / "nowhere.jsonl")
+    strange = small.write_rows(tmp_path / "strange.jsonl", [{"text": "a cat", "label": "lovely"}])
+    assert "lovely" in refused(capsys, "evaluate", learned.folder, "--data", strange)
 
 
-def test_evaluate_a_file_with_names_of_its_own(capsys: Any, run: Run, tmp_path: Path) -> None:
-    rows = [{"sentence": r["text"], "label": r["label"]} for r in small.read_rows(run.folder.parent / "test.jsonl")]
+def test_evaluate_a_file_with_names_of_its_own_and_rows_to_leave_out(capsys: Any, learned: Run, tmp_path: Path) -> None:
+    rows = [{"sentence": r["text"], "label": r["label"]} for r in small.read_rows(learned.folder.parent / "test.jsonl")]
     file = small.write_rows(tmp_path / "other.jsonl", rows)
-    words = ("evaluate", run.folder, "--data", file, "--json")
+    words = ("evaluate", learned.folder, "--data", file, "--json")
     told = json.loads(said(capsys, *words, "data.columns.text=sentence"))
-    assert told["metrics"] == run.results["splits"]["test"]["metrics"]
+    assert told["metrics"] == learned.results["splits"]["test"]["metrics"]
     assert "columns: {text: sentence}" in refused(capsys, *words)
-    model = ("evaluate", run.model, "--data", file, "--json", "data.columns.text=sentence")
+    model = ("evaluate", learned.model, "--data", file, "--json", "data.columns.text=sentence")
     assert json.loads(said(capsys, *model)) == told
-
-
-def test_evaluate_says_what_it_left_out(capsys: Any, run: Run, tmp_path: Path) -> None:
-    rows = [*small.read_rows(run.folder.parent / "test.jsonl"), {"text": "a cat", "label": None}]
+    rows = [*small.read_rows(learned.folder.parent / "test.jsonl"), {"text": "a cat", "label": None}]
     file = small.write_rows(tmp_path / "other.jsonl", rows)
-    assert main(["evaluate", str(run.folder), "--data", str(file), "data.missing_labels=ignore"]) == 0
+    assert main(["evaluate", str(learned.folder), "--data", str(file), "data.missing_labels=ignore"]) == 0
     assert "warn: 1 of 8 rows of test has no `label`; left out: " in capsys.readouterr().err
-    assert main(["evaluate", str(run.folder)]) == 0
+    assert main(["evaluate", str(learned.folder)]) == 0
     assert "warn" not in capsys.readouterr().err  # of the run's own data training has told it
 
 
-def test_evaluate_refuses_what_it_can_not_do(capsys: Any, run: Run, tmp_path: Path) -> None:
-    assert "only `data.` settings" in refused(capsys, "evaluate", run.folder, "training.learning_rate=1")
-    assert "has no data: it is not a run" in refused(capsys, "evaluate", run.model)
-    assert "nowhere.jsonl" in refused(capsys, "evaluate", run.folder, "--data", tmp_path / "nowhere.jsonl")
-    strange = small.write_rows(tmp_path / "strange.jsonl", [{"text": "a cat", "label": "lovely"}])
-    assert "lovely" in refused(capsys, "evaluate", run.folder, "--data", strange)
-
-
-def test_predict_texts(capsys: Any, run: Run) -> None:
-    lines = said(capsys, "predict", run.folder, "the cat was good", "the dog was bad").splitlines()
+def test_predict_texts_and_stdin(capsys: Any, learned: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = said(capsys, "predict", learned.folder, "the cat was good", "the dog was bad").splitlines()
     assert [line.split()[0] for line in lines] == ["good", "bad"]
     assert lines[0].endswith("the cat was good")
-    told = [json.loads(x) for x in said(capsys, "predict", "--json", run.folder, "the cat was good", "").splitlines()]
+    told = [
+        json.loads(x) for x in said(capsys, "predict", "--json", learned.folder, "the cat was good", "").splitlines()
+    ]
     assert [each["text"] for each in told] == ["the cat was good", ""]
-    assert [each["answer"] for each in told] == run.load()(["the cat was good", ""])  # batches as there
-    assert said(capsys, "predict", run.folder, "--", "-3 degrees, bad").splitlines()[0].endswith("-3 degrees, bad")
-    cut = said(capsys, "predict", run.folder, "cat " * 50)
+    assert [each["answer"] for each in told] == learned.load()(["the cat was good", ""])  # batches as there
+    assert said(capsys, "predict", learned.folder, "--", "-3 degrees, bad").splitlines()[0].endswith("-3 degrees, bad")
+    cut = said(capsys, "predict", learned.folder, "cat " * 50)
     assert cut.rstrip().endswith("(truncated)")
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(b'{"text": "the dog was bad", "id": 7}\n')))
+    told = json.loads(said(capsys, "predict", learned.folder, "--input", "-"))
+    assert (told["id"], told["answer"]["label"]) == (7, "bad")
+    for neither_or_both in ((), ("a text", "--input", "-")):
+        assert "bertkit predict RUN" in refused(capsys, "predict", learned.folder, *neither_or_both)
 
 
-def test_a_panic_in_a_library_is_an_error(capsys: Any, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    from bertkit.inference import predictor
-
+def test_a_panic_in_a_library_is_an_error(capsys: Any, learned: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     def load_tokenizer(folder: Path, real: Any = predictor.load_tokenizer, **options: Any) -> Any:
         tokenizer = real(folder, **options)
         small.panic_on_bytes_beyond_ascii(tokenizer)
         return tokenizer
 
     monkeypatch.setattr(predictor, "load_tokenizer", load_tokenizer)
-    assert "good" in said(capsys, "predict", run.folder, "the cat was good")
-    told = refused(capsys, "predict", run.folder, "好")
+    assert "good" in said(capsys, "predict", learned.folder, "the cat was good")
+    told = refused(capsys, "predict", learned.folder, "好")
     assert "a library in Rust, such as tokenizers, failed: index out of bounds" in told
 
 
@@ -327,9 +310,9 @@ ODD_FILES = {
 
 
 @pytest.mark.parametrize(("command", "name"), list(zip(READERS, cycle(ODD_FILES), strict=False)))
-def test_what_a_message_tells_to_type_can_be_typed(capsys, run, tiny_encoder, tmp_path, command, name):
+def test_what_a_message_tells_to_type_can_be_typed(capsys, learned, tiny_encoder, tmp_path, command, name):
     (tmp_path / name).write_text(ODD_FILES[name], encoding="utf-8")
-    places = {"run": run.folder, "encoder": tiny_encoder, "file": tmp_path / name, "new": tmp_path / "new"}
+    places = {"run": learned.folder, "encoder": tiny_encoder, "file": tmp_path / name, "new": tmp_path / "new"}
     words = [word.format(**places) for word in READERS[command].split()]
     (fix,) = re.findall(r"on the command line: '(data\..*)'\)", refused(capsys, *words))
     assert [path.name for path in tmp_path.iterdir()] == [name]
@@ -339,14 +322,14 @@ def test_what_a_message_tells_to_type_can_be_typed(capsys, run, tiny_encoder, tm
     assert "only the layout of the file can be given here: data.format, data.sheet, data.header" in told
 
 
-def test_explain_reads_columns_of_other_names(capsys: Any, run: Run, tmp_path: Path) -> None:
+def test_explain_reads_columns_of_other_names(capsys: Any, learned: Run, tmp_path: Path) -> None:
     file = small.write_rows(tmp_path / "named.jsonl", [{"review": "the dog was bad"}])
-    words = ("explain", run.folder, "--input", file, "--json")
+    words = ("explain", learned.folder, "--input", file, "--json")
     assert "--column text=NAME names it" in refused(capsys, *words)
     told = said(capsys, *words, "--column", "text=review")
-    assert told == said(capsys, "explain", run.folder, "the dog was bad", "--json")
+    assert told == said(capsys, "explain", learned.folder, "the dog was bad", "--json")
     assert "this model reads no column 'txt'" in refused(capsys, *words, "--column", "txt=review")
-    told = refused(capsys, "explain", run.folder, "the dog was bad", "--column", "text=review")
+    told = refused(capsys, "explain", learned.folder, "the dog was bad", "--column", "text=review")
     assert "--column works only with --input FILE" in told
 
 
@@ -363,23 +346,15 @@ def test_documents_are_indexed_from_columns_of_other_names(capsys: Any, tiny_enc
     assert "faq.csv:2: its `id` is None" in told
 
 
-def test_a_file_in_place_of_a_text_is_noticed(capsys: Any, run: Run, tmp_path: Path) -> None:
+def test_a_file_in_place_of_a_text_is_noticed(capsys: Any, learned: Run, tmp_path: Path) -> None:
     named = tmp_path / "reviews.txt"
     named.write_text("the cat was good\n", encoding="utf-8")
     for text, noticed in ((str(named), True), ("the cat was good " * 400, False), ("a\0b", False)):
-        assert main(["predict", str(run.folder), text]) == 0
+        assert main(["predict", str(learned.folder), text]) == 0
         assert (f"--input {named}" in capsys.readouterr().err) is noticed
 
 
-def test_predict_stdin(capsys: Any, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(b'{"text": "the dog was bad", "id": 7}\n')))
-    told = json.loads(said(capsys, "predict", run.folder, "--input", "-"))
-    assert (told["id"], told["answer"]["label"]) == (7, "bad")
-    for neither_or_both in ((), ("a text", "--input", "-")):
-        assert "bertkit predict RUN" in refused(capsys, "predict", run.folder, *neither_or_both)
-
-
-def test_closed_streams_are_said(capsys: Any, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_closed_streams_are_said(capsys: Any, learned: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """As by >&-: Python then has no sys.stdout, and print discards its text. Errors are never on stdout."""
     with monkeypatch.context() as patch:
         patch.setattr(sys, "stdout", None)
@@ -387,7 +362,7 @@ def test_closed_streams_are_said(capsys: Any, run: Run, monkeypatch: pytest.Monk
     assert capsys.readouterr().err.startswith("error: stdout is closed")
     with monkeypatch.context() as patch:
         patch.setattr(sys, "stdin", None)
-        assert main(["predict", str(run.folder), "--input", "-"]) == 2
+        assert main(["predict", str(learned.folder), "--input", "-"]) == 2
     assert "stdin is closed" in capsys.readouterr().err
     with monkeypatch.context() as patch:
         patch.setattr(sys, "stderr", None)
@@ -421,11 +396,10 @@ def test_recipes_that_are_not_there_or_not_right(command, capsys, recipe, tmp_pa
 
 
 @pytest.mark.parametrize("command", ["predict", "evaluate"])
-def test_a_run_that_is_none(command: str, capsys: Any, run: Run, tiny_encoder: Path, tmp_path: Path) -> None:
+def test_a_run_that_is_none(command: str, capsys: Any, learned: Run, tiny_encoder: Path, tmp_path: Path) -> None:
     words = ("a text",) if command == "predict" else ()
     (tmp_path / "empty").mkdir()
-    (tmp_path / "killed").mkdir()
-    (tmp_path / "killed" / "recipe.yaml").write_bytes((run.folder / "recipe.yaml").read_bytes())
+    small.write_rows(tmp_path / "killed" / "recipe.yaml", (learned.folder / "recipe.yaml").read_text())
     for folder, what in (
         (tmp_path / "nowhere", "no such folder"),
         (tmp_path / "empty", "neither a run nor a model folder"),
@@ -438,17 +412,18 @@ def test_a_run_that_is_none(command: str, capsys: Any, run: Run, tiny_encoder: P
         assert told.count("error: ") == 1
 
 
-def test_a_model_of_someone_else_is_answered_with_its_task_named(capsys, run, tmp_path, tiny_encoder):
-    foreign = shutil.copytree(run.model, tmp_path / "foreign")
+def test_a_model_of_someone_else_is_answered_with_its_task_named(capsys, learned, tmp_path, tiny_encoder):
+    foreign = shutil.copytree(learned.model, tmp_path / "foreign")
     config = json.loads((foreign / "config.json").read_text())
     del config["bertkit"]
     (foreign / "config.json").write_text(json.dumps(config))
     assert "--task NAME" in refused(capsys, "predict", foreign, "the dog was bad")
     assert said(capsys, "predict", foreign, "the dog was bad", "--task", "text-classification").startswith("bad")
     assert "no task 'nonsense'" in refused(capsys, "predict", foreign, "the dog was bad", "--task", "nonsense")
-    assert "was trained for text-classification" in refused(capsys, "predict", run.model, "a", "--task", "fill-mask")
-    lacking = refused(capsys, "predict", tiny_encoder, "a", "--task", "text-classification")
-    assert "classifier" in lacking
+    assert "was trained for text-classification" in refused(
+        capsys, "predict", learned.model, "a", "--task", "fill-mask"
+    )
+    assert "classifier" in refused(capsys, "predict", tiny_encoder, "a", "--task", "text-classification")
 
 
 PARSED = [  # words that the parser refuses, and what it says: of what was removed, what takes its place
@@ -472,18 +447,10 @@ PARSED = [  # words that the parser refuses, and what it says: of what was remov
 def test_what_the_parser_refuses_exits_with_2(capsys: Any, subtests: pytest.Subtests) -> None:
     for words, part in PARSED:
         with subtests.test(words):
-            with pytest.raises(SystemExit, match="2"):
-                main(words.split())
+            small.raises(SystemExit, "2", main, words.split())
             told = capsys.readouterr().err
             assert "usage: bertkit" in told
             assert part in told
-
-
-def helped(capsys: Any, *words: str) -> str:
-    """What --help prints."""
-    with pytest.raises(SystemExit, match="0"):
-        main([*words, "--help"])
-    return str(capsys.readouterr().out)
 
 
 def test_help_has_an_example_that_parses_and_a_page(capsys: Any) -> None:
@@ -493,7 +460,8 @@ def test_help_has_an_example_that_parses_and_a_page(capsys: Any) -> None:
         assert cli.parse(words[1:]).command == command
         assert (ROOT / "docs" / f"{command.page}.md").is_file()
         shown = f"example:\n  {command.example}\n\n{cli.SITE}/docs/{command.page}.html\n"
-        assert shown in helped(capsys, *command.name.split())
+        small.raises(SystemExit, "0", main, [*command.name.split(), "--help"])
+        assert shown in capsys.readouterr().out
     assert tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]["Documentation"] == cli.SITE
 
 
@@ -506,12 +474,7 @@ def test_completion(shell: str, capsys: Any) -> None:
 
 
 def test_an_interrupt_is_not_a_traceback(capsys: Any, recipe: Path, tmp_path: Path, monkeypatch: Any) -> None:
-    from bertkit.engine.trainer import Trainer
-
-    def interrupt(*_: Any) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(Trainer, "training_step", interrupt)
+    monkeypatch.setattr(Trainer, "training_step", Mock(side_effect=KeyboardInterrupt))
     assert main(["train", str(recipe), "--output-dir", str(tmp_path / "run")]) == 130
     told = capsys.readouterr().err
     assert "--resume" in told
@@ -520,11 +483,8 @@ def test_an_interrupt_is_not_a_traceback(capsys: Any, recipe: Path, tmp_path: Pa
 
 def test_a_terminal_of_few_characters_stops_nothing() -> None:
     program = "import bertkit.cli.main as c; c._set_up_output(); print('h\\u00e9 \\ud83d █')"
-    command = [sys.executable, "-X", "utf8=0", "-c", program]
-    done = subprocess.run(
-        command, capture_output=True, text=True, check=True, env={**os.environ, "PYTHONIOENCODING": "ascii"}
-    )
-    assert done.stdout == r"h\xe9 \ud83d \u2588" + "\n"
+    command, ascii_only = [sys.executable, "-X", "utf8=0", "-c", program], {**os.environ, "PYTHONIOENCODING": "ascii"}
+    assert subprocess.check_output(command, text=True, env=ascii_only) == r"h\xe9 \ud83d \u2588" + "\n"
 
 
 @pytest.mark.parametrize("words", [["predict", "x", "a text"], ["evaluate", "x"]])
@@ -543,3 +503,33 @@ def test_few_kernels_are_kept_for_prediction(words: list[str], monkeypatch: pyte
     monkeypatch.delenv(name)
     assert main(words) == 2
     assert seen == ["500", "64"]
+
+
+# --- doctor: it says what holds on this machine, and tells no secrets
+
+
+def test_versions_precision_promises_and_threads(capsys: pytest.CaptureFixture[str]) -> None:
+    found = examine()
+    assert found["environment"]["versions"]["torch"] == version("torch")
+    assert found["environment"]["threads"] == torch.get_num_threads()
+    assert found["precision"]["used"] in ("fp32", "bf16")
+    assert found["devices"][-1].startswith("cpu")
+    assert found["tested_versions"]["transformers"]
+    assert main(["doctor", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out).keys() == found.keys()
+    text = doctor_text(found)
+    for line in ("exact resume", "int8 exports", "kernels in training", found["precision"]["why"], "tested with"):
+        assert line in text
+
+
+def test_promises_depend_on_the_device() -> None:
+    assert doctor_module._promises("cpu")["exact resume"].startswith("byte for byte")
+    assert "not tested" in doctor_module._promises("mps")["exact resume"]
+    assert doctor_module._promises("cuda")["kernels in training"] == "those of torch"
+
+
+def test_a_token_is_never_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_a-very-secret-one")
+    found = examine()
+    assert found["hub_token"] is True
+    assert "very-secret" not in json.dumps(found) + doctor_text(found)

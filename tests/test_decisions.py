@@ -15,14 +15,13 @@ from typing import Any
 import numpy as np
 import pytest
 import small
-from cases import CASES
+from cases import BY_ID
 from finished import finished
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import softmax
 
 import bertkit
-from bertkit.cli.main import main
 from bertkit.errors import DataError, UserError
 from bertkit.evaluation.calibration import ROUNDING
 from bertkit.evaluation.conformal import MAX_PROBABILITIES, conformal, inclusion_threshold
@@ -35,7 +34,6 @@ from bertkit.report.mistakes import mistakes
 from bertkit.run import Run
 from bertkit.training.train import train
 
-BY_ID = {case.id: case for case in CASES}
 CANNOT = [
     ("regression", {"threshold": 0.5}, "has no decision threshold"),
     ("qa", {"threshold": 0.5}, "has no decision threshold"),
@@ -53,13 +51,8 @@ COVERAGES = ["0.5", "0.7", "0.8", "0.9", "0.95", "0.99"]
 
 
 @pytest.fixture(scope="module")
-def run(learned: Run) -> Run:
-    return learned
-
-
-@pytest.fixture(scope="module")
-def predictor(run: Run) -> Predictor:
-    return bertkit.load(run.folder, precision="fp32")
+def predictor(learned: Run) -> Predictor:
+    return bertkit.load(learned.folder, precision="fp32")
 
 
 def texts() -> list[str]:
@@ -98,9 +91,9 @@ def test_what_is_measured_is_counted() -> None:
     assert found[0] == {"coverage": 0.8, "measured": 0.5, "mean_size": 1.5, "single": 0.5}
 
 
-def test_answers_have_sets(predictor: Predictor, run: Run) -> None:
+def test_answers_have_sets(predictor: Predictor, learned: Run) -> None:
     known = predictor.task.options.conformal
-    validation = small.read_rows(run.folder / "predictions" / "validation.jsonl")
+    validation = small.read_rows(learned.folder / "predictions" / "validation.jsonl")
     gold = sorted((row["answer"]["scores"][row["label"]] for row in validation), reverse=True)
     assert known == {"rows": 10, "gold": pytest.approx(gold, abs=1e-3)}
     plain, sizes = predictor(texts()), []
@@ -119,9 +112,9 @@ def test_answers_have_sets(predictor: Predictor, run: Run) -> None:
     assert predictor(texts()) == plain
 
 
-def test_measured_coverage_is_in_results_report_and_card(run: Run, predictor: Predictor) -> None:
-    rows = small.read_rows(run.folder / "predictions" / "test.jsonl")
-    found = run.results["splits"]["test"]["coverage"]
+def test_measured_coverage_is_in_results_report_and_card(learned: Run, predictor: Predictor) -> None:
+    rows = small.read_rows(learned.folder / "predictions" / "test.jsonl")
+    found = learned.results["splits"]["test"]["coverage"]
     assert [each["coverage"] for each in found] == [0.8, 0.9]  # ten rows are too few for more
     for each in found:
         least = inclusion_threshold(predictor.task.options.conformal, each["coverage"])
@@ -129,11 +122,11 @@ def test_measured_coverage_is_in_results_report_and_card(run: Run, predictor: Pr
         assert each["measured"] == np.mean([row["label"] in labels for row, labels in zip(rows, sets, strict=True)])
         assert each["mean_size"] == np.mean([len(labels) for labels in sets])
         assert each["single"] == np.mean([len(labels) == 1 for labels in sets])
-    card = (run.model / "README.md").read_text(encoding="utf-8")
+    card = (learned.model / "README.md").read_text(encoding="utf-8")
     lines = [re.split("  +", line.strip()) for line in card.splitlines() if line.startswith(("0.8", "0.9"))]
     for each, line in zip(found, lines, strict=True):
         assert line == [f"{each['coverage']:g}", *(f"{each[name]:.4f}" for name in ("measured", "mean_size", "single"))]
-    assert "measured on test" in (run.folder / "report.html").read_text(encoding="utf-8")
+    assert "measured on test" in (learned.folder / "report.html").read_text(encoding="utf-8")
 
 
 def test_intervals_of_numbers(tiny_encoder: Path, tmp_path: Path) -> None:
@@ -142,15 +135,14 @@ def test_intervals_of_numbers(tiny_encoder: Path, tmp_path: Path) -> None:
     rows = [dict(row) for row in case.rows()]
     residuals = sorted(abs(answer["score"] - row["score"]) for answer, row in zip(predictor(rows), rows, strict=True))
     for answer in predictor.with_decisions(coverage=0.8)(rows):  # of 8 residuals, the one at rank ceil(9 * 0.8)
-        assert answer["interval"] == pytest.approx(
-            [answer["score"] + side * residuals[7] for side in (-1, 1)], rel=1e-4
-        )
+        expected = [answer["score"] + side * residuals[7] for side in (-1, 1)]
+        assert answer["interval"] == pytest.approx(expected, rel=1e-4)
     assert answer_line({"score": 0.5, "interval": [0.25, 0.75]}, "a text") == "0.500 [0.250, 0.750]  a text"
     found = bertkit.evaluate(tmp_path / "regression", case.rows())["coverage"]
     assert found == [{"coverage": 0.8, "measured": 1.0, "mean_width": pytest.approx(2 * residuals[7], rel=1e-4)}]
 
 
-def test_a_threshold_of_single_labels(predictor: Predictor) -> None:
+def test_a_threshold_of_single_labels_and_the_best_scores(predictor, tiny_encoder, tmp_path):
     plain = predictor(texts())
     limit = sorted(answer["score"] for answer in plain)[len(plain) // 2]
     for answer, before in zip(predictor.with_decisions(threshold=limit)(texts()), plain, strict=True):
@@ -159,6 +151,15 @@ def test_a_threshold_of_single_labels(predictor: Predictor) -> None:
     assert answer_line({"label": None, "score": 0.5}, "a text") == "unsure  0.500  a text"
     assert answer_line({"label": None, "score": 0.5, "set": ["a", "b"]}) == "unsure: a or b  0.500"
     assert answer_line({"label": None, "score": 0.5, "set": []}) == "unsure: empty set  0.500"
+    predictor = finished(BY_ID["eleven-labels"], tiny_encoder, tmp_path / "run").load()
+    (plain,), (best,) = predictor(["a dog"]), predictor.with_decisions(top_k=3)(["a dog"])
+    ranked = sorted(plain["scores"].items(), key=lambda pair: -pair[1])
+    assert list(best["scores"].items()) == ranked[:3]
+    assert {**best, "scores": None} == {**plain, "scores": None}
+    (sure,) = predictor.with_decisions(coverage=0.8, top_k=2)(["a dog"])
+    assert len(sure["scores"]) == 2
+    assert len(sure["set"]) > 2  # the set is taken from all scores
+    assert predictor.with_decisions(top_k=99)(["a dog"])[0] == plain
 
 
 @pytest.mark.parametrize("case", ["multi-label", "similarity-labels", "qa-windows-or-none"])
@@ -176,18 +177,6 @@ def test_thresholds_in_place_of_fitted_ones(case: str, tiny_encoder: Path, tmp_p
     else:
         assert all(answer["answer"] == answer["n_best"][0]["answer"] for answer in low)
         assert {answer["answer"] for answer in high} == {""}
-
-
-def test_the_best_scores(tiny_encoder: Path, tmp_path: Path) -> None:
-    predictor = finished(BY_ID["eleven-labels"], tiny_encoder, tmp_path / "run").load()
-    (plain,), (best,) = predictor(["a dog"]), predictor.with_decisions(top_k=3)(["a dog"])
-    ranked = sorted(plain["scores"].items(), key=lambda pair: -pair[1])
-    assert list(best["scores"].items()) == ranked[:3]
-    assert {**best, "scores": None} == {**plain, "scores": None}
-    (sure,) = predictor.with_decisions(coverage=0.8, top_k=2)(["a dog"])
-    assert len(sure["scores"]) == 2
-    assert len(sure["set"]) > 2  # the set is taken from all scores
-    assert predictor.with_decisions(top_k=99)(["a dog"])[0] == plain
 
 
 def test_what_can_not_be_decided(tiny_encoder, tmp_path, subtests):
@@ -219,10 +208,8 @@ def test_rows_without_a_label_are_scored_shown_and_explained(tiny_encoder: Path,
 def test_a_model_without_calibration_rows_gets_them(tiny_encoder: Path, tmp_path: Path) -> None:
     run = train(small.recipe(tmp_path, tiny_encoder, splits=("train", "test")), tmp_path / "run")
     assert "coverage" not in run.results["splits"]["test"]
-    with pytest.raises(UserError, match=r"no calibration rows\n.*bertkit calibrate"):
-        run.load().with_decisions(coverage=0.9)
-    with pytest.raises(DataError, match=r"no labelled validation rows\n.*--data FILE"):
-        bertkit.calibrate(run.folder)
+    small.raises(UserError, r"no calibration rows\n.*bertkit calibrate", run.load().with_decisions, coverage=0.9)
+    small.raises(DataError, r"no labelled validation rows\n.*--data FILE", bertkit.calibrate, run.folder)
     found = bertkit.calibrate(run, small.rows("single-label", 30, start=40))
     assert set(found["options"]) == {"temperature", "thresholds"}
     assert run.load().with_decisions(coverage=0.9).task.options.conformal["rows"] == 30
@@ -247,18 +234,16 @@ def test_a_set_does_not_depend_on_the_batch_of_its_row(noise: float, tiny_encode
         assert covered >= math.ceil((rows + 1) * Fraction(str(asked)))
 
 
-def test_on_the_command_line(run: Run, capsys: Any, tmp_path: Path) -> None:
+def test_on_the_command_line(learned: Run, capsys: Any, tmp_path: Path) -> None:
     file = small.write_rows(tmp_path / "rows.jsonl", [{"text": text} for text in texts()])
     output = tmp_path / "answers.csv"
-    assert main(["predict", str(run.folder), "--input", str(file), "--output", str(output), "--coverage", "0.9"]) == 0
-    with output.open(encoding="utf-8", newline="") as lines:
-        rows = list(csv.DictReader(lines))
+    small.said(capsys, "predict", learned.folder, "--input", file, "--output", output, "--coverage", 0.9)
+    rows = list(csv.DictReader(output.read_text(encoding="utf-8").splitlines()))
     sets = [row["answer.set"].split("|") if row["answer.set"] else [] for row in rows]
     assert [row["answer.label"] for row in rows] == [labels[0] if len(labels) == 1 else "" for labels in sets]
-    capsys.readouterr()
-    assert main(["predict", str(run.folder), "--threshold", "1", "--top-k", "1", "--json", "the cat was good"]) == 0
-    answer = json.loads(capsys.readouterr().out)["answer"]
+    told = small.said(capsys, "predict", learned.folder, "--threshold", 1, "--top-k", 1, "--json", "the cat was good")
+    answer = json.loads(told)["answer"]
     assert answer["label"] is None
     assert len(answer["scores"]) == 1
-    assert main(["predict", str(run.folder), "--coverage", "0.99", "a text"]) == 2
-    assert "0.99 requires 99 calibration rows, but the model has 10" in capsys.readouterr().err
+    told = small.refused(capsys, "predict", learned.folder, "--coverage", 0.99, "a text")
+    assert "0.99 requires 99 calibration rows, but the model has 10" in told

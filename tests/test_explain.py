@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from cases import CASES, DRAWN, Case, encoder
+from cases import BY_ID, Case, encoder
 from datasets import Dataset
 from torch import nn
 from transformers import set_seed
@@ -27,12 +27,8 @@ from bertkit.models.encoder import load_tokenizer
 from bertkit.tasks.base import Task
 
 CPU = torch.device("cpu")
-IDS = (
-    *("single-label", "pair", "multi-label", "regression", "windows", "qa", "qa-windows-or-none", "similarity-cls"),
-    *("similarity-in-batch", "retrieval", "ner-softmax", "ner-crf-windows-bioes", "ner-document", "words-crf-windows"),
-    "ranking-graded-windows",
-)
-KNOWN = {case.id: case for case in [*CASES, *DRAWN]}
+IDS = "single-label pair multi-label regression windows qa qa-windows-or-none similarity-cls similarity-in-batch"
+IDS += " retrieval ner-softmax ner-crf-windows-bioes ner-document words-crf-windows ranking-graded-windows"
 
 
 def predictor_of(task: Task, folder: Path) -> Predictor:
@@ -54,9 +50,9 @@ def inputs_of(case: Case, task: Task) -> Dataset:
 # --- every task
 
 
-@pytest.mark.parametrize("name", IDS)
+@pytest.mark.parametrize("name", IDS.split())
 def test_what_words_add_is_the_difference_to_no_words(name: str, tiny_encoder: Path) -> None:
-    case = KNOWN[name]
+    case = BY_ID[name]
     task = case.task(tiny_encoder)
     predictor = predictor_of(task, tiny_encoder)
     rows = inputs_of(case, task)
@@ -84,7 +80,7 @@ def test_the_number_is_the_one_that_the_answer_comes_from(tiny_encoder: Path) ->
     """Logits of the labels, start and end of the span, the cosine: compared with the answers themselves."""
     found, kept = {}, {}
     for name in ("single-label", "windows", "regression", "similarity-cosent", "ranking-binary", "qa"):
-        case = KNOWN[name]
+        case = BY_ID[name]
         task = case.task(tiny_encoder)
         predictor = predictor_of(task, tiny_encoder)
         rows = inputs_of(case, task)
@@ -92,9 +88,8 @@ def test_the_number_is_the_one_that_the_answer_comes_from(tiny_encoder: Path) ->
         kept[name] = predictor.predict_features(task.encode(rows))
         found[name] = answers[1], explain(predictor, rows, 1)["attributed"]
     for name in ("regression", "similarity-cosent"):
-        assert [one["value"] for one in found[name][1]] == pytest.approx(
-            [found[name][0]["score"]] * len(found[name][1]), rel=1e-5
-        )
+        answer, several = found[name]
+        assert [one["value"] for one in several] == pytest.approx([answer["score"]] * len(several), rel=1e-5)
     both = [[*one["words"], one["what"]] for one in found["similarity-cosent"][1]]
     assert both == [[name, f"cosine of the two texts, by the words of {name}"] for name in ("text_a", "text_b")]
     answer, (one,) = found["ranking-binary"]
@@ -103,7 +98,7 @@ def test_the_number_is_the_one_that_the_answer_comes_from(tiny_encoder: Path) ->
         answer, (one,) = found[name]
         assert one["what"] == f"label {answer['label']}"
     assert found["single-label"][1][0]["value"] == pytest.approx(kept["single-label"][1].max(), abs=1e-5)
-    of = KNOWN["windows"].task(tiny_encoder).encode(KNOWN["windows"].rows())["row"][:]
+    of = BY_ID["windows"].task(tiny_encoder).encode(BY_ID["windows"].rows())["row"][:]
     own = [logits for row, logits in zip(of, kept["windows"], strict=True) if row == 1]
     assert len(own) > 1
     assert found["windows"][1][0]["value"] == pytest.approx(np.mean(own, axis=0).max(), abs=1e-5)
@@ -114,7 +109,7 @@ def test_the_number_is_the_one_that_the_answer_comes_from(tiny_encoder: Path) ->
 
 def test_a_crf_is_explained_along_its_path(tiny_encoder: Path) -> None:
     """The sum of the emissions of the entity's words at the path's tags, not at each word's best tag."""
-    case = KNOWN["ner-crf"]
+    case = BY_ID["ner-crf"]
     task = case.task(tiny_encoder)
     predictor = predictor_of(task, tiny_encoder)
     rows = inputs_of(case, task)
@@ -150,7 +145,7 @@ class Bag(nn.Module):
 
 
 def test_of_a_linear_model_it_is_weight_times_input(tiny_encoder: Path) -> None:
-    task = KNOWN["single-label"].task(tiny_encoder)
+    task = BY_ID["single-label"].task(tiny_encoder)
     set_seed(1)
     model = Bag(len(task.tokenizer))
     ids = torch.tensor([task.tokenizer("a good cat sat")["input_ids"]])
@@ -173,23 +168,20 @@ class Step(Bag):
 
 
 def test_steps_are_doubled_until_the_sum_is_right_or_it_is_said(tiny_encoder: Path) -> None:
-    task = KNOWN["single-label"].task(tiny_encoder)
+    task = BY_ID["single-label"].task(tiny_encoder)
     set_seed(1)
     model = Step(len(task.tokenizer))
     ids = torch.tensor([task.tokenizer("a good cat sat")["input_ids"]])
     start = torch.full_like(ids, task.tokenizer.mask_token_id)
     start[0, [0, -1]] = ids[0, [0, -1]]
     with torch.no_grad():  # the spike lies off the middle of the path, where no even rule has a point
-        ends = (Bag.forward(model, each).logits[0, 1] for each in (start, ids))
-        low, high = ends
+        low, high = (Bag.forward(model, each).logits[0, 1] for each in (start, ids))
         model.weight.bias[1] -= low + 0.37 * (high - low)
         if high < low:
             model.weight.weight[1] *= -1
             model.weight.bias[1] *= -1
-    few, many = (
-        integrated_gradients(task, model, {"input_ids": ids}, lambda outputs: outputs.logits[:, 1], max_steps=most)
-        for most in (16, 4096)
-    )
+    given = task, model, {"input_ids": ids}, lambda outputs: outputs.logits[:, 1]
+    few, many = (integrated_gradients(*given, max_steps=most) for most in (16, 4096))
     assert (few.steps, few.complete) == (16, False)
     assert many.complete
     assert many.steps > 16
@@ -211,7 +203,7 @@ def test_no_share_is_lost_on_the_way_to_words(text: str, tiny_encoder: Path) -> 
     assert "".join(text[share.start : share.end] for share in read.shares) == text.replace(" ", "")
 
 
-def test_pieces_go_to_the_word_that_they_are_of(tiny_encoder: Path) -> None:
+def test_pieces_go_to_their_word_windows_add_up_and_what_was_cut_has_no_share(tiny_encoder: Path) -> None:
     tokenizer = load_tokenizer(tiny_encoder)
     texts = {"text_a": "the cats sat", "text_b": "on the mat"}
     one, other = (Text(tokenizer, name, text, words(text)) for name, text in texts.items())
@@ -220,9 +212,6 @@ def test_pieces_go_to_the_word_that_they_are_of(tiny_encoder: Path) -> None:
     assert not any(add_feature(tokenizer, [one, other], ids, [0, 1, 2, 4, 8, 0, 16, 32, 64, 0]))
     assert [share.score for share in one.shares] == [1, 6, 8]
     assert [share.score for share in other.shares] == [16, 32, 64]
-
-
-def test_windows_add_up_and_what_was_cut_has_no_share(tiny_encoder: Path) -> None:
     tokenizer, text = load_tokenizer(tiny_encoder), "the cat sat on the mat up"
     read = Text(tokenizer, "text", text, words(text))
     ids = tokenizer("the cat sat on the mat", add_special_tokens=False)["input_ids"]
@@ -241,10 +230,10 @@ def test_what_can_not_be_explained_is_said(tiny_encoder: Path) -> None:
         ("mlm", ["a [MASK]"], "answers of pretraining are not explained"),
         ("text-to-text", ["a cat"], "answers of text2text-generation are not explained"),
     ):
-        predictor = predictor_of(KNOWN[name].task(tiny_encoder), tiny_encoder)
+        predictor = predictor_of(BY_ID[name].task(tiny_encoder), tiny_encoder)
         with pytest.raises(DataError, match=what):
             explain_rows(predictor, rows_of(predictor, texts))
-    pairs = predictor_of(KNOWN["similarity-cosent"].task(tiny_encoder), tiny_encoder)
+    pairs = predictor_of(BY_ID["similarity-cosent"].task(tiny_encoder), tiny_encoder)
     with pytest.raises(DataError, match="row 1: an explanation needs two texts"):  # of one, there is the vector
         explain_rows(pairs, ["a cat"])
 
@@ -273,7 +262,7 @@ def test_the_weightiest_words_are_listed_in_their_order() -> None:
 @pytest.mark.parametrize("kind", ["pandas", "polars", "list"])
 def test_a_frame_is_explained_by_a_frame(kind: str, tiny_encoder: Path) -> None:
     texts = ["the cat was good", "a bad dog"]
-    predictor = predictor_of(KNOWN["single-label"].task(tiny_encoder), tiny_encoder)
+    predictor = predictor_of(BY_ID["single-label"].task(tiny_encoder), tiny_encoder)
     given: Any = texts
     if kind != "list":
         library = pytest.importorskip(kind)
