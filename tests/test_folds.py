@@ -25,6 +25,7 @@ from bertkit.files import read_json, sha256, write_text
 from bertkit.recipe.recipe import Recipe, load_recipe, to_yaml
 from bertkit.report import report_sections
 from bertkit.report.card import card
+from bertkit.report.facts import read_facts
 from bertkit.report.score_tables import after_training
 from bertkit.report.verdict import score_findings, verdict
 from bertkit.run import Run, delete_checkpoints
@@ -42,9 +43,7 @@ def table(labels: list[Any], texts: list[str] | None = None, groups: list[int] |
 
 
 @given(st.lists(st.sampled_from("aab"), min_size=4, max_size=60), st.integers(2, 4), st.integers(0, 9))
-def test_folds_of_single_rows_have_nearly_equal_sizes_and_shares_of_labels(
-    labels: list[str], count: int, seed: int
-) -> None:
+def test_folds_of_single_rows_have_nearly_equal_sizes_and_shares_of_labels(labels, count, seed):
     of = folds(table(labels), count, seed, "label", LABEL, ["text"])
     assert len(of) == len(labels)
     sizes = Counter(of)
@@ -68,16 +67,13 @@ def test_rows_of_one_text_or_group_are_in_one_fold(rows: list[tuple[str, int, in
             assert len({fold for fold, own in zip(of, keys, strict=True) if own == key}) == 1
 
 
-def test_groups_of_different_sizes_make_folds_of_about_the_same_size() -> None:
+def test_folds_of_groups_are_of_about_the_same_size_and_those_of_numbers_have_all_sizes() -> None:
     groups = [group for group in range(40) for _ in range(1 + group % 7)]
     of = folds(table(["ab"[group % 2] for group in groups], groups=groups), 5, 3, "label", LABEL)
     sizes = Counter(of).values()
     assert max(sizes) - min(sizes) <= 2
     shares = Counter(zip(of, (group % 2 for group in groups), strict=True))
     assert max(shares.values()) - min(shares.values()) <= 4
-
-
-def test_folds_of_numbers_have_numbers_of_every_size() -> None:
     numbers = [float(n) for n in range(100)]
     of = folds(table(numbers), 5, 7, "label")
     for fold in range(1, 6):
@@ -85,16 +81,11 @@ def test_folds_of_numbers_have_numbers_of_every_size() -> None:
         assert [sum(low <= n < low + 10 for n in own) for low in range(0, 100, 10)] == [2] * 10
 
 
-def test_folds_are_the_same_on_every_platform_and_others_with_another_seed() -> None:
+def test_folds_are_the_same_on_every_platform_and_refused_of_fewer_rows_or_groups() -> None:
     labels = list("aabbbabcab")
-    assert folds(table(labels), 3, 42, "label", LABEL) == EXPECTED
-    assert folds(table(labels), 3, 43, "label", LABEL) != EXPECTED
-
-
-EXPECTED = [3, 1, 1, 3, 2, 1, 3, 1, 2, 2]
-
-
-def test_fewer_rows_or_groups_than_folds_are_refused() -> None:
+    expected = [3, 1, 1, 3, 2, 1, 3, 1, 2, 2]
+    assert folds(table(labels), 3, 42, "label", LABEL) == expected
+    assert folds(table(labels), 3, 43, "label", LABEL) != expected
     with pytest.raises(DataError, match="2 folds of 3 rows of train, which make 1 group: rows of the same texts"):
         folds(table(["a", "b", "a"], groups=[5, 5, 5]), 2, 0, "label", LABEL)
     with pytest.raises(DataError, match=r"folds: 4 folds of 3 rows of train, which make 3 groups"):
@@ -102,9 +93,7 @@ def test_fewer_rows_or_groups_than_folds_are_refused() -> None:
 
 
 def test_rows_that_a_task_or_the_recipe_groups_are_in_one_fold(tmp_path: Path) -> None:
-    asked = [
-        (f"the {a} ?", f"it was {b} and red") for b in ("good", "bad", "fine", "blue") for a in ("cat", "dog", "mat")
-    ]
+    asked = [(f"the {a} ?", f"it was {b} and red") for b in ("good", "bad", "fine", "blue") for a in small.WORDS[:3]]
     rows = [{"question": q, "context": c, "answers": ["red"], "customer": n % 5} for n, (q, c) in enumerate(asked)]
     source = small.write_rows(tmp_path / "train.jsonl", rows)
     kind = get_task("question-answering")
@@ -124,28 +113,20 @@ def test_rows_that_a_task_or_the_recipe_groups_are_in_one_fold(tmp_path: Path) -
 
 
 @pytest.fixture(scope="module")
-def room(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("folds")
-
-
-@pytest.fixture(scope="module")
-def recipe(tiny_encoder_with_dropout: Path, room: Path) -> Recipe:
+def recipe(tiny_encoder_with_dropout: Path, tmp_path_factory: pytest.TempPathFactory) -> Recipe:
     """Without a validation split."""
     settings = ("folds=3", "task.labels=[good, bad]", "training.save_strategy=epoch")
+    room = tmp_path_factory.mktemp("folds")
     return small.recipe(room, tiny_encoder_with_dropout, *settings, splits=("train",))
 
 
 @pytest.fixture(scope="module")
-def run(recipe: Recipe, room: Path) -> Run:
-    return train(recipe, room / "run")
-
-
-def out_of_fold(folder: Path) -> list[dict[str, Any]]:
-    return small.read_rows(folder / "predictions" / "train-oof.jsonl")
+def run(recipe: Recipe, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return train(recipe, tmp_path_factory.mktemp("run") / "run")
 
 
 def test_answers_are_those_of_a_model_trained_on_the_other_rows(recipe: Recipe, run: Run, tmp_path: Path) -> None:
-    lines = out_of_fold(run.folder)
+    lines = small.read_rows(run.predictions("train-oof"))
     rows = small.rows("single-label", small.SIZES["train"])
     assert [line["text"] for line in lines] == [row["text"] for row in rows]
     assert [line["location"] for line in lines] == [f"train.jsonl:{n}" for n in range(1, len(rows) + 1)]
@@ -157,7 +138,7 @@ def test_answers_are_those_of_a_model_trained_on_the_other_rows(recipe: Recipe, 
 
 
 def test_without_held_out_rows_the_out_of_fold_score_is_the_one_reported(run: Run) -> None:
-    results, lines = run.results, out_of_fold(run.folder)
+    results, lines = run.results, small.read_rows(run.predictions("train-oof"))
     assert list(results["splits"]) == ["train-oof"]
     right = sum(line["answer"]["label"] == line["label"] for line in lines)
     pooled = results["splits"]["train-oof"]
@@ -174,15 +155,16 @@ def test_without_held_out_rows_the_out_of_fold_score_is_the_one_reported(run: Ru
     assert not (run.folder / "predictions" / "train.jsonl").exists()
 
 
-def test_the_model_of_all_rows_has_the_temperature_of_the_out_of_fold_answers(run: Run) -> None:
+def test_the_model_has_the_temperature_of_the_out_of_fold_answers_and_folds_keep_no_checkpoints(run, tmp_path):
     options = run.load().task.options
     assert options.temperature not in (None, 1.0)
     assert options.conformal is None
+    kept = sorted(path.name for path in (run.checkpoints / "fold-2").iterdir())
+    assert kept == ["answers.jsonl", "done.json", "metrics.jsonl"]
+    assert delete_checkpoints(Run(shutil.copytree(run.folder, tmp_path / "run")), "best") > 0
 
 
 def test_report_card_and_summary_show_the_folds(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
-    from bertkit.report.facts import read_facts
-
     facts = read_facts(run.folder)
     assert facts.split == "train-oof"
     rows = report_sections.fold_rows(facts)
@@ -192,17 +174,16 @@ def test_report_card_and_summary_show_the_folds(run: Run, capsys: pytest.Capture
     assert f"over 3 folds (mean ± sd): {rows[-1][2]}" in said
     assert "training rows: this says nothing" not in said
     text = card(facts)
-    assert f"over 3 folds (mean ± sd): {rows[-1][2]}" in text
-    assert "of train-oof, " in text
-    assert "scored above" not in text
-    assert "models of folds  95 % interval" in text
-    assert "this model  95 %" not in text
+    for shown in (f"over 3 folds (mean ± sd): {rows[-1][2]}", "of train-oof, ", "models of folds  95 % interval"):
+        assert shown in text
+    for hidden in ("scored above", "this model  95 %"):
+        assert hidden not in text
     assert ModelCard(text).data.eval_results is None  # there is no held-out split
     assert (run.folder / "mistakes.csv").is_file()
 
 
 def test_baselines_learn_from_the_other_folds_and_are_compared_over_folds(run: Run) -> None:
-    results, lines = run.results, out_of_fold(run.folder)
+    results, lines = run.results, small.read_rows(run.predictions("train-oof"))
     scores = []
     for fold in (1, 2, 3):
         counts = Counter(line["label"] for line in lines if line["fold"] != fold)
@@ -218,15 +199,7 @@ def test_baselines_learn_from_the_other_folds_and_are_compared_over_folds(run: R
     assert not any("at least as good" in each.what for each in score_findings({**results, "folds": high}))
 
 
-def test_a_fold_keeps_no_checkpoints_and_a_finished_run_needs_none_of_its_files(run: Run, tmp_path: Path) -> None:
-    kept = sorted(path.name for path in (run.checkpoints / "fold-2").iterdir())
-    assert kept == ["answers.jsonl", "done.json", "metrics.jsonl"]
-    assert delete_checkpoints(Run(shutil.copytree(run.folder, tmp_path / "run")), "best") > 0
-
-
-def test_resumed_in_the_second_fold_it_is_the_run_that_was_never_stopped(
-    recipe: Recipe, run: Run, tmp_path: Path
-) -> None:
+def test_resumed_in_the_second_fold_it_is_the_run_that_was_never_stopped(recipe, run, tmp_path):
     """Each fold has two epochs of three steps; the second one is killed after its first checkpoint."""
     folder = killed(recipe, tmp_path / "run", at=6 + 5).folder
     first = sha256(folder / "checkpoints" / "fold-1" / "answers.jsonl")
@@ -277,17 +250,13 @@ def test_with_a_validation_split_folds_are_selected_and_calibrated_on_it(tiny_en
     assert steps == 4  # two epochs of 8 rows, 4 at a time
 
 
-@pytest.mark.parametrize(
-    ("overrides", "told"),
-    [
-        (["distillation.teacher=t"], "folds: the teacher may have learned the rows that a fold holds out"),
-        (["task.name=pretraining"], "folds: documents of pretraining have no targets"),
-        (["folds=1"], "folds: must be at least 2, found 1"),
-    ],
-)
-def test_what_folds_cannot_do_is_refused(overrides: list[str], told: str, tiny_encoder: Path, tmp_path: Path) -> None:
-    with pytest.raises(RecipeError, match=told):
-        load_recipe(small.write_recipe(tmp_path, tiny_encoder), ["folds=2", *overrides])
+def test_what_folds_cannot_do_is_refused(tiny_encoder: Path, tmp_path: Path) -> None:
+    for override, told in (
+        ("distillation.teacher=t", "folds: the teacher may have learned the rows that a fold holds out"),
+        ("task.name=pretraining", "folds: documents of pretraining have no targets"),
+        ("folds=1", "folds: must be at least 2, found 1"),
+    ):
+        small.raises(RecipeError, told, small.recipe, tmp_path, tiny_encoder, "folds=2", override)
 
 
 def test_early_stopping_still_needs_validation_rows_and_a_lonely_label_is_told(recipe: Recipe, tmp_path: Path) -> None:
@@ -298,9 +267,8 @@ def test_early_stopping_still_needs_validation_rows_and_a_lonely_label_is_told(r
     assert not (tmp_path / "run").exists()
     rows = [*small.rows("single-label", 8), {"text": "a cat", "label": "rare"}]
     source = small.write_rows(tmp_path / "train.jsonl", rows)
-    cross_validate(
-        recipe.with_("~task.labels", f"data.source.train={source}", "training.max_steps=1"), tmp_path / "run"
-    )
+    more = ("~task.labels", f"data.source.train={source}", "training.max_steps=1")
+    cross_validate(recipe.with_(*more), tmp_path / "run")
     findings = [each["what"] for each in read_json(tmp_path / "run" / "data.json")["findings"]]
     assert "train: all rows with rare are in one fold, whose model has no such row to learn from" in findings
 
