@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import importlib.util
 import io
 import itertools
-import json
 import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 import small
-from cases import CASES
+from cases import BY_ID
 from datasets import ClassLabel, Dataset, Features, Value
 from finished import finished
 from safetensors.torch import load_file, save_file
@@ -37,6 +35,7 @@ from bertkit.training import seed as seeds
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = (ROOT / "docs" / "glue.md").read_text(encoding="utf-8")
 SIZES = {"train": 8, "dev": 6, "test": 3}
+QUICK = ["training.max_steps=1", "verify=false", "explain=false"]
 FILES = re.findall(r"^\| `(\w+)` \| `(data=\{.*\})` \|", PAGE, re.M)
 SUBMISSIONS = re.findall(r"^\| `(\S+\.tsv)` \| `(\w+)` \| `(.*?)` \| `(.*?)` \|$", PAGE, re.M)
 NLI = ("entailment", "neutral", "contradiction")
@@ -81,9 +80,8 @@ LAYOUTS = {
 def text(split: str, number: int, side: int) -> str:
     """A sentence that no other place has; one has a quote that is never closed."""
     start = {"train": 0, "dev": 20, "dev_matched": 20, "dev_mismatched": 40}.get(split, 60)
-    return (
-        ('"' if number == 2 else "") + small.text(start + number + 8 * side, number % 2) + f". {start} {number} {side}"
-    )
+    quote = '"' if number == 2 else ""
+    return f"{quote}{small.text(start + number + 8 * side, number % 2)}. {start} {number} {side}"
 
 
 def answer(layout: Layout, number: int) -> str:
@@ -118,8 +116,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     home = tmp_path_factory.mktemp("GLUE_data")
 
     def write(path: str, made: Iterator[str], mark: str = "") -> None:
-        (home / path).parent.mkdir(exist_ok=True)
-        (home / path).write_text(mark + "".join(f"{line}\n" for line in made), encoding="utf-8")
+        small.write_rows(home / path, mark + "".join(f"{line}\n" for line in made))
 
     for task, layout in LAYOUTS.items():
         mark = "\ufeff" if task == "MRPC" else ""
@@ -147,44 +144,20 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return home
 
 
-def benchmark(name: str) -> ModuleType:
-    """A program of benchmarks/, which is no part of the package."""
-    spec = importlib.util.spec_from_file_location(name, ROOT / "benchmarks" / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.fixture(scope="module")
 def glue() -> ModuleType:
-    return benchmark("glue")
-
-
-@dataclass(frozen=True)
-class Suite:
-    """What benchmarks/glue.py was called with, and has left."""
-
-    arguments: list[str]
-    folder: Path
+    return small.program(ROOT / "benchmarks" / "glue.py")
 
 
 @pytest.fixture(scope="module")
-def suite(glue: ModuleType, data: Path, tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Suite:
-    """All nine tasks, trained on the files for one step and with two seeds."""
+def suite(glue, data, tiny_encoder, tmp_path_factory):
+    """All nine tasks, trained on the files for one step and two seeds: the arguments, and the folder of the runs."""
     folder = tmp_path_factory.mktemp("suite")
-    short = [
-        "training.max_steps=1",
-        "training.save_strategy=no",
-        "training.eval_strategy=no",
-        "model.max_length=32",
-        "verify=false",
-        "explain=false",
-        "~model.revision",
-    ]
     arguments = ["--data", str(data), "--seeds", "1", "2", "--output-dir", str(folder)]
-    arguments += ["--overrides", f"model.name={tiny_encoder}", *short]
+    arguments += ["--overrides", f"model.name={tiny_encoder}", "model.max_length=32", "~model.revision", *QUICK]
+    arguments += ["training.save_strategy=no", "training.eval_strategy=no"]
     glue.main(arguments)
-    return Suite(arguments, folder / "bert-base")
+    return SimpleNamespace(arguments=arguments, folder=folder / "bert-base")
 
 
 # --- layouts
@@ -208,11 +181,8 @@ def test_each_line_of_the_table_reads_its_files(name, word, data, monkeypatch):
         dev = [f"dev{end}" for end in LAYOUTS[task].splits]
         assert [found[split] for split in list(found)[1:]] == [rows(task, split) for split in dev]
     noted = [finding.what for finding in read.findings if "too few fields" in finding.what]
-    assert noted == (
-        [f"{train}: 3 rows with too few fields left out: " + ", ".join(f"{train}:{n}" for n in (10, 11, 12))]
-        if task == "QQP"
-        else []
-    )
+    left = f"{train}: 3 rows with too few fields left out: " + ", ".join(f"{train}:{n}" for n in (10, 11, 12))
+    assert noted == [left] * (task == "QQP")
 
 
 def test_the_table_has_all_recipes_and_says_what_they_say():
@@ -220,14 +190,11 @@ def test_the_table_has_all_recipes_and_says_what_they_say():
     for name, word in FILES:
         recipe = load_recipe(name, check_files=False)
         assert recipe.data.source == "nyu-mll/glue"
+        minilm = load_recipe(f"{name}-minilm", check_files=False)
         if name != "stsb" and "msr_" not in word:
-            assert (
-                load_recipe(f"{name}-minilm", check_files=False).data
-                == load_recipe(name, [word], check_files=False).data
-            )
-        labels = load_recipe(f"{name}-minilm", check_files=False).task.labels
+            assert minilm.data == load_recipe(name, [word], check_files=False).data
         numbered = LAYOUTS[re.search(r"train: ([\w-]+)/", word)[1]].labels == ("0", "1")
-        assert list(labels or ()) == ["0", "1"] * numbered
+        assert list(minilm.task.labels or ()) == ["0", "1"] * numbered
 
 
 # --- the suite
@@ -266,27 +233,21 @@ def test_the_speedrun_from_raw_text_to_its_row(glue, data, tmp_path, capsys, mon
     monkeypatch.setitem(sys.modules, "glue", glue)  # which lies beside it
     ticks = itertools.count()
     monkeypatch.setattr(seeds, "Clock", partial(Clock, now=lambda: next(ticks)))
-    speedrun = benchmark("speedrun")
-    corpus, folder = tmp_path / "corpus.jsonl", tmp_path / "run"
-    rows = ({"text": f"{small.text(n, 0)}.\n{small.text(n + 3, 1)}."} for n in range(40))
-    corpus.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    speedrun = small.program(ROOT / "benchmarks" / "speedrun.py")
+    rows = [{"text": f"{small.text(n, 0)}.\n{small.text(n + 3, 1)}."} for n in range(40)]
+    corpus, folder = small.write_rows(tmp_path / "corpus.jsonl", rows), tmp_path / "run"
     tiny = ["training.budget=20s", "training.logging_steps=1", "training.per_device_train_batch_size=4"]
-    tiny += [
-        "training.gradient_accumulation_steps=1",
-        "model.config={preset: modernbert-tiny}",
-        "model.max_length=32",
-        "data.validation=0.2",
-    ]
-    tiny += ["verify=false", "explain=false"]
+    tiny += ["training.gradient_accumulation_steps=1", "model.config={preset: modernbert-tiny}"]
+    tiny += ["model.max_length=32", "data.validation=0.2", "verify=false", "explain=false"]
     arguments = ["--corpora", str(corpus), "--data", str(data), "--output-dir", str(folder), "--random"]
     arguments += ["--vocab-size", "300", "--seeds", "1", "2", "--tasks", "sst2", "--overrides", *tiny]
-    arguments += ["--fine-tuning", "training.max_steps=1", "verify=false", "explain=false"]
+    arguments += ["--fine-tuning", *QUICK]
     speedrun.main(arguments)
     names, _, *lines = (line.strip("| ").split(" | ") for line in capsys.readouterr().out.splitlines())
     pretrained, random = (dict(zip(names, cells, strict=True)) for cells in lines)
     (seed,) = Run(folder / "pretraining").results["seeds"]
     assert (pretrained["what"], pretrained["budget"], pretrained["steps"]) == ("speedrun", "20s", f"{seed['steps']:,}")
-    *_, last = map(json.loads, (folder / "pretraining/metrics.jsonl").read_text().splitlines())
+    last = small.read_rows(folder / "pretraining/metrics.jsonl")[-1]
     assert seed["steps"] < last["num_input_tokens_seen"] <= 4 * 32 * seed["steps"]
     assert pretrained["million tokens"] == f"{last['num_input_tokens_seen'] / 1e6:.1f}"
     assert pretrained["perplexity"] == f"{seed['metrics']['validation']['perplexity']:.1f}"
@@ -312,19 +273,13 @@ def test_a_submission_has_all_files_as_the_leaderboard_reads_them(source, suite,
         given = line[source].split()
         if source == 3:  # the columns of the Hub, where the run has those of the files
             columns = load_recipe(line[1], check_files=False).data.columns
-            given += [
-                word
-                for name, column in columns.items()
-                if name[:4] == "text"
-                for word in ("--column", f"{name}={column}")
-            ]
+            for name, column in columns.items():
+                given += ["--column", f"{name}={column}"] * name.startswith("text")
         output = tmp_path / "glue" / line[0]
         arguments = ["predict", str(suite.folder / line[1]), "--format", "glue", "--output", str(output)]
         assert main([*arguments, "--input", *given]) == 0
-    assert {path.name for path in (tmp_path / "glue").iterdir()} == {
-        *("CoLA.tsv", "SST-2.tsv", "MRPC.tsv", "STS-B.tsv", "MNLI-m.tsv", "MNLI-mm.tsv"),
-        *("QNLI.tsv", "QQP.tsv", "RTE.tsv", "WNLI.tsv", "AX.tsv"),
-    }
+    names = "CoLA SST-2 MRPC STS-B MNLI-m MNLI-mm QNLI QQP RTE WNLI AX".split()
+    assert {path.name for path in (tmp_path / "glue").iterdir()} == {f"{name}.tsv" for name in names}
     two, three = r"(entailment|not_entailment)", r"(entailment|neutral|contradiction)"
     texts = {"QNLI": two, "RTE": two, "MNLI-m": three, "MNLI-mm": three, "AX": three, "STS-B": r"[0-5]\.\d{3}"}
     for path in (tmp_path / "glue").iterdir():
@@ -354,14 +309,13 @@ def rows_and_answers(run, given, output, *words):
     arguments = ["predict", str(run), "--input", str(file), *words, "--output"]
     assert main([*arguments, str(output), "--format", "glue"]) == 0
     assert main([*arguments, str(output.with_suffix(".jsonl"))]) == 0
-    answers = [json.loads(line)["answer"] for line in output.with_suffix(".jsonl").read_text().splitlines()]
+    answers = [row["answer"] for row in small.read_rows(output.with_suffix(".jsonl"))]
     lines = [line.split("\t") for line in output.read_text().splitlines()[1:]]
     return [(index, prediction, found) for (index, prediction), found in zip(lines, answers, strict=True)]
 
 
 def test_scores_are_clipped_and_an_index_of_the_row_is_kept(tiny_encoder, tmp_path):
-    case = next(case for case in CASES if case.id == "regression")
-    run = finished(case, tiny_encoder, tmp_path / "run").folder
+    run = finished(BY_ID["regression"], tiny_encoder, tmp_path / "run").folder
     path = next((run / "model").glob("*.safetensors"))
     weights = load_file(path)
     weights["classifier.weight"] *= 0  # the score of any text is the bias
@@ -370,18 +324,16 @@ def test_scores_are_clipped_and_an_index_of_the_row_is_kept(tiny_encoder, tmp_pa
         weights["classifier.bias"].fill_(bias)
         save_file(weights, path, {"format": "pt"})
         found = rows_and_answers(run, given, tmp_path / "STS-B.tsv")
-        assert [(*line[:2], pytest.approx(line[2]["score"])) for line in found] == [
-            (index, prediction, bias) for index in ("7", "5", "2")
-        ]
+        told = [(*line[:2], pytest.approx(line[2]["score"])) for line in found]
+        assert told == [(index, prediction, bias) for index in ("7", "5", "2")]
 
 
 @pytest.mark.parametrize(
     "labels", [["acceptable", "unacceptable"], {"1": "acceptable", "0": "unacceptable"}, ["1", "0"]], ids=str
 )
 def test_labels_become_glues_numbers_in_whatever_order_the_model_has_them(labels, tiny_encoder, tmp_path):
-    case = next(case for case in CASES if case.id == "single-label")
-    values = list(labels)
-    case = type(case)("own", {**case.options, "labels": labels}, {**case.columns, "label": values * 4})
+    case = BY_ID["single-label"]
+    case = type(case)("own", {**case.options, "labels": labels}, {**case.columns, "label": list(labels) * 4})
     run = finished(case, tiny_encoder, tmp_path / "run", seed=1).folder
     given = [{"text": text("dev", n, 0)} for n in range(12)]
     number = {"acceptable": "1", "unacceptable": "0", "1": "1", "0": "0"}
@@ -412,7 +364,7 @@ def test_the_numbers_are_those_of_the_files(name, suite):
         assert out.getvalue() == "index\tprediction\n0\t1\n1\t1\n2\t0\n3\t0\n"
 
 
-def test_other_models_and_names_are_refused(suite, data, tmp_path, capsys):
+def test_other_models_and_names_and_rows_without_an_answer_are_refused(suite, data, tmp_path, capsys):
     given = ["--format", "glue", "--input", str(data / "RTE" / "test.tsv"), "--output"]
     for task, name, parts in (
         ("rte", "results.tsv", ["GLUE names the file of a submission after its task", "CoLA.tsv, ", "AX.tsv"]),
@@ -422,23 +374,15 @@ def test_other_models_and_names_are_refused(suite, data, tmp_path, capsys):
         ("rte", "STS-B.tsv", ["takes a regression", "single-label"]),
         ("stsb", "RTE.tsv", ["takes the labels", "regression"]),
     ):
-        assert main(["predict", str(suite.folder / task), *given, str(tmp_path / name)]) == 2
-        error = capsys.readouterr().err
+        error = small.refused(capsys, "predict", suite.folder / task, *given, tmp_path / name)
         assert all(part in error for part in parts), error
     for names in (NLI[:2], (*NLI, "other"), ("LABEL_0", "LABEL_1", "LABEL_2")):
-        with pytest.raises(DataError, match=r"AX\.tsv: takes the labels"):
-            writer_of(
-                "glue", Path("AX.tsv"), with_labels(suite.folder / "mnli", dict(zip(names, names, strict=True))), {}
-            )
-    assert main(["predict", str(suite.folder / "rte"), *given[:-1]]) == 2  # to stdout
-    assert "after its task" in capsys.readouterr().err
+        other = with_labels(suite.folder / "mnli", dict(zip(names, names, strict=True)))
+        small.raises(DataError, r"AX\.tsv: takes the labels", writer_of, "glue", Path("AX.tsv"), other, {})
+    assert "after its task" in small.refused(capsys, "predict", suite.folder / "rte", *given[:-1])  # to stdout
     assert not list(tmp_path.iterdir())
-
-
-def test_every_row_of_a_submission_gets_an_answer(suite, data, tmp_path, capsys):
     (tmp_path / "test.tsv").write_text("id\tquestion1\tquestion2\n0\tthe cat\n1\tthe cat\tthe dog\n")
     output = tmp_path / "QQP.tsv"
-    arguments = ["predict", str(suite.folder / "qqp"), "--format", "glue", "--input", str(tmp_path / "test.tsv")]
-    assert main([*arguments, "--output", str(output)]) == 2
-    assert "test.tsv:2: 2 fields where 3 are expected" in capsys.readouterr().err
+    words = ("predict", suite.folder / "qqp", "--format", "glue", "--input", tmp_path / "test.tsv")
+    assert "test.tsv:2: 2 fields where 3 are expected" in small.refused(capsys, *words, "--output", output)
     assert not output.exists()
