@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 import small
 import torch
-from cases import CASES, DRAWN, encoder
+from cases import CASES, DRAWN, SETTINGS, encoder
 from torch import distributed
 from transformers import TrainerCallback, set_seed
 
@@ -40,7 +40,6 @@ from bertkit.training.train import train
 
 NAMES = ("single-label", "ner-crf-windows-bioes", "qa-windows-or-none", "similarity-in-batch", "retrieval")
 EMPTY = {"ner-softmax": {"tokens": []}, "mlm": {"text": ""}}  # case -> a row that may have no features
-SETTINGS = {"version": "0", "precision": "fp32", "batch_size": 2, "columns": {}}
 
 
 class Stop(TrainerCallback):
@@ -91,9 +90,9 @@ def models(folder: Path, room: Path) -> None:
     for case in [*CASES, *DRAWN]:
         set_seed(5)
         task, rows = case.task(folder), list(case.rows())
-        save(task.model(encoder(folder)), task, room / case.id / "model", SETTINGS)
+        save(task.model(encoder(folder)), task, room / case.id / "model", SETTINGS | {"batch_size": 2})
         rows += [{**rows[0], **EMPTY[case.id]}] * 4 if case.id in EMPTY else []
-        (room / case.id / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        small.write_rows(room / case.id / "rows.jsonl", rows)
 
 
 def answers(room: Path, out: Path, names: tuple[str, ...], precision: Any) -> Callable[[int], int]:
@@ -106,9 +105,9 @@ def answers(room: Path, out: Path, names: tuple[str, ...], precision: Any) -> Ca
         for name in names:
             predictor = load(room / name / "model", precision=precision)
             runner = replace(predictor.predict_features, mapper=sharded_map if several else map)
-            rows = [json.loads(line) for line in (room / name / "rows.jsonl").read_text().splitlines()]
+            rows = small.read_rows(room / name / "rows.jsonl")
             found = predictor.task.answer(predictor.canonical(rows, 0), runner)
-            (out / "written" / f"{name}.{rank}.jsonl").write_text("".join(json.dumps(each) + "\n" for each in found))
+            small.write_rows(out / "written" / f"{name}.{rank}.jsonl", list(found))
         return 0
 
     return run
@@ -140,9 +139,8 @@ def trained(folder: Path, room: Path, out: Path) -> None:
     plain = "training.bf16=false", "training.eval_strategy=epoch", "training.save_strategy=epoch"
 
     def one(_: int) -> None:
-        train(
-            small.recipe(room, folder, *plain, "training.per_device_train_batch_size=8"), out / "trained, 1" / "written"
-        )
+        recipe = small.recipe(room, folder, *plain, "training.per_device_train_batch_size=8")
+        train(recipe, out / "trained, 1" / "written")
 
     def two(rank: int) -> None:
         train(small.recipe(room / str(rank), folder, *plain), out / "trained, 2" / "written")
@@ -163,9 +161,7 @@ def trained(folder: Path, room: Path, out: Path) -> None:
         train(recipe, written / "parts", resume=True)
 
     dropout = shutil.copytree(folder, room / "dropout")
-    config = json.loads((dropout / "config.json").read_text())
-    rates = dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), 0.1)
-    (dropout / "config.json").write_text(json.dumps(config | rates))
+    small.change_json(dropout / "config.json", hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1)
     several(1, out / "trained, 1", one)
     several(2, out / "trained, 2", two)
     several(2, out / "stopped, 2", stopped)

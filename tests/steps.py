@@ -1,12 +1,14 @@
-"""The first optimizer step of a case or a recipe under given settings."""
+"""The first optimizer step of a case or a recipe under given settings, and trainings by a clock that steps move on."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
-from cases import Case, encoder
+from cases import BY_ID, Case, encoder
+from safetensors.torch import save_file
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers import TrainerCallback, set_seed
@@ -15,7 +17,7 @@ from bertkit.attachments.memory import MicroBatchSplit
 from bertkit.attachments.muon import MuonOptimizer
 from bertkit.attachments.used_rows import UsedEmbeddings
 from bertkit.engine import trainer
-from bertkit.engine.arguments import Arguments
+from bertkit.engine.arguments import ENDLESS, Arguments
 from bertkit.engine.attachment import Attachment
 from bertkit.engine.clock import Clock
 from bertkit.engine.training_data import TaskData
@@ -49,22 +51,9 @@ class FirstStep(TrainerCallback):
 
 
 def arguments(folder: Path, batch: int, accumulate: int, **more: Any) -> Arguments:
-    given = {
-        "max_steps": 1,
-        "max_grad_norm": 1e9,
-        "logging_steps": 1,
-        "save_strategy": "no",
-        "use_cpu": True,
-        "seed": 5,
-        "disable_tqdm": True,
-        "remove_unused_columns": False,
-    }
-    return Arguments(
-        output_dir=str(folder),
-        per_device_train_batch_size=batch,
-        gradient_accumulation_steps=accumulate,
-        **{**given, **more},
-    )
+    sizes = {"per_device_train_batch_size": batch, "gradient_accumulation_steps": accumulate, "max_steps": 1, "seed": 5}
+    given = {"max_grad_norm": 1e9, "logging_steps": 1, "save_strategy": "no", "use_cpu": True, "disable_tqdm": True}
+    return Arguments(output_dir=str(folder), remove_unused_columns=False, **{**sizes, **given, **more})
 
 
 def first_step(
@@ -97,3 +86,28 @@ def made(
     attachments += [UsedEmbeddings(args.used_embeddings, None), *([MicroBatchSplit()] if divide else ())]
     data = TaskData(runner, task.features(case.rows()), tokens=tokens)
     return trainer.Trainer(data, args, attachments=attachments, **more)
+
+
+class Time(TrainerCallback):
+    """Moves on by so many seconds, which may depend on the step."""
+
+    def __init__(self, step: Callable[[int], float] = lambda _: 5.0, evaluation: float = 0.0) -> None:
+        self.seconds, self.step, self.evaluation = 1000.0, step, evaluation
+
+    def __call__(self) -> float:
+        return self.seconds
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self.seconds += self.step(state.global_step)
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self.seconds += self.evaluation
+
+
+def trained(folder: Path, out: Path, batch: int, seconds: float) -> None:
+    """Train for 30 seconds with steps that take so many; OUT/PROCESS-STEPS.safetensors has the weights."""
+    time = Time(lambda _: seconds)
+    args = arguments(out, batch, 2, max_steps=ENDLESS, learning_rate=0.1, optim="sgd")
+    trainer = made(BY_ID["class-weights"], folder, args, clock=Clock(30, now=time), callbacks=[time])
+    trainer.train()
+    save_file(trainer.model.state_dict(), out / f"{args.process_index}-{trainer.state.global_step}.safetensors")

@@ -14,14 +14,12 @@ import multitask
 import pytest
 import small
 import torch
-from cases import CASES
-from clocked import Time
-from steps import arguments, first_step, made
+from cases import BY_ID
+from steps import Time, arguments, first_step, made
 from test_multitask import trainer_of
 from test_resume import Killed, Told, _signals, events, kill, same  # noqa: F401
 from transformers import TrainerCallback, TrainerControl, TrainerState
 
-from bertkit.cli.main import main
 from bertkit.engine.clock import Clock, schedule
 from bertkit.engine.multitask_model import MultiTask
 from bertkit.errors import RecipeError
@@ -34,7 +32,7 @@ from bertkit.tasks.text_classification import TextClassification
 from bertkit.training import seed
 from bertkit.training.train import train
 
-CASE = next(case for case in CASES if case.id == "single-label")
+CASE = BY_ID["single-label"]
 
 
 @pytest.fixture
@@ -128,13 +126,8 @@ def test_with_steps_of_equal_time_a_budget_is_the_number_of_steps_that_fit(
     assert other.results["seeds"][0]["seconds"] == 80
 
 
-WSD = (
-    *BY_TWO,
-    "training.budget=100s",
-    "training.lr_scheduler_type=warmup_stable_decay",
-    "training.warmup_steps=0.25",
-    "training.eval_steps=2",
-)
+BY_WSD = "training.lr_scheduler_type=warmup_stable_decay"
+WSD = (*BY_TWO, "training.budget=100s", BY_WSD, "training.warmup_steps=0.25", "training.eval_steps=2")
 
 
 def uneven() -> Time:
@@ -225,9 +218,8 @@ def test_the_evaluation_in_which_a_budget_ends_is_saved(strategy: str, saved: bo
 def test_each_seed_and_each_fold_has_its_own_budget(tiny_encoder, tmp_path, timed):
     more = (*BY_TIME, "training.budget=15s", "seeds=[1, 2]", "folds=2")
     run = timed(small.recipe(tmp_path, tiny_encoder, *more), tmp_path / "run", Time())
-    assert [each["steps"] for each in run.results["seeds"]] == [3, 3]
     done = [read_json(run.checkpoints / f"fold-{fold}" / "done.json") for fold in (1, 2)]
-    assert [each["steps"] for each in done] == [3, 3]
+    assert [each["steps"] for each in (*run.results["seeds"], *done)] == [3] * 4
 
 
 # --- what a recipe may say
@@ -235,28 +227,20 @@ def test_each_seed_and_each_fold_has_its_own_budget(tiny_encoder, tmp_path, time
 
 def problems(*overrides: str) -> str:
     """What is wrong with the quickstart recipe after these overrides."""
-    with pytest.raises(RecipeError) as caught:
-        load_recipe("quickstart", ["~training.num_train_epochs", *overrides])
-    return str(caught.value)
+    return small.message_of(RecipeError, load_recipe, "quickstart", ["~training.num_train_epochs", *overrides])
 
 
-def test_what_contradicts_itself_is_said() -> None:
+def test_times_are_read_and_what_contradicts_itself_is_said() -> None:
     budget = "expected a time of seconds, minutes or hours, such as 90s, 60m or 1.5h; found"
     share = "expected a number of steps, or a share of them below 1"
-    decay, wsd = (
-        "training.lr_scheduler_kwargs={{num_decay_steps: {}}}",
-        "training.lr_scheduler_type=warmup_stable_decay",
-    )
+    decay = "training.lr_scheduler_kwargs={{num_decay_steps: {}}}"
     for overrides, what in (
         *(((f"training.budget={value}",), budget) for value in "60|1e3|60 m|0s|-5m|1d|soon|[1]|1.m|m".split("|")),
         *(((decay.format(value),), share) for value in ("'0.3'", "-1", "null")),
         (("training.warmup_steps=0.5", decay.format(0.6)), "warm-up, stable part and decay are 1.1 of all steps"),
-        (("training.warmup_steps=0.95", wsd), "warm-up, stable part and decay are 1.15 of all steps"),
+        (("training.warmup_steps=0.95", BY_WSD), "warm-up, stable part and decay are 1.15 of all steps"),
     ):
         assert what in problems(*overrides), overrides
-
-
-def test_times_are_read():
     for given, expected in (("90s", 90), ("60m", 3600), ("1.5h", 5400)):
         recipe = load_recipe("quickstart", ["~training.num_train_epochs", f"training.budget={given}"])
         assert seconds(recipe.training["budget"]) == expected
@@ -285,7 +269,7 @@ def test_all_that_contradicts_a_budget_is_said_at_once() -> None:
 
 
 def test_arguments_that_a_schedule_does_not_have_are_named(tiny_encoder, tmp_path):
-    more = ("training.lr_scheduler_type=warmup_stable_decay", "training.lr_scheduler_kwargs={decay: linear}")
+    more = (BY_WSD, "training.lr_scheduler_kwargs={decay: linear}")
     with pytest.raises(RecipeError, match=r"lr_scheduler_kwargs: .*unexpected keyword argument 'decay'"):
         train(small.recipe(tmp_path, tiny_encoder, *more), tmp_path / "run")
     assert not (tmp_path / "run").exists()
@@ -311,5 +295,5 @@ def test_check_says_how_long_each_training_takes(tiny_encoder: Path, tmp_path: P
         (("folds=3",), "ready to train 4 times: 3 folds, and on all rows, each for 5m\n"),
         (("seeds=[1, 2]",), "ready to train each seed for 5m\n"),
     ):
-        assert main(["check", str(file), "~training.num_train_epochs", "training.budget=5m", *more]) == 0
-        assert capsys.readouterr().out.endswith(expected)
+        told = small.said(capsys, "check", file, "~training.num_train_epochs", "training.budget=5m", *more)
+        assert told.endswith(expected)

@@ -1,4 +1,4 @@
-"""Equivalent settings take the same step: 8 x 1 = 2 x 4 accumulated = 2 processes x 4."""
+"""Equivalent settings take the same step: 8 x 1 = 2 x 4 accumulated = 2 processes x 4; attachments resume exactly."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,19 +18,20 @@ import small
 import torch
 import two
 from cases import CASES, DRAWN, Case, every
-from clocked import trained
 from safetensors.torch import load_file
-from steps import Step, arguments, first_step, first_step_of, made
-from test_attachments import EVERY, cache_in, overrides, teacher
+from steps import Step, arguments, first_step, first_step_of, made, trained
+from test_resume import RHYTHM, killed, last
 from torch._dynamo.utils import counters
 from transformers import AutoModelForMaskedLM
 
+from bertkit.attachments.table import ATTACHMENTS
+from bertkit.files import sha256
 from bertkit.models.encoder import resolve_encoder
 from bertkit.recipe.recipe import Recipe, to_yaml
 from bertkit.run import Run
 from bertkit.sections import ModelSpec
+from bertkit.training.train import train
 
-__all__ = ["teacher"]  # a fixture
 BY_ROW = [*(case for case in CASES if not case.across_rows), *DRAWN]
 
 
@@ -143,6 +145,60 @@ def test_trying_what_fits_draws_no_random_number(tiny_encoder_with_dropout: Path
         losses.append(trainer.state.log_history[0]["loss"])
     assert trainer.attachments[-1].count == 1
     assert losses[0] == losses[1]
+
+
+# --- attachments
+
+USED = ("training.used_embeddings=true", "training.weight_decay=0.3")
+TEACHER = "distillation={{teacher: {teacher}, alpha: 0.7}}"
+RECIPES = {  # class of an attachment -> recipes that have it, as overrides
+    "MuonOptimizer": {"muon": ("training.optim=muon",)},
+    "UsedEmbeddings": {"used": USED, "used and muon": (*USED, "training.optim=muon")},
+    "MicroBatchSplit": {"split": ("training.auto_find_batch_size=true",)},
+    "TeacherLoss": {"teacher": (TEACHER,)},
+}
+NAMES = {name: more for recipes in RECIPES.values() for name, more in recipes.items()}
+LORA = ("peft={r: 2}",)
+WITHOUT_LORA = "used", "used and muon"  # the adapters leave the word embedding as it is
+EVERY = [*NAMES, *(f"{name}, lora" for name in NAMES if name not in WITHOUT_LORA)]
+RARE = "used and muon", "muon, lora", "split, lora"  # resumed with --all alone
+
+
+def test_the_table_is_complete() -> None:
+    assert {kind.__name__ for kind in ATTACHMENTS} == RECIPES.keys()
+
+
+@pytest.fixture(scope="module")
+def teacher(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("teacher")
+    with cache_in(folder / "cache"):
+        return train(small.recipe(folder, tiny_encoder, "training.save_strategy=no"), folder / "run").folder
+
+
+@contextmanager
+def cache_in(folder: Path) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("BERTKIT_CACHE", str(folder))
+        yield
+
+
+def overrides(name: str, teacher: Path) -> tuple[str, ...]:
+    plain, _, lora = name.partition(", ")
+    return (*(each.format(teacher=teacher) for each in NAMES[plain]), *(LORA if lora else ()))
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.rare if n in RARE else ()) for n in EVERY])
+def test_a_resumed_run_is_the_uninterrupted_one(name, teacher, tiny_encoder_with_dropout, tmp_path):
+    """Even if what a teacher says has to be computed again."""
+    more, splits = (*RHYTHM, *overrides(name, teacher)), ("train", "validation")
+    recipe = small.recipe(tmp_path, tiny_encoder_with_dropout, *more, splits=splits)
+    with cache_in(tmp_path / "one"):
+        run = killed(recipe, tmp_path / "killed")
+    with cache_in(tmp_path / "other"):
+        train(recipe, run.folder, resume=True)
+        whole = train(recipe, tmp_path / "whole")
+    assert sha256(run.model / "model.safetensors") == sha256(whole.model / "model.safetensors")
+    assert last(run) == last(whole)
 
 
 # --- attachments, and two processes

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import small
-from clocked import Time
+from steps import Time
 
 from bertkit.data import check
 from bertkit.data.sources import open_source, samples_folder

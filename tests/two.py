@@ -13,20 +13,20 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import cases
 import multitask
 import torch
-from cases import CASES, DRAWN, SEVEN, Case
-from clocked import trained
+from cases import DRAWN, SEVEN, Case
 from safetensors.torch import save_file
 from sharded import several
-from steps import Step, first_step, first_step_of
+from steps import Step, first_step, first_step_of, trained
 
 from bertkit import processes
 from bertkit.cli.main import main
 from bertkit.recipe.recipe import load_recipe
 from bertkit.training.train import train
 
-BY_ID = {case.id: case for case in [*CASES, *DRAWN, SEVEN]}
+BY_ID = {**cases.BY_ID, SEVEN.id: SEVEN}
 STEPS = ["class-weights", "windows", "ner-crf-windows-bioes", "similarity-cosent", "similarity-in-batch", "mlm-nsp"]
 STEPS += [SEVEN.id]
 MODERNBERT = Case("modernbert", DRAWN[0].options, DRAWN[0].columns)  # of the encoder in FOLDER/modernbert
