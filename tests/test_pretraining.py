@@ -343,11 +343,11 @@ def test_fewer_masks_are_those_that_the_lower_share_draws(nsp: Any, more: dict[s
     features = encode_documents(Dataset.from_dict({"text": documents}), tokenizer, 64, nsp=nsp)
     indices = list(range(len(features)))[::-3]
     collate = Collator.of(tokenizer, Pretraining.padding)
-    high = Masking.of(tokenizer, nsp=nsp, mask_probability=0.5, keep_order=True, **more)
+    high = Masking(tokenizer, nsp=nsp, mask_probability=0.5, keep_order=True, **more)
     batch = collate(high(features, indices, 3, 4))
     masked = []
     for rate in (0.5, 0.3, 0.15, 0.01):
-        low = Masking.of(tokenizer, nsp=nsp, mask_probability=rate, **more)
+        low = Masking(tokenizer, nsp=nsp, mask_probability=rate, **more)
         expected = collate(low(features, indices, 3, 4))
         assert equal(fewer_masks(batch, rate), expected)
         masked.append(int((expected["labels"] != -100).sum()))

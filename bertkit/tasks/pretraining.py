@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias, final
 
@@ -165,12 +165,12 @@ class Pretraining(Task[PretrainingOptions]):
     def _masking(self) -> Masking:
         """The random part of an example, as in evaluation."""
         fields = self.options.model_dump(include={"nsp", "whole_word"})
-        return Masking.of(self.tokenizer, mask_probability=self._mask_rates[1], **fields)
+        return Masking(self.tokenizer, mask_probability=self._mask_rates[1], **fields)
 
     @cached_property
     def _training_masking(self) -> Masking:
-        start, end = self._mask_rates
-        return replace(self._masking, mask_probability=max(start, end), keep_order=start != end)
+        (start, end), fields = self._mask_rates, self.options.model_dump(include={"nsp", "whole_word"})
+        return Masking(self.tokenizer, mask_probability=max(start, end), keep_order=start != end, **fields)
 
     @property
     def _mask_rates(self) -> tuple[float, float]:

@@ -28,8 +28,8 @@ ROUNDS = 8  # draws of candidates before a pair stays a real one: there may be a
 _UNUSED = re.compile(r"\[unused\d+\]")
 
 
-def token_id(tokenizer: PreTrainedTokenizerBase, name: Literal["cls", "sep", "mask"]) -> int:
-    """The id of a special token. Raises ModelError where there is none."""
+def token_id(tokenizer: PreTrainedTokenizerBase, name: str) -> int:
+    """The id of a special token: `cls`, `sep` or `mask`. Raises ModelError where there is none."""
     token = tokenizer.special_tokens_map.get(f"{name}_token")
     if token is None:
         what = f"the tokenizer has no {name.upper()} token, which pretraining needs"
@@ -37,33 +37,22 @@ def token_id(tokenizer: PreTrainedTokenizerBase, name: Literal["cls", "sep", "ma
     return int(tokenizer.get_vocab()[token])
 
 
-@dataclass(frozen=True, eq=False)
 class Masking:
     """Chunks -> masked examples, drawn again in every epoch (Devlin et al. 2019, 3.1)."""
 
-    nsp: Pairs
-    mask_probability: float
-    whole_word: bool
-    keep_order: bool  # whether examples have a column `mask_order`
-    cls_id: int
-    sep_id: int
-    mask_id: int
-    token_types: bool  # whether the model reads segments
-    special: Flags  # (vocabulary,)
-    continuation: Flags  # (vocabulary,): word pieces that continue a word
-    ordinary: Integers  # possible replacements: neither special nor [unusedN]
-
-    @classmethod
-    def of(
-        cls,
+    def __init__(
+        self,
         tokenizer: PreTrainedTokenizerBase,
         *,
         nsp: Pairs,
         mask_probability: float = 0.15,
         whole_word: bool = False,
         keep_order: bool = False,
-    ) -> Masking:
-        """Raises ModelError: no [CLS], [SEP] or [MASK]; or whole words, and no tokens that begin with ##."""
+    ) -> None:
+        """keep_order: whether examples have a column `mask_order`.
+
+        Raises ModelError: no [CLS], [SEP] or [MASK]; or whole words, and no tokens that begin with ##.
+        """
         vocabulary = tokenizer.get_vocab()
         special, continuation, ordinary = np.zeros((3, max(vocabulary.values()) + 1), dtype=bool)
         special[tokenizer.all_special_ids] = True
@@ -73,19 +62,12 @@ class Masking:
         if whole_word and not continuation.any():
             what = "whole words can be masked only where tokens that continue a word begin with ##"
             raise ModelError(Problem("task.whole_word", what, "Write  whole_word: false."))
-        return cls(
-            nsp=nsp,
-            mask_probability=mask_probability,
-            whole_word=whole_word,
-            keep_order=keep_order,
-            cls_id=token_id(tokenizer, "cls"),
-            sep_id=token_id(tokenizer, "sep"),
-            mask_id=token_id(tokenizer, "mask"),
-            token_types="token_type_ids" in tokenizer.model_input_names,
-            special=special,
-            continuation=continuation,
-            ordinary=np.flatnonzero(ordinary),
-        )
+        self.nsp, self.mask_probability = nsp, mask_probability
+        self.whole_word, self.keep_order = whole_word, keep_order
+        self.cls_id, self.sep_id, self.mask_id = (token_id(tokenizer, name) for name in ("cls", "sep", "mask"))
+        self.token_types = "token_type_ids" in tokenizer.model_input_names
+        self.special, self.continuation = special, continuation
+        self.ordinary = np.flatnonzero(ordinary)  # possible replacements: neither special nor [unusedN]
 
     def __call__(self, features: Dataset, indices: Sequence[int], seed: int, epoch: int) -> dict[str, list[Any]]:
         """Examples: each a pure function of (seed, epoch, index) and the features, whatever else is drawn.

@@ -9,21 +9,18 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from bertkit.cache import cached_folder
-from bertkit.errors import ModelError, Problem
+from bertkit.errors import ModelError, translated
 from bertkit.models.bert.masking import Pairs, token_id
 from bertkit.models.bert.sentences import pack, sentences
-from bertkit.text import first_line
 
 if TYPE_CHECKING:
     from datasets import Dataset, Features
-    from tokenizers import Tokenizer
     from transformers import PreTrainedTokenizerBase
 
 RULES = 1  # version of sentences and packing: cached features of another version are not used
@@ -53,7 +50,9 @@ def encode_documents(
     cache: folder where the features stay, memory-mapped, keyed by everything they depend on; None: in memory, one
     process. processes: by default one for every 2,000 documents, at most one per processor; features are the same.
     """
-    encoder = _Encoder.of(tokenizer, max_length, nsp != "none", short_sequences)
+    from datasets import Dataset, concatenate_datasets
+
+    encoder = _Encoder(tokenizer, max_length, nsp != "none", short_sequences)
     if cache is None:
         return _in_memory(rows, encoder)
     key = {
@@ -65,43 +64,33 @@ def encode_documents(
         "documents": rows._fingerprint,
     }
     count = processes or min(1 + len(rows) // PER_PROCESS, os.cpu_count() or 1)
-    return _opened(cached_folder(key, lambda folder: _write(rows, encoder, folder, count), root=cache)[0])
+    folder, _ = cached_folder(key, lambda folder: _write(rows, encoder, folder, count), root=cache)
+    return concatenate_datasets([Dataset.from_file(str(file)) for file in sorted(folder.glob("*.arrow"))])
 
 
-@dataclass(frozen=True)
 class _Encoder:
     """What `Dataset.map` calls with the texts and indices of a few documents; goes to other processes."""
 
-    tokenizer: Tokenizer  # special tokens that a text spells out are text, but for the mask
-    mask: str
-    limit: int  # tokens of a chunk
-    cloze: int  # tokens of a cloze
-    pairs: bool
-    short_sequences: float
-
-    @classmethod
-    def of(cls, tokenizer: PreTrainedTokenizerBase, max_length: int, pairs: bool, short_sequences: float) -> _Encoder:
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerBase, max_length: int, pairs: bool, short_sequences: float
+    ) -> None:
         from tokenizers import Tokenizer
 
-        if max_length < 8:
-            raise ValueError(f"max_length {max_length} leaves no room for words")
         mask_id = token_id(tokenizer, "mask")
-        try:
+        what = f"{type(tokenizer).__name__} cannot be copied, which pretraining requires"
+        fix = "Use an encoder whose tokenizer is complete in tokenizer.json."
+        with translated(Exception, ModelError, "model.name", what, fix):
             state = json.loads(tokenizer.backend_tokenizer.to_str())  # the tokenizer itself is unchanged
             for token in state["added_tokens"]:
                 token["special"] = token["special"] and token["id"] != mask_id
-            copy = Tokenizer.from_str(json.dumps(state))
-        except Exception as error:  # the only class that tokenizers raises
-            what = f"{type(tokenizer).__name__} cannot be copied, which pretraining requires: {first_line(error)}"
-            fix = "Use an encoder whose tokenizer is complete in tokenizer.json."
-            raise ModelError(Problem("model.name", what, fix)) from error
-        copy.no_truncation()
-        copy.no_padding()
-        limit = max_length - (3 if pairs else 2)
-        return cls(copy, str(tokenizer.mask_token), limit, max_length - 2, pairs, short_sequences)
+            self.tokenizer = Tokenizer.from_str(json.dumps(state))
+        self.tokenizer.no_truncation()
+        self.tokenizer.no_padding()
+        self.mask, self.pairs, self.short_sequences = str(tokenizer.mask_token), pairs, short_sequences
+        self.cloze, self.limit = max_length - 2, max_length - (3 if pairs else 2)  # tokens of a cloze, of a chunk
 
     def __call__(self, texts: list[str], rows: list[int]) -> dict[str, list[Any]]:
-        self.tokenizer.encode_special_tokens = True  # pickling loses it
+        self.tokenizer.encode_special_tokens = True  # but the mask; set here, as pickling loses it
         columns: dict[str, list[Any]] = {name: [] for name in ("row", "document", "input_ids", "sentences", "lost")}
         cut = [[text] if self.mask in text else sentences(text) for text in texts]
         every = [part for parts in cut for part in parts]
@@ -163,9 +152,3 @@ def _write(rows: Dataset, encoder: _Encoder, folder: Path, processes: int) -> No
         num_proc=processes if processes > 1 else None,
         desc="tokenizing",
     )
-
-
-def _opened(folder: Path) -> Dataset:
-    from datasets import Dataset, concatenate_datasets
-
-    return concatenate_datasets([Dataset.from_file(str(file)) for file in sorted(folder.glob("*.arrow"))])
