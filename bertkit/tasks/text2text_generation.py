@@ -155,8 +155,7 @@ class Text2TextGeneration(Task[Text2TextGenerationOptions]):
         """With labels the logits of the target, `(tokens, vocab)`; else generated ids, `(texts, length)`."""
         from accelerate.utils.other import extract_model_from_parallel
 
-        from bertkit.models.bert.generation import generate
-        from bertkit.models.bert.transformer import shift_right
+        from bertkit.models.bert.transformer import generate, shift_right
 
         inputs = {"input_ids": batch["input_ids"], "attention_mask": mask_of(batch)}
         alone = extract_model_from_parallel(model)

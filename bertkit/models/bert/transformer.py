@@ -12,6 +12,7 @@ the names of transformers' EncoderDecoderModel of two BERTs, so that weights go 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, cast
 
 import torch
@@ -40,6 +41,7 @@ from bertkit.models.bert.bert_config import BertConfig, BertDecoderConfig
 
 __all__ = ["BertLMHeadModel", "EncoderDecoderModel", "config"]
 
+NOT_FINITE = -1  # in place of the ids of a row that `generate` returns
 CACHE = "cache" if "cache" in Seq2SeqLMOutput.__dataclass_fields__ else "past_key_values"  # before transformers 5.24
 
 
@@ -273,3 +275,19 @@ def shift_right(labels: Tensor, config: EncoderDecoderConfig) -> Tensor:
     start, pad = cast(int, config.decoder_start_token_id), cast(int, config.pad_token_id)
     ids = F.pad(labels[:, :-1], (1, 0), value=start)  # (batch, target)
     return ids.masked_fill(ids == IGNORED, pad)
+
+
+def generate(model: Any, inputs: Mapping[str, Tensor], options: Mapping[str, Any]) -> Tensor:
+    """The ids after the start token, padded after the end; rows of NOT_FINITE where a logit of their source is not.
+
+    options: of transformers' GenerationConfig.
+    """
+    finite: list[Tensor] = []  # for each step, whether the logits of each beam are finite
+
+    def noted(ids: Tensor, scores: Tensor) -> Tensor:
+        finite.append(scores.amax(-1).isfinite())  # NaN where any is; some may be -inf, which forbids a token
+        return scores
+
+    ids: Tensor = model.generate(**inputs, **options, logits_processor=[noted])[:, 1:]  # (sources, tokens)
+    by_source = torch.stack(finite).all(0).view(len(ids), -1).all(1)
+    return ids.where(by_source[:, None], NOT_FINITE)
