@@ -22,17 +22,6 @@ Probability = Annotated[float, Field(ge=0, lt=1)]
 # Those of transformers' ACT2FN that have been used between the two layers of a feed-forward network.
 Activation = Literal["gelu", "gelu_new", "gelu_pytorch_tanh", "gelu_fast", "relu", "relu2", "silu", "mish", "tanh"]
 
-# Layers and hidden size. base and large: Devlin et al. 2019, section 3. The others: Turc et al. 2019 (arXiv
-# 1908.08962), table 1; section 3 has 64 numbers a head, and a feed-forward network four times as wide.
-_SIZES = {
-    "tiny": (2, 128),
-    "mini": (4, 256),
-    "small": (4, 512),
-    "medium": (8, 512),
-    "base": (12, 768),
-    "large": (24, 1024),
-}
-
 
 def sizes(layers: int, hidden: int, inner: int) -> Mapping[str, int]:
     """The four sizes, with 64 numbers a head. inner: width of the feed-forward network."""
@@ -44,7 +33,16 @@ def sizes(layers: int, hidden: int, inner: int) -> Mapping[str, int]:
     }
 
 
-PRESETS = {name: sizes(layers, hidden, 4 * hidden) for name, (layers, hidden) in _SIZES.items()}
+# base and large: Devlin et al. 2019, section 3. The others: Turc et al. 2019 (arXiv 1908.08962), table 1; section 3 has
+# 64 numbers a head, and a feed-forward network four times as wide.
+PRESETS = {
+    "tiny": sizes(2, 128, 512),
+    "mini": sizes(4, 256, 1024),
+    "small": sizes(4, 512, 2048),
+    "medium": sizes(8, 512, 2048),
+    "base": sizes(12, 768, 3072),
+    "large": sizes(24, 1024, 4096),
+}
 
 
 class Architecture(Section):
@@ -144,10 +142,7 @@ def nearest_preset(name: str, known: Collection[str]) -> str:
 
 
 def started(
-    fields: Mapping[str, Any],
-    presets: Mapping[str, Mapping[str, int]],
-    known: Collection[str],
-    ids: Mapping[str, Any],
+    fields: Mapping[str, Any], presets: Mapping[str, Mapping[str, int]], known: Collection[str], ids: Mapping[str, Any]
 ) -> tuple[dict[str, Any], list[Problem]]:
     """The fields with those of their preset, and what is wrong with the preset and with ids among them.
 

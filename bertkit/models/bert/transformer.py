@@ -12,6 +12,7 @@ the names of transformers' EncoderDecoderModel of two BERTs, so that weights go 
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from typing import Any, cast
 
@@ -50,16 +51,10 @@ def config(encoder: BertConfig, *, decoder_start_token_id: int, eos_token_id: in
 
     decoder_start_token_id: the first token of each target, BERT's [CLS]. eos_token_id: the last, BERT's [SEP].
     """
-    fields = encoder.to_dict()
-    return EncoderDecoderConfig.from_dict(
-        {
-            "encoder": fields,
-            "decoder": {**fields, "is_decoder": True, "add_cross_attention": True},
-            "pad_token_id": encoder.pad_token_id,
-            "decoder_start_token_id": decoder_start_token_id,
-            "eos_token_id": eos_token_id,
-        }
-    )
+    ids = {"decoder_start_token_id": decoder_start_token_id, "eos_token_id": eos_token_id}
+    decoder = copy.deepcopy(encoder)
+    made = EncoderDecoderConfig.from_encoder_decoder_configs(encoder, decoder, pad_token_id=encoder.pad_token_id, **ids)
+    return cast(EncoderDecoderConfig, made)
 
 
 # --- the decoder
