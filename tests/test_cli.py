@@ -72,7 +72,7 @@ for modules in (imported - started, set(sys.modules) - started):
     print(*sorted({name.partition(".")[0] for name in modules} - sys.stdlib_module_names))
 import bertkit.data
 print(*sorted({"datasets", "pyarrow", "torch", "transformers", "numpy"} & set(sys.modules)))
-from bertkit.evaluation import baselines, calibration, hf_metrics, intervals, metrics
+from bertkit.evaluation import baselines, calibration, graded, intervals, metrics
 from bertkit.recipe.recipe import load_recipe
 from bertkit.data.python_inputs import data_section
 from bertkit.data.python_rows import is_frame

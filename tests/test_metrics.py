@@ -15,7 +15,8 @@ from sklearn import metrics as sk
 from sklearn.utils.class_weight import compute_class_weight
 
 from bertkit.errors import UserError
-from bertkit.evaluation import hf_metrics, intervals, metrics
+from bertkit.evaluation import intervals, metrics
+from bertkit.evaluation.graded import compute_user_metric
 from bertkit.evaluation.graded_labels import GradedLabels
 from bertkit.tasks.class_labels import assigned_labels, settle_weights
 
@@ -215,7 +216,7 @@ def test_fixed_thresholds_decide_again_at_the_fitted_temperature(fixed):
 def test_user_metric():
     def computed(result):
         metric = SimpleNamespace(compute=lambda *, predictions, references: result)
-        return hf_metrics.compute_user_metric(metric, [1], [1])
+        return compute_user_metric(metric, [1], [1])
 
     found = computed({"a": np.float32(0.5), "b": 1, "c": np.nan})
     assert found == {"a": 0.5, "b": 1.0, "c": None}

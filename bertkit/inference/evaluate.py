@@ -20,8 +20,7 @@ from bertkit.data.disk_list import DiskList, disk_full_as_error
 from bertkit.data.python_inputs import temporary_rows
 from bertkit.data.table import column_values
 from bertkit.errors import DataError, Problem, RecipeError
-from bertkit.evaluation.graded import Graded
-from bertkit.evaluation.hf_metrics import all_scores
+from bertkit.evaluation.graded import Graded, all_scores
 from bertkit.inference.multitask_predictor import tasks_of_run
 from bertkit.inference.predictor import Predictor, load, load_as
 from bertkit.inference.two_stage import evaluate_two_stages

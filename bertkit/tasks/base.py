@@ -27,8 +27,7 @@ from bertkit.data.table import MAX_PROBLEMS, Table, numbers, on_disk, release
 from bertkit.encoding.padding import Arrays, model_inputs
 from bertkit.encoding.texts import length_findings
 from bertkit.errors import RowsError
-from bertkit.evaluation.graded import Graded
-from bertkit.evaluation.hf_metrics import all_scores
+from bertkit.evaluation.graded import Graded, all_scores
 from bertkit.evaluation.intervals import Scores
 from bertkit.models.encoder import Encoder
 from bertkit.sections import Section

@@ -19,8 +19,8 @@ from bertkit.data.schema import Answer
 from bertkit.data.table import numbers
 from bertkit.engine.callbacks import MetadataWriter
 from bertkit.engine.checkpoint import checkpoints
+from bertkit.evaluation.graded import all_scores
 from bertkit.evaluation.graded_labels import GradedLabels
-from bertkit.evaluation.hf_metrics import all_scores
 from bertkit.evaluation.intervals import Scores
 from bertkit.files import read_json, write_json, written_aside
 from bertkit.inference.decisions import with_word_scores
