@@ -28,8 +28,7 @@ from bertkit.inference.runner import Runner
 from bertkit.inference.settings import damaged_settings, read_settings, resolve_max_length
 from bertkit.models.device import ModelPrecision, Precision, best_device, resolve_precision
 from bertkit.models.encoder import Encoder, load_config, load_tokenizer, resolve_encoder
-from bertkit.models.formats import require_model
-from bertkit.models.untrusted import read_object
+from bertkit.models.untrusted import read_object, require_model
 from bertkit.sections import ModelSpec
 from bertkit.tasks import get_task
 from bertkit.tasks.base import Task

@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any
 from bertkit.data.sources import SAMPLE, local_path
 from bertkit.errors import DataError, ModelError, Problem, translated
 from bertkit.files import MODEL_FILES, sha256
-from bertkit.models.formats import require_model
 from bertkit.models.quiet import no_bars, quiet_logger
 from bertkit.models.special_tokens import keep_out
-from bertkit.models.untrusted import LONGEST, bounded, read_object, vet
+from bertkit.models.untrusted import LONGEST, bounded, read_object, require_model, vet
 from bertkit.text import counted
 
 if TYPE_CHECKING:

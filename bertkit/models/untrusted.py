@@ -37,6 +37,7 @@ NORMALIZERS, GROWTH = 1_000, 256  # steps of a tokenizer's normalizer; character
 ATTENTIONS = ("eager", "sdpa", "flash_attention_2", "flash_attention_3", "flex_attention")
 ADVICE = "The file is damaged, or was made to exhaust memory."
 REMOVE = "Give the files their usual names, and remove the key."
+CONVERT = "Convert it once where you trust it: AutoModel.from_pretrained(…).save_pretrained(…) writes safetensors."
 
 
 def vet(folder: Path, *, tokenizer: bool = False) -> None:
@@ -229,3 +230,30 @@ def shapes_of(file: Path) -> list[list[int]]:
     if len(shapes) > TENSORS:
         raise ModelError(Problem(str(file), f"has {len(shapes):,} tensors; at most {TENSORS:,} are allowed", ADVICE))
     return shapes
+
+
+def require_model(folder: Path, *, exports: bool = False) -> None:
+    """Raises ModelError unless the folder has a config and weights in safetensors, all of them inside of it.
+
+    exports: whether a folder that `bertkit export` wrote will do, too.
+    """
+    vet_files(folder)
+    config = folder / "config.json"
+    section = read_object(config).get("bertkit") if config.is_file() else None
+    if isinstance(section, dict) and section.get("onnx") is not None:
+        if exports:
+            return
+        what = "is an exported model, whose weights are in an ONNX graph"
+        raise ModelError(Problem(str(folder), what, "Name the run that it was exported from."))
+    if problem := next(_absent(folder), None):
+        raise ModelError(problem)
+
+
+def _absent(folder: Path) -> Iterator[Problem]:
+    yield from adapter_problems(folder)
+    if not (folder / "config.json").is_file():
+        what = "is neither a run nor a model folder: it has no config.json"
+        yield Problem(str(folder), what, "Name the folder that config.json and the weights are in.")
+    if not any(chain(folder.glob("*.safetensors"), folder.glob("*.safetensors.index.json"))):
+        what = "has no *.safetensors; bertkit reads no other weights, and does not unpickle pytorch_model.bin"
+        yield Problem(str(folder), what, CONVERT)
