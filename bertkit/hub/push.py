@@ -14,7 +14,7 @@ from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, co
 from bertkit.errors import ModelError, Problem
 from bertkit.files import MODEL_FILES, write_text
 from bertkit.hub.payload import CARD, payload
-from bertkit.models.hub_errors import FAILURES, LOGIN, hub_error
+from bertkit.models.download import FAILURES, LOGIN, hub_error
 from bertkit.report.card import with_yours, yours
 from bertkit.run import Run
 from bertkit.sections import REPO_ID, Hub

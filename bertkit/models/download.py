@@ -1,14 +1,18 @@
-"""A model of the Hub in the local cache, at one commit."""
+"""A model of the Hub in the local cache, at one commit; errors of huggingface_hub in one line, without tokens."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from huggingface_hub import errors, snapshot_download
+from huggingface_hub import errors, get_token, snapshot_download
 
 from bertkit.errors import ModelError, Problem
-from bertkit.models.hub_errors import FAILURES, hub_error
+
+# What huggingface_hub raises: the base classes of its own error are those of its HTTP client and OSError.
+FAILURES: tuple[type[BaseException], ...] = (*errors.HfHubHTTPError.__bases__, RuntimeError, ValueError)
+LOGIN = "Log in with `hf auth login`, or set HF_TOKEN."
 
 
 def snapshot(name: str, revision: str | None, patterns: Sequence[str]) -> Path:
@@ -33,3 +37,32 @@ def snapshot(name: str, revision: str | None, patterns: Sequence[str]) -> Path:
         raise ModelError(Problem("model.name", what, fix)) from None
     except FAILURES as error:
         raise hub_error(error, "model.name", name) from None
+
+
+def hub_error(error: BaseException, where: str, name: str, after: str = "") -> ModelError:
+    """What happened to the model `name`, to be raised `from None`: the library's error repeats the server's text.
+
+    after: the state of the Hub, or what to type now.
+    """
+    what, fix = _explained(error, name)
+    return ModelError(Problem(where, what, " ".join(filter(None, (fix, after)))))
+
+
+def redacted(text: str) -> str:
+    """The beginning of a text from outside, in one line, without tokens."""
+    token = get_token()
+    text = text.replace(token, "[token]") if token else text
+    return " ".join(re.sub(r"\bhf_\w+|\bBearer\s+\S+", "[token]", text).split())[:200]
+
+
+def _explained(error: BaseException, name: str) -> tuple[str, str]:
+    if isinstance(error, errors.LocalEntryNotFoundError) and error.__cause__:
+        error = error.__cause__
+    if not isinstance(error, errors.HfHubHTTPError):
+        return f"{name!r}: {redacted(str(error)) or type(error).__name__}", "Try again."
+    status = error.response.status_code
+    if status == 401 and get_token():
+        return f"the Hub does not accept your token for {name!r} (401)", LOGIN
+    if isinstance(error, errors.RepositoryNotFoundError) and not isinstance(error, errors.GatedRepoError):
+        return f"the Hub has no model {name!r} (or it is private)", f"Check the spelling. {LOGIN}"
+    return f"the Hub refuses {name!r} ({status}): {redacted(error.server_message or str(error))}", ""
