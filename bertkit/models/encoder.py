@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import importlib.util
 import logging
+import re
 import string
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,13 +16,12 @@ from bertkit.data.sources import SAMPLE, local_path
 from bertkit.errors import DataError, ModelError, Problem, translated
 from bertkit.files import MODEL_FILES, sha256
 from bertkit.models.quiet import no_bars, quiet_logger
-from bertkit.models.special_tokens import keep_out
 from bertkit.models.untrusted import LONGEST, bounded, read_object, require_model, vet
 from bertkit.text import counted
 
 if TYPE_CHECKING:
     from torch.nn import Module
-    from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
     from bertkit.sections import ModelSpec
 
@@ -160,7 +160,7 @@ def load_tokenizer(
     with translated(Exception, ModelError, "model.name", f"the tokenizer of {folder} cannot read a text", fix):
         tokenizer(string.printable, verbose=False)
         tokenizer(string.printable, string.printable, verbose=False)
-        keep_out(tokenizer)
+        _split_special_tokens(tokenizer)
     if tokenizer.padding_side != "right":
         what = f"the tokenizer of {folder} pads on the left, and bertkit pads on the right"
         fix = "Set padding_side to right; encoders that read the last token, such as XLNet, are not supported."
@@ -179,6 +179,29 @@ def _tokenizer_class(folder: Path, exported: bool) -> Any:
     name = read_object(folder / "tokenizer_config.json").get("tokenizer_class")
     kind, fast = getattr(transformers, str(name), None), transformers.PreTrainedTokenizerFast
     return kind if isinstance(kind, type) and issubclass(kind, fast) else fast
+
+
+def _split_special_tokens(tokenizer: PreTrainedTokenizerFast) -> None:
+    """Let the tokenizer split those spelled-out special tokens too that `split_special_tokens` leaves whole.
+
+    Unigram models list them among their pieces and find them in any text; SentencePiece itself does not.
+    """
+    from tokenizers import Regex, pre_tokenizers
+
+    special = {str(token): index for index, token in tokenizer.added_tokens_decoder.items() if token.special}
+    special.pop(str(tokenizer.unk_token), None)  # which any unknown character is
+    if not special:
+        return
+    backend = tokenizer.backend_tokenizer
+    backend.encode_special_tokens = True  # LUKE's tokenizer takes no `split_special_tokens`
+    spelled = backend.encode_batch([*special], add_special_tokens=False)
+    backend.encode_special_tokens = tokenizer.split_special_tokens
+    whole = [each for (each, index), text in zip(special.items(), spelled, strict=True) if index in text.ids]
+    if whole:
+        first = "|".join(f"{re.escape(each[0])}(?={re.escape(each[1:])})" for each in whole)
+        split = pre_tokenizers.Split(Regex(first), "merged_with_previous")
+        before = backend.pre_tokenizer
+        backend.pre_tokenizer = pre_tokenizers.Sequence([before, split]) if before else split
 
 
 def save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
@@ -227,12 +250,14 @@ def load_model(
     Raises ModelError when a tensor of the encoder (or, without `new_head`, any tensor) is missing or misshapen.
     """
     import torch
+    from transformers import PreTrainedModel
 
     config = copy.deepcopy(encoder.config) or own_config or load_config(encoder.folder)
     for name, value in settings.items():
         setattr(config, name, value)
-    if encoder.config is not None:
-        return _from_config(config, auto_class)
+    if encoder.config is not None:  # random weights
+        build = auto_class if issubclass(auto_class, PreTrainedModel) else auto_class.from_config
+        return build(config)  # type: ignore[no-any-return]
     what = f"{encoder.name!r} cannot be loaded as {auto_class.__name__}"
     fix = f"Use an encoder in safetensors that {auto_class.__name__} supports, such as a BERT or RoBERTa."
     errors = translated(Exception, ModelError, "model.name", what, fix)
@@ -276,17 +301,6 @@ def _own_memory(model: PreTrainedModel) -> None:
 def _lacks(encoder: Encoder, tensors: Sequence[str], part: str, fix: str) -> ModelError:
     what = f"{encoder.name!r} lacks {counted(len(tensors), 'tensor')} of its {part}, such as {', '.join(tensors[:3])}"
     return ModelError(Problem("model.name", what, fix))
-
-
-def _from_config(config: PretrainedConfig, model_class: Any) -> PreTrainedModel:
-    """A model with random weights."""
-    from transformers import PreTrainedModel
-
-    if issubclass(model_class, PreTrainedModel):
-        own: PreTrainedModel = model_class(config)
-        return own
-    model: PreTrainedModel = model_class.from_config(config)
-    return model
 
 
 def load_extra_module(encoder: Encoder, name: str, module: Module) -> None:
