@@ -28,13 +28,13 @@ import bertkit
 from bertkit.errors import DataError, ModelError, UserError, not_installed
 from bertkit.export import program
 from bertkit.export.agreement import output_difference, same
-from bertkit.export.graph import Graph, Reduced, _exported, batch_of, build
+from bertkit.export.graph import Graph, Reduced, _exported, batch_of, build, quantized
 from bertkit.export.program import export
-from bertkit.export.quantize import quantized
 from bertkit.export.viterbi import viterbi
 from bertkit.files import sha256
 from bertkit.inference.evaluate import score
 from bertkit.inference.predictor import Predictor, load
+from bertkit.models.encoder import save_tokenizer
 from bertkit.models.heads import crf, posteriors
 from bertkit.models.heads.crf import Chain
 from bertkit.run import Run
@@ -166,7 +166,8 @@ def made(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReques
             torch.nn.init.normal_(parameter, std=0.5 if parameter.ndim > 1 or "crf" in name else 0.1)
         ours = Predictor(task, model, torch.device("cpu"), "fp32", 3, {})
         graph = build(ours, batch_of(task, task.encode(case.rows()), range(2)))
-        program._write_folder(ours, graph, folder)
+        save_tokenizer(task.tokenizer, folder)
+        program._write_config(ours, graph, folder, "fp32")
         graph.write(folder / "model.onnx")
         found[case.id] = Made(ours, graph, folder, case.rows().select_columns(sorted(task.inputs[0])))
     return found

@@ -19,8 +19,7 @@ from bertkit.data.schema import Answer
 from bertkit.encoding.padding import Arrays
 from bertkit.errors import DataError, ModelError, Problem, RecipeError, UserError
 from bertkit.export.agreement import CLOSE, agreement, compared, output_difference
-from bertkit.export.graph import OPSET, Graph, batch_of, build, described
-from bertkit.export.quantize import quantized
+from bertkit.export.graph import OPSET, Graph, batch_of, build, described, quantized
 from bertkit.files import errors_naming, sha256, write_json
 from bertkit.inference.evaluate import rows_of_split
 from bertkit.inference.onnx_session import GRAPH, OnnxModel, open_model
@@ -48,12 +47,7 @@ class Reference(NamedTuple):
 
 
 def export(
-    source: str | Path,
-    output: Path,
-    *,
-    int8: bool = False,
-    max_drop: float = 0.005,
-    data: Path | None = None,
+    source: str | Path, output: Path, *, int8: bool = False, max_drop: float = 0.005, data: Path | None = None
 ) -> dict[str, Any]:
     """Write `output`: model.onnx, tokenizer, config.json, export.json. Returns the contents of export.json.
 
@@ -74,7 +68,8 @@ def export(
     shutil.rmtree(aside, ignore_errors=True)
     try:
         with errors_naming(output):
-            _write_folder(predictor, graph, aside)
+            aside.mkdir(parents=True)
+            save_tokenizer(predictor.task.tokenizer, aside)
             exported = _opened(predictor, graph, aside)
             figures, expected = agreement(predictor, exported, rows)
             _require_agreement(reference, figures)
@@ -82,7 +77,7 @@ def export(
             if int8:
                 exact = exported(sample)
                 exports["int8"] = _quantize(reference, graph, aside, expected, sample, exact, max_drop)
-                _write_config(predictor, graph, aside, "int8")
+            _write_config(predictor, graph, aside, list(exports)[-1])
             facts = _facts(reference, graph, aside, exports, time.monotonic() - started)
             write_json(aside / "export.json", facts)
             if (card := model_folder(source) / "README.md").is_file():
@@ -116,13 +111,6 @@ def _reference(source: str | Path, data: Path | None) -> Reference:
     rows = rows.select(range(min(len(rows), MAX_ROWS)))
     cpu = torch.device("cpu")
     return Reference(replace(predictor, model=predictor.model.cpu(), device=cpu), str(data or split), rows)
-
-
-def _write_folder(predictor: Predictor, graph: Graph, folder: Path) -> None:
-    """Tokenizer and config.json."""
-    folder.mkdir(parents=True)
-    save_tokenizer(predictor.task.tokenizer, folder)
-    _write_config(predictor, graph, folder, "fp32")
 
 
 def _write_config(predictor: Predictor, graph: Graph, folder: Path, precision: str) -> None:
