@@ -21,7 +21,7 @@ from pathlib import Path
 from glue import over_seeds, recipe_of
 
 from bertkit.errors import UserError
-from bertkit.models.bert.wordpiece import train_wordpiece
+from bertkit.models.bert.train_tokenizer import train_wordpiece
 from bertkit.recipe.recipe import Recipe, load_recipe
 from bertkit.run import Run
 from bertkit.training.train import train

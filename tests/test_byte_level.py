@@ -16,7 +16,7 @@ from tokenizers import ByteLevelBPETokenizer
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, RobertaTokenizer
 
 from bertkit.errors import DataError
-from bertkit.models.bert.byte_level import SPECIALS, train_byte_level
+from bertkit.models.bert.train_tokenizer import BYTE_LEVEL_SPECIALS, train_byte_level
 from bertkit.models.encoder import load_tokenizer
 
 
@@ -36,13 +36,15 @@ def tokenizer(folder: Path) -> PreTrainedTokenizerBase:
 
 def test_tokens_are_those_of_the_library_and_others_open_it(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
     theirs = ByteLevelBPETokenizer()
-    theirs.train_from_iterator(sentiment("train"), vocab_size=1000, special_tokens=list(SPECIALS), show_progress=False)
+    theirs.train_from_iterator(
+        sentiment("train"), vocab_size=1000, special_tokens=list(BYTE_LEVEL_SPECIALS), show_progress=False
+    )
     assert tokenizer.get_vocab() == theirs.get_vocab()
     for text in (*HARD, *sentiment("test")):
         assert tokenizer.tokenize(text) == theirs.encode(text, add_special_tokens=False).tokens
     opened = AutoTokenizer.from_pretrained(folder)
     assert type(opened) is RobertaTokenizer
-    assert opened.convert_tokens_to_ids(list(SPECIALS)) == [0, 1, 2, 3, 4]
+    assert opened.convert_tokens_to_ids(list(BYTE_LEVEL_SPECIALS)) == [0, 1, 2, 3, 4]
     assert opened.model_max_length == 77
     one, other = (opened.encode(text, add_special_tokens=False) for text in "ab")
     assert opened("a", "b")["input_ids"] == [0, *one, 2, 2, *other, 2]

@@ -17,7 +17,7 @@ from bertkit.data import check
 from bertkit.data.sources import open_source, samples_folder
 from bertkit.engine.clock import Clock
 from bertkit.errors import UserError
-from bertkit.models.bert.byte_level import train_byte_level
+from bertkit.models.bert.train_tokenizer import train_byte_level
 from bertkit.models.encoder import PACKAGED, load_tokenizer, resolve_encoder
 from bertkit.recipe import shipped_recipes
 from bertkit.recipe.recipe import Recipe, load_recipe

@@ -28,7 +28,7 @@ from transformers import AutoTokenizer, BertTokenizer
 
 import bertkit
 from bertkit.errors import DataError
-from bertkit.models.bert.wordpiece import BERT_LAYOUT, SPECIALS, cut, reserved, train_wordpiece
+from bertkit.models.bert.train_tokenizer import BERT_LAYOUT, SPECIALS, cut, reserved, train_wordpiece
 
 SAMPLES = Path(bertkit.__file__).parent / "samples" / "sentiment"
 HARD = (
@@ -118,7 +118,7 @@ TIES = "".join(f"{a}{b}{c} " for a in "hgfedcba" for b in "stuvwxyz" for c in "1
 PROGRAM = """
 import sys
 from pathlib import Path
-from bertkit.models.bert.wordpiece import train_wordpiece
+from bertkit.models.bert.train_tokenizer import train_wordpiece
 train_wordpiece([Path(sys.argv[1])], Path(sys.argv[2]), vocab_size=150, min_frequency=1)
 """
 

@@ -195,8 +195,7 @@ def audit(source: str, rest: list[str], output_dir: Path, **files: Any) -> None:
 def tokenizer_train(
     rest: list[str], input: list[str], output: Path, byte_level: bool, cased: bool, limit_alphabet: int, **options: Any
 ) -> None:
-    from bertkit.models.bert.byte_level import train_byte_level
-    from bertkit.models.bert.wordpiece import train_wordpiece
+    from bertkit.models.bert.train_tokenizer import train_byte_level, train_wordpiece
     from bertkit.recipe.recipe import parse_layout
 
     overrides = [word for word in (*input, *rest) if word.lstrip("~").startswith("data.") and "=" in word]

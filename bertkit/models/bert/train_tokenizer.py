@@ -1,22 +1,27 @@
-"""WordPiece trained from text, with BERT's normalisation, special tokens and ids (Devlin et al. 2019, section 3)."""
+"""Tokenizers trained from text: WordPiece as BERT's, byte-level BPE as RoBERTa's, whose tokens spell any text.
+
+WordPiece forgets the spaces around punctuation and characters that it does not know, which does not matter to a model
+that only reads. One that writes needs a tokenizer whose tokens spell the text.
+"""
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from tokenizers import Tokenizer, models, trainers
+from tokenizers import Tokenizer, models, normalizers, trainers
 from tokenizers.normalizers import BertNormalizer, Normalizer
-from tokenizers.pre_tokenizers import BertPreTokenizer
-from transformers import BertTokenizer, PreTrainedTokenizerBase
+from tokenizers.pre_tokenizers import BertPreTokenizer, ByteLevel
+from transformers import BertTokenizer, PreTrainedTokenizerBase, RobertaTokenizer
 
-from bertkit.data.readers import TextRow, read_texts
+from bertkit.data.readers import read_texts
 from bertkit.errors import DataError, Problem
 from bertkit.files import write_text
 from bertkit.models.encoder import load_tokenizer, save_tokenizer
@@ -29,6 +34,7 @@ BERT_LAYOUT = (  # ids 0 to 998 of BERT's published vocabulary, whose characters
     *SPECIALS[1:],
     *(f"[unused{n}]" for n in range(99, 994)),
 )
+BYTE_LEVEL_SPECIALS = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")  # ids 0 to 4
 SMALLEST = {"vocab_size": len(SPECIALS) + 1, "min_frequency": 1, "limit_alphabet": 1, "max_length": 3}
 PART = 10_000  # characters that are processed at a time
 
@@ -47,7 +53,9 @@ def train_wordpiece(
     max_length: int = 512,
     spec: DataSpec | None = None,
 ) -> PreTrainedTokenizerBase:
-    """Train WordPiece on the texts of `files`, write a folder that AutoTokenizer opens, and return that tokenizer.
+    """Train WordPiece (Devlin et al. 2019, section 3) on the texts of `files`.
+
+    Writes a folder that AutoTokenizer opens, and returns that tokenizer.
 
     files: see `read_texts`, written as `spec` says; missing texts are skipped. They are read twice for each of
     `columns`, and only the counts of words are held in memory. output: a new or an empty folder. vocab_size: of the
@@ -58,29 +66,57 @@ def train_wordpiece(
     Raises DataError, with all that is wrong with the settings or the files. Then nothing is left behind.
     """
     sizes = {"vocab_size": vocab_size, "min_frequency": min_frequency, "limit_alphabet": limit_alphabet}
-    check_settings(files, output, {**sizes, "max_length": max_length})
+    _check_settings(files, output, {**sizes, "max_length": max_length})
     normalizer, layout = BertNormalizer(lowercase=lowercase), reserved(vocab_size)
-    read = reader(columns, spec)
-    corpus = scan(files, read, normalizer)
+    corpus = Corpus(files, columns, spec, normalizer)
     alphabet = corpus.alphabet(limit_alphabet)
     if (needed := len(layout) + len(alphabet)) > vocab_size:
         what = f"{vocab_size:,} is too small: {len(layout)} are special, {len(alphabet):,} are the alphabet"
         fix = f"Take more than {needed:,}, or learn fewer characters (limit_alphabet)."
         raise DataError(Problem("vocab_size", what, fix))
-    parts = (part for file in files for each in read(file) for part in cut(each.text, PART))
-    tokens = [*layout, *_learn(parts, normalizer, alphabet, vocab_size - len(layout), min_frequency)]
+    tokens = [*layout, *_learn(corpus, alphabet, vocab_size - len(layout), min_frequency)]
     vocab = {token: index for index, token in enumerate(tokens)}
     trained = BertTokenizer(vocab=vocab, do_lower_case=lowercase, model_max_length=max_length)
-    write(trained, output, {"vocab.txt": "".join(f"{token}\n" for token in tokens)})
-    tokenizer = load_tokenizer(output, split_special_tokens=False)
-    report(tokenizer, corpus, vocab_size, limit_alphabet)
-    return tokenizer
+    vocabulary = {"vocab.txt": "".join(f"{token}\n" for token in tokens)}
+    return _written(trained, output, vocabulary, corpus, vocab_size, limit_alphabet)
 
 
-def reader(columns: Sequence[str], spec: DataSpec | None) -> Callable[[Path], Iterator[TextRow]]:
-    """What streams the texts in these columns of a file, one column after the other; see `read_texts`."""
-    layout = spec or DataSpec(source="-")
-    return lambda file: (row for column in columns for row in read_texts(file, layout, column, skip_missing=True))
+def train_byte_level(
+    files: Sequence[Path],
+    output: Path,
+    *,
+    vocab_size: int = 30522,
+    min_frequency: int = 2,
+    columns: Sequence[str] = ("text",),
+    max_length: int = 512,
+    spec: DataSpec | None = None,
+) -> PreTrainedTokenizerBase:
+    """Train byte-level BPE (Radford et al. 2019, section 2.2); the tokenizer is a RobertaTokenizer.
+
+    Arguments and errors are those of `train_wordpiece`. Case is kept, no text has an unknown token, and what is
+    decoded is the text that was encoded.
+    """
+    sizes = {"vocab_size": vocab_size, "min_frequency": min_frequency, "max_length": max_length}
+    _check_settings(files, output, sizes)
+    alphabet = sorted(ByteLevel.alphabet())
+    if (needed := len(BYTE_LEVEL_SPECIALS) + len(alphabet)) > vocab_size:
+        what = f"{vocab_size:,} is too small: {len(BYTE_LEVEL_SPECIALS)} are special, {len(alphabet)} are bytes"
+        raise DataError(Problem("vocab_size", what, f"Take {needed:,} or more."))
+    corpus = Corpus(files, columns, spec, normalizers.Sequence([]))
+    learned = Tokenizer(models.BPE())
+    learned.pre_tokenizer = ByteLevel(add_prefix_space=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        min_frequency=min_frequency,
+        special_tokens=list(BYTE_LEVEL_SPECIALS),
+        initial_alphabet=alphabet,
+        show_progress=False,
+    )
+    learned.train_from_iterator(corpus.parts(), trainer)
+    model = json.loads(learned.to_str())["model"]
+    merges: Any = [tuple(pair) for pair in model["merges"]]  # annotated as texts
+    trained = RobertaTokenizer(vocab=model["vocab"], merges=merges, model_max_length=max_length)
+    return _written(trained, output, {}, corpus, vocab_size)
 
 
 def reserved(vocab_size: int) -> tuple[str, ...]:
@@ -93,19 +129,41 @@ def reserved(vocab_size: int) -> tuple[str, ...]:
     return next((BERT_LAYOUT[:size] for size in sizes if 10 * size <= vocab_size), SPECIALS)
 
 
-@dataclass
 class Corpus:
-    """Statistics of the first reading. normalizer: of the tokenizer."""
+    """The texts in these columns of files, one column of a file after the other, and statistics of their reading."""
 
-    normalizer: Normalizer
-    texts: int = 0
-    words: int = 0  # between spaces
-    characters: Counter[str] = field(default_factory=Counter)
-    continuing: set[str] = field(default_factory=set)  # characters seen within words, not only at their beginning
-    alone: set[str] = field(default_factory=set)  # characters that are words of their own: punctuation, CJK
+    def __init__(
+        self, files: Sequence[Path], columns: Sequence[str], spec: DataSpec | None, normalizer: Normalizer
+    ) -> None:
+        """Read everything once. Raises DataError with all that is wrong, or where there are no words."""
+        self.files, self.columns, self.spec = files, columns, spec or DataSpec(source="-")
+        self.normalizer, self.texts, self.words = normalizer, 0, 0  # words: between spaces
+        self.characters = Counter[str]()
+        self.continuing = set[str]()  # characters seen within words, not only at their beginning
+        self.alone = set[str]()  # characters that are words of their own: punctuation, CJK
+        problems = list[Problem]()
+        for file in files:
+            try:
+                for text in self._texts(file):
+                    self.texts += bool(text.strip())
+                    for part in cut(text, PART):
+                        self._count(part)
+            except DataError as error:
+                problems += error.problems
+        if not problems and not self.words:
+            problems = [Problem(", ".join(map(str, files)), "holds no words")]
+        if problems:
+            raise DataError(problems)
 
-    def add(self, part: str) -> None:
-        """Count a part of a text."""
+    def _texts(self, file: Path) -> Iterator[str]:
+        for column in self.columns:
+            yield from (row.text for row in read_texts(file, self.spec, column, skip_missing=True))
+
+    def parts(self) -> Iterator[str]:
+        """Everything once more, in parts."""
+        return (part for file in self.files for text in self._texts(file) for part in cut(text, PART))
+
+    def _count(self, part: str) -> None:
         text = self.normalizer.normalize_str(part)
         self.words += len(text.split())
         self.characters.update(text)
@@ -122,24 +180,6 @@ class Corpus:
         return [*chosen, *(f"##{char}" for char in chosen if char in self.continuing)]
 
 
-def scan(files: Sequence[Path], read: Callable[[Path], Iterator[TextRow]], normalizer: Normalizer) -> Corpus:
-    """Read everything once. Raises DataError with all that is wrong, or where there are no words."""
-    corpus, problems = Corpus(normalizer), list[Problem]()
-    for file in files:
-        try:
-            for each in read(file):
-                corpus.texts += bool(each.text.strip())
-                for part in cut(each.text, PART):
-                    corpus.add(part)
-        except DataError as error:
-            problems += error.problems
-    if not problems and not corpus.words:
-        problems = [Problem(", ".join(map(str, files)), "holds no words")]
-    if problems:
-        raise DataError(problems)
-    return corpus
-
-
 def cut(text: str, size: int) -> Iterator[str]:
     """The text in parts of at most `size` characters, cut after spaces; a longer word is split."""
     start = 0
@@ -151,7 +191,7 @@ def cut(text: str, size: int) -> Iterator[str]:
     yield text[start:]
 
 
-def check_settings(files: Sequence[Path], output: Path, sizes: Mapping[str, int]) -> None:
+def _check_settings(files: Sequence[Path], output: Path, sizes: Mapping[str, int]) -> None:
     """Raises DataError with all errors that are known before the first text is read. sizes: by SMALLEST's names."""
     problems = [
         Problem(name, f"{value} is too small", f"Take {SMALLEST[name]} or more.")
@@ -170,16 +210,14 @@ def check_settings(files: Sequence[Path], output: Path, sizes: Mapping[str, int]
         raise DataError(problems)
 
 
-def _learn(
-    parts: Iterator[str], normalizer: BertNormalizer, alphabet: Sequence[str], size: int, min_frequency: int
-) -> list[str]:
+def _learn(corpus: Corpus, alphabet: Sequence[str], size: int, min_frequency: int) -> list[str]:
     """At most `size` word pieces: the alphabet, then merges in the order in which they were made.
 
     Of equally frequent pairs the trainer takes the one with the smallest ids. It gives ids to ##c in the order of a
     hash map, which differs between processes, except to its special tokens: so all of the alphabet are special tokens.
     """
     tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
-    tokenizer.normalizer, tokenizer.pre_tokenizer = normalizer, BertPreTokenizer()
+    tokenizer.normalizer, tokenizer.pre_tokenizer = corpus.normalizer, BertPreTokenizer()
     characters = [token for token in alphabet if len(token) == 1]
     trainer = trainers.WordPieceTrainer(
         vocab_size=size,
@@ -189,13 +227,23 @@ def _learn(
         limit_alphabet=len(characters),
         show_progress=False,
     )
-    tokenizer.train_from_iterator(parts, trainer=trainer)
+    tokenizer.train_from_iterator(corpus.parts(), trainer=trainer)
     vocab = tokenizer.get_vocab()
     return sorted(vocab, key=vocab.__getitem__)
 
 
-def write(trained: PreTrainedTokenizerBase, output: Path, more: Mapping[str, str]) -> None:
-    """Write the folder aside, and give it its name when it is complete. more: file name -> content."""
+def _written(
+    trained: PreTrainedTokenizerBase,
+    output: Path,
+    more: Mapping[str, str],
+    corpus: Corpus,
+    vocab_size: int,
+    limit_alphabet: int = sys.maxunicode,
+) -> PreTrainedTokenizerBase:
+    """Write the folder aside, give it its name when it is complete, and open it; log what it is.
+
+    more: file name -> content.
+    """
     output = Path(os.path.realpath(output))
     aside = output.with_name(f".{output.name}.{os.getpid()}.writing")
     try:
@@ -205,12 +253,7 @@ def write(trained: PreTrainedTokenizerBase, output: Path, more: Mapping[str, str
         aside.replace(output)
     finally:
         shutil.rmtree(aside, ignore_errors=True)
-
-
-def report(
-    tokenizer: PreTrainedTokenizerBase, corpus: Corpus, vocab_size: int, limit_alphabet: int = sys.maxunicode
-) -> None:
-    """Log what the tokenizer is."""
+    tokenizer = load_tokenizer(output, split_special_tokens=False)
     known = sum(not char.isspace() for char in corpus.characters)
     rare = f", {known - limit_alphabet:,} rarer ones become [UNK]" if known > limit_alphabet else ""
     logger.info("%s texts, %s words, %s characters%s", f"{corpus.texts:,}", f"{corpus.words:,}", f"{known:,}", rare)
@@ -220,3 +263,4 @@ def report(
         logger.info("a vocabulary this small has no room for BERT's own ids of special tokens")
     if len(tokenizer) < vocab_size:
         logger.warning("the corpus gives no more than these, of %s requested", f"{vocab_size:,}")
+    return tokenizer
