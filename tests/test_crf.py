@@ -138,7 +138,7 @@ def test_the_cases_need_probabilities_and_logarithms_and_the_usual_scores_no_log
     logs = [needs_logarithms(case.emissions, case.mask, case.chain) for case in cases]
     assert 10 <= sum(logs) <= 60
     emissions, _, mask = random_batch(np.random.default_rng(0), 8, 100, len(BIOES), 5.0)
-    chain = crf.constrain(random_chain(np.random.default_rng(0), len(BIOES), 2.0), crf.forbidden(BIOES))
+    chain = crf.constrain(random_chain(np.random.default_rng(0), len(BIOES), 2.0), BIOES)
     assert not needs_logarithms(emissions, mask, chain)
 
 
@@ -260,7 +260,7 @@ def test_equals_pytorch_crf() -> None:
 @pytest.mark.parametrize("tags", [BIO, BIOES])
 def test_forbidden_follows_the_scheme(tags: list[str]) -> None:
     rules = ALLOWED["BIO" if tags is BIO else "BIOES"]
-    transitions, start, end = crf.forbidden(tags)
+    transitions, start, end = posteriors.forbidden(tags)
     for i, one in enumerate(tags):
         for j, other in enumerate(tags):
             right = other[0] in rules[one[0]] and (other[0] in "OBS" or one[2:] == other[2:])
@@ -270,7 +270,12 @@ def test_forbidden_follows_the_scheme(tags: list[str]) -> None:
 
 
 def test_forbidden_takes_no_other_tags() -> None:
-    raises(ValueError, "not tags of BIO or BIOES: U-PER, B-, PER", crf.forbidden, ["O", "U-PER", "B-", "PER", "B-LOC"])
+    raises(
+        ValueError,
+        "not tags of BIO or BIOES: U-PER, B-, PER",
+        posteriors.forbidden,
+        ["O", "U-PER", "B-", "PER", "B-LOC"],
+    )
 
 
 @given(st.integers(0, 2**32), st.sampled_from([BIO, BIOES]), st.sampled_from([0.0, 1.0, 100.0, 1e4]))
@@ -279,8 +284,8 @@ def test_the_forbidden_is_never_decoded(seed: int, tags: list[str], scale: float
     rng = np.random.default_rng(seed)
     emissions, _, mask = random_batch(rng, 4, 12, len(tags), 1.0)
     emissions = torch.where(torch.from_numpy(rng.random(emissions.shape) < 0.2), emissions, -scale)  # often absurd
-    never = crf.forbidden(tags)
-    chain = crf.constrain(random_chain(rng, len(tags), 3.0), never)
+    never = posteriors.forbidden(tags)
+    chain = crf.constrain(random_chain(rng, len(tags), 3.0), tags)
     for row, length in zip(best_paths(emissions, mask, chain).tolist(), mask.sum(1).tolist(), strict=True):
         assert not never[1][row[0]]
         assert not never[2][row[length - 1]]
@@ -294,7 +299,7 @@ def test_training_on_what_is_forbidden_stays_finite() -> None:
     chain = CRF(len(BIO))()
     emissions = torch.zeros(1, 2, len(BIO), requires_grad=True)
     wrong = torch.tensor([[0, BIO.index("I-PER")]])
-    loss = crf.nll(emissions, wrong, torch.ones(1, 2, dtype=torch.bool), crf.constrain(chain, crf.forbidden(BIO)))
+    loss = crf.nll(emissions, wrong, torch.ones(1, 2, dtype=torch.bool), crf.constrain(chain, BIO))
     loss.sum().backward()
     assert float(loss.detach()) == pytest.approx(-crf.FORBIDDEN, rel=1e-6)
     assert emissions.grad is not None
@@ -341,7 +346,7 @@ def test_scaled_sums_equal_logarithms_wherever_they_are_used(seed, high, steep, 
     emissions, _, mask = random_batch(rng, 3, 40, len(tags), 1.0)
     emissions = emissions.sign() * high
     chain = Chain(*(x.sign() * steep for x in random_chain(rng, len(tags), 1.0)))
-    chain = crf.constrain(chain, crf.forbidden(tags))
+    chain = crf.constrain(chain, tags)
     if needs_logarithms(emissions, mask, chain):
         return
     found = forward_backward.posterior(emissions, mask, chain)
@@ -443,7 +448,7 @@ def test_results_are_fp32_or_wider(dtype: torch.dtype) -> None:
     emissions = emissions.to(dtype).requires_grad_()
     module = CRF(4).to(dtype)
     expected = torch.float64 if dtype == torch.float64 else torch.float32
-    loss = crf.nll(emissions, tags, mask, crf.constrain(module(), crf.forbidden(BIO[:4])))
+    loss = crf.nll(emissions, tags, mask, crf.constrain(module(), BIO[:4]))
     loss.sum().backward()
     assert loss.dtype == expected
     assert emissions.grad is not None

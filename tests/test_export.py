@@ -194,7 +194,7 @@ def test_answers_are_those_of_torch(case: Case, made: dict[str, Made]) -> None:
     assert output_difference(published, given) < 1e-4
     if "transitions" in published:
         options: Any = task.options
-        joint = crf.constrain(Chain(*model.crf()), crf.forbidden(options.tags, plain=options.scheme == "none"))
+        joint = crf.constrain(Chain(*model.crf()), options.tags, plain=options.scheme == "none")
         parts = [part.detach().double().numpy() for part in joint]
         path = posteriors.decode(given["emissions"].astype(np.float64), given["words"], parts)
         np.testing.assert_array_equal(given["tags"], path)
@@ -317,7 +317,7 @@ def test_sequences_have_the_path_of_decode(opset):
         temperature = 1.0 if ties else temperature
         parts = [rng.normal(size=shape) for shape in ((5, 5), 5, 5)]
         parts = [part.round() if ties else part for part in parts]
-        joint = crf.constrain(Chain(*(torch.from_numpy(part) / temperature for part in parts)), crf.forbidden(tags))
+        joint = crf.constrain(Chain(*(torch.from_numpy(part) / temperature for part in parts)), tags)
         emissions = (3 * rng.normal(size=(batch, words, 5))).astype(np.float32)
         emissions = emissions.round() if ties else emissions
         lengths = rng.integers(1, words + 1, size=batch)

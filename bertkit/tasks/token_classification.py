@@ -252,7 +252,7 @@ class TokenClassification(Task[TokenClassificationOptions]):
         """The chain without the transitions that the scheme forbids."""
         from bertkit.models.heads import crf
 
-        return crf.constrain(chain, crf.forbidden(self.tags, plain=self.plain))
+        return crf.constrain(chain, self.tags, plain=self.plain)
 
     def count(self, batch: Batch) -> float:
         """Words, or the sum of their weights."""

@@ -49,22 +49,21 @@ class CRF(nn.Module):
         return Chain(self.transitions, self.start_transitions, self.end_transitions)
 
 
-def forbidden(tags: Sequence[str], *, plain: bool = False) -> tuple[Tensor, Tensor, Tensor]:
-    """The tensors of `posteriors.forbidden`: which transitions, starts and ends the scheme of these tags rules out."""
-    transitions, starts, ends = map(torch.from_numpy, posteriors.forbidden(tags, plain=plain))
-    return transitions, starts, ends
+def constrain(chain: Chain, tags: Sequence[str], *, plain: bool = False) -> Chain:
+    """The chain with `FORBIDDEN` where the scheme of these tags rules it out; in fp32 or wider.
 
-
-def constrain(chain: Chain, never: tuple[Tensor, Tensor, Tensor]) -> Chain:
-    """The chain with `FORBIDDEN` where `never`, such as `forbidden(tags)`, is True; in fp32 or wider."""
+    plain: as for `posteriors.forbidden`.
+    """
     wider = (x.to(torch.promote_types(x.dtype, torch.float32)) for x in chain)
+    never = (torch.from_numpy(no) for no in posteriors.forbidden(tags, plain=plain))
     return Chain(*(x.masked_fill(no.to(x.device), FORBIDDEN) for x, no in zip(wider, never, strict=True)))
 
 
 def nll(emissions: Tensor, tags: Tensor, mask: Tensor, chain: Chain) -> Tensor:
     """Negative log-likelihood of the tags `(batch,)`; differentiable once, by emissions and chain."""
     wide = _wide(emissions, mask, chain)
-    losses = _log_partition(emissions, *wide) - _score(emissions, tags, *wide)
+    log_partition: Tensor = _LogPartition.apply(emissions, wide[0], *wide[1])  # type: ignore[no-untyped-call]
+    losses = log_partition - _score(emissions, tags, *wide)
     return losses.to(torch.promote_types(emissions.dtype, torch.float32)).to(emissions.device)
 
 
@@ -87,11 +86,6 @@ class _LogPartition(torch.autograd.Function):
         last = weighted[torch.arange(len(grad), device=grad.device), mask.sum(1) - 1]
         by_chain = torch.tensordot(grad, transitions, 1), weighted[:, 0].sum(0), last.sum(0)
         return weighted.to(dtype).to(device), None, *by_chain
-
-
-def _log_partition(emissions: Tensor, mask: Tensor, chain: Chain) -> Tensor:
-    result: Tensor = _LogPartition.apply(emissions, mask, *chain)  # type: ignore[no-untyped-call]
-    return result
 
 
 def _score(emissions: Tensor, tags: Tensor, mask: Tensor, chain: Chain) -> Tensor:
