@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 
 from bertkit.data.schema import Answer
 from bertkit.data.table import column_values
-from bertkit.evaluation.calibration import ROUNDING, apart
+from bertkit.evaluation.calibration import ROUNDING, thresholds_of
 from bertkit.evaluation.graded import Graded, Scored
 from bertkit.evaluation.intervals import Floats
 from bertkit.evaluation.metrics import regression
@@ -123,16 +123,11 @@ def ranked(ranks: ArrayLike, beats: ArrayLike | None) -> Scored:
 
 
 def best_threshold(similar: ArrayLike, cosines: ArrayLike) -> float:
-    """The cosine from which calling a pair similar is most often right: between two that were seen."""
-    truth, scores = np.asarray(similar, dtype=bool), np.asarray(cosines, dtype=np.float64)
-    order = np.argsort(-scores, kind="stable")
-    truth, scores = truth[order], scores[order]
-    # Right answers when the first k pairs are called similar, k = 0 … n; a cut needs two cosines that are `apart`.
-    right = np.concatenate([[0], np.cumsum(truth)]) + np.concatenate([np.cumsum(~truth[::-1])[::-1], [0]])
-    between = np.concatenate([[True], apart(scores[::-1])[:0:-1], [True]])
-    best = int(np.argmax(np.where(between, right, -1)))
-    edges = np.concatenate([[scores[0] + ROUNDING], (scores[:-1] + scores[1:]) / 2, [scores[-1] - ROUNDING]])
-    return float(edges[best])
+    """The cosine from which calling a pair similar is most often right, the highest of equals: see `thresholds_of`."""
+    known, scores = thresholds_of(cosines, similar), np.asarray(cosines, dtype=np.float64)
+    values = np.concatenate([[scores.min() - ROUNDING], known.values[1:], [scores.max() + ROUNDING]])
+    right = np.append(2 * known.hits - known.given, 0)  # answers, but for a constant; the last calls no pair similar
+    return float(values[np.flatnonzero(right == right.max())[-1]])
 
 
 def places(similarities: Floats) -> list[int]:
