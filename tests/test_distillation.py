@@ -36,7 +36,7 @@ from bertkit.files import sha256
 from bertkit.inference.predictor import Predictor, load
 from bertkit.inference.runner import Runner
 from bertkit.models.encoder import load_tokenizer
-from bertkit.models.heads import crf, soft_losses
+from bertkit.models.heads import crf, losses
 from bertkit.report.score_tables import after_training
 from bertkit.report.verdict import score_findings, verdict
 from bertkit.run import Run
@@ -81,14 +81,14 @@ def batch_of(task: Task, features: Dataset) -> Batch:
 def test_kl_is_what_torch_and_the_paper_say_and_binary_that_of_two_classes_with_the_teachers_entropy() -> None:
     student, teacher = torch.randn(2, 5, 4, generator=torch.Generator().manual_seed(0)).unbind(0)
     loss = torch.nn.KLDivLoss(reduction="none")((student / 3).log_softmax(1), (teacher / 3).softmax(1)).sum(1) * 9
-    assert torch.allclose(soft_losses.kl(student, teacher, 3.0), loss, atol=1e-6)
+    assert torch.allclose(losses.kl(student, teacher, 3.0), loss, atol=1e-6)
     p, q = (teacher / 3).softmax(1), (student / 3).softmax(1)
-    assert torch.allclose(soft_losses.kl(student, teacher, 3.0), 9 * (p * (p / q).log()).sum(1), atol=1e-6)
+    assert torch.allclose(losses.kl(student, teacher, 3.0), 9 * (p * (p / q).log()).sum(1), atol=1e-6)
     student, teacher = torch.randn(2, 7, generator=torch.Generator().manual_seed(0)).unbind(0)
     both = [torch.stack([logits, torch.zeros(7)], dim=1) for logits in (student, teacher)]
     entropy = torch.distributions.Bernoulli(logits=teacher / 2).entropy().sum() * 4
-    expected = soft_losses.kl(*both, 2.0).sum() + entropy
-    assert soft_losses.binary(student, teacher, 2.0).item() == pytest.approx(expected.item(), rel=1e-5)
+    expected = losses.kl(*both, 2.0).sum() + entropy
+    assert losses.binary(student, teacher, 2.0).item() == pytest.approx(expected.item(), rel=1e-5)
 
 
 def test_the_loss_of_an_answer_is_the_mean_of_those_of_its_ends() -> None:
@@ -97,7 +97,7 @@ def test_the_loss_of_an_answer_is_the_mean_of_those_of_its_ends() -> None:
     batch = {"soft": both, "place": torch.tensor([1]), "count": torch.tensor([2])}
     outputs = SimpleNamespace(start_logits=start, end_logits=end)
     loss = SOFT_TARGETS["question-answering"].loss(None, outputs, batch, 2.0)
-    expected = [soft_losses.kl(start, soft, 2.0), soft_losses.kl(end, start, 2.0)]
+    expected = [losses.kl(start, soft, 2.0), losses.kl(end, start, 2.0)]
     assert torch.allclose(loss, sum(expected).sum() / 2)
 
 
@@ -122,7 +122,7 @@ def test_marginals_and_their_gradients_are_those_of_all_paths(words: int, tags: 
     emissions = torch.randn(1, words, tags, dtype=torch.float64, requires_grad=True)
     parts = [torch.randn(*s, dtype=torch.float64, requires_grad=True) for s in ((tags, tags), (tags,), (tags,))]
     chain, mask = crf.Chain(*parts), torch.ones(1, words, dtype=torch.bool)
-    ours, theirs = soft_losses.log_marginals(emissions, mask, chain).exp()[0], by_enumeration(emissions[0], chain)
+    ours, theirs = losses.log_marginals(emissions, mask, chain).exp()[0], by_enumeration(emissions[0], chain)
     assert torch.allclose(ours, theirs)
     assert torch.allclose(ours, marginals_of_the_loss(emissions, mask, chain)[0])
     inputs, weight = [emissions, *parts], torch.randn(words, tags, dtype=torch.float64)
@@ -142,7 +142,7 @@ def test_marginals_with_padding_and_forbidden_tags_pass_gradcheck() -> None:
 
     def real(emissions: torch.Tensor, *parts: torch.Tensor) -> torch.Tensor:
         chain = crf.constrain(crf.Chain(*parts), tags)
-        return soft_losses.log_marginals(emissions, mask, chain).exp()[mask]
+        return losses.log_marginals(emissions, mask, chain).exp()[mask]
 
     assert torch.autograd.gradcheck(real, (emissions, *free))
     joint = crf.constrain(crf.Chain(*free), tags)

@@ -30,7 +30,7 @@ from bertkit.files import read_json, write_json
 from bertkit.inference.evaluate import score
 from bertkit.inference.runner import Runner
 from bertkit.models.encoder import load_tokenizer
-from bertkit.models.heads.vector_losses import cosent, in_batch
+from bertkit.models.heads.losses import cosent, in_batch
 from bertkit.retrieval.vector_models import dual_encoder
 from bertkit.tasks.base import prepare
 from bertkit.tasks.sentence_similarity import SentenceSimilarity, SentenceSimilarityOptions

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from bertkit.encoding.padding import first_windows, mean_of_windows, row_windows
-from bertkit.models.heads import ranking_losses, soft_losses
+from bertkit.models.heads import losses
 from bertkit.models.heads.forward_backward import Chain
 from bertkit.models.heads.spans import masked_logits
 from bertkit.models.heads.word_logits import emissions, pack_sentences, word_logits
@@ -48,10 +48,10 @@ def _labels_loss(task: TextClassification, outputs: Any, batch: Batch, temperatu
     if task.kind == "regression":
         return F.mse_loss(student, teacher, reduction="sum")
     if task.kind == "multi-label":
-        return soft_losses.binary(student, teacher, temperature)
-    losses = soft_losses.kl(student, teacher, temperature)
-    weight = weight_tensor(task.options.class_weights, task.names, losses)
-    return losses.sum() if weight is None else (losses * weight[first_windows(batch["labels"], batch)]).sum()
+        return losses.binary(student, teacher, temperature)
+    each = losses.kl(student, teacher, temperature)
+    weight = weight_tensor(task.options.class_weights, task.names, each)
+    return each.sum() if weight is None else (each * weight[first_windows(batch["labels"], batch)]).sum()
 
 
 def _words(task: TokenClassification, outputs: Any, batch: Batch) -> Tensor:
@@ -74,17 +74,17 @@ def _words_loss(task: TokenClassification, outputs: Any, batch: Batch, temperatu
     if not len(student):
         return student.sum()
     if task.options.head == "softmax":
-        losses = soft_losses.kl(student, teacher, temperature)
+        each = losses.kl(student, teacher, temperature)
     else:
         sentence, place, mask = pack_sentences(batch)
         chain = Chain(soft[0, :tags], soft[0, tags], soft[0, tags + 1])
         student_side, teacher_side = (
-            (scores.new_zeros((*mask.shape, tags)).index_put((sentence, place), scores), task.constrained(each))
-            for scores, each in ((student, outputs["chain"]), (teacher, chain))
+            (scores.new_zeros((*mask.shape, tags)).index_put((sentence, place), scores), task.constrained(own))
+            for scores, own in ((student, outputs["chain"]), (teacher, chain))
         )
-        losses = soft_losses.chain_cross_entropy(student_side, teacher_side, mask, temperature)[sentence, place].float()
-    weight = task.weights(losses)
-    return losses.sum() if weight is None else (losses * weight[batch["labels"][present]]).sum()
+        each = losses.chain_cross_entropy(student_side, teacher_side, mask, temperature)[sentence, place].float()
+    weight = task.weights(each)
+    return each.sum() if weight is None else (each * weight[batch["labels"][present]]).sum()
 
 
 def _borders(task: QuestionAnswering, outputs: Any, batch: Batch) -> Tensor:
@@ -98,21 +98,21 @@ def _borders_loss(task: QuestionAnswering, outputs: Any, batch: Batch, temperatu
     starts, ends = soft[:, : outputs.start_logits.shape[1]].unbind(2)
     student = masked_logits(outputs.start_logits, outputs.end_logits, batch)
     pairs = zip(student, masked_logits(starts, ends, batch), strict=True)
-    start, end = (soft_losses.kl(*pair, temperature) for pair in pairs)
+    start, end = (losses.kl(*pair, temperature) for pair in pairs)
     return (start + end).sum() / 2
 
 
 def _vectors_loss(task: VectorTask[Any], outputs: Any, batch: Batch, temperature: float) -> Tensor:
     """1 - cosine of the student's and the teacher's vector, the mean of a row's texts, summed over rows."""
     rows, texts = (batch["side"] == 0).sum(), len(batch["side"])
-    return soft_losses.distance(outputs["vectors"], batch["soft"]).sum() * rows / texts
+    return losses.distance(outputs["vectors"], batch["soft"]).sum() * rows / texts
 
 
 def _ranking_loss(task: TextRanking, outputs: Any, batch: Batch, temperature: float) -> Tensor:
     """Squared error of each row's logit."""
     first, windows = row_windows(batch)
     student, teacher = (
-        ranking_losses.greatest(logits[:, 0].float(), windows, len(first)) for logits in (outputs.logits, batch["soft"])
+        losses.greatest(logits[:, 0].float(), windows, len(first)) for logits in (outputs.logits, batch["soft"])
     )
     return F.mse_loss(student, teacher, reduction="sum")
 

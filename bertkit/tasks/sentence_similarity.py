@@ -175,7 +175,7 @@ class SentenceSimilarity(Labelled, VectorTask[SentenceSimilarityOptions]):
         """`vectors` are `(texts, size)`: the sides of a row one after the other, rows in order."""
         from torch.nn import functional as F
 
-        from bertkit.models.heads import vector_losses
+        from bertkit.models.heads import losses
 
         if self.options.loss == "multiple-negatives-ranking":
             return super().pair_loss(outputs, batch)
@@ -184,7 +184,7 @@ class SentenceSimilarity(Labelled, VectorTask[SentenceSimilarityOptions]):
         cosines, grades = F.cosine_similarity(a, b), batch["labels"][first].float()
         if self.options.loss == "cosine-mse":
             return F.mse_loss(cosines, grades, reduction="sum")
-        return vector_losses.cosent(cosines, grades, self.options.scale) * len(a)
+        return losses.cosent(cosines, grades, self.options.scale) * len(a)
 
     def decode(self, items: Sequence[Any], features: Dataset, rows: Dataset) -> list[Answer]:
         """`vector` of a text; `score` (cosine) of a pair, with `label` where it learned labels; of an anchor `score`,

@@ -171,13 +171,13 @@ class TextRanking(Task[TextRankingOptions]):
         over the grades of a query's rows as its targets. `logits` are `(windows, 1)`."""
         from torch.nn import functional as F
 
-        from bertkit.models.heads import ranking_losses
+        from bertkit.models.heads import losses
 
         first, windows = row_windows(batch)
-        logits = ranking_losses.greatest(outputs.logits[:, 0].float(), windows, len(first))
+        logits = losses.greatest(outputs.logits[:, 0].float(), windows, len(first))
         targets = batch["labels"][first].float()
         if self.options.loss == "listwise":
-            return ranking_losses.listnet(logits, targets, ranking_losses.query_sizes(batch["group"][first]))
+            return losses.listnet(logits, targets, losses.query_sizes(batch["group"][first]))
         if self.options.loss == "mse":
             scores = logits.sigmoid() if self.options.activation == "sigmoid" else logits
             return F.mse_loss(scores, targets, reduction="sum")
@@ -185,11 +185,11 @@ class TextRanking(Task[TextRankingOptions]):
 
     def count(self, batch: Batch) -> float:
         """Rows; for listwise, queries of several rows: one row alone has no loss."""
-        from bertkit.models.heads import ranking_losses
+        from bertkit.models.heads import losses
 
         first, _ = row_windows(batch)
         if self.options.loss == "listwise":
-            return float(sum(size > 1 for size in ranking_losses.query_sizes(batch["group"][first])))
+            return float(sum(size > 1 for size in losses.query_sizes(batch["group"][first])))
         return float(len(first))
 
     # --- outputs -> answers -> scores

@@ -210,11 +210,11 @@ class VectorTask(Task[V]):
         """
         import torch
 
-        from bertkit.models.heads import vector_losses
+        from bertkit.models.heads import losses
 
         a, b, c = (outputs["vectors"][batch["side"] == side] for side in range(3))
         texts = torch.cat([batch["same"][batch["side"] == side] for side in range(3)])
-        return vector_losses.in_batch(a, b, c, texts, self.options.scale)
+        return losses.in_batch(a, b, c, texts, self.options.scale)
 
     def count(self, batch: Batch) -> float:
         """Rows."""
