@@ -42,7 +42,7 @@ from bertkit import load_recipe
 from bertkit.engine.clock import Clock
 from bertkit.engine.trainer import Trainer
 from bertkit.inference.runner import Runner
-from bertkit.models.heads.word_logits import word_logits
+from bertkit.models.heads.crf import word_logits
 from bertkit.recipe.recipe import Recipe
 from bertkit.tasks.base import Batch, Task, evaluate
 from bertkit.training.job import Job, Jobs, arguments, prepare_jobs

@@ -18,8 +18,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from bertkit.models.heads import crf, forward_backward, posteriors
-from bertkit.models.heads.crf import CRF, Chain
-from bertkit.models.heads.word_logits import chain_loss
+from bertkit.models.heads.crf import CRF, Chain, chain_loss
 
 BIO = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
 BIOES = ["O", "B-PER", "I-PER", "E-PER", "S-PER", "B-LOC", "I-LOC", "E-LOC", "S-LOC"]

@@ -11,9 +11,9 @@ from torch.nn import functional as F
 
 from bertkit.encoding.padding import first_windows, mean_of_windows, row_windows
 from bertkit.models.heads import losses
+from bertkit.models.heads.crf import emissions, pack_sentences, word_logits
 from bertkit.models.heads.forward_backward import Chain
 from bertkit.models.heads.spans import masked_logits
-from bertkit.models.heads.word_logits import emissions, pack_sentences, word_logits
 from bertkit.tasks.base import Batch
 from bertkit.tasks.class_labels import weight_tensor
 from bertkit.tasks.question_answering import QuestionAnswering

@@ -219,7 +219,7 @@ class TokenClassification(Task[TokenClassificationOptions]):
         model = load_model(encoder, AutoModelForTokenClassification, settings, new_head=new_head)
         if self.options.head == "softmax":
             return model
-        from bertkit.models.heads.word_logits import attach_chain
+        from bertkit.models.heads.crf import attach_chain
 
         return attach_chain(model, len(self.tags), None if new_head else encoder)  # type: ignore[return-value]
 
@@ -238,7 +238,7 @@ class TokenClassification(Task[TokenClassificationOptions]):
         """
         from torch.nn import functional as F
 
-        from bertkit.models.heads.word_logits import chain_loss, word_logits
+        from bertkit.models.heads.crf import chain_loss, word_logits
 
         logits, labels = word_logits(outputs["logits"], batch).float(), batch["labels"][batch["heads"] >= 0]
         weight = self.weights(labels)
@@ -270,7 +270,7 @@ class TokenClassification(Task[TokenClassificationOptions]):
 
     def reduce(self, outputs: Any, batch: Batch) -> dict[str, Tensor]:
         """`emissions`, `words` and a chain's `transitions`, `start` and `end`; see `reduced_words`."""
-        from bertkit.models.heads.word_logits import reduced_words
+        from bertkit.models.heads.crf import reduced_words
 
         return reduced_words(outputs, batch, crf=self.options.head == "crf")
 
