@@ -36,27 +36,22 @@ def freeze(model: PreTrainedModel, spec: Freeze) -> PreTrainedModel:
     where they share their weights.
     """
     for half in halves(model):
-        _freeze(half, spec)
+        base, count = half.base_model, half.config.num_hidden_layers
+        stacks = _stacks(base, count)
+        if spec.layers and not stacks:
+            what = f"the {count} layers of this model ({half.config.model_type}) share their weights"
+            raise UserError(Problem("freeze.layers", what, "Write 0, or train adapters alone, with `peft`."))
+        if spec.layers > count:
+            raise UserError(Problem("freeze.layers", f"{spec.layers} layers to freeze, but the encoder has {count}"))
+        for layer in chain.from_iterable(layers[: spec.layers] for layers in stacks):
+            for name, parameter in layer.named_parameters():
+                parameter.requires_grad_(CROSS_ATTENTION in name)
+        if spec.embeddings:
+            base.get_input_embeddings().requires_grad_(False)
+            for name, parameter in base.named_parameters():
+                if "emb" in name and not any(part.isdigit() for part in name.split(".")):  # a number: within a layer
+                    parameter.requires_grad_(False)
     return model
-
-
-def _freeze(model: PreTrainedModel, spec: Freeze) -> None:
-    base: Any = model.base_model
-    count = model.config.num_hidden_layers
-    stacks = _stacks(base, count)
-    if spec.layers and not stacks:
-        what = f"the {count} layers of this model ({model.config.model_type}) share their weights"
-        raise UserError(Problem("freeze.layers", what, "Write 0, or train adapters alone, with `peft`."))
-    if spec.layers > count:
-        raise UserError(Problem("freeze.layers", f"{spec.layers} layers to freeze, but the encoder has {count}"))
-    for layers in stacks:
-        for name, parameter in chain.from_iterable(layer.named_parameters() for layer in layers[: spec.layers]):
-            parameter.requires_grad_(CROSS_ATTENTION in name)
-    if spec.embeddings:
-        base.get_input_embeddings().requires_grad_(False)
-        for name, parameter in base.named_parameters():
-            if "emb" in name and not any(part.isdigit() for part in name.split(".")):  # a number: within a layer
-                parameter.requires_grad_(False)
 
 
 def _stacks(base: Module, count: int) -> list[list[Module]]:
