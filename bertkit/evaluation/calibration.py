@@ -143,9 +143,7 @@ def label_thresholds(
 
 
 def best_labels(
-    table: Floats,
-    names: Sequence[str],
-    thresholds: Mapping[str, float] | float | None = None,
+    table: Floats, names: Sequence[str], thresholds: Mapping[str, float] | float | None = None
 ) -> tuple[Ints, Bools]:
     """The most probable label of each row, as an id, and whether its probability reaches its threshold, if it has one;
     `(rows,)`. table: probabilities `(rows, labels)`.

@@ -77,13 +77,6 @@ def supported_coverages(known: Conformal) -> Iterator[tuple[float, float]]:
             yield coverage, inclusion_threshold(known, coverage)
 
 
-def measured(coverage: float, covered: ArrayLike, sizes: ArrayLike) -> Coverage:
-    """covered: (rows,) whether the set has what is right. sizes: (rows,) members of the set."""
-    right, many = np.asarray(covered, np.float64), np.asarray(sizes)
-    share, size, single = (float(each.mean()) for each in (right, many, many == 1))
-    return Coverage(coverage=coverage, measured=share, mean_size=size, single=single)
-
-
 def _decimal(coverage: float) -> Fraction:
     """The number as written, without rounding: (9 + 1) * 0.9 must not exceed 9."""
     return Fraction(repr(float(coverage)))

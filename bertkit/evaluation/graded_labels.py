@@ -11,7 +11,7 @@ from typing import Any, Self
 import numpy as np
 
 from bertkit.evaluation import calibration, metrics
-from bertkit.evaluation.conformal import Conformal, Coverage, conformal, measured, supported_coverages
+from bertkit.evaluation.conformal import Conformal, Coverage, conformal, supported_coverages
 from bertkit.evaluation.graded import Graded, Scored
 from bertkit.evaluation.intervals import Floats, blocks
 from bertkit.evaluation.metrics import Kind
@@ -104,11 +104,12 @@ class GradedLabels(Graded):
     def _coverage(self, known: Conformal) -> Iterator[Coverage]:
         """The sets or intervals of these rows at the usual coverages."""
         for coverage, least in supported_coverages(known):
-            covered = self._gold() >= least
+            measured, sizes = float((self._gold() >= least).mean()), (self.table >= least).sum(axis=1)
             if self.kind == "regression":
-                yield Coverage(coverage=coverage, measured=float(covered.mean()), mean_width=-2 * least)
+                yield Coverage(coverage=coverage, measured=measured, mean_width=-2 * least)
             else:
-                yield measured(coverage, covered, (self.table >= least).sum(axis=1))
+                size, single = float(sizes.mean()), float((sizes == 1).mean())
+                yield Coverage(coverage=coverage, measured=measured, mean_size=size, single=single)
 
     def _gold(self) -> Floats:
         """Probabilities of the gold labels `(rows,)`; for regression the residuals, negative, so that more is better

@@ -57,14 +57,10 @@ def counters(*tables: Bools) -> list[Any]:
 
     numbers = [(np.flatnonzero(table) % table.shape[1]).astype(np.int32) for table in tables]
     ones = np.ones(max(map(len, numbers)))  # one array for all
-    ends = (_ends(np.count_nonzero(table, axis=1)) for table in tables)
+    counts = (np.cumsum(np.count_nonzero(table, axis=1)) for table in tables)
+    ends = (np.append(0, each).astype(np.int32) for each in counts)  # scipy would keep eight bytes each
     parts = zip(tables, numbers, ends, strict=True)
     return [csc_array((ones[: len(ids)], ids, end), shape=table.shape[::-1]) for table, ids, end in parts]
-
-
-def _ends(counts: Ints) -> NDArray[np.int32]:
-    """Where the entries of each column or row of a sparse matrix end, after a 0; scipy would keep eight bytes each."""
-    return np.append(0, np.cumsum(counts)).astype(np.int32)
 
 
 def summed_by(group: Ints, groups: int, values: Floats | None = None) -> Any:

@@ -109,10 +109,13 @@ def _classification(kind: Kind, labels: Sequence[str], table: Floats, references
     truth, chosen = (ids[:, None] == np.arange(len(labels)) if single else ids == 1 for ids in (references, decisions))
     columns = slice(1, None) if single and len(labels) == 2 else slice(None)
     positive, scores = truth[:, columns], table[:, columns]
-    row_likelihood, likelihood = _log_likelihood(table[truth][:, None] if single else np.where(truth, table, 1 - table))
+    likelihood = table[truth][:, None] if single else np.where(truth, table, 1 - table)  # (rows, decisions)
+    np.log(np.clip(likelihood, EPS, 1 - EPS, out=likelihood), out=likelihood)  # as scikit-learn's log_loss
+    row_likelihood, mean_likelihood = likelihood.mean(axis=1), float(likelihood.mean())
+    del likelihood
     exact = {  # before what is kept for the bootstrap: these take memory for a while
         "roc_auc": exact_roc_auc(positive, scores),
-        "neg_log_loss": likelihood,
+        "neg_log_loss": mean_likelihood,
         "ece": calibration_error(decision_outcomes(kind, table, references, decisions)),
     }
     actual, predicted, hits = counters(truth, chosen, truth & chosen)
@@ -135,15 +138,6 @@ def _classification(kind: Kind, labels: Sequence[str], table: Floats, references
         return {name: values[name] for name in metric_names(kind, labels)}
 
     return Scored(weighted, len(table), exact)
-
-
-def _log_likelihood(likelihood: Floats) -> tuple[Floats, float]:
-    """Means over each row `(rows,)`, and over all, of the logarithms of these `(rows, decisions)`, which it overwrites.
-
-    As scikit-learn's log_loss.
-    """
-    np.log(np.clip(likelihood, EPS, 1 - EPS, out=likelihood), out=likelihood)
-    return likelihood.mean(axis=1), float(likelihood.mean())
 
 
 def _gaps(parts: Iterable[tuple[Floats, Bools]]) -> Any:

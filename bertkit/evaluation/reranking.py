@@ -49,12 +49,7 @@ class RankedRows(Graded):
     """
 
     def __init__(
-        self,
-        truth: Floats,
-        given: ArrayLike,
-        groups: Ints,
-        grouped: bool | None,
-        graded: bool | None,
+        self, truth: Floats, given: ArrayLike, groups: Ints, grouped: bool | None, graded: bool | None
     ) -> None:
         self.truth, self.given = truth, np.asarray(given, dtype=np.float64)
         self.grouped = len(np.unique(groups)) < len(groups) if grouped is None else grouped

@@ -68,11 +68,7 @@ class GradedAnswers(Graded):
     """
 
     def __init__(
-        self,
-        answers: Sequence[Mapping[str, Any]],
-        rows: Dataset,
-        unanswerable: bool,
-        fitted: Mapping[str, Any],
+        self, answers: Sequence[Mapping[str, Any]], rows: Dataset, unanswerable: bool, fitted: Mapping[str, Any]
     ) -> None:
         self.answers, self.rows, self.unanswerable = answers, rows, unanswerable
         self.fitted = fitted

@@ -35,11 +35,8 @@ from bertkit.evaluation.intervals import Floats, ratio
 def metric_names(labels: Sequence[str], scheme: Learned) -> list[str]:
     """The scores that may select a checkpoint, the default first: higher is better."""
     if scheme == "none":
-        return [
-            "accuracy",
-            "f1_macro",
-            *(f"{score}/{name}" for name in labels for score in ("precision", "recall", "f1")),
-        ]
+        per_label = (f"{score}/{name}" for name in labels for score in ("precision", "recall", "f1"))
+        return ["accuracy", "f1_macro", *per_label]
     return ["f1", *(name for name in entities.metric_names(labels) if name != "f1")]
 
 

@@ -82,7 +82,6 @@ def export(
             write_json(aside / "export.json", facts)
             if (card := model_folder(source) / "README.md").is_file():
                 shutil.copyfile(card, aside / "README.md")
-            output.parent.mkdir(parents=True, exist_ok=True)
             if output.is_dir():
                 output.rmdir()
             aside.replace(output)
