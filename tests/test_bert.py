@@ -16,8 +16,8 @@ from torch import Tensor
 
 from bertkit.errors import ModelError
 from bertkit.models.bert import bert
-from bertkit.models.bert.bert_config import Activation, Architecture, BertConfig
 from bertkit.models.encoder import Encoder
+from bertkit.models.new_config import Activation, Architecture, BertConfig
 
 VOCAB = 45
 SIZES: dict[str, Any] = {"hidden_size": 16, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 24}

@@ -19,10 +19,8 @@ from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer, ModernB
 from bertkit.errors import ModelError
 from bertkit.export.program import export
 from bertkit.inference.predictor import load
-from bertkit.models.bert.bert_config import PRESETS as BERT_PRESETS
-from bertkit.models.bert.bert_config import BertConfig
 from bertkit.models.encoder import Encoder, resolve_encoder
-from bertkit.models.new_config import _DEFAULTS, PRESETS
+from bertkit.models.new_config import _DEFAULTS, MODERNBERT, PRESETS, BertConfig
 from bertkit.recipe.recipe import Recipe
 from bertkit.report.view import Run
 from bertkit.sections import ModelSpec
@@ -53,7 +51,7 @@ def fields_of(tokenizer: Path, config: Any, max_length: int = 32) -> dict[str, A
 def test_published_sizes_have_their_parameters(preset: str, millions: int) -> None:
     """With the vocabulary of both families."""
     with torch.device("meta"):
-        model = AutoModelForMaskedLM.from_config(ModernBertConfig(vocab_size=50_368, **PRESETS[preset]))
+        model = AutoModelForMaskedLM.from_config(ModernBertConfig(vocab_size=50_368, **MODERNBERT[preset]))
     assert sum(p.numel() for p in model.parameters()) / 1e6 == pytest.approx(millions, abs=1)
 
 
@@ -102,7 +100,9 @@ def test_the_page_has_these_presets_and_fields() -> None:
     page = page.partition("\n## ")[0]
     rows = re.findall(r"^\| `([\w-]+)` \| (\d+) \| (\d+) \| (\d+) \| (\d+) \|$", page, re.M)
     sizes = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size")
-    assert {name: [*map(int, cells)] for name, *cells in rows} == {n: [p[s] for s in sizes] for n, p in PRESETS.items()}
+    assert {name: [*map(int, cells)] for name, *cells in rows} == {
+        n: [p[s] for s in sizes] for n, p in MODERNBERT.items()
+    }
     assert set(re.findall(r"^\| `([a-z_]+)` \| `", page, re.M)) <= {*ModernBertConfig().to_dict(), *_DEFAULTS}
 
 
@@ -120,8 +120,8 @@ def test_a_preset_may_be_changed_and_is_named(tiny_encoder: Path) -> None:
     ("given", "said"),
     [
         ({"model_type": "modernbrt"}, "'bert' or 'modernbert', found 'modernbrt'; did you mean 'modernbert'"),
-        ({"model_type": "modernbert", "preset": "mini"}, f"no preset 'mini'\n    presets: {', '.join(PRESETS)}$"),
-        ({"model_type": "bert", "preset": "bert-mini"}, f"mean 'mini'\\?\n    presets: {', '.join(BERT_PRESETS)}$"),
+        ({"model_type": "modernbert", "preset": "mini"}, f"no preset 'mini'\n    presets: {', '.join(MODERNBERT)}$"),
+        ({"model_type": "bert", "preset": "bert-mini"}, f"mean 'mini'\\?\n    presets: {', '.join(PRESETS)}$"),
         ({**FIELDS, "num_attention_heads": 16}, "model.config: .*must be even"),
         ({**FIELDS, "hidden_size": -1}, "model.config: .*"),
         ({**FIELDS, "hidden_activation": "gleu"}, "model.config: .*gleu"),
@@ -155,7 +155,7 @@ def test_a_misspelt_preset_may_be_of_any_architecture(misspelt: str, meant: str,
             new(tiny_encoder, given)
         first, *others = caught.value.problems
         assert first.what == f"no preset {misspelt!r}" + (f"; did you mean {meant!r}?" if meant else "")
-        assert first.fix == f"presets: {', '.join([*BERT_PRESETS, *PRESETS])}"
+        assert first.fix == f"presets: {', '.join([*PRESETS, *MODERNBERT])}"
         assert [problem.where for problem in others] == wrong
 
 

@@ -19,7 +19,7 @@ from transformers import TrainerCallback
 from bertkit.attachments.muon import layer_matrices
 from bertkit.engine import checkpoint
 from bertkit.models.bert.bert import BertForPreTraining
-from bertkit.models.bert.bert_config import BertConfig
+from bertkit.models.new_config import BertConfig
 from bertkit.models.trained_parts import with_lora
 from bertkit.sections import Lora
 

@@ -15,7 +15,7 @@ from transformers import DynamicCache, EncoderDecoderCache, EncoderDecoderConfig
 
 from bertkit.errors import ModelError
 from bertkit.models.bert import bert, transformer
-from bertkit.models.bert.bert_config import BertConfig, BertDecoderConfig
+from bertkit.models.new_config import BertConfig, BertDecoderConfig
 
 VOCAB, PAD, START, END = 45, 0, 2, 3
 SIZES: dict[str, Any] = {

@@ -188,7 +188,7 @@ class Pretraining(Task[PretrainingOptions]):
         """Outputs whose vocabulary logits are those of the chosen positions, `(chosen, vocab)`."""
         from transformers import PreTrainedModel
 
-        from bertkit.models.bert.bert_config import MODEL_TYPE
+        from bertkit.models.new_config import MODEL_TYPE
 
         inputs, chosen = model_inputs(self.tokenizer, batch), self.chosen(batch)
         alone: Any = next(each for each in model.modules() if isinstance(each, PreTrainedModel))  # within DDP or LoRA

@@ -27,8 +27,8 @@ from transformers.modeling_outputs import BaseModelOutputWithPooling
 from transformers.models.bert.modeling_bert import BertForPreTrainingOutput
 
 from bertkit.errors import ModelError, Problem
-from bertkit.models.bert.bert_config import MODEL_TYPE, PRESETS, BertConfig, config, read_config
 from bertkit.models.encoder import Encoder, load_model
+from bertkit.models.new_config import MODEL_TYPE, PRESETS, BertConfig, config, read_config
 
 __all__ = ["PRESETS", "BertForMaskedLM", "BertForPreTraining", "BertModel", "config", "load", "load_for_pretraining"]
 

@@ -38,7 +38,7 @@ from bertkit.models.bert.bert import (
     BertPreTrainedModel,
     mean_loss,
 )
-from bertkit.models.bert.bert_config import BertConfig, BertDecoderConfig
+from bertkit.models.new_config import BertConfig, BertDecoderConfig
 
 __all__ = ["BertLMHeadModel", "EncoderDecoderModel", "config"]
 

@@ -14,9 +14,9 @@ from transformers import EncoderDecoderConfig
 
 from bertkit.errors import ModelError, Problem
 from bertkit.models.bert.bert import BertForMaskedLM
-from bertkit.models.bert.bert_config import BertConfig, read_config
 from bertkit.models.bert.transformer import EncoderDecoderModel, config
 from bertkit.models.encoder import Encoder, load_config, load_model
+from bertkit.models.new_config import BertConfig, read_config
 
 
 def encoder_decoder(encoder: Encoder, *, start: int, end: int, new_head: bool) -> EncoderDecoderModel:
