@@ -37,9 +37,8 @@ def encoder_decoder(encoder: Encoder, *, start: int, end: int, new_head: bool) -
         raise ModelError(Problem("model.name", what, "Name a BERT, such as google-bert/bert-base-uncased."))
     if not new_head:
         what = f"{encoder.name!r} is a BERT alone: its decoder would be random"
-        raise ModelError(
-            Problem("model.name", what, "Train it for this task, or name a model that was trained for it.")
-        )
+        fix = "Train it for this task, or name a model that was trained for it."
+        raise ModelError(Problem("model.name", what, fix))
     own_config = read_config(encoder.folder)
     loaded = load_model(encoder, BertForMaskedLM, {}, new_head=new_head, own_config=own_config)
     model = EncoderDecoderModel(config(own_config, **ids))
@@ -53,17 +52,12 @@ def encoder_decoder(encoder: Encoder, *, start: int, end: int, new_head: bool) -
 
 def _copy_pooler(folder: Path, pooler: nn.Module) -> None:
     """Copy the weights of a BERT's pooler, if its folder has one; nothing here reads it, but transformers' own may."""
-    own = dict(pooler.named_parameters())
+    own = {f"{owner}pooler.{part}": each for part, each in pooler.named_parameters() for owner in ("", "bert.")}
     for file in sorted(folder.glob("*.safetensors")):
         with safe_open(file, framework="pt") as weights, torch.no_grad():
-            for name in weights.keys():  # noqa: SIM118
-                owner, _, part = name.rpartition("pooler.")
-                if (
-                    owner in ("", "bert.")
-                    and part in own
-                    and own[part].shape == (tensor := weights.get_tensor(name)).shape
-                ):
-                    own[part].copy_(tensor)
+            for name in (name for name in weights.keys() if name in own):  # noqa: SIM118
+                if own[name].shape == (tensor := weights.get_tensor(name)).shape:
+                    own[name].copy_(tensor)
 
 
 def _saved(encoder: Encoder, ids: Mapping[str, int], new_head: bool) -> EncoderDecoderModel:
