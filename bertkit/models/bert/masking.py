@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
@@ -80,7 +79,7 @@ class Masking:
         """
         arrow = features if features.format["type"] == "arrow" else features.with_format("arrow")
         rngs = [np.random.default_rng((seed, epoch, int(index))) for index in indices]
-        chunks = Chunks.take(arrow, indices)
+        chunks = Chunks(arrow, indices)
         bounds = [self._bound(chunks, i, rng) for i, rng in enumerate(rngs)]
         turned = [bound > 0 and rng.random() < 0.5 for bound, rng in zip(bounds, rngs, strict=True)]
         sizes = np.diff(chunks.bounds).tolist()
@@ -158,26 +157,18 @@ class Masking:
         return mask_order
 
 
-@dataclass(frozen=True, eq=False)
 class Chunks:
     """Some chunks end to end. Chunk i has ids[bounds[i]:bounds[i + 1]] and the sentences first[i] to first[i + 1]."""
 
-    ids: Integers  # (tokens,)
-    bounds: Integers  # (chunks + 1,)
-    ends: Integers  # (sentences + 1,): where each sentence begins in `ids`, and the last one ends
-    first: Integers  # (chunks + 1,)
-    rows: Integers  # (chunks,)
-    documents: Integers  # (chunks,)
-
-    @classmethod
-    def take(cls, arrow: Dataset, indices: Sequence[int] | Integers) -> Chunks:
+    def __init__(self, arrow: Dataset, indices: Sequence[int] | Integers) -> None:
         """These features of `encode_documents`, in the format `arrow`."""
         table = arrow[[int(index) for index in indices]]
         ids, sentences = (table.column(name).combine_chunks() for name in ("input_ids", "sentences"))
-        rows, documents = (table.column(name).to_numpy() for name in ("row", "document"))
-        ends = np.concatenate([[0], np.cumsum(sentences.flatten().to_numpy())])
-        bounds, first = (lists.offsets.to_numpy() - lists.offsets[0].as_py() for lists in (ids, sentences))
-        return cls(ids.flatten().to_numpy(), bounds, ends, first, rows, documents)
+        self.ids: Integers = ids.flatten().to_numpy()
+        self.rows, self.documents = (table.column(name).to_numpy() for name in ("row", "document"))
+        # Where each sentence begins in `ids`, and the last one ends.
+        self.ends: Integers = np.concatenate([[0], np.cumsum(sentences.flatten().to_numpy())])
+        self.bounds, self.first = (each.offsets.to_numpy() - each.offsets[0].as_py() for each in (ids, sentences))
 
 
 def _unrelated(
@@ -190,7 +181,7 @@ def _unrelated(
         if not left:
             break
         drawn = np.concatenate([rngs[i].integers(len(arrow), size=CANDIDATES) for i in left])
-        others = Chunks.take(arrow, drawn)
+        others = Chunks(arrow, drawn)
         allowed = others.documents != np.repeat(chunks.documents[left], CANDIDATES)
         allowed &= ~np.logical_or.reduceat(others.ids == mask_id, others.bounds[:-1])
         room = np.repeat([rooms[i] for i in left], CANDIDATES)
