@@ -50,10 +50,6 @@ class Texts(NamedTuple):
     inputs: dict[str, list[Any]]  # by name, unpadded
     targets: Floats  # `(texts, labels)`, 0 or 1
 
-    def __add__(self, other: Any) -> Texts:
-        inputs = {name: [*values, *other.inputs[name]] for name, values in self.inputs.items()}
-        return Texts(inputs, np.concatenate([self.targets, other.targets]))
-
 
 def fit(runner: Runner, features: Dataset, seed: int) -> tuple[Any, dict[str, Any]]:
     """The runner's model, its encoder and head fitted on these features, and the facts of this training.
@@ -65,16 +61,16 @@ def fit(runner: Runner, features: Dataset, seed: int) -> tuple[Any, dict[str, An
     single, words = task.kind == "single-label", label_words(task)
     _, starts = np.unique(numbers(features, "row"), return_index=True)
     columns = task.examples(features, starts.tolist())
-    texts = Texts(model_inputs(task.tokenizer, columns), np.asarray(columns["labels"]))
-    if single:
-        texts = texts._replace(targets=np.eye(len(task.names))[texts.targets])
+    inputs, targets = model_inputs(task.tokenizer, columns), np.asarray(columns["labels"])
+    targets = np.eye(len(task.names))[targets] if single else targets
     if words:
         named: Any = task.encode(Columns({"text": words}))
-        examples = task.examples(named, range(len(words)))
-        texts += Texts(model_inputs(task.tokenizer, examples), np.eye(len(words)))
+        more = model_inputs(task.tokenizer, task.examples(named, range(len(words))))
+        inputs = {name: [*values, *more[name]] for name, values in inputs.items()}
+        targets = np.concatenate([targets, np.eye(len(words))])
     weights: Any = task.options.class_weights or {}  # settled: by name
     factors = np.array([weights[name] for name in task.names]) if weights else None
-    steps, prototypes, bias = pull_to_prototypes(runner, texts, factors, seed)
+    steps, prototypes, bias = pull_to_prototypes(runner, Texts(inputs, targets), factors, seed)
     if single:
         linear = Linear(SCALE * prototypes, bias, None, bool(words))
     else:
