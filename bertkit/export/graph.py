@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from bertkit.encoding.padding import Arrays, fills, pad
 from bertkit.errors import ModelError, Problem, extras_required
 from bertkit.export.extra_outputs import EXTRA_OUTPUTS
-from bertkit.export.viterbi import append, viterbi
+from bertkit.export.viterbi import viterbi
 from bertkit.inference.predictor import Predictor
 from bertkit.models.quiet import quiet_logger
 from bertkit.tasks.base import Task
@@ -62,8 +62,10 @@ class Graph:
         """Write both as one file. Raises ModelError if it exceeds the size limit of a protobuf."""
         graph = type(self.proto)()
         graph.CopyFrom(self.proto)
-        if self.tail:
-            append(graph, self.tail)
+        if self.tail:  # whose inputs are among the outputs
+            graph.graph.node.extend(self.tail.graph.node)
+            graph.graph.initializer.extend(self.tail.graph.initializer)
+            graph.graph.output.extend(self.tail.graph.output)
         if (size := graph.ByteSize()) > MAX_BYTES:
             what = f"the graph has {size / 1e9:.1f} GB, but one ONNX file holds at most 2 GB"
             raise ModelError(Problem(str(file), what, "Export a smaller model, such as a distilled one."))

@@ -103,10 +103,3 @@ def viterbi(chain: Sequence[np.ndarray], temperature: float) -> ModelProto:
     }
     model.graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in constants.items())
     return model
-
-
-def append(model: ModelProto, tail: ModelProto) -> None:
-    """Continue the graph with another, whose inputs are among its outputs."""
-    model.graph.node.extend(tail.graph.node)
-    model.graph.initializer.extend(tail.graph.initializer)
-    model.graph.output.extend(tail.graph.output)
