@@ -172,15 +172,16 @@ def test_confusion_by_hand():
 
 
 def test_counts_by_sentence():
-    rng, kinds = np.random.default_rng(0), 5
-    found = [rng.integers(kinds - 3, kinds, rng.integers(0, 5)).tolist() for _ in range(100)]
-    found[7] = [kinds - 1] * 300  # more than a byte can count
+    rng, names = np.random.default_rng(0), ["a", "b", "c"]
+    found = [[rng.choice(["a", "c"], rng.integers(0, 5)).tolist() for _ in range(3)] for _ in range(100)]
+    found[7][2] = ["c"] * 300  # more than a byte can count
     weights = rng.integers(0, 4, (len(found), 2)).astype(float)
-    expected = np.zeros((kinds, 2))
+    expected = np.zeros((3, 3, 2))
     for sentence, weight in zip(found, weights, strict=True):
-        for kind in sentence:
-            expected[kind] += weight
-    assert (counts_by_sentence(found, kinds) @ weights == expected).all()
+        for block, own in enumerate(sentence):
+            for name in own:
+                expected[block, names.index(name)] += weight
+    assert (counts_by_sentence(found, names) @ weights == expected.reshape(9, 2)).all()
 
 
 def test_lookup_baseline():

@@ -172,28 +172,27 @@ class GradedEntities(Graded):
 
     def _counts(self, read: Callable[[Sequence[str]], Sequence[Entity]]) -> Any:
         """Entities, (3 * types, sentences): first right, then predicted, then gold ones."""
-        ids = {name: index for index, name in enumerate(self.types)}
 
-        def found() -> Iterator[Iterator[int]]:
+        def found() -> Iterator[list[list[str]]]:
             for tags in zip(self.gold, self.predicted, strict=True):
                 gold, predicted = map(read, tags)
-                blocks = enumerate((set(gold) & set(predicted), predicted, gold))
-                yield (block * len(ids) + ids[name] for block, counted in blocks for name, _, _ in counted)
+                yield [[name for name, _, _ in each] for each in (set(gold) & set(predicted), predicted, gold)]
 
-        return counts_by_sentence(found(), 3 * len(ids))
+        return counts_by_sentence(found(), self.types)
 
 
-def counts_by_sentence(found: Iterable[Iterable[int]], kinds: int) -> Any:
-    """A sparse matrix (kinds, sentences): how often each of so many kinds was found in each sentence."""
+def counts_by_sentence(found: Iterable[Sequence[Iterable[str]]], names: Sequence[str]) -> Any:
+    """A sparse matrix (3 * names, sentences): how often each was right, predicted and gold in each sentence."""
     from scipy.sparse import csc_array
 
+    number = {name: index for index, name in enumerate(names)}
     counts, ids, ends = array("I"), array("i"), array("i", [0])
     for sentence in found:
-        own = Counter(sentence)
+        own = Counter(len(number) * block + number[name] for block, each in enumerate(sentence) for name in each)
         ids.extend(own)
         counts.extend(own.values())
         ends.append(len(ids))
-    return csc_array(tuple(map(np.asarray, (counts, ids, ends))), shape=(kinds, len(ends) - 1))
+    return csc_array(tuple(map(np.asarray, (counts, ids, ends))), shape=(3 * len(number), len(ends) - 1))
 
 
 def lookup_baseline(train_tokens: Tags, train_tags: Tags, tokens: Tags, unseen: str = "O") -> list[list[str]]:

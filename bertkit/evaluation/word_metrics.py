@@ -92,18 +92,16 @@ class GradedWords(Graded):
 
         None for a label that is neither gold nor predicted, which `f1_macro` leaves out; 0 / 0 is 0 otherwise.
         """
-        ids = {name: index for index, name in enumerate(self.labels)}
 
-        def found() -> Iterator[Iterator[int]]:
+        def found() -> Iterator[Sequence[Iterable[str]]]:
             for gold, predicted in zip(self.gold, self.predicted, strict=True):
                 right = [a for a, b in zip(gold, predicted, strict=True) if a == b]
-                blocks = enumerate((right, filter(None, predicted), gold))
-                yield (block * len(ids) + ids[name] for block, counted in blocks for name in counted)
+                yield right, filter(None, predicted), gold
 
-        counts = counts_by_sentence(found(), 3 * len(ids))
+        counts = counts_by_sentence(found(), self.labels)
 
         def weighted(weights: Floats) -> dict[str, Floats]:
-            of_label = (counts @ weights).reshape(3, len(ids), -1)
+            of_label = (counts @ weights).reshape(3, len(self.labels), -1)
             precision, recall, f1 = precision_recall_f1(of_label)
             scores = {"precision": precision, "recall": recall, "f1": f1, "support": of_label[2]}
             occurring = (~np.isnan(f1)).sum(axis=0)
