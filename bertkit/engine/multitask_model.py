@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from bertkit.engine.mixing import TASK
-from bertkit.models.shared_encoder import share_encoder
+from bertkit.models.trained_parts import share_encoder
 from bertkit.tasks.base import Batch, Task
 
 WEIGHTS = "model.safetensors"  # where Trainer looks for them

@@ -20,7 +20,7 @@ from bertkit.inference.display import read_together
 from bertkit.inference.predictor import Predictor, Row, in_chunks, load
 from bertkit.inference.runner import on_cpu
 from bertkit.models.device import Precision
-from bertkit.models.shared_encoder import encoder_parts, share_encoder
+from bertkit.models.trained_parts import encoder_parts, share_encoder
 from bertkit.recipe.multitask import MultiTaskRecipe, load_any
 from bertkit.tasks.base import with_input_flags
 from bertkit.validation import did_you_mean

@@ -1,10 +1,10 @@
-"""Which parameters of a model are trained: layers and embeddings that keep their weights, and LoRA adapters."""
+"""The parts of a model: those that keep their weights, LoRA adapters, and an encoder that several models share."""
 
 from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -159,3 +159,24 @@ def _share_again(adapted: Any, encoder: set[Parameter]) -> None:
         if isinstance(module, BaseTunerLayer) and shared.intersection(module.get_base_layer().parameters()):
             what = f"{name.rpartition('.')[2]} shares its weights with the head, which has no adapter"
             raise UserError(Problem("peft.target_modules", what, "Leave it out."))
+
+
+def encoder_parts(model: Any, own: Collection[Module]) -> dict[str, Module | Parameter]:
+    """The modules and parameters that a model's encoder consists of, by name.
+
+    own: modules of the model that are not its encoder's, where the model is an encoder with others attached.
+    """
+    encoder = model.base_model
+    parts = [*encoder.named_children(), *encoder.named_parameters(recurse=False)]
+    return {name: part for name, part in parts if not any(part is each for each in own)}
+
+
+def share_encoder(models: Iterable[tuple[Any, Collection[Module]]]) -> None:
+    """Let these models, each with modules of its own as for `encoder_parts`, share the encoder of the first.
+
+    A part that not all encoders have, such as BERT's pooler, is shared by those that have it.
+    """
+    shared: dict[str, Any] = {}
+    for model, own in models:
+        for name, part in encoder_parts(model, own).items():
+            setattr(model.base_model, name, shared.setdefault(name, part))
