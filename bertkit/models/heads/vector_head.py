@@ -66,14 +66,20 @@ def pool(hidden: Tensor, mask: Tensor | None, pooling: Pooling) -> Tensor:
     return (hidden * real).sum(1) / real.sum(1).clamp(min=1e-9)
 
 
-def attach(model: PreTrainedModel, layout: Layout) -> None:
-    """Let the model give `{"vectors": (texts, size)}` in fp32 in place of its hidden states.
+def load_with_layout(encoder: Encoder, settings: dict[str, Any], layout: Layout, *, new_head: bool) -> PreTrainedModel:
+    """AutoModel with the layout behind it: it gives `{"vectors": (texts, size)}` in fp32 in place of its hidden states.
 
-    By a hook, since it also runs inside peft's and DDP's wrappers, and leaves the class as it was.
+    settings, new_head: as for `load_model`.
     """
-    owner: Any = model
+    from transformers import AutoModel
+
+    model: Any = load_model(encoder, AutoModel, settings, new_head=new_head)
+    if "pooler" in dict(model.named_children()):
+        model.pooler.requires_grad_(False)  # nothing reads it
     if layout.dense:
-        owner.dense = Dense(model.config.hidden_size, layout)
+        model.dense = Dense(model.config.hidden_size, layout)
+        if not new_head or (encoder.folder / DENSE).is_dir():
+            load_extra_module(encoder, f"{DENSE}/model", model.dense)
 
     def vectors(module: Any, args: Any, kwargs: Mapping[str, Any], outputs: Any) -> dict[str, Tensor]:
         pooled = pool(outputs.last_hidden_state, kwargs.get("attention_mask"), layout.pooling)
@@ -82,19 +88,8 @@ def attach(model: PreTrainedModel, layout: Layout) -> None:
             pooled = F.normalize(pooled, dim=-1) if layout.normalize else pooled
             return {"vectors": pooled[:, : layout.truncate_dim]}
 
+    # A hook, since it also runs inside peft's and DDP's wrappers, and leaves the class as it was.
     model.register_forward_hook(vectors, with_kwargs=True)
-
-
-def load_with_layout(encoder: Encoder, settings: dict[str, Any], layout: Layout, *, new_head: bool) -> PreTrainedModel:
-    """AutoModel with the layout behind it; `settings` and `new_head` are those of `load_model`."""
-    from transformers import AutoModel
-
-    model: Any = load_model(encoder, AutoModel, settings, new_head=new_head)
-    if "pooler" in dict(model.named_children()):
-        model.pooler.requires_grad_(False)  # nothing reads it
-    attach(model, layout)
-    if layout.dense and (not new_head or (encoder.folder / DENSE).is_dir()):
-        load_extra_module(encoder, f"{DENSE}/model", model.dense)
     return model  # type: ignore[no-any-return]
 
 
