@@ -84,20 +84,16 @@ def resolve_encoder(spec: ModelSpec) -> Encoder:
     installed package whose weights have the official file's sha256. Raises ModelError.
     """
     if spec.config is not None:
-        return _new(spec)
+        from bertkit.models.new_config import new_config
+
+        name = str(spec.tokenizer)
+        of_sample = name.startswith(SAMPLE)
+        folder = local_path(name) / "tokenizer" if of_sample else _located(name, spec.revision).folder
+        config = new_config(spec.config, load_tokenizer(folder), spec.max_length)
+        return Encoder(spec.title, folder, "config", config=config)
     encoder = _located(str(spec.name), spec.revision)
     require_model(encoder.folder)
     return encoder
-
-
-def _new(spec: ModelSpec) -> Encoder:
-    from bertkit.models.new_config import new_config
-
-    name = str(spec.tokenizer)
-    of_sample = name.startswith(SAMPLE)
-    folder = local_path(name) / "tokenizer" if of_sample else _located(name, spec.revision).folder
-    config = new_config(spec.config or {}, load_tokenizer(folder), spec.max_length)
-    return Encoder(spec.title, folder, "config", config=config)
 
 
 def _located(name: str, revision: str | None) -> Encoder:
@@ -272,7 +268,11 @@ def load_model(
             ignore_mismatched_sizes=True,
             output_loading_info=True,
         )
-    _own_memory(model)
+    # Out of the file that safetensors maps, where weights may begin at any multiple of 8 bytes. torch's own memory is
+    # aligned to 64, and on processors with AVX2 the last bits of a product depend on it: a resumed training has to
+    # compute in memory like that of an uninterrupted one.
+    for tensor in (*model.parameters(), *model.buffers()):
+        tensor.data = tensor.data.clone()
     unset = sorted({*report["missing_keys"], *(entry[0] for entry in report["mismatched_keys"])})
     ours = "" if model.base_model is model else f"{model.base_model_prefix}."
     # Checkpoints of masked language models have no pooler; it belongs to the classifier that reads it.
@@ -286,16 +286,6 @@ def load_model(
     if new:
         logger.info("randomly initialised, to be trained: %s", ", ".join(new))
     return model  # type: ignore[no-any-return]
-
-
-def _own_memory(model: PreTrainedModel) -> None:
-    """Copy weights out of the file that safetensors maps, where they may begin at any multiple of 8 bytes.
-
-    torch's own memory is aligned to 64 bytes, and on processors with AVX2 the last bits of a product depend on it: a
-    resumed training has to compute in memory like that of an uninterrupted one.
-    """
-    for tensor in (*model.parameters(), *model.buffers()):
-        tensor.data = tensor.data.clone()
 
 
 def _lacks(encoder: Encoder, tensors: Sequence[str], part: str, fix: str) -> ModelError:

@@ -245,15 +245,11 @@ def require_model(folder: Path, *, exports: bool = False) -> None:
             return
         what = "is an exported model, whose weights are in an ONNX graph"
         raise ModelError(Problem(str(folder), what, "Name the run that it was exported from."))
-    if problem := next(_absent(folder), None):
+    if problem := next(adapter_problems(folder), None):
         raise ModelError(problem)
-
-
-def _absent(folder: Path) -> Iterator[Problem]:
-    yield from adapter_problems(folder)
-    if not (folder / "config.json").is_file():
+    if not config.is_file():
         what = "is neither a run nor a model folder: it has no config.json"
-        yield Problem(str(folder), what, "Name the folder that config.json and the weights are in.")
+        raise ModelError(Problem(str(folder), what, "Name the folder that config.json and the weights are in."))
     if not any(chain(folder.glob("*.safetensors"), folder.glob("*.safetensors.index.json"))):
         what = "has no *.safetensors; bertkit reads no other weights, and does not unpickle pytorch_model.bin"
-        yield Problem(str(folder), what, CONVERT)
+        raise ModelError(Problem(str(folder), what, CONVERT))
