@@ -51,18 +51,6 @@ def blocks(rows: int) -> Iterator[slice]:
     return (slice(start, start + ROWS) for start in range(0, rows, ROWS))
 
 
-def counters(*tables: Bools) -> list[Any]:
-    """Sparse (labels, rows) matrices of tables (rows, labels): times weights (rows, resamples) they sum by label."""
-    from scipy.sparse import csc_array
-
-    numbers = [(np.flatnonzero(table) % table.shape[1]).astype(np.int32) for table in tables]
-    ones = np.ones(max(map(len, numbers)))  # one array for all
-    counts = (np.cumsum(np.count_nonzero(table, axis=1)) for table in tables)
-    ends = (np.append(0, each).astype(np.int32) for each in counts)  # scipy would keep eight bytes each
-    parts = zip(tables, numbers, ends, strict=True)
-    return [csc_array((ones[: len(ids)], ids, end), shape=table.shape[::-1]) for table, ids, end in parts]
-
-
 def summed_by(group: Ints, groups: int, values: Floats | None = None) -> Any:
     """A sparse (groups, rows) matrix: times weights (rows, resamples) it sums weight * value by group.
 

@@ -21,7 +21,6 @@ from bertkit.evaluation.intervals import (
     Ints,
     blocks,
     correlation,
-    counters,
     matthews,
     precision_recall_f1,
     ranking,
@@ -105,6 +104,8 @@ def decision_outcomes(kind: Kind, table: Floats, truth: Ints, chosen: Ints) -> I
 
 def _classification(kind: Kind, labels: Sequence[str], table: Floats, references: Ints, decisions: Ints) -> Scored:
     """Metrics from probabilities `(rows, labels)`, and from ids of true and chosen labels as `scored` takes them."""
+    from scipy.sparse import csr_array
+
     single = kind == "single-label"
     truth, chosen = (ids[:, None] == np.arange(len(labels)) if single else ids == 1 for ids in (references, decisions))
     columns = slice(1, None) if single and len(labels) == 2 else slice(None)
@@ -118,7 +119,8 @@ def _classification(kind: Kind, labels: Sequence[str], table: Floats, references
         "neg_log_loss": mean_likelihood,
         "ece": calibration_error(decision_outcomes(kind, table, references, decisions)),
     }
-    actual, predicted, hits = counters(truth, chosen, truth & chosen)
+    # Sparse (labels, rows) matrices: times weights (rows, resamples) they sum by label.
+    actual, predicted, hits = (csr_array(each).T for each in (truth, chosen, truth & chosen))
     exactly = (truth == chosen).all(axis=1)
     gaps = _gaps(decision_outcomes(kind, table, references, decisions))
     curves = roc_curves(positive, scores)
