@@ -129,8 +129,11 @@ def fit_thresholds(probabilities: ArrayLike, references: ArrayLike) -> list[floa
     probabilities: (rows, labels) in [0, 1]. references: of 0 and 1.
     """
     table, truth = np.asarray(probabilities, dtype=np.float64), np.asarray(references, dtype=np.float64)
-    labels = [thresholds_of(*label) for label in zip(table.T, truth.T, strict=True)]
-    return [_nearest(each.values, each.f1, 0.5) if each.positives else 0.5 for each in labels]
+    chosen = []
+    for each in (thresholds_of(*label) for label in zip(table.T, truth.T, strict=True)):
+        best = each.values[each.f1 == each.f1.max()]
+        chosen.append(float(best[np.argmin(np.abs(best - 0.5))]) if each.positives else 0.5)
+    return chosen
 
 
 def label_thresholds(
@@ -202,12 +205,6 @@ def thresholds_of(scores: ArrayLike, truth: ArrayLike) -> Thresholds:
     above = np.cumsum(np.bincount(group)[::-1])[::-1]  # rows at or above each threshold
     hits = np.cumsum(np.bincount(group, weights=right)[::-1])[::-1]
     return Thresholds(values, above.astype(float), hits.astype(float), float(right.sum()))
-
-
-def _nearest(values: Floats, worth: Floats, prefer: float) -> float:
-    """Among the best values, ascending, the one nearest to `prefer`."""
-    best = values[worth == worth.max()]
-    return float(best[np.argmin(np.abs(best - prefer))])
 
 
 def best_temperature(decide: Callable[[float], BinaryDecisions]) -> float:

@@ -6,7 +6,6 @@ Bounded Error Levels"; the guarantee is that of Angelopoulos & Bates 2021, arXiv
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from fractions import Fraction
 from math import ceil
 from typing import NotRequired
@@ -70,11 +69,9 @@ def inclusion_threshold(known: Conformal, coverage: float) -> float:
     return least - ROUNDING * abs(least)  # of an interval it is negative
 
 
-def supported_coverages(known: Conformal) -> Iterator[tuple[float, float]]:
+def supported_coverages(known: Conformal) -> dict[float, float]:
     """The usual coverages that the calibration rows suffice for, each with its `inclusion_threshold`."""
-    for coverage in MEASURED:
-        if known["rows"] >= _rows_needed(coverage):
-            yield coverage, inclusion_threshold(known, coverage)
+    return {each: inclusion_threshold(known, each) for each in MEASURED if known["rows"] >= _rows_needed(each)}
 
 
 def _decimal(coverage: float) -> Fraction:

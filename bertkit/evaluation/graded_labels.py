@@ -103,7 +103,7 @@ class GradedLabels(Graded):
 
     def _coverage(self, known: Conformal) -> Iterator[Coverage]:
         """The sets or intervals of these rows at the usual coverages."""
-        for coverage, least in supported_coverages(known):
+        for coverage, least in supported_coverages(known).items():
             measured, sizes = float((self._gold() >= least).mean()), (self.table >= least).sum(axis=1)
             if self.kind == "regression":
                 yield Coverage(coverage=coverage, measured=measured, mean_width=-2 * least)
