@@ -92,7 +92,9 @@ def build(predictor: Predictor, sample: Arrays) -> Graph:
     not installed, ModelError if the model cannot be exported.
     """
     task, model = predictor.task, predictor.model
-    batch = {name: torch.from_numpy(_repeated(values)) for name, values in sample.items()}
+    # Sizes of at least two: torch.export takes a size of one in the sample for a constant.
+    repeated = {name: np.tile(values, [1 + (size == 1) for size in values.shape]) for name, values in sample.items()}
+    batch = {name: torch.from_numpy(values) for name, values in repeated.items()}
     reduced = list(Reduced(task, model, extra=False)(batch))
     kernels = model.config._attn_implementation
     model.set_attn_implementation("eager")  # SDPA's graph also looks for NaN in every row of scores
@@ -134,14 +136,6 @@ def quantized(proto: ModelProto, file: Path) -> ModelProto:
         root.removeHandler(handler)
     graph: ModelProto = onnx.load(file)
     return graph
-
-
-def _repeated(values: np.ndarray) -> np.ndarray:
-    """Sizes of at least two: torch.export takes a size of one in the sample for a constant."""
-    for axis in range(values.ndim):
-        if values.shape[axis] == 1:
-            values = values.repeat(2, axis)
-    return values
 
 
 def _exported(module: nn.Module, batch: Mapping[str, Tensor]) -> ModelProto:

@@ -73,7 +73,7 @@ def export(
             exported = _opened(predictor, graph, aside)
             figures, expected = agreement(predictor, exported, rows)
             _require_agreement(reference, figures)
-            exports = {"fp32": figures | {"megabytes": _megabytes(aside)}}
+            exports = {"fp32": figures | {"megabytes": (aside / GRAPH).stat().st_size / 1e6}}
             if int8:
                 exact = exported(sample)
                 exports["int8"] = _quantize(reference, graph, aside, expected, sample, exact, max_drop)
@@ -134,10 +134,6 @@ def _opened(predictor: Predictor, graph: Graph, folder: Path) -> OnnxModel:
     return open_model(folder, graph.reduced, [*task.tokenizer.model_input_names, *task.reduce_inputs])
 
 
-def _megabytes(folder: Path) -> float:
-    return (folder / GRAPH).stat().st_size / 1e6
-
-
 def _require_agreement(reference: Reference, figures: dict[str, Any]) -> None:
     """Raises ModelError if an export in fp32 differs from its model."""
     before, after = figures["metrics"].values()
@@ -171,7 +167,7 @@ def _quantize(
     if not drop <= max_drop:  # it may be NaN
         what = f"{headline} falls by {drop:.4f} on {reference.split}, which is more than {max_drop:g}"
         raise ModelError(Problem("int8", what, "Export without int8, or allow a larger drop."))
-    return figures | {"megabytes": _megabytes(folder), "max_drop": max_drop}
+    return figures | {"megabytes": (folder / GRAPH).stat().st_size / 1e6, "max_drop": max_drop}
 
 
 def _facts(reference: Reference, graph: Graph, folder: Path, exports: dict[str, Any], seconds: float) -> dict[str, Any]:
