@@ -44,7 +44,17 @@ def hub_error(error: BaseException, where: str, name: str, after: str = "") -> M
 
     after: the state of the Hub, or what to type now.
     """
-    what, fix = _explained(error, name)
+    if isinstance(error, errors.LocalEntryNotFoundError) and error.__cause__:
+        error = error.__cause__
+    fix = ""
+    if not isinstance(error, errors.HfHubHTTPError):
+        what, fix = f"{name!r}: {redacted(str(error)) or type(error).__name__}", "Try again."
+    elif (status := error.response.status_code) == 401 and get_token():
+        what, fix = f"the Hub does not accept your token for {name!r} (401)", LOGIN
+    elif isinstance(error, errors.RepositoryNotFoundError) and not isinstance(error, errors.GatedRepoError):
+        what, fix = f"the Hub has no model {name!r} (or it is private)", f"Check the spelling. {LOGIN}"
+    else:
+        what = f"the Hub refuses {name!r} ({status}): {redacted(error.server_message or str(error))}"
     return ModelError(Problem(where, what, " ".join(filter(None, (fix, after)))))
 
 
@@ -53,16 +63,3 @@ def redacted(text: str) -> str:
     token = get_token()
     text = text.replace(token, "[token]") if token else text
     return " ".join(re.sub(r"\bhf_\w+|\bBearer\s+\S+", "[token]", text).split())[:200]
-
-
-def _explained(error: BaseException, name: str) -> tuple[str, str]:
-    if isinstance(error, errors.LocalEntryNotFoundError) and error.__cause__:
-        error = error.__cause__
-    if not isinstance(error, errors.HfHubHTTPError):
-        return f"{name!r}: {redacted(str(error)) or type(error).__name__}", "Try again."
-    status = error.response.status_code
-    if status == 401 and get_token():
-        return f"the Hub does not accept your token for {name!r} (401)", LOGIN
-    if isinstance(error, errors.RepositoryNotFoundError) and not isinstance(error, errors.GatedRepoError):
-        return f"the Hub has no model {name!r} (or it is private)", f"Check the spelling. {LOGIN}"
-    return f"the Hub refuses {name!r} ({status}): {redacted(error.server_message or str(error))}", ""
