@@ -20,6 +20,7 @@ from bertkit.errors import ModelError, Problem, extras_required
 from bertkit.export.extra_outputs import EXTRA_OUTPUTS
 from bertkit.export.viterbi import viterbi
 from bertkit.inference.predictor import Predictor
+from bertkit.models.heads.posteriors import constrained
 from bertkit.models.quiet import quiet_logger
 from bertkit.tasks.base import Task
 from bertkit.text import first_line
@@ -102,8 +103,12 @@ def build(predictor: Predictor, sample: Arrays) -> Graph:
         proto = _exported(Reduced(task, model).eval(), batch)
     finally:
         model.set_attn_implementation(kernels)
-    tail = viterbi(*_chain(predictor)) if "transitions" in reduced else None
-    return Graph(proto, tail, reduced)
+    if "transitions" not in reduced:
+        return Graph(proto, None, reduced)
+    options: Any = task.options
+    temperature, parts = options.temperature or 1.0, [part.detach().float().numpy() for part in model.crf()]
+    chain = constrained(parts, options.tags, temperature, plain=options.scheme == "none")  # as `decode` uses it
+    return Graph(proto, viterbi(chain, temperature), reduced)
 
 
 def quantized(proto: ModelProto, file: Path) -> ModelProto:
@@ -180,13 +185,3 @@ def _translations() -> dict[Any, Any]:
         return op.TopK(values, size, axis=dim, largest=int(descending), sorted=1)
 
     return {torch.ops.aten.sort.stable: sort}
-
-
-def _chain(predictor: Predictor) -> tuple[tuple[np.ndarray, ...], float]:
-    """The CRF's chain as `decode` uses it: constrained, at the fitted temperature; and that temperature."""
-    from bertkit.models.heads.posteriors import constrained
-
-    options: Any = predictor.task.options
-    temperature = options.temperature or 1.0
-    parts = [part.detach().float().numpy() for part in predictor.model.crf()]
-    return constrained(parts, options.tags, temperature, plain=options.scheme == "none"), temperature
