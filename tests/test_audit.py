@@ -18,12 +18,10 @@ from test_report import EVIL, well_formed
 import bertkit
 from bertkit import processes
 from bertkit.audits import audit as program
-from bertkit.audits.answer_errors import questions
-from bertkit.audits.audit import labels, write_lists
+from bertkit.audits.audit import labels, page, write_lists
 from bertkit.audits.confident import guesses, likely_wrong, margins, wrong_share
 from bertkit.audits.entity_errors import sentences
-from bertkit.audits.label_errors import label_sets, numbers, single_labels
-from bertkit.audits.page import page
+from bertkit.audits.label_errors import label_sets, numbers, questions, single_labels
 from bertkit.audits.parts import Evidence, Section
 from bertkit.cli.main import main
 from bertkit.data import Data, tagging

@@ -4,26 +4,27 @@ from __future__ import annotations
 
 import csv
 import json
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertkit import processes
-from bertkit.audits.answer_errors import questions
 from bertkit.audits.duplicates import near_duplicates
 from bertkit.audits.entity_errors import sentences
-from bertkit.audits.label_errors import label_sets, numbers, single_labels
+from bertkit.audits.label_errors import label_sets, numbers, questions, single_labels
 from bertkit.audits.listed_rows import unit_vectors
 from bertkit.audits.next_rows import next_part, read_unlabelled
-from bertkit.audits.page import page
 from bertkit.audits.parts import Evidence, Row, Section
 from bertkit.data.delimited import guarded
 from bertkit.data.python_rows import keep_rows
 from bertkit.errors import ModelError, Problem, RecipeError, UserError
 from bertkit.files import write_text, written_aside
 from bertkit.recipe.recipe import Recipe, adapted, to_yaml
-from bertkit.report.facts import EDITED, lines_of
+from bertkit.report.facts import EDITED, lines_of, texts_of
+from bertkit.report.html import render
+from bertkit.report.mistakes import place_of, shortened
 from bertkit.run import OUT_OF_FOLD, Run, only_writer
 from bertkit.tasks import get_task
 from bertkit.training.folds import DEFAULT_FOLDS, cross_validate
@@ -31,6 +32,7 @@ from bertkit.training.folds import DEFAULT_FOLDS, cross_validate
 if TYPE_CHECKING:
     from pandas import DataFrame
 
+MAX_ROWS = 100  # of a part on the page; its files have all
 ANSWERED = {"label": "scores", "labels": "scores", "score": "score", "tags": "words", "answers": "null_score"}
 """Target -> what an answer has that is compared with it."""
 LABELS: Mapping[str, Mapping[str, Callable[[Evidence], Section]]] = {  # task -> target -> what finds the wrong ones
@@ -162,6 +164,23 @@ def _check_folder(folder: Path, recipe: Recipe) -> None:
     if stored.read_text(encoding="utf-8", errors="replace") != to_yaml(recipe):
         fix = "Give the same recipe and overrides, or name another folder."
         raise RecipeError(Problem(str(stored), "the audit was started with another recipe", fix))
+
+
+def page(parts: Sequence[Section], folder: Path, recipe: Recipe) -> str:
+    """audit.html. Everything that comes from the data is escaped. folder: where it and the lists are."""
+    figures = {title: value for part in parts for title, value in part.figures.items()}
+    helpers = {"place_of": place_of, "texts_of": texts_of, "shortened": shortened, "most": MAX_ROWS}
+    name, command = folder.resolve().name, correction(folder, recipe)
+    return render("audit.html", name=name, figures=figures, parts=parts, command=command, **helpers)
+
+
+def correction(folder: Path, recipe: Recipe) -> str:
+    """The command that trains with the corrected labels, and those of earlier corrections."""
+    earlier = recipe.data.relabel or []
+    files = [*([earlier] if isinstance(earlier, str) else earlier), f"{folder}/labels.jsonl"]
+    lists = files[0] if len(files) == 1 else json.dumps(files, ensure_ascii=False)
+    words = ["bertkit", "train", f"{folder}/recipe.yaml", "folds=null", f"data.relabel={lists}"]
+    return shlex.join([*words, "--output-dir", "runs/corrected"])
 
 
 def write_lists(part: Section, folder: Path) -> None:

@@ -8,8 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bertkit.audits.confident import ErrorEstimate, guesses, likely_wrong, wrong_share
-from bertkit.audits.correction_lists import METHOD, corrected, to_check
-from bertkit.audits.parts import Evidence, Row, Section
+from bertkit.audits.parts import METHOD, Evidence, Row, Section, corrected, to_check
 from bertkit.data.tagging import Entity, Learned, labelled, tags_of
 from bertkit.tasks.tags import type_of
 

@@ -1,4 +1,4 @@
-"""Labels and numbers of texts that are likely wrong, from the answers of models that were not trained on the rows."""
+"""Labels, numbers and answers that are likely wrong, by the answers of models that were not trained on the rows."""
 
 from __future__ import annotations
 
@@ -8,11 +8,18 @@ from itertools import chain
 import numpy as np
 
 from bertkit.audits.confident import guesses, likely_wrong, margins, wrong_share
-from bertkit.audits.correction_lists import METHOD, corrected, to_check
-from bertkit.audits.parts import Evidence, Row, Section
+from bertkit.audits.parts import METHOD, Evidence, Row, Section, corrected, to_check
+from bertkit.evaluation.intervals import Floats
+from bertkit.evaluation.squad_metrics import question_scores
 from bertkit.tasks.class_labels import settle_labels
 
 FAR_OFF = 3.0  # standard deviations of the error
+NO_ANSWER = "(no answer)"
+ANSWERS = (
+    "A question is listed where the model of the fold that was not trained on it gives an answer that shares no word "
+    "with those in the data, at least as probable as the answers that share one are on average; or finds no answer "
+    "where there is one, at least as probable as that is on average where there is none."
+)
 
 
 def single_labels(evidence: Evidence) -> Section:
@@ -82,8 +89,33 @@ def numbers(evidence: Evidence) -> Section:
     return to_check([*map(correction, ranked)], len(rows), "number", [note])
 
 
+def questions(evidence: Evidence) -> Section:
+    """Questions whose answer shares no word with those in the data, the most probable first; one may be no answer."""
+    rows, golds = evidence.rows, [row["answers"]["text"] for row in evidence.rows]
+    answers = [row["answer"] for row in rows]
+    overlap = np.array([question_scores(own["answer"], gold)[1] for own, gold in zip(answers, golds, strict=True)])
+    score, null = np.array([[own["score"], own["null_score"]] for own in answers]).T
+    silent, unanswerable = np.array([[not own["answer"], not gold] for own, gold in zip(answers, golds, strict=True)]).T
+    limit = np.where(silent, _mean(null[unanswerable]), _mean(score[(overlap > 0) & ~silent]))
+    wrong = np.flatnonzero((overlap == 0) & (score >= limit))
+
+    def correction(index: int) -> Row:
+        own, given = answers[index], " | ".join(dict.fromkeys(golds[index])) or NO_ANSWER
+        found = [own] if own["answer"] else []
+        new = {"text": [each["answer"] for each in found], "answer_start": [each["start"] for each in found]}
+        return corrected(rows[index], "answers", new, given, own["answer"] or NO_ANSWER, probability=score[index])
+
+    ranked = wrong[np.argsort(-score[wrong], kind="stable")]
+    return to_check([*map(correction, ranked)], len(rows), "answer", [ANSWERS])
+
+
 def _names(evidence: Evidence, values: Iterable[str]) -> tuple[dict[str, str], dict[str, str]]:
     """Value in the data -> label name, and a value for each name."""
     wanted = getattr(evidence.recipe.task, "labels", None)
     name_of = settle_labels(wanted, list(dict.fromkeys(values)))
     return name_of, {name: value for value, name in reversed(name_of.items())}
+
+
+def _mean(values: Floats) -> float:
+    """Infinite where there is none."""
+    return float(values.mean()) if len(values) else np.inf

@@ -1,4 +1,4 @@
-"""What the parts of an audit read and return."""
+"""What the parts of an audit read and return, and rows with likely wrong targets as `data.relabel` reads them."""
 
 from __future__ import annotations
 
@@ -6,9 +6,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from bertkit.audits.confident import ErrorEstimate
 from bertkit.recipe.recipe import Recipe
+from bertkit.report.mistakes import NONE
+from bertkit.text import part_of
 
 Row: TypeAlias = Mapping[str, Any]
+METHOD = (
+    "Each row is answered by a model that was not trained on it. A {0} is likely wrong if another is more probable, "
+    "and if one of the others is as probable as it is on average in the rows that have it (confident learning, "
+    "Northcutt et al. 2021)."
+)
+ESTIMATE = (
+    "The estimated share also counts what the models confidently mistake, and they answer {0:.1%} as given: the first "
+    "rows of the list show how far to believe it. Its interval is a bootstrap over rows, with the same models."
+)
 
 
 @dataclass(frozen=True)
@@ -37,3 +49,34 @@ class Section:
     columns: Sequence[str] = ()  # keys of the rows
     figures: Mapping[str, str] = field(default_factory=dict)  # title -> number in words, at the top of the page
     notes: Sequence[str] = ()  # sentences on how to read it, and its limits
+
+
+def corrected(row: Row, target: str, value: Any, given: str, suggested: str, **found: float) -> Row:
+    """A row as `data.relabel` reads it, with this value of the target; and what was given, suggested and found."""
+    first = {name: row[name] for name in ("location", "id") if row.get(name) is not None}
+    rest = {name: row[name] for name in row if name not in ("location", "id", "answer", "fold")}
+    numbers = {name: round(float(number), 4) for name, number in found.items()}
+    return {**first, **rest, target: value, "given": given or NONE, "suggested": suggested or NONE, **numbers}
+
+
+def to_check(
+    found: Sequence[Row],
+    rows: int,
+    target: str,
+    notes: Sequence[str],
+    wrong: ErrorEstimate | None = None,
+    of: str = "labels",
+) -> Section:
+    """The part of these rows, the first to look at first.
+
+    rows: how many were audited. target: what a row has, such as a label. wrong: the estimated share of wrong `of`.
+    """
+    figures = {"training rows": f"{rows:,}", "rows to check": f"{len(found):,}"}
+    if wrong:
+        figures[f"{of} answered as given"] = f"{wrong.agreed:.1%}"
+        bounds = f" ({wrong.interval[0]:.1%} to {wrong.interval[1]:.1%})" if wrong.interval else ""
+        figures[f"wrong {of}, estimated"] = f"{wrong.value:.1%}{bounds}"
+        notes = [*notes, ESTIMATE.format(wrong.agreed)]
+    columns = [name for name in ("given", "suggested", "probability", "deviations") if found and name in found[0]]
+    summary = f"{part_of(len(found), rows, 'row')} likely to have a wrong {target}."
+    return Section("labels", f"{target.capitalize()}s to check", summary, found, columns, figures, notes)
