@@ -21,12 +21,18 @@ import numpy as np
 from scipy.special import entr
 from sklearn.cluster import kmeans_plusplus
 
-from bertkit.audits.listed_rows import unit_vectors
-from bertkit.audits.next_rows import head, margin
+from bertkit.audits.next_rows import head
+from bertkit.audits.parts import unit_vectors
 from bertkit.data.readers import read_rows
 from bertkit.sections import DataSpec, ModelSpec
 
 BATCH = 100
+
+
+def margin(probabilities: Any) -> Any:
+    """1 - the difference of the two highest probabilities in each row, `(rows,)`, from 0 (sure) to 1."""
+    ordered = np.sort(probabilities, axis=1)
+    return 1 - ordered[:, -1] + ordered[:, -2]
 
 
 def entropy(probabilities: Any) -> Any:

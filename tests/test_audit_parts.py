@@ -13,9 +13,8 @@ import small
 import bertkit
 from bertkit.audits import duplicates as module
 from bertkit.audits.duplicates import PROBLEMS, clusters, connected, duplicates, near_duplicates
-from bertkit.audits.listed_rows import centred, joined, unit_vectors
-from bertkit.audits.next_rows import Unlabelled, chosen, margin, next_part, next_rows, read_unlabelled
-from bertkit.audits.parts import Evidence
+from bertkit.audits.next_rows import Unlabelled, chosen, next_part, next_rows, read_unlabelled
+from bertkit.audits.parts import Evidence, centred, joined, unit_vectors
 from bertkit.data import load
 from bertkit.errors import DataError, RecipeError, UserError
 from bertkit.recipe.recipe import load_recipe
@@ -173,9 +172,12 @@ def test_near_duplicates_of_all_splits_but_no_documents_that_splits_of_retrieval
 
 
 def test_the_least_sure_rows_are_chosen_each_text_once_and_of_words_the_mean_entropy_counts() -> None:
-    table = np.asarray([[0.5, 0.45, 0.05], [0.5, 0.44, 0.06], [0.9, 0.1, 0.0], [0.6, 0.4, 0.0], [1.0, 0.0, 0.0]])
-    scores = margin(table)
-    assert scores == pytest.approx([0.95, 0.94, 0.2, 0.8, 0.0])
+    table = [[0.45, 0.5, 0.05], [0.5, 0.44, 0.06], [0.9, 0.1, 0.0], [0.6, 0.4, 0.0], [1.0, 0.0, 0.0]]
+    rows = placed([{"text": text} for text in "abcde"])
+    answers = [{"scores": dict(zip("xyz", each, strict=True))} for each in table]
+    part = next_rows(Unlabelled("new.csv", 4, rows, rows), answers)
+    assert [row["text"] for row in part.rows] == ["a", "b", "d", "c"]  # by margins of 0.05, 0.06, 0.2 and 0.8
+    scores = np.asarray([0.95, 0.94, 0.2, 0.8, 0.0])
     assert chosen(scores, ["a", "A ", "c", "d", "e"], 3) == [0, 3, 2]
     assert chosen(scores, ["a", "b", "c", "d", "e"], 3) == [0, 1, 3]
     assert chosen(scores, ["a", "A ", "c", "d", "e"], 9) == [0, 3, 2, 4]

@@ -14,9 +14,8 @@ from bertkit import processes
 from bertkit.audits.duplicates import near_duplicates
 from bertkit.audits.entity_errors import sentences
 from bertkit.audits.label_errors import label_sets, numbers, questions, single_labels
-from bertkit.audits.listed_rows import unit_vectors
 from bertkit.audits.next_rows import next_part, read_unlabelled
-from bertkit.audits.parts import Evidence, Row, Section
+from bertkit.audits.parts import Evidence, Row, Section, unit_vectors
 from bertkit.data.delimited import guarded
 from bertkit.data.python_rows import keep_rows
 from bertkit.errors import ModelError, Problem, RecipeError, UserError

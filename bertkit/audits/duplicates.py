@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from bertkit.audits.listed_rows import Encode, by_column, centred, identified, joined
-from bertkit.audits.parts import Evidence, Row, Section
+from bertkit.audits.parts import Encode, Evidence, Row, Section, by_column, centred, identified, joined
 from bertkit.data import load
 from bertkit.data.values import folded
 from bertkit.inference.vector_cache import Vectors

@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from bertkit.audits.listed_rows import Encode, by_column, joined
-from bertkit.audits.parts import Evidence, Row, Section
+from bertkit.audits.parts import Encode, Evidence, Row, Section, by_column, joined
 from bertkit.data.readers import format_of, one_text_per_line, read_rows, row_prefix
 from bertkit.data.rows import Columns
 from bertkit.data.schema import Answer, columns_of
@@ -97,12 +96,12 @@ def next_rows(unlabelled: Unlabelled, answers: Sequence[Answer], columns: Sequen
     """The rows to label next as they are, with ADDED. columns: those of the rows to be shown beside their texts."""
     doubts, total = [_doubt(answer) for answer in answers], len(unlabelled.rows)
     texts = ["\n".join(texts_of(row)) for row in unlabelled.rows]
-    indices = chosen(_scores(answers), texts, unlabelled.count)
+    indices = chosen(np.array([unsure for unsure, *_ in doubts]), texts, unlabelled.count)
     return Section(
         name="next",
         title=TITLE,
         summary=f"{part_of(len(indices), total, 'row')} to be labelled next, from {unlabelled.file}.",
-        rows=[{**unlabelled.own[index], **dict(zip(ADDED[1:], doubts[index], strict=True))} for index in indices],
+        rows=[{**unlabelled.own[index], **dict(zip(ADDED[1:], doubts[index][1:], strict=True))} for index in indices],
         columns=(*columns, *ADDED[1:]),
         notes=(NOTE,),
     )
@@ -137,12 +136,6 @@ def head(vectors: Vectors, labels: Sequence[str] | np.ndarray[Any, Any]) -> Any:
         return LogisticRegression(max_iter=1000).fit(vectors, labels)
 
 
-def margin(probabilities: Floats) -> Floats:
-    """1 - the difference of the two highest probabilities in each row, `(rows,)`, from 0 (sure) to 1."""
-    ordered = np.sort(probabilities, axis=1)
-    return np.asarray(1 - ordered[:, -1] + ordered[:, -2])
-
-
 def chosen(scores: Floats, texts: Sequence[str], count: int) -> list[int]:
     """The rows with the highest scores `(rows,)`, at most `count`, without texts that are the same as one before."""
     first: dict[str, int] = {}
@@ -151,35 +144,23 @@ def chosen(scores: Floats, texts: Sequence[str], count: int) -> list[int]:
     return [*first.values()][:count]
 
 
-def _scores(answers: Sequence[Answer]) -> Floats:
-    """How unsure each answer is, `(rows,)`: of one label the margin; of several the least sure one; of words the mean
-    entropy."""
-    if "words" in answers[0]:
-        return np.asarray([_mean_entropy(answer) for answer in answers])
-    probabilities = np.asarray([list(answer["scores"].values()) for answer in answers])
-    if "labels" in answers[0]:
-        return np.asarray(1 - 2 * np.abs(probabilities - 0.5).min(axis=1))
-    return margin(probabilities)
+def _doubt(answer: Answer) -> tuple[float, str, float, str]:
+    """How unsure an answer is: of one label by the margin, of several by the least sure one, of words by their mean
+    entropy in nats. Then the answer in words, its probability (of several decisions the least), and what it is unsure
+    of."""
+    from scipy.special import entr
 
-
-def _doubt(answer: Answer) -> tuple[str, float, str]:
-    """The answer in words, its probability (of several decisions the least), and what it is unsure of."""
     if "words" in answer:
         if not answer["words"]:
-            return "", 1.0, "no words"
+            return 0.0, "", 1.0, "no words"
+        unsure = float(np.mean([entr(list(word["scores"].values())).sum() for word in answer["words"]]))
         word = min(answer["words"], key=lambda each: max(each["scores"].values()))
         kind, probability = max(word["scores"].items(), key=lambda pair: pair[1])
         entities = [f"{each['text']} ({each['label']})" for each in answer.get("entities", ())]
-        return ", ".join(entities), round(probability, 4), f"“{word['word']}”: {kind} {probability:.0%}"
+        return unsure, ", ".join(entities), round(probability, 4), f"“{word['word']}”: {kind} {probability:.0%}"
     if "labels" in answer:
-        name, probability = min(answer["scores"].items(), key=lambda pair: abs(pair[1] - 0.5))
-        return ", ".join(answer["labels"]), round(max(probability, 1 - probability), 4), f"{name} {probability:.0%}"
+        name, p = min(answer["scores"].items(), key=lambda pair: abs(pair[1] - 0.5))
+        return 1 - 2 * abs(p - 0.5), ", ".join(answer["labels"]), round(max(p, 1 - p), 4), f"{name} {p:.0%}"
     best = sorted(answer["scores"].items(), key=lambda pair: -pair[1])[:2]
-    return best[0][0], round(best[0][1], 4), " or ".join(f"{name} {p:.0%}" for name, p in best)
-
-
-def _mean_entropy(answer: Answer) -> float:
-    """The mean entropy of the words' types, in nats."""
-    from scipy.special import entr
-
-    return float(np.mean([entr(list(word["scores"].values())).sum() for word in answer["words"]] or [0.0]))
+    (label, first), (_, second) = best
+    return 1 - first + second, label, round(first, 4), " or ".join(f"{name} {p:.0%}" for name, p in best)
