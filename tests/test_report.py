@@ -25,7 +25,6 @@ from bertkit.data.schema import Finding, leak
 from bertkit.errors import ModelError, UserError
 from bertkit.files import read_json
 from bertkit.report import (
-    calibration_facts,
     comparison,
     examples,
     matrices,
@@ -345,7 +344,7 @@ def test_labels_have_thresholds_and_bars_the_most_frequent_first(facts: Facts) -
         ["rare", "3 few", "0.1250", "0.2500"],
     ]
     assert report(many).count('<td class="bar" style="--share:0.2500">0.2500</td>') == 6
-    assert not [name for name in calibration_facts.fitted_options(many.options) if "threshold" in name]
+    assert not [name for name in report_sections.fitted_options(many.options) if "threshold" in name]
     assert "threshold" not in report_sections.label_rows(facts)[0]
 
 

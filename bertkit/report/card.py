@@ -12,7 +12,7 @@ from bertkit.errors import ModelError, Problem
 from bertkit.evaluation.intervals import COUNTS
 from bertkit.files import write_text
 from bertkit.recipe.yaml import written
-from bertkit.report import calibration_facts, report_sections
+from bertkit.report import report_sections
 from bertkit.report.facts import Facts, damage_as_error, read_facts
 from bertkit.report.html import library
 from bertkit.report.rankings import is_ranked
@@ -83,7 +83,6 @@ def card(facts: Facts, repo_id: str | None = None) -> str:
     text = markdown.get_template("card.md").render(
         facts=facts,
         sections=report_sections,
-        calibration=calibration_facts,
         metadata=_metadata(facts, name),
         title=_title(facts),
         begin=BEGIN,
@@ -218,11 +217,11 @@ def _calibration(facts: Facts) -> str:
     if facts.options["temperature"] is None:
         return "Its probabilities are not calibrated: there were no validation rows to fit a temperature on."
     values = ", ".join(
-        f"{_inline(name)} {value}" for name, value in calibration_facts.fitted_options(facts.options).items()
+        f"{_inline(name)} {value}" for name, value in report_sections.fitted_options(facts.options).items()
     )
     error = None if facts.split == OUT_OF_FOLD else facts.scores["metrics"].get("ece")  # before calibration
     measured = f"; expected calibration error on {facts.split}: {error:.4f}" if error is not None else ""
-    how = calibration_facts.fitted_on(facts) or "set by the recipe"
+    how = report_sections.fitted_on(facts) or "set by the recipe"
     return f"Its probabilities are calibrated ({how}): {values}{measured}."
 
 

@@ -17,7 +17,7 @@ from markupsafe import Markup
 from bertkit.data.delimited import readable_cell
 from bertkit.errors import Problem, UserError
 from bertkit.files import write_text, written_aside
-from bertkit.report import calibration_facts, comparison, matrices, report_sections
+from bertkit.report import comparison, matrices, report_sections
 from bertkit.report.facts import Facts, damage_as_error, named_texts, read_facts
 from bertkit.report.mistakes import Mistakes, mistakes
 from bertkit.report.paired import Pair
@@ -94,7 +94,6 @@ def report(facts: Facts, wrong: Mistakes | None, table: str) -> str:
         "report.html",
         facts=facts,
         sections=report_sections,
-        calibration=calibration_facts,
         reliability=reliability(facts),
         by=by_rows(facts.scores, facts.headline),
         confusion=matrices.confusion(facts, wrong),

@@ -6,11 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bertkit.data.schema import Finding
+from bertkit.data.schema import Finding, warn
 from bertkit.explain.terminal import difference_line
 from bertkit.inference.display import answer_line
 from bertkit.report import pictures
-from bertkit.report.calibration_facts import calibrated_later, label_thresholds
 from bertkit.report.facts import Facts
 from bertkit.report.mistakes import Span
 from bertkit.report.pictures import Picture
@@ -27,6 +26,13 @@ LEARNED = {  # by `task.method`
     "contrastive": "fine-tuned with a contrastive loss, with a linear head",
 }
 KINDS = {"mistake": "Mistake", "hit": "Right answer"}
+COVERAGE = {
+    "coverage": "requested coverage",
+    "measured": "measured on test",
+    "mean_size": "mean size of a set",
+    "single": "sets of size one",
+    "mean_width": "width of an interval",
+}
 
 
 class Headline(NamedTuple):
@@ -38,24 +44,6 @@ class Headline(NamedTuple):
     rows: str
     baseline: Baseline | None
     verdict: Verdict
-
-
-class Attribution(NamedTuple):
-    """One number behind an answer. texts: column -> the text in parts. table: the words with the largest ones."""
-
-    what: str
-    check: str
-    texts: list[tuple[str, list[Span]]]
-    table: list[tuple[str, str]]
-
-
-class Explained(NamedTuple):
-    """An explained answer."""
-
-    title: str
-    answer: str
-    gold: str
-    attributions: list[Attribution]
 
 
 def published(name: object) -> str:
@@ -199,6 +187,50 @@ def label_rows(facts: Facts) -> list[list[str]]:
     return rows if len(rows) > 1 else []
 
 
+def fitted_options(options: Mapping[str, Any]) -> Mapping[str, str]:
+    """Temperature and thresholds, whether fitted or set by the recipe; those of single labels left out."""
+    names = [name for name in ("temperature", "null_threshold", "threshold") if options.get(name) is not None]
+    return {name.replace("_", " "): f"{options[name]:.4f}" for name in names}
+
+
+def label_thresholds(options: Mapping[str, Any]) -> Mapping[str, float]:
+    """The thresholds of single labels, if they have their own."""
+    thresholds = options.get("thresholds")
+    return thresholds if isinstance(thresholds, Mapping) else {}
+
+
+def coverage_rows(facts: Facts) -> list[list[str]]:
+    """How often sets or intervals had what is right on test; the first row is the header. Empty without any."""
+    test = facts.results["splits"].get("test", {})
+    rows = test.get("coverage", ())
+    columns = [name for name in COVERAGE if any(name in row for row in rows)]
+    table = [[f"{row['coverage']:g}", *(number(row.get(name)) for name in columns[1:])] for row in rows]
+    return [[COVERAGE[name] for name in columns], *table] if rows else []
+
+
+def fitted_on(facts: Facts) -> str:
+    """On how many decisions the temperature was fitted, and how many were wrong; empty if it was not."""
+    temperature = facts.recipe.task.model_dump().get("temperature")
+    if temperature is not None or facts.options.get("temperature") is None:
+        return ""
+    split = "validation" if "validation" in facts.results["splits"] else OUT_OF_FOLD
+    calibration = facts.results["splits"][split]["calibration"]
+    return (
+        f"fitted on {counted(calibration['decisions'], 'decision')} of {split}, {calibration['errors']:,} of them wrong"
+    )
+
+
+def calibrated_later(facts: Facts) -> list[Finding]:
+    """That temperature and thresholds are no longer those of the scores, if `bertkit calibrate` changed them."""
+    if not (calibrated := facts.calibrated):
+        return []
+    values = [f"{name} {value}" for name, value in fitted_options(calibrated["options"]).items()]
+    values += [f"threshold of {name} {value:.4f}" for name, value in label_thresholds(calibrated["options"]).items()]
+    on = f"{counted(calibrated['rows'], 'row')} (sha256 {calibrated['sha256'][:16]}…; {calibrated['goal']})"
+    what = f"these scores are from before `bertkit calibrate`, which fitted on {on} what answers now use"
+    return [warn(f"{what}: {', '.join(values)}", "Score the calibrated model with bertkit evaluate.")]
+
+
 def overview(facts: Facts) -> Picture | None:
     """The headline on each split with its interval, compared with baselines and the recipe's expected range."""
     name, baselines = facts.headline, facts.results["baselines"].get(facts.split, {})
@@ -232,23 +264,27 @@ def points_of(facts: Facts, name: str, seed: int) -> list[tuple[float, float]]:
     return [(e["step"], e[name]) for e in facts.log if e["seed"] == seed and e.get(name) is not None]
 
 
-def explained(explanations: Sequence[Mapping[str, Any]]) -> list[Explained]:
+def explained(explanations: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Explanations as `explain` returns them, or as explanations.json has them with `kind`, `row` and `gold`."""
-    pages = []
-    for place, each in enumerate(explanations, 1):
-        title = f"{KINDS[each['kind']]}, row {each['row']}" if "kind" in each else f"Row {place}"
-        attributions = [_attribution(each["texts"], one) for one in each["attributed"]]
-        pages.append(Explained(title, answer_line(each["answer"]), each.get("gold", ""), attributions))
-    return pages
+    return [
+        {
+            "title": f"{KINDS[each['kind']]}, row {each['row']}" if "kind" in each else f"Row {place}",
+            "answer": answer_line(each["answer"]),
+            "gold": each.get("gold", ""),
+            "attributions": [_attribution(each["texts"], one) for one in each["attributed"]],
+        }
+        for place, each in enumerate(explanations, 1)
+    ]
 
 
-def _attribution(texts: Mapping[str, str], one: Any) -> Attribution:
+def _attribution(texts: Mapping[str, str], one: Any) -> dict[str, Any]:
+    """One number behind an answer: each text in parts, and a table of the words with the largest attributions."""
     scored = [(texts[name][a:b], s) for name, words in one["words"].items() for a, b, s in words if s is not None]
     most = max((abs(score) for _, score in scored), default=0.0) or 1.0
-    parts = [(name, list(_parts(texts[name], words, most))) for name, words in one["words"].items()]
+    parts = {name: list(_parts(texts[name], words, most)) for name, words in one["words"].items()}
     largest = sorted(scored, key=lambda pair: -abs(pair[1]))[:MAX_WORDS]
     table = [("word", one["unit"]), *((word, f"{score:+.3f}") for word, score in largest)]
-    return Attribution(one["what"], difference_line(one), parts, table)
+    return {"what": one["what"], "check": difference_line(one), "texts": parts, "table": table}
 
 
 def _parts(text: str, words: Sequence[Any], most: float) -> Iterator[Span]:
