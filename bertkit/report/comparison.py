@@ -89,28 +89,20 @@ def _cell(scores: Mapping[str, Any], metric: str) -> str:
 
 def cost_rows(facts: Sequence[Facts], titles: Sequence[str]) -> list[list[str]]:
     """Size and times of each run, as measured when it was trained; the first row is the header."""
-    return _side_by_side("measure", titles, [_cost(each) for each in facts])
-
-
-def _cost(facts: Facts) -> dict[str, str]:
-    """Size and times of one run."""
-    trained = sum(each["seconds"] for each in facts.results["seeds"])
-    return {
-        "parameters": f"{facts.parameters:,}",
-        "MB of safetensors": f"{facts.megabytes:,.1f}",
-        "training, s": f"{trained:,.0f}",
-        "training and scoring, s": f"{facts.results['seconds']:,.0f}",
-        "measured on": str(facts.environment.get("device")),
-    }
+    trained = [sum(seed["seconds"] for seed in each.results["seeds"]) for each in facts]
+    return [
+        ["measure", *titles],
+        ["parameters", *(f"{each.parameters:,}" for each in facts)],
+        ["MB of safetensors", *(f"{each.megabytes:,.1f}" for each in facts)],
+        ["training, s", *(f"{seconds:,.0f}" for seconds in trained)],
+        ["training and scoring, s", *(f"{each.results['seconds']:,.0f}" for each in facts)],
+        ["measured on", *(str(each.environment.get("device")) for each in facts)],
+    ]
 
 
 def recipe_rows(facts: Sequence[Facts], titles: Sequence[str]) -> list[list[str]]:
     """The recipe settings that differ, by their path; the first row is the header."""
     settings = [report_sections.flat(each.recipe.model_dump(mode="json")) for each in facts]
-    header, *rows = _side_by_side("setting", titles, settings)
-    return [header, *(row for row in rows if len(set(row[1:])) > 1)]
-
-
-def _side_by_side(corner: str, titles: Sequence[str], tables: Sequence[Mapping[str, str]]) -> list[list[str]]:
-    keys = dict.fromkeys(key for table in tables for key in table)
-    return [[corner, *titles], *([key, *(table.get(key, "–") for table in tables)] for key in keys)]
+    keys = dict.fromkeys(key for each in settings for key in each)
+    rows = ([key, *(each.get(key, "–") for each in settings)] for key in keys)
+    return [["setting", *titles], *(row for row in rows if len(set(row[1:])) > 1)]

@@ -30,16 +30,9 @@ STYLE: Any = {
     "svg.fonttype": "none",
     "font.family": "DejaVu Sans",
     "font.size": 10.5,
-    "text.color": INK,
-    "axes.labelcolor": INK,
-    "axes.edgecolor": FAINT,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "xtick.color": FAINT,
-    "ytick.color": FAINT,
-    "xtick.labelcolor": INK,
-    "ytick.labelcolor": INK,
-    "legend.frameon": False,
+    **dict.fromkeys(("text.color", "axes.labelcolor", "xtick.labelcolor", "ytick.labelcolor"), INK),
+    **dict.fromkeys(("axes.edgecolor", "xtick.color", "ytick.color"), FAINT),
+    **dict.fromkeys(("axes.spines.top", "axes.spines.right", "legend.frameon"), False),
     "legend.fontsize": 9.5,
 }
 
@@ -127,7 +120,8 @@ def scores(
             axes.plot(bounds, [place] * 2, color=SERIES[0], linewidth=2, marker="|", markersize=8)
         axes.plot([values[name]], [place], "o", color=SERIES[0], markersize=7)
     axes.plot(list(others.values()), range(len(ours), len(values)), "D", color=SERIES[1], markersize=6)
-    _name_rows(axes, list(values))
+    axes.set_yticks(range(len(values)), list(values))
+    axes.set_ylim(len(values) - 0.5, -0.5)  # the first at the top
     axes.grid(axis="x", color=FAINT, alpha=0.3, linewidth=0.6)
     axes.locator_params(axis="x", nbins=5)  # labels of four decimals do not touch
     alt = f"{metric}: {'; '.join(f'{name} {value:.3f}' for name, value in values.items())}."
@@ -173,12 +167,6 @@ def _axes(across: str = "", along: str = "", height: float = 2.9) -> tuple[Figur
 def _legend(figure: Figure) -> None:
     """What the lines are, above the axes, where it hides none."""
     figure.legend(loc="outside upper left", ncols=3)
-
-
-def _name_rows(axes: Any, names: Sequence[str]) -> None:
-    """One row for each name, the first at the top."""
-    axes.set_yticks(range(len(names)), names)
-    axes.set_ylim(len(names) - 0.5, -0.5)
 
 
 def to_svg(figure: Figure, salt: str) -> str:

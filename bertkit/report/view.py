@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -11,7 +10,7 @@ from bertkit import run
 from bertkit.errors import ModelError, Problem
 from bertkit.explain.explain import explain_frame
 from bertkit.report.facts import Facts, damage_as_error, lines_of, read_facts
-from bertkit.report.mistakes import Mistake, mistakes
+from bertkit.report.mistakes import mistakes
 from bertkit.report.report_sections import points_of, score_rows, summary, to_act_on
 from bertkit.text import printable
 from bertkit.validation import did_you_mean
@@ -56,8 +55,10 @@ class Run(run.Run):
 
         found = mistakes(self.facts)
         names = ["row", "where", "gold", "answer", found.measure if found else "measure", "text"]
-        listed = found.every[:n] if found else []
-        cells = [(m.row, m.where, m.gold, m.answer, m.measure, " | ".join(_texts(m))) for m in listed]
+        cells = []
+        for each in found.every[:n] if found else []:
+            texts = each.texts or [" ".join(part.text for part in line if part.text) for _, line in each.lines[:1]]
+            cells.append((each.row, each.where, each.gold, each.answer, each.measure, " | ".join(texts)))
         return pd.DataFrame(cells, columns=names)
 
     def explain(self, rows: Any) -> Any:
@@ -85,21 +86,13 @@ class Run(run.Run):
             return f"<p>The run in <code>{escape(str(self.folder))}</code> is not finished.</p>"
         if several := self.tasks:
             return "\n".join(f"<h4>{escape(name)}</h4>\n{run._repr_html_()}" for name, run in several.items())
-        facts = self.facts
-        parts = [f"<p>{escape(summary(facts))}</p>", _table(score_rows(facts))]
+        import pandas as pd
+
+        header, *rows = score_rows(facts := self.facts)
+        parts = [f"<p>{escape(summary(facts))}</p>", pd.DataFrame(rows, columns=header).to_html(index=False, border=0)]
         findings = to_act_on(facts)
         parts += [f"<p><b>{each.title}:</b> {escape(each.what)}. {escape(each.fix)}</p>" for each in findings]
         report = self.folder / "report.html"
         if report.is_file():
             parts.append(f'<p><a href="{quote(report.as_posix())}" target="_blank">Report</a></p>')
         return printable("\n".join(parts))
-
-
-def _texts(mistake: Mistake) -> Sequence[str]:
-    return mistake.texts or [" ".join(part.text for part in line if part.text) for _, line in mistake.lines[:1]]
-
-
-def _table(rows: Sequence[Sequence[str]]) -> str:
-    import pandas as pd
-
-    return str(pd.DataFrame(rows[1:], columns=list(rows[0])).to_html(index=False, border=0))
