@@ -22,7 +22,7 @@ from bertkit.audits.audit import labels, page, write_lists
 from bertkit.audits.confident import guesses, likely_wrong, margins, wrong_share
 from bertkit.audits.entity_errors import sentences
 from bertkit.audits.label_errors import label_sets, numbers, questions, single_labels
-from bertkit.audits.parts import Evidence, Section
+from bertkit.audits.parts import Section
 from bertkit.cli.main import main
 from bertkit.data import Data, tagging
 from bertkit.recipe.recipe import Recipe, load_recipe, to_yaml
@@ -76,11 +76,11 @@ def test_the_share_of_wrong_labels_is_that_of_cleanlabs_joint(table: Any, given:
     assert found.interval[0] < found.value < found.interval[1]
 
 
-def evidence(rows: list[dict[str, Any]], **task: Any) -> Evidence:
+def evidence(rows: list[dict[str, Any]], **task: Any) -> tuple[Any, list[dict[str, Any]]]:
     defaults = {"labels": None, "scheme": "BIO", "by_cosine": "loss" in task}
     recipe = SimpleNamespace(task=SimpleNamespace(**defaults | task))
     placed = [{"location": f"train.csv:{number}", "fold": 1, **row} for number, row in enumerate(rows, 2)]
-    return Evidence(recipe, placed)  # type: ignore[arg-type]
+    return recipe, placed
 
 
 def test_a_wrong_label_is_listed_with_the_value_of_the_data_for_the_suggested_name() -> None:
@@ -90,7 +90,7 @@ def test_a_wrong_label_is_listed_with_the_value_of_the_data_for_the_suggested_na
         {"text": f"row {row}", "id": str(row), "label": str(given[row]), "answer": answer}
         for row, answer in enumerate({"scores": dict(zip(names, scores, strict=True))} for scores in table.tolist())
     ]
-    part = single_labels(evidence(rows, labels={"0": "red", "1": "green", "2": "blue"}))
+    part = single_labels(*evidence(rows, labels={"0": "red", "1": "green", "2": "blue"}))
     expected = np.flatnonzero(likely_wrong(table, given))
     assert sorted(int(row["id"]) for row in part.rows) == expected.tolist()
     first = min(expected, key=lambda row: table[row, given[row]] - np.delete(table[row], given[row]).max())
@@ -124,7 +124,7 @@ def test_wrong_sets_of_labels_are_those_of_cleanlab(seed: int) -> None:
         {"text": str(row), "labels": [names[label] for label in lists[row]], "answer": answer}
         for row, answer in enumerate(answers)
     ]
-    part = label_sets(evidence(rows))
+    part = label_sets(*evidence(rows))
     found = np.flatnonzero(cleanlab.find_label_issues(lists, table, **how)).tolist()
     assert sorted(int(row["text"]) for row in part.rows) == found
     for row in part.rows:
@@ -149,13 +149,13 @@ def test_numbers_far_from_the_answers_are_listed_whatever_the_scale_of_these() -
         {"text_a": str(row), "text_b": "", "score": score, "answer": {"score": cosine}}
         for row, (score, cosine) in enumerate(zip(scores.tolist(), cosines.tolist(), strict=True))
     ]
-    part = numbers(evidence(rows))
+    part = numbers(*evidence(rows))
     assert [row["text_a"] for row in part.rows] == ["17", "40"]
     assert part.rows[0]["score"] == pytest.approx(2.5 + 2.5 * cosines[17], abs=0.2)
     line = np.polyfit(cosines, scores, 1)
     error = scores - np.polyval(line, cosines)
     assert part.rows[0]["deviations"] == pytest.approx(error[17] / error.std(), abs=1e-3)
-    assert not numbers(evidence([{**row, "answer": {"score": 0.5}, "score": 1.0} for row in rows])).rows
+    assert not numbers(*evidence([{**row, "answer": {"score": 0.5}, "score": 1.0} for row in rows])).rows
 
 
 def sentence(text: str, gold: str, found: str, sure: float = 0.9) -> dict[str, Any]:
@@ -182,7 +182,7 @@ def test_a_wrong_entity_is_suggested_with_the_tags_of_its_sentence() -> None:
         ("O B-PER O O O O", "B-PER I-PER O O O O", "PER: Lee", "PER: Ann Lee"),
         ("B-PER O O O O B-PER", "B-PER I-PER O O O B-LOC", "PER: Ann; PER: Rome", "PER: Ann Lee; LOC: Rome"),
     ):
-        part = sentences(evidence([*RIGHT, sentence("Ann Lee met Bob in Rome", gold, found)]))
+        part = sentences(*evidence([*RIGHT, sentence("Ann Lee met Bob in Rome", gold, found)]))
         (row,) = part.rows
         assert (row["given"], row["suggested"], row["tags"]) == (given, suggested, found.split())
         assert row["location"] == "train.csv:7"
@@ -194,11 +194,11 @@ def test_an_entity_that_the_model_doubts_stays_and_a_word_without_a_token_is_not
     both = sentence("Ann Lee met Bob in Rome", "O O O O O B-LOC", "B-PER I-PER O B-PER O B-LOC")
     for scores in (both["answer"]["words"][0]["scores"], both["answer"]["words"][1]["scores"]):
         scores.update(O=0.3, PER=0.4)  # less than PER has on average
-    (row,) = sentences(evidence([*RIGHT, both])).rows
+    (row,) = sentences(*evidence([*RIGHT, both])).rows
     assert (row["suggested"], row["tags"]) == ("PER: Bob", "O O O B-PER O B-LOC".split())
     row = sentence("Ann Lee met Bob in Rome", "B-PER I-PER O B-PER O B-LOC", "O I-PER O B-PER O B-LOC")
     row["answer"]["words"][0] |= {"score": 1.0, "scores": {"O": 1.0}}
-    assert not sentences(evidence([*RIGHT, row])).rows
+    assert not sentences(*evidence([*RIGHT, row])).rows
 
 
 def test_a_change_has_the_probability_of_its_least_probable_entity_and_a_sentence_that_of_its_most_probable_change():
@@ -206,12 +206,12 @@ def test_a_change_has_the_probability_of_its_least_probable_entity_and_a_sentenc
     several["answer"]["words"][3]["scores"].update(O=0.5, PER=0.3)  # overlaps LOC, which is doubtful as a whole
     for entity, score in zip(several["answer"]["entities"], (0.75, 0.6, 0.85), strict=True):
         entity["score"] = score
-    (row,) = sentences(evidence([*RIGHT, several])).rows
+    (row,) = sentences(*evidence([*RIGHT, several])).rows
     assert (row["suggested"], row["probability"]) == ("PER: Lee; PER: Bob; LOC: Rome", 0.85)
     assert row["tags"] == "O B-PER O B-PER O B-LOC".split()
     del several["answer"]["entities"][2]
     several["answer"]["words"][5] |= {"tag": "O", "scores": {"O": 0.95, "PER": 0.02, "LOC": 0.03}}
-    assert [row["probability"] for row in sentences(evidence([*RIGHT, several])).rows] == [0.6]
+    assert [row["probability"] for row in sentences(*evidence([*RIGHT, several])).rows] == [0.6]
 
 
 def test_sentences_are_ranked_by_their_least_probable_word_as_by_cleanlab() -> None:
@@ -225,7 +225,7 @@ def test_sentences_are_ranked_by_their_least_probable_word_as_by_cleanlab() -> N
     tables = [np.array([[w["scores"][kind] for kind in types] for w in row["answer"]["words"]]) for row in rows]
     tables = [table / table.sum(axis=1, keepdims=True) for table in tables]
     quality, _ = get_label_quality_scores([[0, 0, 0, 0, 0, 2]] * len(rows), tables)
-    found = [row["probability"] for row in sentences(evidence([*RIGHT, *rows])).rows]
+    found = [row["probability"] for row in sentences(*evidence([*RIGHT, *rows])).rows]
     assert found == [rows[index]["answer"]["entities"][0]["score"] for index in np.argsort(quality)]
 
 
@@ -236,7 +236,7 @@ def test_labels_of_words_are_judged_one_by_one() -> None:
         return row
 
     rows = [*(words("O PER LOC", "O PER LOC") for _ in range(5)), words("O LOC LOC", "O PER LOC")]
-    (row,) = sentences(evidence(rows, scheme="none")).rows
+    (row,) = sentences(*evidence(rows, scheme="none")).rows
     assert (row["given"], row["suggested"], row["tags"]) == ("LOC: b", "PER: b", ["O", "PER", "LOC"])
 
 
@@ -293,7 +293,7 @@ def test_the_list_corrects_the_rows_that_it_was_made_from(target: str, tmp_path:
         {**row, "location": place, "fold": 1, "answer": answer}
         for row, place, answer in zip(before.rows["train"], places, answers, strict=True)
     ]
-    part = labels(Evidence(SimpleNamespace(task=options), rows))  # type: ignore[arg-type]
+    part = labels(SimpleNamespace(task=options), rows)  # type: ignore[arg-type]
     assert [row["location"] for row in part.rows] == ["train.jsonl:1"]
     write_lists(part, tmp_path)
     column = "tags" if target == "spans" else target
@@ -334,7 +334,7 @@ def test_wrong_answers_are_those_without_a_shared_word_that_are_as_probable_as_r
         question("a dog", "", 0.45, 0.45),
     ]
     unsure = [question("a dog", *said) for said in (("green mat", 0.69), ("", 0.37, 0.37), ("dog house", 0.7))]
-    part = questions(evidence([*right, *wrong, *unsure]))
+    part = questions(*evidence([*right, *wrong, *unsure]))
     assert [(row["given"], row["suggested"], row["probability"]) for row in part.rows] == [
         ("a dog", "(no answer)", 0.9),
         ("(no answer)", "blue mat", 0.75),
@@ -462,6 +462,6 @@ def test_what_cannot_be_audited_is_said_before_anything_is_written(tiny_encoder,
 @pytest.mark.parametrize("task", [{"name": "text-ranking"}, {"name": "sentence-similarity", "loss": "cosent"}])
 def test_scores_that_are_no_probabilities_have_no_audit_of_labels(task: dict[str, str]) -> None:
     rows = [{"query": "q", "document": "d", "label": 1.0, "answer": {"score": 0.5}}]
-    part = labels(evidence(rows, **task))
+    part = labels(*evidence(rows, **task))
     assert not part.rows
     assert part.summary.startswith(f"There is no audit of labels for {task['name']}")

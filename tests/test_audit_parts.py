@@ -14,10 +14,10 @@ import bertkit
 from bertkit.audits import duplicates as module
 from bertkit.audits.duplicates import PROBLEMS, clusters, connected, duplicates, near_duplicates
 from bertkit.audits.next_rows import Unlabelled, chosen, next_part, next_rows, read_unlabelled
-from bertkit.audits.parts import Evidence, centred, joined, unit_vectors
+from bertkit.audits.parts import centred, joined, unit_vectors
 from bertkit.data import load
 from bertkit.errors import DataError, RecipeError, UserError
-from bertkit.recipe.recipe import load_recipe
+from bertkit.recipe.recipe import Recipe, load_recipe
 from bertkit.tasks import get_task
 
 
@@ -139,7 +139,7 @@ def test_rows_are_compared_by_the_mean_of_their_columns_and_without_what_all_vec
     assert found @ found.T == pytest.approx(expected, abs=1e-6)
 
 
-def evidence(folder: Path, encoder: Path, kind: str = "single-label") -> Evidence:
+def evidence(folder: Path, encoder: Path, kind: str = "single-label") -> tuple[Recipe, list[dict[str, Any]]]:
     """The rows of a small recipe, with answers that are right but for the rows 2 and 5."""
     recipe = small.recipe(folder, encoder, kind=kind)
     rows, names = [], ("good", "bad", *["long"] * (kind == "multi-label"))
@@ -148,15 +148,15 @@ def evidence(folder: Path, encoder: Path, kind: str = "single-label") -> Evidenc
         own = row.get("labels", [row.get("label")])
         scores = {name: p if name in own else 1 - p for name in names}
         rows.append({**row, "location": f"train.jsonl:{number + 1}", "fold": 1, "answer": {"scores": scores}})
-    return Evidence(recipe, rows)
+    return recipe, rows
 
 
 def test_near_duplicates_of_all_splits_but_no_documents_that_splits_of_retrieval_share(tiny_encoder, tmp_path):
     small.write_recipe(tmp_path, tiny_encoder)
-    found = evidence(tmp_path, tiny_encoder)
+    recipe, rows = evidence(tmp_path, tiny_encoder)
     test = small.read_rows(tmp_path / "test.jsonl")
-    small.write_rows(tmp_path / "test.jsonl", [*test, {**found.rows[3], "label": "good"}])
-    near = near_duplicates(found, unit_vectors(found.recipe.model))
+    small.write_rows(tmp_path / "test.jsonl", [*test, {**rows[3], "label": "good"}])
+    near = near_duplicates(recipe, rows, unit_vectors(recipe.model))
     first = [(row["location"], row["target"]) for row in near.rows if row["problem"] == PROBLEMS[0]]
     assert {("train.jsonl:4", "bad"), ("test.jsonl:8", "good")} <= set(first)
     assert all(row[name] is not None for row in near.rows for name in (*near.columns, "text"))
@@ -164,7 +164,7 @@ def test_near_duplicates_of_all_splits_but_no_documents_that_splits_of_retrieval
     kind = get_task("retrieval")
     data = load(recipe.data, kind.schema_of(recipe.task), partial(kind.validate_rows, recipe.task), splits={"train"})
     rows = [{**row, "location": f"train:{number}", "answer": {}} for number, row in enumerate(data.rows["train"])]
-    alike = near_duplicates(Evidence(recipe, rows), unit_vectors(recipe.model))
+    alike = near_duplicates(recipe, rows, unit_vectors(recipe.model))
     assert {row["split"] for row in alike.rows} <= {"train"}
 
 
@@ -204,12 +204,11 @@ def test_the_least_sure_rows_are_chosen_each_text_once_and_of_words_the_mean_ent
 
 @pytest.mark.parametrize("kind", ["single-label", "multi-label"])
 def test_rows_to_label_next_are_those_of_the_file_as_they_are(tiny_encoder: Path, tmp_path: Path, kind: str) -> None:
-    found = evidence(tmp_path, tiny_encoder, kind)
-    recipe = found.recipe.with_(columns={"text": "body"})
+    recipe, labelled = evidence(tmp_path, tiny_encoder, kind)
+    recipe = recipe.with_(columns={"text": "body"})
     rows = [{"body": small.text(number, 0), "nr": number} for number in range(8)]
     file = small.write_rows(tmp_path / "new.jsonl", rows)
-    given = read_unlabelled(recipe, file, 3, None)
-    part = next_part(Evidence(recipe, found.rows), given, unit_vectors(recipe.model), None)
+    part = next_part(recipe, labelled, read_unlabelled(recipe, file, 3, None), unit_vectors(recipe.model), None)
     assert part.summary == "3 of 8 rows (37.5%) are to be labelled next, from new.jsonl."
     assert part.columns == ("body", "answer", "probability", "reason")
     for row in part.rows:
@@ -225,10 +224,9 @@ def test_rows_to_label_next_are_those_of_the_file_as_they_are(tiny_encoder: Path
 
 
 def test_rows_are_not_chosen_without_probabilities(tiny_encoder: Path, tmp_path: Path) -> None:
-    found = evidence(tmp_path, tiny_encoder)
-    given = read_unlabelled(found.recipe, tmp_path / "train.jsonl", 3, None)
-    numbers = Evidence(found.recipe, [{"text": "a", "score": 1.0}])
-    part = next_part(numbers, given, unit_vectors(found.recipe.model), None)
+    recipe, _ = evidence(tmp_path, tiny_encoder)
+    given = read_unlabelled(recipe, tmp_path / "train.jsonl", 3, None)
+    part = next_part(recipe, [{"text": "a", "score": 1.0}], given, unit_vectors(recipe.model), None)
     assert part.rows == ()
     assert "a regression have no probabilities" in part.summary
     words = load_recipe("ner-quickstart")

@@ -15,7 +15,7 @@ from bertkit.audits.duplicates import near_duplicates
 from bertkit.audits.entity_errors import sentences
 from bertkit.audits.label_errors import label_sets, numbers, questions, single_labels
 from bertkit.audits.next_rows import next_part, read_unlabelled
-from bertkit.audits.parts import Evidence, Row, Section, unit_vectors
+from bertkit.audits.parts import Row, Section, unit_vectors
 from bertkit.data.delimited import guarded
 from bertkit.data.python_rows import keep_rows
 from bertkit.errors import ModelError, Problem, RecipeError, UserError
@@ -34,7 +34,9 @@ if TYPE_CHECKING:
 MAX_ROWS = 100  # of a part on the page; its files have all
 ANSWERED = {"label": "scores", "labels": "scores", "score": "score", "tags": "words", "answers": "null_score"}
 """Target -> what an answer has that is compared with it."""
-LABELS: Mapping[str, Mapping[str, Callable[[Evidence], Section]]] = {  # task -> target -> what finds the wrong ones
+LABELS: Mapping[
+    str, Mapping[str, Callable[[Recipe, Sequence[Row]], Section]]
+] = {  # task -> target -> what finds the wrong ones
     "text-classification": {"label": single_labels, "labels": label_sets, "score": numbers},
     "token-classification": {"tags": sentences},
     "question-answering": {"answers": questions},
@@ -108,9 +110,9 @@ def _audit(recipe: Recipe, folder: Path, choose: tuple[Path, int] | None, run: R
     answers = found if found and found.is_file() else cross_validate(recipe, folder)
     if not processes.first():
         return Audit(folder, ())
-    evidence = Evidence(recipe, _answered(recipe, answers))
-    parts = [labels(evidence), *([near_duplicates(evidence, encode)] if encode else [])]
-    parts += [next_part(evidence, new, encode, model)] if new and encode else []
+    rows = _answered(recipe, answers)
+    parts = [labels(recipe, rows), *([near_duplicates(recipe, rows, encode)] if encode else [])]
+    parts += [next_part(recipe, rows, new, encode, model)] if new and encode else []
     html = page(parts, folder, recipe)
     with only_writer(Run(folder)):
         keep_rows(recipe.data, folder / "data")
@@ -121,16 +123,12 @@ def _audit(recipe: Recipe, folder: Path, choose: tuple[Path, int] | None, run: R
     return Audit(folder, parts)
 
 
-def labels(evidence: Evidence) -> Section:
+def labels(recipe: Recipe, rows: Sequence[Row]) -> Section:
     """The rows whose targets are likely wrong; none where a target says nothing about a row by itself."""
-    options = evidence.recipe.task
-    target = _judged(evidence.recipe, evidence.rows[0])
-    if not target:
-        what = (
-            f"There is no audit of labels for {options.name} with these targets: no answer is a probability of a label."
-        )
-        return Section("labels", "Labels", what)
-    return LABELS[options.name][target](evidence)
+    if target := _judged(recipe, rows[0]):
+        return LABELS[recipe.task.name][target](recipe, rows)
+    what = f"There is no audit of labels for {recipe.task.name} with these targets"
+    return Section("labels", "Labels", f"{what}: no answer is a probability of a label.")
 
 
 def _judged(recipe: Recipe, row: Row) -> str:

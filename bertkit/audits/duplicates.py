@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from bertkit.audits.parts import Encode, Evidence, Row, Section, by_column, centred, identified, joined
+from bertkit.audits.parts import Encode, Row, Section, by_column, centred, identified, joined
 from bertkit.data import load
 from bertkit.data.values import folded
 from bertkit.inference.vector_cache import Vectors
+from bertkit.recipe.recipe import Recipe
 from bertkit.report.facts import named_texts
 from bertkit.tasks import get_task
 from bertkit.text import counted
@@ -27,12 +28,12 @@ SAME = ("tags", "spans", "answers")  # targets that belong to the characters of 
 PROBLEMS = ("same text, different target", "nearly the same text, different target", "in several splits", "repeated")
 
 
-def near_duplicates(evidence: Evidence, encode: Encode) -> Section:
+def near_duplicates(recipe: Recipe, rows: Sequence[Row], encode: Encode) -> Section:
     """Near-duplicates in all splits.
 
     Splits of rows that are answered together, such as queries and documents, share documents: train is compared alone.
     """
-    recipe, train = evidence.recipe, [{**row, "split": "train"} for row in evidence.rows]
+    train = [{**row, "split": "train"} for row in rows]
     kind = get_task(recipe.task.name)
     data = load(recipe.data, kind.schema_of(recipe.task), partial(kind.validate_rows, recipe.task))
     others = [
@@ -41,8 +42,8 @@ def near_duplicates(evidence: Evidence, encode: Encode) -> Section:
         if split != "train" and not kind.schema.together
         for number, row in enumerate(rows)
     ]
-    rows = [*train, *others]
-    return duplicates(rows, list(map(centred, by_column(rows, encode))))
+    every = [*train, *others]
+    return duplicates(every, list(map(centred, by_column(every, encode))))
 
 
 def clusters(texts: Sequence[Sequence[str]], vectors: Sequence[Vectors], threshold: float) -> np.ndarray[Any, Any]:

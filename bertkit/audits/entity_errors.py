@@ -8,8 +8,9 @@ from typing import NamedTuple
 import numpy as np
 
 from bertkit.audits.confident import ErrorEstimate, guesses, likely_wrong, wrong_share
-from bertkit.audits.parts import METHOD, Evidence, Row, Section, corrected, to_check
+from bertkit.audits.parts import METHOD, Row, Section, corrected, to_check
 from bertkit.data.tagging import Entity, Learned, labelled, tags_of
+from bertkit.recipe.recipe import Recipe
 from bertkit.tasks.tags import type_of
 
 WHOLE = (
@@ -34,13 +35,13 @@ class Change(NamedTuple):
         return _words(self.given + self.found)
 
 
-def sentences(evidence: Evidence) -> Section:
+def sentences(recipe: Recipe, rows: Sequence[Row]) -> Section:
     """Sentences with an entity, or a label of a word, that is likely wrong; that with the word whose given type is the
     least probable comes first, as in cleanlab.
 
     Words are judged by their types; what is suggested are the whole entities of the model where a word is doubtful.
     """
-    rows, scheme = evidence.rows, evidence.recipe.task.scheme  # type: ignore[attr-defined]
+    scheme = recipe.task.scheme  # type: ignore[attr-defined]
     doubtful, share = _doubtful_words(rows, scheme)
     ranked = list[tuple[float, Row]]()
     for row, words in zip(rows, doubtful, strict=True):

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import chain
 
 import numpy as np
 
 from bertkit.audits.confident import guesses, likely_wrong, margins, wrong_share
-from bertkit.audits.parts import METHOD, Evidence, Row, Section, corrected, to_check
+from bertkit.audits.parts import METHOD, Row, Section, corrected, to_check
 from bertkit.evaluation.intervals import Floats
 from bertkit.evaluation.squad_metrics import question_scores
+from bertkit.recipe.recipe import Recipe
 from bertkit.tasks.class_labels import settle_labels
 
 FAR_OFF = 3.0  # standard deviations of the error
@@ -22,9 +23,9 @@ ANSWERS = (
 )
 
 
-def single_labels(evidence: Evidence) -> Section:
+def single_labels(recipe: Recipe, rows: Sequence[Row]) -> Section:
     """Rows whose `label` is likely wrong, the lowest margin over the most probable other label first."""
-    rows, (name_of, value_of) = evidence.rows, _names(evidence, (row["label"] for row in evidence.rows))
+    name_of, value_of = _names(recipe, (row["label"] for row in rows))
     names = list(rows[0]["answer"]["scores"])
     table = np.array([[row["answer"]["scores"][name] for name in names] for row in rows])
     gold = np.array([names.index(name_of[row["label"]]) for row in rows])
@@ -40,10 +41,9 @@ def single_labels(evidence: Evidence) -> Section:
     return to_check([*map(correction, ranked)], len(rows), "label", [METHOD.format("label")], wrong)
 
 
-def label_sets(evidence: Evidence) -> Section:
+def label_sets(recipe: Recipe, rows: Sequence[Row]) -> Section:
     """Rows with a label that is likely wrong, or that lack one, the most probable of these mistakes first."""
-    rows = evidence.rows
-    name_of, value_of = _names(evidence, chain.from_iterable(row["labels"] for row in rows))
+    name_of, value_of = _names(recipe, chain.from_iterable(row["labels"] for row in rows))
     names = list(rows[0]["answer"]["scores"])
     table = np.array([[row["answer"]["scores"][name] for name in names] for row in rows])
     sets = [{name_of[value] for value in row["labels"]} for row in rows]
@@ -68,9 +68,8 @@ def label_sets(evidence: Evidence) -> Section:
     return to_check([*map(correction, ranked)], len(rows), "label", notes, share, "decisions about labels")
 
 
-def numbers(evidence: Evidence) -> Section:
+def numbers(recipe: Recipe, rows: Sequence[Row]) -> Section:
     """Rows whose `score` is far from the answer, the farthest first."""
-    rows = evidence.rows
     gold, answers = np.array([[row["score"], row["answer"]["score"]] for row in rows]).T
     # A cosine is learned from numbers of any scale.
     slope = np.cov(answers, gold, bias=True)[0, 1] / answers.var() if answers.var() else 0.0
@@ -89,10 +88,9 @@ def numbers(evidence: Evidence) -> Section:
     return to_check([*map(correction, ranked)], len(rows), "number", [note])
 
 
-def questions(evidence: Evidence) -> Section:
+def questions(recipe: Recipe, rows: Sequence[Row]) -> Section:
     """Questions whose answer shares no word with those in the data, the most probable first; one may be no answer."""
-    rows, golds = evidence.rows, [row["answers"]["text"] for row in evidence.rows]
-    answers = [row["answer"] for row in rows]
+    golds, answers = [row["answers"]["text"] for row in rows], [row["answer"] for row in rows]
     overlap = np.array([question_scores(own["answer"], gold)[1] for own, gold in zip(answers, golds, strict=True)])
     score, null = np.array([[own["score"], own["null_score"]] for own in answers]).T
     silent, unanswerable = np.array([[not own["answer"], not gold] for own, gold in zip(answers, golds, strict=True)]).T
@@ -109,9 +107,9 @@ def questions(evidence: Evidence) -> Section:
     return to_check([*map(correction, ranked)], len(rows), "answer", [ANSWERS])
 
 
-def _names(evidence: Evidence, values: Iterable[str]) -> tuple[dict[str, str], dict[str, str]]:
+def _names(recipe: Recipe, values: Iterable[str]) -> tuple[dict[str, str], dict[str, str]]:
     """Value in the data -> label name, and a value for each name."""
-    wanted = getattr(evidence.recipe.task, "labels", None)
+    wanted = getattr(recipe.task, "labels", None)
     name_of = settle_labels(wanted, list(dict.fromkeys(values)))
     return name_of, {name: value for value, name in reversed(name_of.items())}
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from bertkit.audits.parts import Encode, Evidence, Row, Section, by_column, joined
+from bertkit.audits.parts import Encode, Row, Section, by_column, joined
 from bertkit.data.readers import format_of, one_text_per_line, read_rows, row_prefix
 from bertkit.data.rows import Columns
 from bertkit.data.schema import Answer, columns_of
@@ -49,12 +49,14 @@ class Unlabelled:
     rows: Sequence[Row]
 
 
-def next_part(evidence: Evidence, unlabelled: Unlabelled, encode: Encode, run: Path | None) -> Section:
+def next_part(
+    recipe: Recipe, labelled: Sequence[Row], unlabelled: Unlabelled, encode: Encode, run: Path | None
+) -> Section:
     """The rows to label next. run: whose model answers them; None: a linear model on the vectors of the training rows.
 
     None are chosen for a regression, whose answers have no probabilities.
     """
-    recipe, labelled, rows = evidence.recipe, evidence.rows, unlabelled.rows
+    rows = unlabelled.rows
     if "score" in labelled[0]:
         return Section(
             "next", TITLE, "No rows are chosen for labelling: the answers of a regression have no probabilities."

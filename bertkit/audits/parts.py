@@ -14,13 +14,13 @@ from bertkit.evaluation.similarity import unit
 from bertkit.inference.features import Features
 from bertkit.inference.vector_cache import Vectors
 from bertkit.models.encoder import resolve_encoder
-from bertkit.recipe.recipe import Recipe
 from bertkit.report.facts import named_texts
 from bertkit.report.mistakes import NONE
 from bertkit.sections import ModelSpec
 from bertkit.text import part_of
 
 Row: TypeAlias = Mapping[str, Any]
+"""A training row: canonical columns, `location`, `fold`, and the `answer` of a model that was not trained on it."""
 Encode: TypeAlias = Callable[[Sequence[str]], Vectors]
 METHOD = (
     "Each row is answered by a model that was not trained on it. A {0} is likely wrong if another is more probable, "
@@ -31,17 +31,6 @@ ESTIMATE = (
     "The estimated share also counts what the models confidently mistake, and they answer {0:.1%} as given: the first "
     "rows of the list show how far to believe it. Its interval is a bootstrap over rows, with the same models."
 )
-
-
-@dataclass(frozen=True)
-class Evidence:
-    """The recipe, and its training rows as predictions/train-oof.jsonl has them.
-
-    A row has its canonical columns, `location`, `fold` and the `answer` of a model that was not trained on it.
-    """
-
-    recipe: Recipe
-    rows: Sequence[Row]
 
 
 @dataclass(frozen=True)
