@@ -117,17 +117,13 @@ def duplicates(rows: Sequence[Row], vectors: Sequence[Vectors]) -> Section:
 
 
 def _range(rows: Sequence[Row]) -> float:
-    numbers = [value for row in rows for value in _targets(row, NEARLY).values() if isinstance(value, int | float)]
+    numbers = [row[name] for row in rows for name in ("score", "grade") if row.get(name) is not None]
     return max(numbers, default=0.0) - min(numbers, default=0.0)
-
-
-def _targets(row: Row, names: Sequence[str]) -> dict[str, Any]:
-    return {name: row[name] for name in names if row.get(name) is not None}
 
 
 def _shown(row: Row) -> str:
     """The targets of a row in words; those of a sentence or a question as JSON."""
-    values = _targets(row, (*NEARLY, *SAME)).values()
+    values = [row[name] for name in (*NEARLY, *SAME) if row.get(name) is not None]
     return ", ".join(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False) for value in values)
 
 
@@ -144,20 +140,20 @@ def _problem(rows: Sequence[Row], texts: Sequence[tuple[str, ...]], most: float)
 
 
 def _contradict(rows: Sequence[Row], names: Sequence[str], most: float) -> bool:
-    targets = [_targets(row, names) for row in rows]
-    return any(_differ([_comparable(name, each[name]) for each in targets if name in each], most) for name in names)
+    """Whether one of these targets differs between the rows, a number by more than `most`."""
+    for name in names:
+        values = [row[name] for row in rows if row.get(name) is not None]
+        if values and isinstance(values[0], int | float):
+            differ = max(values) - min(values) > most
+        else:
+            differ = len({_comparable(name, value) for value in values}) > 1
+        if differ:
+            return True
+    return False
 
 
-def _comparable(name: str, value: Any) -> Any:
-    """A number, or what equal targets share: labels in any order, answers by their texts."""
+def _comparable(name: str, value: Any) -> str:
+    """What equal targets share: labels in any order, answers by their texts."""
     if name == "answers":
         value = sorted(map(folded, value["text"]))
-    if name == "labels":
-        value = sorted(value)
-    return value if isinstance(value, int | float) else json.dumps(value)
-
-
-def _differ(values: Sequence[Any], most: float) -> bool:
-    if values and all(isinstance(value, int | float) for value in values):
-        return bool(max(values) - min(values) > most)
-    return len(set(values)) > 1
+    return json.dumps(sorted(value) if name == "labels" else value)
