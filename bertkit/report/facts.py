@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import reduce
@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from safetensors.numpy import load_file
 
 from bertkit.errors import ModelError, Problem, translated
+from bertkit.evaluation.graded import Graded
 from bertkit.files import read_json
 from bertkit.inference.settings import damaged_settings
 from bertkit.models.untrusted import shapes_of
@@ -24,6 +25,7 @@ from bertkit.recipe.recipe import Recipe
 from bertkit.report.verdict import reported_split
 from bertkit.run import Run
 from bertkit.tasks import get_task
+from bertkit.tasks.base import Task
 from bertkit.tasks.text_classification import ON_VECTORS
 
 Row: TypeAlias = Mapping[str, Any]
@@ -151,6 +153,25 @@ def named_texts(row: Row) -> dict[str, str]:
 def texts_of(row: Row) -> tuple[str, ...]:
     """These texts without their columns."""
     return tuple(named_texts(row).values())
+
+
+def data_of(row: Row) -> dict[str, Any]:
+    """A row of the data, without what a run adds, in which equal rows of two runs may differ."""
+    return {name: value for name, value in row.items() if name not in ("answer", "id", "location")}
+
+
+def task_of(facts: Facts) -> Task:
+    """The task as it was scored, without a tokenizer, which `grade` does not need."""
+    kind: Any = get_task(facts.task)
+    task: Task = kind(kind.Options.model_construct(**facts.options), None, facts.max_length)
+    return task
+
+
+def graded(task: Task, rows: Sequence[Row]) -> Graded:
+    """The answers of these rows, compared with their targets."""
+    from datasets import Dataset
+
+    return task.grade([row["answer"] for row in rows], Dataset.from_list([*map(data_of, rows)]))
 
 
 def local_paths(recipe: Recipe) -> list[str]:

@@ -11,20 +11,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bertkit.evaluation.graded import Graded
 from bertkit.evaluation.paired_tests import RESAMPLES, Difference, differences, mcnemar, randomisation
-from bertkit.report.facts import Facts, Row, texts_of
+from bertkit.report.facts import Facts, Row, data_of, graded, task_of, texts_of
 from bertkit.report.mistakes import DISTANCES, OUTRANKED, mistakes, place_of, shortened
 from bertkit.report.rankings import Query, is_ranked, queries
 from bertkit.report.score_tables import interval, number, overall_metrics
 from bertkit.tasks import get_task
-from bertkit.tasks.base import Task
 from bertkit.text import counted
 
 MAX_LISTED = 100  # disagreements of each kind in a page
 MAX_CHARACTERS = 600  # of a text in the list
 UNSURE = 0.05  # p-value from which no difference is claimed
-OWN = frozenset({"answer", "id", "location"})  # what equal rows of two runs may differ in
 
 
 class Outcome(NamedTuple):
@@ -91,17 +88,12 @@ class Pair:
     @property
     def differences(self) -> list[list[str]]:
         """A row for each metric over all rows; the first row is the header. Empty if there is none."""
-        rows = [["metric", *self.names, "{1} − {0}".format(*self.names), "95 % interval"]]
-        for name in overall_metrics({name: each.first for name, each in self.metrics.items()}, self.headline):
-            if difference := self.metrics.get(name):
-                cells = [
-                    number(difference.first),
-                    number(difference.second),
-                    f"{difference.value:+.4f}",
-                    interval(difference.interval),
-                ]
-                rows.append([name, *cells])
-        return rows if len(rows) > 1 else []
+        names = overall_metrics({name: each.first for name, each in self.metrics.items()}, self.headline)
+        rows = [
+            [name, number(each.first), number(each.second), f"{each.value:+.4f}", interval(each.interval)]
+            for name, each in ((name, self.metrics[name]) for name in names if name in self.metrics)
+        ]
+        return [["metric", *self.names, "{1} − {0}".format(*self.names), "95 % interval"], *rows] if rows else []
 
 
 def p_value(p: float) -> str:
@@ -114,7 +106,7 @@ def compared(first: Facts, second: Facts, names: tuple[str, str]) -> Pair:
     first, second, about = _on_shared_rows(first, second, names)
     if not first.rows:
         return Pair(names, about, first.headline)
-    one, other = (_graded(_task(each), each.rows, _answers(each)).scored for each in (first, second))
+    one, other = (graded(task_of(each), each.rows).scored for each in (first, second))
     metrics, (exact, before), (_, after) = differences(one, other), _outcomes(first), _outcomes(second)
     pairs = [_compared(first, row, before[row], after[row], exact, names) for row in before]
     every = sorted((each for each in pairs if each.differs), key=lambda each: -each.gap)
@@ -153,11 +145,7 @@ def _on_shared_rows(first: Facts, second: Facts, names: tuple[str, str]) -> tupl
 
 
 def _content(columns: Collection[str], row: Row) -> str:
-    return json.dumps({name: value for name, value in _data(row).items() if name in columns}, sort_keys=True)
-
-
-def _data(row: Row) -> dict[str, Any]:
-    return {name: value for name, value in row.items() if name not in OWN}
+    return json.dumps({name: value for name, value in data_of(row).items() if name in columns}, sort_keys=True)
 
 
 def _test(first: Facts, second: Facts, headline: Difference, qualities: Any, exact: bool) -> tuple[str, float] | None:
@@ -168,32 +156,19 @@ def _test(first: Facts, second: Facts, headline: Difference, qualities: Any, exa
     if exact and np.allclose(qualities.mean(axis=1), headline[:2]):
         before, after = qualities
         return "McNemar's exact test", mcnemar(int((before > after).sum()), int((after > before).sum()))
-    one, other = _task(first), _task(second)
-    if one.known_labels != other.known_labels:
+    task = task_of(first)
+    if task.known_labels != task_of(second).known_labels:
         return None
-    rows = [{**row, **_renamed(row, run)} for run in "ab" for row in first.rows]
-    both = _graded(one, rows, _answers(first) + _answers(second)).scored
+    own = [{**row, **_renamed(row, "a")} for row in first.rows]
+    others = [
+        {**row, **_renamed(row, "b"), "answer": other["answer"]}
+        for row, other in zip(first.rows, second.rows, strict=True)
+    ]
+    both = graded(task, own + others).scored
     halves = np.repeat(np.eye(2), both.rows // 2, axis=0)
     if not np.allclose(both.weighted(halves)[first.headline], headline[:2]):  # each run has its own threshold
         return None
     return f"approximate randomisation with {RESAMPLES:,} resamples", randomisation(both, first.headline)
-
-
-def _answers(facts: Facts) -> list[Any]:
-    return [row["answer"] for row in facts.rows]
-
-
-def _task(facts: Facts) -> Task:
-    """The task as it was scored, without a tokenizer, which `grade` does not need."""
-    kind: Any = get_task(facts.task)
-    task: Task = kind(kind.Options.model_construct(**facts.options), None, facts.max_length)
-    return task
-
-
-def _graded(task: Task, rows: Sequence[Row], answers: Sequence[Any]) -> Graded:
-    from datasets import Dataset
-
-    return task.grade(answers, Dataset.from_list([_data(row) for row in rows]))
 
 
 def _renamed(row: Row, run: str) -> dict[str, str]:

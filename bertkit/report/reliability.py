@@ -8,10 +8,10 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from bertkit.evaluation import squad_metrics
-from bertkit.evaluation.graded_labels import GradedLabels
+from bertkit.evaluation.metrics import decision_outcomes
 from bertkit.report import pictures
-from bertkit.report.facts import Facts
-from bertkit.report.mistakes import gold_and_given, label_of
+from bertkit.report.facts import Facts, graded, task_of
+from bertkit.report.mistakes import gold_and_given
 from bertkit.report.pictures import Picture
 
 Decisions: TypeAlias = dict[str, Any]
@@ -45,25 +45,15 @@ def _answers(facts: Facts) -> Decisions:
 
 def _labels(facts: Facts) -> Decisions:
     """The label of each row, or each label of each row; nothing for numbers."""
-    answers, kind = [row["answer"] for row in facts.rows], facts.options.get("kind", "single-label")
-    if kind == "regression":
+    if facts.options.get("kind") == "regression":
         return {}
-    names = list(answers[0]["scores"])
-    if kind == "single-label":
-        gold: list[Any] = [names.index(label_of(facts, row["label"])) for row in facts.rows]
-    else:
-        labels = ({label_of(facts, value) for value in row["labels"]} for row in facts.rows)
-        gold = [[name in own for name in names] for own in labels]
-    graded = GradedLabels.of(kind, names, np.array(gold), answers)
-    before = graded.tempered(1 / (facts.options.get("temperature") or 1.0))
+    own: Any = graded(task_of(facts), facts.rows)
 
     def decisions(table: Any) -> Any:
-        if kind == "single-label":
-            return np.stack([table.max(axis=1), table.argmax(axis=1) == graded.references], axis=1)
-        confidence = np.where(graded.given, table, 1 - table)
-        return np.stack([confidence.ravel(), (graded.given == graded.references).ravel()], axis=1)
+        parts = decision_outcomes(own.kind, table, own.references, own.given)
+        return np.concatenate([np.stack([confidence.ravel(), right.ravel()], axis=1) for confidence, right in parts])
 
-    return {"before": decisions(before), "after": decisions(graded.table)}
+    return {"before": decisions(own.tempered(1 / (own.temperature or 1.0))), "after": decisions(own.table)}
 
 
 DECISIONS: Mapping[str, Callable[[Facts], Decisions]] = {
