@@ -22,7 +22,7 @@ from starlette.routing import Route
 from bertkit.errors import DataError, StoreError, UserError
 from bertkit.serve import tei
 from bertkit.serve.answer_schemas import list_of, schema
-from bertkit.serve.bodies import counted_route
+from bertkit.serve.bodies import CountedRoute
 from bertkit.serve.limits import Refused
 from bertkit.serve.middleware import OPEN, LimitsMiddleware, cancel_on_disconnect, error_response
 from bertkit.serve.service import Service
@@ -71,9 +71,9 @@ def model_app(service: Service, api_key: str | None = None) -> FastAPI:
         telemetry=NO_TELEMETRY,
         responses=_errors(Error),
     )
-    app.state.batchers = service.batchers
+    app.state.batchers, app.state.limits = service.batchers, service.limits
     app.state.threads = ThreadPoolExecutor(RESPONSES, thread_name_prefix="bertkit-response")
-    app.router.route_class = counted_route(service.limits)
+    app.router.route_class = CountedRoute
     for kind in (Refused, UserError, RequestValidationError, HTTPException):
         app.add_exception_handler(kind, _error)
     app.add_api_route("/info", service.info, summary="The model, and the server's limits")

@@ -21,8 +21,6 @@ GZIP = b"\x1f\x8b"
 class CountedRequest(Request):
     """A request whose body is JSON of a limited shape. Raises HTTPException, which FastAPI passes on."""
 
-    limits: Limits
-
     async def json(self) -> Any:
         """The body as JSON. Raises HTTPException for what is not text, and for too many rows, keys or words."""
         raw = await self.body()
@@ -37,25 +35,21 @@ class CountedRequest(Request):
             raise HTTPException(400, "the body's lists and objects are nested too deeply") from None
         except ValueError:  # Python's limit on the digits of an integer
             raise HTTPException(400, "a number of the body has too many digits") from None
-        require_counts(body, self.limits)
+        require_counts(body, self.app.state.limits)
         return body
 
 
-def counted_route(limits: Limits) -> type[APIRoute]:
-    """The class of routes whose requests are CountedRequests."""
+class CountedRoute(APIRoute):
+    """A route whose requests are CountedRequests, by `app.state.limits`."""
 
-    class Route(APIRoute):
-        def get_route_handler(self) -> Callable[[Request], Awaitable[Response]]:  # type: ignore[override]
-            handler = super().get_route_handler()
+    def get_route_handler(self) -> Callable[[Request], Awaitable[Response]]:  # type: ignore[override]
+        """FastAPI's handler, called with a CountedRequest."""
+        handler = super().get_route_handler()
 
-            async def handle(request: Request) -> Response:
-                counted = CountedRequest(request.scope, request.receive)
-                counted.limits = limits
-                return await handler(counted)
+        async def handle(request: Request) -> Response:
+            return await handler(CountedRequest(request.scope, request.receive))
 
-            return handle
-
-    return Route
+        return handle
 
 
 def require_counts(body: Any, limits: Limits) -> None:

@@ -46,15 +46,10 @@ class LimitsMiddleware:
     """
 
     def __init__(
-        self,
-        app: ASGIApp,
-        limits: Limits,
-        metrics: Metrics,
-        paths: frozenset[str],
-        api_key: str | None = None,
+        self, app: ASGIApp, limits: Limits, metrics: Metrics, paths: frozenset[str], api_key: str | None = None
     ) -> None:
         self.app, self.limits, self.metrics, self.paths, self.api_key = app, limits, metrics, paths, api_key
-        self.active = 0
+        self.free = asyncio.Semaphore(limits.max_concurrent_requests)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -88,14 +83,14 @@ class LimitsMiddleware:
             self.metrics.seconds.labels(path).observe(time.perf_counter() - started)
 
     def _error(self, scope: Scope, headers: Headers) -> Refused | None:
-        """Why any request is refused by its headers."""
+        """Why a request is refused by its headers."""
         if {"content-length", "transfer-encoding"}.issubset(headers):  # RFC 9112, 6.3: maybe request smuggling; close
             what = "Content-Length and Transfer-Encoding contradict each other: send one of them"
             return Refused(400, what, "Validation", {"Connection": "close"})
         if not self._authorized(scope, headers):
             what = "send the API key: Authorization: Bearer KEY"
             return Refused(401, what, "Unauthorized", {"WWW-Authenticate": "Bearer"})
-        return None
+        return self._post_error(headers) if scope["method"] == "POST" else None
 
     def _authorized(self, scope: Scope, headers: Headers) -> bool:
         if self.api_key is None or (scope["path"] in OPEN and scope["method"] in ("GET", "HEAD")):
@@ -104,20 +99,13 @@ class LimitsMiddleware:
         return scheme.lower() == "bearer" and compare_digest(key.encode("latin-1"), self.api_key.encode())
 
     async def _post(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if error := self._post_error(Headers(scope=scope)):
-            await error_response(error, scope["path"])(scope, receive, send)
-            return
-        self.active += 1
-        self.metrics.active.inc()
-        try:
-            await self.app(scope, self._limited(receive), send)
-        finally:
-            self.active -= 1
-            self.metrics.active.dec()
+        async with self.free:  # never waits: `_post_error` has refused the request instead
+            with self.metrics.active.track_inprogress():
+                await self.app(scope, self._limited(receive), send)
 
     def _post_error(self, headers: Headers) -> Refused | None:
         """Why a POST is refused before its body is read."""
-        if self.active >= self.limits.max_concurrent_requests:
+        if self.free.locked():
             return Refused(429, "too many concurrent requests", "Overloaded", RETRY)
         if headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
             return Refused(415, "send JSON, with the header Content-Type: application/json", "Validation")

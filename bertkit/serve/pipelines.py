@@ -145,18 +145,12 @@ def fills(task: Task, body: MaskRequest, answers: Sequence[Answer]) -> list[Any]
     parts = replace_surrogates(body.inputs).split(mask)
     if not (masks := answers[0].get("masks")):
         raise Refused(422, f"`inputs`: no {mask} within the model's {task.max_length} tokens", "Validation")
-    entities = []
-    for place, guesses in enumerate(masks, 1):
+
+    def filled(place: int, guess: Answer) -> dict[str, Any]:
         before, after = mask.join(parts[:place]), mask.join(parts[place:])
-        entities.append(
-            [
-                {
-                    "token": guess["id"],
-                    "token_str": guess["token"],
-                    "sequence": before + inserted(guess, before, task.tokenizer) + after,
-                    "score": guess["score"],
-                }
-                for guess in guesses[: body.parameters.top_k]
-            ]
-        )
-    return entities[0] if len(entities) == 1 else entities
+        sequence = before + inserted(guess, before, task.tokenizer) + after
+        return {"token": guess["id"], "token_str": guess["token"], "sequence": sequence, "score": guess["score"]}
+
+    top_k = body.parameters.top_k
+    lists = [[filled(place, guess) for guess in guesses[:top_k]] for place, guesses in enumerate(masks, 1)]
+    return lists[0] if len(lists) == 1 else lists

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -18,13 +19,13 @@ from bertkit.inference.predictor import Predictor
 from bertkit.inference.token_states import token_states
 from bertkit.serve import tei
 from bertkit.serve.answer_schemas import answer_type, described, list_of, schema
-from bertkit.serve.batcher import Batcher, estimated_tokens
-from bertkit.serve.limits import Limits, Refused
+from bertkit.serve.batcher import Batcher, estimated_tokens, guarded
+from bertkit.serve.limits import RETRY, Limits, Refused
 from bertkit.serve.pipelines import Request
 from bertkit.serve.prometheus import Metrics
 from bertkit.serve.request_rows import Row, RowReader
 from bertkit.serve.shapes import CLASSIFY, SHAPES, Shape
-from bertkit.serve.store_search import Searches, SearchRequest, search_all
+from bertkit.serve.store_search import MAX_SEARCHES, SearchRequest, search_all
 
 if TYPE_CHECKING:
     from bertkit.retrieval.store import Store  # which imports pyarrow
@@ -35,13 +36,7 @@ Build = Callable[[], Any]  # builds the response; may be slow
 class Service:
     """One predictor and its handlers, each of a validated body. They raise Refused and UserError."""
 
-    def __init__(
-        self,
-        predictor: Predictor,
-        model: str,
-        limits: Limits,
-        store: Store | None = None,
-    ) -> None:
+    def __init__(self, predictor: Predictor, model: str, limits: Limits, store: Store | None = None) -> None:
         """model: its name for clients. store: what /search searches, made with this model."""
         self.predictor, self.model, self.limits, self.store = predictor, model, limits, store
         self.metrics = Metrics()
@@ -49,7 +44,7 @@ class Service:
         self.batcher = Batcher(lambda rows: list(predictor.stream(rows)), limits, self.metrics, thread)
         self.states_batcher = Batcher(partial(token_states, predictor), limits, self.metrics, thread)
         self.batchers = self.batcher, self.states_batcher
-        self.searches = Searches(limits.timeout)
+        self.search_threads = ThreadPoolExecutor(MAX_SEARCHES, thread_name_prefix="bertkit-search")
         self.task, self.started = predictor.task, int(time.time())
         self.reader = RowReader(predictor.task, predictor.columns, limits)
 
@@ -101,10 +96,20 @@ class Service:
             from bertkit.retrieval.filters import to_sql
 
             store, wanted = self.store, body.filter
-            await self.searches.run(lambda: to_sql(wanted, store.columns))
+            await self._searched(lambda: to_sql(wanted, store.columns))
         answers = await self._answers(tei.embed_rows(self.task, texts, "query"), field)
-        response = await self.searches.run(partial(search_all, self.store, body, answers, self.limits.timeout))
+        response = await self._searched(partial(search_all, self.store, body, answers, self.limits.timeout))
         return lambda: response
+
+    async def _searched(self, find: Callable[[], Any]) -> Any:
+        """What the function returns in a thread for searches. Raises as `guarded`, and Refused: 504 if it is late."""
+        try:
+            async with asyncio.timeout(self.limits.timeout):  # the time that it waits for a thread included
+                return await asyncio.get_running_loop().run_in_executor(
+                    self.search_threads, guarded, find, "the search"
+                )
+        except TimeoutError:
+            raise Refused(504, "the search did not end in time", "Backend", RETRY) from None
 
     async def tokenize(self, body: tei.TokenizeRequest) -> Build:
         """/tokenize: the tokens of each text."""

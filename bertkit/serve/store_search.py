@@ -1,18 +1,15 @@
-"""Requests and responses of /search, documents of a vector store, and the threads that search it."""
+"""Requests and responses of /search: documents of a vector store."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import Field, model_validator
 
 from bertkit.data.schema import Answer
 from bertkit.serve.answer_schemas import described, list_of, schema
-from bertkit.serve.batcher import guarded
-from bertkit.serve.limits import RETRY, Refused
+from bertkit.serve.limits import Refused
 from bertkit.serve.pipelines import Request
 from bertkit.serve.tei import Strings
 
@@ -68,19 +65,3 @@ def search_all(store: Store, body: SearchRequest, answers: Sequence[Answer], tim
     options: dict[str, Any] = body.model_dump(include={"top_k", "filter", "hybrid"}) | {"timeout": timeout}
     hits = [search(store, text, answer["vector"], **options) for text, answer in zip(body.texts, answers, strict=True)]
     return {"hits": hits if body.query is None else hits[0]}
-
-
-class Searches:
-    """Calls functions in threads of its own, MAX_SEARCHES at a time."""
-
-    def __init__(self, timeout: float) -> None:
-        """timeout: seconds for a search, the time that it waits for a thread included."""
-        self._timeout, self._threads = timeout, ThreadPoolExecutor(MAX_SEARCHES, thread_name_prefix="bertkit-search")
-
-    async def run(self, find: Callable[[], Any]) -> Any:
-        """What the function returns. Raises as `guarded`, and Refused: 504 if it is late."""
-        try:
-            async with asyncio.timeout(self._timeout):
-                return await asyncio.get_running_loop().run_in_executor(self._threads, guarded, find, "the search")
-        except TimeoutError:
-            raise Refused(504, "the search did not end in time", "Backend", RETRY) from None

@@ -224,20 +224,18 @@ def _is_batch(inputs: str | list[str] | list[list[str]]) -> bool:
 
 def tokens(tokenizer: Any, texts: Sequence[str], add_special_tokens: bool) -> list[list[dict[str, Any]]]:
     """The tokens of each text: their ids and spans of the text; special tokens have no span."""
-    options = {"return_offsets_mapping": True, "return_special_tokens_mask": True, "verbose": False}
-    encoded = tokenizer(list(texts), add_special_tokens=add_special_tokens, **options)
-    columns = zip(encoded["input_ids"], encoded["offset_mapping"], encoded["special_tokens_mask"], strict=True)
-    return [_tokens_of(text, tokenizer, *each) for text, each in zip(texts, columns, strict=True)]
+    encodings = tokenizer(list(texts), add_special_tokens=add_special_tokens, verbose=False).encodings
+    return [_tokens_of(text, encoding) for text, encoding in zip(texts, encodings, strict=True)]
 
 
-def _tokens_of(text: str, tokenizer: Any, ids: Any, offsets: Any, special: Any) -> list[dict[str, Any]]:
+def _tokens_of(text: str, encoding: Any) -> list[dict[str, Any]]:
     places = [0, *accumulate(len(character.encode()) for character in text)]
-    names = tokenizer.convert_ids_to_tokens(ids)
+    columns = (encoding.ids, encoding.tokens, encoding.offsets, encoding.special_tokens_mask)
     return [
         {"id": number, "text": name, "special": True, "start": None, "stop": None}
-        if own
+        if special
         else {"id": number, "text": text[a:b], "special": False, "start": places[a], "stop": places[b]}
-        for number, name, (a, b), own in zip(ids, names, offsets, special, strict=True)
+        for number, name, (a, b), special in zip(*columns, strict=True)
     ]
 
 
