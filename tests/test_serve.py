@@ -32,7 +32,7 @@ from bertkit.retrieval.store import Store
 from bertkit.retrieval.vector_models import dual_encoder
 from bertkit.serve.limits import Limits
 from bertkit.serve.request_rows import RowReader
-from bertkit.serve.store_search import MAX_SEARCHES
+from bertkit.serve.service import MAX_SEARCHES
 
 
 @pytest.fixture

@@ -22,12 +22,10 @@ from starlette.routing import Route
 from bertkit.errors import DataError, StoreError, UserError
 from bertkit.serve import tei
 from bertkit.serve.answer_schemas import list_of, schema
-from bertkit.serve.bodies import CountedRoute
 from bertkit.serve.limits import Refused
-from bertkit.serve.middleware import OPEN, LimitsMiddleware, cancel_on_disconnect, error_response
+from bertkit.serve.middleware import OPEN, CountedRoute, LimitsMiddleware, cancel_on_disconnect, error_response
 from bertkit.serve.service import Service
-from bertkit.serve.shapes import SHAPES
-from bertkit.serve.store_search import SearchRequest, SearchResponse
+from bertkit.serve.shapes import SHAPES, SearchRequest, SearchResponse
 from bertkit.text import dotted
 
 Handler = Callable[[Any], Awaitable[Callable[[], Any]]]  # body -> a function that builds the response

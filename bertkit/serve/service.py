@@ -24,13 +24,13 @@ from bertkit.serve.limits import RETRY, Limits, Refused
 from bertkit.serve.pipelines import Request
 from bertkit.serve.prometheus import Metrics
 from bertkit.serve.request_rows import Row, RowReader
-from bertkit.serve.shapes import CLASSIFY, SHAPES, Shape
-from bertkit.serve.store_search import MAX_SEARCHES, SearchRequest, search_all
+from bertkit.serve.shapes import CLASSIFY, SHAPES, SearchRequest, Shape
 
 if TYPE_CHECKING:
     from bertkit.retrieval.store import Store  # which imports pyarrow
 
 Build = Callable[[], Any]  # builds the response; may be slow
+MAX_SEARCHES = 4  # at a time, late ones included, which LanceDB ends: it uses all cores for one
 
 
 class Service:
@@ -90,24 +90,25 @@ class Service:
 
     async def search(self, body: SearchRequest) -> Build:
         """/search: the documents of the store that are nearest to the queries."""
-        assert self.store is not None  # else the path is refused
-        texts, field = body.texts, "queries" if body.query is None else "query"
-        if body.filter:  # before a model is asked
-            from bertkit.retrieval.filters import to_sql
+        from bertkit.retrieval.filters import to_sql
+        from bertkit.retrieval.search import search
 
-            store, wanted = self.store, body.filter
+        assert self.store is not None  # else the path is refused
+        store, texts, field = self.store, body.texts, "queries" if body.query is None else "query"
+        if wanted := body.filter:  # before a model is asked
             await self._searched(lambda: to_sql(wanted, store.columns))
         answers = await self._answers(tei.embed_rows(self.task, texts, "query"), field)
-        response = await self._searched(partial(search_all, self.store, body, answers, self.limits.timeout))
-        return lambda: response
+        options: dict[str, Any] = body.model_dump(include={"top_k", "filter", "hybrid"})
+        options["timeout"], pairs = self.limits.timeout, list(zip(texts, answers, strict=True))
+        hits = await self._searched(lambda: [search(store, text, each["vector"], **options) for text, each in pairs])
+        return lambda: {"hits": hits if body.query is None else hits[0]}
 
     async def _searched(self, find: Callable[[], Any]) -> Any:
         """What the function returns in a thread for searches. Raises as `guarded`, and Refused: 504 if it is late."""
         try:
             async with asyncio.timeout(self.limits.timeout):  # the time that it waits for a thread included
-                return await asyncio.get_running_loop().run_in_executor(
-                    self.search_threads, guarded, find, "the search"
-                )
+                loop = asyncio.get_running_loop()
+                return await loop.run_in_executor(self.search_threads, guarded, find, "the search")
         except TimeoutError:
             raise Refused(504, "the search did not end in time", "Backend", RETRY) from None
 

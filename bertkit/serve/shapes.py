@@ -1,17 +1,20 @@
-"""The paths that clients of other servers call: by task, what they send and what they get."""
+"""What clients send and what they get: by path and task, as clients of other servers, and of /search."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Annotated, Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, NamedTuple, Self
 
-from pydantic import Discriminator, Tag
+from pydantic import Discriminator, Field, Tag, model_validator
 
 from bertkit.data.schema import Answer
 from bertkit.serve import pipelines, tei
-from bertkit.serve.answer_schemas import list_of
+from bertkit.serve.answer_schemas import described, list_of, schema
+from bertkit.serve.limits import Refused
 from bertkit.serve.request_rows import Row
 from bertkit.tasks.base import Task
+
+MAX_HITS = 10_000  # documents of a store in a response: they are in memory at once
 
 
 class Shape(NamedTuple):
@@ -132,3 +135,41 @@ SHAPES: Mapping[str, Mapping[str, Shape]] = {  # path -> task -> shape
     "/similarity": _of_vectors(COMPARE),
     "/rerank": {"text-ranking": RERANK},
 }
+
+
+class SearchRequest(pipelines.Request):
+    """One query or several, with the options of `bertkit search`."""
+
+    query: str | None = None
+    queries: tei.Strings | None = None
+    top_k: int = Field(10, ge=1, le=1000, description="documents per query")
+    filter: dict[str, Any] | None = Field(None, description='such as `{"lang": "en", "year": {"gte": 2020}}`')
+    hybrid: bool = Field(False, description="fuse the ranks with those of a full-text search")
+
+    @model_validator(mode="after")
+    def _either(self) -> Self:
+        if (self.query is None) == (self.queries is None):
+            raise ValueError("expected either `query`, a text, or `queries`, a list of texts")
+        return self
+
+    @property
+    def texts(self) -> Sequence[str]:
+        """The queries. Raises Refused where their documents are too many."""
+        texts = self.queries if self.query is None else [self.query]
+        if len(texts or ()) * self.top_k > MAX_HITS:
+            raise Refused(413, f"`top_k` documents for each query: more than {MAX_HITS:,} in all", "Validation")
+        return texts or []
+
+
+SearchHit = schema(
+    "SearchHit",
+    "A document, by its best passage: `text`, from `start` to `end` of the document's text.",
+    id=str,
+    score=described(float, "the cosine of the query and the passage"),
+    relevance=described(float, "the sort key: the cosine, or with `hybrid` the fused ranks"),
+    **dict.fromkeys(("passage", "start", "end"), int),
+    **dict.fromkeys(("text", "title"), str),
+    metadata=described(dict[str, Any], "its other columns"),
+)
+_hits = described(list_of(SearchHit) | list_of(list_of(SearchHit)), "best first; with `queries` a list per query")
+SearchResponse = schema("SearchResponse", "Documents.", hits=_hits)
