@@ -280,7 +280,7 @@ def test_hybrid_queries_are_words_and_never_a_language(animals: Store) -> None:
     assert ask(animals, "cat", filter={"text": "\ud83d"}) == []
 
 
-def test_a_reranker_decides(animals: Store) -> None:
+def test_a_reranker_decides(animals: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[str, list[str]]] = []
 
     def rerank(query: str, texts: Sequence[str]) -> list[float]:
@@ -293,14 +293,14 @@ def test_a_reranker_decides(animals: Store) -> None:
     assert seen == [("the cat sat", [*seen[0][1]])]
     assert seen[0][1][0] == "the cat sat on the mat"
     assert "Ornithology a bird flew over the sea" in seen[0][1]
-    assert set(ids(ask(animals, "the cat sat", 2, rerank=rerank, candidates=2))) == {"cat", "dog"}
+    monkeypatch.setattr("bertkit.retrieval.search.CANDIDATES", 2)
+    assert set(ids(ask(animals, "the cat sat", 2, rerank=rerank))) == {"cat", "dog"}
 
 
 def test_a_bad_query_is_refused(animals: Store, store: Store) -> None:
     for changes, message in (
         ({"query": " \n"}, "query: is empty"),
-        ({"top_k": 0}, "top_k and candidates: are 0 and 100\n.*at least 1"),
-        ({"candidates": 0}, "are 10 and 0"),
+        ({"top_k": 0}, "top_k: must be at least 1, got 0"),
         ({"store": store}, r"the store is empty\n.*bertkit index"),
     ):
         with pytest.raises(DataError, match=message):
@@ -471,7 +471,7 @@ def test_queries_of_a_file_are_answered_as_one_by_one(animals, tmp_path, monkeyp
         ([{"text": "cat"}, {"q": "cat"}, {"text": 3}], {}, r"q\.jsonl:2: no column 'text'(.|\n)*:3: 'text' holds 3"),
         ([{"text": "cat", "hits": []}], {}, r"q\.jsonl:1: has a column `hits` already"),
         ([{"text": "cat"}], {"filter": ["wings=2"]}, "there is no column 'wings'"),
-        ([{"text": "cat"}], {"top_k": 0}, "top_k and candidates: are 0"),
+        ([{"text": "cat"}], {"top_k": 0}, "top_k: must be at least 1, got 0"),
         ([{"text": "cat"}], {"overrides": ["data.columns.text=query"]}, "only the layout of the file"),
     ],
 )  # fmt: skip

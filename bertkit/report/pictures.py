@@ -50,15 +50,14 @@ class Picture(NamedTuple):
 def curves(
     logged: str,
     lines: Mapping[str, Points],
-    marked: Mapping[str, float] | None = None,
-    baselines: Mapping[str, float] | None = None,
+    marked: Mapping[str, float] = {},
+    baselines: Mapping[str, float] = {},
 ) -> Picture | None:
     """A logged number over steps; None where no line has three points.
 
     lines: name -> (step, value); marked: name -> the step of the chosen checkpoint; baselines: name -> value.
     """
     title = "training loss" if logged == "loss" else f"{logged.removeprefix('eval_')} on validation"
-    constants = baselines or {}
     lines = {name: points for name, points in lines.items() if points}
     if max(map(len, lines.values()), default=0) < MIN_POINTS:
         return None
@@ -68,18 +67,18 @@ def curves(
         color, dash = SERIES[place % len(SERIES)], DASHES[place % len(DASHES)]
         few = MARKS[place % len(MARKS)] if len(points) < 15 else ""
         axes.plot(steps, values, dash, color=color, marker=few, markersize=3.5, linewidth=1.6, label=name)
-        best = (marked or {}).get(name)
+        best = marked.get(name)
         chosen = [value for step, value in points if step == best]
         axes.plot([best] * len(chosen), chosen, "o", color=color, markersize=9, fillstyle="none")
-    for place, (name, value) in enumerate(constants.items(), 1):
+    for place, (name, value) in enumerate(baselines.items(), 1):
         axes.axhline(value, color=FAINT, linestyle=(0, (2 * place - 1, 2)), label=f"{name} {value:.3f}")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     drawn = [value for points in lines.values() for _, value in points]
-    cut = _limit(axes, [*drawn, *constants.values()], score="loss" not in logged)
-    if len(lines) + len(constants) > 1:
+    cut = _limit(axes, [*drawn, *baselines.values()], score="loss" not in logged)
+    if len(lines) + len(baselines) > 1:
         _legend(figure)
     ends = [f"{name} from {points[0][1]:.3g} to {points[-1][1]:.3g}" for name, points in list(lines.items())[:8]]
-    ends += [f"{name} {value:.3g}" for name, value in constants.items()]
+    ends += [f"{name} {value:.3g}" for name, value in baselines.items()]
     note = ["A ring marks the checkpoint that was selected."] * bool(marked) + ["The axis does not begin at 0."] * cut
     return Picture(title, to_svg(figure, title), f"{title} over steps: {'; '.join(ends)}.", " ".join(note))
 

@@ -233,30 +233,27 @@ def calibrated_later(facts: Facts) -> list[Finding]:
 
 def overview(facts: Facts) -> Picture | None:
     """The headline on each split with its interval, compared with baselines and the recipe's expected range."""
-    name, baselines = facts.headline, facts.results["baselines"].get(facts.split, {})
-    others = {other: values[name] for other, values in baselines.items() if values.get(name) is not None}
+    name, others = facts.headline, _baselines(facts, facts.split)
     return pictures.scores(name, facts.results["splits"], others, (facts.results["expected"] or {}).get(name))
 
 
+def _baselines(facts: Facts, split: str) -> dict[str, float]:
+    """The headline of the baselines on a split, where it is defined."""
+    scores = {name: each.get(facts.headline) for name, each in facts.results["baselines"].get(split, {}).items()}
+    return {name: score for name, score in scores.items() if score is not None}
+
+
 def training(facts: Facts) -> list[Picture]:
-    """The curves of what was logged often enough, with the baselines of the headline."""
-    drawn, baselines = [], facts.results["baselines"].get("validation", {})
-    best = {f"seed {each['seed']}": each["best_step"] for each in facts.results["seeds"] if each["best_step"]}
-    for name, lines in _logged(facts).items():
-        if name == f"eval_{facts.headline}":
-            scores = {n: each[facts.headline] for n, each in baselines.items() if each.get(facts.headline) is not None}
-            drawn.append(pictures.curves(name, lines, best, scores))
-        else:
-            drawn.append(pictures.curves(name, lines))
+    """The curves of loss and headline, and in pretraining of every metric, that were logged often enough."""
+    headline, seeds = f"eval_{facts.headline}", facts.results["seeds"]
+    best = {f"seed {each['seed']}": each["best_step"] for each in seeds if each["best_step"]}
+    others = [key for event in facts.log for key in event if facts.corpus and key.startswith("eval_")]
+    drawn, known = [], _baselines(facts, "validation")
+    for name in dict.fromkeys(("loss", headline, *others)):
+        lines = {f"seed {each['seed']}": points_of(facts, name, each["seed"]) for each in seeds}
+        of_headline = (best, known) if name == headline else ()
+        drawn.append(pictures.curves(name, lines, *of_headline))
     return list(filter(None, drawn))
-
-
-def _logged(facts: Facts) -> dict[str, dict[str, list[tuple[float, float]]]]:
-    """Loss and headline, and in pretraining every metric that was logged -> the points of each seed."""
-    keys = [key for event in facts.log for key in event if facts.corpus and key.startswith("eval_")]
-    names = dict.fromkeys(("loss", f"eval_{facts.headline}", *keys))
-    seeds = [each["seed"] for each in facts.results["seeds"]]
-    return {name: {f"seed {seed}": points_of(facts, name, seed) for seed in seeds} for name in names}
 
 
 def points_of(facts: Facts, name: str, seed: int) -> list[tuple[float, float]]:

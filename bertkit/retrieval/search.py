@@ -46,26 +46,25 @@ class Hit:
 
 def search(
     store: Store, query: str, vector: ArrayLike, top_k: int = 10, *, filter: Filter | None = None, hybrid: bool = False,
-    exact: bool = False, rerank: Rerank | None = None, candidates: int = CANDIDATES, timeout: float | None = None,
+    exact: bool = False, rerank: Rerank | None = None, timeout: float | None = None,
 ) -> list[Hit]:  # fmt: skip
     """The `top_k` best documents, best first; fewer only where no more are in the store and pass the filter.
 
     vector: the query's, (size,). filter: such as `{"lang": "en", "year": {"gte": 2020}}`.
     hybrid: fuse the ranks by cosine with those by BM25 of the query's words (Cormack et al. 2009).
     exact: compare with all vectors, even if there is an approximate index.
-    rerank: orders the first `candidates` documents by its scores of their best passages.
+    rerank: orders the first CANDIDATES documents by its scores of their best passages.
     timeout: seconds after which LanceDB gives up. Raises DataError: an empty store or query, a bad `top_k` or filter;
     ModelError: a store of another model.
     """
     store.require(store.made_with)  # it may have been replaced
     ranked = _Ranked(store, _unit(query, vector), to_sql(filter or {}, store.columns), timeout)
-    if top_k < 1 or candidates < 1:
-        raise DataError(Problem("top_k and candidates", f"are {top_k} and {candidates}", "Both must be at least 1."))
+    if top_k < 1:
+        raise DataError(Problem("top_k", f"must be at least 1, got {top_k}"))
     if not (size := len(store)):
-        raise StoreError(
-            Problem(store.uri, "the store is empty", "Add documents: bertkit index MODEL --documents FILE")
-        )
-    wide = max(top_k, candidates) if hybrid or rerank else top_k
+        fix = "Add documents: bertkit index MODEL --documents FILE"
+        raise StoreError(Problem(store.uri, "the store is empty", fix))
+    wide = max(top_k, CANDIDATES) if hybrid or rerank else top_k
     rows = _documents(partial(ranked.nearest, exact=exact or not store.approximate), wide, size)
     if hybrid:
         rows = _fused(rows, _documents(partial(ranked.matching, replace_surrogates(query)), wide, size))

@@ -74,13 +74,6 @@ def suggest(trial: Trial, key: str, distribution: Any) -> None:
             trial.suggest_float(key, distribution.low, distribution.high, step=distribution.step, log=distribution.log)
 
 
-def _checked_values(distribution: Any) -> dict[str | int, str]:
-    """Every choice, or both ends, which are checked against the recipe: index or name in the file -> value as YAML."""
-    if isinstance(distribution, CategoricalDistribution):
-        return dict(enumerate(map(str, distribution.choices)))
-    return {"low": json.dumps(distribution.low), "high": json.dumps(distribution.high)}
-
-
 def decoded(stored: Any) -> Any:
     """The value that optuna stores as a number of a range, or as the JSON of a choice."""
     return json.loads(stored) if isinstance(stored, str) else stored
@@ -109,8 +102,11 @@ def read_space(file: Path, recipe: Recipe) -> tuple[Space, Report, dict[KeyPath,
         if distribution and not problems:
             space[key] = distribution
     variants: dict[KeyPath, Recipe] = {}
-    for key, distribution in space.items():
-        values = _checked_values(distribution)
+    for key, distribution in space.items():  # every choice, or both ends, by their place in the file
+        if isinstance(distribution, CategoricalDistribution):
+            values: dict[str | int, str] = dict(enumerate(map(str, distribution.choices)))
+        else:
+            values = {end: json.dumps(getattr(distribution, end)) for end in ("low", "high")}
         refused: dict[tuple[str, str], list[str | int]] = {}  # problem -> the values that have it
         for name, text in values.items():
             try:

@@ -22,7 +22,7 @@ from bertkit.recipe.key_problems import Report
 from bertkit.recipe.recipe import Recipe, to_yaml
 from bertkit.run import Run, only_writer
 from bertkit.tasks.base import Task
-from bertkit.text import KeyPath, columns
+from bertkit.text import KeyPath, columns, counted
 from bertkit.training.job import arguments, check_model, inspect, prepare
 from bertkit.validation import KeyProblem
 
@@ -216,7 +216,7 @@ def verdict(
     metric: str, winner: int, search_score: float, best: Sequence[float], base: Sequence[float] | None
 ) -> list[str]:
     """The result in sentences. best, base: a score per fresh seed of the winner and the base recipe."""
-    seeds = f"{len(best)} fresh seed{'s' * (len(best) > 1)}"
+    seeds = counted(len(best), "fresh seed")
     if base is None:
         return [f"No trial is better than the base recipe: {metric} {mean_and_sd(best)} on validation, {seeds}."]
     pair = f"{metric} {mean_and_sd(best)}, base {mean_and_sd(base)}, on validation, mean of {seeds}"
