@@ -15,7 +15,7 @@ from bertkit.data import load
 from bertkit.data.values import folded
 from bertkit.inference.vector_cache import Vectors
 from bertkit.recipe.recipe import Recipe
-from bertkit.report.facts import named_texts
+from bertkit.report.facts import texts_of
 from bertkit.tasks import get_task
 from bertkit.text import counted
 
@@ -85,7 +85,7 @@ def duplicates(rows: Sequence[Row], vectors: Sequence[Vectors]) -> Section:
 
     rows: of all splits, each with its `split`. vectors: by column of texts, `(rows, size)`, of unit length.
     """
-    texts = [tuple(named_texts(row).values()) for row in rows]
+    texts = [texts_of(row) for row in rows]
     numbers = clusters(list(zip(*texts, strict=True)), vectors, THRESHOLD)
     whole, most = joined(vectors), APART * _range(rows)
     members = np.split(np.argsort(numbers, kind="stable"), np.cumsum(np.bincount(numbers))[:-1])

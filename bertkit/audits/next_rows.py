@@ -58,9 +58,8 @@ def next_part(
     """
     rows = unlabelled.rows
     if "score" in labelled[0]:
-        return Section(
-            "next", TITLE, "No rows are chosen for labelling: the answers of a regression have no probabilities."
-        )
+        what = "No rows are chosen for labelling: the answers of a regression have no probabilities."
+        return Section("next", TITLE, what)
     if run is None:
         answers = head_answers(labelled, *(joined(by_column(each, encode)) for each in (labelled, rows)))
     else:
@@ -120,13 +119,8 @@ def head_answers(rows: Sequence[Row], vectors: Vectors, new: Vectors) -> list[An
     for name in names:
         has = np.asarray([name in row["labels"] for row in rows])
         columns.append(np.ones(len(new)) if has.all() else head(vectors, has).predict_proba(new)[:, 1])
-    return [
-        {
-            "labels": [name for name, p in zip(names, row, strict=True) if p >= 0.5],
-            "scores": dict(zip(names, row, strict=True)),
-        }
-        for row in np.stack(columns, axis=1).tolist()
-    ]
+    tables = (dict(zip(names, row, strict=True)) for row in np.stack(columns, axis=1).tolist())
+    return [{"labels": [name for name, p in scores.items() if p >= 0.5], "scores": scores} for scores in tables]
 
 
 def head(vectors: Vectors, labels: Sequence[str] | np.ndarray[Any, Any]) -> Any:

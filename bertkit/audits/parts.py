@@ -14,7 +14,7 @@ from bertkit.evaluation.similarity import unit
 from bertkit.inference.features import Features
 from bertkit.inference.vector_cache import Vectors
 from bertkit.models.encoder import resolve_encoder
-from bertkit.report.facts import named_texts
+from bertkit.report.facts import named_texts, texts_of
 from bertkit.report.mistakes import NONE
 from bertkit.sections import ModelSpec
 from bertkit.text import part_of
@@ -104,8 +104,7 @@ def identified(row: Row) -> dict[str, Any]:
 
 def by_column(rows: Sequence[Row], encode: Encode) -> list[Vectors]:
     """The vectors of each column of texts, `(rows, size)`, such as those of questions and of contexts."""
-    texts = map(named_texts, rows)
-    return [encode(column) for column in zip(*(each.values() for each in texts), strict=True)]
+    return [encode(column) for column in zip(*map(texts_of, rows), strict=True)]
 
 
 def centred(vectors: Vectors) -> Vectors:

@@ -117,10 +117,9 @@ def _wrong(name: Any, value: Any) -> Iterator[str]:
     if not plain or name.lower() in RESERVED or _clean(name) != name:
         yield f"the column name {short_repr(name)} is not available; rename it"
     if _type_of(value) not in TYPE_NAMES:
-        expected = (
-            "metadata are text, numbers of at most 64 bits, true or false, or lists of values of one of these types"
-        )
-        yield f"`{name}` holds {short_repr(value)}; {expected} (dates as text: 2024-05-31)"
+        scalars = "text, numbers of at most 64 bits, true or false"
+        expected = f"metadata are {scalars}, or lists of values of one of these types (dates as text: 2024-05-31)"
+        yield f"`{name}` holds {short_repr(value)}; {expected}"
 
 
 def _type_of(value: Any) -> pa.DataType | None:

@@ -111,9 +111,8 @@ def _add_service_paths(app: FastAPI, service: Service) -> None:
     @app.get("/v1/models/{name:path}", summary="The model, for OpenAI clients", responses=_errors(OpenAIError))
     async def model(name: str) -> dict[str, Any]:
         if name != service.model:
-            raise Refused(
-                404, "there is no model of this name; GET /v1/models names the one that answers", "Validation"
-            )
+            what = "there is no model of this name; GET /v1/models names the one that answers"
+            raise Refused(404, what, "Validation")
         return service.openai_model()
 
     @app.get("/metrics", summary="Metrics in Prometheus's text format")
