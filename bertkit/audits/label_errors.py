@@ -99,8 +99,8 @@ def questions(recipe: Recipe, rows: Sequence[Row]) -> Section:
 
     def correction(index: int) -> Row:
         own, given = answers[index], " | ".join(dict.fromkeys(golds[index])) or NO_ANSWER
-        found = [own] if own["answer"] else []
-        new = {"text": [each["answer"] for each in found], "answer_start": [each["start"] for each in found]}
+        spans = [own] if own["answer"] else []
+        new = {"text": [each["answer"] for each in spans], "answer_start": [each["start"] for each in spans]}
         return corrected(rows[index], "answers", new, given, own["answer"] or NO_ANSWER, probability=score[index])
 
     ranked = wrong[np.argsort(-score[wrong], kind="stable")]

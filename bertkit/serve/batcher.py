@@ -11,7 +11,6 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import islice
-from types import TracebackType
 from typing import Any, Self, TypeAlias, TypeVar
 
 from bertkit.data.schema import Answer
@@ -74,7 +73,7 @@ class Batcher:
         self._runner = asyncio.create_task(self._run())
         return self
 
-    async def __aexit__(self, *error: type[BaseException] | BaseException | TracebackType | None) -> None:
+    async def __aexit__(self, *error: object) -> None:
         self._closing = True
         self._arrived.set()
         if self._runner is not None:
