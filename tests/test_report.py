@@ -38,7 +38,6 @@ from bertkit.report.card import write_card
 from bertkit.report.examples import write_explanations
 from bertkit.report.facts import Facts, Row, read_facts
 from bertkit.report.html import compare, write_mistakes, write_report
-from bertkit.report.reliability import reliability
 from bertkit.report.score_tables import after_training, number
 from bertkit.report.verdict import BASELINES, Verdict, best_baseline, score_findings, verdict
 from bertkit.run import Run
@@ -140,7 +139,7 @@ def test_every_task_has_a_report(case, tiny_encoder, tmp_path, monkeypatch):
     ece = scores.get("calibration", {})
     if ece and own.options.get("temperature") is not None:
         assert f"decisions of validation, {ece['errors']} of them wrong." in page.text
-    picture = reliability(own)
+    picture = report_sections.reliability(own)
     after = next((ece[name] for name in ("ece_after", "ece", "ece_entities") if ece.get(name) is not None), None)
     assert (picture is None) == (after is None)
     if picture:  # the picture is of the same decisions as the number in the results
@@ -525,7 +524,7 @@ def test_the_command(two_seeds: Run, tmp_path: Path, capsys: pytest.CaptureFixtu
 
 def test_what_is_no_finished_run_or_is_damaged_is_refused(copy, tmp_path, capsys):
     assert main(["report", str(tmp_path)]) == 2
-    assert "is not a finished two_seeds: it has no results.json" in capsys.readouterr().err
+    assert "is not a finished run: it has no results.json" in capsys.readouterr().err
     file = copy / "predictions" / "test.jsonl"
     file.write_text(file.read_text(encoding="utf-8") + "{half", encoding="utf-8")
     with pytest.raises(UserError, match=r"test\.jsonl:8: is damaged"):

@@ -17,7 +17,6 @@ from bertkit.audits.audit import LABELS
 from bertkit.explain.targets import TARGETS
 from bertkit.export.extra_outputs import EXTRA_OUTPUTS
 from bertkit.report.mistakes import MISTAKES
-from bertkit.report.reliability import DECISIONS
 from bertkit.report.usage import USAGE
 from bertkit.serve.shapes import SHAPES
 from bertkit.tasks import TASKS, Task
@@ -27,7 +26,6 @@ TABLES: dict[str, tuple[Mapping[str, Any], Collection[str]]] = {
     "audits/audit": (LABELS, ("retrieval", "text-ranking", "text2text-generation", "pretraining")),
     "explain/targets": (TARGETS, ("text2text-generation", "pretraining")),
     "export/extra_outputs": (EXTRA_OUTPUTS, ("question-answering", *VECTORS, "text2text-generation", "pretraining")),
-    "report/reliability": (DECISIONS, (*VECTORS, "text-ranking", "text2text-generation", "pretraining")),
     "report/mistakes": (MISTAKES, ("pretraining",)),
     "report/usage": (USAGE, ()),
     "serve/shapes": (SHAPES["/"], ()),

@@ -126,19 +126,23 @@ class GradedEntities(Graded):
 
     def details(self) -> dict[str, Any]:
         """Kinds of errors, which types are taken for which, and how well the entities' scores are calibrated."""
-        right, words, errors = array("b"), 0, 0
-        for gold, predicted in zip(self.gold, self.predicted, strict=True):
-            correct = set(entities(gold))
-            right.extend([entity in correct for entity in entities(predicted)])
-            words, errors = words + len(gold), errors + sum(map(ne, gold, predicted))
-        ece = expected_calibration_error(self.confidences, right) if self.confidences else None
-        counts = {"decisions": words, "errors": errors}
+        errors = sum(sum(map(ne, *pair)) for pair in zip(self.gold, self.predicted, strict=True))
+        counts = {"decisions": sum(map(len, self.gold)), "errors": errors}
+        ece = expected_calibration_error(*own["after"]) if (own := self.decisions()) else None
         return {
             "labels": self.types,
             "errors": self.errors(),
             "confusion": self.confusion(),
             "calibration": {"temperature": self.temperature, **counts, "ece_entities": ece},
         }
+
+    def decisions(self) -> dict[str, tuple[Any, Any]]:
+        """Each predicted entity."""
+        right = array("b")
+        for gold, predicted in zip(self.gold, self.predicted, strict=True):
+            correct = set(entities(gold))
+            right.extend([entity in correct for entity in entities(predicted)])
+        return {"after": (self.confidences, right)} if self.confidences else {}
 
     def pairs(self) -> tuple[list[Sequence[str]], list[Sequence[str]]]:
         """Lists of predicted and of gold tags, as seqeval's metric expects them."""

@@ -45,6 +45,10 @@ class Graded:
         """What else results.json says about the answers, such as a confusion matrix."""
         return {}
 
+    def decisions(self) -> dict[str, tuple[Any, Any]]:
+        """`after` calibration, and `before` where it is known -> confidences `(decisions,)`, and which are right."""
+        return {}
+
     def pairs(self) -> tuple[Any, Any]:
         """Predictions and references for a user's own `evaluate.Metric`. Raises UserError where there are none."""
         raise UserError("this task does not support user-defined metrics")

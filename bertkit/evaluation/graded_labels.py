@@ -101,6 +101,18 @@ class GradedLabels(Graded):
         )
         return calibration.calibration_error(chain.from_iterable(parts))
 
+    def decisions(self) -> dict[str, tuple[Any, Any]]:
+        """The most probable label of each row, or of several labels each; none of numbers."""
+        if self.kind == "regression":
+            return {}
+
+        def outcomes(table: Floats) -> tuple[Any, Any]:
+            parts = metrics.decision_outcomes(self.kind, table, self.references, self.given)
+            confidence, right = (np.concatenate([*map(np.ravel, column)]) for column in zip(*parts, strict=True))
+            return confidence, right
+
+        return {"before": outcomes(self.tempered(1 / (self.temperature or 1.0))), "after": outcomes(self.table)}
+
     def _coverage(self, known: Conformal) -> Iterator[Coverage]:
         """The sets or intervals of these rows at the usual coverages."""
         for coverage, least in supported_coverages(known).items():

@@ -127,8 +127,12 @@ class GradedAnswers(Graded):
         pairs = zip(self.answers, self._gold(), strict=True)
         right = [question_scores(a["n_best"][0]["answer"], gold)[0] for a, gold in pairs if gold and a["n_best"]]
         counts = {"decisions": len(right), "errors": right.count(0.0)}
-        ece = expected_calibration_error(self._column("score"), self.values[0])
+        ece = expected_calibration_error(*self.decisions()["after"])
         return {"calibration": {**self.fitted, **counts, "ece": ece}}
+
+    def decisions(self) -> dict[str, tuple[Any, Any]]:
+        """The answer to each question, by exact match."""
+        return {"after": (self._column("score"), self.values[0])}
 
     def pairs(self) -> tuple[list[str], list[list[str]]]:
         """Predicted texts, and lists of gold texts."""

@@ -115,18 +115,23 @@ class GradedWords(Graded):
 
     def details(self) -> dict[str, Any]:
         """Which labels are taken for which (row = gold, column = predicted), and how well scores are calibrated."""
-        pairs, right = Counter[tuple[str, str]](), array("b")
+        pairs = Counter[tuple[str, str]]()
         for gold, predicted in zip(self.gold, self.predicted, strict=True):
             pairs.update(zip(gold, predicted, strict=True))
-            right.extend(map(eq, gold, predicted))
         matrix = [[pairs[row, column] for column in self.labels] for row in self.labels] if pairs else []
-        ece = expected_calibration_error(self.confidences, right) if len(self.confidences) else None
-        counts = {"decisions": len(right), "errors": right.count(0)}
+        ece = expected_calibration_error(*own["after"]) if (own := self.decisions()) else None
+        errors = sum(count for (label, predicted), count in pairs.items() if label != predicted)
+        counts = {"decisions": pairs.total(), "errors": errors}
         return {
             "labels": self.labels,
             "confusion": {"labels": self.labels, "matrix": matrix},
             "calibration": {"temperature": self.temperature, **counts, "ece": ece},
         }
+
+    def decisions(self) -> dict[str, tuple[Any, Any]]:
+        """The label of each word."""
+        right = (map(eq, *pair) for pair in zip(self.gold, self.predicted, strict=True))
+        return {"after": (self.confidences, array("b", chain.from_iterable(right)))} if len(self.confidences) else {}
 
     def pairs(self) -> tuple[list[Sequence[str]], list[Sequence[str]]]:
         """Lists of predicted and of gold labels, as poseval's metric expects them."""

@@ -21,7 +21,6 @@ from bertkit.report import comparison, matrices, report_sections
 from bertkit.report.facts import Facts, damage_as_error, named_texts, read_facts
 from bertkit.report.mistakes import Mistakes, mistakes
 from bertkit.report.paired import Pair
-from bertkit.report.reliability import reliability
 from bertkit.report.score_tables import by_rows
 from bertkit.text import printable
 
@@ -94,7 +93,7 @@ def report(facts: Facts, wrong: Mistakes | None, table: str) -> str:
         "report.html",
         facts=facts,
         sections=report_sections,
-        reliability=reliability(facts),
+        reliability=report_sections.reliability(facts),
         by=by_rows(facts.scores, facts.headline),
         confusion=matrices.confusion(facts, wrong),
         confused=matrices.confused(facts),

@@ -130,13 +130,12 @@ def scores(
 
 
 @mpl.rc_context(STYLE)
-def reliability(decisions: Mapping[str, ArrayLike]) -> Picture:
-    """Accuracy by confidence (Guo et al. 2017). decisions: `before` or `after` -> confidence, right: (decisions, 2)."""
+def reliability(decisions: Mapping[str, tuple[ArrayLike, ArrayLike]]) -> Picture:
+    """Accuracy by confidence (Guo et al. 2017). decisions: as those of `Graded`."""
     figure, axes = _axes("confidence", "accuracy", height=3.9)
     errors, least, sizes = [], 1.0, set[int]()
-    for name, pairs in decisions.items():
-        columns = np.asarray(pairs, dtype=np.float64).T
-        error, bins = calibration.expected_calibration_error(*columns), calibration.reliability(*columns)
+    for name, pair in decisions.items():
+        error, bins = calibration.expected_calibration_error(*pair), calibration.reliability(*pair)
         counts, confidence, accuracy, bounds = map(np.array, zip(*bins, strict=True))
         errors.append(f"{name} calibration the expected calibration error is {error:.3f}")
         style = (

@@ -10,7 +10,7 @@ from bertkit.data.schema import Finding, warn
 from bertkit.explain.terminal import difference_line
 from bertkit.inference.display import answer_line
 from bertkit.report import pictures
-from bertkit.report.facts import Facts
+from bertkit.report.facts import Facts, graded, task_of
 from bertkit.report.mistakes import Span
 from bertkit.report.pictures import Picture
 from bertkit.report.score_tables import interval, mean_of_folds, number, over_seeds, overall_metrics
@@ -241,6 +241,12 @@ def _baselines(facts: Facts, split: str) -> dict[str, float]:
     """The headline of the baselines on a split, where it is defined."""
     scores = {name: each.get(facts.headline) for name, each in facts.results["baselines"].get(split, {}).items()}
     return {name: score for name, score in scores.items() if score is not None}
+
+
+def reliability(facts: Facts) -> Picture | None:
+    """The reliability diagram of a task whose answers are decisions, from those of the reported split."""
+    decisions = graded(task_of(facts), facts.rows).decisions() if facts.rows else {}
+    return pictures.reliability(decisions) if decisions else None
 
 
 def training(facts: Facts) -> list[Picture]:
