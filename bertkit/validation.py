@@ -118,10 +118,7 @@ _BOUNDS = {
 
 
 def validate(
-    model: type[BaseModel],
-    data: Any,
-    sections: Mapping[str, type[BaseModel]] = {},
-    homes: Mapping[str, str] = {},
+    model: type[BaseModel], data: Any, sections: Mapping[str, type[BaseModel]] = {}, homes: Mapping[str, str] = {}
 ) -> list[KeyProblem]:
     """What is wrong with `data` as fields of `model`: pydantic's errors as sentences, one per key path.
 

@@ -24,16 +24,7 @@ from bertkit.cli.main import main
 from bertkit.data.schema import Finding, leak
 from bertkit.errors import ModelError, UserError
 from bertkit.files import read_json
-from bertkit.report import (
-    comparison,
-    examples,
-    matrices,
-    mistakes,
-    pictures,
-    rankings,
-    report_sections,
-    view,
-)
+from bertkit.report import comparison, examples, matrices, mistakes, pictures, rankings, report_sections, view
 from bertkit.report.card import write_card
 from bertkit.report.examples import write_explanations
 from bertkit.report.facts import Facts, Row, read_facts

@@ -162,11 +162,7 @@ def _units(table: Table, keys: Sequence[Sequence[str]]) -> list[list[int]]:
 
 
 def _stratified(
-    units: Sequence[list[int]],
-    table: Table,
-    target: str | None,
-    labels: Sequence[Sequence[str]],
-    rng: random.Random,
+    units: Sequence[list[int]], table: Table, target: str | None, labels: Sequence[Sequence[str]], rng: random.Random
 ) -> Iterator[list[int]]:
     """The units in a random order, every beginning of which is stratified by the target of their first rows."""
     draw, of_row = _draw(table, rng), _strata(table, target, labels)

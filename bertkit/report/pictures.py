@@ -48,10 +48,7 @@ class Picture(NamedTuple):
 
 @mpl.rc_context(STYLE)
 def curves(
-    logged: str,
-    lines: Mapping[str, Points],
-    marked: Mapping[str, float] = {},
-    baselines: Mapping[str, float] = {},
+    logged: str, lines: Mapping[str, Points], marked: Mapping[str, float] = {}, baselines: Mapping[str, float] = {}
 ) -> Picture | None:
     """A logged number over steps; None where no line has three points.
 
