@@ -18,7 +18,7 @@ from bertkit import evaluate, load
 from bertkit.cli.main import main
 from bertkit.errors import DataError, ModelError, UserError
 from bertkit.evaluation.ranking import searched
-from bertkit.inference.two_stage import evaluate_two_stages, reranked
+from bertkit.inference.evaluate import evaluate_two_stages, reranked
 from bertkit.models.encoder import load_tokenizer
 from bertkit.retrieval.mining import mine_file, nearest
 from bertkit.retrieval.vector_models import cached_vectors, dual_encoder, reranker

@@ -87,7 +87,8 @@ def duplicates(rows: Sequence[Row], vectors: Sequence[Vectors]) -> Section:
     """
     texts = [texts_of(row) for row in rows]
     numbers = clusters(list(zip(*texts, strict=True)), vectors, THRESHOLD)
-    whole, most = joined(vectors), APART * _range(rows)
+    targets = [row[name] for row in rows for name in ("score", "grade") if row.get(name) is not None]
+    whole, most = joined(vectors), APART * (max(targets, default=0.0) - min(targets, default=0.0))
     members = np.split(np.argsort(numbers, kind="stable"), np.cumsum(np.bincount(numbers))[:-1])
     found = [
         (_problem([rows[i] for i in each], [texts[i] for i in each], most), each) for each in members if len(each) > 1
@@ -114,11 +115,6 @@ def duplicates(rows: Sequence[Row], vectors: Sequence[Vectors]) -> Section:
             "`cosine` is that with the first row of the cluster.",
         ),
     )
-
-
-def _range(rows: Sequence[Row]) -> float:
-    numbers = [row[name] for row in rows for name in ("score", "grade") if row.get(name) is not None]
-    return max(numbers, default=0.0) - min(numbers, default=0.0)
 
 
 def _shown(row: Row) -> str:

@@ -75,17 +75,19 @@ def load(
     else:
         tables, target, notes = _read_tables(parts, spec, schema, validate_rows, share, known_labels, complete)
         loaded = {split: _loaded(tables.pop(split), schema) for split in wanted if split in tables}
-    findings = dict.fromkeys(finding for each in parts.values() for part in each for finding in part.findings)
+    every = [part for each in parts.values() for part in each]
+    findings = dict.fromkeys(finding for part in every for finding in part.findings)
+    declared = (part.class_names.get(str(part.mapping.get(target or ""))) for part in every)
     present = {name for each in loaded.values() for name in each.rows.column_names}
     if spec.by and spec.by not in present:
-        columns = list(dict.fromkeys(name for each in parts.values() for part in each for name in part.columns))
+        columns = list(dict.fromkeys(name for part in every for name in part.columns))
         what = f"no column `{spec.by}`, which `data.by` names; found: {listed(columns)}"
         raise DataError(Problem(str(spec.source), f"{what}{did_you_mean(spec.by, columns)}"))
     return Data(
         rows={split: each.rows for split, each in loaded.items()},
         columns={name: column for name, column in schema.columns.items() if name in present},
         target=target,
-        class_names=_class_names(parts, target),
+        class_names=list(dict.fromkeys(next(filter(None, declared), []))),
         fingerprints={split: each.fingerprint for split, each in loaded.items()},
         findings=[*findings, *notes],
         origins={split: each.origin for split, each in loaded.items()},
@@ -256,11 +258,6 @@ def _drop_unlabelled(
             findings.append(warn(f"{what}; left out: {where}"))
             table = table.select([index for index in range(len(table)) if index not in missing])
     return table, findings
-
-
-def _class_names(parts: Parts, target: str | None) -> list[str]:
-    names = (part.class_names.get(str(part.mapping.get(target or ""))) for own in parts.values() for part in own)
-    return list(dict.fromkeys(next((each for each in names if each), [])))
 
 
 def _loaded(table: Table, schema: Schema) -> Loaded:

@@ -23,7 +23,6 @@ from bertkit.encoding.padding import BatchSize
 from bertkit.errors import DataError, ModelError, Problem, RowsError, UserError
 from bertkit.inference.decisions import Rule, decisions, identity
 from bertkit.inference.display import flat
-from bertkit.inference.onnx_session import OnnxModel, open_model
 from bertkit.inference.runner import Runner
 from bertkit.inference.settings import damaged_settings, read_settings, resolve_max_length
 from bertkit.models.device import ModelPrecision, Precision, best_device, resolve_precision
@@ -89,7 +88,7 @@ class Predictor:
     @property
     def backend(self) -> Literal["torch", "onnx"]:
         """The library that computes the model's outputs; everything else is the same."""
-        return "onnx" if isinstance(self.model, OnnxModel) else "torch"
+        return "onnx" if self.device is None else "torch"
 
     def __call__(self, rows: Row | Sequence[Row] | None = None, /, **row: Any) -> Answer | list[Answer]:
         """The answer to one text or row, or the list of answers to several; or to `question=…, context=…`.
@@ -300,6 +299,8 @@ def load(
         if precision not in (None, "fp32"):
             fix = "It has the precision that it was exported with."
             raise ModelError(Problem(str(folder), f"an exported model cannot run in {precision}", fix))
+        from bertkit.inference.onnx_session import open_model
+
         graph = open_model(folder, settings.onnx, [*tokenizer.model_input_names, *restored.reduce_inputs])
         of_export: ModelPrecision = "int8" if settings.precision == "int8" else "fp32"
         return Predictor(restored, graph, None, of_export, size, settings.columns)

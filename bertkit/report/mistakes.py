@@ -143,20 +143,14 @@ def _ranks_apart(facts: Facts) -> Mistakes:
     return _off(facts, "ranks apart", abs(gold - predicted).tolist())
 
 
-def gold_and_given(facts: Facts, row: Row) -> tuple[list[tagging.Entity], list[tagging.Entity], list[float]]:
-    """Gold and predicted entities of a sentence, or its labelled words, and the scores of the predicted ones."""
-    answer, scheme = row["answer"], facts.options.get("scheme", "BIO")
-    gold, predicted = (tagging.labelled(tags, scheme) for tags in (row["tags"], [w["tag"] for w in answer["words"]]))
-    return gold, predicted, [each["score"] for each in answer.get("entities", answer["words"])]
-
-
 def sentence_mistake(facts: Facts, number: int, row: Row) -> Mistake | None:
     """Gold and predicted entities of a sentence, if they differ; measured by the most confident wrong one.
 
     Where tags are labels of words, the words that differ.
     """
-    words = row["answer"]["words"]
-    gold, predicted, scores = gold_and_given(facts, row)
+    words, scheme = row["answer"]["words"], facts.options.get("scheme", "BIO")
+    gold, predicted = (tagging.labelled(tags, scheme) for tags in (row["tags"], [word["tag"] for word in words]))
+    scores = [each["score"] for each in row["answer"].get("entities", words)]
     if gold == predicted:
         return None
     right = set(gold).intersection(predicted)
@@ -165,10 +159,8 @@ def sentence_mistake(facts: Facts, number: int, row: Row) -> Mistake | None:
     if "entities" not in row["answer"]:
         gold, predicted = ([each for each in side if each not in right] for side in (gold, predicted))
     texts = [word["word"] for word in words]
-    lines = (
-        ("gold", _tagged(texts, gold, predicted, "missed")),
-        ("predicted", _tagged(texts, predicted, gold, "wrong")),
-    )
+    marked = _tagged(texts, gold, predicted, "missed"), _tagged(texts, predicted, gold, "wrong")
+    lines = tuple(zip(("gold", "predicted"), marked, strict=True))
     sides = ["; ".join(f"{kind} {' '.join(texts[a:b])}" for kind, a, b in side) or NONE for side in (gold, predicted)]
     return Mistake(number, sides[0], sides[1], max(wrong or missed), lines=lines)
 

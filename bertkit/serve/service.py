@@ -15,8 +15,8 @@ from pydantic import Discriminator, Tag
 
 from bertkit.data.schema import Answer
 from bertkit.data.values import replace_surrogates
+from bertkit.inference.layer_reader import token_states
 from bertkit.inference.predictor import Predictor
-from bertkit.inference.token_states import token_states
 from bertkit.serve import tei
 from bertkit.serve.answer_schemas import answer_type, described, list_of, schema
 from bertkit.serve.batcher import Batcher, estimated_tokens, guarded
