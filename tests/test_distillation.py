@@ -8,7 +8,6 @@ import logging
 import re
 import shutil
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -89,16 +88,6 @@ def test_kl_is_what_torch_and_the_paper_say_and_binary_that_of_two_classes_with_
     entropy = torch.distributions.Bernoulli(logits=teacher / 2).entropy().sum() * 4
     expected = losses.kl(*both, 2.0).sum() + entropy
     assert losses.binary(student, teacher, 2.0).item() == pytest.approx(expected.item(), rel=1e-5)
-
-
-def test_the_loss_of_an_answer_is_the_mean_of_those_of_its_ends() -> None:
-    start, end, soft = torch.tensor([[[1.0, 0, 2]], [[0.0, 0, 1]], [[0.0, 1, 3]]]).unbind(0)
-    both = torch.stack([soft, start], 2).reshape(1, 6)
-    batch = {"soft": both, "place": torch.tensor([1]), "count": torch.tensor([2])}
-    outputs = SimpleNamespace(start_logits=start, end_logits=end)
-    loss = SOFT_TARGETS["question-answering"].loss(None, outputs, batch, 2.0)
-    expected = [losses.kl(start, soft, 2.0), losses.kl(end, start, 2.0)]
-    assert torch.allclose(loss, sum(expected).sum() / 2)
 
 
 def by_enumeration(emissions: torch.Tensor, chain: crf.Chain) -> torch.Tensor:

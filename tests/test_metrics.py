@@ -1,9 +1,13 @@
-"""Scores are exactly scikit-learn's and scipy's; what is undefined is None; HF metrics say the same."""
+"""Scores are exactly scikit-learn's and scipy's; what is undefined is None; HF metrics say the same.
+
+Scores of weighted rows equal those of the repeated rows; intervals are the bootstrap's; baselines are scikit-learn's.
+"""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
@@ -12,10 +16,15 @@ import numpy as np
 import pytest
 from scipy import stats
 from sklearn import metrics as sk
+from sklearn.dummy import DummyClassifier, DummyRegressor
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.multiclass import OneVsRestClassifier
 from sklearn.utils.class_weight import compute_class_weight
 
 from bertkit.errors import UserError
 from bertkit.evaluation import intervals, metrics
+from bertkit.evaluation.baselines import baselines
 from bertkit.evaluation.graded import compute_user_metric
 from bertkit.evaluation.graded_labels import GradedLabels
 from bertkit.tasks.class_labels import assigned_labels, settle_weights
@@ -235,3 +244,160 @@ def test_balanced_weights_are_scikit_learns_and_add_up_the_counts_once() -> None
     weights = settle_weights("auto", counts, LABELS)
     assert list((weights or {}).values()) == pytest.approx(expected.tolist())
     assert counts.total.call_count == 1
+
+
+GOOD = ["a lovely film", "what a lovely day", "great food", "a great lovely walk", "great"]
+BAD = ["an awful film", "awful food again", "boring walk", "boring and awful"]
+TEXTS = GOOD + BAD
+IDS = [1] * 5 + [0] * 4
+NAMES = ["bad", "good"]
+
+
+def features(texts):
+    vectorizer = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True).fit(TEXTS)
+    return vectorizer.transform(texts)
+
+
+def test_baselines_of_single_labels_are_scikit_learns():
+    texts, targets = ["lovely food", "awful day", "unknown"], [1, 0, 0]
+    found = baselines("single-label", TEXTS, IDS, texts, targets, NAMES)
+    dummy = DummyClassifier(strategy="prior").fit(TEXTS, IDS)
+    assert found["majority"] == metrics.scored("single-label", targets, dummy.predict_proba(texts), NAMES).scores
+    assert found["majority"]["accuracy"] == np.mean(dummy.predict(texts) == targets)
+    linear = LogisticRegression(max_iter=1000).fit(features(TEXTS), IDS)
+    expected = metrics.scored("single-label", targets, linear.predict_proba(features(texts)), NAMES).scores
+    assert found["tfidf"] == expected
+    assert found["tfidf"]["roc_auc"] == 1
+    assert baselines("single-label", TEXTS, IDS, texts, targets, NAMES) == found
+
+
+def test_baselines_of_several_labels_are_scikit_learns():
+    train = np.array([[i, 1 - i, j % 2] for j, i in enumerate(IDS)])
+    texts, targets = ["lovely food", "awful day"], np.array([[1, 0, 1], [0, 1, 0]])
+    labels = ["good", "bad", "odd"]
+    found = baselines("multi-label", TEXTS, train, texts, targets, labels)
+    linear = OneVsRestClassifier(LogisticRegression(max_iter=1000)).fit(features(TEXTS), train)
+    probabilities = linear.predict_proba(features(texts))
+    expected = metrics.scored("multi-label", targets, probabilities, labels).scores
+    assert found["tfidf"] == pytest.approx(expected, nan_ok=True)
+    assert found["majority"]["subset_accuracy"] == 0
+    assert found["majority"]["f1/good"] == pytest.approx(2 / 3)
+
+
+def test_regression_is_scikit_learns():
+    train, texts, targets = np.arange(9.0), ["lovely food", "awful day"], [1.0, 7.0]
+    found = baselines("regression", TEXTS, train, texts, targets, [])
+    ridge = Ridge().fit(features(TEXTS), train)
+    assert found["tfidf"] == metrics.regression(targets, ridge.predict(features(texts))).scores
+    mean = DummyRegressor().fit(TEXTS, train).predict(texts)
+    assert found["majority"] == metrics.regression(targets, mean).scores
+    assert found["majority"]["pearson"] is None
+
+
+def test_texts_without_words_or_of_one_class_have_a_majority_only():
+    for texts in (["", "  ", "😀"], ["a", "!", "?"]):
+        found = baselines("single-label", texts, [0, 1, 1], ["lovely"], [1], NAMES)
+        assert (list(found), found["majority"]["accuracy"]) == (["majority"], 1)
+    without = baselines("single-label", TEXTS, IDS, ["", "😀"], [1, 0], NAMES)  # to be scored
+    assert without["tfidf"]["accuracy"] == 0.5
+    assert list(baselines("single-label", TEXTS, [1] * 9, TEXTS, IDS, NAMES)) == ["majority"]
+    assert list(baselines("regression", TEXTS, [2.0] * 9, TEXTS, IDS, [])) == ["majority"]
+    assert list(baselines("multi-label", TEXTS, np.ones((9, 2)), TEXTS, np.ones((9, 2)), NAMES)) == ["majority"]
+
+
+def test_labels_that_do_not_vary_or_are_not_in_train():
+    train = np.array([[i, 1, 0] for i in IDS])
+    found = baselines("multi-label", TEXTS, train, TEXTS, train, ["good", "always", "never"])
+    assert found["tfidf"]["f1/always"] == 1
+    assert found["tfidf"]["support/never"] == found["tfidf"]["f1/never"] == 0
+    three = baselines("single-label", TEXTS, IDS, [*TEXTS, "lovely"], [*IDS, 2], [*NAMES, "new"])
+    assert three["tfidf"]["recall/new"] == 0
+    one = baselines("multi-label", TEXTS, np.array(IDS)[:, None], TEXTS, np.array(IDS)[:, None], ["good"])
+    assert one["tfidf"]["f1_macro"] == 1
+
+
+def check(score, arrays, weights):
+    """Each column of weights (rows, resamples) scores as the rows repeated so often."""
+    values = score(*arrays).weighted(weights.astype(float))
+    for column in range(weights.shape[1]):
+        expected = score(*(np.repeat(array, weights[:, column], axis=0) for array in arrays)).scores
+        assert list(values) == list(expected)
+        for name in expected:
+            wanted = np.nan if expected[name] is None else expected[name]
+            assert values[name][column] == pytest.approx(wanted, rel=1e-9, abs=1e-9, nan_ok=True), name
+
+
+def draw(rng: np.random.Generator, rows: int) -> np.ndarray:
+    """Weights (rows, 3) with many zeros, at least one row each."""
+    weights = rng.integers(0, 4, (rows, 3)) * rng.integers(0, 2, (rows, 3))
+    weights[rng.integers(0, rows)] += 1
+    return weights
+
+
+def one_hot_or_softmax(rng: np.random.Generator, rows: int, labels: int) -> np.ndarray:
+    scores = np.exp(2 * rng.normal(size=(rows, labels)))
+    if rng.random() < 0.5:  # ties, within a row and between rows
+        scores = np.round(scores) + 1
+    if rng.random() < 0.2:  # probabilities of exactly 0 and 1
+        scores = np.where(scores == scores.max(axis=1, keepdims=True), 1.0, 0.0)
+    return scores / scores.sum(axis=1, keepdims=True)
+
+
+@pytest.mark.parametrize("kind", ["single-label", "multi-label"])
+def test_weights_of_labels_are_repeated_rows(kind):
+    for case in range(100):
+        rng = np.random.default_rng(case)
+        rows, count = int(rng.integers(1, 25)), int(rng.integers(1, 6))
+        if kind == "single-label":
+            truth = rng.choice(rng.integers(0, count, rng.integers(1, count + 1)), rows)  # some labels absent
+            given = one_hot_or_softmax(rng, rows, count)
+            chosen = given.argmax(axis=1) if rng.random() < 0.8 else rng.integers(0, count, rows)
+        else:
+            truth = (rng.random((rows, count)) < rng.choice([0, 0.3, 1], count, p=[0.1, 0.8, 0.1])).astype(int)
+            given = np.round(rng.random((rows, count)), int(rng.integers(0, 3)))
+            chosen = (given >= rng.random(count)).astype(int)
+        score = partial(metrics.scored, kind, labels=[str(i) for i in range(count)])
+        check(lambda t, g, c, score=score: score(t, g, decisions=c), [truth, given, chosen], draw(rng, rows))
+
+
+def test_regression_weights_are_repeated_rows():
+    for case in range(100):
+        rng = np.random.default_rng(case)
+        rows = int(rng.integers(1, 25))
+        truth = np.round(rng.normal(size=rows) * 10.0 ** rng.integers(-3, 4), int(rng.integers(0, 3)))
+        given = truth * rng.normal() + rng.normal(size=rows) + 100 * rng.normal()
+        if rng.random() < 0.5:
+            given = np.round(given)
+        check(metrics.regression, [truth, given], draw(rng, rows))
+
+
+def test_equals_the_plain_bootstrap_by_seed_and_in_chunks(monkeypatch):
+    rng = np.random.default_rng(2)
+    truth = rng.normal(size=40)
+    given = truth + rng.normal(size=40)
+    found = metrics.regression(truth, given).intervals(resamples=70, seed=5)
+    rng = np.random.default_rng(5)
+    samples = [rng.integers(0, 40, 40) for _ in range(70)]
+    for name in found:
+        values = [metrics.regression(truth[rows], given[rows]).scores[name] for rows in samples]
+        assert found[name] == pytest.approx(tuple(np.quantile(values, [0.025, 0.975])), abs=1e-12)
+    rng = np.random.default_rng(3)
+    arrays = rng.normal(size=30), rng.normal(size=30)
+    scored = metrics.regression(*arrays)
+    found = scored.intervals(resamples=50)
+    assert scored.intervals(resamples=50) == found
+    assert scored.intervals(resamples=50, seed=1) != found
+    monkeypatch.setattr(intervals, "CHUNK", 1)
+    assert scored.intervals(resamples=50)["spearman"] == pytest.approx(found["spearman"])
+
+
+@pytest.mark.parametrize(("share", "defined"), [(0.0, False), (0.3, False), (0.495, False), (0.5, True), (0.7, True)])
+def test_an_interval_is_of_half_of_the_resamples_at_least(share, defined):
+    values = iter(np.where(np.arange(200) < 200 * share, np.arange(200.0), np.nan))
+
+    def weighted(weights):
+        return {"score": np.asarray([next(values) for _ in range(weights.shape[1])])}
+
+    found = intervals.bootstrap(weighted, 3, resamples=200)["score"]
+    assert (found is not None) == defined
+    assert not defined or found == pytest.approx(np.quantile(np.arange(200 * share), [0.025, 0.975]))
