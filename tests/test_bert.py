@@ -111,7 +111,7 @@ def test_a_config_is_a_preset_and_what_is_said_beside_it() -> None:
     assert own.max_position_embeddings == 64
 
 
-FIELDS = {  # of one config: the value, and what is said of it
+FIELDS = {  # name of a field -> a value that is an error, and its message
     "preset": ("bse", "did you mean 'base'"),
     "hiden_size": (3, "did you mean 'hidden_size'"),
     "num_attention_heads": (3, "is not a multiple of 3 heads"),

@@ -360,7 +360,7 @@ def test_scaled_sums_equal_logarithms_wherever_they_are_used(seed, high, steep, 
 
 @pytest.mark.usefixtures("way")
 def test_a_sentence_too_short_for_what_is_not_forbidden() -> None:
-    """It must begin with tag 0 and end with tag 1; one word can not be both."""
+    """It must begin with tag 0 and end with tag 1; one word cannot be both."""
     chain = Chain(*(torch.zeros(s, dtype=torch.float64) for s in ((2, 2), (2,), (2,))))
     chain.start[1] = chain.end[0] = crf.FORBIDDEN
     emissions, mask = torch.zeros(2, 3, 2, dtype=torch.float64), torch.tensor([[True] * 3, [True, False, False]])
@@ -557,7 +557,7 @@ def test_no_spans_have_no_posteriors() -> None:
 
 
 def test_a_word_that_can_only_be_what_is_forbidden() -> None:
-    """It must begin with tag 0 and end with tag 1; one word can not be both."""
+    """It must begin with tag 0 and end with tag 1; one word cannot be both."""
     chain = np.zeros((2, 2)), np.array([0.0, posteriors.FORBIDDEN]), np.array([posteriors.FORBIDDEN, 0.0])
     found = posteriors.posterior(np.zeros((2, 3, 2)), np.array([3, 1]), chain).marginals
     np.testing.assert_allclose(found[:, 0], [[1, 0], [0.5, 0.5]], rtol=0, atol=1e-6)

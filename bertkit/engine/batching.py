@@ -214,8 +214,8 @@ class Examples(torch.utils.data.Dataset[Any]):
         return self.collate({**columns, UNIT: units.tolist()})
 
 
-def fetched(batch: Any) -> Any:
-    """What a DataLoader collates a batch to: nothing else, since it is fetched as one."""
+def unchanged(batch: Any) -> Any:
+    """The `collate_fn` of a DataLoader whose dataset returns collated batches."""
     return batch
 
 

@@ -18,7 +18,7 @@ from transformers.trainer_callback import PrinterCallback
 
 from bertkit.engine.arguments import Arguments
 from bertkit.engine.attachment import Attachment
-from bertkit.engine.batching import EpochLoader, fetched
+from bertkit.engine.batching import EpochLoader, unchanged
 from bertkit.engine.checkpoint import CheckpointTrainer
 from bertkit.engine.clock import TICKS, Clock, follow, schedule
 from bertkit.engine.training_data import Loss, TrainingData
@@ -79,7 +79,7 @@ class Trainer(CheckpointTrainer):
         return EpochLoader(
             self.data.examples(self.batches),
             batch_sampler=self.batches,
-            collate_fn=fetched,
+            collate_fn=unchanged,
             num_workers=args.dataloader_num_workers,
             pin_memory=args.dataloader_pin_memory,
             prefetch_factor=args.dataloader_prefetch_factor,

@@ -77,7 +77,7 @@ def export(
             if int8:
                 exact = exported(sample)
                 exports["int8"] = _quantize(reference, graph, aside, expected, sample, exact, max_drop)
-            _write_config(predictor, graph, aside, list(exports)[-1])
+            _write_config(predictor, graph, aside, "int8" if int8 else "fp32")
             facts = _facts(reference, graph, aside, exports, time.monotonic() - started)
             write_json(aside / "export.json", facts)
             if (card := model_folder(source) / "README.md").is_file():

@@ -26,7 +26,7 @@ from bertkit.evaluation.ranking import MAX_HITS
 from bertkit.inference.multitask_predictor import tasks_of_run
 from bertkit.inference.predictor import Predictor, load, load_as
 from bertkit.recipe.recipe import load_recipe, parse_data_spec
-from bertkit.tasks.base import Task
+from bertkit.tasks.base import Predict, Task
 
 OF_SOURCE = ("validation", "limit", "splits", "exclude", "relabel")  # of `data:`; not for a file given in its place
 
@@ -55,12 +55,14 @@ def score(
                 np.save(file, np.stack(vectors))
             return vectors
 
+        def first(size: int) -> Predict:
+            return lambda features: list(np.load(file)[:, :size])
+
         answers = DiskList(task.answer(rows, keep))
         scores = {**scored(task, answers, rows, metrics, by)[1], "dims": {}}
         for size in task.sizes:
             file.seek(0)
-            cut = task.answer(rows, lambda _, size=size: list(np.load(file)[:, :size]))  # type: ignore[misc]
-            scores["dims"][str(size)] = task.grade(DiskList(cut), rows).scores
+            scores["dims"][str(size)] = task.grade(DiskList(task.answer(rows, first(size))), rows).scores
     return answers, scores
 
 
@@ -208,8 +210,7 @@ def evaluate(
 def evaluate_two_stages(retriever: Predictor, ranker: Predictor, rows: Dataset, depth: int) -> dict[str, Any]:
     """Scores of a search whose hits a cross-encoder reorders (Nogueira & Cho 2019), and of the search alone.
 
-    `rows`, `metrics` and `intervals` of both stages, `first_stage` and `depth`.
-
+    Returns `rows`, `metrics` and `intervals` of both stages, `first_stage` and `depth`.
     depth: number of documents per query that the cross-encoder reorders; the rest follow in the retriever's order.
     Raises UserError where the models are not for retrieval and text-ranking, or depth is out of range.
     """

@@ -159,8 +159,8 @@ def sentence_mistake(facts: Facts, number: int, row: Row) -> Mistake | None:
     if "entities" not in row["answer"]:
         gold, predicted = ([each for each in side if each not in right] for side in (gold, predicted))
     texts = [word["word"] for word in words]
-    marked = _tagged(texts, gold, predicted, "missed"), _tagged(texts, predicted, gold, "wrong")
-    lines = tuple(zip(("gold", "predicted"), marked, strict=True))
+    of_gold, of_predicted = _tagged(texts, gold, predicted, "missed"), _tagged(texts, predicted, gold, "wrong")
+    lines = ("gold", of_gold), ("predicted", of_predicted)
     sides = ["; ".join(f"{kind} {' '.join(texts[a:b])}" for kind, a, b in side) or NONE for side in (gold, predicted)]
     return Mistake(number, sides[0], sides[1], max(wrong or missed), lines=lines)
 

@@ -244,8 +244,8 @@ def _baselines(facts: Facts, split: str) -> dict[str, float]:
 
 
 def reliability(facts: Facts) -> Picture | None:
-    """The reliability diagram of a task whose answers are decisions, from those of the reported split."""
-    decisions = graded(task_of(facts), facts.rows).decisions() if facts.rows else {}
+    """The reliability diagram of a task whose answers are decisions with probabilities, on the reported split."""
+    decisions = graded(task_of(facts), facts.rows).decisions() if facts.rows and "calibration" in facts.scores else {}
     return pictures.reliability(decisions) if decisions else None
 
 

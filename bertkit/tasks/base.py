@@ -250,7 +250,7 @@ class Task(ABC, Generic[O]):
 
     @property
     def sizes(self) -> Sequence[int]:
-        """Numbers of the first elements of vectors that are scored too. Default: none."""
+        """Lengths of the prefixes of vectors that are scored by themselves too. Default: none."""
         return ()
 
     @abstractmethod

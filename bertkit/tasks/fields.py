@@ -30,7 +30,7 @@ class Key(NamedTuple):
 class AnswerForm(NamedTuple):
     """The fields of an answer, or of an item in its lists, in their order.
 
-    line: how it reads on a line, such as `{label}  {score}`: parts, two spaces apart, with names of fields.
+    line: how it is shown on one line, such as `{label}  {score}`; two spaces separate parts; empty ones are left out.
     """
 
     name: str

@@ -31,7 +31,7 @@ from bertkit.run import OUT_OF_FOLD, Run, check_folder
 from bertkit.tasks.base import Task, calibrate
 from bertkit.training.finish import OutOfFold, mean_and_sd, write_predictions
 from bertkit.training.job import Job, Jobs
-from bertkit.training.metadata import begun
+from bertkit.training.metadata import open_run
 from bertkit.training.seed import fit
 
 DEFAULT_FOLDS = 5  # folds of `cross_validate`, where the recipe names no number
@@ -47,7 +47,7 @@ def cross_validate(recipe: Recipe, folder: str | Path) -> Path:
     run = Run(Path(folder))
     if processes.first():
         check_folder(run, to_yaml(recipe), resume=True)
-    with begun(recipe, run) as (jobs, metadata):
+    with open_run(recipe, run) as (jobs, metadata):
         held_out = run_folds(jobs, run, metadata)
         metadata.write()
         if held_out:

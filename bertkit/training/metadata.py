@@ -26,7 +26,7 @@ from bertkit.training.job import Job, Jobs, prepare_jobs
 
 
 @contextmanager
-def begun(
+def open_run(
     recipe: AnyRecipe,
     run: Run,
     changed: bool = False,

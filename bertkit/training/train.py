@@ -17,7 +17,7 @@ from bertkit.recipe.recipe import Recipe, to_yaml
 from bertkit.run import check_folder, only_writer
 from bertkit.training.finish import check_hub, finish, push_run, write_reports_and_clean
 from bertkit.training.folds import calibrated, run_folds
-from bertkit.training.metadata import begun, require_same_tasks
+from bertkit.training.metadata import open_run, require_same_tasks
 from bertkit.training.seed import train_seed
 from bertkit.validation import describe
 
@@ -94,7 +94,7 @@ def run_program(
                 write_reports_and_clean(run, recipe)
         logger.info("%s is finished; there is nothing to resume", run.folder)
         return run
-    with begun(recipe, run, changed, metrics, callbacks) as (jobs, metadata):
+    with open_run(recipe, run, changed, metrics, callbacks) as (jobs, metadata):
         held_out = run_folds(jobs, run, metadata)
         jobs = calibrated(jobs, held_out)
         outcomes = [train_seed(jobs, seed, run, metadata) for seed in recipe.seeds]
