@@ -27,6 +27,7 @@ import hypothesis
 import pytest
 import torch
 import transformers
+from margins import Margins
 from matplotlib.figure import Figure
 
 # Of programs that import this file, too; after multiprocessing's own folder in it, which has priority -100.
@@ -47,11 +48,14 @@ WORDS = (
 def pytest_addoption(parser: pytest.Parser) -> None:
     """`--precision fp32`: as on a processor without bf16 (see fp32/sitecustomize.py); `--all`: rare tests too."""
     parser.addoption("--precision", choices=("auto", "fp32"), default="auto", help="default precision on this CPU")
+    parser.addoption("--margins", action="store_true", help="how much of its tolerance each comparison uses")
     parser.addoption("--all", action="store_true", help="those marked `rare` too: the whole contract, every notebook")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """`--precision` for this process and the subprocesses that it starts, which are also pytest-xdist's workers."""
+    if config.getoption("margins"):
+        config.pluginmanager.register(Margins(config))
     tempfile.tempdir = None  # which is TMPDIR from here on
     signal.signal(signal.SIGTERM, lambda number, _: pytest.exit(f"signal {number}", 128 + number))  # and clean up
     if config.getoption("precision") == "fp32" and not hasattr(config, "workerinput"):

@@ -131,7 +131,7 @@ def test_wrong_sets_of_labels_are_those_of_cleanlab(seed: int) -> None:
         index = int(row["text"])
         assert row["labels"] == [names[label] for label in np.flatnonzero(given[index] ^ wrong[index])]
         doubts = np.where(given[index], 1 - table[index], table[index])[wrong[index]]
-        assert row["probability"] == pytest.approx(doubts.max(), abs=1e-4)
+        assert row["probability"] == pytest.approx(doubts.max(), abs=2e-4)  # it has four decimals
     found = [row["probability"] for row in part.rows]
     assert found == sorted(found, reverse=True)
     flipped = float((given != true).mean())
@@ -300,7 +300,7 @@ def test_the_list_corrects_the_rows_that_it_was_made_from(target: str, tmp_path:
     for name in ("labels.jsonl", "labels.csv"):
         after = read(relabel=str(tmp_path / name)).rows["train"]
         changed = after[column][0]
-        assert changed == (pytest.approx(expected, abs=2) if target == "score" else expected)
+        assert abs(changed - expected) < 2 if target == "score" else changed == expected
         assert changed == part.rows[0][column]
         assert list(after)[1:] == list(before.rows["train"])[1:]
 

@@ -79,10 +79,11 @@ def batch_of(task: Task, features: Dataset) -> Batch:
 
 def test_kl_is_what_torch_and_the_paper_say_and_binary_that_of_two_classes_with_the_teachers_entropy() -> None:
     student, teacher = torch.randn(2, 5, 4, generator=torch.Generator().manual_seed(0)).unbind(0)
+    # Both tolerances are 9 times fp32's rounding of a sum over the classes.
     loss = torch.nn.KLDivLoss(reduction="none")((student / 3).log_softmax(1), (teacher / 3).softmax(1)).sum(1) * 9
-    assert torch.allclose(losses.kl(student, teacher, 3.0), loss, atol=1e-6)
+    assert torch.allclose(losses.kl(student, teacher, 3.0), loss, atol=1e-5)
     p, q = (teacher / 3).softmax(1), (student / 3).softmax(1)
-    assert torch.allclose(losses.kl(student, teacher, 3.0), 9 * (p * (p / q).log()).sum(1), atol=1e-6)
+    assert torch.allclose(losses.kl(student, teacher, 3.0), 9 * (p * (p / q).log()).sum(1), atol=1e-5)
     student, teacher = torch.randn(2, 7, generator=torch.Generator().manual_seed(0)).unbind(0)
     both = [torch.stack([logits, torch.zeros(7)], dim=1) for logits in (student, teacher)]
     entropy = torch.distributions.Bernoulli(logits=teacher / 2).entropy().sum() * 4

@@ -52,7 +52,8 @@ def test_published_sizes_have_their_parameters(preset: str, millions: int) -> No
     """With the vocabulary of both families."""
     with torch.device("meta"):
         model = AutoModelForMaskedLM.from_config(ModernBertConfig(vocab_size=50_368, **MODERNBERT[preset]))
-    assert sum(p.numel() for p in model.parameters()) / 1e6 == pytest.approx(millions, abs=1)
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    assert abs(parameters - millions * 10**6) < 10**6  # some are published rounded, some cut off
 
 
 @pytest.mark.parametrize("size", ["tiny", "mini", "small", "medium"])

@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 import transformers
 from cases import DOCUMENTS, DRAWN, SETTINGS, Case, encoder
+from conftest import WORDS
 from datasets import Dataset
 from steps import NoDoubles, arguments, made
 from test_pretraining_data import made_documents, vocabulary
@@ -24,7 +25,7 @@ from tokenizers import AddedToken, decoders
 from tokenizers.pre_tokenizers import PreTokenizer
 from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM, AutoModelForSequenceClassification, BertTokenizer
 
-from bertkit.encoding.padding import Collator, mask_of
+from bertkit.encoding.padding import Collator
 from bertkit.errors import DataError, ModelError
 from bertkit.evaluation.pretraining_metrics import COUNTED, scored
 from bertkit.inference.predictor import load
@@ -375,10 +376,12 @@ def test_the_share_follows_the_progress_and_evaluation_has_the_last_one(start, e
 
 
 def test_a_training_follows_the_schedule(tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shares = []
+    steps = []
 
     def loss(self: Any, outputs: Any, batch: Any, smoothing: float = 0.0, real: Any = Pretraining.loss) -> Any:
-        shares.append(float((batch["labels"] != -100).sum() / (mask_of(batch).sum() - 2 * len(batch["row"]))))
+        masked = batch["labels"] != -100
+        ordinary = torch.where(masked, batch["labels"], batch["input_ids"]) > WORDS.index("[MASK]")
+        steps.append(zip(masked.sum(1).tolist(), ordinary.sum(1).tolist(), strict=True))
         return real(self, outputs, batch, smoothing)
 
     monkeypatch.setattr(Pretraining, "loss", loss)
@@ -386,7 +389,10 @@ def test_a_training_follows_the_schedule(tiny_encoder: Path, tmp_path: Path, mon
     options |= {"mask_probability": {"start": 0.8, "end": 0.1}}
     case = Case("falling", options, {"text": [" ".join(DOCUMENTS)] * 8}, max_length=64)
     made(case, tiny_encoder, arguments(tmp_path, 8, 1, max_steps=8)).train()
-    assert shares == pytest.approx([0.8 - 0.7 * step / 8 for step in range(8)], abs=0.06)  # [UNK] is never masked
+    assert len(steps) == 8
+    for step, counts in enumerate(steps):
+        probability = 0.8 - 0.7 * step / 8
+        assert all(abs(masked - probability * ordinary) < 0.5 + 1e-6 for masked, ordinary in counts)
 
 
 def test_resumed_in_the_middle_of_a_schedule_it_is_the_run_that_was_never_stopped(recipe, tmp_path):
