@@ -174,7 +174,8 @@ def test_train_prints_scores_and_what_to_type_next(capsys: Any, tmp_path: Path, 
     again = ("train", recipe, "training.max_steps=2", "training.logging_steps=1", "--output-dir", folder)
     assert main([*map(str, again)]) == 0
     captured = capsys.readouterr()
-    printed = ("this model", "95 % interval", "majority", "tfidf", f"bertkit predict {folder}", "validation (10 rows)")
+    predict = f"bertkit predict {shlex.quote(str(folder))}"
+    printed = ("this model", "95 % interval", "majority", "tfidf", predict, "validation (10 rows)")
     logged = ("encoder: ", "task: text-classification", "step 1/2", "loss ", "initialised, to be trained: classifier")
     assert [words for words in printed if words not in captured.out] == []
     assert [words for words in logged if captured.err.count(words) == 0] == []
@@ -482,7 +483,7 @@ def test_an_interrupt_is_not_a_traceback(capsys: Any, recipe: Path, tmp_path: Pa
 
 
 def test_a_terminal_of_few_characters_stops_nothing() -> None:
-    program = "import bertkit.cli.main as c; c._set_up_output(); print('h\\u00e9 \\ud83d █')"
+    program = "import bertkit.cli.main as c; c._set_up_output(); print('h\\u00e9 \\ud83d \\u2588')"
     command, ascii_only = [sys.executable, "-X", "utf8=0", "-c", program], {**os.environ, "PYTHONIOENCODING": "ascii"}
     assert subprocess.check_output(command, text=True, env=ascii_only) == r"h\xe9 \ud83d \u2588" + "\n"
 
