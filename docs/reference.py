@@ -17,8 +17,7 @@ from bertkit.audits.audit import LABELS
 from bertkit.cli import main as cli
 from bertkit.explain.targets import TARGETS
 from bertkit.export.program import NO_GRAPH
-from bertkit.recipe.multitask import json_schema
-from bertkit.recipe.recipe import Recipe
+from bertkit.recipe.recipe import Recipe, json_schema
 from bertkit.recipe.training_arguments import training_fields, training_schema
 from bertkit.report.mistakes import MISTAKES
 from bertkit.serve.shapes import SHAPES

@@ -31,7 +31,8 @@ from bertkit.methods import contrastive, head, linear
 from bertkit.methods.linear import STRENGTHS, Examples, fit_linear
 from bertkit.methods.table import METHODS
 from bertkit.models.heads.vector_head import Dense, Layout, files
-from bertkit.recipe.recipe import FEW_ROWS, TRAINING_DEFAULTS, load_recipe, to_yaml
+from bertkit.recipe.fields import FEW_ROWS, TRAINING_DEFAULTS
+from bertkit.recipe.recipe import load_recipe, to_yaml
 from bertkit.report.usage import linear_head
 from bertkit.training.seed import save
 

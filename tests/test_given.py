@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import small
 
 import bertkit
 from bertkit.data.python_rows import keep_rows, stored_files
-from bertkit.recipe.recipe import adapted, to_yaml
+from bertkit.recipe.recipe import read, to_yaml
 
 ROWS = small.rows("single-label", 8)
 BASE = {"task": "text-classification", "model": "some/model", "data": "sample:sentiment"}
@@ -30,7 +31,7 @@ def test_a_recipe_of_plain_values_is_that_of_the_yaml_file(tmp_path: Path) -> No
     recipe = bertkit.Recipe(task=task, model=model, data=data, training=rate, seeds=(1, 2))
     assert recipe.with_(learning_rate=1e-4) == bertkit.load_recipe(file)
     assert bertkit.load_recipe({"task": task, "model": model, "data": data}).model.max_length == 64
-    assert bertkit.Recipe(**BASE) == bertkit.load_recipe(BASE) == adapted(BASE, None, {})
+    assert bertkit.Recipe(**BASE) == bertkit.load_recipe(BASE) == read(BASE, None, {})
     assert bertkit.Recipe(**{**BASE, "model": tmp_path}).model.name == str(tmp_path)
     assert bertkit.load_recipe(BASE, ["training.learning_rate=1"]).training["learning_rate"] == 1
     assert bertkit.Recipe(**bertkit.load_recipe(file).model_dump()) == bertkit.load_recipe(file)
@@ -64,7 +65,7 @@ def test_what_is_wrong_is_reported_at_once_with_key_paths() -> None:
     with pytest.raises(bertkit.RecipeError, match="task: expected a mapping, found the number 5"):
         bertkit.Recipe(**{**BASE, "task": 5})
     with pytest.raises(bertkit.RecipeError, match="model: expected a mapping, found the number 5"):
-        adapted("text-classification", ROWS, {"model": 5, "max_length": 64})
+        read("text-classification", ROWS, {"model": 5, "max_length": 64})
     with pytest.raises(bertkit.RecipeError, match="no task 'text-clasification'; did you mean 'text-classification'"):
         bertkit.Recipe(**{**BASE, "task": "text-clasification"})
 
@@ -83,13 +84,74 @@ def test_with_changes_a_copy_and_checks_it() -> None:
     small.raises(bertkit.RecipeError, said, recipe.with_, "training.lerning_rate=1")
 
 
+STATED = """
+task: {name: text-classification}
+model: {name: some/model}
+data: {source: sample:sentiment}
+training: {learning_rate: 5.0e-5, num_train_epochs: 3, weight_decay: 0.01, eval_strategy: epoch}
+"""  # each of them is a default, too
+SEVERAL = STATED.replace("task: {", "tasks: {a: {task: {").replace("}\nmodel", "}, data: {source: sample:ner}}}\nmodel")
+
+
+@pytest.mark.parametrize(
+    "text", [STATED, SEVERAL.replace("data: {source: sample:sentiment}\n", "")], ids=["one", "several"]
+)
+def test_what_a_recipe_states_is_kept_when_defaults_change(text: str, tmp_path: Path) -> None:
+    """Whether a file is changed on the command line, its recipe by `with_`, or it is named in Python."""
+    file = tmp_path / "my.yaml"
+    file.write_text(text)
+
+    def outcome(*arguments: Any) -> Any:
+        try:
+            return read(*arguments)
+        except bertkit.RecipeError as error:
+            return sorted(problem.what for problem in error.problems)
+
+    for values in (
+        {"task": {"method": "full"}}, {"task": {"method": "head"}}, {"batching": {"tokens": 4096}}, {"verify": False},
+        {"training": {"budget": "1m"}}, {"training": {"eval_strategy": "steps"}},
+        {"training": {"save_strategy": "best"}},
+        {"model": {"max_length": 64}}, {"task": {"kind": "multi-label"}}, {"training": {"learning_rate": 1e-4}},
+    ):  # fmt: skip
+        ((section, value),) = values.items()
+        overrides = [f"{section}.{key}={json.dumps(v)}" for key, v in value.items()] if isinstance(value, dict) else []
+        overrides = overrides or [f"{section}={json.dumps(value)}"]
+        wanted = outcome(file, None, {}, overrides)
+        assert outcome(file, None, values) == wanted
+        assert outcome(read(file), None, values) == wanted
+        assert outcome(read(read(file), None, {"seeds": [1]}), None, {**values, "seeds": [42]}) == wanted
+    if text is STATED:
+        full = bertkit.load_recipe(file).with_("task.method=full")
+        assert (full.training["learning_rate"], full.training["num_train_epochs"]) == (5e-5, 3)
+        assert bertkit.load_recipe(file, ["~training"]).with_("task.method=full").training["num_train_epochs"] == 20
+
+
+def test_the_options_of_another_task_are_its_own() -> None:
+    recipe = bertkit.Recipe(**BASE)
+    assert recipe.with_("task.name=token-classification", "data.source=sample:ner").task.name == "token-classification"
+
+
+def test_a_value_of_python_has_no_line_and_its_path_starts_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "there").mkdir()
+    file = tmp_path / "there" / "my.yaml"
+    file.write_text(STATED + "seeds: []\n")
+    with pytest.raises(bertkit.RecipeError) as caught:
+        read(file, None, {"training": {"learning_rate": -1}, "weight_decay": -1})
+    assert [problem.where for problem in caught.value.problems] == ["", "", f"{file}:6"]
+    (tmp_path / "x.csv").touch()
+    monkeypatch.chdir(tmp_path)
+    assert read(file, "x.csv", {"seeds": [1]}).data.source == str(tmp_path / "x.csv")  # type: ignore[union-attr]
+
+
 def test_a_key_goes_where_the_only_section_has_it_with_rows_by_split_too() -> None:
     values = {
         "epochs": 2, "learning_rate": 1e-4, "max_length": 64, "thresholds": {"good": 0.3}, "kind": "multi-label",
         "columns": {"text": "review"}, "patience": 2, "verify": False, "seeds": [1, 2], "peft": {"r": 4},
         "training": {"weight_decay": 0.1},
     }  # fmt: skip
-    recipe = adapted("text-classification", "sample:sentiment", {"model": "some/model", **values})
+    recipe = read("text-classification", "sample:sentiment", {"model": "some/model", **values})
     assert recipe.training["num_train_epochs"] == 2
     assert (recipe.training["learning_rate"], recipe.training["weight_decay"]) == (1e-4, 0.1)
     assert (recipe.model.name, recipe.model.max_length) == ("some/model", 64)
@@ -97,7 +159,7 @@ def test_a_key_goes_where_the_only_section_has_it_with_rows_by_split_too() -> No
     assert recipe.data.columns == {"text": "review"}
     assert (recipe.early_stopping.patience, recipe.verify, recipe.seeds, recipe.peft.r) == (2, False, [1, 2], 4)
     for data in ({"train": ROWS, "validation": 0.25}, {"source": ROWS, "validation": 0.25}):
-        spec = adapted("text-classification", data, {"model": "m", "columns": {"text": "id"}, "limit": 3}).data
+        spec = read("text-classification", data, {"model": "m", "columns": {"text": "id"}, "limit": 3}).data
         assert (spec.source, spec.validation, spec.columns, spec.limit) == ("memory", 0.25, {"text": "id"}, 3)
 
 
@@ -120,7 +182,7 @@ def test_overrides_that_no_section_has_are_refused(tmp_path: Path) -> None:
 def test_data_replaces_the_data_of_a_shipped_recipe_and_its_expected_scores() -> None:
     shipped = bertkit.load_recipe("sst2-minilm", ["data.source=sample:sentiment"])
     assert shipped.expected
-    recipe = adapted("sst2-minilm", {"train": ROWS, "validation": 0.25}, {})
+    recipe = read("sst2-minilm", {"train": ROWS, "validation": 0.25}, {})
     assert (recipe.data.source, recipe.data.validation, recipe.data.columns) == ("memory", 0.25, {})
     assert recipe.data.revision is None
     assert recipe.expected is None
@@ -129,18 +191,18 @@ def test_data_replaces_the_data_of_a_shipped_recipe_and_its_expected_scores() ->
     other = shipped.with_(model="some/model")
     assert (other.model.name, other.model.revision, other.model.max_length) == ("some/model", None, 128)
     assert shipped.with_(model={"max_length": 64}).model.revision == shipped.model.revision
-    assert adapted(shipped, None, {}) is shipped
+    assert read(shipped, None, {}) is shipped
     again = recipe.with_(epochs=1)
     assert again.data == recipe.data
     assert recipe.with_(columns={"text": "t"}).data.fingerprint == recipe.data.fingerprint
-    assert adapted(recipe, ROWS, {"columns": {"text": "t"}}).data.columns == {"text": "t"}
+    assert read(recipe, ROWS, {"columns": {"text": "t"}}).data.columns == {"text": "t"}
 
 
 def test_train_says_what_it_expects(tmp_path: Path) -> None:
     train: Any = bertkit.train
     with pytest.raises(bertkit.RecipeError, match="expected a task, a recipe or its name first, found a list"):
         train(ROWS, tmp_path / "run", data="text-classification")
-    with pytest.raises(bertkit.RecipeError, match="text-clasification: no such task or recipe; did you mean 'text-cl"):
+    with pytest.raises(bertkit.RecipeError, match="text-clasification: no such recipe or task; did you mean 'text-cl"):
         train("text-clasification", tmp_path / "run", data=ROWS)
     said = "output_dir: expected a folder, found a list; the data go by keyword"
     small.raises(bertkit.RecipeError, said, train, "text-classification", ROWS)
@@ -157,7 +219,7 @@ def test_train_says_what_it_expects(tmp_path: Path) -> None:
 
 
 def test_other_rows_take_the_place_of_those_that_a_run_kept(tmp_path: Path) -> None:
-    specs = [adapted("text-classification", rows, {"model": "m"}).data for rows in (ROWS, ROWS[:-1], ROWS[:-1])]
+    specs = [read("text-classification", rows, {"model": "m"}).data for rows in (ROWS, ROWS[:-1], ROWS[:-1])]
     hashes = [keep_rows(spec, tmp_path / "kept") for spec in specs]
     assert hashes[0] != hashes[1] == hashes[2]
     (kept,), (stored,) = (tmp_path / "kept").iterdir(), stored_files(specs[1]).values()

@@ -25,7 +25,7 @@ from bertkit.data.python_inputs import data_section
 from bertkit.data.python_rows import column_names, store_rows
 from bertkit.data.sources import samples_folder
 from bertkit.files import read_json, sha256
-from bertkit.recipe.recipe import adapted, to_yaml
+from bertkit.recipe.recipe import read, to_yaml
 from bertkit.sections import DataSpec
 from bertkit.tasks import get_task
 from bertkit.tasks.text_classification import TextClassification
@@ -246,7 +246,7 @@ def test_a_sweep_of_rows_given_from_python_keeps_them(tiny_encoder, tmp_path, mo
     from bertkit.sweeps.sweep import sweep
 
     data = {"train": TRAIN, "validation": VALIDATION}
-    recipe = adapted("text-classification", data, {"model": tiny_encoder, **QUICK})
+    recipe = read("text-classification", data, {"model": tiny_encoder, **QUICK})
     (tmp_path / "space.yaml").write_text("training.learning_rate: [1e-3, 1e-4]\n")
     done = sweep(recipe, tmp_path / "space.yaml", tmp_path / "sweep", trials=1, confirm=1)
     monkeypatch.setenv("BERTKIT_CACHE", str(tmp_path / "empty"))
@@ -384,7 +384,7 @@ def test_rows_of_every_task_are_those_of_their_files(sample: str, task: str, lib
     files = {file.stem: file for file in (samples_folder() / sample).glob("*.json*")}
     rows = {split: [row for _, row in read_rows(file, DataSpec(source=str(file)))] for split, file in files.items()}
     kind = get_task(task)
-    recipe = adapted(task, {split: LIBRARIES[library](each) for split, each in rows.items()}, {"model": "some/model"})
+    recipe = read(task, {split: LIBRARIES[library](each) for split, each in rows.items()}, {"model": "some/model"})
     both = (recipe.data, DataSpec(source=f"sample:{sample}"))
     ours, theirs = (small.read_data(spec, kind, recipe.task) for spec in both)
     assert list(ours.fingerprints) == ["train", "validation", "test"]

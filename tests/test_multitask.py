@@ -32,8 +32,7 @@ from bertkit.engine.trainer import Trainer
 from bertkit.errors import DataError, ModelError, RecipeError, UserError
 from bertkit.files import read_json, sha256, write_text
 from bertkit.inference.multitask_predictor import MultiTaskPredictor
-from bertkit.recipe.multitask import MultiTaskRecipe, load_any, settled
-from bertkit.recipe.recipe import Recipe, load_recipe, to_yaml
+from bertkit.recipe.recipe import MultiTaskRecipe, Recipe, load_recipe, read, to_yaml
 from bertkit.report.view import Run
 from bertkit.training.job import prepare_jobs
 from bertkit.training.seed import new_runners, training_data
@@ -134,7 +133,7 @@ def test_whole_steps_have_all_their_micro_batches(units: int, size: int, accumul
 
 def trainer_of(folder: Path, given: dict[str, Any], callback: Any = None, **more: Any) -> Trainer:
     """A trainer of this recipe's tasks, with these arguments."""
-    jobs, _ = prepare_jobs(settled(given, None, {}))  # type: ignore[arg-type]
+    jobs, _ = prepare_jobs(read(given, None, {}))  # type: ignore[arg-type]
     args = arguments(folder, 2, more.pop("accumulate", 1), **more)
     data = training_data(jobs, new_runners(jobs, args), args)
     return Trainer(data, args, callbacks=[callback] if callback else [])
@@ -297,7 +296,7 @@ def test_a_resumed_run_is_the_uninterrupted_one(run: Run, tiny_encoder_with_drop
     with pytest.raises(RecipeError, match=r"similarity, and has one task by itself now\n.*start a new run"):
         train(alone, tmp_path / "run", resume=True, changed=True)
     assert files(stopped) == before
-    resumed = train(load_any(tmp_path / "run" / "recipe.yaml"), tmp_path / "run", resume=True)
+    resumed = train(read(tmp_path / "run" / "recipe.yaml"), tmp_path / "run", resume=True)
     for name, one in resumed.tasks.items():
         for file in ("model/model.safetensors", "predictions/validation.jsonl", "model/config.json"):
             assert (one.folder / file).read_bytes() == (run.folder / name / file).read_bytes(), (name, file)
@@ -384,10 +383,10 @@ def test_several_seeds_publish_the_best_mean(tiny_encoder: Path, tmp_path: Path)
 def test_a_recipe_survives_being_written(tiny_encoder: Path, tmp_path: Path) -> None:
     given = recipe(tiny_encoder, *OF, mixing={name: place + 1.0 for place, name in enumerate(OF)})
     given["tasks"]["answers"] |= {"max_length": 24, "weight": 0.5, "expected": {"f1": [0.1, 0.9]}}
-    made = settled(given, None, {"epochs": 4})
+    made = read(given, None, {"epochs": 4})
     assert made.training["num_train_epochs"] == 4
     (tmp_path / "again.yaml").write_text(to_yaml(made))
-    again = load_any(tmp_path / "again.yaml", check_files=False)
+    again = read(tmp_path / "again.yaml", check_files=False)
     assert isinstance(again, MultiTaskRecipe)
     assert to_yaml(again) == to_yaml(made)
     assert {name: each.model.max_length for name, each in made.parts.items()} == {
@@ -419,7 +418,7 @@ def test_everything_that_is_wrong_is_said_at_once_with_its_key(tmp_path: Path) -
     file = tmp_path / "bad.yaml"
     file.write_text(BAD)
     with pytest.raises(RecipeError) as caught:
-        load_any(file)
+        read(file)
     said = {(int(p.where.rpartition(":")[2]), p.what.partition(": ")[0]) for p in caught.value.problems}
     assert said == {
         (2, "tasks.sentiment.weight"), (2, "tasks.sentiment.task.method"),
@@ -439,7 +438,7 @@ def test_an_unknown_key_is_compared_with_those_of_its_section(tmp_path: Path) ->
     one = "{task: {name: text-classification, strid: 2}, data: {source: sample:sentiment, limt: 2}, weigth: 2}"
     file.write_text(f"tasks: {{task: {one}}}\nmodel: {{name: x}}\n")
     with pytest.raises(RecipeError) as caught:
-        load_any(file)
+        read(file)
     assert [problem.what for problem in caught.value.problems] == [
         "tasks.task.weigth: unknown key; did you mean 'weight'?",
         "tasks.task.task.strid: unknown key; did you mean 'stride'?",
@@ -448,7 +447,7 @@ def test_an_unknown_key_is_compared_with_those_of_its_section(tmp_path: Path) ->
     for tasks in ("{}", "null", "3", "[sentiment]", "{sentiment: }", "{sentiment: {task: x}}"):
         file.write_text(f"tasks: {tasks}\nmodel: {{name: x}}\n")
         with pytest.raises(RecipeError, match="tasks"):
-            load_any(file)
+            read(file)
 
 
 def test_what_is_wrong_with_data_and_training_is_said_of_all_tasks(tiny_encoder: Path, tmp_path: Path) -> None:

@@ -19,8 +19,9 @@ from bertkit.data.readers import COMPRESSIONS, FORMATS
 from bertkit.engine.arguments import Arguments
 from bertkit.errors import RecipeError
 from bertkit.recipe import shipped_recipes
-from bertkit.recipe.multitask import json_schema, load_any
-from bertkit.recipe.recipe import TASK_OPTIONS, TRAINING_DEFAULTS, Recipe, load_recipe, parse_data_spec, to_yaml
+from bertkit.recipe.fields import OPTIONS, TRAINING_DEFAULTS
+from bertkit.recipe.recipe import Recipe, json_schema, load_recipe, parse_data_spec, to_yaml
+from bertkit.recipe.recipe import read as read_recipe
 from bertkit.recipe.training_arguments import DECIDED, check_training, training_fields, training_schema
 from bertkit.recipe.yaml import parse
 from bertkit.text import escape_controls
@@ -187,11 +188,11 @@ def test_shipped_recipes_are_valid_and_their_dumps_say_the_same(tmp_path: Path, 
     schema = jsonschema.Draft202012Validator(json_schema())
     for name, file in SHIPPED.items():
         with subtests.test(name):
-            recipe = load_any(name, check_files=False)
+            recipe = read_recipe(name, check_files=False)
             assert (recipe.task.name if isinstance(recipe, Recipe) else "multi-task") == file.parent.name
             resolved = tmp_path / f"{name}.yaml"
             resolved.write_text(to_yaml(recipe))
-            again = load_any(resolved, check_files=False)
+            again = read_recipe(resolved, check_files=False)
             assert (again, to_yaml(again)) == (recipe, resolved.read_text())
             schema.validate(parse(file.read_text()).data)
 
@@ -243,8 +244,8 @@ def test_the_schema_is_a_schema_and_knows_the_training_fields() -> None:
 
 def test_every_task_is_a_choice_of_the_recipe() -> None:
     annotation = Recipe.model_fields["task"].annotation
-    assert set(get_args(annotation) or (annotation,)) == set(TASK_OPTIONS)
-    assert all(options.metrics for options in TASK_OPTIONS)
+    assert set(get_args(annotation) or (annotation,)) == {*OPTIONS.values()}
+    assert all(options.metrics for options in OPTIONS.values())
 
 
 # --- whatever is called a recipe gives a Recipe or a RecipeError

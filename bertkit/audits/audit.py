@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from bertkit import processes
 from bertkit.audits.duplicates import near_duplicates
@@ -20,7 +20,7 @@ from bertkit.data.delimited import guarded
 from bertkit.data.python_rows import keep_rows
 from bertkit.errors import ModelError, Problem, RecipeError, UserError
 from bertkit.files import write_text, written_aside
-from bertkit.recipe.recipe import Recipe, adapted, to_yaml
+from bertkit.recipe.recipe import Recipe, read, to_yaml
 from bertkit.report.facts import EDITED, lines_of, texts_of
 from bertkit.report.html import render
 from bertkit.report.mistakes import place_of, shortened
@@ -85,11 +85,12 @@ def audit(
         raise UserError(Problem("next", "there is no file to choose rows from", "Name it: unlabelled."))
     choose = (Path(unlabelled), 100 if next is None else next) if unlabelled else None
     run = Run(Path(source)) if isinstance(source, str | Path) else None
-    if run is None or not (run.folder / "recipe.yaml").is_file():
-        return _audit(adapted(source, data, overrides), Path(output_dir), choose)
-    if data is not None or overrides:
-        return _audit(adapted(run.folder / "recipe.yaml", data, overrides), Path(output_dir), choose)
-    return _audit(run.recipe, Path(output_dir), choose, run)
+    if run and (run.folder / "recipe.yaml").is_file():
+        if data is None and not overrides:
+            return _audit(run.recipe, Path(output_dir), choose, run)
+        source = run.folder / "recipe.yaml"
+    recipe = read(source, data, overrides, several=False)
+    return _audit(cast(Recipe, recipe), Path(output_dir), choose)
 
 
 def _audit(recipe: Recipe, folder: Path, choose: tuple[Path, int] | None, run: Run | None = None) -> Audit:

@@ -18,14 +18,14 @@ from bertkit.text import columns
 def recipes() -> None:
     shipped = sorted(shipped_recipes().items(), key=lambda item: (item[1].parent.name, item[0]))
     try:
-        from bertkit.recipe.multitask import MultiTaskRecipe, load_any
+        from bertkit.recipe.recipe import MultiTaskRecipe, read
     except ModuleNotFoundError as error:  # installed without dependencies: names are still an answer
         say("\n".join(f"{name}  ({file.parent.name})" for name, file in shipped))
         say(f"\nEncoders and scores need {error.name}: pip install bertkit", file=sys.stderr)
         return
     rows = [["recipe", "task", "encoder", "expected"]]
     for name, file in shipped:
-        recipe = load_any(file, check_files=False)
+        recipe = read(file, check_files=False)
         parts = recipe.parts if isinstance(recipe, MultiTaskRecipe) else {recipe.task.name: recipe}
         stated = (each for part in parts.values() for each in (part.expected or {}).items())
         ranges = [f"{metric} {bounds[0]}–{bounds[1]}" for metric, bounds in stated if isinstance(bounds, list)]
@@ -42,16 +42,14 @@ def recipes() -> None:
     page="recipes",
 )
 def show(recipe: str | None, rest: list[str], schema: bool) -> None:
-    from bertkit.recipe import multitask
-    from bertkit.recipe.recipe import to_yaml
+    from bertkit.recipe.recipe import json_schema, read, to_yaml
 
     if schema:
-        say(json.dumps(multitask.json_schema(), indent=2))
+        say(json.dumps(json_schema(), indent=2))
     elif recipe is None:
         raise UserError("no recipe given", "`bertkit recipes` lists the shipped ones.")
     else:
-        loaded = multitask.load_any(recipe, rest, check_files=False)
-        say(to_yaml(loaded), end="")
+        say(to_yaml(read(recipe, overrides=rest, check_files=False)), end="")
 
 
 @command(
@@ -63,9 +61,9 @@ def show(recipe: str | None, rest: list[str], schema: bool) -> None:
 )
 def copy(recipe: str, file: Path) -> None:
     from bertkit.files import write_text
-    from bertkit.recipe.multitask import load_any
+    from bertkit.recipe.recipe import read
 
-    load_any(recipe, check_files=False)
+    read(recipe, check_files=False)
     source = shipped_recipes().get(recipe, Path(recipe))
     if file.exists():
         raise UserError(Problem(str(file), "already exists", "Name another file."))
@@ -81,10 +79,9 @@ def copy(recipe: str, file: Path) -> None:
     page="command-line",
 )
 def check(recipe: str, rest: list[str]) -> None:
-    from bertkit.recipe.multitask import load_any
-    from bertkit.recipe.recipe import Recipe
+    from bertkit.recipe.recipe import Recipe, read
 
-    loaded = load_any(recipe, rest, own_metrics=False)
+    loaded = read(recipe, overrides=rest, own_metrics=False)
     from bertkit.training.job import prepare_jobs
 
     jobs = prepare_jobs(loaded)[0].by_task
@@ -115,11 +112,11 @@ def check(recipe: str, rest: list[str]) -> None:
     interrupted="continue with the same command and --resume",
 )
 def train(recipe: str, rest: list[str], output_dir: Path, resume: bool, changed: bool) -> None:
-    from bertkit.recipe.multitask import load_any
+    from bertkit.recipe.recipe import read
 
     if changed and not resume:
         raise UserError("--changed works only with --resume", "Give both.")
-    loaded = load_any(recipe, rest, own_metrics=False)
+    loaded = read(recipe, overrides=rest, own_metrics=False)
     from bertkit.report.score_tables import after_training
     from bertkit.training.train import train
 

@@ -17,7 +17,7 @@ from bertkit.engine.multitask_model import MultiTask, SharedEncoder
 from bertkit.errors import DataError, Problem
 from bertkit.evaluation.intervals import Scores, mean
 from bertkit.inference.runner import Runner
-from bertkit.recipe.multitask import MEAN
+from bertkit.recipe.fields import MEAN
 from bertkit.tasks.base import Batch, Task, evaluate
 
 Loss: TypeAlias = Callable[[Any, Batch, float], torch.Tensor]

@@ -21,7 +21,7 @@ from bertkit.inference.predictor import Predictor, Row, in_chunks, load
 from bertkit.inference.runner import on_cpu
 from bertkit.models.device import Precision
 from bertkit.models.trained_parts import encoder_parts, share_encoder
-from bertkit.recipe.multitask import MultiTaskRecipe, load_any
+from bertkit.recipe.recipe import MultiTaskRecipe, read
 from bertkit.tasks.base import with_input_flags
 from bertkit.validation import did_you_mean
 
@@ -134,7 +134,7 @@ def load_tasks(
     {'topic': {'label': 'invoices', …}, 'tone': {'label': 'angry', …}}
     """
     recipe = Path(folder).expanduser() / "recipe.yaml"
-    made = load_any(recipe, check_files=False)
+    made = read(recipe, check_files=False)
     if not isinstance(made, MultiTaskRecipe):
         raise ModelError(Problem(str(folder), "a run of one task", "bertkit.load(…) loads it."))
     tasks = {name: load(recipe.with_name(name), precision=precision, batch_size=batch_size) for name in made.tasks}

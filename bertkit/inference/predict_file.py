@@ -27,8 +27,7 @@ from bertkit.inference.multitask_predictor import MultiTaskPredictor
 from bertkit.inference.output_formats import Pairs, Writer, write_jsonl
 from bertkit.inference.predictor import Predictor
 from bertkit.processes import Shard
-from bertkit.recipe.multitask import load_any
-from bertkit.recipe.recipe import LAYOUT, Recipe, parse_layout
+from bertkit.recipe.recipe import LAYOUT, Recipe, parse_layout, read
 from bertkit.sections import DataSpec
 from bertkit.text import part_of
 
@@ -156,7 +155,7 @@ def with_columns(predictor: AnyPredictor, columns: Mapping[str, str]) -> AnyPred
 def layout_of(source: str, file: str, overrides: Sequence[str]) -> DataSpec:
     """How a file is written: as the data of the run, if they are of the same kind, and as these overrides say."""
     recipe = Path(source).expanduser() / "recipe.yaml"
-    made = load_any(recipe, check_files=False) if recipe.is_file() else None
+    made = read(recipe, check_files=False) if recipe.is_file() else None
     return like_data(made.data if isinstance(made, Recipe) else DataSpec(source=file), file, overrides)
 
 

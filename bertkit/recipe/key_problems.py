@@ -19,7 +19,7 @@ class Report:
 
     def __init__(self, name: str, home: Path = Path()) -> None:
         """name: goes before line numbers; "" for data that come from no file. home: of relative paths in the file."""
-        self.name, self._home = name, home
+        self.name, self.home = name, home
         self._places: dict[KeyPath, int | str] = {(): 1}
         self._spoilt: set[KeyPath] = set()
         self._problems: list[tuple[float, Problem]] = []
@@ -27,13 +27,17 @@ class Report:
     def read(self, document: Document, path: KeyPath = (), override: str = "") -> None:
         """Take over the lines and the faults of a parsed file, or of the value of an override of `path`."""
         if override:
-            others = {key: place for key, place in self._places.items() if key[: len(path)] != path}
-            self._places = {**others, path: override}
+            self._move(path, override)
         else:
             self._places.update(document.lines)
         self._spoilt.update((*path, *key) for key in document.spoilt)
         for line, what, fix in document.faults:
             self.add_at(override or line, what, fix)
+
+    def from_python(self, *paths: KeyPath) -> None:
+        """The values at these key paths are not those of the file, but of Python: they have no line."""
+        for path in paths:
+            self._move(path, 0)
 
     def read_file(self, file: Path, kind: str, fix: str) -> dict[str, Any]:
         """The keys of a YAML file. kind: of the file, for messages; fix: for an empty one. Raises RecipeError."""
@@ -62,13 +66,14 @@ class Report:
     def add_at(self, place: int | str, what: str, fix: str = "") -> None:
         """Report what is wrong with a line, or with an override."""
         if isinstance(place, int):
-            self._problems.append((place, Problem(f"{self.name}:{place}" if self.name else "", what, fix)))
+            self._problems.append((place, Problem(f"{self.name}:{place}" if self.name and place else "", what, fix)))
         else:
             self._problems.append((math.inf, Problem(f"override {short_repr(place)[1:-1]}", what, fix)))
 
     def folder(self, path: KeyPath) -> Path:
-        """The folder that a relative path at this key starts from: the file's, or in an override the working one."""
-        return Path() if isinstance(self._place(path), str) else self._home
+        """The folder that a relative path at this key starts from: the file's, or of other values the working one."""
+        place = self._place(path)
+        return self.home if isinstance(place, int) and place else Path()
 
     def raise_if_any(self) -> None:
         """Raises RecipeError with every problem, in the order of the file, overrides last."""
@@ -77,6 +82,10 @@ class Report:
             rest = len(ordered) - MAX_PROBLEMS
             more = [Problem(self.name, f"and {counted(rest, 'more problem')}")] if rest > 0 else []
             raise RecipeError(ordered[:MAX_PROBLEMS] + more)
+
+    def _move(self, path: KeyPath, place: int | str) -> None:
+        others = {key: before for key, before in self._places.items() if key[: len(path)] != path}
+        self._places = {**others, path: place}
 
     def _place(self, path: KeyPath) -> int | str:
         # the place of a missing key is that of its section

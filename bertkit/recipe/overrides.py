@@ -12,9 +12,9 @@ from typing import Any
 from pydantic import BaseModel
 
 from bertkit import sections
-from bertkit.data.python_inputs import data_section, is_rows
+from bertkit.data.python_inputs import data_section
 from bertkit.data.python_rows import Rows
-from bertkit.data.splits import SPLITS, VALIDATION
+from bertkit.recipe.fields import OPTIONS, Sections, Several
 from bertkit.recipe.key_problems import Report
 from bertkit.recipe.training_arguments import DECIDED, training_fields
 from bertkit.recipe.yaml import MAX_DEPTH, parse
@@ -29,7 +29,7 @@ SECTIONS: Mapping[str, type[BaseModel]] = {
     "early_stopping": sections.EarlyStopping, "peft": sections.Lora, "freeze": sections.Freeze, "hub": sections.Hub,
     "batching": sections.Batching,
 }  # fmt: skip
-RENAMED = {  # arguments of transformers' scripts, and keys that do not exist -> what to write here
+SCRIPTS = {  # arguments of transformers' scripts -> what to write here
     "max_seq_length": "model.max_length", "model_name_or_path": "model.name", "model_revision": "model.revision",
     "dataset_name": "data.source", "dataset_config_name": "data.subset", "train_file": "data.source.train",
     "validation_file": "data.source.validation", "test_file": "data.source.test",
@@ -37,23 +37,7 @@ RENAMED = {  # arguments of transformers' scripts, and keys that do not exist ->
     "max_train_samples": "data.limit.train", "max_eval_samples": "data.limit.validation",
     "task_name": "task.name", "doc_stride": "task.stride", "epochs": "training.num_train_epochs",
     "batch_size": "training.per_device_train_batch_size", "lr": "training.learning_rate",
-    "ema": "remove it; averaged weights scored no better than the last ones (docs/benchmarks.md)",
-    "batch_ramp": "remove it; choose per_device_train_batch_size and gradient_accumulation_steps for all steps",
-    "curriculum": "remove it; pretrain with a small model.max_length, then that model with a larger one",
-    "packing": "remove it; rows had hardly less padding than batches of similar length (docs/benchmarks.md)",
-    "spans": "remove it; whole_word: true masks all tokens of a word",
-    "replace": "remove it; masked tokens become [MASK] (80 %), a random token or themselves (10 % each), as in BERT",
-    "costs": "remove it; thresholds by label are fitted by bertkit calibrate RUN --precision X",
-    "normalize_labels": "remove it, and give spellings one name in task.labels: {Pos: pos, pos: pos}",
-    "decimal": 'remove it, and give the frame pandas.read_csv(FILE, sep=";", decimal=",")',
-    "quoting": "remove it; in format: csv quotes group fields, in format: tsv they do not, each with any delimiter",
-    "hidden": "remove it; a student learns from the teacher's outputs",
-    **dict.fromkeys(("predictions", "report"), "remove it; hf upload REPO_ID FILE uploads more files"),
-    "mini_batch": "remove it; training: {gradient_checkpointing: true} takes less memory",
-    "pos_weight": "remove it; the thresholds of labels are fitted on validation rows",
-    **dict.fromkeys(("constrained", "chain_learning_rate", "length_penalty"), "remove it; its default always applies"),
-    "create_pr": "remove it, and push to a branch: revision: NAME",
-    "mixed_steps": "remove it; all micro-batches of a step are of one task",
+    "modules_to_save": "remove it; the head is always trained in full and saved with the adapter",
 }  # fmt: skip
 SHORT = {"epochs": "num_train_epochs"}  # short name -> the field of TrainingArguments
 _UNSTORED = "not stored yet"  # the fingerprint of rows while the recipe is checked
@@ -104,70 +88,63 @@ def _apply(data: dict[str, Any], override: str, report: Report) -> tuple[str, st
     return None
 
 
-def plain_sections(keywords: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Rows]]:
-    """Sections as a user gives them -> plain data, as YAML has it, and the rows among them, by split.
+def plain_sections(sections: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Mapping[str, Rows]]]:
+    """Sections as a user gives them -> plain data, as YAML has it, and the rows among them, by task and split.
 
-    Raises DataError where `data` is none of the forms of `data_section`.
+    "" is the task of a recipe of one. Raises DataError where `data` is none of the forms of `data_section`.
     """
-    plain = {str(name): _plain(_as_section(name, value)) for name, value in keywords.items() if name != "data"}
-    rows: dict[str, Rows] = {}
-    if keywords.get("data") is not None:
-        section, rows = data_section(keywords["data"])
-        plain["data"] = _plain(section) | ({"source": MEMORY, "fingerprint": _UNSTORED} if rows else {})
+    plain, rows = dict[str, Any](), dict[str, Mapping[str, Rows]]()
+    for name, value in sections.items():
+        if name == "data" and value is not None:
+            section, rows[""] = data_section(value)
+            plain["data"] = _plain(section) | ({"source": MEMORY, "fingerprint": _UNSTORED} if rows[""] else {})
+        elif name == "tasks" and isinstance(value, Mapping):
+            plain["tasks"] = {}
+            for task, part in value.items():
+                one, of_part = plain_sections(part) if isinstance(part, Mapping) else (_plain(part), {})
+                plain["tasks"][str(task)], rows[str(task)] = one, of_part.get("", {})
+        elif name != "data":
+            named = name in _NAMED and isinstance(value, str | os.PathLike)
+            plain[str(name)] = {"name": os.fspath(value)} if named else _plain(value)
     return plain, rows
 
 
-def fill_sections(
-    base: dict[str, Any], keywords: Mapping[str, Any], top: Mapping[str, Any], options: Mapping[str, Any]
-) -> list[KeyProblem]:
-    """Set sections, and keys of sections by their own name, in place; returns what is wrong with the names.
+def fill_sections(stated: dict[str, Any], values: Mapping[str, Any], report: Report) -> None:
+    """Set sections, and keys of sections by their own name, in plain data, in place. What is wrong is reported.
 
-    A section's dict is added to what the section has, except for `data`, which is replaced, and `expected` with it: the
-    scores were measured on other data. What goes with a model's name or a task is left out with it.
-    top: the names of the sections and other keys at the top. options: task -> type of its options.
+    A section is added to what is stated, except for `data`, which is replaced, and `expected` with it: the scores were
+    measured on other data. What goes with a model's name or a task is left out with it.
     """
-    for name in keywords.keys() & top.keys():
-        base[name] = _merged(name, base.get(name), keywords[name])
-    if "data" in keywords and "expected" not in keywords:
-        base["expected"] = None
-    problems, task = [], base.get("task")
-    task_name = task.get("name", "") if isinstance(task, Mapping) else str(task)
-    kinds = {**SECTIONS, "task": options.get(task_name, TaskOptions)}
+    top = {**Sections.model_fields, **Several.model_fields}
+    for name in values.keys() & top.keys():
+        before, value = stated.get(name), values[name]
+        added = isinstance(before, dict) and isinstance(value, dict) and name != "data"
+        if added and name in _NAMED and value.get("name", before.get("name")) != before.get("name"):
+            before = {key: kept for key, kept in before.items() if key not in (_NAMED[name] or before)}
+        stated[name] = {**before, **value} if added else value
+        report.from_python(*((name, key) for key in value) if added else [(name,)])
+    if "data" in values and "expected" not in values:
+        stated.pop("expected", None)
+    task = stated.get("task")
+    name = task.get("name") if isinstance(task, dict) else None
+    kinds = {**SECTIONS, "task": OPTIONS.get(name, TaskOptions) if isinstance(name, str) else TaskOptions}
     homes: defaultdict[str, list[str]] = defaultdict(list)
     for section, kind in kinds.items():
         for key in kind.model_fields:
             homes[key].append(section)
     homes |= {key: ["training"] if key in DECIDED else [*homes.get(key, ()), "training"] for key in training_fields()}
-    for name, value in ((SHORT.get(name, name), value) for name, value in keywords.items() if name not in top):
+    for name, value in ((SHORT.get(name, name), value) for name, value in values.items() if name not in top):
         if len(homes[name]) > 1:
             examples = " or ".join(f"{section}={{{name!r}: …}}" for section in homes[name])
-            problems.append(KeyProblem((name,), "a key of several sections", f"Name the section: {examples}."))
+            report.add(KeyProblem((name,), "a key of several sections", f"Name the section: {examples}."))
         elif not homes[name]:
-            problems.append(unknown_key((name,), [*top, *SHORT, *(key for key, own in homes.items() if own)], RENAMED))
+            report.add(unknown_key((name,), [*top, *SHORT, *(key for key, own in homes.items() if own)], SCRIPTS))
         else:
             section = homes[name][0]
-            before = {} if base.get(section) is None else _as_section(section, base[section])
-            if isinstance(before, Mapping):  # else it is reported as what it is
-                base[section] = {**before, name: value}
-    return problems
-
-
-def _merged(name: str, before: Any, given: Any) -> Any:
-    """What a section is after an override: `given` added to `before`, or in its place."""
-    before, given = (_as_section(name, value) for value in (before, given)) if name != "data" else (before, given)
-    if name == "data" or not isinstance(given, Mapping) or not isinstance(before, Mapping):
-        return given
-    if name in _NAMED and given.get("name", before.get("name")) != before.get("name"):
-        before = {key: value for key, value in before.items() if key not in (_NAMED[name] or before)}
-    return {**before, **given}
-
-
-def _as_section(name: str, value: Any) -> Any:
-    """A section as a dict, where it is given as a name or as rows."""
-    if name == "data" and value is not None:
-        by_split = isinstance(value, Mapping) and "source" not in value and value.keys() & {*SPLITS, *VALIDATION}
-        return {"source": value} if by_split or is_rows(value) or not isinstance(value, Mapping) else value
-    return {"name": os.fspath(value)} if name in _NAMED and isinstance(value, str | os.PathLike) else value
+            before = {} if stated.get(section) is None else stated[section]
+            if isinstance(before, dict):  # else it is reported as what it is
+                stated[section] = {**before, name: value}
+                report.from_python((section, name))
 
 
 def _plain(value: Any) -> Any:

@@ -1,95 +1,26 @@
-"""The recipe: what to train, on what, and how. Types, loading, overriding, resolving and writing."""
+"""The recipe: what to train, on what, and how. It is read, changed and completed here, and written."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
-from functools import reduce
-from operator import or_
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-from pydantic import Field, ValidationInfo, field_validator
+from typing import Any, TypeAlias, cast
 
 from bertkit import sections
-from bertkit.data.python_rows import store_rows
+from bertkit.data.python_rows import Rows, store_rows
 from bertkit.errors import Problem, RecipeError
 from bertkit.recipe import shipped_recipes
-from bertkit.recipe.cross_checks import ROWS, STILL_READ, WITHOUT_TRAINER, check_settings, resolve_paths, without
+from bertkit.recipe.cross_checks import resolve_paths, without
+from bertkit.recipe.fields import MEAN, OPTIONS, Sections, Several, TaskPart, Training
 from bertkit.recipe.key_problems import Report
-from bertkit.recipe.overrides import RENAMED, SECTIONS, apply_overrides, fill_sections, plain_sections
-from bertkit.recipe.training_arguments import check_training, training_fields
+from bertkit.recipe.overrides import apply_overrides, fill_sections, plain_sections
+from bertkit.recipe.parts import SHARED, TASKS, check_parts, mapping
+from bertkit.recipe.training_arguments import training_schema
 from bertkit.recipe.yaml import written
-from bertkit.sections import MEMORY, DataSpec, ModelSpec, Section, Seed
-from bertkit.tasks import TASKS
-from bertkit.tasks.base import TaskOptions
-from bertkit.text import KeyPath, escape_controls, short_repr
+from bertkit.sections import DataSpec, ModelSpec, Section, Seed
+from bertkit.text import escape_controls
 from bertkit.validation import KeyProblem, describe, did_you_mean, validate
-
-TASK_OPTIONS: tuple[type[TaskOptions], ...] = tuple(task.Options for task in TASKS)
-if TYPE_CHECKING:
-    AnyTask = TaskOptions
-else:
-    AnyTask = Annotated[reduce(or_, TASK_OPTIONS), Field(discriminator="name")]
-
-TRAINING_DEFAULTS = {
-    "learning_rate": 5e-5,
-    "num_train_epochs": 3,
-    "per_device_train_batch_size": 32,
-    "per_device_eval_batch_size": 32,
-    "warmup_steps": 0.1,  # a fraction, being below 1
-    "weight_decay": 0.01,
-    "logging_steps": 50,
-    "save_total_limit": 2,  # the best and the newest
-}
-FEW_ROWS = {"learning_rate": 2e-4, "num_train_epochs": 20}  # of `method: full`
-
-
-class Sections(Section):
-    """The fields of a recipe."""
-
-    task: AnyTask
-    model: ModelSpec
-    data: DataSpec
-    batching: sections.Batching | None = Field(None, description="null: training.per_device_train_batch_size rows.")
-    training: dict[str, Any] = Field(
-        default_factory=dict,
-        validate_default=True,
-        description="Fields of transformers' TrainingArguments, and bertkit's.",
-    )
-    seeds: list[Seed] = Field([42], min_length=1, description="One training each; the best on validation is kept.")
-    folds: Annotated[int, Field(ge=2)] | None = Field(
-        None, description="Cross-validation: the number of parts of train, each answered by a model of the others."
-    )
-    early_stopping: sections.EarlyStopping | None = None
-    peft: sections.Lora | None = None
-    freeze: sections.Freeze | None = None
-    distillation: sections.Distillation | None = None
-    hub: sections.Hub | None = None
-    verify: bool = Field(True, description="Reload the saved model in a new process and compare its predictions.")
-    explain: bool = Field(True, description="Explain a few predictions, for the report.")
-    checkpoints: sections.Checkpoints = Field("keep", description="What a finished run keeps: all, the best, none.")
-    expected: dict[str, Any] | None = Field(None, description="Measured scores: {metric: [low, high], ...}.")
-
-    @field_validator("expected")
-    @classmethod
-    def _bounded(cls, value: dict[str, Any] | None) -> dict[str, Any] | None:
-        for name, bounds in (value or {}).items():
-            if isinstance(bounds, list):
-                numbers = all(isinstance(b, int | float) and not isinstance(b, bool) for b in bounds)
-                if len(bounds) != 2 or not numbers or bounds[0] > bounds[1]:
-                    raise ValueError(f"{name}: expected [low, high], found {bounds}")
-        return value
-
-    @field_validator("training")
-    @classmethod
-    def _fill_defaults(cls, given: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
-        """The values that are not given."""
-        by_tokens = info.data.get("batching") is not None
-        known = _training_defaults(info.data.get("task"))
-        without = {*(ROWS if by_tokens else ()), *(["num_train_epochs"] if given.get("budget") else [])}
-        defaults = {name: value for name, value in known.items() if name not in without}
-        return {**defaults, **_saving(given), **given}
 
 
 class Recipe(Sections):
@@ -105,53 +36,95 @@ class Recipe(Sections):
     """
 
     def __init__(self, **sections: Any) -> None:
-        super().__init__(**_checked(sections))
+        super().__init__(**_checked(sections, {}, (), several=False)[1][""])
 
     def with_(self, *overrides: str, **values: Any) -> Recipe:
         """A recipe with changes, checked again: `key.sub=value` as on the command line, or as `bertkit.train` has them.
 
-        Such as `recipe.with_("training.learning_rate=1e-4", "~early_stopping")` and `recipe.with_(epochs=2)`.
-        Raises RecipeError, and DataError on rows that cannot be read.
+        Such as `recipe.with_("training.learning_rate=1e-4", "~early_stopping")` and `recipe.with_(epochs=2)`. What the
+        recipe states is kept, what it leaves out is filled in again. Raises RecipeError, and DataError on rows that
+        cannot be read.
         """
-        return _valid(_checked(self._given(), overrides, values))
+        return cast(Recipe, read(self, None, values, overrides, several=False))
 
     @property
     def parts(self) -> Mapping[str, Recipe]:
         """The recipe of each task: of one task, which has no name."""
         return {"": self}
 
-    def _given(self) -> dict[str, Any]:
-        """The sections, without those values of `training` that follow from others."""
-        sections = self.model_dump()
-        training = sections["training"]
-        follows = {**_training_defaults(self.task), **_saving(training), "eval_strategy": None}
-        sections["training"] = {key: value for key, value in training.items() if follows.get(key) != value}
-        return sections
+
+class MultiTaskRecipe(Several):
+    """The complete settings of a run of several tasks. Immutable; every default is filled in."""
+
+    model: ModelSpec
+    batching: sections.Batching | None
+    training: dict[str, Any]
+    seeds: list[Seed]
+    early_stopping: sections.EarlyStopping | None
+    peft: sections.Lora | None
+    freeze: sections.Freeze | None
+    verify: bool
+    explain: bool
+    checkpoints: sections.Checkpoints
+
+    @property
+    def parts(self) -> dict[str, Recipe]:
+        """Name -> the recipe that would train this task by itself."""
+        shared = {name: getattr(self, name) for name in SHARED}
+        recipes = {}
+        for name, part in self.tasks.items():
+            training = {key: value for key, value in self.training.items() if key != "metric_for_best_model"}
+            if part.metric_for_best_model:
+                training["metric_for_best_model"] = part.metric_for_best_model
+            own = {"task": part.task, "data": part.data, "expected": part.expected}
+            length = part.max_length or self.model.max_length
+            model = self.model.model_copy(update={"max_length": length})
+            recipes[name] = Recipe.model_construct(**{**shared, **own, "model": model, "training": training})
+        return recipes
 
 
-def adapted(base: Any, data: Any, values: Mapping[str, Any]) -> Recipe:
-    """The recipe that `bertkit.train` is called with. Raises RecipeError, and DataError on rows that cannot be read.
+AnyRecipe: TypeAlias = Recipe | MultiTaskRecipe
 
-    base: a recipe, a shipped recipe's name or a file, or a task's name. data: replaces its `data:`, if not None.
-    values: sections, and keys of sections by their own names.
+
+def read(
+    source: Any,
+    data: Any = None,
+    values: Mapping[str, Any] = {},
+    overrides: Sequence[str] = (),
+    *,
+    check_files: bool = True,
+    own_metrics: bool = True,
+    several: bool = True,
+) -> AnyRecipe:
+    """Read, change, check and complete a recipe of one task or of several.
+
+    source: a recipe, a dict of what `Recipe` takes, a file, the name of a shipped recipe, or that of a task.
+    data: replaces its `data:`, if not None. values: sections, and keys of sections by their own names.
+    overrides: as for `load_recipe`, after the values; as are check_files and own_metrics. several: whether it may be of
+    several tasks. Raises RecipeError with everything that is wrong, and DataError on rows that cannot be read.
     """
-    if isinstance(base, Recipe) and data is None and not values:
-        return base
-    tasks = [task.name for task in TASKS]
-    sections: Mapping[str, Any]
-    if isinstance(base, Recipe | Mapping):
-        sections = base._given() if isinstance(base, Recipe) else base
-    elif not isinstance(base, str | Path):
-        what = f"expected a task, a recipe or its name first, found {describe(base)}"
-        raise RecipeError(Problem("", what, 'bertkit.train("text-classification", "runs/x", data=…, model=…)'))
-    elif str(base) in tasks:
-        sections = {"task": str(base)}
-    else:
-        if str(base) not in shipped_recipes() and not Path(base).expanduser().exists():
-            what = f"no such task or recipe{did_you_mean(str(base), [*tasks, *shipped_recipes()])}"
-            raise RecipeError(Problem(escape_controls(str(base)), what, f"tasks: {', '.join(tasks)}"))
-        sections = load_recipe(base, check_files=data is None)._given()
-    return _valid(_checked(sections, (), values if data is None else {"data": data, **values}))
+    if isinstance(source, AnyRecipe) and data is None and not values and not overrides:
+        return source
+    values = values if data is None else {"data": data, **values}
+    stated, clean = _checked(source, values, overrides, check_files, own_metrics, several)
+    valid = {name: Sections.model_validate(one) for name, one in clean.items()}
+    first = next(iter(valid.values()))
+    if "tasks" not in stated:
+        return Recipe.model_construct(first.model_fields_set, **dict(first))
+    tasks = dict[str, TaskPart]()
+    for name, one in valid.items():
+        entry = {**stated["tasks"][name], "task": one.task, "data": one.data}
+        if "metric_for_best_model" in entry:
+            entry["metric_for_best_model"] = one.training.get("metric_for_best_model")
+        tasks[name] = TaskPart(**entry)
+    model, training = (mapping(stated.get(name)) for name in ("model", "training"))
+    length = model.get("max_length", ModelSpec.model_fields["max_length"].default)
+    best = training.get("metric_for_best_model", MEAN)
+    shared = {name: getattr(first, name) for name in SHARED} | {
+        "model": first.model.model_copy(update={"max_length": length}),
+        "training": Training({**first.training, "metric_for_best_model": best}, training),
+    }
+    return MultiTaskRecipe.model_construct({*stated}, **{**stated, **shared, "tasks": tasks})
 
 
 def load_recipe(
@@ -174,39 +147,13 @@ def load_recipe(
     >>> bertkit.load_recipe("quickstart", ["seeds=[1, 2]"]).seeds
     [1, 2]
     """
-    if isinstance(source, Mapping):
-        return _valid(_checked(source, overrides, check_files=check_files))
-    data, report = read_recipe(source, overrides)
-    return _valid(_check_and_fill(data, report, check_files, own_metrics))
+    options = {"check_files": check_files, "own_metrics": own_metrics}
+    return cast(Recipe, read(source, None, {}, overrides, several=False, **options))
 
 
-def read_recipe(source: str | Path, overrides: Sequence[str] = ()) -> tuple[dict[str, Any], Report]:
-    """A recipe file or shipped recipe as plain data with the overrides, and what is wrong so far.
-
-    Raises RecipeError where it cannot be read.
-    """
-    shipped = shipped_recipes()
-    file = shipped.get(str(source)) or Path(os.path.expanduser(source))
-    home = Path() if file in shipped.values() else file.absolute().parent
-    report = Report(escape_controls(str(file)), home)
-    fix = "start with `task:`, `model:` and `data:`, or with a copy: bertkit copy sst2 my.yaml"
-    try:
-        data = report.read_file(file, "recipe", fix)
-    except RecipeError as error:
-        if not isinstance(error.__cause__, FileNotFoundError):
-            raise
-        near = [path.name for path in file.absolute().parent.glob("*.y*ml")]
-        what = f"no such recipe{did_you_mean(file.name, [*shipped, *near])}"
-        raise RecipeError(Problem(report.name, what, f"shipped recipes: {', '.join(shipped) or 'none'}")) from None
-    apply_overrides(data, overrides, report)
-    find_rows(data.get("data"), file.absolute().with_name("data"))
-    return data, report
-
-
-def find_rows(section: Any, folder: Path) -> None:
-    """Let a `data:` section of rows that were given from Python name this folder, in place, if there is one."""
-    if isinstance(section, dict) and section.get("source") == MEMORY and folder.is_dir():
-        section.setdefault("folder", str(folder))
+def tasks_of_recipe(file: Path) -> list[str]:
+    """The names of the tasks that a recipe file has, in their order; of a recipe of one task, none."""
+    return [*mapping(_source(file)[0].get("tasks"))]
 
 
 def parse_data_spec(data: Mapping[str, Any], overrides: Sequence[str] = ()) -> DataSpec:
@@ -241,8 +188,24 @@ def to_yaml(recipe: sections.Section) -> str:
     return written(recipe.model_dump(exclude={"data": {"folder"}, "tasks": {"__all__": {"data": {"folder"}}}}))
 
 
+def json_schema() -> dict[str, Any]:
+    """The JSON Schema of a recipe: of several tasks where it has `tasks`, of one where it does not.
+
+    With the training fields of the installed transformers.
+    """
+    one, several = Recipe.model_json_schema(), MultiTaskRecipe.model_json_schema()
+    definitions = {**one.pop("$defs"), **several.pop("$defs")}
+    one["properties"]["training"] = {**training_schema(), "description": one["properties"]["training"]["description"]}
+    several["properties"] |= {name: one["properties"][name] for name in SHARED}
+    several["required"] = ["tasks", "model"]
+    choice = definitions["TaskPart"]["properties"]["task"]
+    references = choice.pop("discriminator")["mapping"]
+    choice["oneOf"] = [{"$ref": references[name]} for name in TASKS]
+    version = "https://json-schema.org/draft/2020-12/schema"
+    return {"$schema": version, "if": {"required": ["tasks"]}, "then": several, "else": one, "$defs": definitions}
+
+
 LAYOUT = ("format", "sheet", "header", "delimiter", "extra_fields", "encoding")  # of `data:`, for a file
-_AMBIGUOUS = {"name", "revision", "seed"}  # keys of several sections
 
 
 class _DataOnly(Section):
@@ -250,92 +213,60 @@ class _DataOnly(Section):
 
 
 def _checked(
-    sections: Mapping[str, Any], overrides: Sequence[str] = (), values: Mapping[str, Any] = {}, check_files: bool = True
-) -> dict[str, Any]:
-    """The sections of a recipe from Python values, checked; rows among them are stored in the cache."""
-    sections, report = dict(sections), Report("")
-    problems = fill_sections(sections, values, Sections.model_fields, {task.name: task.Options for task in TASKS})
-    data, rows = plain_sections(sections)
-    apply_overrides(data, overrides, report)
-    report.add(*problems)
-    clean = _check_and_fill(data, report, check_files)
-    if rows:
-        clean["data"] |= store_rows(rows)
-    return clean
+    source: Any,
+    values: Mapping[str, Any],
+    overrides: Sequence[str],
+    check_files: bool = True,
+    own_metrics: bool = True,
+    several: bool = True,
+) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    """What a recipe states, as plain data, and task -> what the recipe of this task states, checked, as `check_parts`.
 
-
-def _check_and_fill(
-    data: dict[str, Any], report: Report, check_files: bool, own_metrics: bool = True
-) -> dict[str, Any]:
-    """Plain data with absolute paths. Raises RecipeError with everything that is wrong."""
-    if "tasks" in data:
+    Rows given from Python are stored in the cache. Arguments and errors are those of `read`.
+    """
+    stated, rows, report = _source(source)
+    plain, more = plain_sections(values)
+    fill_sections(stated, plain, report)
+    apply_overrides(stated, overrides, report)
+    if "tasks" in stated and not several:
         fix = "a run of several tasks has a folder for each, which is given in its place: RUN/NAME"
         report.add(KeyProblem(("tasks",), "several tasks, where a recipe of one task is expected", fix))
         report.raise_if_any()
-    clean, problems = check_sections(data, report.folder, check_files, own_metrics)
-    report.add(*problems)
-    report.raise_if_any()
-    return clean
+    clean = check_parts(stated, report, check_files, own_metrics)
+    for name, splits in {**rows, **more}.items():
+        if splits:
+            clean[name]["data"] |= store_rows(splits)
+    return stated, clean
 
 
-def _valid(clean: Mapping[str, Any]) -> Recipe:
-    """The recipe of data that are checked already."""
-    return Recipe.model_construct(**dict(Sections.model_validate(clean)))
+def _source(source: Any) -> tuple[dict[str, Any], dict[str, Mapping[str, Rows]], Report]:
+    """What a source of `read` states, as plain data; the rows among it, by task and split; and what is wrong so far.
 
-
-def _training_defaults(task: TaskOptions | None) -> dict[str, Any]:
-    """TRAINING_DEFAULTS, as the task's method changes them."""
-    method = dict(task or ()).get("method")
-    if method in WITHOUT_TRAINER:
-        return {name: value for name, value in TRAINING_DEFAULTS.items() if name in STILL_READ}
-    return {**TRAINING_DEFAULTS, **(FEW_ROWS if method else {})}
-
-
-def _saving(training: Mapping[str, Any]) -> dict[str, Any]:
-    """Checkpoints are written at every evaluation, which they are selected by."""
-    strategy = training.get("eval_strategy", training.get("save_strategy", "epoch"))
-    strategy = "epoch" if strategy == "best" else strategy  # which says when to save, not when to evaluate
-    steps = {"save_steps": training["eval_steps"]} if "eval_steps" in training and strategy == "steps" else {}
-    return {"eval_strategy": strategy, "save_strategy": "epoch" if strategy == "no" else strategy, **steps}
-
-
-def check_sections(
-    data: dict[str, Any], folder: Callable[[KeyPath], Path], check_files: bool, own_metrics: bool
-) -> tuple[dict[str, Any], list[KeyProblem]]:
-    """The values that are right, paths as absolute ones, and everything that is wrong. folder: as `resolve_paths`."""
-    options, problems = _options(data)
-    kinds = {**SECTIONS, "task": options or TaskOptions}
-    own = {key: name for name, kind in kinds.items() for key in kind.model_fields.keys() - _AMBIGUOUS}
-    homes = {**RENAMED, **own}
-    invalid = validate(Sections, data, kinds, {**dict.fromkeys(training_fields(), "training"), **homes})
-    # without a task its options cannot be checked
-    problems += [each for each in invalid if not problems or each.path[:1] != ("task",)]
-    if isinstance(data.get("training"), dict):
-        problems += check_training(data["training"], homes)
-    bad = {each.path for each in problems} | ({("task",)} if options is None else set())
-    clean: dict[str, Any] = without(data, bad)
-    settings = {
-        **clean,
-        "model": vars(ModelSpec.model_construct(**clean.get("model", {}))),
-        "task": vars((options or TaskOptions).model_construct(**clean.get("task", {}))),
-    }
-    contradictions = check_settings(settings, options, own_metrics)
-    problems += [each for each in contradictions if not {each.path, each.path[:1]} & bad]
-    if best := clean.get("training", {}).get("metric_for_best_model"):
-        clean["training"]["metric_for_best_model"] = best.removeprefix("eval_")
-    return clean, [*problems, *resolve_paths(clean, folder, must_exist=check_files)]
-
-
-def _options(data: Mapping[str, Any]) -> tuple[type[TaskOptions] | None, list[KeyProblem]]:
-    """The options type that `task.name` names, or what is wrong with the name."""
-    task = data.get("task")
-    if not isinstance(task, dict):
-        return None, []
-    by_name = {each.name: each.Options for each in TASKS}
-    name = task.get("name")
-    if isinstance(name, str) and name in by_name:
-        return by_name[name], []
-    what = "missing" if "name" not in task else f"expected text, found {describe(name)}"
-    if isinstance(name, str):
-        what = f"no task {short_repr(name)}{did_you_mean(name, by_name)}"
-    return None, [KeyProblem(("task", "name"), what, f"known: {', '.join(by_name)}")]
+    A file is read once: it may be a pipe. Raises RecipeError where it cannot be read.
+    """
+    if isinstance(source, AnyRecipe):
+        stated = source.model_dump(exclude_unset=True)
+        known = source.training.stated if isinstance(source.training, Training) else source.training
+        stated["training"] = {name: value for name, value in source.training.items() if name in known}
+        return stated, {}, Report("")
+    if isinstance(source, Mapping):
+        return *plain_sections(source), Report("")
+    if not isinstance(source, str | Path):
+        what = f"expected a task, a recipe or its name first, found {describe(source)}"
+        raise RecipeError(Problem("", what, 'bertkit.train("text-classification", "runs/x", data=…, model=…)'))
+    if str(source) in OPTIONS:
+        return {"task": {"name": str(source)}}, {}, Report("")
+    shipped = shipped_recipes()
+    file = shipped.get(str(source)) or Path(os.path.expanduser(source))
+    home = Path() if file in shipped.values() else file.absolute().parent
+    report = Report(escape_controls(str(file)), home)
+    fix = "start with `task:`, `model:` and `data:`, or with a copy: bertkit copy sst2 my.yaml"
+    try:
+        return report.read_file(file, "recipe", fix), {}, report
+    except RecipeError as error:
+        if not isinstance(error.__cause__, FileNotFoundError):
+            raise
+        near = [path.name for path in home.glob("*.y*ml")]
+        what = f"no such recipe or task{did_you_mean(file.name, [*OPTIONS, *shipped, *near])}"
+        fix = f"tasks: {', '.join(OPTIONS)}; shipped recipes: {', '.join(shipped) or 'none'}"
+        raise RecipeError(Problem(report.name, what, fix)) from None

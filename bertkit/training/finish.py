@@ -25,7 +25,8 @@ from bertkit.evaluation.intervals import Scores, mean
 from bertkit.files import write_json, write_text, written_aside
 from bertkit.inference.evaluate import score
 from bertkit.inference.predictor import Predictor, load
-from bertkit.recipe.multitask import MEAN, AnyRecipe
+from bertkit.recipe.fields import MEAN
+from bertkit.recipe.recipe import AnyRecipe
 from bertkit.run import OUT_OF_FOLD, Run, delete_checkpoints, environment
 from bertkit.training.job import Job, Jobs, scored_splits
 

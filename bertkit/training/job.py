@@ -34,8 +34,7 @@ from bertkit.models.device import best_device, best_precision, resolve_precision
 from bertkit.models.encoder import Encoder, resolve_encoder
 from bertkit.models.quiet import quiet_logger
 from bertkit.models.trained_parts import freeze, with_lora
-from bertkit.recipe.multitask import AnyRecipe, MultiTaskRecipe
-from bertkit.recipe.recipe import Recipe
+from bertkit.recipe.recipe import AnyRecipe, MultiTaskRecipe, Recipe
 from bertkit.recipe.training_arguments import DECIDED
 from bertkit.run import Run
 from bertkit.tasks import get_task

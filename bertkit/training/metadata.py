@@ -19,8 +19,7 @@ from bertkit.engine.callbacks import MetadataWriter
 from bertkit.errors import DataError, Problem, RecipeError
 from bertkit.files import read_json, write_json, write_text
 from bertkit.models.quiet import no_bars, quiet_logger
-from bertkit.recipe.multitask import AnyRecipe, tasks_of_recipe
-from bertkit.recipe.recipe import to_yaml
+from bertkit.recipe.recipe import AnyRecipe, tasks_of_recipe, to_yaml
 from bertkit.run import ANYWAY, Run, only_writer, versions
 from bertkit.training.job import Job, Jobs, prepare_jobs
 

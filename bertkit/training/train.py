@@ -12,8 +12,7 @@ from transformers import TrainerCallback
 from bertkit import processes
 from bertkit.errors import Problem, RecipeError
 from bertkit.models.quiet import no_bars
-from bertkit.recipe.multitask import AnyRecipe, MultiTaskRecipe, settled
-from bertkit.recipe.recipe import Recipe, to_yaml
+from bertkit.recipe.recipe import AnyRecipe, MultiTaskRecipe, Recipe, read, to_yaml
 from bertkit.run import check_folder, only_writer
 from bertkit.training.finish import check_hub, finish, push_run, write_reports_and_clean
 from bertkit.training.folds import calibrated, run_folds
@@ -67,7 +66,7 @@ def train(
         raise RecipeError(
             Problem("output_dir", what, 'bertkit.train("text-classification", "runs/x", data=…)')
         ) from None
-    complete_recipe = settled(recipe, data, overrides)
+    complete_recipe = read(recipe, data, overrides)
     del data  # it is on disk: a frame that nobody else holds need not be in memory
     return run_program(complete_recipe, folder, resume, metrics, callbacks, changed)
 

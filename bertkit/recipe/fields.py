@@ -1,0 +1,131 @@
+"""The fields of a recipe, of one task and of several, with their defaults."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import reduce
+from operator import or_
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import Field, ValidationInfo, field_validator
+
+from bertkit import sections
+from bertkit.recipe.cross_checks import ROWS, STILL_READ, WITHOUT_TRAINER
+from bertkit.sections import DataSpec, ModelSpec, Section, Seed, Text
+from bertkit.tasks import TASKS
+from bertkit.tasks.base import TaskOptions
+
+OPTIONS: Mapping[str, type[TaskOptions]] = {task.name: task.Options for task in TASKS}
+if TYPE_CHECKING:
+    AnyTask = TaskOptions
+else:
+    AnyTask = Annotated[reduce(or_, OPTIONS.values()), Field(discriminator="name")]
+
+TRAINING_DEFAULTS = {
+    "learning_rate": 5e-5,
+    "num_train_epochs": 3,
+    "per_device_train_batch_size": 32,
+    "per_device_eval_batch_size": 32,
+    "warmup_steps": 0.1,  # a fraction, being below 1
+    "weight_decay": 0.01,
+    "logging_steps": 50,
+    "save_total_limit": 2,  # the best and the newest
+}
+FEW_ROWS = {"learning_rate": 2e-4, "num_train_epochs": 20}  # of `method: full`
+
+
+MEAN = "mean"  # of the tasks' selection metrics: the `metric_for_best_model` of a recipe that names none
+Positive = Annotated[float, Field(gt=0)]
+
+
+class Training(dict[str, Any]):
+    """The values of `training:`. stated: the names of those that the recipe states; the others are defaults."""
+
+    def __init__(self, values: Mapping[str, Any], stated: Iterable[str]) -> None:
+        super().__init__(values)
+        self.stated = frozenset(stated)
+
+
+class Sections(Section):
+    """The fields of a recipe."""
+
+    task: AnyTask
+    model: ModelSpec
+    data: DataSpec
+    batching: sections.Batching | None = Field(None, description="null: training.per_device_train_batch_size rows.")
+    training: dict[str, Any] = Field(
+        default_factory=dict,
+        validate_default=True,
+        description="Fields of transformers' TrainingArguments, and bertkit's.",
+    )
+    seeds: list[Seed] = Field([42], min_length=1, description="One training each; the best on validation is kept.")
+    folds: Annotated[int, Field(ge=2)] | None = Field(
+        None, description="Cross-validation: the number of parts of train, each answered by a model of the others."
+    )
+    early_stopping: sections.EarlyStopping | None = None
+    peft: sections.Lora | None = None
+    freeze: sections.Freeze | None = None
+    distillation: sections.Distillation | None = None
+    hub: sections.Hub | None = None
+    verify: bool = Field(True, description="Reload the saved model in a new process and compare its predictions.")
+    explain: bool = Field(True, description="Explain a few predictions, for the report.")
+    checkpoints: sections.Checkpoints = Field("keep", description="What a finished run keeps: all, the best, none.")
+    expected: dict[str, Any] | None = Field(None, description="Measured scores: {metric: [low, high], ...}.")
+
+    @field_validator("expected")
+    @classmethod
+    def _bounded(cls, value: dict[str, Any] | None) -> dict[str, Any] | None:
+        for name, bounds in (value or {}).items():
+            if isinstance(bounds, list):
+                numbers = all(isinstance(b, int | float) and not isinstance(b, bool) for b in bounds)
+                if len(bounds) != 2 or not numbers or bounds[0] > bounds[1]:
+                    raise ValueError(f"{name}: expected [low, high], found {bounds}")
+        return value
+
+    @field_validator("training")
+    @classmethod
+    def _fill_defaults(cls, given: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+        """The values that are not given."""
+        by_tokens = info.data.get("batching") is not None
+        known = _training_defaults(info.data.get("task"))
+        without = {*(ROWS if by_tokens else ()), *(["num_train_epochs"] if given.get("budget") else [])}
+        defaults = {name: value for name, value in known.items() if name not in without}
+        return Training({**defaults, **_saving(given), **given}, given)
+
+
+def _training_defaults(task: TaskOptions | None) -> dict[str, Any]:
+    """TRAINING_DEFAULTS, as the task's method changes them."""
+    method = dict(task or ()).get("method")
+    if method in WITHOUT_TRAINER:
+        return {name: value for name, value in TRAINING_DEFAULTS.items() if name in STILL_READ}
+    return {**TRAINING_DEFAULTS, **(FEW_ROWS if method else {})}
+
+
+def _saving(training: Mapping[str, Any]) -> dict[str, Any]:
+    """Checkpoints are written at every evaluation, which they are selected by."""
+    strategy = training.get("eval_strategy", training.get("save_strategy", "epoch"))
+    strategy = "epoch" if strategy == "best" else strategy  # which says when to save, not when to evaluate
+    steps = {"save_steps": training["eval_steps"]} if "eval_steps" in training and strategy == "steps" else {}
+    return {"eval_strategy": strategy, "save_strategy": "epoch" if strategy == "no" else strategy, **steps}
+
+
+class TaskPart(Section):
+    """One of the tasks: what is different from the others."""
+
+    task: AnyTask
+    data: DataSpec
+    weight: Positive = Field(1.0, description="Factor on this task's loss.")
+    max_length: Annotated[int, Field(ge=8)] | None = Field(None, description="null: model.max_length.")
+    metric_for_best_model: Text | None = Field(None, description="null: the task's selection metric.")
+    expected: dict[str, Any] | None = Field(None, description="Measured scores: {metric: [low, high], ...}.")
+
+
+class Several(Section):
+    """The fields that only a recipe of several tasks has."""
+
+    tasks: Annotated[dict[str, TaskPart], Field(min_length=1)] = Field(description="Name -> task and data.")
+    mixing: Literal["proportional", "sqrt", "uniform"] | Annotated[dict[str, Positive], Field(min_length=1)] = Field(
+        "proportional",
+        description="How often a task is drawn: in proportion to its batches per epoch, to their square root, equally "
+        "often, or by {NAME: weight}.",
+    )

@@ -1,0 +1,170 @@
+"""A recipe is of one or more tasks over one encoder: each is checked as the recipe that would train it by itself."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from bertkit.recipe.cross_checks import check_settings, resolve_paths, without
+from bertkit.recipe.fields import MEAN, OPTIONS, Sections, Several
+from bertkit.recipe.key_problems import Report
+from bertkit.recipe.overrides import SCRIPTS, SECTIONS
+from bertkit.recipe.training_arguments import check_training, training_fields
+from bertkit.sections import MEMORY, ModelSpec
+from bertkit.tasks.base import TaskOptions
+from bertkit.text import KeyPath, short_repr
+from bertkit.validation import KeyProblem, describe, did_you_mean, validate
+
+TASKS = ("text-classification", "token-classification", "question-answering", "sentence-similarity")
+SHARED = (  # sections of a recipe of several tasks that one of one task has too
+    *("model", "batching", "training", "seeds", "early_stopping", "peft", "freeze", "verify", "explain"),
+    "checkpoints",
+)
+# Folders of a run, which are not tasks; and `mean`.
+_RESERVED = sorted({MEAN, "adapter", "checkpoints", "data", "logs", "model", "predictions"})
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+_OF_ONE = {  # sections of a recipe of one task -> what to do without them
+    **dict.fromkeys(("task", "data"), "each task has its own, in `tasks`: {NAME: {task: …, data: …}}"),
+    "folds": "remove it, or cross-validate one task by itself",
+    "distillation": "remove it, or distil one task by itself",
+    "hub": "remove it; afterwards: bertkit push RUN/NAME OWNER/MODEL",
+    "expected": "each task has its own: tasks: {NAME: {expected: …}}",
+}
+# of `training`; checkpointing by both of its names in transformers 5
+_REFUSED = ("auto_find_batch_size", "activation_checkpointing", "gradient_checkpointing", "torch_compile")
+_OF_PART = {"max_length": "model", "metric_for_best_model": "training"}  # key of a task -> its section elsewhere
+_OWN = ("task", "data", "expected")  # sections of a task
+_AMBIGUOUS = {"name", "revision", "seed"}  # keys of several sections
+
+
+def check_parts(
+    sections: dict[str, Any], report: Report, check_files: bool, own_metrics: bool
+) -> dict[str, dict[str, Any]]:
+    """Task -> plain data of the recipe that trains it by itself, with absolute paths.
+
+    "" is the task of a recipe of one. Raises RecipeError with everything that is wrong.
+    """
+    entries, problems = {"": dict[str, Any]()}, dict[KeyProblem, None]()  # what the tasks share is reported once
+    if "tasks" in sections:
+        own_metrics, entries = False, {k: v for k, v in mapping(sections["tasks"]).items() if isinstance(v, dict)}
+        problems = dict.fromkeys(_check_several(sections))
+    clean = dict[str, dict[str, Any]]()
+    for name, entry in entries.items():
+        one = _by_itself(sections, entry) if name else sections
+        _name_folder(one.get("data"), report, name)
+        place = partial(_place, name, entry)
+        clean[name], wrong = _check_one(
+            one, lambda path, place=place: report.folder(place(path)), check_files, own_metrics
+        )
+        problems |= dict.fromkeys(problem._replace(path=place(problem.path)) for problem in wrong)
+    report.add(*problems)
+    report.raise_if_any()
+    return clean
+
+
+def mapping(value: Any) -> dict[str, Any]:
+    """The value if it is a mapping; otherwise an empty one."""
+    return value if isinstance(value, dict) else {}
+
+
+def _name_folder(section: Any, report: Report, task: str) -> None:
+    """Let a `data:` section of rows that were given from Python name their folder, beside the file, if it is there."""
+    folder = report.home / task / "data"
+    if mapping(section).get("source") == MEMORY and report.name and folder.is_dir():
+        section.setdefault("folder", str(folder))
+
+
+def _place(task: str, entry: Mapping[str, Any], path: KeyPath) -> KeyPath:
+    """Where a key of the recipe that would train this task by itself is in that of all: in the task, or shared."""
+    if not task:
+        return path
+    if path[0] in _OWN:
+        return ("tasks", task, *path)
+    return ("tasks", task, *path[1:]) if len(path) > 1 and path[1] in _OF_PART and path[1] in entry else path
+
+
+def _by_itself(sections: Mapping[str, Any], entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Plain data of the recipe that would train this task by itself."""
+    one = {name: sections[name] for name in SHARED if name in sections}
+    one |= {name: entry[name] for name in _OWN if name in entry}
+    for key, section in _OF_PART.items():
+        defaults = sections.get(section, {})
+        if isinstance(defaults, dict):
+            inherited = {name: value for name, value in defaults.items() if name != key or key == "max_length"}
+            one[section] = inherited if entry.get(key) is None else {**inherited, key: entry[key]}
+    return one
+
+
+def _check_several(sections: Mapping[str, Any]) -> Iterator[KeyProblem]:
+    """What is wrong with the keys that only a recipe of several tasks has, and with those that it must not have."""
+    for name in sections.keys() & _OF_ONE.keys():
+        yield KeyProblem((name,), "has no place in a recipe of several tasks", _OF_ONE[name])
+    invalid = validate(Several, {name: v for name, v in sections.items() if name not in (*SHARED, *_OF_ONE)})
+    yield from (problem for problem in invalid if not {*problem.path[2:3]} & {*_OWN, *_OF_PART})
+    entries, training, mixing = (mapping(sections.get(name)) for name in ("tasks", "training", "mixing"))
+    for name, entry in entries.items():
+        task = mapping(mapping(entry).get("task"))
+        if not _NAME.fullmatch(name) or name.lower() in _RESERVED:
+            what = "is not a name of a task, which is a folder of the run"
+            fix = f"letters, digits, - and _, at most 64, and not one of {', '.join(_RESERVED)}"
+            yield KeyProblem(("tasks", name), what, fix)
+        if task.get("name") in OPTIONS and task["name"] not in TASKS:
+            what = f"{task['name']} is trained by itself"
+            yield KeyProblem(("tasks", name, "task", "name"), what, f"known here: {', '.join(TASKS)}")
+        if task.get("method") is not None:
+            what = "several tasks are trained in one way, by fine-tuning everything"
+            yield KeyProblem(("tasks", name, "task", "method"), what, "remove it")
+    for name in sorted(mixing.keys() ^ entries.keys()) if isinstance(sections.get("mixing"), dict) else ():
+        what = f"no task of this name{did_you_mean(name, entries)}" if name in mixing else "missing"
+        yield KeyProblem(("mixing", name), what, f"a weight for each of the tasks: {', '.join(entries)}")
+    for name in _REFUSED:
+        if training.get(name):
+            yield KeyProblem(("training", name), "is not available for several tasks", "remove it")
+    best = training.get("metric_for_best_model", MEAN)
+    if best != MEAN and best not in entries:
+        what = f"expected {MEAN!r}, or a task, found {short_repr(best)}"
+        yield KeyProblem(("training", "metric_for_best_model"), what, f"tasks: {', '.join(entries)}")
+
+
+def _check_one(
+    data: dict[str, Any], folder: Callable[[KeyPath], Path], check_files: bool, own_metrics: bool
+) -> tuple[dict[str, Any], list[KeyProblem]]:
+    """The values that are right, paths as absolute ones, and everything that is wrong. folder: as `resolve_paths`."""
+    options, problems = _options(data)
+    kinds = {**SECTIONS, "task": options or TaskOptions}
+    own = {key: name for name, kind in kinds.items() for key in kind.model_fields.keys() - _AMBIGUOUS}
+    homes = {**SCRIPTS, **own}
+    invalid = validate(Sections, data, kinds, {**dict.fromkeys(training_fields(), "training"), **homes})
+    # without a task its options cannot be checked
+    problems += [each for each in invalid if not problems or each.path[:1] != ("task",)]
+    if isinstance(data.get("training"), dict):
+        problems += check_training(data["training"], homes)
+    bad = {each.path for each in problems} | ({("task",)} if options is None else set())
+    clean: dict[str, Any] = without(data, bad)
+    settings = {
+        **clean,
+        "model": vars(ModelSpec.model_construct(**clean.get("model", {}))),
+        "task": vars((options or TaskOptions).model_construct(**clean.get("task", {}))),
+    }
+    contradictions = check_settings(settings, options, own_metrics)
+    problems += [each for each in contradictions if not {each.path, each.path[:1]} & bad]
+    if best := clean.get("training", {}).get("metric_for_best_model"):
+        clean["training"]["metric_for_best_model"] = best.removeprefix("eval_")
+    return clean, [*problems, *resolve_paths(clean, folder, must_exist=check_files)]
+
+
+def _options(data: Mapping[str, Any]) -> tuple[type[TaskOptions] | None, list[KeyProblem]]:
+    """The options type that `task.name` names, or what is wrong with the name."""
+    task = data.get("task")
+    if not isinstance(task, dict):
+        return None, []
+    name = task.get("name")
+    if isinstance(name, str) and name in OPTIONS:
+        return OPTIONS[name], []
+    what = "missing" if "name" not in task else f"expected text, found {describe(name)}"
+    if isinstance(name, str):
+        what = f"no task {short_repr(name)}{did_you_mean(name, OPTIONS)}"
+    return None, [KeyProblem(("task", "name"), what, f"known: {', '.join(OPTIONS)}")]
