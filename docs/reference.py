@@ -81,7 +81,7 @@ def training_section() -> str:
     """The fields of TrainingArguments that a recipe may set; defaults are bertkit's where it has its own."""
     ours, fields = Recipe.model_validate(PLAIN).training, training_fields()
     rows = [
-        row(name, kind(part), code(ours.get(name, literal(fields[name].default))), fields[name].about)
+        row(name, kind(part), code(ours.get(name, fields[name].default)), fields[name].about)
         for name, part in training_schema()["properties"].items()
     ]
     about = "Descriptions are those of the installed transformers, except for the keys that only bertkit has."
@@ -190,14 +190,6 @@ def kind(part: Mapping[str, Any]) -> str:
         return "any value"
     bounds = [f"{said} {part[name]}" for name, said in BOUNDS.items() if name in part]
     return " ".join([KINDS[part["type"]], *bounds])
-
-
-def literal(source: str) -> Any:
-    """The value of a default that is written in Python; where it is made by code, its name."""
-    try:
-        return ast.literal_eval(source)
-    except (ValueError, SyntaxError):
-        return source
 
 
 def code(value: Any) -> str:

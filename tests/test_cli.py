@@ -39,6 +39,7 @@ from bertkit.errors import UserError
 from bertkit.inference import predictor
 from bertkit.recipe import shipped_recipes
 from bertkit.recipe.recipe import load_recipe
+from bertkit.recipe.training_arguments import training_fields
 from bertkit.report.score_tables import first_to_try
 from bertkit.run import Run
 from bertkit.tasks import TASKS
@@ -83,6 +84,8 @@ bertkit.Recipe(task="text-classification", model="m", data="sample:sentiment")
 heavy = {"torch", "transformers", "datasets", "sklearn", "scipy", "evaluate", "pandas", "polars"}
 print(*sorted(heavy & set(sys.modules)))
 """
+    training_fields.cache_clear()
+    training_fields()  # which are on disk from then on
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == ["bertkit", "bertkit", "", ""]
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import os
+from collections.abc import Sequence
+from contextlib import suppress
+from enum import Enum
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Literal, Union, get_args
 
 import jsonschema
 import pytest
@@ -14,15 +16,24 @@ import small
 import transformers
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from pydantic import TypeAdapter, ValidationError
 
 from bertkit.data.readers import COMPRESSIONS, FORMATS
 from bertkit.engine.arguments import Arguments
 from bertkit.errors import RecipeError
-from bertkit.recipe import shipped_recipes
+from bertkit.recipe import shipped_recipes, training_arguments
 from bertkit.recipe.fields import OPTIONS, TRAINING_DEFAULTS
 from bertkit.recipe.recipe import Recipe, json_schema, load_recipe, parse_data_spec, to_yaml
 from bertkit.recipe.recipe import read as read_recipe
-from bertkit.recipe.training_arguments import DECIDED, check_training, training_fields, training_schema
+from bertkit.recipe.training_arguments import (
+    DECIDED,
+    _describe_class,
+    _shape,
+    _type,
+    check_training,
+    training_fields,
+    training_schema,
+)
 from bertkit.recipe.yaml import parse
 from bertkit.text import escape_controls
 
@@ -206,7 +217,7 @@ def test_fields_are_those_of_the_class() -> None:
     deprecated = real.keys() - fields.keys()
     assert not fields.keys() - real.keys()
     assert deprecated <= {"gradient_checkpointing", "gradient_checkpointing_kwargs"}
-    assert {name for name, field in fields.items() if field.default == "False"} == {
+    assert {name for name, field in fields.items() if field.default is False} == {
         name for name, field in real.items() if field.default is False and name not in deprecated
     }
     accepted = training_schema()["properties"]
@@ -223,10 +234,62 @@ def test_fields_are_those_of_the_class() -> None:
 
 def test_every_training_default_is_accepted(recipe_file: Path) -> None:
     plain = {name: field.default for name, field in training_fields().items() if name not in DECIDED}
-    given = {name: ast.literal_eval(text) for name, text in plain.items() if text not in ("", "default_optim")}
-    assert len(given) > 60
-    recipe = load_recipe(recipe_file, [f"training.{name}={json.dumps(value)}" for name, value in given.items()])
-    assert recipe.training == given
+    assert len(plain) > 60
+    recipe = load_recipe(recipe_file, [f"training.{name}={json.dumps(value)}" for name, value in plain.items()])
+    assert recipe.training == plain
+
+
+class Colour(Enum):
+    RED = "red"
+
+
+HINTS = {  # annotation -> what it stands for in a recipe
+    **{hint: hint for hint in (Literal["a"] | None, Colour | None, Sequence[str], list[int], dict[str, bool], dict)},
+    **{hint: hint for hint in (Union[None, float], str | list[str] | None, list, bool, int | Literal[False])},  # noqa: UP007
+    **{Colour | str: Colour, Path: Any, Path | None: Any, Any: Any},
+}
+
+
+@pytest.mark.parametrize("hint", HINTS, ids=str)
+def test_a_field_takes_what_its_annotation_allows(hint: Any) -> None:
+    def taken(kind: Any) -> list[object]:
+        adapter, values = TypeAdapter(kind), list[object]()
+        for value in (None, True, False, 1, 1.5, "a", "red", [], ["a"], ["red"], [1], [[]], {}, {"a": True}, {"a": 1}):
+            with suppress(ValidationError):
+                adapter.validate_json(json.dumps(value), strict=True)
+                values.append(value)
+        return values
+
+    assert taken(_type("x", json.loads(json.dumps(_shape(hint))))) == taken(HINTS[hint])
+
+
+def test_the_fields_are_cached_for_this_transformers_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The class is imported where the cache is cold, damaged or of other versions; an unwritable cache is no error."""
+    wanted, imports = dict(training_fields()), list[str]()
+
+    def describe() -> Any:
+        imports.append("")
+        return _describe_class()
+
+    monkeypatch.setattr(training_arguments, "_describe_class", describe)
+
+    def read(folder: Path = tmp_path) -> int:
+        monkeypatch.setenv("BERTKIT_CACHE", str(folder))
+        training_fields.cache_clear()
+        assert training_fields() == wanted
+        return len(imports)
+
+    assert [read(), read()] == [1, 1]
+    (file,) = tmp_path.iterdir()
+    for damaged in ("", "{", "[]", '{"optim": 3}', "3"):
+        file.write_text(damaged)
+        count = read()
+        assert read() == count == len(imports)
+    assert len(imports) == 6
+    (tmp_path / "file").touch()
+    assert [read(tmp_path / "file"), read(tmp_path / "file")] == [7, 8]
+    monkeypatch.setattr(training_arguments, "version", lambda name: "another")
+    assert [read(), read()] == [9, 9]
 
 
 # The schema and the types

@@ -1,24 +1,28 @@
 """The `training:` section: bertkit's own keys, and the TrainingArguments of the installed transformers.
 
-That class is read from its source, because importing transformers takes seconds. Only the fields that bertkit decides
+Importing that class takes seconds, so that what a recipe needs of it is cached. Only the fields that bertkit decides
 itself are listed here.
 """
 
 from __future__ import annotations
 
-import ast
+import dataclasses
 import functools
 import importlib.util
-import re
-from collections.abc import Iterator, Mapping
-from functools import reduce
-from operator import or_
+import json
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
+from enum import Enum
+from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, cast
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 from pydantic import Field, create_model
 
+from bertkit.cache import cache_root, sha256_of_json
 from bertkit.errors import UserError
+from bertkit.files import sha256, write_text
 from bertkit.sections import Section, TrainingKeys
 from bertkit.text import short_repr
 from bertkit.validation import KeyProblem, unknown_key, validate
@@ -54,6 +58,7 @@ DECIDED = {
 # fields that the installed transformers may lack or deprecate -> today's; others get the most similar name
 _RENAMED = {
     "evaluation_strategy": "training.eval_strategy",
+    "group_by_length": "remove it; batches are always of rows of similar length",
     "gradient_checkpointing": "training.activation_checkpointing",
     "gradient_checkpointing_kwargs": "training.activation_checkpointing_kwargs",
     "no_cuda": "training.use_cpu",
@@ -75,86 +80,99 @@ _BOUNDS = {
 
 
 class TrainingField(NamedTuple):
-    """A field of TrainingArguments: annotation, default and help as in the source, "" where they are computed."""
+    """A field of TrainingArguments. shape: its type as JSON, see `_shape`. about: its help."""
 
-    annotation: str
-    default: str
+    shape: Any
+    default: Any
     about: str
 
 
 @functools.cache
 def training_fields() -> Mapping[str, TrainingField]:
-    """Name -> field of the installed transformers.TrainingArguments, without importing it, and bertkit's own keys.
+    """Name -> field of the installed transformers.TrainingArguments, and bertkit's own keys, without their shape.
 
     Without those that transformers is going to remove. Raises UserError if transformers is not installed.
     """
-    own = {
-        name: TrainingField(str(field.annotation), repr(field.default), field.description or "")
-        for name, field in TrainingKeys.model_fields.items()
-    }
-    stated = {
-        node.target.id: TrainingField(ast.unparse(node.annotation), *_default_and_help(node.value))
-        for node in _classes()["TrainingArguments"].body
-        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value is not None
-    }
-    return own | {name: field for name, field in stated.items() if "will be removed in v" not in field.about}
-
-
-@functools.cache
-def _classes() -> Mapping[str, ast.ClassDef]:
     spec = importlib.util.find_spec("transformers")
     if spec is None or spec.origin is None:
         raise UserError("transformers is not installed; install bertkit with pip, which brings it")
-    files = ("trainer_utils.py", "debug_utils.py", "training_args.py")
-    bodies = [ast.parse(Path(spec.origin).with_name(file).read_text(encoding="utf-8")).body for file in files]
-    return {node.name: node for body in bodies for node in body if isinstance(node, ast.ClassDef)}
-
-
-def _default_and_help(value: ast.expr) -> tuple[str, str]:
-    if not isinstance(value, ast.Call):
-        return ast.unparse(value), ""
-    words = {word.arg: word.value for word in value.keywords}
+    sources = [Path(__file__), *sorted(Path(spec.origin).parent.glob("train*.py"))]
+    key = [*map(sha256, sources), *map(version, ("accelerate", "torch", "transformers"))]
+    cached = cache_root() / f"training-arguments-{sha256_of_json(key)[:32]}.json"
     try:
-        about = " ".join(ast.literal_eval(words["metadata"])["help"].split())
-    except (KeyError, ValueError):
-        about = ""
-    return ast.unparse(words["default"]) if "default" in words else "", about
+        fields = _read(cached.read_text(encoding="utf-8"))
+    except (OSError, ValueError, TypeError, AttributeError):  # it is not cached yet, or damaged
+        text = json.dumps(_describe_class(), default=str)
+        with suppress(OSError):  # the class is imported again next time
+            write_text(cached, text)
+        fields = _read(text)
+    own = TrainingKeys.model_fields.items()
+    return {name: TrainingField(None, field.default, field.description or "") for name, field in own} | fields
+
+
+def _read(text: str) -> dict[str, TrainingField]:
+    return {name: TrainingField(*field) for name, field in json.loads(text).items()}
+
+
+def _describe_class() -> dict[str, TrainingField]:
+    from transformers import TrainingArguments
+
+    hints, fields = get_type_hints(TrainingArguments), dict[str, TrainingField]()
+    for field in dataclasses.fields(TrainingArguments):
+        about = " ".join(field.metadata.get("help", "").split())
+        if field.init and "will be removed in v" not in about:
+            computed = field.default_factory is not dataclasses.MISSING
+            default = field.default_factory() if computed else field.default
+            fields[field.name] = TrainingField(_shape(hints[field.name]), default, about)
+    return fields
+
+
+def _shape(hint: Any) -> Any:
+    """A type as JSON: the name of a plain one, or a list of a kind and its arguments, which are shapes or values.
+
+    An enum is the choice of its values, and no other text where the type allows text too. "any": YAML cannot write it.
+    """
+    kind, arguments = get_origin(hint) or hint, get_args(hint)
+    if kind is Literal:
+        return ["choice", *arguments]
+    if kind in (Union, UnionType):
+        enums = any(isinstance(part, type) and issubclass(part, Enum) for part in arguments)
+        return ["union", *(_shape(part) for part in arguments if not (enums and part is str))]
+    if kind in (bool, float, int, str, NoneType):
+        return str(kind.__name__)
+    if not isinstance(kind, type):
+        return "any"
+    if issubclass(kind, Enum):
+        return ["choice", *(member.value for member in kind)]
+    if issubclass(kind, Mapping):
+        return ["dict", "str", _shape(arguments[-1] if arguments else Any)]
+    return ["list", _shape(arguments[0] if arguments else Any)] if issubclass(kind, Collection) else "any"
 
 
 @functools.cache
 def _section() -> type[Section]:
     """The fields that a recipe may set, as a model."""
     fields: dict[str, Any] = {
-        name: (_type(name, field), Field(None, description=field.about or None))
+        name: (_type(name, field.shape), Field(None, description=field.about or None))
         for name, field in training_fields().items()
         if name not in {*DECIDED, *TrainingKeys.model_fields}
     }
     return create_model("Training", __base__=TrainingKeys, **fields)
 
 
-def _type(name: str, field: TrainingField) -> Any:
-    """What YAML may hold for an annotation such as `SchedulerType | str`, Optional[int] or list[str]."""
-    words = re.findall(r"\w+", field.annotation)
-    choices = [choice for word in words for choice in _enum_values(word)] + ["muon"] * (name == "optim")
-    text: Any = cast(Any, Literal)[("", *choices) if field.default == "''" else tuple(choices)] if choices else str
-    bounds: dict[str, Any] = {bound: value for (bound, value), names in _BOUNDS.items() if name in names}
-    types: dict[str, Any] = {
-        **{"int": Annotated[int, Field(**bounds)], "float": Annotated[float, Field(**bounds)], "bool": bool},
-        **{"str": text, "list": cast(Any, list)[text], "dict": dict[str, Any]},
-        **{"None": None, "Optional": None, "False": Literal[False]},
-        **{word: text for word in words if _enum_values(word)},
-    }
-    outer = re.findall(r"\w+", re.sub(r"\b(list|dict)\[.*?\]", r"\1", field.annotation))
-    return reduce(or_, [types[word] for word in outer if word in types] or [Any])
+def _type(name: str, shape: Any) -> Any:
+    """What YAML may hold for a field of this shape."""
+    if isinstance(shape, str):
+        bounds: dict[str, Any] = {bound: value for (bound, value), names in _BOUNDS.items() if name in names}
+        numbers = {"float": Annotated[float, Field(**bounds)], "int": Annotated[int, Field(**bounds)]}
+        return {"bool": bool, "str": str, "NoneType": None, **numbers}.get(shape, Any)
+    kind, *arguments = shape
+    if kind == "choice":
+        return _KINDS[kind][(*arguments, *["muon"] * (name == "optim"))]
+    return _KINDS[kind][tuple(_type(name, each) for each in arguments)]
 
 
-def _enum_values(name: str) -> list[str]:
-    """The texts of an enum of transformers; of other names, none."""
-    node = _classes().get(name)
-    if node is None or not any(isinstance(base, ast.Name) and base.id.endswith("Enum") for base in node.bases):
-        return []
-    values = [each.value for each in node.body if isinstance(each, ast.Assign)]
-    return [str(value.value) for value in values if isinstance(value, ast.Constant)]
+_KINDS: dict[str, Any] = {"choice": Literal, "union": Union, "list": list, "dict": dict}
 
 
 def check_training(values: Mapping[str, Any], homes: Mapping[str, str]) -> Iterator[KeyProblem]:
@@ -162,7 +180,7 @@ def check_training(values: Mapping[str, Any], homes: Mapping[str, str]) -> Itera
     fields, section = training_fields(), _section()
     for name, value in values.items():
         path, text = ("training", name), str(value).lower() if isinstance(value, bool) else short_repr(value)
-        if name in DECIDED and name in fields and isinstance(value, bool) and fields[name].default == str(value):
+        if name in DECIDED and name in fields and isinstance(value, bool) and fields[name].default is value:
             continue  # push_to_hub: false asks for nothing
         if name in DECIDED:
             yield KeyProblem(path, "bertkit decides this", DECIDED[name].replace("{value}", text))
