@@ -430,21 +430,15 @@ def test_a_model_of_someone_else_is_answered_with_its_task_named(capsys, learned
     assert "classifier" in refused(capsys, "predict", tiny_encoder, "a", "--task", "text-classification")
 
 
-PARSED = [  # words that the parser refuses, and what it says: of what was removed, what takes its place
+PARSED = [  # words that the parser refuses, and what it says
     ("", "    bertkit train quickstart --output-dir runs/quickstart\n"),
     ("nonsense", "nonsense"),
     ("train quickstart", "--output-dir"),
     ("recipes more", "unrecognized arguments: more"),
+    ("recipes -- -x", "unrecognized arguments: -x\n"),
+    ("predict run -x", "unrecognized arguments: -x (put a text that starts with - after --)\n"),
     ("predict run --nonsense", "unrecognized arguments: --nonsense"),
     ("serve runs/none --api-key key", "unrecognized arguments: --api-key"),  # which is no --api-key-file
-    ("shell runs/mine", "there is no command shell; use bertkit predict RUN --input -\n"),
-    ("clean runs/mine", "there is no command clean; use rm -r RUN/checkpoints"),
-    ("duplicates a.csv", "there is no command duplicates; use bertkit audit RECIPE"),
-    ("cache clear", "there is no command cache; use du and rm -r"),
-    ("predict runs/none --input x.csv --engine ray", "(use bertkit.batch on a cluster"),
-    ("train x --output-dir y --profile", "--profile (use torch.profiler in a callback"),
-    ("push x me/x --create-pr", "--create-pr (use --revision BRANCH)"),
-    ("embed x --input y --output z.npy --layers 1", "(use bertkit.Features("),
 ]
 
 
@@ -455,6 +449,18 @@ def test_what_the_parser_refuses_exits_with_2(capsys: Any, subtests: pytest.Subt
             told = capsys.readouterr().err
             assert "usage: bertkit" in told
             assert part in told
+
+
+def test_words_after_two_hyphens_are_texts_wherever_they_stand() -> None:
+    for command in (each for group in cli.COMMANDS.values() for each in group):
+        required = [word for name, options in command.arguments if options.get("required") for word in (name, "x")]
+        first = ["x" for name, _ in command.arguments if name[0] != "-" and name != "rest"]
+        for before in ([*first, *required], [*required, *first]) if "rest" in dict(command.arguments) else ():
+            args = cli.parse([*command.name.split(), *before, "--", "-x", "y", "--", "--top-k"])
+            assert (args.command, args.rest) == (command, ["-x", "y", "--", "--top-k"])
+    args = cli.parse(["predict", "--top-k", "1", "--", "-run", "-x"])
+    assert (args.source, args.rest, args.top_k) == ("-run", ["-x"], 1)
+    assert cli.parse(["report", "--", "-run"]).runs == [Path("-run")]
 
 
 def test_help_has_an_example_that_parses_and_a_page(capsys: Any) -> None:

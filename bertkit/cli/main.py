@@ -13,7 +13,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
 from itertools import chain
+from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from bertkit.cli import doctor, model_commands, recipes, runs, serving, vector_commands
 from bertkit.cli.shared import SECTIONS, LogFormatter, argument, command, say
@@ -49,19 +51,6 @@ COMMANDS = {
     "decide": (model_commands.evaluate, runs.report, model_commands.calibrate, model_commands.explain, recipes.audit),
     "publish": (runs.export, runs.push),
     "tools": (vector_commands.mine, completion, doctor.doctor),
-}
-REMOVED = {  # command or option -> what does its work
-    "shell": "bertkit predict RUN --input -",
-    "duplicates": "bertkit audit RECIPE, which lists near-duplicates within and across splits",
-    "clean": "rm -r RUN/checkpoints, which a finished run does not need",
-    "cache": "du and rm -r: vectors are in ~/.cache/bertkit/vectors, or $BERTKIT_CACHE",
-    "--engine": "bertkit.batch on a cluster, as in recipes/cluster/predict_ray.py",
-    "--exact": "search(…, exact=True) of bertkit.retrieval.search",
-    "--create-pr": "--revision BRANCH",
-    **dict.fromkeys(("--predictions", "--report"), "hf upload REPO_ID FILE"),
-    "--layers": "bertkit.Features(MODEL, layers=[…]) in Python",
-    "--opset": "onnx.version_converter on model.onnx",
-    "--profile": "torch.profiler in a callback of bertkit.train",
 }
 QUIET = {  # environment variables that turn off the progress bars and notices of libraries which are not imported yet
     "HF_DATASETS_DISABLE_PROGRESS_BARS": "1",
@@ -129,20 +118,36 @@ def _discard_output(code: int) -> int:
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    """Options may stand before, between and after the words of a command, which argparse alone does not allow."""
+    """Options may stand before, between and after the words of a command, which argparse alone does not allow.
+
+    After `--`, a word that starts with - is no option, wherever the `--` stands: such words are marked while argparse
+    parses, with a character that no word can have.
+    """
     parser = make_parser()
-    if not (words := sys.argv[1:] if argv is None else argv):
+    words = [*(sys.argv[1:] if argv is None else argv)]
+    if not words:
         parser.error(f"name a command; to begin:\n\n    {FIRST}\n\nbertkit --help lists all commands.")
-    if words[0] in REMOVED:
-        parser.error(f"there is no command {words[0]}; use {REMOVED[words[0]]}")
-    args, extra = parser.parse_known_args(argv)
+    start = words.index("--") if "--" in words else len(words)
+    words[start + 1 :] = [f"\0{word}" if word.startswith("-") else word for word in words[start + 1 :]]
+    args, extra = parser.parse_known_args(words)
+    extra = [word for word in extra if word != "--"]
     if any(word.startswith("-") for word in extra) or (extra and "rest" not in args):
-        hint = "" if "rest" not in args else " (put a text that starts with - after --)"
-        hint = next((f" (use {REMOVED[word]})" for word in extra if word in REMOVED), hint)
-        parser.error(f"unrecognized arguments: {' '.join(extra)}{hint}")
+        hint = " (put a text that starts with - after --)" if "rest" in args else ""
+        parser.error(f"unrecognized arguments: {' '.join(map(_unmarked, extra))}{hint}")
     if extra:
         args.rest = [*args.rest, *extra]
-    return args
+    return argparse.Namespace(**{name: _unmarked(value) for name, value in vars(args).items()})
+
+
+def _unmarked(value: Any) -> Any:
+    match value:
+        case str():
+            return value.removeprefix("\0")
+        case Path():
+            return Path(str(value).removeprefix("\0"))
+        case list():
+            return [_unmarked(word) for word in value]
+    return value
 
 
 def make_parser() -> argparse.ArgumentParser:
