@@ -88,6 +88,12 @@ def require_suffix(output: Path, *suffixes: str) -> None:
         raise DataError(Problem(str(output), f"cannot write {kind}", f"Name a {' or '.join(suffixes)}."))
 
 
+def require_no_pipe(path: Path) -> None:
+    """Raises DataError where a file that is read twice is a pipe."""
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise DataError(Problem(str(path), "is a pipe, and would be read twice", "Write it to a file, and name that."))
+
+
 def sha256(path: Path) -> str:
     """The file's sha256 (hex), read in chunks."""
     with path.open("rb") as file:

@@ -161,7 +161,9 @@ class Lora(Section):
     r: int = Field(8, ge=1, description="Rank.")
     lora_alpha: int = Field(16, ge=1, description="Scale: lora_alpha / r.")
     lora_dropout: float = Field(0.0, ge=0, lt=1, description="Dropout before the adapter.")
-    target_modules: list[str] | None = Field(None, description="null: peft's choice for this architecture.")
+    target_modules: Literal["all-linear"] | list[str] | None = Field(
+        None, description="null: peft's choice for this architecture. all-linear: every linear layer but the head's."
+    )
     use_rslora: bool = Field(False, description="rsLoRA (Kalajdzievski 2023): the scale is lora_alpha / sqrt(r).")
     use_dora: bool = Field(False, description="DoRA (Liu et al. 2024): learns magnitudes of weights too.")
     layers_to_transform: list[int] | None = Field(None, description="Layers with adapters, from 0; null: all.")

@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
 from itertools import cycle
 from pathlib import Path
@@ -38,7 +39,7 @@ from bertkit.engine.trainer import Trainer
 from bertkit.errors import UserError
 from bertkit.inference import predictor
 from bertkit.recipe import shipped_recipes
-from bertkit.recipe.recipe import load_recipe
+from bertkit.recipe.recipe import read
 from bertkit.recipe.training_arguments import training_fields
 from bertkit.report.score_tables import first_to_try
 from bertkit.run import Run
@@ -108,7 +109,7 @@ def test_recipes_lists_every_recipe(capsys: Any) -> None:
 def test_show_is_itself_a_recipe(capsys: Any, tmp_path: Path, recipe: Path) -> None:
     text = said(capsys, "show", recipe, "training.learning_rate=1e-5", "~verify", "seeds=[1, 2]")
     (tmp_path / "shown.yaml").write_text(text)
-    shown = load_recipe(tmp_path / "shown.yaml")
+    shown: Any = read(tmp_path / "shown.yaml")
     assert (shown.training["learning_rate"], shown.verify, shown.seeds) == (1e-5, True, [1, 2])
     assert said(capsys, "show", tmp_path / "shown.yaml") == text
     assert "sample:sentiment" in said(capsys, "show", "quickstart")
@@ -126,6 +127,63 @@ def test_show_schema_is_a_json_schema(capsys: Any) -> None:
         with pytest.raises(jsonschema.ValidationError):
             schema.validate(wrong)
     assert "recipe" in refused(capsys, "show")
+
+
+COPIED = """\
+# mine
+task: {name: text-classification}  # in pairs
+model: {name: enc, max_length: 32}
+data:
+  source: {train: "train it.jsonl", validation: [./v.jsonl, /v.jsonl, ~/v.jsonl]}
+  exclude: >-
+    out.jsonl
+
+  # after a block
+  columns: {text: train.jsonl}
+distillation:
+    teacher: ../teacher   # the large one
+"""
+
+
+@pytest.mark.parametrize("target", ["there/b.yaml", "there/deep/er/b.yaml", "b.yaml", "here/b.yaml"])
+def test_a_copy_reads_what_the_recipe_reads(
+    target: str, capsys: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever folder it is in; values that are no paths, comments and layout stay."""
+    for folder in ("there/deep/er", "there/enc", "here/enc", "enc"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "there" / "train it.jsonl").touch()
+    file, copy = tmp_path / "there" / "a.yaml", tmp_path / target
+    several = "tasks:\n  one: {task: {name: token-classification}, data: {source: x.conll}}\nmodel: {name: ./enc}\n"
+    for text in (COPIED, several, COPIED.replace("\n", "\r\n")):
+        file.write_bytes(text.encode())
+        monkeypatch.chdir(tmp_path / "here")
+        said(capsys, "copy", os.path.relpath(file), os.path.relpath(copy))
+        assert read(copy, check_files=False) == read(file, check_files=False)
+        made = copy.read_bytes().decode()
+        assert (made == text) == (target == "there/b.yaml")
+        assert re.findall("#.*", made) == re.findall("#.*", text)
+        copy.unlink()
+
+
+def test_a_recipe_may_come_from_a_pipe(capsys: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is read once, and its paths start from the working folder."""
+    monkeypatch.chdir(tmp_path)
+    Path("train it.jsonl").touch()
+    Path("enc").mkdir()
+    Path("a.yaml").write_text(COPIED)
+    os.mkfifo("pipe")
+
+    def piped(*words: object) -> str:
+        with ThreadPoolExecutor() as pool:
+            written = pool.submit(Path("pipe").write_text, COPIED)
+            shown = said(capsys, *words)
+            written.result()
+        return shown
+
+    assert piped("show", "pipe") == said(capsys, "show", "a.yaml")
+    piped("copy", "pipe", "b.yaml")
+    assert Path("b.yaml").read_text() == COPIED
 
 
 def test_copy_never_overwrites(capsys: Any, tmp_path: Path) -> None:

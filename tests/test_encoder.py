@@ -419,6 +419,20 @@ def test_lora_names_layers_that_the_model_has_and_refuses_shared_embeddings():
         with_lora(model, Lora(target_modules=["query", "word_embeddings"]), {})
 
 
+@pytest.mark.parametrize("kind", ["bert", "modernbert", "distilbert"])
+def test_all_linear_is_every_linear_layer_but_those_of_the_head(kind: str) -> None:
+    sizes = SMALL if kind != "distilbert" else DISTILBERT
+    model = AutoModelForSequenceClassification.from_config(
+        AutoConfig.for_model(kind, vocab_size=50, pad_token_id=0, **sizes)
+    )
+    encoder = {
+        f"{model.base_model_prefix}.{n}" for n, m in model.base_model.named_modules() if isinstance(m, torch.nn.Linear)
+    }
+    adapted = with_lora(model, Lora(r=2, target_modules="all-linear"), {})
+    found = {name for name, _ in adapted.named_parameters() if "lora_A" in name}
+    assert found == {f"base_model.model.{name}.lora_A.default.weight" for name in encoder}
+
+
 TARGETS = {"albert": ["query"], "distilbert": ["q_lin"]}  # for which peft has no choice of its own
 
 

@@ -116,6 +116,7 @@ VALUES = [
     ("training: {max_seq_length: 256}", 4, "here it is `model.max_length`"),
     ("training: {warmup_ratio: 0.06}", 4, "here it is `training.warmup_steps`"),
     ("training: {per_gpu_train_batch_size: 1}", 4, "per_device_train_batch_size"),
+    ("peft: {target_modules: linear}", 4, "expected 'all-linear' or a list, found text 'linear'; did you mean 'all-l"),
     ("peft: {modules_to_save: [classifier]}", 4, "unknown key\nremove it; the head is always trained"),
     ("training: {sharded_ddp: x}", 4, "`bertkit show --schema` lists the keys"),
     ("training: {seed: 3}", 4, "`seeds: [3]`"),

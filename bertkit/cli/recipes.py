@@ -53,7 +53,7 @@ def show(recipe: str | None, rest: list[str], schema: bool) -> None:
 
 
 @command(
-    "copy a shipped recipe to a file of your own",
+    "copy a recipe to a file of your own, which reads the same data",
     RECIPE,
     argument("file", "a new file", type=Path),
     example="bertkit copy quickstart my.yaml",
@@ -61,13 +61,12 @@ def show(recipe: str | None, rest: list[str], schema: bool) -> None:
 )
 def copy(recipe: str, file: Path) -> None:
     from bertkit.files import write_text
-    from bertkit.recipe.recipe import read
+    from bertkit.recipe.recipe import copied
 
-    read(recipe, check_files=False)
-    source = shipped_recipes().get(recipe, Path(recipe))
+    text = copied(recipe, file)
     if file.exists():
         raise UserError(Problem(str(file), "already exists", "Name another file."))
-    write_text(file, source.read_text(encoding="utf-8"))
+    write_text(file, text)
     say(f"{file} is yours. Next: bertkit check {file}")
 
 

@@ -127,7 +127,7 @@ def _named_files(spec: DataSpec) -> dict[str, list[Path]]:
         for path in paths:
             if not path.is_file() and not _parallel_files(path, spec):
                 what = "is a folder; a file is needed here" if path.is_dir() else "no such file"
-                what = "is not a regular file" if path.exists() and not path.is_dir() else what
+                what = "is a pipe, and would be read twice" if path.exists() and not path.is_dir() else what
                 problems.add(str(path), f"{what} (looked from {Path.cwd()})")
     problems.raise_if_any()
     return files

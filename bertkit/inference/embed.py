@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from bertkit.data.readers import TextRow, read_texts
 from bertkit.data.values import replace_surrogates
 from bertkit.errors import DataError, Problem, translated
-from bertkit.files import require_suffix, written_aside
+from bertkit.files import require_no_pipe, require_suffix, written_aside
 from bertkit.inference.vector_cache import CHUNK, Vectors
 from bertkit.processes import Shard
 from bertkit.recipe.recipe import parse_layout
@@ -45,6 +45,7 @@ def embed_file(
     leaves no output.
     """
     require_suffix(output, ".parquet", ".npy")
+    require_no_pipe(Path(file))
     file, parquet, count = Path(file), output.suffix == ".parquet", 0
     chunks = partial(_chunks, file, parse_layout(overrides), column)
     schema, rows = _inspect(file, chunks(), parquet)

@@ -21,7 +21,7 @@ from bertkit.data.readers import FORMATS, one_text_per_line, read_rows, read_str
 from bertkit.data.schema import Answer
 from bertkit.data.table import Problems
 from bertkit.errors import DataError, Problem
-from bertkit.files import require_suffix, written_aside
+from bertkit.files import require_no_pipe, require_suffix, written_aside
 from bertkit.inference.display import flat
 from bertkit.inference.multitask_predictor import MultiTaskPredictor
 from bertkit.inference.output_formats import Pairs, Writer, write_jsonl
@@ -72,6 +72,7 @@ def predict_file(
     predictor = with_columns(predictor, columns)
     start, stop = 0, sys.maxsize
     if shard and isinstance(predictor, Predictor):
+        require_no_pipe(Path(file))
         part = shard.rows(file, sum(1 for _ in _rows(file, spec, corpus, Problems(file))), predictor.task.chunk_size)
         start, stop = part.start, part.stop
 

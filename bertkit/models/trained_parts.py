@@ -92,11 +92,13 @@ def with_lora(model: PreTrainedModel, spec: Lora, extra_modules: Mapping[str, Mo
     of_head = tuple(f"{name}." for name in head)
     encoder = {p for name, p in model.named_parameters(remove_duplicate=False) if not name.startswith(of_head)}
     names = [name for name, module in model.named_modules() if isinstance(module, Linear)]
-    inside = [name.rpartition(".")[2] for name in names if not f"{name}.".startswith(of_head)]
-    linear = dict.fromkeys(name for name in inside if not name.isdigit())
+    names = [name for name in names if not f"{name}.".startswith(of_head)]
+    short = (name.rpartition(".")[2] for name in names)
+    linear = dict.fromkeys(name for name in short if not name.isdigit())
+    targets = names if spec.target_modules == "all-linear" else spec.target_modules
     config = LoraConfig(
         **spec.model_dump(exclude={"target_modules"}),
-        target_modules=spec.target_modules or (["query", "value"] if pair else None),  # peft's choice for BERT
+        target_modules=targets or (["query", "value"] if pair else None),  # peft's choice for BERT
         exclude_modules=rf"({'|'.join(map(re.escape, of_head))}).*" if pair else None,
         modules_to_save=head,
     )

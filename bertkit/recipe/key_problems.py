@@ -20,6 +20,7 @@ class Report:
     def __init__(self, name: str, home: Path = Path()) -> None:
         """name: goes before line numbers; "" for data that come from no file. home: of relative paths in the file."""
         self.name, self.home = name, home
+        self.document = parse("")
         self._places: dict[KeyPath, int | str] = {(): 1}
         self._spoilt: set[KeyPath] = set()
         self._problems: list[tuple[float, Problem]] = []
@@ -43,7 +44,7 @@ class Report:
         """The keys of a YAML file. kind: of the file, for messages; fix: for an empty one. Raises RecipeError."""
         try:
             with open(file, "rb") as stream:
-                document = parse(stream.read(MAX_BYTES + 1))
+                self.document = document = parse(stream.read(MAX_BYTES + 1))
         except (OSError, ValueError) as error:  # ValueError: a null character in the name
             what = str(error.strerror) if isinstance(error, OSError) else "not a valid file name"
             raise RecipeError(Problem(self.name, f"cannot be read: {what}")) from error

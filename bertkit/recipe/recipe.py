@@ -11,7 +11,7 @@ from bertkit import sections
 from bertkit.data.python_rows import Rows, store_rows
 from bertkit.errors import Problem, RecipeError
 from bertkit.recipe import shipped_recipes
-from bertkit.recipe.cross_checks import resolve_paths, without
+from bertkit.recipe.cross_checks import resolve_paths, texts_in, without
 from bertkit.recipe.fields import MEAN, OPTIONS, Sections, Several, TaskPart, Training
 from bertkit.recipe.key_problems import Report
 from bertkit.recipe.overrides import apply_overrides, fill_sections, plain_sections
@@ -19,7 +19,7 @@ from bertkit.recipe.parts import SHARED, TASKS, check_parts, mapping
 from bertkit.recipe.training_arguments import training_schema
 from bertkit.recipe.yaml import written
 from bertkit.sections import DataSpec, ModelSpec, Section, Seed
-from bertkit.text import escape_controls
+from bertkit.text import KeyPath, escape_controls
 from bertkit.validation import KeyProblem, describe, did_you_mean, validate
 
 
@@ -151,6 +151,25 @@ def load_recipe(
     return cast(Recipe, read(source, None, {}, overrides, several=False, **options))
 
 
+def copied(source: str | Path, target: Path) -> str:
+    """The text of a recipe for the file `target`: its relative paths name what they name now. Raises RecipeError."""
+    stated, _, report = _source(source)
+    sections: dict[str, Any] = without(stated, set())
+    check_parts(stated, report, check_files=False, own_metrics=True)
+    home, paths = os.path.abspath(target.parent), dict[KeyPath, str]()
+    entries: list[tuple[KeyPath, dict[str, Any]]] = [((), sections)]
+    entries += [(("tasks", name), part) for name, part in mapping(sections.get("tasks")).items()]
+    for prefix, entry in entries:
+        before = dict(texts_in(entry))
+        list(resolve_paths(entry, lambda path: report.home, must_exist=False))
+        for path, absolute in texts_in(entry):
+            relative = not os.path.isabs(os.path.expanduser(before[path]))
+            if before[path] != absolute and relative and os.path.abspath(os.path.join(home, before[path])) != absolute:
+                text = Path(os.path.relpath(absolute, home)).as_posix()
+                paths[*prefix, *path] = text if text.startswith("..") else f"./{text}"
+    return report.document.with_texts(paths)
+
+
 def tasks_of_recipe(file: Path) -> list[str]:
     """The names of the tasks that a recipe file has, in their order; of a recipe of one task, none."""
     return [*mapping(_source(file)[0].get("tasks"))]
@@ -258,7 +277,7 @@ def _source(source: Any) -> tuple[dict[str, Any], dict[str, Mapping[str, Rows]],
         return {"task": {"name": str(source)}}, {}, Report("")
     shipped = shipped_recipes()
     file = shipped.get(str(source)) or Path(os.path.expanduser(source))
-    home = Path() if file in shipped.values() else file.absolute().parent
+    home = file.absolute().parent if os.path.isfile(file) and str(source) not in shipped else Path()  # not of a pipe
     report = Report(escape_controls(str(file)), home)
     fix = "start with `task:`, `model:` and `data:`, or with a copy: bertkit copy sst2 my.yaml"
     try:
@@ -266,7 +285,7 @@ def _source(source: Any) -> tuple[dict[str, Any], dict[str, Mapping[str, Rows]],
     except RecipeError as error:
         if not isinstance(error.__cause__, FileNotFoundError):
             raise
-        near = [path.name for path in home.glob("*.y*ml")]
+        near = [path.name for path in file.absolute().parent.glob("*.y*ml")]
         what = f"no such recipe or task{did_you_mean(file.name, [*OPTIONS, *shipped, *near])}"
         fix = f"tasks: {', '.join(OPTIONS)}; shipped recipes: {', '.join(shipped) or 'none'}"
         raise RecipeError(Problem(report.name, what, fix)) from None

@@ -9,9 +9,10 @@ into numbers. Here nothing is constructed, so no tag names an object, and aliase
 from __future__ import annotations
 
 import io
+import json
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import takewhile
 from typing import Any, NamedTuple, NoReturn
 
@@ -53,6 +54,8 @@ _CORE_SCHEMA = (
 class Document(NamedTuple):
     """The content of a text. lines: key path -> line, from 1. faults: the line, what is wrong and a fix of each.
 
+    text: without a byte order mark. spans: key path -> where its scalar begins and ends in the text.
+
     With faults, data is what could be read, or None. spoilt: the key paths whose values are meaningless because of a
     fault that is already reported.
     """
@@ -61,6 +64,20 @@ class Document(NamedTuple):
     lines: dict[KeyPath, int]
     faults: list[tuple[int, str, str]]
     spoilt: set[KeyPath]
+    text: str
+    spans: dict[KeyPath, tuple[int, int]]
+
+    def with_texts(self, texts: Mapping[KeyPath, str]) -> str:
+        """The text with other texts as values; all else, comments too, stays as it is."""
+        result = self.text
+        for path, text in sorted(texts.items(), key=lambda item: self.spans[item[0]], reverse=True):
+            start, end = self.spans[path]
+            bare = re.fullmatch(r"[\w./-]+", text) and isinstance(plain(text), str)
+            new = text if bare else json.dumps(text, ensure_ascii=not text.isprintable())
+            if result[:end].endswith("\n"):  # of a block
+                new += "\n"
+            result = result[:start] + new + result[end:]
+        return result
 
 
 def parse(content: bytes | str) -> Document:
@@ -70,7 +87,7 @@ def parse(content: bytes | str) -> Document:
         data = reader.document(content.encode(errors="surrogatepass") if isinstance(content, str) else content)
     except _Stop:
         reader.spoilt.add(())
-    return Document(data, reader.lines, reader.faults, reader.spoilt)
+    return Document(data, reader.lines, reader.faults, reader.spoilt, reader.text, reader.spans)
 
 
 def plain(text: str) -> Any:
@@ -133,22 +150,22 @@ class _Reader:
         self.lines: dict[KeyPath, int] = {}
         self.faults: list[tuple[int, str, str]] = []
         self.spoilt: set[KeyPath] = set()
-        self.line = 1
+        self.spans: dict[KeyPath, tuple[int, int]] = {}
+        self.line, self.text = 1, ""
 
     def document(self, content: bytes) -> Any:
         if len(content) > MAX_BYTES:
             self.stop(f"more than {MAX_BYTES // 1024} KB of text")
-        text = ""
         try:
-            text = content.decode("utf-8-sig")
-            self.events = self.numbered(YAML(typ="safe", pure=True).parse(text))
+            self.text = content.decode("utf-8-sig")
+            self.events = self.numbered(YAML(typ="safe", pure=True).parse(self.text))
             return self.only_document()
         except UnicodeDecodeError as error:
             self.line = error.object.count(b"\n", 0, error.start) + 1
             self.stop(f"byte 0x{error.object[error.start]:02x} is not UTF-8 text", "save the file as UTF-8")
         except ReaderError as error:
-            self.line = text.count("\n", 0, error.position) + 1
-            self.stop(f"control character U+{ord(text[error.position]):04X}")
+            self.line = self.text.count("\n", 0, error.position) + 1
+            self.stop(f"control character U+{ord(self.text[error.position]):04X}")
         except (YAMLError, ValueError, OverflowError) as error:
             # ValueError, OverflowError: ruamel.yaml hands "\U00110000" and `%YAML 1.<5000 digits>` to Python unchecked
             self.stop(*self.syntax_fault(error))
@@ -247,6 +264,7 @@ class _Reader:
 
     def scalar(self, event: Any, path: KeyPath) -> Any:
         text = str(event.value)
+        self.spans[path] = (event.start_mark.index, event.end_mark.index)
         if unusable := _UNUSABLE.search(text):
             return self.spoil(path, f"control character U+{ord(unusable[0]):04X}")
         if not event.implicit[0]:
