@@ -93,7 +93,11 @@ CASES = [
     Case("eleven-labels", NAME, {"text": TEXTS, "label": ["2", "10"] * 4}, class_names=[str(n) for n in range(11)]),
     Case("class-weights", {**NAME, "class_weights": {"good": 3.0}}, {"text": TEXTS, "label": LABELS}),
     Case("pair", NAME, {"text_a": TEXTS, "text_b": TEXTS[::-1], "label": ["same" if s else "other" for s in SIDES]}),
-    Case("multi-label", NAME, {"text": TEXTS, "labels": [["good"] if s == 0 else ["bad", "long"] for s in SIDES]}),
+    Case(
+        "multi-label",
+        {**NAME, "class_weights": {"long": 3.0}},
+        {"text": TEXTS, "labels": [["good"] if s == 0 else ["bad", "long"] for s in SIDES]},
+    ),
     Case("linear-head", {**NAME, "method": "head"}, {"text": TEXTS, "label": LABELS}),
     Case("linear-head-of-pairs", {**NAME, "method": "head"}, {**PAIRS, "labels": [[label] for label in LABELS]}),
     Case("regression", NAME, {"text": TEXTS, "score": [2.5 - 5 * s + i / 2 for i, s in enumerate(SIDES)]}),

@@ -44,7 +44,7 @@ KINDS = [
     Case("single-label", HEAD, {"text": TEXTS, "label": LABELS}),
     Case("three-labels", HEAD, {"text": TEXTS * 2, "label": [*LABELS[:-2], "odd", "odd"] * 2}),
     Case("class-weights", {**HEAD, "class_weights": {"good": 3.0}}, {"text": TEXTS, "label": LABELS}),
-    Case("multi-label", HEAD, MULTI),
+    Case("multi-label", {**HEAD, "class_weights": {"good": 3.0}}, MULTI),
     Case("regression", HEAD, {"text": TEXTS, "score": GRADES}),
     Case("pair", HEAD, PAIR),
     Case("windows", {**HEAD, "overflow": "window", "stride": 4}, {"text": LONG, "label": LABELS}, max_length=16),
@@ -98,9 +98,9 @@ def test_a_head_is_as_good_as_that_of_scikit_learn(case, layout, tiny_encoder, t
     if exclusive and len(task.names) == 2:
         problems = [(y, coefficients[1:] - coefficients[:1], intercepts[1:] - intercepts[:1], weights)]
     if not exclusive:
-        ones = np.ones(2)
         columns = range(len(task.names))
-        problems = [(y[:, n].astype(int), coefficients[[n]], intercepts[[n]], ones) for n in columns]
+        of_label = [np.array([1.0, weights[n]]) for n in columns]
+        problems = [(y[:, n].astype(int), coefficients[[n]], intercepts[[n]], of_label[n]) for n in columns]
     for targets, *parameters, of_labels in problems:
         by_label = dict(enumerate(of_labels))
         model = LogisticRegression(C=linear.strength, max_iter=10_000, tol=1e-10, class_weight=by_label).fit(x, targets)

@@ -290,15 +290,20 @@ def first_loss(encoder: Path, folder: Path, *more: str) -> tuple[Run, torch.Tens
     given += [row for row in small.rows("single-label", 8) if row["label"] == "good"]
     small.write_rows(folder / "train.jsonl", given)
     run = train(recipe, folder / "run")
+    task, logits = first_logits(run, [row["text"] for row in given])
+    return run, logits, torch.tensor([task.names.index(row["label"]) for row in given])
+
+
+def first_logits(run: Run, texts: list[str]) -> tuple[Any, torch.Tensor]:
+    """The task of a run as it was trained, and the logits of these texts before its first step."""
+    recipe = load_recipe(run.folder / "recipe.yaml")
     task, _ = prepare(recipe, resolve_encoder(recipe.model))
-    texts = [row["text"] for row in given]
     batch = AutoTokenizer.from_pretrained(run.model)(
         texts, truncation=True, max_length=32, padding=True, return_tensors="pt"
     )
     set_seed(42)
     with torch.inference_mode():
-        logits = task.model(resolve_encoder(recipe.model)).eval()(**batch).logits
-    return run, logits, torch.tensor([task.names.index(row["label"]) for row in given])
+        return task, task.model(resolve_encoder(recipe.model)).eval()(**batch).logits
 
 
 def test_class_weights_are_balanced_and_used(tiny_encoder: Path, tmp_path: Path) -> None:
@@ -309,6 +314,37 @@ def test_class_weights_are_balanced_and_used(tiny_encoder: Path, tmp_path: Path)
     balanced = torch.nn.functional.cross_entropy(logits, labels, weight=torch.tensor([16 / 12, 16 / 20]))
     assert abs(float(plain - balanced)) > 1e-4
     assert losses(run)[0] == pytest.approx(float(balanced), abs=2e-6)
+
+
+@pytest.mark.parametrize("batch", [16, 4])
+def test_weights_of_several_labels_are_torchs_pos_weight(batch: int, tiny_encoder: Path, tmp_path: Path) -> None:
+    rows = small.rows("multi-label", 12)
+    rows += [row for row in small.rows("multi-label", 16) if row["labels"] == ["good"]]
+    divided = (f"training.per_device_train_batch_size={batch}", f"training.gradient_accumulation_steps={16 // batch}")
+    more = ("task.class_weights=auto", "training.max_steps=1", "training.logging_steps=1", "training.bf16=false")
+    recipe = small.recipe(tmp_path, tiny_encoder, *divided, *more, kind="multi-label")
+    small.write_rows(tmp_path / "train.jsonl", rows)
+    run = train(recipe, tmp_path / "run")
+    task, logits = first_logits(run, [row["text"] for row in rows])
+    labels = torch.tensor([[float(name in row["labels"]) for name in task.names] for row in rows])
+    weights = (1 - labels).sum(0) / labels.sum(0)
+    assert list(task.options.class_weights.values()) == pytest.approx(weights.tolist())
+    plain, expected = (torch.nn.BCEWithLogitsLoss(pos_weight=each)(logits, labels) for each in (None, weights))
+    assert abs(float(plain - expected)) > 1e-3
+    assert losses(run)[0] == pytest.approx(float(expected), abs=2e-6)
+
+
+@pytest.mark.parametrize(
+    ("kind", "setting"),
+    [
+        *(("regression", f"task.{key}") for key in ("class_weights=auto", "thresholds=0.5", "temperature=2.0")),
+        *((kind, "training.label_smoothing_factor=0.1") for kind in ("multi-label", "regression")),
+    ],
+)
+def test_settings_without_effect_on_the_kind_of_the_data_are_refused(kind, setting, tiny_encoder, tmp_path):
+    recipe = small.recipe(tmp_path, tiny_encoder, setting, kind=kind)
+    small.raises(RecipeError, rf"{setting.partition('=')[0]}: has no meaning for", train, recipe, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_label_smoothing_is_in_the_loss(tiny_encoder: Path, tmp_path: Path) -> None:

@@ -43,15 +43,16 @@ def _logits(task: Any, outputs: Any, batch: Batch) -> Any:
 
 
 def _labels_loss(task: TextClassification, outputs: Any, batch: Batch, temperature: float) -> Tensor:
-    """KL of each row with its class weight, cross-entropy of each decision, or squared error."""
+    """KL of each row, or cross-entropy of each decision, with its class weight; or squared error."""
     student, teacher = mean_of_windows(outputs.logits, batch), mean_of_windows(batch["soft"], batch)
     if task.kind == "regression":
         return F.mse_loss(student, teacher, reduction="sum")
-    if task.kind == "multi-label":
-        return losses.binary(student, teacher, temperature)
-    each = losses.kl(student, teacher, temperature)
+    labels, several = first_windows(batch["labels"], batch), task.kind == "multi-label"
+    each = (losses.binary if several else losses.kl)(student, teacher, temperature)
     weight = weight_tensor(task.options.class_weights, task.names, each)
-    return each.sum() if weight is None else (each * weight[first_windows(batch["labels"], batch)]).sum()
+    if weight is None:
+        return each.sum()
+    return (each * (torch.where(labels > 0, weight, 1.0) if several else weight[labels])).sum()
 
 
 def _words(task: TokenClassification, outputs: Any, batch: Batch) -> Tensor:

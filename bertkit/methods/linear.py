@@ -145,7 +145,10 @@ def _path(
 ) -> list[Linear]:
     """A model for each strength, each begun with the one before."""
     if kind == "multi-label":
-        each = [_binary(rows.vectors, rows.targets[:, label], strengths, tolerance) for label in range(labels)]
+        each = [
+            _binary(rows.vectors, rows.targets[:, label], strengths, {1: weights[label]} if weights else None, tolerance)
+            for label in range(labels)
+        ]
         return [
             Linear(np.stack([of[at][0] for of in each]), np.array([of[at][1] for of in each]), C)
             for at, C in enumerate(strengths)
@@ -163,13 +166,16 @@ def _path(
 
 
 def _binary(
-    vectors: Floats, targets: Floats, strengths: Sequence[float], tolerance: float
+    vectors: Floats, targets: Floats, strengths: Sequence[float], weights: Weights, tolerance: float
 ) -> list[tuple[Floats, float]]:
-    """Weight `(size,)` and bias of one label for each strength; its odds alone where all rows agree."""
+    """Weight `(size,)` and bias of one label for each strength; its odds alone where all rows agree.
+
+    weights: of the positive rows, 1.
+    """
     if len(np.unique(targets)) == 1:
         odds = float(logit((targets.sum() + 0.5) / (len(targets) + 1)))
         return [(np.zeros(vectors.shape[1]), odds)] * len(strengths)
-    models = _regressions(vectors, targets, strengths, None, tolerance)
+    models = _regressions(vectors, targets, strengths, weights, tolerance)
     return [(coefficients[0], float(intercepts[0])) for _, coefficients, intercepts in models]
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.data.readers import COMPRESSIONS, FORMATS, suffix_of
+from bertkit.errors import Problem
 from bertkit.sections import MEMORY, REPO_ID, TrainingKeys
 from bertkit.tasks import TASKS
 from bertkit.tasks.base import TaskOptions
@@ -69,6 +70,12 @@ def check_settings(
     for seed, count in Counter(data.get("seeds", ())).items():
         if count > 1:
             yield KeyProblem(("seeds",), f"{seed} is listed {count} times", "a repeated seed repeats the same training")
+
+
+def settled_problems(options: TaskOptions, training: Mapping[str, Any]) -> list[Problem]:
+    """Settings without effect, of a task whose kind the data have settled."""
+    rules = _loss_rules(vars(options), training, type(options))
+    return [Problem(key, what, fix) for applies, key, what, fix in rules if applies]
 
 
 def _check_headline(training: Mapping[str, Any], metrics: frozenset[str], own_metrics: bool) -> Iterator[KeyProblem]:
@@ -125,9 +132,10 @@ def _section_rules(data: Mapping[str, Any], task: Mapping[str, Any]) -> tuple[_R
 def _loss_rules(
     task: Mapping[str, Any], training: Mapping[str, Any], options: type[TaskOptions] | None
 ) -> Iterator[_Rule]:
+    """Settings that the loss, or the decisions, of this kind of task do not read."""
     kind, unsmoothed = task.get("kind"), options.unsmoothed if options else None
-    for key, kinds in (("class_weights", ("multi-label", "regression")), ("thresholds", ("regression",))):
-        yield kind in kinds and task.get(key) is not None, f"task.{key}", f"has no meaning for kind {kind}", "remove it"
+    for key in ("class_weights", "thresholds", "temperature", "labels") if kind == "regression" else ():
+        yield task.get(key) is not None, f"task.{key}", f"has no meaning for kind {kind}", "remove it"
     for applies, what, fix in (
         (kind in ("multi-label", "regression"), f"task.kind {kind}", "smoothing is for single-label"),
         *((True, *each) for each in (unsmoothed,) if each),

@@ -37,6 +37,7 @@ SCRIPTS = {  # arguments of transformers' scripts -> what to write here
     "max_train_samples": "data.limit.train", "max_eval_samples": "data.limit.validation",
     "task_name": "task.name", "doc_stride": "task.stride", "epochs": "training.num_train_epochs",
     "batch_size": "training.per_device_train_batch_size", "lr": "training.learning_rate",
+    "pos_weight": "task.class_weights",
     "modules_to_save": "remove it; the head is always trained in full and saved with the adapter",
 }  # fmt: skip
 SHORT = {"epochs": "num_train_epochs"}  # short name -> the field of TrainingArguments

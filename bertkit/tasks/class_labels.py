@@ -42,6 +42,7 @@ Labels: TypeAlias = Annotated[
     BeforeValidator(_from_pairs),
     PlainSerializer(_as_pairs, when_used="json"),
 ]
+HIGHEST_WEIGHT = 100.0  # of the positive rows of a label, where there are several: fewer than 1 % positives
 Weights: TypeAlias = Literal["auto"] | dict[str, Annotated[float, Field(gt=0)]]
 
 
@@ -136,7 +137,8 @@ def settle_classes(options: Any, rows: Dataset, column: str, class_names: Sequen
         raise DataError(Problem("task.labels", f"only one label, {names[0]}: there is nothing to learn"))
     each = ([value] if column == "label" else value for value in column_values(rows, column))
     counts = Counter(name for several in each for name in {labels[value] for value in several})
-    return {"labels": labels, "class_weights": settle_weights(options.class_weights, counts, names)}
+    rows_of_labels = None if column == "label" else len(rows)
+    return {"labels": labels, "class_weights": settle_weights(options.class_weights, counts, names, rows_of_labels)}
 
 
 def weight_tensor(by_name: Any, names: Sequence[str], like: Tensor) -> Tensor | None:
@@ -169,13 +171,19 @@ def settle_labels(wanted: list[str] | dict[str, str] | None, values: Sequence[st
     return wanted
 
 
-def settle_weights(wanted: Weights | None, counts: Counter[str], names: Sequence[str]) -> dict[str, float] | None:
+def settle_weights(
+    wanted: Weights | None, counts: Counter[str], names: Sequence[str], rows: int | None = None
+) -> dict[str, float] | None:
     """Label name -> weight, for every label; None stays None. Raises DataError on a label that is not there.
 
-    auto: n / (labels * count) for each label, as scikit-learn's `balanced`; an absent label counts as 1.
+    auto: n / (labels * count) for each label, as scikit-learn's `balanced`; an absent label counts as 1. Of so many
+    `rows`, each with any number of labels: its rows without the label per row with it, at most HIGHEST_WEIGHT.
     """
     if wanted is None:
         return None
+    if wanted == "auto" and rows is not None:
+        odds = {name: max(rows - counts[name], 1) / max(counts[name], 1) for name in names}
+        return {name: min(value, HIGHEST_WEIGHT) for name, value in odds.items()}
     if wanted == "auto":
         total = counts.total()  # once: it adds up all counts
         return {name: total / (len(names) * max(counts[name], 1)) for name in names}

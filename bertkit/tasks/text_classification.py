@@ -67,7 +67,11 @@ class TextClassificationOptions(TaskOptions):
         "truncate", description="Texts longer than max_length: truncated and counted, pooled over windows, or refused."
     )
     stride: int = Field(32, ge=0, description="Tokens that adjacent windows share.")
-    class_weights: Weights | None = Field(None, description="auto: n / (labels * count), scikit-learn's `balanced`.")
+    class_weights: Weights | None = Field(
+        None,
+        description="auto: n / (labels * count), scikit-learn's `balanced`. With several labels per row: weights of a "
+        "label's positive rows; auto: negatives / positives, at most 100.",
+    )
     temperature: Annotated[float, Field(ge=1e-3)] | None = Field(
         None, description="Softmax or sigmoid temperature. null: fitted on validation."
     )
@@ -229,15 +233,18 @@ class TextClassification(class_labels.Labelled, Task[TextClassificationOptions])
         return linear_files(model, self.max_length)
 
     def loss(self, outputs: Any, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
-        """Cross-entropy, binary cross-entropy over all labels, or squared error; `logits` are `(windows, labels)`."""
+        """Cross-entropy, binary cross-entropy over all labels, or squared error; `logits` are `(windows, labels)`.
+
+        Class weights are those of rows, or with several labels the `pos_weight` of torch's BCEWithLogitsLoss.
+        """
         from torch.nn import functional as F
 
         logits, labels = mean_of_windows(outputs.logits, batch), first_windows(batch["labels"], batch)
         if self.kind == "regression":
             return F.mse_loss(logits[:, 0], labels.float(), reduction="sum")
-        if self.kind == "multi-label":
-            return F.binary_cross_entropy_with_logits(logits, labels.float(), reduction="sum")
         weight = class_labels.weight_tensor(self.options.class_weights, self.names, logits)
+        if self.kind == "multi-label":
+            return F.binary_cross_entropy_with_logits(logits, labels.float(), reduction="sum", pos_weight=weight)
         return F.cross_entropy(logits, labels, weight=weight, reduction="sum", label_smoothing=label_smoothing)
 
     def count(self, batch: Batch) -> float:

@@ -34,6 +34,7 @@ from bertkit.models.device import best_device, best_precision, resolve_precision
 from bertkit.models.encoder import Encoder, resolve_encoder
 from bertkit.models.quiet import quiet_logger
 from bertkit.models.trained_parts import freeze, with_lora
+from bertkit.recipe.cross_checks import settled_problems
 from bertkit.recipe.recipe import AnyRecipe, MultiTaskRecipe, Recipe
 from bertkit.recipe.training_arguments import DECIDED
 from bertkit.run import Run
@@ -181,6 +182,8 @@ def prepare(recipe: Recipe, encoder: Encoder, metrics: Sequence[Any] = ()) -> tu
         what = "no validation split, which early_stopping and several seeds need to select a model"
         raise DataError(Problem("data", what, "Name one in data.source, or hold one out: data: {validation: 0.1}"))
     task = prepare_task(kind, recipe.task, tokenizer, limit, data.rows["train"], data.class_names)
+    if problems := settled_problems(task.options, recipe.training):
+        raise RecipeError(problems)
     headline = headline_of(recipe, task)
     if headline not in task.metrics and not metrics:
         raise _no_metric(task, headline, task.metrics)

@@ -108,9 +108,9 @@ def kl(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
 
 
 def binary(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
-    """For sigmoids: cross-entropy with the teacher's probabilities, of logits of one shape, summed, `()`."""
+    """For sigmoids: cross-entropy with the teacher's probabilities, of logits of one shape, which the result has."""
     targets = (teacher.float() / temperature).sigmoid()
-    loss = F.binary_cross_entropy_with_logits(student.float() / temperature, targets, reduction="sum")
+    loss = F.binary_cross_entropy_with_logits(student.float() / temperature, targets, reduction="none")
     return loss * temperature**2
 
 
