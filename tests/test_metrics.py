@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from functools import partial
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
@@ -15,6 +16,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 from scipy import stats
+from scipy.special import expit, logit, softmax
 from sklearn import metrics as sk
 from sklearn.dummy import DummyClassifier, DummyRegressor
 from sklearn.feature_extraction.text import TfidfVectorizer
@@ -23,8 +25,8 @@ from sklearn.multiclass import OneVsRestClassifier
 from sklearn.utils.class_weight import compute_class_weight
 
 from bertkit.errors import UserError
-from bertkit.evaluation import intervals, metrics
-from bertkit.evaluation.baselines import baselines
+from bertkit.evaluation import calibration, intervals, metrics
+from bertkit.evaluation.baselines import TextRows, baselines
 from bertkit.evaluation.graded import compute_user_metric
 from bertkit.evaluation.graded_labels import GradedLabels
 from bertkit.tasks.class_labels import assigned_labels, settle_weights
@@ -260,7 +262,7 @@ def features(texts):
 
 def test_baselines_of_single_labels_are_scikit_learns():
     texts, targets = ["lovely food", "awful day", "unknown"], [1, 0, 0]
-    found = baselines("single-label", TEXTS, IDS, texts, targets, NAMES)
+    found = baselines("single-label", TextRows(TEXTS, IDS), TextRows(texts, targets), NAMES)
     dummy = DummyClassifier(strategy="prior").fit(TEXTS, IDS)
     assert found["majority"] == metrics.scored("single-label", targets, dummy.predict_proba(texts), NAMES).scores
     assert found["majority"]["accuracy"] == np.mean(dummy.predict(texts) == targets)
@@ -268,14 +270,14 @@ def test_baselines_of_single_labels_are_scikit_learns():
     expected = metrics.scored("single-label", targets, linear.predict_proba(features(texts)), NAMES).scores
     assert found["tfidf"] == expected
     assert found["tfidf"]["roc_auc"] == 1
-    assert baselines("single-label", TEXTS, IDS, texts, targets, NAMES) == found
+    assert baselines("single-label", TextRows(TEXTS, IDS), TextRows(texts, targets), NAMES) == found
 
 
 def test_baselines_of_several_labels_are_scikit_learns():
     train = np.array([[i, 1 - i, j % 2] for j, i in enumerate(IDS)])
     texts, targets = ["lovely food", "awful day"], np.array([[1, 0, 1], [0, 1, 0]])
     labels = ["good", "bad", "odd"]
-    found = baselines("multi-label", TEXTS, train, texts, targets, labels)
+    found = baselines("multi-label", TextRows(TEXTS, train), TextRows(texts, targets), labels)
     linear = OneVsRestClassifier(LogisticRegression(max_iter=1000)).fit(features(TEXTS), train)
     probabilities = linear.predict_proba(features(texts))
     expected = metrics.scored("multi-label", targets, probabilities, labels).scores
@@ -284,9 +286,52 @@ def test_baselines_of_several_labels_are_scikit_learns():
     assert found["majority"]["f1/good"] == pytest.approx(2 / 3)
 
 
+def test_baselines_have_class_weights_and_thresholds_as_the_model_has():
+    rng = np.random.default_rng(0)
+    words, labels, weights = [f"word{n}" for n in range(12)], ["one", "two"], {"one": 3.0, "two": 7.0}
+    texts = [" ".join(rng.choice(words, 5)) for _ in range(360)]
+    truth = np.array([[f"{word} " in text for word in words[:2]] for text in texts]).astype(int)
+    truth[rng.random(truth.shape) < 0.05] = 1
+    train, held, asked = (slice(start, start + 120) for start in (0, 120, 240))
+    parts = [TextRows(texts[part], truth[part]) for part in (train, held, asked)]
+    found = baselines("multi-label", parts[0], parts[2], labels, [(parts[0], parts[1])], weights=weights)
+    vectors = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True).fit(texts[train])
+    x, tables = [vectors.transform(texts[part]) for part in (train, held, asked)], np.empty((2, 120, 2))
+    for label, weight in enumerate(weights.values()):
+        model = LogisticRegression(max_iter=1000, class_weight={0: 1, 1: weight}).fit(x[0], truth[train, label])
+        tables[:, :, label] = [model.predict_proba(part)[:, 1] for part in x[1:]]
+    tables = expit(logit(tables) / calibration.fit_temperature(tables[0], truth[held], exclusive=False))
+    decided = np.empty((120, 2))
+    for label, scores in enumerate(tables[0].T):
+        places = [(low + high) / 2 for low, high in pairwise([0, *np.unique(scores)])]
+        f1 = {place: sk.f1_score(truth[held, label], scores >= place) for place in places}
+        best = min((place for place in places if f1[place] == max(f1.values())), key=lambda place: abs(place - 0.5))
+        decided[:, label] = tables[1, :, label] >= best
+    assert found["tfidf"]["f1_macro"] == pytest.approx(sk.f1_score(truth[asked], decided, average="macro"))
+    assert found["tfidf"]["roc_auc"] == pytest.approx(sk.roc_auc_score(truth[asked], tables[1]))
+    constant = sk.f1_score(truth[asked], np.ones((120, 2)), average="macro")
+    assert found["majority"]["f1_macro"] == pytest.approx(constant)
+    plain = baselines("multi-label", parts[0], parts[2], labels)
+    assert plain["tfidf"]["f1_macro"] < found["tfidf"]["f1_macro"]
+    fixed = baselines("multi-label", parts[0], parts[2], labels, [(parts[0], parts[1])], thresholds=1.0)
+    assert fixed["tfidf"]["f1_macro"] == 0
+    # of one label: parts of rows, each answered by a model of the others; the weights of rows
+    ids, one = truth[:, 0], {"no": 1.0, "yes": 9.0}
+    folds = [TextRows(texts[part], ids[part]) for part in (train, held, asked)]
+    found = baselines("single-label", *folds[:2], list(one), [(folds[0], folds[1]), (folds[1], folds[0])], weights=one)
+    model = LogisticRegression(max_iter=1000, class_weight={0: 1, 1: 9}).fit(x[0], ids[train])
+    assert found["tfidf"]["f1/yes"] == pytest.approx(sk.f1_score(ids[held], model.predict(x[1])))
+    other = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True).fit(texts[held])
+    back = LogisticRegression(max_iter=1000, class_weight={0: 1, 1: 9}).fit(other.transform(texts[held]), ids[held])
+    both = [model.predict_proba(x[1]), back.predict_proba(other.transform(texts[train]))]
+    t = calibration.fit_temperature(np.concatenate(both), [*ids[held], *ids[train]], exclusive=True)
+    cooled = softmax(np.log(both[0]) / t, axis=1)
+    assert found["tfidf"]["neg_log_loss"] == pytest.approx(-sk.log_loss(ids[held], cooled))
+
+
 def test_regression_is_scikit_learns():
     train, texts, targets = np.arange(9.0), ["lovely food", "awful day"], [1.0, 7.0]
-    found = baselines("regression", TEXTS, train, texts, targets, [])
+    found = baselines("regression", TextRows(TEXTS, train), TextRows(texts, targets), [])
     ridge = Ridge().fit(features(TEXTS), train)
     assert found["tfidf"] == metrics.regression(targets, ridge.predict(features(texts))).scores
     mean = DummyRegressor().fit(TEXTS, train).predict(texts)
@@ -296,23 +341,27 @@ def test_regression_is_scikit_learns():
 
 def test_texts_without_words_or_of_one_class_have_a_majority_only():
     for texts in (["", "  ", "😀"], ["a", "!", "?"]):
-        found = baselines("single-label", texts, [0, 1, 1], ["lovely"], [1], NAMES)
+        found = baselines("single-label", TextRows(texts, [0, 1, 1]), TextRows(["lovely"], [1]), NAMES)
         assert (list(found), found["majority"]["accuracy"]) == (["majority"], 1)
-    without = baselines("single-label", TEXTS, IDS, ["", "😀"], [1, 0], NAMES)  # to be scored
+    without = baselines("single-label", TextRows(TEXTS, IDS), TextRows(["", "😀"], [1, 0]), NAMES)  # to be scored
     assert without["tfidf"]["accuracy"] == 0.5
-    assert list(baselines("single-label", TEXTS, [1] * 9, TEXTS, IDS, NAMES)) == ["majority"]
-    assert list(baselines("regression", TEXTS, [2.0] * 9, TEXTS, IDS, [])) == ["majority"]
-    assert list(baselines("multi-label", TEXTS, np.ones((9, 2)), TEXTS, np.ones((9, 2)), NAMES)) == ["majority"]
+    assert list(baselines("single-label", TextRows(TEXTS, [1] * 9), TextRows(TEXTS, IDS), NAMES)) == ["majority"]
+    assert list(baselines("regression", TextRows(TEXTS, [2.0] * 9), TextRows(TEXTS, IDS), [])) == ["majority"]
+    assert list(
+        baselines("multi-label", TextRows(TEXTS, np.ones((9, 2))), TextRows(TEXTS, np.ones((9, 2))), NAMES)
+    ) == ["majority"]
 
 
 def test_labels_that_do_not_vary_or_are_not_in_train():
     train = np.array([[i, 1, 0] for i in IDS])
-    found = baselines("multi-label", TEXTS, train, TEXTS, train, ["good", "always", "never"])
+    found = baselines("multi-label", TextRows(TEXTS, train), TextRows(TEXTS, train), ["good", "always", "never"])
     assert found["tfidf"]["f1/always"] == 1
     assert found["tfidf"]["support/never"] == found["tfidf"]["f1/never"] == 0
-    three = baselines("single-label", TEXTS, IDS, [*TEXTS, "lovely"], [*IDS, 2], [*NAMES, "new"])
+    three = baselines("single-label", TextRows(TEXTS, IDS), TextRows([*TEXTS, "lovely"], [*IDS, 2]), [*NAMES, "new"])
     assert three["tfidf"]["recall/new"] == 0
-    one = baselines("multi-label", TEXTS, np.array(IDS)[:, None], TEXTS, np.array(IDS)[:, None], ["good"])
+    one = baselines(
+        "multi-label", TextRows(TEXTS, np.array(IDS)[:, None]), TextRows(TEXTS, np.array(IDS)[:, None]), ["good"]
+    )
     assert one["tfidf"]["f1_macro"] == 1
 
 

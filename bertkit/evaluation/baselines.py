@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from bertkit.evaluation.graded_labels import GradedLabels
 from bertkit.evaluation.intervals import Floats, Scores
-from bertkit.evaluation.metrics import Kind, scored
+from bertkit.evaluation.metrics import Kind
 
 ROWS = 200_000  # of train, evenly spaced, that baselines are fitted to: bounds their time and memory
 FEATURES = 100_000  # the most frequent 1- and 2-grams: bounds time and memory for many labels
@@ -17,6 +19,13 @@ FEATURES = 100_000  # the most frequent 1- and 2-grams: bounds time and memory f
 if TYPE_CHECKING:
     from datasets import Dataset
     from sklearn.feature_extraction.text import TfidfVectorizer
+
+
+class TextRows(NamedTuple):
+    """Texts, `(rows,)`, of a pair both in one string; label ids or numbers `(rows,)`, or 0 and 1 `(rows, labels)`."""
+
+    texts: Sequence[str]
+    targets: ArrayLike
 
 
 def enough(train: Dataset) -> Dataset:
@@ -35,37 +44,62 @@ def joined_texts(rows: Dataset) -> list[str]:
 
 def baselines(
     kind: Kind,
-    train_texts: Sequence[str],
-    train_targets: ArrayLike,
-    texts: Sequence[str],
-    targets: ArrayLike,
+    train: TextRows,
+    rows: TextRows,
     labels: Sequence[str],
+    held_out: Sequence[tuple[TextRows, TextRows]] = (),
+    *,
+    weights: Mapping[str, float] | None = None,
+    thresholds: Mapping[str, float] | float | None = None,
 ) -> dict[str, Scores]:
-    """Scores of the baselines on the evaluation rows, by the functions of `metrics`; deterministic.
+    """Scores of the baselines on these rows, by the functions of `metrics`; deterministic.
 
-    majority: the most frequent label (multi-label: for each label, whether most rows have it), with the shares in
-    train as probabilities, which is scikit-learn's DummyClassifier(strategy="prior"); regression: the mean.
+    majority: the shares of the labels in train as probabilities, which is scikit-learn's
+    DummyClassifier(strategy="prior"); regression: the mean.
 
-    tfidf: 1- and 2-grams, sublinear TF-IDF, then logistic regression (multi-label: one per label, given from
-    0.5 on) or ridge regression. Left out where it cannot be fitted: no text has a word, or all targets of
-    train are the same.
+    tfidf: 1- and 2-grams, sublinear TF-IDF, then logistic regression (multi-label: one per label) or ridge regression.
+    Left out where it cannot be fitted: no text has a word, or all targets of train are the same.
 
-    train_texts, texts: (train rows,) and (rows,) texts; for a pair, both in one string. train_targets, targets: label
-    ids or numbers; multi-label: (rows, labels) of 0 and 1. labels: names, by id; ignored for regression.
+    Each is treated as the model is. held_out: rows learned from, and rows on which temperature and thresholds are
+    fitted, as `GradedLabels.after_fit` does. labels, weights: names, by id, and class weights of `tfidf`; ignored for
+    regression. thresholds: where the recipe fixes them.
     """
+    models = _fitted(kind, train, labels, weights)
+    parts = [
+        (models if learned is train else _fitted(kind, learned, labels, weights), held) for learned, held in held_out
+    ]
+    scores = {}
+    for name, model in models.items():
+        graded = GradedLabels.of_table(kind, labels, rows.targets, model(rows.texts), thresholds)
+        known = [(each[name](held.texts), held.targets) for each, held in parts if name in each]
+        if known and kind != "regression":
+            table, targets = map(np.concatenate, zip(*known, strict=True))
+            fitted = GradedLabels.of_table(kind, labels, targets, table, thresholds).after_fit()
+            table = graded.tempered(fitted.temperature or 1.0)
+            graded = replace(graded, table=table, thresholds=fitted.thresholds).decided()
+        scores[name] = graded.scores
+    return scores
+
+
+def _fitted(
+    kind: Kind, train: TextRows, labels: Sequence[str], weights: Mapping[str, float] | None
+) -> dict[str, Callable[[Sequence[str]], Floats]]:
+    """Name -> texts -> numbers `(texts, 1)` or probabilities `(texts, labels)`."""
     # One fit for every kind: regression is a column of numbers, classification columns of probabilities.
     if kind == "regression":
-        train = np.asarray(train_targets, dtype=np.float64)[:, None]
+        targets = np.asarray(train.targets, dtype=np.float64)[:, None]
     elif kind == "multi-label":
-        train = np.asarray(train_targets, dtype=np.float64)
+        targets = np.asarray(train.targets, dtype=np.float64)
     else:
-        train = np.eye(len(labels))[np.asarray(train_targets, dtype=np.int64)]
-    share = train.mean(axis=0)
-    answers = {"majority": np.tile(share, (len(texts), 1))}
-    if (train != train[0]).any() and (fitted := _tfidf(train_texts)):
+        targets = np.eye(len(labels))[np.asarray(train.targets, dtype=np.int64)]
+    share = targets.mean(axis=0)
+    models = {"majority": lambda texts: np.tile(share, (len(texts), 1))}
+    if (targets != targets[0]).any() and (fitted := _tfidf(train.texts)):
         vectorizer, features = fitted
-        answers["tfidf"] = _linear(kind, features, train, vectorizer.transform(texts))
-    return {name: scored(kind, targets, answer, labels).scores for name, answer in answers.items()}
+        by_id = [weights[name] for name in labels] if weights else None
+        linear = _linear(kind, features, targets, by_id)
+        models["tfidf"] = lambda texts: linear(vectorizer.transform(texts))
+    return models
 
 
 def _tfidf(train_texts: Sequence[str]) -> tuple[TfidfVectorizer, Any] | None:
@@ -98,18 +132,34 @@ def tfidf_chunks(train: Dataset, rows: Dataset, names: Sequence[str], size: int)
         yield [side[start : start + size] for side in sides or ()]
 
 
-def _linear(kind: Kind, train_features: Any, train: Floats, features: Any) -> Floats:
-    """Numbers (rows, 1) or probabilities (rows, labels) of linear models fitted to such targets."""
+def _linear(kind: Kind, features: Any, targets: Floats, weights: Sequence[float] | None) -> Callable[[Any], Floats]:
+    """Linear models fitted to such targets: features -> numbers `(rows, 1)`, or probabilities `(rows, labels)`.
+
+    weights: of labels; of several labels those of the positive rows.
+    """
     from sklearn.linear_model import LogisticRegression, Ridge
 
     if kind == "regression":
-        return np.asarray(Ridge().fit(train_features, train[:, 0]).predict(features))[:, None]
-    probabilities = np.tile(train.mean(axis=0), (features.shape[0], 1))
+        ridge = Ridge().fit(features, targets[:, 0])
+        return lambda given: np.asarray(ridge.predict(given))[:, None]
+    share, ids = targets.mean(axis=0), targets.argmax(axis=1)
+    models = []  # the labels of each, and the model
+
+    def fit(labels: list[int], of: Any, by_id: Mapping[int, float] | None) -> None:
+        models.append((labels, LogisticRegression(max_iter=1000, class_weight=by_id).fit(features, of)))
+
     if kind == "single-label":
-        model = LogisticRegression(max_iter=1000).fit(train_features, train.argmax(axis=1))
-        probabilities[:, model.classes_] = model.predict_proba(features)
+        present = np.unique(ids).tolist()
+        fit(present, ids, {label: weights[label] for label in present} if weights else None)
+    else:
+        varied = np.flatnonzero((targets != targets[0]).any(axis=0))  # a label that never varies stays as it is
+        for label in varied.tolist():
+            fit([label], targets[:, label], {1: weights[label]} if weights else None)
+
+    def answer(given: Any) -> Floats:
+        probabilities = np.tile(share, (given.shape[0], 1))
+        for labels, model in models:
+            probabilities[:, labels] = model.predict_proba(given)[:, -len(labels) :]
         return probabilities
-    for column in np.flatnonzero((train != train[0]).any(axis=0)):  # a label that never varies stays as it is
-        model = LogisticRegression(max_iter=1000).fit(train_features, train[:, column])
-        probabilities[:, column] = model.predict_proba(features)[:, 1]
-    return probabilities
+
+    return answer

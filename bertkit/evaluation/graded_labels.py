@@ -64,6 +64,22 @@ class GradedLabels(Graded):
         references = references if single else references.astype(np.int8)
         return cls(kind, names, references, decisions, table, temperature, thresholds, conformal)
 
+    @classmethod
+    def of_table(
+        cls,
+        kind: Kind,
+        names: Sequence[str],
+        references: Any,
+        table: Floats,
+        thresholds: Mapping[str, float] | float | None = None,
+    ) -> Self:
+        """From probabilities `(rows, labels)`, or from numbers `(rows, 1)`; their temperature is not fixed."""
+        references = np.asarray(references)
+        if kind == "regression":
+            return cls(kind, names, references, table[:, 0], table)
+        references = references.astype(np.int8 if kind == "multi-label" else np.int64)
+        return cls(kind, names, references, None, table, None, thresholds).decided()
+
     @cached_property
     def scored(self) -> Scored:
         """The metrics of this kind."""
@@ -150,14 +166,19 @@ class GradedLabels(Graded):
             temperature = calibration.fit_temperature(self.table, self.references, exclusive=exclusive)
             fitted = replace(fitted, temperature=temperature, table=self.tempered(temperature))
         if exclusive:
-            best, reached = calibration.best_labels(fitted.table, self.names, self.thresholds)
-            decisions = np.where(reached, best, -1)
-            return replace(fitted, given=decisions, conformal=self.conformal or conformal(fitted._gold()))
+            return replace(fitted.decided(), conformal=self.conformal or conformal(fitted._gold()))
         limits = self.thresholds
         if limits is None:
             limits = dict(zip(self.names, calibration.fit_thresholds(fitted.table, self.references), strict=True))
-        each = calibration.label_thresholds(limits, self.names, 0.5)
-        return replace(fitted, thresholds=limits, given=(fitted.table >= each).astype(np.int8))
+        return replace(fitted, thresholds=limits).decided()
+
+    def decided(self) -> Self:
+        """These rows, with the decisions that follow from probabilities and thresholds."""
+        if self.kind == "single-label":
+            best, reached = calibration.best_labels(self.table, self.names, self.thresholds)
+            return replace(self, given=np.where(reached, best, -1))
+        limits = calibration.label_thresholds(self.thresholds, self.names, 0.5)
+        return replace(self, given=(self.table >= limits).astype(np.int8))
 
     def calibrated(self) -> dict[str, Any]:
         """What `after_fit` fits, of the options `temperature`, `thresholds` and `conformal`."""

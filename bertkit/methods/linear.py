@@ -146,7 +146,9 @@ def _path(
     """A model for each strength, each begun with the one before."""
     if kind == "multi-label":
         each = [
-            _binary(rows.vectors, rows.targets[:, label], strengths, {1: weights[label]} if weights else None, tolerance)
+            _binary(
+                rows.vectors, rows.targets[:, label], strengths, {1: weights[label]} if weights else None, tolerance
+            )
             for label in range(labels)
         ]
         return [

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 Batch: TypeAlias = "dict[str, Tensor]"
 PAIRS = "a loss of pairs", "smoothing is for labels"  # `unsmoothed` of tasks that learn from pairs alone
+HeldOut: TypeAlias = "Sequence[tuple[Dataset, Dataset]]"  # rows learned from, and others, which `fit` reads
 Predict: TypeAlias = "Callable[[Dataset], Sequence[Any]]"  # features -> one item per feature, in order
 
 
@@ -280,8 +281,8 @@ class Task(ABC, Generic[O]):
     def grade(self, answers: Sequence[Answer], rows: Dataset) -> Graded:
         """The answers compared with the targets. Raises DataError where the rows have none."""
 
-    def baselines(self, train: Dataset, rows: Dataset) -> dict[str, Scores]:
-        """Scores of baselines that this model must beat, by name."""
+    def baselines(self, train: Dataset, rows: Dataset, held_out: HeldOut = ()) -> dict[str, Scores]:
+        """Scores of baselines that this model must beat, by name. held_out: what their `fit` is for, as the model's."""
         return {}
 
 

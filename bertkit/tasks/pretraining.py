@@ -21,7 +21,7 @@ from bertkit.evaluation.pretraining_metrics import COUNTED
 from bertkit.models.bert.masking import Masking, Pairs, fewer_masks
 from bertkit.models.encoder import Encoder
 from bertkit.sections import Section
-from bertkit.tasks.base import Batch, Task, TaskOptions
+from bertkit.tasks.base import Batch, HeldOut, Task, TaskOptions
 from bertkit.tasks.fields import SCORE, Key, form
 from bertkit.tasks.masks import GUESSES, BestTokens, MaskedItem, filled
 from bertkit.text import counted
@@ -278,7 +278,7 @@ class Pretraining(Task[PretrainingOptions]):
     def grade(self, answers: Sequence[Answer], rows: Dataset) -> Scored:
         return pretraining_metrics.scored(answers, pairs=self.options.nsp != "none")
 
-    def baselines(self, train: Dataset, rows: Dataset) -> dict[str, dict[str, float | None]]:
+    def baselines(self, train: Dataset, rows: Dataset, held_out: HeldOut = ()) -> dict[str, dict[str, float | None]]:
         """Unigrams: the most frequent token everywhere, and the perplexity of train's frequencies."""
         held_out = self.encode(rows)
         sampled = self.examples(held_out, range(min(len(held_out), pretraining_metrics.SAMPLE)))

@@ -18,7 +18,7 @@ from bertkit.errors import DataError, Problem, RowsError, UserError
 from bertkit.evaluation import baselines
 from bertkit.evaluation.ranking import KS, GradedSearches, first_rows, searched
 from bertkit.evaluation.similarity import unit
-from bertkit.tasks.base import PAIRS, Predict
+from bertkit.tasks.base import PAIRS, HeldOut, Predict
 from bertkit.tasks.fields import SCORE, Key, form
 from bertkit.tasks.vector_task import VECTOR, VectorOptions, VectorTask, stacked
 
@@ -144,7 +144,7 @@ class Retrieval(VectorTask[RetrievalOptions]):
     def grade(self, answers: Sequence[Answer], rows: Dataset) -> GradedSearches:
         return GradedSearches(answers, rows)
 
-    def baselines(self, train: Dataset, rows: Dataset) -> dict[str, dict[str, float | None]]:
+    def baselines(self, train: Dataset, rows: Dataset, held_out: HeldOut = ()) -> dict[str, dict[str, float | None]]:
         """The search by the cosine of TF-IDF vectors, learned on the split's own documents."""
         queries, documents = first_rows(rows, "query"), first_rows(rows, "document")
         queries.pop("", None)

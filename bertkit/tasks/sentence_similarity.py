@@ -16,7 +16,7 @@ from bertkit.data.table import column_values, numbers, required
 from bertkit.errors import DataError, Problem
 from bertkit.evaluation import baselines, similarity
 from bertkit.evaluation.graded import Graded
-from bertkit.tasks.base import PAIRS, Batch, Predict
+from bertkit.tasks.base import PAIRS, Batch, HeldOut, Predict
 from bertkit.tasks.class_labels import Labelled, Labels, as_targets, names_of, settle_labels
 from bertkit.tasks.fields import READ, SCORE, Decision, Key, form
 from bertkit.tasks.vector_task import VECTOR, VectorOptions, VectorTask, stacked
@@ -210,9 +210,17 @@ class SentenceSimilarity(Labelled, VectorTask[SentenceSimilarityOptions]):
         truth = np.asarray(self._numbers(rows, "label"))
         return similarity.LabelledPairs(truth, similarity.of(answers, "score"), self.options.threshold)
 
-    def baselines(self, train: Dataset, rows: Dataset) -> dict[str, dict[str, float | None]]:
-        """What the cosine of TF-IDF vectors, learned on the texts of train, scores."""
-        chunks = baselines.tfidf_chunks(train, rows, self.sides[1:], self.chunk_size)
-        answers = [answer for sides in chunks for answer in similarity.by_cosine(sides, rows, self.names, None)]
-        own = replace(self, options=self.options.model_copy(update={"threshold": None}))  # not that of this model
-        return {"tf-idf cosine": own.grade(answers, rows).after_fit().scores} if answers else {}
+    def baselines(self, train: Dataset, rows: Dataset, held_out: HeldOut = ()) -> dict[str, dict[str, float | None]]:
+        """What the cosine of TF-IDF vectors, learned on the texts of train, scores; its threshold is its own."""
+        fitted = replace(self, options=self.options.model_copy(update={"threshold": None}))
+
+        def graded(asked: Dataset) -> Any:
+            chunks = baselines.tfidf_chunks(train, asked, self.sides[1:], self.chunk_size)
+            answers = [answer for sides in chunks for answer in similarity.by_cosine(sides, asked, self.names, None)]
+            return fitted.grade(answers, asked) if answers else None
+
+        if (scored := graded(rows)) is None:
+            return {}
+        for _, held in held_out:  # the validation rows
+            scored = replace(scored, **graded(held).calibrated())
+        return {"tf-idf cosine": scored.scores}

@@ -21,7 +21,7 @@ from bertkit.evaluation.intervals import Scores
 from bertkit.evaluation.translation import Translations
 from bertkit.models.encoder import Encoder
 from bertkit.sections import Section
-from bertkit.tasks.base import Batch, Task, TaskOptions
+from bertkit.tasks.base import Batch, HeldOut, Task, TaskOptions
 from bertkit.tasks.fields import READ, Key, form
 from bertkit.text import part_of
 
@@ -200,7 +200,7 @@ class Text2TextGeneration(Task[Text2TextGenerationOptions]):
         unfinished = sum(not answer["finished"] for answer in answers)
         return Translations([answer["generated_text"] for answer in answers], rows["target"][:], unfinished)
 
-    def baselines(self, train: Dataset, rows: Dataset) -> dict[str, Scores]:
+    def baselines(self, train: Dataset, rows: Dataset, held_out: HeldOut = ()) -> dict[str, Scores]:
         """The source itself; the target of the nearest source of train."""
         known = enough(train)
         return translation.baselines(known["text"][:], known["target"][:], rows["text"][:], rows["target"][:])

@@ -24,7 +24,7 @@ from bertkit.evaluation.intervals import Scores
 from bertkit.evaluation.metrics import Kind
 from bertkit.models.encoder import Encoder, classifier, load_model
 from bertkit.tasks import class_labels
-from bertkit.tasks.base import Batch, Predict, Task, TaskOptions
+from bertkit.tasks.base import Batch, HeldOut, Predict, Task, TaskOptions
 from bertkit.tasks.class_labels import Labels, Probability, Weights
 from bertkit.tasks.fields import NUMBER, READ, SCORE, AnswerForm, Decision, Key, form
 from bertkit.text import escape_controls
@@ -291,7 +291,12 @@ class TextClassification(class_labels.Labelled, Task[TextClassificationOptions])
         fixed = {name: getattr(self.options, name) for name in ("temperature", "thresholds", "conformal")}
         return GradedLabels.of(self.kind, self.names, self._targets(rows), answers, **fixed)
 
-    def baselines(self, train: Dataset, rows: Dataset) -> dict[str, Scores]:
-        train = baselines.enough(train)
-        (x, y), (x_test, y_test) = ((baselines.joined_texts(each), self._targets(each)) for each in (train, rows))
-        return baselines.baselines(self.kind, x, y, x_test, y_test, self.names)
+    def baselines(self, train: Dataset, rows: Dataset, held_out: HeldOut = ()) -> dict[str, Scores]:
+        def read(part: Dataset) -> baselines.TextRows:
+            return baselines.TextRows(baselines.joined_texts(part), self._targets(part))
+
+        learned = read(baselines.enough(train))
+        pairs = [(learned if own is train else read(baselines.enough(own)), read(held)) for own, held in held_out]
+        settings = self.options.model_dump(include={"thresholds"})
+        weights = None if self.kind == "regression" else self.options.class_weights
+        return baselines.baselines(self.kind, learned, read(rows), self.names, pairs, weights=weights, **settings)

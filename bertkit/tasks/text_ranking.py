@@ -19,7 +19,7 @@ from bertkit.errors import DataError, RowsError, require_finite
 from bertkit.evaluation import baselines, reranking, similarity
 from bertkit.models.encoder import Encoder, classifier, load_model
 from bertkit.tasks import cross_encoder
-from bertkit.tasks.base import PAIRS, Batch, Task, TaskOptions
+from bertkit.tasks.base import PAIRS, Batch, HeldOut, Task, TaskOptions
 from bertkit.tasks.fields import NUMBER
 
 if TYPE_CHECKING:
@@ -212,7 +212,7 @@ class TextRanking(Task[TextRankingOptions]):
     def grade(self, answers: Sequence[Answer], rows: Dataset) -> reranking.RankedRows:
         return self._ranked(similarity.of(answers, "score"), rows)
 
-    def baselines(self, train: Dataset, rows: Dataset) -> dict[str, dict[str, float | None]]:
+    def baselines(self, train: Dataset, rows: Dataset, held_out: HeldOut = ()) -> dict[str, dict[str, float | None]]:
         """Random scores, and the cosine of query and document as TF-IDF vectors, learned on the texts of train."""
         train = baselines.enough(train)
         given: dict[str, ArrayLike] = {"random": np.random.default_rng(0).random(len(rows))}

@@ -22,7 +22,7 @@ from bertkit.evaluation.metrics import PER_LABEL
 from bertkit.models.encoder import Encoder, classifier, load_model
 from bertkit.models.heads import tagger
 from bertkit.tasks import tags
-from bertkit.tasks.base import Batch, Predict, Task, TaskOptions, predicted
+from bertkit.tasks.base import Batch, HeldOut, Predict, Task, TaskOptions, predicted
 from bertkit.tasks.class_labels import Name, Weights, weight_tensor
 from bertkit.tasks.fields import READ, SPAN, AnswerForm, Key, form
 from bertkit.text import counted
@@ -314,7 +314,7 @@ class TokenClassification(Task[TokenClassificationOptions]):
         gold = column_values(rows, required(rows, "tags"))
         return word_metrics.graded(gold, answers, self.types, self.options.scheme, self.options.temperature or 1.0)
 
-    def baselines(self, train: Dataset, rows: Dataset) -> dict[str, Scores]:
+    def baselines(self, train: Dataset, rows: Dataset, held_out: HeldOut = ()) -> dict[str, Scores]:
         """`lookup`: every word gets the tag that it most often had in train."""
         seen, new = ((tagged.words_of(each), each["tags"][:]) for each in (baselines.enough(train), rows))
         return {"lookup": word_metrics.lookup(seen, new, self.types, self.options.scheme)}

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from datasets import Dataset
 
-from bertkit.data.table import Origin
+from bertkit.data.table import Data, Origin
 from bertkit.errors import ModelError, Problem, RecipeError, UserError
 from bertkit.evaluation.graded import Graded
 from bertkit.evaluation.intervals import Scores, mean
@@ -28,9 +28,15 @@ from bertkit.inference.predictor import Predictor, load
 from bertkit.recipe.fields import MEAN
 from bertkit.recipe.recipe import AnyRecipe
 from bertkit.run import OUT_OF_FOLD, Run, delete_checkpoints, environment
+from bertkit.tasks.base import HeldOut
 from bertkit.training.job import Job, Jobs, scored_splits
 
 logger = logging.getLogger(__name__)
+
+
+def fitted_on(data: Data) -> list[tuple[Dataset, Dataset]]:
+    """Train and validation, as `Task.baselines` takes them; nothing without validation rows."""
+    return [(data.rows["train"], data.rows["validation"])] if "validation" in data.rows else []
 
 
 class OutOfFold(NamedTuple):
@@ -40,6 +46,7 @@ class OutOfFold(NamedTuple):
     scores: dict[str, Any]  # as those of a split
     baselines: dict[str, Scores]
     folds: dict[str, Any]
+    fitted_on: HeldOut  # where thresholds are those of out-of-fold answers: of each fold the other rows, and its own
 
 
 def check_hub(recipe: AnyRecipe) -> None:
@@ -172,7 +179,8 @@ def finish_job(
     """
     recipe, data, predictor = job.recipe, job.data, load(run.folder)
     scoring = [split for split in scored_splits(data) if split != "train" or held_out is None]
-    splits, baselines = score_splits(run, predictor, job, scoring)
+    fitting = fitted_on(data) or (held_out.fitted_on if held_out else ())
+    splits, baselines = score_splits(run, predictor, job, scoring, fitting)
     if recipe.verify:
         verify(run, predictor, data.rows[list(data.rows)[-1]])
     device = predictor.device.type
@@ -199,15 +207,18 @@ def finish_job(
 
 
 def score_splits(
-    run: Run, predictor: Predictor, job: Job, chosen: Collection[str]
+    run: Run, predictor: Predictor, job: Job, chosen: Collection[str], held_out: HeldOut
 ) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
-    """Write predictions/SPLIT.jsonl for all rows not trained on; scores and baselines of the chosen splits."""
+    """Write predictions/SPLIT.jsonl for all rows not trained on; scores and baselines of the chosen splits.
+
+    held_out: what baselines are fitted on, as `Task.baselines` takes them.
+    """
     data, splits, baselines = job.data, {}, {}
     answers: Iterable[Any]
     for split, rows in data.rows.items():
         if split in chosen:
             answers, splits[split] = score(predictor, rows, job.metrics, job.recipe.data.by)
-            baselines[split] = predictor.task.baselines(data.rows["train"], rows)
+            baselines[split] = job.task.baselines(data.rows["train"], rows, held_out)
             for each in job.attachments:
                 baselines[split] |= each.references(rows, job.metrics)
         elif split != "train":

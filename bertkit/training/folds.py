@@ -28,7 +28,7 @@ from bertkit.inference.evaluate import scored
 from bertkit.models.trained_parts import merged
 from bertkit.recipe.recipe import Recipe, to_yaml
 from bertkit.run import OUT_OF_FOLD, Run, check_folder
-from bertkit.tasks.base import Task, calibrate
+from bertkit.tasks.base import HeldOut, Task, calibrate
 from bertkit.training.finish import OutOfFold, mean_and_sd, write_predictions
 from bertkit.training.job import Job, Jobs
 from bertkit.training.metadata import open_run
@@ -75,7 +75,8 @@ def run_folds(jobs: Jobs, run: Run, metadata: MetadataWriter) -> OutOfFold | Non
     means = mean_and_sd([outcome["metrics"] for outcome in outcomes])
     mean, sd = ({metric: both[name] for metric, both in means.items()} for name in ("mean", "sd"))
     folds = {"count": count, "each": outcomes, "mean": mean, "sd": sd}
-    return OutOfFold(graded, scores, _baselines(job), folds)
+    pairs = [] if job.task.schema.together else _parts(job)
+    return OutOfFold(graded, scores, _baselines(job, pairs), folds, pairs if isinstance(graded, GradedLabels) else [])
 
 
 def calibrated(jobs: Jobs, held_out: OutOfFold | None) -> Jobs:
@@ -84,7 +85,7 @@ def calibrated(jobs: Jobs, held_out: OutOfFold | None) -> Jobs:
     What sets with a coverage are taken from is not fitted: its guarantee holds for rows that one model has answered.
     """
     job = jobs.first
-    if not held_out or "validation" in job.data.rows or not isinstance(held_out.graded, GradedLabels):
+    if not held_out or "validation" in job.data.rows or not held_out.fitted_on:
         return jobs
     options = {name: value for name, value in held_out.graded.calibrated().items() if name != "conformal"}
     task = replace(job.task, options=job.task.options.model_copy(update=options))
@@ -134,15 +135,20 @@ def _held_out_answers(task: Task, rows: Dataset, held: np.ndarray, runner: Any) 
     return DiskList(answer for row, answer in enumerate(task.answer(rows, runner)) if row in chosen)
 
 
-def _baselines(job: Job) -> dict[str, Scores]:
+def _parts(job: Job) -> list[tuple[Dataset, Dataset]]:
+    """Of each fold the rows of the others, and its own."""
+    rows, fold_of = job.data.rows["train"], np.asarray(job.folds)
+    places = ((np.flatnonzero(fold_of != fold), np.flatnonzero(fold_of == fold)) for fold in np.unique(fold_of))
+    return [(rows.select(learned), rows.select(held)) for learned, held in places]
+
+
+def _baselines(job: Job, pairs: HeldOut) -> dict[str, Scores]:
     """Each baseline's scores: the mean over the folds of a model fitted on the other folds."""
-    task, rows, fold_of = job.task, job.data.rows["train"], np.asarray(job.folds)
-    if task.schema.together:  # they learn from the rows that they answer
-        return task.baselines(rows, rows)
-    parts = []
-    for fold in range(1, max(job.folds) + 1):
-        learned, held = (np.flatnonzero(chosen) for chosen in (fold_of != fold, fold_of == fold))
-        parts.append(task.baselines(rows.select(learned), rows.select(held)))
+    task, rows = job.task, job.data.rows
+    if not pairs:  # they learn from the rows that they answer
+        return task.baselines(rows["train"], rows["train"])
+    validation = [rows["validation"]] if "validation" in rows else []
+    parts = [task.baselines(learned, held, [(learned, each) for each in validation]) for learned, held in pairs]
     shared = [name for name in parts[0] if all(name in each for each in parts)]
     means = {name: mean_and_sd([each[name] for each in parts]) for name in shared}
     return {name: {metric: both["mean"] for metric, both in scores.items()} for name, scores in means.items()}

@@ -95,8 +95,8 @@ def run_program(
         return run
     with open_run(recipe, run, changed, metrics, callbacks) as (jobs, metadata):
         held_out = run_folds(jobs, run, metadata)
-        jobs = calibrated(jobs, held_out)
-        outcomes = [train_seed(jobs, seed, run, metadata) for seed in recipe.seeds]
+        settled_jobs = calibrated(jobs, held_out)
+        outcomes = [train_seed(settled_jobs, seed, run, metadata) for seed in recipe.seeds]
         metadata.write()  # if nothing was left to train
         if first:
             finish(jobs, run, outcomes, held_out)
