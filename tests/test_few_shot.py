@@ -34,6 +34,7 @@ from bertkit.models.heads.vector_head import Dense, Layout, files
 from bertkit.recipe.fields import FEW_ROWS, TRAINING_DEFAULTS
 from bertkit.recipe.recipe import load_recipe, to_yaml
 from bertkit.report.usage import linear_head
+from bertkit.training.job import prepare_jobs
 from bertkit.training.seed import save
 
 CPU = torch.device("cpu")
@@ -408,3 +409,20 @@ def test_a_fine_tuned_student_learns_from_it(trained, tiny_encoder, tmp_path):
     theirs = trained.results["splits"]["validation"]["metrics"]
     assert run.results["baselines"]["validation"]["teacher"] == theirs
     assert run.load().task.options.method is None
+
+
+def test_labels_are_few_for_a_training_by_steps_alone_and_rare_for_accuracy_alone(tiny_encoder, tmp_path):
+    recipe = small.recipe(tmp_path, tiny_encoder)
+    for good, rare in ((18, False), (19, True)):  # two of 20 and of 21 rows are bad
+        rows = [{"text": f"the cat {n}", "label": "bad" if n < 2 else "good"} for n in range(good + 2)]
+        small.write_rows(tmp_path / "train.jsonl", rows)
+        for overrides, few, told in (
+            ([], True, rare),
+            (["training.metric_for_best_model=f1_macro"], True, False),
+            (["training={}", "task.method=head"], False, rare),
+        ):
+            _, findings = prepare_jobs(recipe.with_(*overrides))
+            said = "".join(f"{each.what} {each.fix}" for each in findings[""])
+            assert ("fewer than 10 rows: bad 2" in said) == few
+            assert ("depends on labels with less than 0.1 of the rows; in train: bad 2 (9.5%)" in said) == told
+            assert ("training.metric_for_best_model: f1_macro or matthews_correlation" in said) == told

@@ -6,6 +6,7 @@ import csv
 import json
 import re
 import shutil
+from copy import deepcopy
 from dataclasses import replace
 from functools import reduce
 from html.parser import HTMLParser
@@ -699,6 +700,52 @@ def test_the_verdict_follows_from_the_figures() -> None:
         ),
     ):
         assert verdict(made, []) == expected
+
+
+def with_metric(
+    made: dict[str, Any], name: str, score: float, bounds: list[float], **baselines: float
+) -> dict[str, Any]:
+    """The results with one more metric of model and baselines."""
+    (scores,), (others,) = made["splits"].values(), made["baselines"].values()
+    scores["metrics"][name], scores["intervals"][name] = score, bounds
+    for baseline, value in baselines.items():
+        others.setdefault(baseline, {})[name] = value
+    return made
+
+
+def test_the_verdict_says_where_a_metric_without_threshold_disagrees() -> None:
+    better, worse = results(0.9, [0.88, 0.92], tfidf=0.8), results(0.5, [0.4, 0.6], tfidf=0.8)
+    for made, name, score, bounds, theirs, level, said in (
+        (better, "roc_auc", 0.8, [0.77, 0.83], 0.9, "unclear", "But clearly worse in roc_auc, which no threshold"),
+        (better, "average_precision", 0.8, [0.77, 0.83], 0.9, "unclear", "where a linear model on TF-IDF has 0.9"),
+        (better, "roc_auc", 0.8, [0.7, 0.88], 0.9, "good", ""),  # by chance
+        (better, "roc_auc", 0.95, [0.93, 0.97], 0.9, "good", ""),
+        (worse, "roc_auc", 0.9, [0.88, 0.92], 0.8, "unclear", "But clearly better in roc_auc"),
+        (worse, "roc_auc", 0.8, [0.77, 0.83], 0.9, "bad", ""),
+    ):
+        found = verdict(with_metric(deepcopy(made), name, score, bounds, tfidf=theirs), [])
+        assert (found.level, said in found.text, "But" in found.text) == (level, True, bool(said))
+        assert found.text.startswith(verdict(made, []).text)
+    chance = with_metric(results(0.9, [0.88, 0.92], tfidf=0.8), "roc_auc", 0.8, [0.77, 0.83], majority=0.5, tfidf=0.9)
+    assert "linear model" in verdict(chance, []).text  # the best baseline of that metric
+    assert verdict({**chance, "headline": "roc_auc"}, []).text == "Clearly worse than a linear model on TF-IDF."
+
+
+def test_the_verdict_is_on_macro_f1_where_accuracy_does_not_see_the_other_labels() -> None:
+    rare = results(0.95, [0.93, 0.97], majority=0.96, tfidf=0.96)
+    rare = with_metric(rare, "f1_macro", 0.76, [0.7, 0.82], majority=0.49, tfidf=0.49)
+    why = " This is by f1_macro, because always giving the same answer has an accuracy of 0.9600."
+    assert verdict(rare, []) == Verdict("good", CLEAR.text + why)
+    assert not [*score_findings(rare)]
+    low = with_metric(deepcopy(rare), "f1_macro", 0.49, [0.49, 0.5])
+    assert verdict(low, []) == Verdict("bad", "No better than always giving the same answer." + why)
+    assert [each.what for each in score_findings(low)] == [
+        f"the baseline {name} is at least as good in f1_macro on test" for name in ("majority", "tfidf")
+    ]
+    assert "metric_for_best_model: f1_macro, or task.class_weights" in next(score_findings(low)).fix
+    even = with_metric(deepcopy(rare), "accuracy", 0.88, [0.86, 0.9], majority=0.89, tfidf=0.89)
+    assert verdict(even, []).text == "No better than always giving the same answer."
+    assert verdict({**rare, "headline": "f1_macro"}, []) == CLEAR
 
 
 def test_a_leak_into_the_scored_rows_decides_the_verdict() -> None:

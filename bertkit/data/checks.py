@@ -25,13 +25,14 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+RARE = 0.2  # of the rows that a label would have if all had as many
 FEW_ROWS = 10  # of a label in train: fewer can hardly be learned
 SEPARATORS = ";,|"  # that several labels in one cell may have between them
 MANY_LABELS = 10  # a longer list is cut short in messages
 
 
-def check(data: Data) -> list[Finding]:
-    """What can be checked without a tokenizer; a `fail` is a reason not to train.
+def check(data: Data, *, few_rows: bool = False) -> list[Finding]:
+    """What can be checked without a tokenizer; a `fail` is a reason not to train. few_rows: they suffice to learn from.
 
     Per split: rows, label balance, empty texts, duplicates (with and without the same target), and rows that
     validation or test share with train. Texts are the same if `folded` makes them equal.
@@ -52,7 +53,7 @@ def check(data: Data) -> list[Finding]:
         findings += _empty(rows, checked, split, origin)
         name = data.target if data.target in rows.column_names else None
         if name and not data.columns[name].unchecked:
-            findings += _balance(rows, name, data.columns[name], split)
+            findings += _balance(rows, name, data.columns[name], split, few_rows)
         if split not in held_out:
             of_one_source = [split, *held_out] if split == "train" else [split]
             findings += _duplicates({each: seen_in[each] for each in of_one_source}, data)
@@ -70,6 +71,20 @@ def log_findings(findings: Iterable[Finding]) -> None:
         logger.log(level, "%s", Problem(finding.level, finding.what, finding.fix))
 
 
+def accuracy_findings(data: Data, others: Sequence[str]) -> Iterator[Finding]:
+    """Labels of train that are so rare that accuracy hardly depends on them. others: metrics that do."""
+    if data.target is None or data.columns[data.target].holds != "label":
+        return
+    names, rows = data.columns[data.target].names, data.rows["train"]
+    counts = Counter(names.get(label, label) for label in column_values(rows, data.target))
+    least = RARE / len(counts)
+    rare = sorted((n, label) for label, n in counts.items() if n < least * len(rows))
+    if rare:
+        shares = listed([f"{escape_controls(label)} {n:,} ({share(n, len(rows))})" for n, label in rare], MANY_LABELS)
+        what = f"accuracy hardly depends on labels with less than {least:.2g} of the rows; in train: {shares}"
+        yield warn(what, f"Write training.metric_for_best_model: {' or '.join(others)}, which weigh all labels alike.")
+
+
 def _empty(rows: Dataset, names: Sequence[str], split: str, origin: Origin) -> Iterator[Finding]:
     for name in names:
         empty = [index for index, key in enumerate(text_keys(column_values(rows, name))) if key is None]
@@ -78,7 +93,7 @@ def _empty(rows: Dataset, names: Sequence[str], split: str, origin: Origin) -> I
             yield warn(what, "Fill them in, or remove these rows.")
 
 
-def _balance(rows: Dataset, name: str, column: Column, split: str) -> Iterator[Finding]:
+def _balance(rows: Dataset, name: str, column: Column, split: str, few_rows: bool) -> Iterator[Finding]:
     if column.holds == "number":
         values = numbers(rows, name)
         low, high = float(values.min()), float(values.max())
@@ -95,11 +110,11 @@ def _balance(rows: Dataset, name: str, column: Column, split: str) -> Iterator[F
     if split == "train":
         # a sentence may have entities of every type, and words of every label
         alike = not counts or (column.holds in ("label", "labels") and {*counts.values()} == {len(rows)})
-        yield from _label_findings(counts, alike)
+        yield from _label_findings(counts, alike, few_rows)
 
 
-def _label_findings(counts: Mapping[str, int], alike: bool) -> Iterator[Finding]:
-    """alike: whether all rows have the same labels."""
+def _label_findings(counts: Mapping[str, int], alike: bool, few_rows: bool) -> Iterator[Finding]:
+    """alike: whether all rows have the same labels. few_rows: as for `check`."""
     if alike:
         several, names = len(counts) > 1, listed([repr(name) for name in sorted(counts)], MANY_LABELS)
         have = f"every row has the {'labels' if several else 'label'} {names}" if counts else "no row has a label"
@@ -107,7 +122,7 @@ def _label_findings(counts: Mapping[str, int], alike: bool) -> Iterator[Finding]
         fix = by_name if several else "Is the right column mapped?"
         yield Finding("fail", f"train: {have}; there is nothing to learn", fix)
     few = sorted((n, name) for name, n in counts.items() if n < FEW_ROWS)
-    if few:
+    if few and not few_rows:
         rare = listed([f"{escape_controls(name)} {n}" for n, name in few], MANY_LABELS)
         yield warn(f"train: labels with fewer than {FEW_ROWS} rows: {rare}", "Label more rows, or merge labels.")
     spelled: dict[str, str] = {}

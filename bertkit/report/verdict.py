@@ -13,6 +13,8 @@ from bertkit.text import part_of
 MIN_ROWS = 20  # rows: scores from fewer say little
 # Words of generated texts relative to those of their targets: beyond, length alone costs about a fifth of BLEU.
 LENGTHS = (0.8, 1.25)
+ONE_LABEL, MACRO = 0.9, "f1_macro"  # share of rows that one label has, from which on this metric takes accuracy's place
+WITHOUT_THRESHOLD = ("roc_auc", "average_precision")  # metrics of the order of scores
 MAX_ECE = 0.1  # of scores that may be read as probabilities
 BASELINES = {
     "majority": "always giving the same answer",
@@ -47,62 +49,113 @@ def reported_split(results: Mapping[str, Any]) -> str:
     return next((name for name in ("test", "validation") if name in splits), next(iter(splits)))
 
 
-def best_baseline(results: Mapping[str, Any], split: str) -> Baseline | None:
-    """The baseline with the highest selection metric on a split; of equal ones the first."""
-    scores = {name: each.get(results["headline"]) for name, each in results["baselines"].get(split, {}).items()}
+def best_baseline(results: Mapping[str, Any], split: str, metric: str | None = None) -> Baseline | None:
+    """The baseline with the highest score on a split, by default of the selection metric; of equal ones the first."""
+    metric = metric or results["headline"]
+    scores = {name: each.get(metric) for name, each in results["baselines"].get(split, {}).items()}
     defined = ((name, score) for name, score in scores.items() if score is not None and name != TEACHER)
     known = [Baseline(name, BASELINES.get(name, name), score) for name, score in defined]
     return max(known, key=lambda each: each.score, default=None)
 
 
-def verdict(results: Mapping[str, Any], findings: Sequence[Finding]) -> Verdict:
-    """How far the selection metric can be trusted, and whether it is better than the best baseline.
+def followed(results: Mapping[str, Any], split: str) -> str:
+    """The metric that the verdict is on: the selection metric; or macro F1, where one constant answer is so often right
+    that accuracy says little about the other labels."""
+    constant = results["baselines"].get(split, {}).get("majority", {}).get("accuracy") or 0.0
+    blind = results["headline"] == "accuracy" and constant >= ONE_LABEL and MACRO in results["splits"][split]["metrics"]
+    return MACRO if blind else str(results["headline"])
+
+
+class Comparison(NamedTuple):
+    """A model and its best baseline in one metric."""
+
+    ours: float
+    best: Baseline
+    clear: bool  # whether the difference is more than chance
+
+    @property
+    def better(self) -> bool:
+        """Whether the model's score is higher."""
+        return self.ours > self.best.score
+
+
+def compared(results: Mapping[str, Any], split: str, metric: str) -> Comparison | None:
+    """None where the metric is not defined for model and baselines.
 
     Only a model has an interval; its baseline is taken to be as uncertain and independent of it, so that a difference
-    is clear if it is larger than √2 times the half of the interval on the baseline's side. findings: of the data.
+    is clear if it is larger than √2 times the half of the interval on the baseline's side.
     """
-    split, name = reported_split(results), results["headline"]
-    scores, best = results["splits"][split], best_baseline(results, split)
-    score, bounds = scores["metrics"][name], scores["intervals"].get(name)
-    ours = _compared(results, split)
+    scores, best = results["splits"][split], best_baseline(results, split, metric)
+    score, bounds = scores["metrics"].get(metric), scores["intervals"].get(metric)
+    if best is None or score is None:
+        return None
+    ours = _of_folds(results, split, metric)
+    half = math.inf if not bounds else bounds[1] - score if ours <= best.score else score - bounds[0]
+    return Comparison(ours, best, abs(ours - best.score) > math.sqrt(2) * half)
+
+
+def verdict(results: Mapping[str, Any], findings: Sequence[Finding]) -> Verdict:
+    """How far the selection metric can be trusted, and whether it is better than the best baseline; see `followed` and
+    `compared`. Where a metric without a threshold says the opposite, so does the verdict. findings: of the data.
+    """
+    split = reported_split(results)
+    name, scores = followed(results, split), results["splits"][split]
     if split == "train":
         return Verdict("bad", "Scored on its own training rows: this says nothing about new texts.")
-    if score is None:
+    if scores["metrics"][name] is None:
         return Verdict("bad", f"{name} is not defined on these rows.")
     if any(each.level == "severe" and each.inflates == split for each in findings):
         return Verdict("bad", "Some of these rows are in train too: expect a lower score on new texts.")
-    if best is None:
+    if (result := compared(results, split, name)) is None:
         return Verdict("unclear", "There is no baseline to compare it with.")
-    if ours <= best.score:
-        worse = bounds and best.score - ours > math.sqrt(2) * (bounds[1] - score)
-        return Verdict("bad", f"{'Clearly worse' if worse else 'No better'} than {best.does}.")
-    if scores["rows"] < MIN_ROWS:
-        return Verdict("unclear", f"Better than the best baseline, but on too few rows to be sure ({scores['rows']}).")
-    if not bounds or ours - best.score <= math.sqrt(2) * (score - bounds[0]):
+    said = _of_comparison(result, scores["rows"])
+    if name != results["headline"]:
+        constant = results["baselines"][split]["majority"][results["headline"]]
+        why = f"always giving the same answer has an {results['headline']} of {constant:.4f}"
+        said = said._replace(text=f"{said.text} This is by {name}, because {why}.")
+    for metric in WITHOUT_THRESHOLD:
+        other = compared(results, split, metric)
+        if other and metric != name and other.clear and other.better != result.better:
+            how = f"{'better' if other.better else 'worse'} in {metric}, which no threshold affects"
+            versus = f"{other.ours:.4f}, where {other.best.does} has {other.best.score:.4f}"
+            return Verdict("unclear", f"{said.text} But clearly {how}: {versus}.")
+    return said
+
+
+def _of_comparison(result: Comparison, rows: int) -> Verdict:
+    """The verdict on one metric of so many rows."""
+    if not result.better:
+        return Verdict("bad", f"{'Clearly worse' if result.clear else 'No better'} than {result.best.does}.")
+    if rows < MIN_ROWS:
+        return Verdict("unclear", f"Better than the best baseline, but on too few rows to be sure ({rows}).")
+    if not result.clear:
         return Verdict("unclear", "Better than the best baseline, but this difference may be chance.")
     return Verdict("good", "Clearly better than the best baseline.")
 
 
-def _compared(results: Mapping[str, Any], split: str) -> Any:
-    """The selection metric, as the baselines of the split have it: over folds, the mean."""
-    name, score = results["headline"], results["splits"][split]["metrics"][results["headline"]]
-    return results["folds"]["mean"].get(name, score) if split == OUT_OF_FOLD else score
+def _of_folds(results: Mapping[str, Any], split: str, metric: str) -> Any:
+    """A metric as the baselines of the split have it: over folds, the mean."""
+    score = results["splits"][split]["metrics"].get(metric)
+    return results["folds"]["mean"].get(metric, score) if split == OUT_OF_FOLD else score
 
 
 def score_findings(results: Mapping[str, Any]) -> Iterator[Finding]:
     """Scores that say little or mislead, baselines that are at least as good, and scores outside the expected range."""
-    name, baselines = results["headline"], results["baselines"]
+    name, baselines = followed(results, reported_split(results)), results["baselines"]
     if reported_split(results) == "train":
         fix = "Hold rows out, for example with data.validation=0.1."
         yield Finding("severe", "these scores are on training rows", fix)
     linear = any("C" in each for each in results["seeds"])  # a method for few rows, without a learning rate
     fix = "Try another task.method" if linear else "Train longer or with a higher learning rate"
+    by = "" if name == results["headline"] else f" in {name}"
+    if by:
+        fix = f"Write training.metric_for_best_model: {name}, or task.class_weights: auto. {fix}"
     for baseline in dict.fromkeys(name for each in baselines.values() for name in each if name != TEACHER):
         theirs = {split: each.get(baseline, {}).get(name) for split, each in baselines.items()}
-        pairs = {split: (score, _compared(results, split)) for split, score in theirs.items()}
+        pairs = {split: (score, _of_folds(results, split, name)) for split, score in theirs.items()}
         strong = [split for split, pair in pairs.items() if None not in pair and pair[0] >= pair[1]]
         if strong:
-            what = f"the baseline {baseline} is at least as good on {' and '.join(strong)}"
+            what = f"the baseline {baseline} is at least as good{by} on {' and '.join(strong)}"
             yield Finding("severe", what, f"{fix}, or look at the data.")
     for split, each in results["splits"].items():
         if split == OUT_OF_FOLD:  # its answers are not calibrated

@@ -23,7 +23,7 @@ from bertkit.recipe.recipe import Recipe, to_yaml
 from bertkit.run import Run, only_writer
 from bertkit.tasks.base import Task
 from bertkit.text import KeyPath, columns, counted
-from bertkit.training.job import arguments, check_model, inspect, prepare
+from bertkit.training.job import arguments, check_model, headline_of, inspect, prepare
 from bertkit.validation import KeyProblem
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ def _dry_run(base: Recipe, variants: Mapping[KeyPath, Recipe], report: Report) -
         if "validation" not in data.rows:
             what = "no validation split to select by; a sweep does not select by `folds`"
             raise DataError(Problem("data", what, "Name one in data.source, or hold one out: data: {validation: 0.1}"))
-        features, _ = inspect(task, data)
+        features, _ = inspect(task, data, headline_of(recipe, task))
         check_model(recipe, encoder, task, data, features)
         return task, data
 

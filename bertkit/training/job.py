@@ -19,6 +19,7 @@ from transformers.integrations import integration_utils
 
 from bertkit.attachments import table
 from bertkit.data import Data, check, load, log_findings
+from bertkit.data.checks import accuracy_findings
 from bertkit.data.schema import Finding
 from bertkit.data.splits import fold_rows
 from bertkit.engine.arguments import Arguments
@@ -45,6 +46,7 @@ from bertkit.validation import did_you_mean
 
 logger = logging.getLogger(__name__)
 
+SENSITIVE = ("f1_macro", "matthews_correlation", "average_precision")  # metrics that depend on rare labels
 _KEY = re.compile(r"(task|data)(\.|$)")  # of the recipe of one task
 
 
@@ -162,7 +164,7 @@ def prepare_job(recipe: Recipe, metrics: Sequence[Any] = ()) -> tuple[Job, list[
     logger.info("encoder: %s (%s)", encoder.name, encoder.origin)
     task, data = prepare(recipe, encoder, metrics)
     logger.info("task: %s, %s", task.name, task.describe())
-    features, findings = inspect(task, data)
+    features, findings = inspect(task, data, headline_of(recipe, task))
     folds, fold_findings = list[int](), list[Finding]()
     if recipe.folds:
         folds, fold_findings = fold_rows(data, recipe.folds, recipe.data.seed, task.schema.group_columns)
@@ -201,9 +203,12 @@ def _no_metric(task: Task, name: str, known: Collection[str]) -> RecipeError:
     return RecipeError(Problem("training.metric_for_best_model", what, fix))
 
 
-def inspect(task: Task, data: Data) -> tuple[Dataset, list[Finding]]:
+def inspect(task: Task, data: Data, headline: str) -> tuple[Dataset, list[Finding]]:
     """Check and report all splits; returns the training features and the findings. Raises DataError on a failure."""
-    features, findings = {}, [*check(data)]
+    features, findings = {}, [*check(data, few_rows=task.method is not None)]
+    sensitive = [metric for metric in SENSITIVE if metric in task.metrics]
+    if headline == "accuracy" and sensitive:
+        findings += accuracy_findings(data, sensitive)
     for split, rows in data.rows.items():
         try:
             features[split] = task.features(rows)
