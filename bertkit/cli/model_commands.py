@@ -51,8 +51,10 @@ def evaluate(source: str, rest: list[str], data: Path | None, as_json: bool, **o
     path("--data", "labelled rows in the layout of the run's data; default: the run's validation rows"),
     argument("--precision", "the lowest threshold of each label with this precision", type=float, metavar="X"),
     argument("--recall", "the highest threshold of each label with this recall", type=float, metavar="X"),
+    argument("--label", "fit the threshold of this label alone: from it on, the label is given", metavar="NAME"),
+    flag("--overall", "one threshold for all labels, with this precision or recall over all answers"),
     shared.JSON,
-    example="bertkit calibrate runs/quickstart --precision 0.95",
+    example="bertkit calibrate runs/quickstart --precision 0.95 --overall",
     page="decisions",
 )
 @one_process

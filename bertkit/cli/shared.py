@@ -20,7 +20,7 @@ SECTIONS = {  # of a command's help; what is not named stands under argparse's o
     "input": "--input --data --split --context --column --documents --unlabelled --shard",
     "output": "--output --output-dir --format --form --json --raw-cells",
     "model": "--model --task --revision --rerank --depth --store",
-    "decisions": "--threshold --coverage --top-k --precision --recall",
+    "decisions": "--threshold --coverage --top-k --precision --recall --label --overall",
 }
 
 

@@ -82,7 +82,7 @@ def accuracy_findings(data: Data, others: Sequence[str]) -> Iterator[Finding]:
     if rare:
         shares = listed([f"{escape_controls(label)} {n:,} ({share(n, len(rows))})" for n, label in rare], MANY_LABELS)
         what = f"accuracy hardly depends on labels with less than {least:.2g} of the rows; in train: {shares}"
-        yield warn(what, f"Write training.metric_for_best_model: {' or '.join(others)}, which weigh all labels alike.")
+        yield warn(what, f"Write training.metric_for_best_model: {' or '.join(others)}.")
 
 
 def _empty(rows: Dataset, names: Sequence[str], split: str, origin: Origin) -> Iterator[Finding]:

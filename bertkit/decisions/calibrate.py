@@ -8,10 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from bertkit.data import fingerprint
+from bertkit.data import fingerprint, log_findings
 from bertkit.data.disk_list import DiskList
 from bertkit.data.python_inputs import temporary_rows
-from bertkit.decisions.goals import ThresholdTarget, changes, decided, fitted, kind_of, threshold_target
+from bertkit.decisions.goals import ThresholdTarget, changes, decided, few_rows, fitted, kind_of, threshold_target
 from bertkit.errors import DataError, ModelError, Problem, UserError
 from bertkit.evaluation.similarity import LabelledPairs
 from bertkit.files import read_json, write_json
@@ -22,7 +22,7 @@ from bertkit.tasks import base
 from bertkit.tasks.base import Task
 from bertkit.training.finish import write_reports
 
-FITTED = ("temperature", "thresholds", "threshold", "null_threshold", "conformal")  # options set here
+FITTED = ("temperature", "thresholds", "threshold", "cutoffs", "null_threshold", "conformal")  # options set here
 
 
 def calibrate(
@@ -32,18 +32,24 @@ def calibrate(
     overrides: Sequence[str] = (),
     precision: float | None = None,
     recall: float | None = None,
+    label: str | None = None,
+    overall: bool = False,
 ) -> dict[str, Any]:
     """Fit temperature and thresholds of a trained model again, and write them into its config.json.
 
     What the recipe fixed is fitted too. source: a run, or a model folder trained by bertkit.
     data: labelled rows, as for `evaluate`; None: the run's validation rows. overrides: as for `evaluate`.
     precision: instead of the threshold of best F1, the lowest one of each label with at least this precision on these
-    rows; below it a single label is None. recall: the highest one with at least this recall.
+    rows; below it a single label is None. recall: the highest one with at least this recall. overall: one threshold of
+    all labels, with this precision over all answers. label: only the threshold of this label is fitted, and all else
+    stays; a single label is then given from its threshold on, also where another one is more probable, and below it
+    never. A label whose threshold was chosen on fewer than 10 rows that have it is named in a warning.
 
     Returns `rows`, `sha256` of the rows, `goal`, `options` (what is now in use), and `before` (with what the run was
     scored). These are also written into config.json and into the run's results.json, whose scores stay as they are.
     `labels` has for each label its `threshold`, `precision`, `recall`, `f1` and `support` on these rows. `overall`,
-    where there are labels, has the `accuracy` of rows, and of single labels the share of rows `answered` with one. Both
+    where there are labels, has the `accuracy` of rows, the `precision` of all labels given, and of single labels the
+    share of rows `answered` with one. Both
     have the same under `before`, with the options in use so far.
     Raises ModelError, DataError, RecipeError, and UserError where there is nothing to fit, or the goal is out of reach.
 
@@ -52,7 +58,7 @@ def calibrate(
     """
     folder = _folder(source)
     predictor = require_torch_model(load(folder), source)
-    goal = threshold_target(predictor.task, precision, recall)
+    goal = threshold_target(predictor.task, precision, recall, label, overall)
     file = data if isinstance(data, str | Path) else None
     with nullcontext() if data is None or file else temporary_rows(data) as given:
         split, rows = rows_of_split(source, predictor, file, None, ("validation",), overrides, given)
@@ -60,6 +66,7 @@ def calibrate(
         raise DataError(Problem(str(source), "has no labelled validation rows", "Name labelled rows: --data FILE"))
     names = [name for name in FITTED if name in type(predictor.task.options).model_fields]
     task, scores = _fitted(predictor, names, rows, goal)
+    log_findings(few_rows(scores["labels"], goal))
     recorded = [name for name in names if name != "conformal"]  # a thousand numbers
     settled = task.options.model_dump(mode="json")
     config = read_json(folder / "config.json")
@@ -97,9 +104,10 @@ def _fitted(
     predictor: Predictor, names: Sequence[str], rows: Any, goal: ThresholdTarget
 ) -> tuple[Task, dict[str, Any]]:
     """The task with what is fitted on these rows, and what that changes. Raises UserError."""
-    free = predictor.task.options.model_copy(update=dict.fromkeys(names))
-    runner = predictor.predict_features
-    task = base.calibrate(replace(predictor.task, options=free), rows, runner)
+    task, runner = predictor.task, predictor.predict_features
+    if goal.label is None:
+        free = task.options.model_copy(update=dict.fromkeys(names))
+        task = base.calibrate(replace(task, options=free), rows, runner)
     if all(getattr(task.options, name) is None for name in names):
         what = f"a model for {task.name} ({task.describe()}) has neither temperature nor thresholds to fit"
         raise UserError(Problem("the model", what))

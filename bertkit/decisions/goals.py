@@ -7,45 +7,66 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from bertkit.data.checks import FEW_ROWS
+from bertkit.data.schema import Finding, warn
 from bertkit.errors import Problem, UserError
-from bertkit.evaluation.calibration import label_thresholds, thresholds_of
+from bertkit.evaluation.calibration import fit_thresholds, label_thresholds, thresholds_of
 from bertkit.evaluation.graded import Graded
 from bertkit.evaluation.graded_labels import GradedLabels
 from bertkit.evaluation.intervals import Bools, Floats
 from bertkit.evaluation.similarity import MIDDLE, LabelledPairs
 from bertkit.tasks.base import Task
 from bertkit.tasks.class_labels import names_of
+from bertkit.text import escape_controls
+from bertkit.validation import did_you_mean
 
+ALL = ""  # in place of a label: all of them together
 MEASURES = ("precision", "recall", "f1")
 
 
 class ThresholdTarget(NamedTuple):
-    """The best F1, or the least precision or recall of each label."""
+    """The best F1, or the least precision or recall: of each label, of one, or of all answers together."""
 
     metric: str = "f1"
     least: float = 0.0
+    label: str | None = None
+    overall: bool = False
 
-    def __str__(self) -> str:
+    @property
+    def measure(self) -> str:
+        """What is to be reached."""
         return f"{self.metric} of at least {self.least:g}" if self.least else "best F1"
 
+    def __str__(self) -> str:
+        of = " over all answers" if self.overall else f" for label {self.label}" if self.label else ""
+        return self.measure + of
 
-def threshold_target(task: Task, precision: float | None, recall: float | None) -> ThresholdTarget:
+
+def threshold_target(
+    task: Task, precision: float | None, recall: float | None, label: str | None, overall: bool
+) -> ThresholdTarget:
     """The goal that `calibrate` is called with. Raises UserError where it does not apply to the task."""
     asked = {name: value for name, value in (("precision", precision), ("recall", recall)) if value is not None}
     if len(asked) > 1:
         raise UserError("precision and recall exclude each other: give one of them")
+    if overall and (label or not asked):
+        raise UserError("overall goes with a precision or a recall, and not with a label")
     kind, about = kind_of(task), f"a model for {task.name} ({task.describe()})"
-    for name, value in asked.items():
+    for name, value in {**asked, **({"label": 1.0} if label else {})}.items():
         if not kind or not task.decision.threshold:
             fix = "Models that give labels to texts have them, and those of two labels by cosine."
             raise UserError(Problem(name, f"{about} has no thresholds of labels", fix))
-        if name == "recall" and kind == "single-label":
-            what = f"{about} gives the best label or none: a threshold can only lower its recall"
-            raise UserError(Problem("recall", what, "Give a precision."))
         if not 0 < value <= 1:
             raise UserError(Problem(name, f"{value:g} is not above 0 and at most 1"))
-        return ThresholdTarget(name, value)
-    return ThresholdTarget()
+    names = names_of(getattr(task.options, "labels", None))[kind == "by cosine" :]
+    if label is not None and label not in names:
+        fix = f"Labels with a threshold: {', '.join(names)}."
+        raise UserError(Problem("label", f"{label!r} has no threshold{did_you_mean(label, names)}", fix))
+    if recall is not None and kind == "single-label" and label is None:
+        what = f"{about} gives the best label or none: a threshold can only lower its recall"
+        raise UserError(Problem("recall", what, "Give a precision, or the label whose recall it is."))
+    metric, least = next(iter(asked.items()), ("f1", 0.0))
+    return ThresholdTarget(metric, least, label, overall and kind != "by cosine")
 
 
 def kind_of(task: Task) -> str:
@@ -63,6 +84,7 @@ class LabelDecisions(NamedTuple):
     given: Bools  # (rows, labels)
     thresholds: Mapping[str, float]
     single: bool = False
+    cutoffs: Mapping[str, float] = {}
 
 
 def decided(task: Task, graded: Graded) -> LabelDecisions:
@@ -78,35 +100,70 @@ def decided(task: Task, graded: Graded) -> LabelDecisions:
         for ids in (graded.references, graded.given)
     )
     limits = [] if graded.thresholds is None else label_thresholds(graded.thresholds, names, 0.0 if single else 0.5)
-    return LabelDecisions(names, graded.table, truth, given, dict(zip(names, limits, strict=False)), single)
+    thresholds = dict(zip(names, limits, strict=False))
+    return LabelDecisions(names, graded.table, truth, given, thresholds, single, graded.cutoffs or {})
 
 
 def fitted(decided: LabelDecisions, goal: ThresholdTarget) -> dict[str, Any]:
-    """The option `thresholds` that reaches the goal on these rows; nothing for the best F1, which training fits.
+    """The options that reach the goal on these rows; nothing for the best F1 of all labels, which training fits.
 
     Raises UserError, which names the labels that do not reach it.
     """
-    if not goal.least:
+    if not goal.least and goal.label is None:
         return {}
-    limits, problems = {}, []
-    for name, scores, truth, given in zip(
-        decided.names, decided.scores.T, decided.truth.T, decided.given.T, strict=True
-    ):
-        rows = given if decided.single else slice(None)  # a threshold can take a single label away, not give it
-        if not truth.any() or not len(scores[rows]):
+    limits, problems = dict[str, float](), list[Problem]()
+    for name, scores, truth, part in _choices(decided, goal):
+        where = f"label {name}" if name else "all labels"
+        if not truth.any() or not part.any():
             lacking = "no row has it" if not truth.any() else "it is the best label of no row"
-            problems.append(Problem(f"label {name}", f"{lacking}, so no threshold has a {goal.metric}"))
+            problems.append(Problem(where, f"{lacking}, so no threshold has a {goal.metric}"))
             continue
-        each = thresholds_of(scores[rows], truth[rows])
-        values = getattr(each, goal.metric)
+        if not goal.least:
+            (limits[name],) = fit_thresholds(scores[part][:, None], truth[part][:, None])
+            continue
+        known = thresholds_of(scores[part], truth[part])
+        values = getattr(known, goal.metric)
         if (values >= goal.least).any():
-            limits[name] = float(each.values[values >= goal.least][0 if goal.metric == "precision" else -1])
+            limits[name] = float(known.values[values >= goal.least][0 if goal.metric == "precision" else -1])
         else:
-            what = f"no threshold has a {goal} on these rows; the best has {values.max():.4f}"
-            problems.append(Problem(f"label {name}", what))
+            what = f"no threshold has a {goal.measure} on these rows; the best has {values.max():.4f}"
+            problems.append(Problem(where, what))
     if problems:
         raise UserError(problems)
-    return {"thresholds": limits}
+    if goal.overall:
+        return {"thresholds": limits[ALL]}
+    if goal.label is None:
+        return {"thresholds": limits}
+    if not decided.single:
+        return {"thresholds": {**decided.thresholds, **limits}}
+    others = {name: value for name, value in decided.thresholds.items() if name != goal.label}
+    return {"thresholds": others or None, "cutoffs": {**decided.cutoffs, **limits}}
+
+
+def _choices(decided: LabelDecisions, goal: ThresholdTarget) -> Iterator[tuple[str, Floats, Bools, Bools]]:
+    """For each threshold to be chosen: its label, or ALL; scores, truth, and which rows it decides about."""
+    if decided.single and goal.label is None:
+        rows = decided.given  # a threshold can take a single label away, not give it
+    else:
+        rows = np.full(decided.given.shape, True)
+    if goal.overall:
+        yield ALL, decided.scores, decided.truth, rows
+        return
+    for name, *columns in zip(decided.names, decided.scores.T, decided.truth.T, rows.T, strict=True):
+        if goal.label in (None, name):
+            yield name, *columns
+
+
+def few_rows(labels: Sequence[Mapping[str, Any]], goal: ThresholdTarget) -> Iterator[Finding]:
+    """Thresholds that few rows decided. labels: as `calibrate` returns them."""
+    chosen = [each for each in labels if each["threshold"] is not None and goal.label in (None, each["label"])]
+    counts = {each["label"]: each["support"] for each in chosen}
+    if goal.overall:
+        counts = {"all labels": sum(counts.values())}
+    few = [f"{escape_controls(name)} {count}" for name, count in counts.items() if count < FEW_ROWS]
+    if few:
+        what = f"thresholds chosen on fewer than {FEW_ROWS} rows that have the label: {', '.join(few)}"
+        yield warn(what, "On new rows precision and recall may be far from those below. Label more rows.")
 
 
 def changes(before: LabelDecisions, after: LabelDecisions) -> dict[str, Any]:
@@ -122,9 +179,18 @@ def _by_label(decided: LabelDecisions) -> Iterator[dict[str, Any]]:
     for name, truth, given in zip(decided.names, decided.truth.T, decided.given.T, strict=True):
         scores = precision_recall_fscore_support(truth, given, average="binary", zero_division=0.0)
         named = dict(zip(MEASURES, map(float, scores), strict=False))
-        yield {"label": name, "threshold": decided.thresholds.get(name), **named, "support": int(truth.sum())}
+        yield {
+            "label": name,
+            "threshold": decided.cutoffs.get(name, decided.thresholds.get(name)),
+            **named,
+            "support": int(truth.sum()),
+        }
 
 
 def _overall(decided: LabelDecisions) -> dict[str, float]:
-    scores = {"accuracy": float((decided.truth == decided.given).all(axis=1).mean())}
+    hits, given = (decided.truth & decided.given).sum(), decided.given.sum()
+    scores = {
+        "accuracy": float((decided.truth == decided.given).all(axis=1).mean()),
+        "precision": float(hits / max(given, 1)),
+    }
     return scores | ({"answered": float(decided.given.any(axis=1).mean())} if decided.single else {})

@@ -51,6 +51,7 @@ def baselines(
     *,
     weights: Mapping[str, float] | None = None,
     thresholds: Mapping[str, float] | float | None = None,
+    cutoffs: Mapping[str, float] | None = None,
 ) -> dict[str, Scores]:
     """Scores of the baselines on these rows, by the functions of `metrics`; deterministic.
 
@@ -62,7 +63,7 @@ def baselines(
 
     Each is treated as the model is. held_out: rows learned from, and rows on which temperature and thresholds are
     fitted, as `GradedLabels.after_fit` does. labels, weights: names, by id, and class weights of `tfidf`; ignored for
-    regression. thresholds: where the recipe fixes them.
+    regression. thresholds, cutoffs: where the recipe fixes them.
     """
     models = _fitted(kind, train, labels, weights)
     parts = [
@@ -70,11 +71,11 @@ def baselines(
     ]
     scores = {}
     for name, model in models.items():
-        graded = GradedLabels.of_table(kind, labels, rows.targets, model(rows.texts), thresholds)
+        graded = GradedLabels.of_table(kind, labels, rows.targets, model(rows.texts), thresholds, cutoffs)
         known = [(each[name](held.texts), held.targets) for each, held in parts if name in each]
         if known and kind != "regression":
             table, targets = map(np.concatenate, zip(*known, strict=True))
-            fitted = GradedLabels.of_table(kind, labels, targets, table, thresholds).after_fit()
+            fitted = GradedLabels.of_table(kind, labels, targets, table, thresholds, cutoffs).after_fit()
             table = graded.tempered(fitted.temperature or 1.0)
             graded = replace(graded, table=table, thresholds=fitted.thresholds).decided()
         scores[name] = graded.scores

@@ -146,12 +146,21 @@ def label_thresholds(
 
 
 def best_labels(
-    table: Floats, names: Sequence[str], thresholds: Mapping[str, float] | float | None = None
+    table: Floats,
+    names: Sequence[str],
+    thresholds: Mapping[str, float] | float | None = None,
+    cutoffs: Mapping[str, float] | None = None,
 ) -> tuple[Ints, Bools]:
-    """The most probable label of each row, as an id, and whether its probability reaches its threshold, if it has one;
-    `(rows,)`. table: probabilities `(rows, labels)`.
+    """The label of each row, as an id, and whether its probability reaches its threshold, if it has one; `(rows,)`.
+
+    It is the most probable one of those that reach their cutoff; else of those that have none; else of all.
+    table: probabilities `(rows, labels)`.
     """
-    best = table.argmax(axis=1)
+    preferred = table
+    if cutoffs:
+        limits, has_one = label_thresholds(cutoffs, names, 0.0), [name in cutoffs for name in names]
+        preferred = table + np.where(has_one, np.where(table >= limits, 1, -1), 0)
+    best = preferred.argmax(axis=1)
     return best, table[np.arange(len(table)), best] >= np.array(label_thresholds(thresholds, names, 0.0))[best]
 
 

@@ -23,8 +23,8 @@ class GradedLabels(Graded):
 
     references: label ids `(rows,)`, 0/1 `(rows, labels)` or numbers `(rows,)`. given: decisions in the same form, -1
     where no single label is given. table: probabilities `(rows, labels)`; for regression the numbers `(rows, 1)`.
-    temperature, thresholds: what the answers were given with; None where no option fixes them yet. conformal: what sets
-    and intervals are taken from, likewise.
+    temperature, thresholds, cutoffs: what the answers were given with; None where no option fixes them yet. conformal:
+    what sets and intervals are taken from, likewise.
     """
 
     kind: Kind
@@ -35,6 +35,7 @@ class GradedLabels(Graded):
     temperature: float | None = None
     thresholds: Mapping[str, float] | float | None = None
     conformal: Conformal | None = None
+    cutoffs: Mapping[str, float] | None = None
 
     @classmethod
     def of(
@@ -46,6 +47,7 @@ class GradedLabels(Graded):
         temperature: float | None = None,
         thresholds: Mapping[str, float] | float | None = None,
         conformal: Conformal | None = None,
+        cutoffs: Mapping[str, float] | None = None,
     ) -> Self:
         """From answers as they are written, with `label`, `labels` or `score`, and `scores`."""
         rows, single = len(answers), kind == "single-label"
@@ -62,7 +64,7 @@ class GradedLabels(Graded):
             else:
                 decisions[row, [ids[name] for name in answer["labels"]]] = 1
         references = references if single else references.astype(np.int8)
-        return cls(kind, names, references, decisions, table, temperature, thresholds, conformal)
+        return cls(kind, names, references, decisions, table, temperature, thresholds, conformal, cutoffs)
 
     @classmethod
     def of_table(
@@ -72,13 +74,14 @@ class GradedLabels(Graded):
         references: Any,
         table: Floats,
         thresholds: Mapping[str, float] | float | None = None,
+        cutoffs: Mapping[str, float] | None = None,
     ) -> Self:
         """From probabilities `(rows, labels)`, or from numbers `(rows, 1)`; their temperature is not fixed."""
         references = np.asarray(references)
         if kind == "regression":
             return cls(kind, names, references, table[:, 0], table)
         references = references.astype(np.int8 if kind == "multi-label" else np.int64)
-        return cls(kind, names, references, None, table, None, thresholds).decided()
+        return cls(kind, names, references, None, table, None, thresholds, None, cutoffs).decided()
 
     @cached_property
     def scored(self) -> Scored:
@@ -175,7 +178,7 @@ class GradedLabels(Graded):
     def decided(self) -> Self:
         """These rows, with the decisions that follow from probabilities and thresholds."""
         if self.kind == "single-label":
-            best, reached = calibration.best_labels(self.table, self.names, self.thresholds)
+            best, reached = calibration.best_labels(self.table, self.names, self.thresholds, self.cutoffs)
             return replace(self, given=np.where(reached, best, -1))
         limits = calibration.label_thresholds(self.thresholds, self.names, 0.5)
         return replace(self, given=(self.table >= limits).astype(np.int8))

@@ -136,6 +136,8 @@ def _loss_rules(
     kind, unsmoothed = task.get("kind"), options.unsmoothed if options else None
     for key in ("class_weights", "thresholds", "temperature", "labels") if kind == "regression" else ():
         yield task.get(key) is not None, f"task.{key}", f"has no meaning for kind {kind}", "remove it"
+    several = kind in ("multi-label", "regression") and task.get("cutoffs") is not None
+    yield several, "task.cutoffs", f"has no meaning for kind {kind}", "remove it, or write task.thresholds"
     for applies, what, fix in (
         (kind in ("multi-label", "regression"), f"task.kind {kind}", "smoothing is for single-label"),
         *((True, *each) for each in (unsmoothed,) if each),
@@ -234,7 +236,7 @@ def _check_labels(task: Mapping[str, Any]) -> Iterator[KeyProblem]:
     for label, count in Counter(labels).items() if isinstance(given, list) else ():
         if count > 1:
             yield KeyProblem(("task", "labels"), f"{short_repr(label)} is listed {count} times", "keep one")
-    for key in ("class_weights", "thresholds"):
+    for key in ("class_weights", "thresholds", "cutoffs"):
         weights = task.get(key)
         for label in weights if isinstance(weights, dict) else ():
             if label not in labels and (label != "O" or task.get("scheme", "none") == "none"):

@@ -189,14 +189,15 @@ def label_rows(facts: Facts) -> list[list[str]]:
 
 def fitted_options(options: Mapping[str, Any]) -> Mapping[str, str]:
     """Temperature and thresholds, whether fitted or set by the recipe; those of single labels left out."""
-    names = [name for name in ("temperature", "null_threshold", "threshold") if options.get(name) is not None]
+    known = ("temperature", "null_threshold", "threshold", "thresholds")
+    names = [name for name in known if isinstance(options.get(name), float)]
     return {name.replace("_", " "): f"{options[name]:.4f}" for name in names}
 
 
 def label_thresholds(options: Mapping[str, Any]) -> Mapping[str, float]:
     """The thresholds of single labels, if they have their own."""
     thresholds = options.get("thresholds")
-    return thresholds if isinstance(thresholds, Mapping) else {}
+    return {**(thresholds if isinstance(thresholds, Mapping) else {}), **(options.get("cutoffs") or {})}
 
 
 def coverage_rows(facts: Facts) -> list[list[str]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
@@ -194,12 +194,14 @@ def settle_weights(
     return {name: wanted.get(name, 1.0) for name in names}
 
 
-def single_labels(names: Sequence[str], table: Floats, thresholds: Any = None) -> Iterator[Answer]:
+def single_labels(
+    names: Sequence[str], table: Floats, thresholds: Any = None, cutoffs: Mapping[str, float] | None = None
+) -> Iterator[Answer]:
     """For each row of probabilities its `label`, the probability of that label, and the `scores` of all.
 
     `label` is None where its probability is below its threshold; see `best_labels`.
     """
-    best, reached = calibration.best_labels(table, names, thresholds)
+    best, reached = calibration.best_labels(table, names, thresholds, cutoffs)
     for row, label, chosen in zip(table.tolist(), best.tolist(), reached.tolist(), strict=True):
         scores = dict(zip(names, row, strict=True))
         yield {"label": names[label] if chosen else None, "score": row[label], "scores": scores}

@@ -80,6 +80,11 @@ class TextClassificationOptions(TaskOptions):
         description="Probability from which a label is assigned. null: for multi-label fitted on validation, for "
         "single-label none: the label is always given.",
     )
+    cutoffs: dict[str, Probability] | None = Field(
+        None,
+        description="Single-label: the probability from which a label is given even where another is more probable; "
+        "below it the best other label is.",
+    )
     conformal: Conformal | None = Field(
         None, description="What sets and intervals with a coverage are taken from. null: fitted on validation."
     )
@@ -272,7 +277,7 @@ class TextClassification(class_labels.Labelled, Task[TextClassificationOptions])
             return [{"score": score} | marked for score, marked in zip(logits[:, 0].tolist(), marks, strict=True)]
         exclusive, thresholds = self.kind == "single-label", self.options.thresholds
         table = apply_temperature(logits, self.options.temperature or 1.0, exclusive=exclusive)
-        answers = class_labels.single_labels(self.names, table, thresholds)
+        answers = class_labels.single_labels(self.names, table, thresholds, self.options.cutoffs)
         if not exclusive:
             answers = (class_labels.assigned_labels(self.names, row, thresholds) for row in table.tolist())
         return [answer | marked for answer, marked in zip(answers, marks, strict=True)]
@@ -288,7 +293,7 @@ class TextClassification(class_labels.Labelled, Task[TextClassificationOptions])
         return self.grade(DiskList(self.answer(rows, predict)), rows).calibrated()
 
     def grade(self, answers: Sequence[Answer], rows: Dataset) -> GradedLabels:
-        fixed = {name: getattr(self.options, name) for name in ("temperature", "thresholds", "conformal")}
+        fixed = {name: getattr(self.options, name) for name in ("temperature", "thresholds", "cutoffs", "conformal")}
         return GradedLabels.of(self.kind, self.names, self._targets(rows), answers, **fixed)
 
     def baselines(self, train: Dataset, rows: Dataset, held_out: HeldOut = ()) -> dict[str, Scores]:
@@ -297,6 +302,6 @@ class TextClassification(class_labels.Labelled, Task[TextClassificationOptions])
 
         learned = read(baselines.enough(train))
         pairs = [(learned if own is train else read(baselines.enough(own)), read(held)) for own, held in held_out]
-        settings = self.options.model_dump(include={"thresholds"})
+        settings = self.options.model_dump(include={"thresholds", "cutoffs"})
         weights = None if self.kind == "regression" else self.options.class_weights
         return baselines.baselines(self.kind, learned, read(rows), self.names, pairs, weights=weights, **settings)
