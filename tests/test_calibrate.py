@@ -18,6 +18,7 @@ from sklearn.metrics import f1_score, precision_score, recall_score
 import bertkit
 from bertkit.errors import ModelError, UserError
 from bertkit.evaluation import calibration, similarity
+from bertkit.export.program import export
 from bertkit.report.card import write_card
 from bertkit.run import Run
 from bertkit.tasks.class_labels import assigned_labels
@@ -147,7 +148,7 @@ def test_a_temperature_of_the_recipe_is_fitted_again(tiny_encoder: Path, tmp_pat
     run = train(small.recipe(tmp_path, tiny_encoder, "task.temperature=7.0"), tmp_path / "run")
     rows = small.rows("single-label", 24, start=40)
     found = bertkit.calibrate(run.folder, small.write_rows(tmp_path / "new.jsonl", rows))
-    assert found["before"] == {"temperature": 7.0, "thresholds": None}
+    assert found["before"] == {"temperature": 7.0, "thresholds": None, "cutoffs": None}
     answers = bertkit.load(run.folder)([row["text"] for row in rows])
     table = table_of(answers)
     truth = [list(answers[0]["scores"]).index(row["label"]) for row in rows]
@@ -156,7 +157,7 @@ def test_a_temperature_of_the_recipe_is_fitted_again(tiny_encoder: Path, tmp_pat
     expected = [[row["label"] for row in rows].count(name) for name in answers[0]["scores"]]
     assert [each["support"] for each in found["labels"]] == expected
     assert {each["threshold"] for each in found["labels"]} == {None}
-    with pytest.raises(UserError, match=r"gives the best label or none.*\n.*Give a precision"):
+    with pytest.raises(UserError, match=r"gives the best label or none.*\n.*Give a precision, or the label"):
         bertkit.calibrate(run.folder, recall=0.5)
 
 
@@ -211,6 +212,92 @@ def test_a_precision_of_single_labels_leaves_some_rows_without(single: Run, tmp_
     assert bertkit.calibrate(single.folder, rows)["options"]["thresholds"] is None
 
 
+@pytest.mark.parametrize("goal", [{"recall": 0.9}, {"precision": 0.9}, {}])
+def test_one_label_has_a_threshold_of_its_own_also_below_one_half(goal, single, tmp_path, caplog):
+    rng = np.random.default_rng(1)
+    texts = [" ".join(rng.choice([*small.WORDS, "good", "bad"], 6)) for _ in range(40)]
+    before = bertkit.load(single.folder)(texts)
+    scores = table_of(before)[:, list(before[0]["scores"]).index("bad")]
+    noisy = scores + rng.normal(0, 0.2 * scores.std(), 40)
+    gold = np.where(noisy >= np.sort(noisy)[-8], "bad", "good")  # the eight likeliest rows, but for noise
+    rows = [{"text": text, "label": label} for text, label in zip(texts, gold.tolist(), strict=True)]
+    found = bertkit.calibrate(single.folder, rows, label="bad", **goal)
+    assert found["options"]["temperature"] == found["before"]["temperature"]  # all else stays
+    assert found["goal"] == f"{'best F1' if not goal else f'{next(iter(goal))} of at least 0.9'} for label bad"
+    limit = found["options"]["cutoffs"]["bad"]
+    measures = {"precision": precision_score, "recall": recall_score, "f1": f1_score}
+    reach = {name: {} for name in measures}
+    for low, high in pairwise([0.0, *levels(scores)]):
+        for name, measure in measures.items():
+            reach[name][(low + high) / 2] = measure(gold == "bad", scores >= high, zero_division=0)
+    (name, least), choose = next(iter(goal.items()), ("f1", max(reach["f1"].values()))), max
+    good = [place for place, value in reach[name].items() if value >= least]
+    if name == "precision":
+        choose = min
+    elif name == "f1":
+        good.sort(key=lambda place: -abs(place - 0.5))
+        good = good[-1:]
+    assert limit == pytest.approx(choose(good), abs=calibration.ROUNDING)
+    decided = np.where(scores >= limit, "bad", "good")
+    (each,) = (each for each in found["labels"] if each["label"] == "bad")
+    assert each["threshold"] == limit
+    for measure, value in measures.items():
+        assert each[measure] == pytest.approx(value(gold == "bad", decided == "bad", zero_division=0))
+    answers = bertkit.load(single.folder)(texts)
+    assert [answer["label"] for answer in answers] == decided.tolist()
+    assert [answer["score"] for answer in answers] == [answer["scores"][answer["label"]] for answer in answers]
+    scored = bertkit.evaluate(single.folder, rows)["metrics"]
+    assert scored["recall/bad"] == pytest.approx(each["recall"])
+    assert "fewer than 10 rows that have the label: bad 8" in caplog.text
+    if goal == {"recall": 0.9}:
+        export(single.folder, tmp_path / "onnx")
+        exported = bertkit.load(tmp_path / "onnx")(texts)
+        assert [answer["label"] for answer in exported] == decided.tolist()
+        assert "threshold of bad" in (single.folder / "report.html").read_text(encoding="utf-8")
+        assert bertkit.calibrate(single.folder, rows)["options"]["cutoffs"] is None
+
+
+def test_labels_with_cutoffs_come_first_where_they_reach_them():
+    rng = np.random.default_rng(0)
+    table, names, cutoffs = rng.dirichlet(np.ones(4), 200), list("abcd"), {"b": 0.2, "d": 0.6}
+    given, reached = calibration.best_labels(table, names, {"b": 0.3}, cutoffs)
+    for row, label, above in zip(table.tolist(), given.tolist(), reached.tolist(), strict=True):
+        first = [n for n in (1, 3) if row[n] >= cutoffs[names[n]]]
+        expected = max(first or [0, 2], key=row.__getitem__)
+        assert label == expected
+        assert above == (expected != 1 or row[1] >= 0.3)
+    assert {*given.tolist()} == {0, 1, 2, 3}
+    every = calibration.best_labels(table, names, None, dict.fromkeys(names, 0.99))[0]
+    assert every.tolist() == table.argmax(axis=1).tolist()
+
+
+@pytest.mark.parametrize("kind", ["single-label", "multi-label"])
+def test_one_threshold_has_a_precision_over_all_answers(kind, request, tmp_path):
+    own = request.getfixturevalue("single" if kind == "single-label" else "run")
+    rng = np.random.default_rng(0)
+    texts = [" ".join(rng.choice([*small.WORDS, "good", "bad"], 6)) for _ in range(40)]
+    column, others = ("label", ["bad", "good"]) if kind == "single-label" else ("labels", [["bad"], ["good", "long"]])
+    answers = bertkit.load(own.folder)(texts)  # of which three in ten are made wrong
+    golds = [answer[column] if rng.random() < 0.7 else others[rng.integers(2)] for answer in answers]
+    rows = [{"text": text, column: gold} for text, gold in zip(texts, golds, strict=True)]
+    bertkit.calibrate(own.folder, rows)
+    table = table_of(bertkit.load(own.folder)(texts))
+    names = [*bertkit.load(own.folder)(texts[0])["scores"]]
+    truth = np.array([[name in row[column] for name in names] for row in rows])
+    if kind == "single-label":
+        best = table.argmax(axis=1)[:, None]
+        table, truth = (np.take_along_axis(each, best, 1) for each in (table, truth))
+    reach = {}
+    for low, high in pairwise([0.0, *levels(table.ravel())]):
+        reach[(low + high) / 2] = precision_score(truth.ravel(), table.ravel() >= high)
+    least = float(np.quantile([*reach.values()], 0.8))
+    found = bertkit.calibrate(own.folder, rows, precision=least, overall=True)
+    expected = min(place for place, precision in reach.items() if precision >= least)
+    assert found["options"]["thresholds"] == pytest.approx(expected, abs=calibration.ROUNDING)
+    assert found["overall"]["precision"] == pytest.approx(reach[expected])
+    assert found["goal"] == f"precision of at least {least:g} over all answers"
+
+
 def test_two_labels_by_cosine(tiny_encoder: Path, tmp_path: Path) -> None:
     run, file = given("similarity-labels", tiny_encoder, tmp_path)
     found = bertkit.calibrate(run, file, recall=1.0)
@@ -248,8 +335,20 @@ def test_on_the_command_line(run: Run, capsys: Any, tmp_path: Path) -> None:
     assert lines[5].startswith("accuracy 0.")
     assert lines[6].startswith("24 rows, recall of at least 0.9: temperature ")
     assert json.loads(small.said(capsys, "calibrate", run.folder, "--json"))["goal"] == "best F1"
-    for wrong in ("task.kind=null", "--recall 0", "--precision 1.5", "--recall 0.5 --precision 0.5"):
-        small.refused(capsys, "calibrate", run.folder, *wrong.split())
+    for wrong, said in (
+        ("task.kind=null", "only `data.` settings"),
+        ("--recall 0", "recall: 0 is not above 0"),
+        ("--precision 1.5", "1.5 is not above 0 and at most 1"),
+        ("--recall 0.5 --precision 0.5", "exclude each other"),
+        ("--overall", "overall goes with a precision or a recall"),
+        ("--overall --recall 0.5 --label bad", "and not with a label"),
+        ("--label bda", "'bda' has no threshold; did you mean 'bad'?"),
+    ):
+        assert said in small.refused(capsys, "calibrate", run.folder, *wrong.split())
+    kept = json.loads(small.said(capsys, "calibrate", run.folder, "--json"))["options"]["thresholds"]
+    small.said(capsys, "calibrate", run.folder, "--data", file, "--label", "bad", "--recall", 1)
+    now = section(run)["task"]["thresholds"]
+    assert {name for name in now if now[name] != kept[name]} == {"bad"}
 
 
 # --- what is fitted, against grids, brute force and plain loops

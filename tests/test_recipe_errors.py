@@ -97,6 +97,8 @@ VALUES = [
     ("task: {name: text-classification, labels: [good], class_weights: {god: 2}}", 1, "did you mean 'good'?"),
     ("task: {name: text-classification, kind: regression, thresholds: 0.5}", 1, "has no meaning for kind regression"),
     ("task: {name: text-classification, kind: regression, class_weights: auto}", 1, "class_weights: has no meaning"),
+    ("task: {name: text-classification, kind: multi-label, cutoffs: {a: 0.1}}", 1, "remove it, or write task.thresh"),
+    ("task: {name: text-classification, labels: [good], cutoffs: {god: 0.2}}", 1, "did you mean 'good'?"),
     ("task: {name: text-classification, kind: regression, temperature: 2}", 1, "temperature: has no meaning for kind"),
     ("task: {name: text-classification, kind: regression, labels: [a, b]}", 1, "labels: has no meaning for kind reg"),
     ("task: {name: text-classification, overflow: window, stride: 126}", 1, "write at most 125"),

@@ -142,10 +142,8 @@ def fitted(decided: LabelDecisions, goal: ThresholdTarget) -> dict[str, Any]:
 
 def _choices(decided: LabelDecisions, goal: ThresholdTarget) -> Iterator[tuple[str, Floats, Bools, Bools]]:
     """For each threshold to be chosen: its label, or ALL; scores, truth, and which rows it decides about."""
-    if decided.single and goal.label is None:
-        rows = decided.given  # a threshold can take a single label away, not give it
-    else:
-        rows = np.full(decided.given.shape, True)
+    takes_away = decided.single and goal.label is None  # such a threshold gives no label that is not the best one
+    rows = decided.given if takes_away else np.full(decided.given.shape, True)
     if goal.overall:
         yield ALL, decided.scores, decided.truth, rows
         return
