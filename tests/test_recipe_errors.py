@@ -171,6 +171,7 @@ PAIRS = [
     ("early_stopping: {patience: 1}\ntraining: {save_strategy: no}", 5, "early_stopping needs evaluations"),
     ("early_stopping: {patience: 1}\ntraining: {load_best_model_at_end: false}", 5, "keeps the best checkpoint"),
     ("batching: {tokens: 4096}\ntraining: {per_device_eval_batch_size: 2}", 5, "has no effect when `batching`"),
+    ("distillation: {teacher: a/b, alpha: 1}\ntraining: {label_smoothing_factor: 0.1}", 5, "leaves the labels out"),
     ("peft: {}\nfreeze: {layers: 2}", 5, "`peft` already freezes the whole encoder"),
 ]
 
