@@ -305,7 +305,10 @@ def test_average_precision_is_scikit_learns(pairs: list[tuple[bool, float]]) -> 
 
 def test_ranks_and_their_scores() -> None:
     table = np.asarray([[0.9, 0.1, 0.95], [0.5, 0.5, 0.5], [0.0, 0.1, 0.05]])
-    assert similarity.places(table) == [2, 1, 2]
+    assert similarity.places(table, np.arange(3)) == [2, 3, 2]
+    rows = Dataset.from_dict({"anchor": ["a", "b", "c"], "positive": ["same", "same", "other"]})
+    sides = [np.eye(3)[[0, 0, 1]], np.eye(3)[[0, 0, 2]]]
+    assert [answer["rank"] for answer in similarity.by_cosine(sides, rows, [], None)] == [1, 1, 2]  # a text ties once
     scores = similarity.ranked([2, 1, 2], [True, False, True]).scores
     assert scores == pytest.approx({"mrr": 2 / 3, "accuracy_at_1": 1 / 3, "triplet_accuracy": 2 / 3})
 
@@ -401,3 +404,17 @@ def test_the_checkpoint_is_selected_at_the_fitted_threshold(fixed, reported, tin
 def test_vectors_of_texts_that_were_cut_are_told_of(tiny_encoder, tmp_path, caplog):
     load(made(tiny_encoder, tmp_path)).encode(["the cat", "the cat " * 100])
     assert "1 of 2 texts are cut at 32 tokens" in caplog.text
+
+
+def test_baselines_that_know_nothing_of_pairs_rank_positives_by_chance_or_last(monkeypatch):
+    """As of sentences and their translations: where no word is shared, all cosines are 0."""
+    rows = Dataset.from_dict(
+        {"anchor": [f"Satz a{n}" for n in range(12)], "positive": [f"line b{n}" for n in range(12)]}
+    )
+    options = SentenceSimilarityOptions(name="sentence-similarity", loss="multiple-negatives-ranking")
+    found = SentenceSimilarity(options, None, 32).baselines(rows, rows)
+    assert found["tf-idf cosine"] == {"mrr": 1 / 12, "accuracy_at_1": 0.0}
+    assert 1 / 12 < found["random"]["mrr"] < 0.6
+    monkeypatch.setattr(SentenceSimilarity, "chunk_size", 5)  # ranks are among so many rows
+    found = SentenceSimilarity(options, None, 32).baselines(rows, rows)
+    assert found["tf-idf cosine"]["mrr"] == pytest.approx((10 / 5 + 2 / 2) / 12)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
+from itertools import permutations
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,7 +26,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipe
 import bertkit
 from bertkit.encoding.padding import Collator
 from bertkit.errors import DataError, ModelError, UserError
-from bertkit.evaluation import ranking
+from bertkit.evaluation import ranking, similarity
 from bertkit.evaluation.metrics import regression
 from bertkit.evaluation.ranking import measures, scored
 from bertkit.evaluation.reranking import RankedRows, query_numbers
@@ -515,3 +516,39 @@ def test_scores_are_those_of_the_definitions(queries):
         assert {name: values[query] for name, values in found.items()} == pytest.approx(expected, abs=1e-12)
     average = {name: np.mean(list(values.values())) for name, values in found.items()}
     assert scored(found).scores == pytest.approx(average, abs=1e-12)
+
+
+@settings(max_examples=60)
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3)), min_size=1, max_size=6), st.integers(0, 2))
+def test_of_equal_scores_the_worst_order_counts_in_searches_rankings_and_pairs(documents, unjudged):
+    """By brute force over the orders that the scores allow. documents: score and grade; the last are not judged."""
+    names = [f"d{9 - number}" for number in range(len(documents))]
+    scores, grades = zip(*documents, strict=True)
+    judged = dict(zip(names[: len(names) - unjudged], grades, strict=False))
+    allowed = [
+        order for order in permutations(range(len(names))) if sorted(order, key=lambda d: -scores[d]) == [*order]
+    ]
+
+    def worst(graded: dict[str, int]) -> dict[str, float]:
+        every = [by_definition([names[d] for d in order], graded) for order in allowed]
+        return {name: min(each[name] for each in every) for name in every[0]}
+
+    columns = {
+        "query": ["q" if name in judged else "" for name in names],
+        "document": names,
+        "grade": [float(judged.get(name, 0)) for name in names],
+    }
+    if judged:
+        rows = Dataset.from_dict(columns)
+        answers = list(ranking.searched(rows, ["q"], names, np.ones((1, 1)), np.array(scores)[:, None]))
+        found = ranking.GradedSearches(answers, rows).scores
+        assert found == pytest.approx(worst(judged), abs=1e-12)
+        expected = sorted(zip(scores, names, strict=True), key=lambda pair: (-pair[0], pair[1]))
+        assert [(hit["score"], hit["id"]) for hit in answers[0]["found"]] == expected  # whatever the order of rows
+    per_query, first, _ = ranked([(0, grade, score) for score, grade in documents], grouped=True).per_query
+    expected = worst(dict(zip(names, grades, strict=True)))
+    if any(grades) and len(grades) > 1:
+        assert (per_query[0], 1 / first[0]) == pytest.approx((expected["ndcg@10"], expected["mrr@10"]))
+    alone = [worst({name: 1})["mrr@10"] for name in names]
+    table = np.tile(np.array(scores), (len(names), 1))
+    assert [1 / place for place in similarity.places(table, np.arange(len(names)))] == pytest.approx(alone)

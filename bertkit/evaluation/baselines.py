@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,6 +14,7 @@ from bertkit.evaluation.intervals import Floats, Scores
 from bertkit.evaluation.metrics import Kind
 
 ROWS = 200_000  # of train, evenly spaced, that baselines are fitted to: bounds their time and memory
+RANDOM = 8  # numbers of a random vector
 FEATURES = 100_000  # the most frequent 1- and 2-grams: bounds time and memory for many labels
 
 if TYPE_CHECKING:
@@ -122,15 +123,10 @@ def tfidf_vectors(train: Sequence[str], sides: Sequence[Sequence[str]]) -> list[
     return [csr_array(fitted[0].transform(side)) for side in sides] if fitted else None
 
 
-def tfidf_chunks(train: Dataset, rows: Dataset, names: Sequence[str], size: int) -> Iterator[list[Any]]:
-    """`tfidf_vectors` of `rows`, `size` rows at a time, fitted to `train`. Columns that `rows` lack are left out.
-
-    Yields nothing where no train text has a word.
-    """
-    train, names = enough(train), [name for name in names if name in rows.column_names]
-    sides = tfidf_vectors([text for name in names for text in train[name]], [rows[name][:] for name in names])
-    for start in range(0, len(rows), size) if sides else ():
-        yield [side[start : start + size] for side in sides or ()]
+def random_vectors(sides: Sequence[Sequence[str]]) -> list[Floats]:
+    """A vector for each text of each side, `(texts, size)`, which knows nothing of it."""
+    rng = np.random.default_rng(0)
+    return [rng.standard_normal((len(side), RANDOM)) for side in sides]
 
 
 def _linear(kind: Kind, features: Any, targets: Floats, weights: Sequence[float] | None) -> Callable[[Any], Floats]:

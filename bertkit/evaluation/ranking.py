@@ -1,4 +1,9 @@
-"""Scores of ranked documents against graded judgements, by ir-measures (trec_eval), per query and over queries."""
+"""Scores of ranked documents against graded judgements, by ir-measures (trec_eval), per query and over queries.
+
+A tie is not a gain: of documents with equal scores, the less relevant come first. So scores are those of the worst
+order of equals, and the same whatever the order of the rows; trec_eval would break ties by document id.
+McSherry & Najork (2008) compare such rules.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +14,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from bertkit.data.schema import Answer
 from bertkit.data.table import FirstSeen, column_values, required
@@ -86,12 +92,20 @@ class GradedSearches(Graded):
             raise DataError("there are no judgements to score a ranking by")
         names, measured = list(rows_of), dict[str, dict[str, float]]()
         for start in range(0, len(names), QUERIES):
-            some = names[start : start + QUERIES]
-            ids = {name: [hit["id"] for hit in self.answers[int(rows_of[name][0])]["found"]] for name in some}
-            judged = judgements(self.rows.select([row for name in some for row in rows_of[name].tolist()]))
-            for metric, values in measures(ids, judged).items():
+            some = {name: rows_of[name].tolist() for name in names[start : start + QUERIES]}
+            judged = judgements(self.rows.select([row for rows in some.values() for row in rows]))
+            by_place = {name: self._by_place(some[name], grades) for name, grades in judged.items()}
+            first = list(map(str, range(1, MAX_HITS + 1)))
+            for metric, values in measures(dict.fromkeys(judged, first), by_place).items():
                 measured.setdefault(metric, {}).update(values)
         return measured
+
+    def _by_place(self, rows: Sequence[int], grades: Mapping[str, int]) -> dict[str, int]:
+        """Place -> grade of the document there, of a query's judged documents. rows: the query's."""
+        documents = ids(self.rows.select(rows), "document")
+        ranks = {name: self.answers[row]["rank"] for name, row in zip(documents, rows, strict=True)}
+        placed = places([ranks[name] for name in grades], [*grades.values()])
+        return dict(zip(map(str, placed), grades.values(), strict=True))
 
     @cached_property
     def scored(self) -> Scored:
@@ -103,14 +117,25 @@ class GradedSearches(Graded):
         return {"queries": len(self.per_query["ndcg@10"])}
 
 
+def places(ranks: ArrayLike, gains: ArrayLike) -> list[int]:
+    """The places of a query's documents, from 1: of equals, the better come later. ranks: see `Retrieval.answer`."""
+    order = np.lexsort((gains, ranks))
+    ordered = np.asarray(ranks)[order]
+    after = np.searchsorted(ordered, ordered, side="right") - 1 - np.arange(len(order))
+    placed = np.empty_like(order)
+    placed[order] = ordered - after
+    return placed.tolist()
+
+
 def searched(
     rows: Dataset, queries: Sequence[str], documents: Sequence[str], query_vectors: Any, document_vectors: Any
 ) -> Iterator[Answer]:
     """One answer per row, as described at `Retrieval.answer`, from unit vectors of the named queries and documents."""
     named, rows_of = {"query_id", "document_id"} <= set(rows.column_names), rows_by_query(rows)
     place = {name: index for index, name in enumerate(documents)}
-    document = np.fromiter((place[name] for name in _ids(rows, "document")), np.int64, len(rows))
+    document = np.fromiter((place[name] for name in ids(rows, "document")), np.int64, len(rows))
     first = {int(rows_of[query][0]): index for index, query in enumerate(queries)}
+    by_id = np.array(sorted(range(len(documents)), key=documents.__getitem__))
     waiting: dict[int, Answer] = {}  # answers of later rows
     for row in range(len(rows)):
         if row in first:
@@ -119,17 +144,17 @@ def searched(
             scores = (scores if isinstance(scores, np.ndarray) else scores.toarray())[0].astype(np.float64)
             if named and query in place and place[query] not in document[rows_of[query]]:
                 scores[place[query]] = -np.inf  # the query itself, as BEIR leaves it out (ArguAna, Quora)
-            order = np.argsort(-scores, kind="stable")
-            ranks = np.empty(len(order), dtype=np.int64)
-            ranks[order] = np.arange(1, len(order) + 1)
-            for each in rows_of[query].tolist():
-                waiting[each] = {"score": float(scores[document[each]]), "rank": int(ranks[document[each]])}
+            order = by_id[np.argsort(-scores[by_id], kind="stable")]
+            theirs = rows_of[query]
+            ranks = np.searchsorted(-scores[order], -scores[document[theirs]], side="right")
+            for each, rank in zip(theirs.tolist(), ranks.tolist(), strict=True):
+                waiting[each] = {"score": float(scores[document[each]]), "rank": rank}
             best = [i for i in order[:MAX_HITS].tolist() if scores[i] > -np.inf]
             waiting[row]["found"] = [{"id": documents[i], "score": float(scores[i])} for i in best]
         yield waiting.pop(row, {})
 
 
-def _ids(rows: Dataset, side: str) -> Iterator[str]:
+def ids(rows: Dataset, side: str) -> Iterator[str]:
     """The id of each row's query or document, or its text; "" where there is no query."""
     texts = column_values(rows, side)
     if f"{side}_id" not in rows.column_names:
@@ -142,7 +167,7 @@ def _ids(rows: Dataset, side: str) -> Iterator[str]:
 def first_rows(rows: Dataset, side: str) -> dict[str, int]:
     """Id -> the first row that has it. Raises DataError: one id has several texts."""
     seen = FirstSeen()
-    for row, (name, text) in enumerate(zip(_ids(rows, side), column_values(rows, side), strict=True)):
+    for row, (name, text) in enumerate(zip(ids(rows, side), column_values(rows, side), strict=True)):
         _, other = seen.add(name, hash(text), row)
         if other is not None:
             raise DataError(Problem(f"row {row + 1}", f"the {side} {name!r} has another text in row {other + 1}"))
@@ -152,7 +177,7 @@ def first_rows(rows: Dataset, side: str) -> dict[str, int]:
 def rows_by_query(rows: Dataset) -> dict[str, np.ndarray]:
     """The queries in the order of their first rows, each with its rows; without empty ones."""
     numbers: dict[str, int] = {}
-    known = (numbers.setdefault(name, len(numbers)) if name else -1 for name in _ids(rows, "query"))
+    known = (numbers.setdefault(name, len(numbers)) if name else -1 for name in ids(rows, "query"))
     query = np.fromiter(known, np.int64, len(rows))
     order = np.argsort(query, kind="stable")
     starts = np.searchsorted(query[order], np.arange(len(numbers) + 1))
@@ -163,7 +188,7 @@ def judgements(rows: Dataset) -> Judgements:
     """The grades of these rows. Raises DataError: they have none."""
     grades: Judgements = {}
     values = column_values(rows, required(rows, "grade"))
-    named = zip(_ids(rows, "query"), _ids(rows, "document"), values, strict=True)
+    named = zip(ids(rows, "query"), ids(rows, "document"), values, strict=True)
     for query, document, grade in named:
         if query:
             grades.setdefault(query, {})[document] = int(grade)

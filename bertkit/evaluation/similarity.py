@@ -14,7 +14,7 @@ from bertkit.data.schema import Answer
 from bertkit.data.table import column_values
 from bertkit.evaluation.calibration import ROUNDING, thresholds_of
 from bertkit.evaluation.graded import Graded, Scored
-from bertkit.evaluation.intervals import Floats
+from bertkit.evaluation.intervals import Floats, Ints
 from bertkit.evaluation.metrics import regression
 
 if TYPE_CHECKING:
@@ -38,8 +38,8 @@ def unit(vectors: Any) -> Any:
 def by_cosine(sides: Sequence[Any], rows: Dataset, labels: Sequence[str], threshold: float | None) -> list[Answer]:
     """Answers from the unit vectors of each side of a pair, `(rows, size)` each, dense or sparse: `score`, the cosine.
 
-    With two labels also `label`, the second from the threshold on; where rows have a `positive`, its `rank` among
-    all of these; with a third side `negative_score`.
+    With two labels also `label`, the second from the threshold on; where rows have a `positive`, its `rank`: how many
+    of their different texts are at least as near; with a third side `negative_score`.
     """
 
     def rowwise(a: Any, b: Any) -> list[float]:
@@ -50,8 +50,10 @@ def by_cosine(sides: Sequence[Any], rows: Dataset, labels: Sequence[str], thresh
         limit = MIDDLE if threshold is None else threshold
         answers = [answer | {"label": labels[answer["score"] >= limit]} for answer in answers]
     if "positive" in rows.column_names:
-        table = sides[0] @ sides[1].T
-        ranks = places(table if isinstance(table, np.ndarray) else table.toarray())
+        number: dict[str, int] = {}
+        own = np.array([number.setdefault(text, len(number)) for text in rows["positive"]])
+        table = sides[0] @ sides[1][np.unique(own, return_index=True)[1]].T
+        ranks = places(table if isinstance(table, np.ndarray) else table.toarray(), own)
         answers = [answer | {"rank": rank} for answer, rank in zip(answers, ranks, strict=True)]
     if len(sides) > 2:
         worse = rowwise(sides[0], sides[2])
@@ -130,10 +132,10 @@ def best_threshold(similar: ArrayLike, cosines: ArrayLike) -> float:
     return float(values[np.flatnonzero(right == right.max())[-1]])
 
 
-def places(similarities: Floats) -> list[int]:
-    """`(rows, rows)`: the place of each row's own among all, from 1; equals count before it only if strictly nearer."""
-    own = np.diagonal(similarities)[:, None]
-    return [1 + int(before) for before in (similarities > own).sum(axis=1)]
+def places(similarities: Floats, own: Ints) -> list[int]:
+    """The place of each row's own text, from 1, by similarities `(rows, texts)`: a tie is not a gain, see `ranking`."""
+    of_own = np.take_along_axis(similarities, own[:, None], axis=1)
+    return [int(place) for place in (similarities >= of_own).sum(axis=1)]
 
 
 def of(answers: Sequence[Mapping[str, Any]], name: str) -> Floats:

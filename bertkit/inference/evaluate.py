@@ -22,7 +22,7 @@ from bertkit.data.schema import Answer
 from bertkit.data.table import column_values
 from bertkit.errors import DataError, Problem, RecipeError, UserError
 from bertkit.evaluation.graded import Graded, all_scores
-from bertkit.evaluation.ranking import MAX_HITS
+from bertkit.evaluation.ranking import MAX_HITS, first_rows, ids, rows_by_query
 from bertkit.inference.multitask_predictor import tasks_of_run
 from bertkit.inference.predictor import Predictor, load, load_as
 from bertkit.recipe.recipe import load_recipe, parse_data_spec
@@ -235,18 +235,21 @@ def evaluate_two_stages(retriever: Predictor, ranker: Predictor, rows: Dataset, 
 
 def reranked(answers: Sequence[Answer], rows: Dataset, ranker: Predictor, depth: int) -> list[Answer]:
     """The answers, with the first `depth` documents of each query in the ranker's order."""
-    texts = dict(zip(rows["document_id"][:], rows["document"][:], strict=True))
+    texts = {name: rows[row]["document"] for name, row in first_rows(rows, "document").items()}
+    names, queries = list(ids(rows, "document")), rows["query"][:]
     pairs = (
         {"query": query, "document": texts[hit["id"]]}
-        for query, answer in zip(rows["query"][:], answers, strict=True)
+        for query, answer in zip(queries, answers, strict=True)
         for hit in answer.get("found", ())[:depth]
     )
     scores = (answer["score"] for answer in ranker.stream(pairs))
-    results = []
-    for answer in answers:
-        if "found" in answer:
-            scored = [{"id": hit["id"], "score": next(scores)} for hit in answer["found"][:depth]]
-            best = sorted(scored, key=lambda hit: -hit["score"])
-            answer = answer | {"found": best + answer["found"][depth:]}
-        results.append(answer)
+    results = [dict(answer) for answer in answers]
+    for theirs in rows_by_query(rows).values():
+        first = results[int(theirs[0])]
+        reordered = {hit["id"]: next(scores) for hit in first["found"][:depth]}
+        ordered = sorted(reordered, key=lambda name: -reordered[name])
+        first["found"] = [{"id": name, "score": reordered[name]} for name in ordered] + first["found"][depth:]
+        for row in theirs.tolist():
+            if (score := reordered.get(names[row])) is not None:
+                results[row]["rank"] = sum(other >= score for other in reordered.values())
     return results

@@ -7,6 +7,7 @@ from math import log2
 from operator import itemgetter
 from typing import NamedTuple
 
+from bertkit.evaluation.ranking import places
 from bertkit.report.facts import Facts, Row
 from bertkit.tasks import get_task
 
@@ -41,7 +42,8 @@ def query_of(number: int, rows: Sequence[Row], texts: Mapping[str, str]) -> Quer
     """The query of these rows, of which `number` is the first. texts: of the documents, by their identity."""
     first = rows[0]
     if searched := "grade" in first:
-        ranks = sorted(((row["answer"]["rank"], row) for row in rows), key=itemgetter(0))
+        ordered = places([row["answer"]["rank"] for row in rows], [*map(target, rows)])
+        ranks = sorted(zip(ordered, rows, strict=True), key=itemgetter(0))
         hits = [(texts[hit["id"]], hit["score"]) for hit in first["answer"]["found"][:3]]
     else:
         # A tie is not a gain.

@@ -113,8 +113,9 @@ class Retrieval(VectorTask[RetrievalOptions]):
     def answer(self, rows: Dataset, predict: Predict) -> Iterator[Answer]:
         """`vector` of a text; or `score` (cosine) and `rank` of a query's document among all documents of the rows.
 
-        A query's first row also has what it `found`: ids and scores of the first 100 documents, best first,
-        equals in the order of the rows. A row with an empty query only adds its document.
+        The rank is the number of documents that score at least as high: of equals, the last place. A query's first row
+        also has what it `found`: ids and scores of the first 100 documents, best first, equals by their ids. A row with
+        an empty query only adds its document.
         """
         if "query" not in rows.column_names:
             yield from super().answer(rows, predict)
@@ -145,12 +146,13 @@ class Retrieval(VectorTask[RetrievalOptions]):
         return GradedSearches(answers, rows)
 
     def baselines(self, train: Dataset, rows: Dataset, held_out: HeldOut = ()) -> dict[str, dict[str, float | None]]:
-        """The search by the cosine of TF-IDF vectors, learned on the split's own documents."""
+        """Searches by random vectors, and by those of TF-IDF, learned on the split's own documents."""
         queries, documents = first_rows(rows, "query"), first_rows(rows, "document")
         queries.pop("", None)
         asked, there = (rows[list(s.values())][n] for n, s in (("query", queries), ("document", documents)))
-        sides = baselines.tfidf_vectors(there, [asked, there])
-        if sides is None:
-            return {}
-        answers = DiskList(searched(rows, list(queries), list(documents), sides[0], sides[1]))
-        return {"tf-idf cosine": self.grade(answers, rows).scores}
+        vectors = {
+            "random": baselines.random_vectors([asked, there]),
+            "tf-idf cosine": baselines.tfidf_vectors(there, [asked, there]),
+        }
+        searches = {n: searched(rows, list(queries), list(documents), *sides) for n, sides in vectors.items() if sides}
+        return {name: self.grade(DiskList(answers), rows).scores for name, answers in searches.items()}

@@ -37,7 +37,7 @@ SIMILARITY = form(
     "The cosine of the vectors of a pair.",
     SCORE,
     Key("label", "label", str, optional=True),
-    Key("rank", "number", int, "rank of the positive among those of the request's rows", optional=True),
+    Key("rank", "number", int, "how many positives of the request are at least as near", optional=True),
     Key("negative_score", "score", float, optional=True),
     *READ,
     line="{label}  {score}",
@@ -188,7 +188,7 @@ class SentenceSimilarity(Labelled, VectorTask[SentenceSimilarityOptions]):
 
     def decode(self, items: Sequence[Any], features: Dataset, rows: Dataset) -> list[Answer]:
         """`vector` of a text; `score` (cosine) of a pair, with `label` where it learned labels; of an anchor `score`,
-        `rank` of its positive among those of its rows (4,096 at a time), and `negative_score`."""
+        `rank` of its positive among those of its rows (4,096 at a time; of equals the last), and `negative_score`."""
         if len(features) == len(rows):
             return super().decode(items, features, rows)
         sides = stacked(items).astype(np.float64).reshape(len(rows), -1, len(items[0]))
@@ -211,16 +211,31 @@ class SentenceSimilarity(Labelled, VectorTask[SentenceSimilarityOptions]):
         return similarity.LabelledPairs(truth, similarity.of(answers, "score"), self.options.threshold)
 
     def baselines(self, train: Dataset, rows: Dataset, held_out: HeldOut = ()) -> dict[str, dict[str, float | None]]:
-        """What the cosine of TF-IDF vectors, learned on the texts of train, scores; its threshold is its own."""
-        fitted = replace(self, options=self.options.model_copy(update={"threshold": None}))
+        """The cosine of TF-IDF vectors, learned on the texts of train; of positives, also that of random ones.
 
-        def graded(asked: Dataset) -> Any:
-            chunks = baselines.tfidf_chunks(train, asked, self.sides[1:], self.chunk_size)
-            answers = [answer for sides in chunks for answer in similarity.by_cosine(sides, asked, self.names, None)]
-            return fitted.grade(answers, asked) if answers else None
-
-        if (scored := graded(rows)) is None:
-            return {}
+        Thresholds are their own, fitted on the held-out rows.
+        """
+        task = replace(self, options=self.options.model_copy(update={"threshold": None}))
+        scored = task._by_vectors(train, rows)
         for _, held in held_out:  # the validation rows
-            scored = replace(scored, **graded(held).calibrated())
-        return {"tf-idf cosine": scored.scores}
+            fitted = task._by_vectors(train, held)
+            scored = {name: replace(graded, **fitted[name].calibrated()) for name, graded in scored.items()}
+        return {name: graded.scores for name, graded in scored.items()}
+
+    def _by_vectors(self, train: Dataset, rows: Dataset) -> dict[str, Any]:
+        """Name of a baseline -> its answers to these rows, graded."""
+        train, names = baselines.enough(train), [name for name in self.sides[1:] if name in rows.column_names]
+        texts = [rows[name][:] for name in names]
+        vectors = {"tf-idf cosine": baselines.tfidf_vectors([text for name in names for text in train[name]], texts)}
+        if "positive" in names:
+            vectors["random"] = [*map(similarity.unit, baselines.random_vectors(texts))]
+        return {name: self._of_vectors(sides, rows) for name, sides in vectors.items() if sides}
+
+    def _of_vectors(self, sides: Sequence[Any], rows: Dataset) -> Graded:
+        """Scores of vectors of each side, `(rows, size)`, answered as a model's are: a chunk of rows at a time."""
+        answers = list[Answer]()
+        for start in range(0, len(rows), self.chunk_size):
+            chunk = slice(start, start + self.chunk_size)
+            part = rows.select(range(len(rows))[chunk])
+            answers += similarity.by_cosine([side[chunk] for side in sides], part, self.names, None)
+        return self.grade(answers, rows)
