@@ -322,7 +322,7 @@ def test_evaluate_a_file_with_names_of_its_own_and_rows_to_leave_out(capsys: Any
     rows = [*small.read_rows(learned.folder.parent / "test.jsonl"), {"text": "a cat", "label": None}]
     file = small.write_rows(tmp_path / "other.jsonl", rows)
     assert main(["evaluate", str(learned.folder), "--data", str(file), "data.missing_labels=ignore"]) == 0
-    assert "warn: 1 of 8 rows of test has no `label`; left out: " in capsys.readouterr().err
+    assert "note: 1 of 8 rows of test has no `label`; left out: " in capsys.readouterr().err
     assert main(["evaluate", str(learned.folder)]) == 0
     assert "warn" not in capsys.readouterr().err  # of the run's own data training has told it
 

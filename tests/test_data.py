@@ -135,7 +135,7 @@ def test_problems_name_the_column_that_the_user_has(tmp_path):
     mapped = {"text": "body", "label": "topic"}
     missing = write(tmp_path / "a.jsonl", [{"body": "a", "topic": "x"}, {"body": "b", "topic": None}])
     assert "1 of 2 rows of train has no `topic`: " in fails(missing, columns=mapped)
-    told = says(get(missing, columns=mapped, missing_labels="ignore"), "warn")
+    told = says(get(missing, columns=mapped, missing_labels="ignore"), "note")
     assert f"1 of 2 rows of train has no `topic`; left out: {missing}:2" in told
     unlabelled = write(tmp_path / "test.jsonl", [{"body": "a", "topic": None}])
     source = {"train": str(write(tmp_path / "b.jsonl", [{"body": "a", "topic": "x"}])), "test": str(unlabelled)}
@@ -156,7 +156,7 @@ def test_of_many_names_and_rows_the_first_are_named_and_the_others_counted(count
     some = ", ".join(names[:5]) + {1: "", 5: "", 6: " and 1 more", 1205: " and 1,200 more"}[count]
     assert listed(names, 5) == listed(names[:5], total=count) == some
     path = write(tmp_path / "a.jsonl", [*labelled("x"), *labelled(*[None] * count)])
-    (told,) = (each for each in says(get(path, missing_labels="ignore"), "warn") if "left out" in each)
+    (told,) = (each for each in says(get(path, missing_labels="ignore"), "note") if "left out" in each)
     places = re.sub(re.escape(f"{path}:") + r"(\d+)", lambda match: str(int(match[1]) - 2), told.partition("out: ")[2])
     assert places == some
 
@@ -568,6 +568,16 @@ def test_rows_with_the_same_text_are_held_out_together(seed, tmp_path):
     assert train & held <= {""}
     assert len(data.rows["validation"]) == round(0.3 * len(rows))
     assert not any("in train too" in finding.what for finding in check(data))
+    pairs = [(text, f"like {text}") for text in texts[:40]]
+    rows = [
+        {"text_a": a, "text_b": b, "score": n} for n, (a, b) in enumerate([*pairs, *(pair[::-1] for pair in pairs)])
+    ]
+    kind, path = get_task("sentence-similarity"), write(tmp_path / "pairs.jsonl", rows)
+    spec = DataSpec(source=str(path), validation=0.1, seed=seed)
+    data = small.read_data(spec, kind, kind.Options(name="sentence-similarity"))
+    train, held = ({frozenset([row["text_a"], row["text_b"]]) for row in part} for part in data.rows.values())
+    assert len(held) == 4
+    assert not train & held
 
 
 def test_groups_are_held_out_together(tmp_path):
@@ -691,7 +701,7 @@ def test_unseen_labels_stop_or_are_left_out(tmp_path):
     assert "\n    correct these labels" in message  # a line of its own would be printed as a further error
     data = get(tmp_path, unseen_labels="ignore")
     assert {split: len(rows) for split, rows in data.rows.items()} == {"train": 2, "validation": 1, "test": 1}
-    assert [f.level for f in data.findings] == ["warn", "warn"]
+    assert [f.level for f in data.findings] == ["note", "note"]
     assert "2 rows with the label 'c'" in data.findings[0].what
     assert len(get(tmp_path, splits=["test"]).rows["test"]) == 2
     assert "the label 'd'" in fails(tmp_path, splits=["test"], known_labels=["a", "b"])
@@ -845,7 +855,7 @@ def test_check_finds_duplicates_overlap_and_few_rows(tmp_path):
     assert warnings == [
         f"train: 2 rows with an empty `text`: {train}:23, {train}:24",
         "train: labels with fewer than 10 rows: Ab 1, ab  1",
-        "train: the labels 'Ab' and 'ab ' differ only in case or space",
+        "train: 2 labels differ only in case or space: 'Ab' = 'ab '",
         f"train: 1 row repeats an earlier row; e.g. {train}:22 and {train}:3",
     ]
     assert says(data, "severe") == [
@@ -900,6 +910,8 @@ PAIRS = [{"text_a": a, "text_b": b, "label": "xy"[n % 2]}
          for n, (a, b) in enumerate([("ab", "c"), ("a", "bc"), ("same", ""), ("same", "")])]  # fmt: skip
 SEVERAL = "train: labels such as {!r} look like several labels"
 LIKE = [{"anchor": f"text {number}", "positive": f"like {number}", "negative": "not"} for number in range(3)]
+GRADED = [{"text_a": "one", "text_b": "two", "score": 1}, {"text_a": "x", "text_b": "y", "score": 2}]
+MIRRORED = [{"text_a": "Two", "text_b": "one ", "score": 3}]
 SINGERS = [{"tokens": [word, "sings"], "tags": ["B-PER", "O"]} for word in ("Ada", "Bob")]
 TWICE = [{"text": f"text {n % 40}", "label": "ab"[n % 2]} for n in range(80)]
 FOUND = [  # task, the rows of each split, settings, level and what of its findings: those that contain the part
@@ -915,6 +927,15 @@ FOUND = [  # task, the rows of each split, settings, level and what of its findi
     ("sentence-similarity", {"train": LIKE, "validation": [{"anchor": "text 1", "positive": "like 1"},
      {"anchor": "new", "positive": "x"}]}, {}, "severe", "in train too", [
         "validation: 1 of 2 rows (50.0%) is in train too"]),
+    ("sentence-similarity", {"train": GRADED, "validation": MIRRORED}, {}, "severe", "", [
+        "validation: 1 of 1 row (100.0%) is in train too; e.g. {0}/validation.jsonl:1 is {0}/train.jsonl:1"]),
+    ("sentence-similarity", {"train": [*GRADED, *MIRRORED]}, {}, "severe", "", [
+        "train: 1 row repeats an earlier text with another target; e.g. {0}/train.jsonl:3 and {0}/train.jsonl:1"]),
+    *(("sentence-similarity", {"train": [*LIKE, {"anchor": "like 1", "positive": "Text 1", "negative": "not"}]}, {},
+       level, "repeats", [what] * (level == "warn"))
+      for level, what in (("severe", ""), ("warn", "train: 1 row repeats an earlier row; e.g. {0}/train.jsonl:4 and"))),
+    ("text-classification", {"train": PAIRS, "validation": [{"text_a": "c", "text_b": "ab", "label": "x"}]}, {},
+     "severe", "in train too", []),
     ("token-classification", {"train": SINGERS}, {}, "fail", "", []),
     *(("text-classification", {"train": [{"text": "x", column: value} for value in values]}, {}, "fail", "", found)
       for column, values, found in (

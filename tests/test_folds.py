@@ -55,6 +55,16 @@ def test_folds_of_single_rows_have_nearly_equal_sizes_and_shares_of_labels(label
         assert max(shares) - min(shares) <= 1
 
 
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=6, max_size=30))
+def test_pairs_in_either_order_are_in_one_fold(pairs: list[tuple[int, int]]) -> None:
+    pairs = [*pairs, (4, 5), (6, 7)]
+    first, second = ([f"text {n}" for n in side] for side in zip(*pairs, strict=True))
+    both = Table({"text": first, "b": second}, table(["a"] * len(pairs)).origin)
+    of = folds(both, 2, 1, None, None, ["text", "b"], unordered=2)
+    for pair in pairs:
+        assert len({fold for fold, other in zip(of, pairs, strict=True) if set(other) == set(pair)}) == 1
+
+
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 9), st.integers(0, 12)), min_size=6, max_size=50))
 def test_rows_of_one_text_or_group_are_in_one_fold(rows: list[tuple[str, int, int]]) -> None:
     rows = [*rows, ("a", 10, 13), ("b", 11, 14)]  # at least two groups

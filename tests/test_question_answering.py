@@ -537,6 +537,10 @@ def test_scores_are_those_of_squad_and_of_version_2_also_by_whether_there_is_an_
     assert set(scores) == {*squad_metrics.metric_names(True), "no_answer_auc"}
     assert scores["f1"] == pytest.approx((2 * scores["f1_has_answer"] + scores["f1_no_answer"]) / 3)
     assert 0.6 < scores["no_answer_auc"] <= 1
+    silent = {"exact_match": 1 / 3, "f1": 1 / 3, "exact_match_has_answer": 0, "f1_has_answer": 0}
+    silent |= {"exact_match_no_answer": 1, "f1_no_answer": 1, "no_answer_auc": 0.5}
+    assert runs["v2"].results["baselines"]["validation"] == {"no answer": pytest.approx(silent)}
+    assert not any(runs["v1"].results["baselines"].values())  # where every question has an answer
     low, high = runs["v2"].results["splits"]["validation"]["intervals"]["f1"]
     assert low <= scores["f1"] <= high
 

@@ -680,6 +680,7 @@ def test_the_verdict_follows_from_the_figures() -> None:
         (results(0.9, [0.88, 0.92], tfidf=0.9), Verdict("bad", "No better than a linear model on TF-IDF.")),
         (results(0.5, [0.4, 0.6], majority=0.6), Verdict("bad", "No better than always giving the same answer.")),
         (results(0.5, [0.4, 0.6], mine=0.6), Verdict("bad", "No better than mine.")),
+        (results(0.5, **{"no answer": 0.5}), Verdict("bad", "No better than never giving an answer.")),
         (results(0.5, [0.3, 0.6], mine=0.64), Verdict("bad", "No better than mine.")),
         (results(0.5, [0.3, 0.6], mine=0.65), Verdict("bad", "Clearly worse than mine.")),
         (results(0.9, [0.88, 0.92]), Verdict("unclear", "There is no baseline to compare it with.")),

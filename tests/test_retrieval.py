@@ -198,12 +198,12 @@ def test_mined_negatives_are_the_nearest_that_do_not_answer(tiny_encoder: Path, 
     }
     assert nearest(model, list(QUERIES.values()), DOCUMENTS, 3) == [names[:3] for names in order.values()]
     out = tmp_path / "mined.jsonl"
-    assert mine_file(model, folder, "train", out, form="negatives", count=2, skip=1) == 6
+    assert mine_file(model, folder, "train", out, form="negatives", count=2, skip=1) == (6, 3, 0, 0)
     rows = small.read_rows(out)
     for query, document, _ in JUDGED["train"]:
         wanted = [DOCUMENTS[name] for name in order[query] if name != document][1:3]
         assert [row["negative"] for row in rows if row["query_id"] == query] == wanted
-    assert mine_file(model, folder, "test", out, form="candidates", count=2) == 6
+    assert mine_file(model, folder, "test", out, form="candidates", count=2) == (6, 2, 0, 0)
     rows = small.read_rows(out)
     assert [row["label"] for row in rows] == [1, 0, 0, 1, 0, 0]
     assert rows[0]["document"] == DOCUMENTS["d3"]
@@ -218,13 +218,18 @@ def test_mining_in_blocks_finds_the_same(tiny_encoder: Path, tmp_path: Path, mon
     assert [sorted(names) for names in nearest(model, ["cat"], DOCUMENTS, 10**9)] == [sorted(DOCUMENTS)]
 
 
-def test_what_answers_under_any_id_and_the_query_itself_are_never_mined(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_what_answers_under_any_id_and_the_query_itself_are_never_mined(tiny_encoder, tmp_path, capsys):
     model, folder = dual_encoder(str(made(tiny_encoder, tmp_path / "m"))), beir(tmp_path / "beir")
     with (folder / "corpus.jsonl").open("a") as corpus:
         for name, text in (("twin", DOCUMENTS["d0"]), ("q1", "good cat"), ("empty", " ")):
             corpus.write(json.dumps({"_id": name, "title": "", "text": text}) + "\n")
     out = tmp_path / "mined.jsonl"
-    mine_file(model, folder, "train", out, form="negatives", count=9)
+    with (folder / "qrels" / "train.tsv").open("a") as qrels:
+        qrels.write("q4\td0\t0\n")
+    words = ["mine", str(tmp_path / "m"), "--data", str(folder), "--count", "9", "--output", str(out)]
+    assert main(words) == 0
+    told = f"{{}} rows in {out}; 4 of 4 queries had fewer than 9 documents to mine; 1 had no relevant document\n"
+    assert capsys.readouterr().err == told.format(len(small.read_rows(out)))
     rows = small.read_rows(out)
     mined = [row["negative"] for row in rows if row["query_id"] == "q1"]
     assert sorted(mined) == sorted(DOCUMENTS[name] for name in ("d1", "d2", "d3"))

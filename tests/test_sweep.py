@@ -22,6 +22,7 @@ from bertkit.errors import DataError, ModelError, Problem, RecipeError, UserErro
 from bertkit.files import sha256, write_json, write_text
 from bertkit.recipe.recipe import Recipe, load_recipe, to_yaml
 from bertkit.recipe.yaml import parse as parse_yaml
+from bertkit.report.paired import Difference, Pair
 from bertkit.run import Run
 from bertkit.sweeps import sweep as program
 from bertkit.sweeps import trials
@@ -100,7 +101,14 @@ def trainer(monkeypatch: pytest.MonkeyPatch) -> Trainer:
     known = SimpleNamespace(metrics=("accuracy",)), SimpleNamespace(fingerprints={"train": "0" * 64})
     monkeypatch.setattr(trials, "train", lambda *args, **more: made(*args, **more))
     monkeypatch.setattr(program, "_dry_run", lambda *args: known)
+    monkeypatch.setattr(program, "_paired", lambda *runs: paired(0.01, 0.2))
     return made
+
+
+def paired(low: float, high: float, p: float = 0.01) -> Pair:
+    """Two runs, whose difference has this interval, and whose test this p-value."""
+    difference = Difference(0.5, 0.5 + (low + high) / 2, (low, high))
+    return Pair(("base", "best"), "", "f1", "160 rows", {"f1": difference}, ("McNemar's exact test", p))
 
 
 def states(done: Sweep) -> list[str]:
@@ -229,7 +237,7 @@ def test_the_search_finds_what_is_better_and_says_what_it_is_worth(trainer, room
     assert told["scores"]["defaults"] == [formula(recipe.model_copy(update={"seeds": [s]})) for s in best.seeds]
     head = (tmp_path / "s" / "best.yaml").read_text().splitlines()[0]
     assert head == f"# {told['verdict'][0]}"
-    assert re.search(r"with (\d) of \1 fresh seed", head)
+    assert re.search(r"for (\d) of \1 fresh seed", head)
     assert "pruned" in states(done)
     assert len(done.study.trials) == 25
     with warnings.catch_warnings(action="ignore"):  # that it is experimental, and of few trials
@@ -255,13 +263,21 @@ def test_a_recipe_that_is_best_as_it_is_stays_and_a_winner_by_luck_is_called_one
 
 
 def test_verdicts() -> None:
-    assert verdict("f1", 3, 0.95, [0.9, 0.8], [0.7, 0.7])[0].startswith(
-        "Better than the base recipe, with 2 of 2 fresh seeds"
-    )
-    assert "with 1 of 2 fresh" in verdict("f1", 3, 0.95, [0.9, 0.6], [0.7, 0.7])[0]
-    assert "with 1 of 2 fresh" in verdict("f1", 3, 0.95, [0.9, 0.7], [0.7, 0.7])[0]  # a tie is no win
-    assert verdict("f1", 3, 0.95, [0.7], [0.7])[0].startswith("NOT better")
-    assert "scored 0.9500 in the search" in verdict("f1", 3, 0.95, [0.7], [0.7])[1]
+    better = paired(0.01, 0.3)
+    for best, pair, start, wins in (
+        ([0.9, 0.8], better, "Better than the base recipe", 2),
+        ([0.9, 0.6], better, "Better than the base recipe", 1),
+        ([0.9, 0.7], better, "Better than the base recipe", 1),  # a tie is no win
+        ([0.9, 0.8], paired(-0.01, 0.3), "NOT distinguishable from the base recipe", 2),
+        ([0.9, 0.8], paired(0.01, 0.3, p=0.05), "NOT distinguishable from the base recipe", 2),
+        ([0.9, 0.8], paired(-0.3, -0.1), "NOT distinguishable from the base recipe", 2),  # as the models of one seed
+    ):
+        first, second, last = verdict("f1", 3, 0.95, best, [0.7, 0.7], pair)
+        assert first.startswith(f"{start}, with a higher score for {wins} of 2 fresh seeds: f1 ")
+        assert second == pair.verdict
+        assert "scored 0.9500 in the search" in last
+    assert "(95 % interval -0.0100 … 0.3000; McNemar's exact test: p = 0.010)" in paired(-0.01, 0.3).verdict
+    assert verdict("f1", 3, 0.95, [0.7], [0.7], better)[0].startswith("NOT better")
 
 
 @settings(max_examples=5, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from functools import partial
-from itertools import combinations_with_replacement
+from itertools import chain, combinations_with_replacement
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from bertkit.data import load
 from bertkit.data.values import folded
 from bertkit.inference.vector_cache import Vectors
 from bertkit.recipe.recipe import Recipe
-from bertkit.report.facts import texts_of
+from bertkit.report.facts import named_texts, texts_of
 from bertkit.tasks import get_task
 from bertkit.text import counted
 
@@ -43,15 +43,23 @@ def near_duplicates(recipe: Recipe, rows: Sequence[Row], encode: Encode) -> Sect
         for number, row in enumerate(rows)
     ]
     every = [*train, *others]
-    return duplicates(every, list(map(centred, by_column(every, encode))))
+    vectors, names = by_column(every, encode), named_texts(every[0])
+    if len(names) > 1 and all(data.columns[name].unordered for name in names):
+        return duplicates(every, np.split(centred(np.concatenate(vectors)), len(vectors)), unordered=True)
+    return duplicates(every, list(map(centred, vectors)))
 
 
-def clusters(texts: Sequence[Sequence[str]], vectors: Sequence[Vectors], threshold: float) -> np.ndarray[Any, Any]:
+def clusters(
+    texts: Sequence[Sequence[str]], vectors: Sequence[Vectors], threshold: float, unordered: bool = False
+) -> np.ndarray[Any, Any]:
     """The number of each row's cluster, `(rows,)`: rows share one where each of their texts is a near-duplicate.
 
     texts, vectors: by column, `(rows,)` and `(rows, size)` of unit length. Texts that differ only in case and
-    whitespace are the same.
+    whitespace are the same. unordered: whether a text may be that of another column.
     """
+    if unordered:
+        both = clusters([list(chain(*texts))], [np.concatenate(vectors)], threshold).reshape(len(texts), -1)
+        return np.unique(np.sort(both, axis=0), axis=1, return_inverse=True)[1]
     numbers = []
     for column, own in zip(texts, vectors, strict=True):
         keys = [folded(text) for text in column]
@@ -80,24 +88,28 @@ def connected(vectors: Vectors, threshold: float) -> np.ndarray[Any, np.dtype[np
     return clusters
 
 
-def duplicates(rows: Sequence[Row], vectors: Sequence[Vectors]) -> Section:
+def duplicates(rows: Sequence[Row], vectors: Sequence[Vectors], *, unordered: bool = False) -> Section:
     """The clusters of near-duplicates, the most severe problem first.
 
     rows: of all splits, each with its `split`. vectors: by column of texts, `(rows, size)`, of unit length.
+    unordered: whether the order of a row's texts does not count.
     """
     texts = [texts_of(row) for row in rows]
-    numbers = clusters(list(zip(*texts, strict=True)), vectors, THRESHOLD)
+    numbers = clusters(list(zip(*texts, strict=True)), vectors, THRESHOLD, unordered)
+    orders = [joined(vectors), *([joined(vectors[::-1])] if unordered else [])]
+    keys = [tuple(map(folded, own)) for own in texts]
+    keys = [tuple(sorted(key)) for key in keys] if unordered else keys
     targets = [row[name] for row in rows for name in ("score", "grade") if row.get(name) is not None]
-    whole, most = joined(vectors), APART * (max(targets, default=0.0) - min(targets, default=0.0))
+    most = APART * (max(targets, default=0.0) - min(targets, default=0.0))
     members = np.split(np.argsort(numbers, kind="stable"), np.cumsum(np.bincount(numbers))[:-1])
     found = [
-        (_problem([rows[i] for i in each], [texts[i] for i in each], most), each) for each in members if len(each) > 1
+        (_problem([rows[i] for i in each], [keys[i] for i in each], most), each) for each in members if len(each) > 1
     ]
     found.sort(key=lambda pair: (pair[0], -len(pair[1])))
     counts = np.bincount([problem for problem, _ in found], minlength=len(PROBLEMS))
     listed = [
         {**identified(rows[index]), "cluster": number, "problem": PROBLEMS[problem], "target": _shown(rows[index])}
-        | {"cosine": round(min(1.0, float(whole[index] @ whole[each[0]])), 4)}
+        | {"cosine": round(min(1.0, max(float(order[index] @ orders[0][each[0]]) for order in orders)), 4)}
         for number, (problem, each) in enumerate(found, 1)
         for index in each
     ]
@@ -123,11 +135,14 @@ def _shown(row: Row) -> str:
     return ", ".join(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False) for value in values)
 
 
-def _problem(rows: Sequence[Row], texts: Sequence[tuple[str, ...]], most: float) -> int:
-    """The index of the first of PROBLEMS that a cluster has. most: by which equal rows' numbers may differ."""
+def _problem(rows: Sequence[Row], keys: Sequence[tuple[str, ...]], most: float) -> int:
+    """The index of the first of PROBLEMS that a cluster has. most: by which equal rows' numbers may differ.
+
+    keys: equal for rows with the same texts.
+    """
     same: dict[tuple[str, ...], list[Row]] = {}
-    for row, text in zip(rows, texts, strict=True):
-        same.setdefault(tuple(map(folded, text)), []).append(row)
+    for row, key in zip(rows, keys, strict=True):
+        same.setdefault(key, []).append(row)
     if any(_contradict(each, (*NEARLY, *SAME), most) for each in same.values()):
         return 0
     if _contradict(rows, NEARLY, most):

@@ -56,8 +56,15 @@ def mine(source: str, data: Path, split: str, output: Path, **options: Any) -> N
     from bertkit.retrieval.mining import mine_file
     from bertkit.retrieval.vector_models import dual_encoder
 
-    count = mine_file(dual_encoder(source), data, split, output, **options)
-    say(f"{counted(count, 'row')} in {output}", file=sys.stderr)
+    mined = mine_file(dual_encoder(source), data, split, output, **options)
+    said = [f"{counted(mined.rows, 'row')} in {output}"]
+    if mined.short:
+        said.append(
+            f"{mined.short:,} of {counted(mined.queries, 'query')} had fewer than {options['count']} documents to mine"
+        )
+    if mined.idle:
+        said.append(f"{mined.idle:,} had no relevant document")
+    say("; ".join(said), file=sys.stderr)
 
 
 @command(

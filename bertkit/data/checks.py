@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import logging
 from array import array
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from bertkit.data.schema import Column, Finding, in_train_too, leak, note, severe, warn
+from bertkit.data.schema import Column, Finding, in_train_too, leak, note, severe, texts_of, warn
 from bertkit.data.splits import names_of
 from bertkit.data.table import Data, Origin, column_values, locations, numbers
 from bertkit.data.values import text_keys
@@ -40,8 +40,8 @@ def check(data: Data, *, few_rows: bool = False) -> list[Finding]:
     """
     if data.corpus:
         return list(data.findings)
-    texts = [name for name, column in data.columns.items() if column.holds in ("text", "words")]
-    everywhere = [name for name in texts if all(name in rows.column_names for rows in data.rows.values())]
+    texts, _ = texts_of(data.columns)
+    everywhere = {n: c for n, c in data.columns.items() if all(n in rows.column_names for rows in data.rows.values())}
     findings, trained = list(data.findings), None
     of_train = data.origins["train"].files if "train" in data.origins else None
     held_out = [split for split in data.rows if split != "train" and data.origins[split].files == of_train]
@@ -125,13 +125,14 @@ def _label_findings(counts: Mapping[str, int], alike: bool, few_rows: bool) -> I
     if few and not few_rows:
         rare = listed([f"{escape_controls(name)} {n}" for n, name in few], MANY_LABELS)
         yield warn(f"train: labels with fewer than {FEW_ROWS} rows: {rare}", "Label more rows, or merge labels.")
-    spelled: dict[str, str] = {}
+    spelled = defaultdict[str, list[str]](list)
     for name in sorted(counts):
-        other = spelled.setdefault(name.strip().casefold(), name)
-        if other != name:
-            what = f"train: the labels {other!r} and {name!r} differ only in case or space"
-            fix = "They are two labels; if they are one, write them alike, or name them in task.labels: {A: a, a: a}."
-            yield warn(what, fix)
+        spelled[name.strip().casefold()].append(name)
+    if alike := [names for names in spelled.values() if len(names) > 1]:
+        spellings = listed([" = ".join(map(repr, names)) for names in alike], MANY_LABELS)
+        what = f"train: {sum(map(len, alike)):,} labels differ only in case or space: "
+        fix = f"If they are {len(alike):,}, write them alike, or name each in task.labels: {{A: a, a: a}}."
+        yield warn(what + spellings, fix)
     for separator in SEPARATORS:
         parts = Counter(part.strip() for name in counts for part in set(name.split(separator)) if separator in name)
         if any(part in counts or rows > 1 for part, rows in parts.items()):
@@ -149,12 +150,13 @@ class _Seen:
     first: Ints  # the first row that has the same texts
 
     @classmethod
-    def of(cls, rows: Dataset, names: Sequence[str]) -> _Seen:
-        """Rows without any text, which `_empty` reports, are left out."""
+    def of(cls, rows: Dataset, columns: Mapping[str, Column]) -> _Seen:
+        """Rows without any text, which `_empty` reports, are left out. columns: those that all splits have."""
         import numpy as np
 
         hashes, with_text = array("q"), array("q")
-        for row, key in enumerate(text_keys(*(column_values(rows, name) for name in names))):
+        names, unordered = texts_of(columns)
+        for row, key in enumerate(text_keys(*(column_values(rows, name) for name in names), unordered=unordered)):
             if key is not None:
                 hashes.append(key)
                 with_text.append(row)
@@ -190,7 +192,7 @@ def _repeats(seen: _Seen, split: str, data: Data) -> tuple[Ints, Ints]:
     rows, target = data.rows[split], data.target
     repeated = np.flatnonzero(seen.first != seen.rows)
     pairs = np.stack([seen.first[repeated], seen.rows[repeated]], axis=1)
-    if target is None or target not in rows.column_names or not len(pairs):
+    if target is None or target not in rows.column_names or data.columns[target].unordered or not len(pairs):
         differ = np.zeros(len(pairs), dtype=bool)
     else:
         named = names_of(data.columns[target]) if data.columns[target].names else None

@@ -12,7 +12,7 @@ from typing import Any
 
 from bertkit.data.conll import Lines
 from bertkit.data.decoding import MAX_LINE
-from bertkit.data.schema import warn
+from bertkit.data.schema import note
 from bertkit.data.table import MAX_LOCATIONS, NumberedRow, Problems, setting
 from bertkit.errors import DataError, Problem
 from bertkit.sections import DataSpec
@@ -78,7 +78,7 @@ def named_records(
         yield number, dict(zip(names, fields, strict=False))
     if short:
         what = f"{problems.name}: {counted(len(short), 'row')} with too few fields left out"
-        problems.findings.append(warn(f"{what}: {listed([f'{prefix}{number}' for number in short], MAX_LOCATIONS)}"))
+        problems.findings.append(note(f"{what}: {listed([f'{prefix}{number}' for number in short], MAX_LOCATIONS)}"))
 
 
 def guarded(cell: Any) -> Any:

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 from bertkit.data.columns import choose_columns, optional_columns
 from bertkit.data.corrections import ValidateRows, corrected
 from bertkit.data.disk_list import DiskList
-from bertkit.data.schema import BY, ID, Finding, Schema, cell, columns_of, given_name, note, warn
+from bertkit.data.schema import BY, ID, Finding, Schema, cell, columns_of, given_name, note, texts_of, warn
 from bertkit.data.sources import Part, open_source
 from bertkit.data.splits import SPLITS, hold_out, known_only, limit_rows, names_of
 from bertkit.data.squad import with_starts
@@ -147,9 +147,9 @@ def _read_tables(
     names = names_of(schema.columns[target]) if target else None
     if share is not None:
         count = len(tables["train"])
-        texts = [name for name, column in schema.columns.items() if column.holds in ("text", "words")]
-        texts = [name for name in texts if all(name in table.values for table in tables.values())]
-        tables["train"], tables["validation"] = hold_out(tables["train"], share, spec.seed, target, names, texts)
+        everywhere = {n: c for n, c in schema.columns.items() if all(n in table.values for table in tables.values())}
+        held = hold_out(tables["train"], share, spec.seed, target, names, *texts_of(everywhere))
+        tables["train"], tables["validation"] = held
         findings.append(note(f"validation: {len(tables['validation']):,} of {count:,} rows of train"))
     limits = dict.fromkeys(tables, spec.limit) if isinstance(spec.limit, int) else {**(spec.limit or {})}
     for split, limit in limits.items():
@@ -235,7 +235,7 @@ def _drop_unlabelled(
     """Without targets that no row of a test split has, and without rows that lack theirs, by `policy`.
 
     given_names: target of the table -> what the user calls it.
-    policy: "error" raises a DataError where some rows, or train, lack theirs; "ignore" leaves them out with a warning.
+    policy: "error" raises a DataError where some rows, or train, lack theirs; "ignore" leaves them out with a note.
     """
     findings = []
     for name, theirs in given_names.items():
@@ -255,7 +255,7 @@ def _drop_unlabelled(
             if policy == "error":
                 fix = "fill it in, or leave these rows out:  data: {missing_labels: ignore}"
                 raise DataError(Problem("", f"{what}: {where}", fix))
-            findings.append(warn(f"{what}; left out: {where}"))
+            findings.append(note(f"{what}; left out: {where}"))
             table = table.select([index for index in range(len(table)) if index not in missing])
     return table, findings
 

@@ -60,12 +60,19 @@ class Column(NamedTuple):
     unchecked: bool = False  # may be empty, or the same in all rows of train
     names: Mapping[str, str] = {}  # of labels: value in the data -> label name; a value that is not there is its name
     located: bool = False  # offsets count its characters as given
+    unordered: bool = False  # rows that differ in the order of such columns' texts are the same
 
 
 LEVELS = ("fail", "severe", "warn", "note")  # of findings, the most severe first
 LARGE_SHARE = 0.01  # of the rows: a share from which a finding is of its higher level
 ID = Column("name", "a name for the row, kept in messages and predictions")  # optional, of every task
 BY = Column("name", "what scores are also reported by")  # the column that `data.by` names
+
+
+def texts_of(columns: Mapping[str, Column]) -> tuple[list[str], int]:
+    """The columns of texts, the unordered ones first, and how many those are."""
+    texts = [name for name, column in columns.items() if column.holds in ("text", "words")]
+    return sorted(texts, key=lambda name: not columns[name].unordered), sum(columns[name].unordered for name in texts)
 
 
 @dataclass(frozen=True)
@@ -91,9 +98,9 @@ class Finding(NamedTuple):
     inflates: str = ""  # the split whose scores are too high because train has some of its rows
 
     @property
-    def severity(self) -> int:
-        """What findings are sorted by: 0 is the most severe."""
-        return LEVELS.index(self.level)
+    def severity(self) -> tuple[int, bool]:
+        """What findings are sorted by: by level, the most severe first, and leaks before others of their level."""
+        return LEVELS.index(self.level), not self.inflates
 
     @property
     def title(self) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, TypeAlias
 
 from bertkit.data.disk_list import DiskList
-from bertkit.data.schema import Column, Finding, warn
+from bertkit.data.schema import Column, Finding, note, texts_of, warn
 from bertkit.data.table import Data, Problems, Table, column_values, setting
 from bertkit.data.values import text_keys
 from bertkit.errors import DataError, Problem
@@ -34,17 +34,23 @@ def names_of(column: Column) -> Names | None:
 
 
 def hold_out(
-    train: Table, share: float, seed: int, target: str | None, names: Names | None = None, texts: Sequence[str] = ()
+    train: Table,
+    share: float,
+    seed: int,
+    target: str | None,
+    names: Names | None = None,
+    texts: Sequence[str] = (),
+    unordered: int = 0,
 ) -> tuple[Table, Table]:
     """Split train into (train, validation), both in their old order; the same on every platform for a seed.
 
     share: of the rows, in (0, 1).  target: column to stratify by: a label, the first of several labels, or a number
     (by quantile); None: not stratified. A label never loses its last row in train.  names: `names_of` the target.
     texts: columns; rows that have the same texts stay together, and so do rows with one value of `data.group_by`.
-    Raises DataError where no row can be held out.
+    unordered: see `text_keys`. Raises DataError where no row can be held out.
     """
     labels = _labels(train, target, names)
-    units = _units(train, [texts])
+    units = _units(train, texts, unordered)
     wanted, held = max(1, round(share * len(train))), list[list[int]]()
     for unit in _stratified(units, train, target, labels, random.Random(seed)):
         if len(unit) <= wanted:
@@ -73,6 +79,7 @@ def folds(
     names: Names | None = None,
     texts: Sequence[str] = (),
     groups: Collection[str] = (),
+    unordered: int = 0,
 ) -> list[int]:
     """The fold of each row, from 1 to `count`; the same on every platform for a seed.
 
@@ -80,7 +87,7 @@ def folds(
     values stay together too. Where every row is on its own, the sizes of folds differ by one row at most, and so do
     their numbers of rows with a label. Raises DataError where there are fewer rows or groups than folds.
     """
-    units = _units(table, [texts, *([name] for name in groups)])
+    units = _units(table, texts, unordered, groups)
     if len(units) < count:
         what = f"{count} folds of {counted(len(table), 'row')} of train, which make {counted(len(units), 'group')}: "
         what += "rows of the same texts or group stay together"
@@ -109,12 +116,12 @@ def fold_rows(data: Data, count: int, seed: int, groups: Collection[str]) -> tup
     """
     rows, target = data.rows["train"], data.target
     present = {name: column for name, column in data.columns.items() if name in rows.column_names}
-    texts = [name for name, column in present.items() if column.holds in ("text", "words")]
+    texts, unordered = texts_of(present)
     groups = [name for name in groups if name in present]
     values: dict[str, Sequence[Any]] = {name: DiskList(column_values(rows, name)) for name in {*texts, *groups}}
     values |= {target: rows[target][:]} if target else {}
     names = names_of(present[target]) if target else None
-    fold_of = folds(Table(values, data.origins["train"]), count, seed, target, names, texts, groups)
+    fold_of = folds(Table(values, data.origins["train"]), count, seed, target, names, texts, groups, unordered)
     seen = defaultdict[str, set[int]](set)
     for fold, value in zip(fold_of, values[target], strict=True) if target and names else ():
         for label in names(value) if names else ():
@@ -143,15 +150,15 @@ def _labels(table: Table, target: str | None, names: Names | None) -> list[Seque
     return [names(value) for value in values] if values is not None and names else [()] * len(table)
 
 
-def _units(table: Table, keys: Sequence[Sequence[str]]) -> list[list[int]]:
-    """The rows, those together that belong to one group or have the same texts in the columns of a key, directly or by
-    way of other rows."""
+def _units(table: Table, texts: Sequence[str], unordered: int, groups: Collection[str] = ()) -> list[list[int]]:
+    """The rows, those together that have the same texts, or belong to one group or have the same value in one of the
+    columns `groups`, directly or by way of other rows."""
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
     links = coo_array((len(table), len(table)), dtype=bool)
-    texts = (text_keys(*(table.values[name] for name in key)) for key in keys)
-    for values in (*texts, table.origin.groups):
+    same_texts = text_keys(*(table.values[name] for name in texts), unordered=unordered)
+    for values in (same_texts, *(text_keys(table.values[name]) for name in groups), table.origin.groups):
         first = dict[int, int]()
         same = [row if key is None else first.setdefault(key, row) for row, key in enumerate(values)]
         links += coo_array(([True] * len(same), (range(len(same)), same)), shape=links.shape)
@@ -198,7 +205,7 @@ def known_only(
     """The tables without labels of validation and test that are not in `known`, by `policy`, and what was left out.
 
     policy: "error" raises a DataError with split, label, count and
-    first row of each; "ignore" leaves those rows out with a warning. Raises DataError also when no row remains.
+    first row of each; "ignore" leaves those rows out with a note. Raises DataError also when no row remains.
     """
     known_tables, findings, problems = dict(tables), [], list[Problem]()
     for split, table in tables.items():
@@ -213,7 +220,7 @@ def known_only(
         for name, rows in sorted(unseen.items()):
             what = f"{split} has {counted(len(rows), 'row')} with the label {name!r}, which train does not have"
             problems.append(Problem(table.origin[rows[0]], what))
-            findings.append(warn(f"{what} (first: {table.origin[rows[0]]}); left out"))
+            findings.append(note(f"{what} (first: {table.origin[rows[0]]}); left out"))
         if len(out) == len(table) and policy == "ignore":
             raise DataError(Problem("", f"{split}: no row remains; none of its labels is in train"))
         if out:

@@ -71,19 +71,27 @@ class Pair:
         return [[kind, f"{count:,}"] for kind, count in Counter(self.counts).most_common()]
 
     @property
+    def better(self) -> str:
+        """The run that is better by the headline metric, as interval and test both show; empty where they do not."""
+        difference = self.metrics.get(self.headline)
+        low, high = difference.interval or (0.0, 0.0) if difference else (0.0, 0.0)
+        unsure = self.test is not None and self.test[1] >= UNSURE
+        return "" if low <= 0 <= high or unsure else self.names[low > 0]
+
+    @property
     def verdict(self) -> str:
-        """Which run is better by the headline metric, in a sentence: interval and test must both show it."""
+        """Which run is better, in a sentence."""
         difference, (one, other) = self.metrics.get(self.headline), self.names
         if difference is None or difference.interval is None:
             return f"{self.headline} of these runs cannot be compared. {self.rows}" if self.units else self.rows
         low, high = difference.interval
         test = f"; {self.test[0]}: {p_value(self.test[1])}" if self.test else ""
-        if low <= 0 <= high or (self.test and self.test[1] >= UNSURE):
+        if not self.better:
             said = f"No difference in {self.headline} can be shown with these {self.units}: {other} − {one} is"
             return f"{said} {difference.value:+.4f} (95 % interval {interval((low, high))}{test})."
-        better, bounds = (other, (low, high)) if low > 0 else (one, (-high, -low))
+        bounds = (low, high) if low > 0 else (-high, -low)
         by = f"{self.headline} is higher by {number(abs(difference.value))} (95 % interval {interval(bounds)}{test})"
-        return f"{better} is better: its {by} on {self.units}."
+        return f"{self.better} is better: its {by} on {self.units}."
 
     @property
     def differences(self) -> list[list[str]]:

@@ -24,6 +24,7 @@ BASELINES = {
     "unigrams": "always predicting the most frequent token",
     "random": "random scores",
     "copy": "copying the source",
+    "no answer": "never giving an answer",
     "nearest": "the target of the most similar training source",
 }  # name in results -> in words
 

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -20,10 +20,19 @@ BLOCK, MOST_SCORES = 4096, 2**24  # documents, and scores, in memory at a time
 Form = Literal["negatives", "candidates"]
 
 
+class Mined(NamedTuple):
+    """How many rows were written, for how many queries: some with fewer documents than asked, or no relevant one."""
+
+    rows: int
+    queries: int
+    short: int
+    idle: int
+
+
 def mine_file(
     model: DualEncoder, folder: Path, split: str, output: Path, *, form: Form, count: int, skip: int = 0
-) -> int:
-    """Write the nearest documents of the queries of a BEIR split as jsonl; returns the number of rows.
+) -> Mined:
+    """Write the nearest documents of the queries of a BEIR split as jsonl.
 
     form: `negatives` for the task retrieval: `count` rows per relevant document, each with one `negative`;
     `candidates` for text-ranking: the relevant documents and the `count` nearest others of each query, `label`
@@ -43,18 +52,19 @@ def mine_file(
     same = Counter(texts.values())
     most = 1 + max(sum(same[text] for text in known) for known in answers)
     ranked = nearest(model, [beir.queries[query] for query in judged], texts, count + skip + most)
-    rows = mined = 0
+    rows, mined, idle = 0, list[int](), 0
     with written_aside(output) as file:
         for (query, grades), known, near in zip(judged.items(), answers, ranked, strict=True):
             others = [name for name in near if name != query and texts[name] not in known][skip : skip + count]
-            mined += len(others)
+            mined.append(len(others))
+            idle += not any(grades.values())
             for row in _rows(beir, query, grades, others, form):
                 file.write(json.dumps(row, ensure_ascii=False) + "\n")
                 rows += 1
-        if not (rows and mined):
+        if not (rows and any(mined)):
             what = f"{split}: no query has a relevant document and another one after the {skip:,} skipped"
             raise DataError(Problem(str(folder), what, "Skip fewer, or judge more."))
-    return rows
+    return Mined(rows, len(mined), sum(number < count for number in mined), idle)
 
 
 def nearest(model: DualEncoder, queries: Sequence[str], documents: Mapping[str, str], depth: int) -> list[list[str]]:

@@ -29,6 +29,7 @@ from bertkit.validation import KeyProblem
 if TYPE_CHECKING:
     from optuna import Study
 
+    from bertkit.report.paired import Pair
     from bertkit.sweeps.trials import Search  # it needs optuna, which may not be installed
 
 # none of these changes scores on validation
@@ -176,13 +177,14 @@ def _compare_on_fresh_seeds(recipe: Recipe, search: Search, confirm: int) -> dic
     fresh = {"seeds": seeds, "verify": recipe.verify, "explain": recipe.explain}
     best = search.recipe(changes).model_copy(update=fresh)
     run = train_or_resume(best, folder / "best")
-    scores = {"best": _scores(run)}
+    scores, pair = {"best": _scores(run)}, None
     if winner.number:
         base = recipe.model_copy(update={**WITHOUT_SIDE_EFFECTS, "seeds": seeds})
-        scores["defaults"] = _scores(train_or_resume(base, folder / "defaults"))
+        base_run = train_or_resume(base, folder / "defaults")
+        scores["defaults"], pair = _scores(base_run), _paired(base_run, run)
     else:
         shutil.rmtree(folder / "defaults", ignore_errors=True)
-    lines = verdict(search.metric, winner.number, winner.value or 0.0, scores["best"], scores.get("defaults"))
+    lines = verdict(search.metric, winner.number, winner.value or 0.0, scores["best"], scores.get("defaults"), pair)
     changed = ", ".join(f"{key}={brief(value)}" for key, value in changes.items()) or "nothing"
     head = "".join(f"# {line}\n" for line in [*lines, f"Changed: {changed}"])
     write_text(folder / "best.yaml", head + to_yaml(best.model_copy(update={"hub": recipe.hub, "folds": recipe.folds})))
@@ -199,7 +201,7 @@ def _compare_on_fresh_seeds(recipe: Recipe, search: Search, confirm: int) -> dic
         "seeds": seeds,
         "scores": scores,
         "interval": run.results["splits"]["validation"]["intervals"].get(search.metric),
-        "better": "defaults" in scores and fmean(scores["best"]) > fmean(scores["defaults"]),
+        "better": lines[0].startswith("Better"),
         "verdict": lines,
     }  # fmt: skip
 
@@ -212,20 +214,37 @@ def _scores(run: Run) -> list[float]:
     return scores
 
 
+def _paired(base: Run, best: Run) -> Pair:
+    """The models of both runs, compared by their answers to the rows of validation."""
+    from bertkit.report.facts import read_facts
+    from bertkit.report.paired import compared
+
+    return compared(*(read_facts(run.folder, "validation") for run in (base, best)), ("base", "best"))
+
+
 def verdict(
-    metric: str, winner: int, search_score: float, best: Sequence[float], base: Sequence[float] | None
+    metric: str,
+    winner: int,
+    search_score: float,
+    best: Sequence[float],
+    base: Sequence[float] | None,
+    pair: Pair | None,
 ) -> list[str]:
-    """The result in sentences. best, base: a score per fresh seed of the winner and the base recipe."""
+    """The result in sentences: better is what is so on average over the seeds, and by the paired comparison.
+
+    best, base: a score per fresh seed of the winner and the base recipe. pair: their models, compared.
+    """
     seeds = counted(len(best), "fresh seed")
-    if base is None:
+    if base is None or pair is None:
         return [f"No trial is better than the base recipe: {metric} {mean_and_sd(best)} on validation, {seeds}."]
-    pair = f"{metric} {mean_and_sd(best)}, base {mean_and_sd(base)}, on validation, mean of {seeds}"
+    means = f"{metric} {mean_and_sd(best)}, base {mean_and_sd(base)}, on validation, mean of {seeds}"
     wins = sum(ours > theirs for ours, theirs in zip(best, base, strict=True))
     if fmean(best) <= fmean(base):
-        first = f"NOT better than the base recipe: {pair}. Keep the base recipe, or search further."
+        lines = [f"NOT better than the base recipe: {means}. Keep the base recipe, or search further."]
     else:
-        first = f"Better than the base recipe, with {wins} of {seeds}: {pair}."
-    return [first, f"Trial {winner} scored {search_score:.4f} in the search: optimistic, as the best of many trials."]
+        said = "Better than" if pair.better == pair.names[1] else "NOT distinguishable from"
+        lines = [f"{said} the base recipe, with a higher score for {wins} of {seeds}: {means}.", pair.verdict]
+    return [*lines, f"Trial {winner} scored {search_score:.4f} in the search: optimistic, as the best of many trials."]
 
 
 def mean_and_sd(scores: Sequence[float]) -> str:

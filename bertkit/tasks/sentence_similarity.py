@@ -85,12 +85,12 @@ class SentenceSimilarity(Labelled, VectorTask[SentenceSimilarityOptions]):
     schema = Schema(
         columns={
             "text": Column("text", "a text, to be embedded"),
-            "text_a": Column("text", "the first text of a pair"),
-            "text_b": Column("text", "the second text of a pair"),
-            "anchor": Column("text", "a text that has a positive"),
+            "text_a": Column("text", "the first text of a pair", unordered=True),
+            "text_b": Column("text", "the second text of a pair", unordered=True),
+            "anchor": Column("text", "a text that has a positive", unordered=True),
             "score": Column("number", "how similar the pair is"),
             "label": Column("label", "the relation of the two texts"),
-            "positive": Column("text", "a text similar to the anchor"),
+            "positive": Column("text", "a text similar to the anchor", unordered=True),
             "negative": Column("text", "a text that is not similar"),
         },
         inputs=(frozenset({"text_a", "text_b"}), frozenset({"anchor"}), frozenset({"text"})),

@@ -15,6 +15,7 @@ from bertkit.errors import ModelError, Problem
 from bertkit.files import read_json
 from bertkit.models.encoder import Encoder, load_extra_module, load_model
 from bertkit.models.untrusted import read_object
+from bertkit.text import listed
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -178,9 +179,11 @@ def _pooling(file: Path) -> Pooling:
     old = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls", "pooling_mode_max_tokens": "max"}
     chosen = config.get("pooling_mode") or [way for name, way in old.items() if config.get(name)]
     ways = [chosen] if isinstance(chosen, str) else chosen
-    unknown = any(on for name, on in config.items() if name.startswith("pooling_mode_") and name not in old)
+    unknown = [name for name, on in config.items() if on and name.startswith("pooling_mode_") and name not in old]
     if unknown or ways not in (["mean"], ["cls"], ["max"]):
-        raise ModelError(Problem(str(file), "bertkit pools by exactly one of mean, cls and max"))
+        named = listed([*map(str, ways if isinstance(ways, list) else [ways]), *unknown]) or "no way of pooling"
+        what = f"names {named}, where bertkit pools by exactly one of mean, cls and max"
+        raise ModelError(Problem(str(file), what))
     if config.get("include_prompt") is False:
         raise ModelError(Problem(str(file), "leaves the prompt out of the pooling; bertkit pools over it"))
     only: Pooling = ways[0]
