@@ -78,20 +78,14 @@ def test_rows_are_near_duplicates_where_all_of_their_texts_are() -> None:
         expected.append(near)
     assert np.array_equal(number[:, None] == number[None], expected[0] & expected[1])
     assert 1 < len(set(number)) < 40
-    one, other = texts
-    mirrored = [one + other, other + one], [np.concatenate(vectors), np.concatenate(vectors[::-1])]
-    number = clusters(*mirrored, 0.9, unordered=True)
-    assert np.array_equal(number[:40], number[40:])
-    ordered = clusters(*mirrored, 0.9)
-    assert not np.array_equal(ordered[:40], ordered[40:])
 
 
 def test_the_mirror_of_a_pair_is_a_duplicate_where_order_does_not_count() -> None:
-    pairs = [("a", "b", 1.0), ("B", "a ", 5.0), ("c", "d", 1.0), ("d.", "c", 1.0), ("a", "d", 1.0)]
+    pairs = [("a", "b", 1.0), ("B", "a ", 5.0), ("c", "d", 1.0), ("d.", "c", 1.0), ("a", "c", 1.0)]
     rows = placed([{"text_a": a, "text_b": b, "score": score} for a, b, score in pairs])
     angle = {"a": 0, "b": 60, "c": 120, "d": 180}
     sides = [turned(*(angle[pair[side].lower()[0]] for pair in pairs)) for side in (0, 1)]
-    found = duplicates(rows, sides, unordered=True).rows
+    found = duplicates(rows, [unit(sides[0] + sides[1])]).rows
     problem = ["same text, different target"] * 2 + ["repeated"] * 2
     assert [(row["location"], row["problem"], row["cosine"]) for row in found] == [
         (f"train.csv:{line}", what, 1.0) for line, what in zip((2, 3, 4, 5), problem, strict=True)

@@ -55,14 +55,11 @@ def test_folds_of_single_rows_have_nearly_equal_sizes_and_shares_of_labels(label
         assert max(shares) - min(shares) <= 1
 
 
-@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=6, max_size=30))
-def test_pairs_in_either_order_are_in_one_fold(pairs: list[tuple[int, int]]) -> None:
-    pairs = [*pairs, (4, 5), (6, 7)]
-    first, second = ([f"text {n}" for n in side] for side in zip(*pairs, strict=True))
-    both = Table({"text": first, "b": second}, table(["a"] * len(pairs)).origin)
-    of = folds(both, 2, 1, None, None, ["text", "b"], unordered=2)
-    for pair in pairs:
-        assert len({fold for fold, other in zip(of, pairs, strict=True) if set(other) == set(pair)}) == 1
+def test_pairs_in_either_order_are_in_one_fold() -> None:
+    first, second = ([f"{side} {n}" for n in range(20)] for side in "ab")
+    pairs = Table({"text": first + second, "b": second + first}, table(["a"] * 40).origin)
+    of = folds(pairs, 2, 1, None, None, ["text", "b"], unordered=2)
+    assert of[:20] == of[20:]
 
 
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 9), st.integers(0, 12)), min_size=6, max_size=50))

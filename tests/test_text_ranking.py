@@ -209,18 +209,6 @@ def test_measures_are_those_of_scikit_learn_and_trec_eval(data: list[tuple[int, 
             assert means[name] is None
 
 
-@settings(max_examples=60)
-@given(queries_of_rows, st.randoms(use_true_random=False))
-def test_neither_ties_nor_the_order_of_rows_are_a_gain(data: list[tuple[int, int, int]], random: Any) -> None:
-    tied = [(group, grade, score % 3) for group, grade, score in data]
-    shuffled = random.sample(tied, len(tied))
-    one, other = ranked(tied, grouped=True).scores, ranked(shuffled, grouped=True).scores
-    for name in ("ndcg@10", "mrr@10"):
-        assert one[name] == pytest.approx(other[name])
-    apart = [(group, grade, 100 * score - grade) for group, grade, score in tied]
-    assert one["ndcg@10"] == pytest.approx(ranked(apart, grouped=True).scores["ndcg@10"])
-
-
 def test_measures_by_hand() -> None:
     """Query 0: relevant at ranks 2 and 3 of 3. Query 1: one document. Query 2: none is relevant."""
     data = [(0, 0, 9), (0, 1, 5), (0, 1, 4), (1, 1, 9), (2, 0, 1), (2, 0, 2)]

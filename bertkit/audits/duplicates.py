@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from functools import partial
-from itertools import chain, combinations_with_replacement
+from itertools import combinations_with_replacement
 from typing import Any
 
 import numpy as np
@@ -44,22 +44,17 @@ def near_duplicates(recipe: Recipe, rows: Sequence[Row], encode: Encode) -> Sect
     ]
     every = [*train, *others]
     vectors, names = by_column(every, encode), named_texts(every[0])
-    if len(names) > 1 and all(data.columns[name].unordered for name in names):
-        return duplicates(every, np.split(centred(np.concatenate(vectors)), len(vectors)), unordered=True)
+    if all(data.columns[name].unordered for name in names):
+        vectors = [np.sum(vectors, axis=0)]
     return duplicates(every, list(map(centred, vectors)))
 
 
-def clusters(
-    texts: Sequence[Sequence[str]], vectors: Sequence[Vectors], threshold: float, unordered: bool = False
-) -> np.ndarray[Any, Any]:
+def clusters(texts: Sequence[Sequence[str]], vectors: Sequence[Vectors], threshold: float) -> np.ndarray[Any, Any]:
     """The number of each row's cluster, `(rows,)`: rows share one where each of their texts is a near-duplicate.
 
     texts, vectors: by column, `(rows,)` and `(rows, size)` of unit length. Texts that differ only in case and
-    whitespace are the same. unordered: whether a text may be that of another column.
+    whitespace are the same.
     """
-    if unordered:
-        both = clusters([list(chain(*texts))], [np.concatenate(vectors)], threshold).reshape(len(texts), -1)
-        return np.unique(np.sort(both, axis=0), axis=1, return_inverse=True)[1]
     numbers = []
     for column, own in zip(texts, vectors, strict=True):
         keys = [folded(text) for text in column]
@@ -88,17 +83,16 @@ def connected(vectors: Vectors, threshold: float) -> np.ndarray[Any, np.dtype[np
     return clusters
 
 
-def duplicates(rows: Sequence[Row], vectors: Sequence[Vectors], *, unordered: bool = False) -> Section:
+def duplicates(rows: Sequence[Row], vectors: Sequence[Vectors]) -> Section:
     """The clusters of near-duplicates, the most severe problem first.
 
-    rows: of all splits, each with its `split`. vectors: by column of texts, `(rows, size)`, of unit length.
-    unordered: whether the order of a row's texts does not count.
+    rows: of all splits, each with its `split`. vectors: by column of texts, `(rows, size)`, of unit length; one for
+    all columns where the order of a row's texts does not count.
     """
-    texts = [texts_of(row) for row in rows]
-    numbers = clusters(list(zip(*texts, strict=True)), vectors, THRESHOLD, unordered)
-    orders = [joined(vectors), *([joined(vectors[::-1])] if unordered else [])]
-    keys = [tuple(map(folded, own)) for own in texts]
-    keys = [tuple(sorted(key)) for key in keys] if unordered else keys
+    keys = [tuple(map(folded, texts_of(row))) for row in rows]
+    if len(vectors) == 1:
+        keys = [("\n".join(sorted(key)),) for key in keys]
+    numbers, whole = clusters(list(zip(*keys, strict=True)), vectors, THRESHOLD), joined(vectors)
     targets = [row[name] for row in rows for name in ("score", "grade") if row.get(name) is not None]
     most = APART * (max(targets, default=0.0) - min(targets, default=0.0))
     members = np.split(np.argsort(numbers, kind="stable"), np.cumsum(np.bincount(numbers))[:-1])
@@ -109,7 +103,7 @@ def duplicates(rows: Sequence[Row], vectors: Sequence[Vectors], *, unordered: bo
     counts = np.bincount([problem for problem, _ in found], minlength=len(PROBLEMS))
     listed = [
         {**identified(rows[index]), "cluster": number, "problem": PROBLEMS[problem], "target": _shown(rows[index])}
-        | {"cosine": round(min(1.0, max(float(order[index] @ orders[0][each[0]]) for order in orders)), 4)}
+        | {"cosine": round(min(1.0, float(whole[index] @ whole[each[0]])), 4)}
         for number, (problem, each) in enumerate(found, 1)
         for index in each
     ]
