@@ -92,20 +92,12 @@ class GradedSearches(Graded):
             raise DataError("there are no judgements to score a ranking by")
         names, measured = list(rows_of), dict[str, dict[str, float]]()
         for start in range(0, len(names), QUERIES):
-            some = {name: rows_of[name].tolist() for name in names[start : start + QUERIES]}
-            judged = judgements(self.rows.select([row for rows in some.values() for row in rows]))
-            by_place = {name: self._by_place(some[name], grades) for name, grades in judged.items()}
+            some = [row for name in names[start : start + QUERIES] for row in rows_of[name].tolist()]
+            judged = by_place(self.rows.select(some), [self.answers[row]["rank"] for row in some])
             first = list(map(str, range(1, MAX_HITS + 1)))
-            for metric, values in measures(dict.fromkeys(judged, first), by_place).items():
+            for metric, values in measures(dict.fromkeys(judged, first), judged).items():
                 measured.setdefault(metric, {}).update(values)
         return measured
-
-    def _by_place(self, rows: Sequence[int], grades: Mapping[str, int]) -> dict[str, int]:
-        """Place -> grade of the document there, of a query's judged documents. rows: the query's."""
-        documents = ids(self.rows.select(rows), "document")
-        ranks = {name: self.answers[row]["rank"] for name, row in zip(documents, rows, strict=True)}
-        placed = places([ranks[name] for name in grades], [*grades.values()])
-        return dict(zip(map(str, placed), grades.values(), strict=True))
 
     @cached_property
     def scored(self) -> Scored:
@@ -119,12 +111,11 @@ class GradedSearches(Graded):
 
 def places(ranks: ArrayLike, gains: ArrayLike) -> list[int]:
     """The places of a query's documents, from 1: of equals, the better come later. ranks: see `Retrieval.answer`."""
-    order = np.lexsort((gains, ranks))
+    order = np.lexsort((np.negative(gains), ranks))
     ordered = np.asarray(ranks)[order]
-    after = np.searchsorted(ordered, ordered, side="right") - 1 - np.arange(len(order))
     placed = np.empty_like(order)
-    placed[order] = ordered - after
-    return placed.tolist()
+    placed[order] = ordered - np.arange(len(order)) + np.searchsorted(ordered, ordered)
+    return [int(place) for place in placed]
 
 
 def searched(
@@ -184,12 +175,11 @@ def rows_by_query(rows: Dataset) -> dict[str, np.ndarray]:
     return dict(zip(numbers, np.split(order, starts)[1:-1], strict=True))
 
 
-def judgements(rows: Dataset) -> Judgements:
-    """The grades of these rows. Raises DataError: they have none."""
-    grades: Judgements = {}
-    values = column_values(rows, required(rows, "grade"))
-    named = zip(ids(rows, "query"), ids(rows, "document"), values, strict=True)
-    for query, document, grade in named:
-        if query:
-            grades.setdefault(query, {})[document] = int(grade)
-    return grades
+def by_place(rows: Dataset, ranks: Sequence[int]) -> Judgements:
+    """The grades of these rows, whose documents are named by their places. Raises DataError: they have no grades."""
+    judged: dict[str, dict[str, tuple[int, int]]] = {}
+    grades = column_values(rows, required(rows, "grade"))
+    for query, document, rank, grade in zip(ids(rows, "query"), ids(rows, "document"), ranks, grades, strict=True):
+        judged.setdefault(query, {})[document] = rank, int(grade)
+    columns = {query: tuple(zip(*pairs.values(), strict=True)) for query, pairs in judged.items()}
+    return {name: dict(zip(map(str, places(*both)), both[1], strict=True)) for name, both in columns.items()}

@@ -22,7 +22,7 @@ from bertkit.data.schema import Answer
 from bertkit.data.table import column_values
 from bertkit.errors import DataError, Problem, RecipeError, UserError
 from bertkit.evaluation.graded import Graded, all_scores
-from bertkit.evaluation.ranking import MAX_HITS, first_rows, ids, rows_by_query
+from bertkit.evaluation.ranking import MAX_HITS, ids, rows_by_query
 from bertkit.inference.multitask_predictor import tasks_of_run
 from bertkit.inference.predictor import Predictor, load, load_as
 from bertkit.recipe.recipe import load_recipe, parse_data_spec
@@ -235,8 +235,8 @@ def evaluate_two_stages(retriever: Predictor, ranker: Predictor, rows: Dataset, 
 
 def reranked(answers: Sequence[Answer], rows: Dataset, ranker: Predictor, depth: int) -> list[Answer]:
     """The answers, with the first `depth` documents of each query in the ranker's order."""
-    texts = {name: rows[row]["document"] for name, row in first_rows(rows, "document").items()}
     names, queries = list(ids(rows, "document")), rows["query"][:]
+    texts = dict(zip(names, rows["document"][:], strict=True))
     pairs = (
         {"query": query, "document": texts[hit["id"]]}
         for query, answer in zip(queries, answers, strict=True)

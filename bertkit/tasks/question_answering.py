@@ -19,7 +19,6 @@ from bertkit.encoding.pieces import tokenize
 from bertkit.encoding.question_windows import Windows, encode_pairs, label_windows
 from bertkit.errors import DataError, Problem, require_finite
 from bertkit.evaluation import squad_metrics
-from bertkit.evaluation.intervals import Scores
 from bertkit.models.encoder import Encoder, load_model
 from bertkit.models.heads.spans import (
     Candidates,
@@ -236,7 +235,7 @@ class QuestionAnswering(Task[QuestionAnsweringOptions]):
         fitted = {"temperature": self.options.temperature or 1.0, "null_threshold": self.options.null_threshold}
         return squad_metrics.GradedAnswers(answers, rows, self.unanswerable, fitted)
 
-    def baselines(self, train: Dataset, rows: Dataset) -> dict[str, Scores]:
+    def baselines(self, train: Dataset, rows: Dataset) -> dict[str, Any]:
         """Never an answer, where some questions have none."""
         if all(answers["text"] for answers in rows["answers"]):
             return {}
