@@ -8,7 +8,7 @@ import re
 import shutil
 import threading
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,6 @@ import jsonschema
 import numpy as np
 import pytest
 import small
-import torch
 import transformers
 from cases import TEXTS, Case, every
 from serving import KEPT, SECRET, alike, make_app, predictor_of, rows_of, said
@@ -112,48 +111,6 @@ def test_embed(client: TestClient, tiny_encoder: Path) -> None:
     np.testing.assert_allclose(said(client, "/embed", inputs=TEXTS[0]), predictor.encode(TEXTS[:1]), atol=1e-5)
 
 
-@served("retrieval")
-def test_embed_all(client: TestClient, tiny_encoder: Path) -> None:
-    """Last hidden states of the real tokens, as AutoModel gives them for each text alone."""
-    model = transformers.AutoModel.from_pretrained(tiny_encoder).eval()
-    predictor = predictor_of(KEPT["retrieval"], tiny_encoder)
-    own = predictor.model.state_dict()
-    model.load_state_dict({name: own[name] for name in model.state_dict()})
-    tokenizer, prefix = transformers.AutoTokenizer.from_pretrained(tiny_encoder), predictor.task.options.query_prefix
-    assert prefix
-    for prompt, before in ((None, ""), ("query", prefix)):
-        with torch.inference_mode():
-            expected = [
-                model(**tokenizer(before + text, return_tensors="pt")).last_hidden_state[0].numpy() for text in TEXTS
-            ]
-        assert len({len(states) for states in expected}) > 2  # so that there is padding
-        found = said(client, "/embed_all", inputs=TEXTS, prompt_name=prompt)
-        for one, other in zip(found, expected, strict=True):
-            np.testing.assert_allclose(one, other, atol=1e-5)
-    one = said(client, "/embed_all", inputs=TEXTS[0], prompt_name="query")
-    np.testing.assert_allclose(one, expected[:1], atol=1e-5)
-    alike(said(client, "/embed", inputs=TEXTS), predictor.encode(TEXTS).tolist())
-
-
-@served("retrieval")
-def test_embed_all_has_limits(client: TestClient) -> None:
-    long = "the cat " * 100
-    assert len(said(client, "/embed_all", inputs=long)[0]) == 32
-    assert "input 2" in said(client, "/embed_all", status=413, inputs=["a", long], truncate=False)["error"]
-    error = said(client, "/embed_all", status=413, inputs=["a b c d " * 100] * 100)["error"]
-    assert error == "`inputs`: about 20,100 tokens in all; 16,384 are allowed"
-    assert "empty" in said(client, "/embed_all", status=400, inputs=[])["error"]
-    assert "normalize: Extra inputs" in said(client, "/embed_all", status=422, inputs="a", normalize=True)["error"]
-    assert "bertkit_truncated_rows_total 2.0" in client.get("/metrics").text
-
-
-def test_an_exported_model_gives_no_vectors_of_tokens(tiny_encoder: Path) -> None:
-    predictor = predictor_of(KEPT["retrieval"], tiny_encoder)
-    exported = replace(predictor, model=None, device=None)
-    with TestClient(make_app(exported, "small", Limits())) as client:
-        assert "exported model" in said(client, "/embed_all", status=424, inputs="a")["error"]
-
-
 @pytest.mark.parametrize("client", ["ranking-binary", "ranking-listwise"], indirect=True)
 def test_rerank(client: TestClient, tiny_encoder: Path, request: pytest.FixtureRequest) -> None:
     name = request.node.callspec.params["client"]
@@ -239,7 +196,7 @@ def test_tokenize(client: TestClient, tiny_encoder: Path) -> None:
 
 @served("single-label")
 def test_paths_that_the_task_has_not(client: TestClient) -> None:
-    for path in ("/embed", "/embed_all", "/similarity", "/v1/embeddings", "/rerank"):
+    for path in ("/embed", "/similarity", "/v1/embeddings", "/rerank"):
         error = said(client, path, status=424, inputs="a")["error"]
         assert "text-classification" in (error["message"] if path.startswith("/v1/") else error)
         assert path not in client.get("/openapi.json").json()["paths"]
@@ -291,7 +248,7 @@ LISTS: list[tuple[str, str, Any, int]] = [  # with 200 items of one fault, and i
     ("single-label", "/predict", {"inputs": [[5]] * 200}, 2),
 ]
 SURROGATES: list[tuple[str, str, str]] = [
-    *(("retrieval", path, '{"inputs": "\\ud800 cat"}') for path in ("/", "/embed", "/embed_all", "/tokenize")),
+    *(("retrieval", path, '{"inputs": "\\ud800 cat"}') for path in ("/", "/embed", "/tokenize")),
     ("retrieval", "/similarity", '{"inputs": {"source_sentence": "\\ud800", "sentences": ["\\ud800 cat"]}}'),
     ("retrieval", "/v1/embeddings", '{"input": ["\\ud800 cat"]}'),
     ("ranking-binary", "/rerank", '{"query": "\\ud800", "texts": ["\\ud800 cat"], "return_text": true}'),

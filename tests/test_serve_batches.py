@@ -6,7 +6,6 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -30,7 +29,7 @@ def batched(work: Callable[[Batcher, Model], Any], model: Model | None = None, *
     model = model or Model()
 
     async def run() -> None:
-        async with Batcher(model, Limits(**limits), Metrics(), ThreadPoolExecutor(1)) as batcher:
+        async with Batcher(model, Limits(**limits), Metrics()) as batcher:
             try:
                 await work(batcher, model)
             finally:
@@ -156,7 +155,7 @@ def test_on_exit_what_was_taken_in_is_finished() -> None:
     model = Model()
 
     async def run() -> list[Any]:
-        async with Batcher(model, Limits(), Metrics(), ThreadPoolExecutor(1)) as batcher:
+        async with Batcher(model, Limits(), Metrics()) as batcher:
             tasks = [asyncio.create_task(batcher.answers([row(n)], n)) for n in range(5)]
             await asyncio.sleep(0)
             model.may.set()

@@ -270,7 +270,7 @@ def test_a_signal_is_not_lost_while_the_server_looks_for_a_failure(tiny_encoder:
 
     app = make_app(predictor_of(KEPT["single-label"], tiny_encoder), "small", Limits())
     server = make_server(app, Limits())
-    app.state.batchers = [Interrupted()]
+    app.state.batcher = Interrupted()
     assert server.config.callback_notify
     asyncio.run(server.config.callback_notify())  # type: ignore[arg-type]
     assert server.should_exit

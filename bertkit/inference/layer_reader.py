@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -11,14 +11,11 @@ import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from bertkit.cache import fingerprint, model_key
-from bertkit.data.schema import Answer
-from bertkit.data.table import numbers
 from bertkit.data.word_spans import words
 from bertkit.encoding.padding import Collator, batches_by_length, mask_of, model_inputs
 from bertkit.encoding.texts import encode_texts
 from bertkit.encoding.word_windows import encode_words
-from bertkit.errors import ModelError, Problem, require_finite
-from bertkit.inference.predictor import Predictor, Row
+from bertkit.errors import ModelError, Problem
 from bertkit.inference.runner import inference
 from bertkit.inference.vector_cache import Vectors
 from bertkit.models.device import Precision
@@ -120,28 +117,3 @@ class LayerReader:
             else:
                 hidden = torch.stack(chosen).sum(0) / (len(chosen) if self.params.combine == "mean" else 1)
             yield indices, keep(hidden, mask_of(batch)).cpu().numpy()
-
-
-def token_states(predictor: Predictor, rows: Sequence[Row]) -> list[Answer]:
-    """The last hidden states of each row's text: `states`, `(tokens, size)` fp32 with special tokens, and `truncated`.
-
-    predictor: of a task with one vector per text, in torch. Raises DataError as `Predictor.stream`, ModelError where
-    states are not finite.
-    """
-    task: Any = predictor.task
-    features = task.encode_sides({"text": predictor.canonical(rows, 0)["text"][:]})
-    outputs_of_encoder: list[Any] = []
-
-    def of_tokens(outputs: Any, batch: Any) -> list[np.ndarray[Any, Any]]:
-        pairs = zip(outputs_of_encoder.pop().last_hidden_state, mask_of(batch).bool(), strict=True)
-        return [states[real].float().cpu().numpy() for states, real in pairs]
-
-    # In front of the hook that replaces the encoder's outputs by vectors.
-    hook = predictor.model.register_forward_hook(lambda *call: outputs_of_encoder.append(call[-1]), prepend=True)
-    try:
-        found = replace(predictor.predict_features, keep=of_tokens)(features)
-    finally:
-        hook.remove()
-    require_finite(np.array([np.isfinite(states).all() for states in found]), "texts")
-    cut = (numbers(features, "lost") > 0).tolist()
-    return [{"states": states, "truncated": t} for states, t in zip(found, cut, strict=True)]

@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from importlib.metadata import version
 from typing import Any
 
@@ -48,14 +48,12 @@ def model_app(service: Service, api_key: str | None = None) -> FastAPI:
     """The application of a model. api_key: what clients must send; None: nothing.
 
     /predict for every task; those of SHAPES and /v1/embeddings that the task has; /search; /info, /health, /v1/models,
-    /metrics, /docs and /openapi.json. It runs the service's batchers, `app.state.batchers`.
+    /metrics, /docs and /openapi.json. It runs the service's batcher, `app.state.batcher`.
     """
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        async with AsyncExitStack() as running:
-            for batcher in service.batchers:
-                await running.enter_async_context(batcher)
+        async with service.batcher:
             yield
 
     app = FastAPI(
@@ -69,7 +67,8 @@ def model_app(service: Service, api_key: str | None = None) -> FastAPI:
         telemetry=NO_TELEMETRY,
         responses=_errors(Error),
     )
-    app.state.batchers, app.state.limits = service.batchers, service.limits
+    app.state.batcher = service.batcher
+    app.state.limits = service.limits
     app.state.threads = ThreadPoolExecutor(RESPONSES, thread_name_prefix="bertkit-response")
     app.router.route_class = CountedRoute
     for kind in (Refused, UserError, RequestValidationError, HTTPException):
@@ -100,7 +99,7 @@ def _add_service_paths(app: FastAPI, service: Service) -> None:
 
     @app.get("/health", summary="Health check")
     async def health() -> dict[str, str]:
-        if not all(batcher.alive for batcher in service.batchers):
+        if not service.batcher.alive:
             raise Refused(503, "the model no longer answers", "Unhealthy")
         return {"status": "ok"}
 
@@ -132,8 +131,6 @@ def _add_answer_paths(app: FastAPI, service: Service) -> None:
         shape = shapes.get(name)
         if shape is None:
             _refuse(app, path, f"a model for {name} does not answer {path}")
-        elif shape.of_tokens and service.predictor.backend == "onnx":
-            _refuse(app, path, "an exported model gives no vectors of tokens: serve the run that it was exported from")
         else:
             _add_path(app, path, service.handler(shape), shape.request, shape.response, shape.summary)
     if service.task.gives("vector"):

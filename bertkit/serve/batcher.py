@@ -53,19 +53,18 @@ JobRows: TypeAlias = tuple[Job, slice]
 
 
 class Batcher:
-    """Answers the rows of many requests with one model, in one thread, which it may share with other models.
+    """Answers the rows of many requests with one model, in one thread, as a model uses all cores.
 
     Requests are served in order of arrival; the rows of one may be split over several calls. An async context
     manager: on exit it answers what it has accepted.
     """
 
-    def __init__(self, model: Model, limits: Limits, metrics: Metrics, thread: ThreadPoolExecutor) -> None:
-        """thread: that calls the model, and maybe others."""
+    def __init__(self, model: Model, limits: Limits, metrics: Metrics) -> None:
         self._model, self._limits, self._metrics = model, limits, metrics
         self._queue: deque[Job] = deque()
         self._arrived = asyncio.Event()
         self._closing = False
-        self._thread = thread
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="bertkit-model")
         self._runner: asyncio.Task[None] | None = None
         self.failure: str | None = None  # why requests are no longer answered
 

@@ -64,7 +64,7 @@ def serve(
     logger.info("%s (%s) on %s", source, predictor.task.name, url)
     with listener, _stopped_by_signals(server):
         server.run(sockets=[listener])
-    if failure := _failure(app):
+    if failure := app.state.batcher.failure:
         what = f"requests are no longer answered ({failure})"
         raise UserError(Problem("the server", what, "Restart it and report the log."))
     logger.info("all accepted requests are answered")
@@ -76,16 +76,11 @@ def name_for_clients(source: str) -> str:
     return folder.resolve().name if folder.exists() else source
 
 
-def _failure(app: FastAPI) -> str | None:
-    """Why requests are no longer answered."""
-    return next((failure for batcher in app.state.batchers if (failure := batcher.failure)), None)
-
-
 def make_server(app: FastAPI, limits: Limits) -> uvicorn.Server:
     """uvicorn for an application of `model_app`. It stops when requests are no longer answered."""
 
     async def stop_after_failure() -> None:
-        if _failure(app):
+        if app.state.batcher.failure:
             server.should_exit = True
 
     config = uvicorn.Config(

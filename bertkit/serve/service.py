@@ -15,7 +15,6 @@ from pydantic import Discriminator, Tag
 
 from bertkit.data.schema import Answer
 from bertkit.data.values import replace_surrogates
-from bertkit.inference.layer_reader import token_states
 from bertkit.inference.predictor import Predictor
 from bertkit.serve import tei
 from bertkit.serve.answer_schemas import answer_type, described, list_of, schema
@@ -40,10 +39,7 @@ class Service:
         """model: its name for clients. store: what /search searches, made with this model."""
         self.predictor, self.model, self.limits, self.store = predictor, model, limits, store
         self.metrics = Metrics()
-        thread = ThreadPoolExecutor(1, thread_name_prefix="bertkit-model")  # one, as a model uses all cores
-        self.batcher = Batcher(lambda rows: list(predictor.stream(rows)), limits, self.metrics, thread)
-        self.states_batcher = Batcher(partial(token_states, predictor), limits, self.metrics, thread)
-        self.batchers = self.batcher, self.states_batcher
+        self.batcher = Batcher(lambda rows: list(predictor.stream(rows)), limits, self.metrics)
         self.search_threads = ThreadPoolExecutor(MAX_SEARCHES, thread_name_prefix="bertkit-search")
         self.task, self.started = predictor.task, int(time.time())
         self.reader = RowReader(predictor.task, predictor.columns, limits)
@@ -71,7 +67,7 @@ class Service:
 
         async def handle(body: Any) -> Build:
             rows = shape.rows(self.task, body)
-            answers = await self._answers(rows, shape.field, body, of_tokens=shape.of_tokens)
+            answers = await self._answers(rows, shape.field, body)
             build = partial(shape.respond, self.task, body, answers)
             if not shape.tokenizes:
                 return build
@@ -129,20 +125,13 @@ class Service:
                 what = f"`{name}`, item {number}: about {tokens:,} tokens; {most:,} are allowed"
                 raise Refused(413, what, "Validation")
 
-    async def _answers(
-        self, rows: list[Row], name: str, request: Request | None = None, *, of_tokens: bool = False
-    ) -> list[Answer]:
+    async def _answers(self, rows: list[Row], name: str, request: Request | None = None) -> list[Answer]:
         """The answers. Raises Refused as `_require_limits`, and where texts are cut though the request forbids it.
 
         name: of the field that holds the rows. request: where it is one that may forbid to cut texts.
-        of_tokens: the answers of `token_states`; refused for more tokens than a call may have.
         """
         self._require_limits(rows, name)
-        tokens, most = sum(map(estimated_tokens, rows)), self.limits.max_batch_tokens
-        if of_tokens and tokens > most:
-            raise Refused(413, f"`{name}`: about {tokens:,} tokens in all; {most:,} are allowed", "Validation")
-        batcher = self.states_batcher if of_tokens else self.batcher
-        answers = await batcher.answers(rows, self.reader.key(rows))
+        answers = await self.batcher.answers(rows, self.reader.key(rows))
         if request is not None:
             tei.refuse_truncated(answers, request, self.task.max_length)
         return answers

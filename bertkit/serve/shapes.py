@@ -27,7 +27,6 @@ class Shape(NamedTuple):
     respond: Callable[[Task, Any, list[Answer]], Any]
     field: str = "inputs"  # that holds the rows
     tokenizes: bool = False  # does `respond` use the tokenizer?
-    of_tokens: bool = False  # are the answers those of `token_states`?
 
 
 def _kind(body: object) -> str:
@@ -50,14 +49,6 @@ EMBED = Shape(
     list[list[float]],
     lambda task, body: tei.embed_rows(task, tei.as_list(body.inputs), body.prompt_name),
     lambda task, body, answers: tei.vectors(answers, body.normalize, body.dimensions).tolist(),
-)
-EMBED_ALL = Shape(
-    "Vectors of the tokens of texts",
-    tei.EmbedAllRequest,
-    list[list[list[float]]],
-    lambda task, body: tei.embed_rows(task, tei.as_list(body.inputs), body.prompt_name),
-    lambda task, body, answers: [answer["states"].tolist() for answer in answers],
-    of_tokens=True,
 )
 COMPARE = Shape(
     "Cosines of a text and others",
@@ -130,7 +121,6 @@ SHAPES: Mapping[str, Mapping[str, Shape]] = {  # path -> task -> shape
         "pretraining": FILL,
         **_of_vectors(EMBED_OR_COMPARE),
     },
-    "/embed_all": _of_vectors(EMBED_ALL),
     "/embed": _of_vectors(EMBED),
     "/similarity": _of_vectors(COMPARE),
     "/rerank": {"text-ranking": RERANK},

@@ -47,16 +47,11 @@ class _Truncatable(Request):
         return self.truncate is not False
 
 
-class EmbedAllRequest(_Truncatable):
-    """Texts whose tokens are embedded."""
+class EmbedRequest(_Truncatable):
+    """Texts to embed."""
 
     inputs: Texts
     prompt_name: Prompt = None
-
-
-class EmbedRequest(EmbedAllRequest):
-    """Texts to embed."""
-
     normalize: bool = Field(True, description="scale vectors to length 1; false: the model's own vectors")
     dimensions: Dimensions = None
     encoding_format: Literal["float"] | None = None
