@@ -143,11 +143,15 @@ def validate(
             section, inside = model, path[:-1]
             if inside and inside[0] in sections:
                 section, inside = sections[str(inside[0])], inside[1:]
-            known = {name for each in _sections_at(section, inside) for name in each.model_fields}
-            problems.append(unknown_key(path, known, homes))
+            problems.append(unknown_key(path, fields_at(section, inside), homes))
         else:
             problems.append(_explain_value(path, details, reduce(getitem, path, data)))
     return problems
+
+
+def fields_at(kind: Any, path: KeyPath) -> set[str]:
+    """The fields of the sections that a type allows at this key path within it."""
+    return {name for section in _sections_at(kind, path) for name in section.model_fields}
 
 
 def _sections_at(kind: Any, path: KeyPath) -> Iterator[type[BaseModel]]:

@@ -55,10 +55,14 @@ def test_the_predictors_own_answers_in_the_schemas_that_are_promised(case: Case,
     with TestClient(make_app(predictor, "small", Limits())) as client:
         found = said(client, "/predict", rows=rows)
         schemas = client.get("/openapi.json").json()
+        example = schemas["paths"]["/predict"]["post"]["requestBody"]["content"]["application/json"]["example"]
+        assert len(said(client, "/predict", **example)["answers"]) == 1
     alike(found["answers"], predictor(rows))
+    assert next(iter(schemas["paths"])) == "/predict"
     operation, components = schemas["paths"]["/predict"]["post"], {"components": schemas["components"]}
     for schema, value in (
         (operation["requestBody"]["content"], {"rows": rows}),
+        (operation["requestBody"]["content"], example),
         (operation["responses"]["200"]["content"], found),
     ):
         schema = components | schema["application/json"]["schema"]
@@ -191,7 +195,7 @@ def test_tokenize(client: TestClient, tiny_encoder: Path) -> None:
     assert "empty" in said(client, "/tokenize", status=400, inputs=[])["error"]
     assert "257 items" in said(client, "/tokenize", status=413, inputs=["a"] * 257)["error"]
     assert "item 1" in said(client, "/tokenize", status=413, inputs="a b " * 20_000)["error"]
-    assert "prompt_name: Extra inputs" in said(client, "/tokenize", status=422, inputs="a", prompt_name="q")["error"]
+    assert "unknown field prompt_name" in said(client, "/tokenize", status=422, inputs="a", prompt_name="q")["error"]
 
 
 @served("single-label")
@@ -217,21 +221,21 @@ BAD: list[tuple[str, int, str]] = [
     ('{"rows": [{"text": "a"}, {"txt": "a"}]}', 422, "row 2: no text in this row; it has txt"),
     ('{"rows": [{"text": null}]}', 422, "row 1: `text` is missing"),
     ('{"rows": [{"text": ["a"]}]}', 422, "row 1: `text` holds ['a'], where text is expected"),
-    ('{"rows": ["a"], "top": 3}', 422, "top: Extra inputs"),
+    ('{"rows": ["a"], "top": 3}', 422, "unknown field top"),
     ('{"inputs": 5}', 422, "inputs"),
     ('{"inputs": "a", "raw_scores": true}', 422, "raw_scores"),
     ('{"rows": [{"\\ud800": "a"}]}', 422, "no text in this row"),
     ("[" * 100_000, 400, "nested too deeply"),
     ('{"rows": [' + "9" * 5000 + "]}", 400, "a number of the body has too many digits"),
     ('{"rows": ["a"], ' + ", ".join(f'"k{n}": 1' for n in range(1000)) + "}", 413, "the body has 1001 keys; 1000 are"),
-    ('{"rows": ["a"], ' + ", ".join(f'"k{n}": 1' for n in range(999)) + "}", 422, "k0: Extra inputs"),
+    ('{"rows": ["a"], ' + ", ".join(f'"k{n}": 1' for n in range(999)) + "}", 422, "unknown field k0"),
     ('{"rows": [{"text": ' + "[" * 100 + '"a"' + "]" * 100 + "}]}", 422, "row 1: `text` holds"),
     ('{"inputs": [' + ",".join(['["a", "b"]'] * 257) + "]}", 413, "`inputs` has 257 items; 256 are allowed"),
     ('{"rows": [{"text": [' + ",".join(["1"] * 16_385) + "]}]}", 413, "`rows[0].text` has 16385 items; 16384 are"),
     ('{"rows": [' + ",".join(['"a"'] * 257) + "]}", 413, "257 items; 256 are allowed"),
     ('{"rows": ["a", "' + "a b " * 16_384 + '"]}', 413, "`rows`, item 2: about 16,385 tokens; 16,384 are allowed"),
     ('{"rows": ["' + "a" * 2_000_000 + '"]}', 413, "larger than 2,000,000 bytes"),
-    ('{"row": ["a"]}', 422, "`rows` is missing\nrow: Extra inputs are not permitted"),
+    ('{"row": ["a"]}', 422, "`rows` is missing\nunknown field row; did you mean 'rows'?"),
     (b'{"rows": ["\xe9"]}', 400, "not JSON: it is not text in UTF-8"),
     (gzip.compress(b'{"rows": ["a"]}'), 400, "compressed"),
     ((b"a" * 100_000 for _ in range(100)), 413, "larger than 2,000,000 bytes"),  # of unknown length, while it is read
@@ -241,6 +245,19 @@ KEYS: list[tuple[str, str, Any, str]] = [
     ("ranking-binary", "/rerank", {"texts": ["a", 5]}, "`query` is missing\ntexts[1]: Input should be a valid string"),
     ("retrieval", "/", {"inputs": {"sentences": ["a"]}}, "`inputs.source_sentence` is missing"),
     ("retrieval", "/", {}, "`inputs` is missing"),
+    ("retrieval", "/", {"inputs": "a", "normalise": True}, "unknown field normalise; did you mean 'normalize'?"),
+    (
+        "qa",
+        "/",
+        {"inputs": {"question": "a", "context": "b"}, "parameters": {"topk": 1}},
+        "unknown field parameters.topk; did you mean 'top_k'?",
+    ),
+    (
+        "single-label",
+        "/predict",
+        {"inputs": "a", "parameters": {"top_n": 1}},
+        "unknown field parameters.top_n; did you mean 'top_k'?",
+    ),
 ]
 LISTS: list[tuple[str, str, Any, int]] = [  # with 200 items of one fault, and in how many ways that can be read
     ("retrieval", "/embed", {"inputs": [5] * 200}, 2),  # neither a string nor a list of strings
@@ -259,6 +276,20 @@ SURROGATES: list[tuple[str, str, str]] = [
     ("single-label", "/predict", '{"inputs": "\\ud800 cat"}'),
     ("single-label", "/predict", '{"rows": ["cat \\ud800 dog"]}'),
 ]
+EMPTY: list[tuple[str, str, dict[str, Any], int]] = [  # and which item of the request is empty
+    *(("retrieval", path, {"inputs": inputs}, item)
+      for path in ("/", "/embed", "/tokenize") for inputs, item in (("", 1), (["a", ""], 2))),
+    ("retrieval", "/embed", {"inputs": ["", "a"], "prompt_name": "query"}, 1),  # which is no reason to answer it
+    ("retrieval", "/similarity", {"inputs": {"source_sentence": "a", "sentences": ["b", ""]}}, 3),
+    ("retrieval", "/v1/embeddings", {"input": ["a", ""]}, 2),
+    ("single-label", "/", {"inputs": ""}, 1),
+    ("single-label", "/predict", {"inputs": [["a"], [""]]}, 2),
+    ("pair", "/predict", {"inputs": [["a", ""], ["", ""]]}, 2),
+    ("ranking-binary", "/rerank", {"query": "", "texts": ["a", ""]}, 2),
+    ("mlm", "/", {"inputs": ""}, 1),
+    ("ner-softmax", "/", {"inputs": ""}, 1),
+    ("text-to-text", "/", {"inputs": ""}, 1),
+]  # fmt: skip
 JSON = {"Content-Type": "application/json"}
 
 
@@ -278,9 +309,12 @@ def test_bad_bodies(classifier: TestClient, subtests: pytest.Subtests) -> None:
             assert said(classifier, "/predict", rows=["a"])["answers"]
 
 
-def test_keys_lists_and_surrogates_on_every_path(tiny_encoder: Path, subtests: pytest.Subtests) -> None:
-    """Keys are named as the client writes them, a list has one error, half a pair is the replacement character."""
-    for name in sorted({case for case, *_ in (*KEYS, *LISTS, *SURROGATES)}):
+def test_odd_bodies_on_every_path(tiny_encoder: Path, subtests: pytest.Subtests) -> None:
+    """Keys are named as the client writes them, a list has one error, half a pair is the replacement character.
+
+    Where no answer can say so, an empty text is refused as by text-embeddings-inference; one of whitespace is none.
+    """
+    for name in sorted({case for case, *_ in (*KEYS, *LISTS, *SURROGATES, *EMPTY)}):
         with TestClient(make_app(predictor_of(KEPT[name], tiny_encoder), "small", Limits())) as client:
             for _, path, body, error in (each for each in KEYS if each[0] == name):
                 with subtests.test(error):
@@ -288,6 +322,12 @@ def test_keys_lists_and_surrogates_on_every_path(tiny_encoder: Path, subtests: p
             for _, path, body, kinds in (each for each in LISTS if each[0] == name):
                 with subtests.test(path, kinds=kinds):
                     assert said(client, path, status=422, **body)["error"].count("valid string") == kinds
+            for _, path, body, item in (each for each in EMPTY if each[0] == name):
+                with subtests.test(path, body=body):
+                    error, field = said(client, path, status=400, **body), [*body][path == "/rerank"]
+                    what, in_v1 = f"`{field}`, item {item}: an empty text", path == "/v1/embeddings"
+                    v1 = {"error": {"message": what, "type": "Empty"}}
+                    assert error == (v1 if in_v1 else {"error": what, "error_type": "Empty"})
             for _, path, text in (each for each in SURROGATES if each[0] == name):
                 with subtests.test(path, text=text):
                     response = client.post(path, content=text, headers=JSON)
@@ -306,6 +346,11 @@ def test_rows_are_counted_before_they_are_read(classifier: TestClient, monkeypat
         "1001 keys"
         in said(classifier, "/tokenize", status=413, inputs="a", **dict.fromkeys(map(str, range(1000))))["error"]
     )
+
+
+def test_an_empty_row_is_answered_and_marked(classifier: TestClient) -> None:
+    assert said(classifier, "/predict", rows=["a", ""])["answers"][1]["empty"] is True
+    assert len(said(classifier, "/predict", inputs=[["a"], [" "]])) == 2
 
 
 def test_headers_say_what_a_body_is(classifier: TestClient) -> None:
@@ -340,7 +385,12 @@ def test_own_pages_and_none_elsewhere(classifier: TestClient, tiny_encoder: Path
     }
     assert (about["max_input_length"], about["payload_limit"], about["task"]) == (32, 2_000_000, "text-classification")
     page = classifier.get("/docs").text
-    assert "/predict" in page
+    assert (
+        """curl URL/predict -H 'Content-Type: application/json' \\\n    -d '{"rows": [{"text": "your text"}]}'"""
+        in page
+    )
+    assert "KEY" not in page
+    assert "&#34;Response Info&#34;" in page
     assert "http" not in re.sub(r"https?://127\.0\.0\.1", "", page)  # nothing comes from elsewhere
     metrics = classifier.get("/metrics").text
     assert 'bertkit_requests_total{path="/health",status="200"}' in metrics
@@ -461,7 +511,7 @@ REFUSED: list[tuple[dict[str, Any], int, str]] = [
     ({"query": "a", "filter": []}, 422, "filter"),
     ({"query": "a", "filter": {"year": {"gt": SQL}}}, 422, "`year` holds whole numbers"),
     ({"query": "a", "filter": SQL}, 422, "filter"),
-    ({"query": "a", "rerank": "b"}, 422, "rerank: Extra inputs"),
+    ({"query": "a", "topk": 2}, 422, "unknown field topk; did you mean 'top_k'?"),
 ]
 
 

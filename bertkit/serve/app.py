@@ -27,6 +27,7 @@ from bertkit.serve.middleware import OPEN, CountedRoute, LimitsMiddleware, cance
 from bertkit.serve.service import Service
 from bertkit.serve.shapes import SHAPES, SearchRequest, SearchResponse
 from bertkit.text import dotted
+from bertkit.validation import did_you_mean, fields_at
 
 Handler = Callable[[Any], Awaitable[Callable[[], Any]]]  # body -> a function that builds the response
 
@@ -58,7 +59,7 @@ def model_app(service: Service, api_key: str | None = None) -> FastAPI:
 
     app = FastAPI(
         title=f"bertkit: {service.task.name}",
-        description=service.task.describe(),
+        description=service.task.describe() if api_key is None else service.task.name,  # it may name labels
         version=version("bertkit"),
         lifespan=lifespan,
         docs_url=None,  # FastAPI's own pages load scripts from the internet
@@ -66,6 +67,7 @@ def model_app(service: Service, api_key: str | None = None) -> FastAPI:
         redirect_slashes=False,  # a redirect would go to the host that the request names
         telemetry=NO_TELEMETRY,
         responses=_errors(Error),
+        generate_unique_id_function=lambda route: route.path_format.strip("/") or "root",
     )
     app.state.batcher = service.batcher
     app.state.limits = service.limits
@@ -73,9 +75,9 @@ def model_app(service: Service, api_key: str | None = None) -> FastAPI:
     app.router.route_class = CountedRoute
     for kind in (Refused, UserError, RequestValidationError, HTTPException):
         app.add_exception_handler(kind, _error)
+    _add_answer_paths(app, service)
     app.add_api_route("/info", service.info, summary="The model, and the server's limits")
     _add_service_paths(app, service)
-    _add_answer_paths(app, service)
     _protect(app, service, api_key)
     return app
 
@@ -89,7 +91,7 @@ def _protect(app: FastAPI, service: Service, api_key: str | None) -> None:
         document = app.openapi()
         document["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
         document["security"] = [{"key": []}]
-        for path in OPEN:
+        for path in OPEN & document["paths"].keys():
             document["paths"][path]["get"]["security"] = []
 
 
@@ -125,7 +127,8 @@ def _add_service_paths(app: FastAPI, service: Service) -> None:
 
 def _add_answer_paths(app: FastAPI, service: Service) -> None:
     name = service.task.name
-    _add_path(app, "/predict", service.predict, *service.predict_types(), "Answers to rows, in their order")
+    summary = "Answers to rows, in their order"
+    _add_path(app, "/predict", service.predict, *service.predict_types(), summary, service.example)
     _add_path(app, "/tokenize", service.tokenize, tei.TokenizeRequest, list_of(list_of(tei.Token)), "Tokens of texts")
     for path, shapes in SHAPES.items():
         shape = shapes.get(name)
@@ -150,8 +153,10 @@ def _refuse(app: FastAPI, path: str, why: str) -> None:
         raise Refused(424, why, "Backend")  # as text-embeddings-inference
 
 
-def _add_path(app: FastAPI, path: str, handler: Handler, request_type: Any, response_type: Any, summary: str) -> None:
-    """Add a POST path whose handler gets the validated body."""
+def _add_path(
+    app: FastAPI, path: str, handler: Handler, request_type: Any, response_type: Any, summary: str, example: Any = None
+) -> None:
+    """Add a POST path whose handler gets the validated body. example: a body for the schema."""
 
     async def endpoint(body: Any, request: Request) -> Response:
         build = await cancel_on_disconnect(request, handler(body))
@@ -167,14 +172,14 @@ def _add_path(app: FastAPI, path: str, handler: Handler, request_type: Any, resp
         response_model=response_type,
         responses=_errors(OpenAIError) if path.startswith("/v1/") else None,
         summary=summary,
-        operation_id=path.strip("/") or "root",
+        openapi_extra=example and {"requestBody": {"content": {"application/json": {"example": example}}}},
     )
 
 
 def _error(request: Request, error: Exception) -> JSONResponse:
     """The response to an exception. A DataError is about the rows, any other UserError about the model or the store."""
     if isinstance(error, RequestValidationError):
-        error = _validation(error)
+        error = _validation(error, request.scope["endpoint"].__annotations__["body"])
     elif isinstance(error, DataError) and not isinstance(error, StoreError):
         error = Refused(422, str(error), "Validation")
     elif isinstance(error, UserError):
@@ -185,16 +190,16 @@ def _error(request: Request, error: Exception) -> JSONResponse:
     return error_response(refused, request.scope["path"])
 
 
-def _validation(error: RequestValidationError) -> Refused:
-    """Where a body is wrong, and how; without what it holds."""
+def _validation(error: RequestValidationError, body_type: Any) -> Refused:
+    """Where a body of this type is wrong, and how; without what it holds."""
     first = error.errors()[0]
     if first["type"] == "json_invalid":
         return Refused(400, f"not JSON: {first['ctx']['error']} (character {first['loc'][-1]})", "Validation")
-    lines = dict.fromkeys(_line(each, error.body) for each in error.errors()[:10])
+    lines = dict.fromkeys(_line(each, error.body, body_type) for each in error.errors()[:10])
     return Refused(422, "\n".join(lines), "Validation")
 
 
-def _line(error: Mapping[str, Any], body: Any) -> str:
+def _line(error: Mapping[str, Any], body: Any, body_type: Any) -> str:
     """What is wrong under which key of the body.
 
     pydantic's location also names kinds of bodies and values: these are left out, being no keys of the body. So a Tag
@@ -206,4 +211,8 @@ def _line(error: Mapping[str, Any], body: Any) -> str:
             path, body = [*path, key], body[key]
     if error["type"] == "missing" and location:
         return f"`{dotted((*path, location[-1]))}` is missing"
+    if error["type"] == "extra_forbidden":
+        return (
+            f"unknown field {dotted(tuple(path))}{did_you_mean(str(path[-1]), fields_at(body_type, tuple(path[:-1])))}"
+        )
     return f"{dotted(tuple(path)) or 'the body'}: {error['msg']}"

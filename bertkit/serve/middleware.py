@@ -26,7 +26,8 @@ from bertkit.text import KeyPath, dotted
 
 logger = logging.getLogger(__name__)
 
-OPEN = ("/health", "/metrics")  # for probes and monitoring, which have no key; they hold no texts
+# For probes, monitoring and browsers, which have no key; they hold no texts and no labels.
+OPEN = frozenset(("/health", "/metrics", "/docs", "/openapi.json"))
 REQUEST_ID = re.compile(r"[!-~]{1,128}")
 MAX_MESSAGE = 2000  # characters of a message, which may quote the request
 MAX_KEYS = 1_000  # of an object

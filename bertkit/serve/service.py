@@ -55,6 +55,12 @@ class Service:
         body = Annotated[rows | Annotated[tei.ClassifyRequest, Tag("of inputs")], Discriminator(_kind)]
         return body, response | CLASSIFY.response
 
+    @property
+    def example(self) -> dict[str, Any]:
+        """A body of /predict."""
+        row = dict(self.predictor.any_row(("text",)))
+        return {"rows": [{name: value if value == ["a"] else f"your {name}" for name, value in row.items()}]}
+
     async def predict(self, body: Any) -> Build:
         """/predict: rows of the task, or text-embeddings-inference's inputs."""
         if isinstance(body, tei.ClassifyRequest):
@@ -116,7 +122,10 @@ class Service:
         return lambda: tokens
 
     def _require_limits(self, rows: list[Row], name: str) -> None:
-        """Raises Refused for an empty request, and too many or too long rows. name: of the field that holds them."""
+        """Raises Refused for no rows, too many, and too long or empty ones. name: of the field that holds them.
+
+        Only answers to `rows` can say that a row was empty; elsewhere it is refused, as text-embeddings-inference does.
+        """
         if not rows:
             raise Refused(400, f"`{name}` is empty", "Empty")
         self.limits.require_count(len(rows), name)
@@ -124,6 +133,8 @@ class Service:
             if (tokens := estimated_tokens(row)) > (most := self.limits.max_batch_tokens):
                 what = f"`{name}`, item {number}: about {tokens:,} tokens; {most:,} are allowed"
                 raise Refused(413, what, "Validation")
+            if name != "rows" and not any(row.values()):
+                raise Refused(400, f"`{name}`, item {number}: an empty text", "Empty")
 
     async def _answers(self, rows: list[Row], name: str, request: Request | None = None) -> list[Answer]:
         """The answers. Raises Refused as `_require_limits`, and where texts are cut though the request forbids it.

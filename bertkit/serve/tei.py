@@ -162,9 +162,12 @@ def as_list(texts: Texts) -> list[str]:
 
 
 def embed_rows(task: Task, texts: Sequence[str], prompt: str | None) -> list[Row]:
-    """Rows of texts, with the model's prefix for queries or documents. prompt: query, document, or None for neither."""
+    """Rows of texts, with the model's prefix for queries or documents. prompt: query, document, or None for neither.
+
+    An empty text stays empty, so that it is refused.
+    """
     prefix = task.options.prefix(prompt or "text")
-    return [{"text": prefix + text} for text in texts]
+    return [{"text": prefix + text if text else ""} for text in texts]
 
 
 def compare_rows(task: Task, body: SimilarityRequest) -> list[Row]:
