@@ -592,10 +592,25 @@ def test_without_a_store(name: str, tiny_encoder: Path) -> None:
         assert "/search" not in searching.get("/openapi.json").json()["paths"]
 
 
+def test_the_command_reads_a_model_as_the_store_does(tiny_encoder, tmp_path, monkeypatch, capsys):
+    model, store = tmp_path / "named", str(tmp_path / "store")
+    shutil.copytree(tiny_encoder, model / "model")
+    index_file(str(model), store, write(tmp_path / "documents.jsonl", DOCUMENTS))
+    served = []
+    monkeypatch.setattr("bertkit.serve.server.serve", lambda predictor, *_, **__: served.append(predictor.task.name))
+    assert main(["serve", str(model), "--store", store]) == 0
+    assert main(["serve", str(model), "--store", store, "--task", "retrieval"]) == 0
+    assert served == ["sentence-similarity", "retrieval"]
+    assert main(["serve", str(model)]) == 2
+    assert f"error: {model}: was not trained by bertkit" in capsys.readouterr().err
+
+
 def test_the_command_refuses_a_store_of_another_model(room, tiny_encoder, tmp_path, capsys):
     other = retriever(tiny_encoder, tmp_path / "other", prefix="no ")
     for where, message in ((f"{room}/store", "is another model"), (str(tmp_path), "is not a store of bertkit")):
         assert main(["serve", other, "--store", where, "--port", "0"]) == 2
         assert message in capsys.readouterr().err
+    assert main(["serve", other, "--store", f"{room}/store", "--task", "text-ranking"]) == 2
+    assert f"error: {other}: this model was trained for retrieval, not text-ranking" in capsys.readouterr().err
     with pytest.raises(ModelError, match="gives no vectors"):
         dual_encoder("small", predictor=predictor_of(KEPT["single-label"], tiny_encoder))

@@ -50,11 +50,15 @@ def serve(
     from bertkit.inference.predictor import load
     from bertkit.serve.server import read_api_key, serve
 
-    key, predictor, opened = read_api_key(api_key_file), load(source, revision=revision, task=task), None
-    if store is not None:  # which imports pyarrow
-        from bertkit.retrieval.store import Store
-        from bertkit.retrieval.vector_models import dual_encoder
+    options: dict[str, Any] = {"host": host, "port": port, "limits": Limits(**limits)}
+    options["api_key"] = read_api_key(api_key_file)
+    if store is None:
+        serve(load(source, revision=revision, task=task), source, **options)
+        return
+    from bertkit.retrieval.store import Store  # which imports pyarrow
+    from bertkit.retrieval.vector_models import dual_encoder, load_vectors
 
-        opened = Store.open(store)
-        opened.require(dual_encoder(source, revision, predictor).files)
-    serve(predictor, source, opened, host=host, port=port, limits=Limits(**limits), api_key=key)
+    opened = Store.open(store)
+    predictor = load(source, revision=revision, task=task) if task else load_vectors(source, revision)
+    opened.require(dual_encoder(source, revision, predictor).files)
+    serve(predictor, source, opened, **options)

@@ -279,7 +279,7 @@ def load(
     ['label', 'score', 'truncated']
     """
     folder = model_folder(source, revision)
-    settings = read_settings(folder, task)
+    settings = read_settings(folder, task, str(source))
     kind = get_task(settings.task["name"])
     exported = settings.onnx is not None
     tokenizer = load_tokenizer(folder, split_special_tokens=not kind.schema.special_tokens, exported=exported)
@@ -298,7 +298,7 @@ def load(
     if settings.onnx is not None:
         if precision not in (None, "fp32"):
             fix = "It has the precision that it was exported with."
-            raise ModelError(Problem(str(folder), f"an exported model cannot run in {precision}", fix))
+            raise ModelError(Problem(str(source), f"an exported model cannot run in {precision}", fix))
         from bertkit.inference.onnx_session import open_model
 
         graph = open_model(folder, settings.onnx, [*tokenizer.model_input_names, *restored.reduce_inputs])

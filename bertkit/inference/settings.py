@@ -33,12 +33,15 @@ class Settings(BaseModel):
     onnx: Annotated[list[str], Field(min_length=1)] | None = None  # an exported model: the outputs the task reads
 
 
-def read_settings(folder: Path, task: str | None) -> Settings:
-    """The settings of a model folder; for a model not trained by bertkit, the defaults of `task`. Raises ModelError."""
+def read_settings(folder: Path, task: str | None, source: str) -> Settings:
+    """The settings of a model folder; for a model not trained by bertkit, the defaults of `task`. Raises ModelError.
+
+    source: what the model is called in messages, as the user named it.
+    """
     section = read_object(folder / "config.json").get("bertkit")
     if section is None and task is None:
         fix = f"Name its task: --task NAME, or load(…, task=NAME). Known: {', '.join(t.name for t in TASKS)}."
-        raise ModelError(Problem(str(folder), "was not trained by bertkit", fix))
+        raise ModelError(Problem(source, "was not trained by bertkit", fix))
     if section is None:
         return Settings(task={"name": task})
     try:
@@ -50,7 +53,7 @@ def read_settings(folder: Path, task: str | None) -> Settings:
         missing = "task" if settings.version else "version"
         raise ModelError(Problem(f"{folder}/config.json", f"its section `bertkit` has no {missing}"))
     if task is not None and task != name:
-        raise ModelError(Problem(str(folder), f"this model was trained for {name}, not {task}"))
+        raise ModelError(Problem(source, f"this model was trained for {name}, not {task}"))
     return settings
 
 

@@ -50,7 +50,7 @@ def dual_encoder(model: str, revision: str | None = None, predictor: Predictor |
 
     predictor: the model, if it is loaded. Raises ModelError, also where its task gives no vectors.
     """
-    loaded = require_vectors(predictor, model) if predictor else _load(model, revision)
+    loaded = require_vectors(predictor, model) if predictor else load_vectors(model, revision)
     task, options = loaded.task, cast(VectorOptions, loaded.task.options)
     return DualEncoder(
         ModelFiles(model, revision, fingerprint(model_folder(model, revision))),
@@ -86,7 +86,7 @@ def cached_vectors(model: str, side: Any) -> Callable[[list[str]], Any]:
 
     @cache
     def predictor() -> Predictor:
-        loaded = _load(model, None)
+        loaded = load_vectors(model, None)
         if key["model"] != fingerprint(folder):
             raise ModelError(Problem(model, "its files have changed in the meantime", "Run the same command again."))
         return loaded
@@ -107,7 +107,8 @@ def reranker(model: str) -> Callable[[str, Sequence[str]], Sequence[float]]:
     return scores
 
 
-def _load(model: str, revision: str | None) -> Predictor:
+def load_vectors(model: str, revision: str | None) -> Predictor:
+    """The model of a run, a folder or a Hub id, as `dual_encoder` reads it. Raises ModelError."""
     return require_vectors(load_as("sentence-similarity", model, revision=revision), model)
 
 
