@@ -188,7 +188,7 @@ class Handler(BaseHTTPRequestHandler):
             (r"PUT /_large/(\w+)", self.upload),
             (rf"POST /api/models/{name}/commit/(.+)", self.commit),
             (rf"GET /api/models/{name}/tree/([^/]+)", self.tree),
-            (rf"GET /api/models/{name}(?:/revision/(.+))?", self.info),
+            (rf"GET /api/(?:models|datasets)/{name}(?:/revision/(.+))?", self.info),
             (rf"(?:GET|HEAD) /{name}/resolve/([^/]+)/(.+)", self.resolve),
         ]
         for pattern, answer in routes:

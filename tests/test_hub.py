@@ -21,7 +21,7 @@ from finished import finished, restate
 from huggingface_hub import ModelCard, constants, parse_eval_result_entries
 from huggingface_hub.utils import close_session
 from ruamel.yaml import YAML
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save, save_file
 
 from bertkit.cli.main import main
 from bertkit.errors import ModelError, RecipeError
@@ -33,6 +33,8 @@ from bertkit.recipe.recipe import to_yaml
 from bertkit.report.card import BEGIN, END, leaderboard, yours
 from bertkit.report.facts import read_facts
 from bertkit.run import Run
+from bertkit.sections import Distillation, Hub
+from bertkit.training.finish import check_hub
 from bertkit.training.train import train
 
 # huggingface_hub 2.4 hands files to httpx2 in a way that is on its way out.
@@ -127,13 +129,23 @@ def test_pickles_and_code_at_the_hub_are_not_fetched(trained: Run, hub: FakeHub,
 # --- what is sent
 
 
-def test_a_dry_run_lists_every_file_and_asks_nobody(trained, hub, capsys):
+def test_a_dry_run_lists_every_file_and_changes_nothing(trained, hub, capsys, monkeypatch):
     out = small.said(capsys, "push", trained.folder, ME, "--dry-run")
     for file in trained.model.rglob("*"):
         line = next(line for line in out.splitlines() if line.startswith(f"{file.relative_to(trained.model)} "))
         assert line.split()[1:] == [f"{file.stat().st_size:,}"]
-    assert hub.requests == []
+    assert {request.partition(" ")[0] for request in hub.requests} == {"GET"}
     assert hub.repos == {}
+    assert push(trained.folder, ME, dry_run=True).deleted == []
+    hub.create(ME)
+    hub.faults = always("", 500)
+    asked = len(hub.requests)
+    assert push(trained.folder, ME, dry_run=True).deleted is None
+    assert len(hub.requests) > asked
+    asked = len(hub.requests)
+    monkeypatch.delenv("HF_TOKEN")
+    assert "is not known" in small.said(capsys, "push", trained.folder, ME, "--dry-run", "--public")
+    assert len(hub.requests) == asked
 
 
 def test_a_benchmark_is_pushed_its_score_on_test(run: Run, hub: FakeHub) -> None:
@@ -156,17 +168,37 @@ def test_a_benchmark_is_pushed_its_score_on_test(run: Run, hub: FakeHub) -> None
     assert ".eval_results/bertkit.yaml" not in push(run.folder, ME, dry_run=True).files
 
 
-def test_what_an_older_model_left_is_deleted_and_other_things_stay(trained: Run, hub: FakeHub) -> None:
+OLD = (  # files of an older model, which a loader would read with the new one's
+    *("adapter_config.json", "adapter_model.safetensors", "crf.safetensors", "modules.json", "vocab.txt"),
+    *("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors", "model.safetensors.index.json"),
+    *("1_Pooling/config.json", ".eval_results/bertkit.yaml", "sentence_roberta_config.json"),
+)
+OTHERS = (
+    *("LICENSE", "LICENSE.txt", "requirements.txt", "picture.png", "data/train.json", "notes/results.json"),
+    *("lora/adapter_config.json", "lora/adapter_model.safetensors", "onnx/config.json", "onnx/model.onnx"),
+    *("1_Pooling/notes/config.json", "old/1_Pooling/config.json", "teacher.safetensors"),
+)
+
+
+def test_what_an_older_model_left_is_deleted_and_other_things_stay(trained, hub, capsys, caplog):
     """And the same again makes no commit; a branch leaves main as it is."""
-    old = {"crf.safetensors": b"old", "modules.json": b"[]", "LICENSE": b"mine", "picture.png": b"x"}
-    hub.create(ME, files=old)
-    push(trained.folder, ME, revision="trial")
+    content = {".json": b"{}", ".safetensors": save({"w": torch.zeros(1)})}
+    hub.create(ME, files={name: content.get(Path(name).suffix, b"x") for name in (*OLD, *OTHERS)})
+    for revision in ([], ["--revision", "trial"]):
+        said = small.said(capsys, "push", trained.folder, ME, "--dry-run", *revision)
+        assert sorted(re.findall(r"(?m)^(\S+) +deleted$", said)) == sorted(OLD)
+    assert len(hub.repos[ME].commits) == 1
+    said = small.said(capsys, "push", trained.folder, ME, "--revision", "trial")
+    assert sorted(re.findall(r"(?m)^(\S+) +deleted$", said)) == sorted(OLD)
+    (line,) = [each.getMessage() for each in caplog.records if "deleted" in each.getMessage()]
+    assert all(name in line for name in OLD)
     assert "config.json" in hub.files(ME, "trial")
     assert "config.json" not in hub.files(ME)
     assert load(ME, revision="trial")("a cat")
     first, count = push(trained.folder, ME), len(hub.repos[ME].titles)
-    assert set(old) & set(hub.files(ME)) == {"LICENSE", "picture.png"}
-    assert push(trained.folder, ME) == Pushed(ME, first.files, first.commit, first.url)
+    assert not set(OLD) & set(hub.files(ME))
+    assert set(OTHERS) <= set(hub.files(ME))
+    assert push(trained.folder, ME) == Pushed(ME, first.files, [], first.commit, first.url)
     assert len(hub.repos[ME].titles) == count == 2
 
 
@@ -335,6 +367,40 @@ def test_nothing_is_public_without_a_licence(tiny_encoder, run, hub, tmp_path, c
     recipe = small.recipe(tmp_path, tiny_encoder, f"hub={{repo_id: {ME}, private: false}}")
     with pytest.raises(RecipeError, match=r"(?s)hub: a public model needs a licence.*Add the model's to the recipe"):
         train(recipe, tmp_path / "new")
+
+
+def test_names_that_are_private_are_not_published_unasked(run, hub, capsys, monkeypatch):
+    hub.create("you/open", private=False)
+    for name in ("you/private", "you/rows"):
+        hub.create(name)
+    own = run.recipe
+    model, data = (
+        own.model.model_copy(update={"name": "you/private"}),
+        own.data.model_copy(update={"source": "you/rows"}),
+    )
+    private = own.model_copy(update={"model": model, "data": data, "distillation": Distillation(teacher="you/gone")})
+    write_text(run.folder / "recipe.yaml", to_yaml(private))
+    push(run.folder, ME)
+    for more in ([], ["--dry-run"]):
+        said = small.refused(capsys, "push", run.folder, ME, "--public", *more)
+        assert "is private on the Hub, or not there: you/private, you/gone, you/rows\n" in said
+    hub.faults = always("GET /api/models/you/", 500)  # which says nothing about them
+    small.raises(ModelError, "not there: you/rows\n", push, run.folder, ME, public=True)
+    hub.faults = []
+    assert hub.repos[ME].private
+    part = private.model_copy(update={"hub": Hub(repo_id=ME, private=False, license="mit")})
+    small.raises(RecipeError, "hub: the card would name what is private", check_hub, part)
+    check_hub(part.model_copy(update={"hub": Hub(repo_id=ME)}))
+    push(run.folder, ME, public=True, name_private=True)
+    assert not hub.repos[ME].private
+    write_text(
+        run.folder / "recipe.yaml",
+        to_yaml(own.model_copy(update={"model": model.model_copy(update={"name": "you/open"})})),
+    )
+    push(run.folder, ME, public=True)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    write_text(run.folder / "recipe.yaml", to_yaml(private))
+    assert push(run.folder, ME, public=True, dry_run=True).deleted is None
 
 
 def test_places_that_can_not_be_no_token_and_no_network(trained, hub, monkeypatch):

@@ -59,7 +59,8 @@ def export(source: str, output: Path, **options: Any) -> None:
     path("source", "the folder of a finished run", "RUN"),
     argument("repo_id", "owner/model; a new repository is private", metavar="REPO_ID"),
     flag("--public", "make the repository public once the upload is complete"),
-    flag("--dry-run", "only print what would be uploaded"),
+    flag("--name-private", "with --public: the card may name models and data sets that are not public"),
+    flag("--dry-run", "only print what would be uploaded and deleted"),
     argument("--revision", "default: main", metavar="BRANCH"),
     example="bertkit push runs/quickstart you/quickstart --dry-run",
     page="hub",
@@ -70,6 +71,7 @@ def push(**options: Any) -> None:
     pushed = push(options.pop("source"), options.pop("repo_id"), **options)
     say(pushed.table())
     if pushed.commit is None:
-        say("\nnothing was uploaded: --dry-run")
+        unknown = "; which files of an older model would be deleted is not known" * (pushed.deleted is None)
+        say(f"\nnothing was uploaded: --dry-run{unknown}")
     else:
         say(f'\n{pushed.url}\nbertkit.load("{pushed.repo_id}", revision="{pushed.commit}")')

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterator
-from fnmatch import fnmatch
+from collections.abc import Callable, Iterable, Iterator
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,10 @@ PUSHED = (  # what a model folder has: paths in it; and `extra_weights` of its c
     *("added_tokens.json", "vocab.txt", "vocab.json", "merges.txt", "spiece.model", "sentencepiece.bpe.model"),
     *("modules.json", "sentence_bert_config.json", "config_sentence_transformers.json"),  # of sentence-transformers
     *("[0-9]_*/config.json", "[0-9]_*/model.safetensors"),
+)
+READ = (  # what loaders of such a folder also read: of CRFs, peft, sentencepiece and sentence-transformers
+    *(*PUSHED, "crf.safetensors", "adapter_config.json", "adapter_model.safetensors", "tokenizer.model"),
+    "sentence_*_config.json",
 )
 MIN_PATH_LENGTH = 6  # a shorter path may occur in a text by chance
 TOKEN = re.compile("(hf_|api_org_)[A-Za-z0-9]{30,}")
@@ -45,7 +49,7 @@ def payload(run: Run, repo_id: str) -> dict[str, Path]:
     problems = _problems(lambda: write_card(run, repo_id))
     found = {file.relative_to(run.model).as_posix(): file for file in sorted(run.model.rglob("*")) if not file.is_dir()}
     extra = _extra_modules(run.model / "config.json")
-    files = {path: file for path, file in found.items() if path in extra or any(fnmatch(path, each) for each in PUSHED)}
+    files = {path: file for path, file in found.items() if path in extra or fits(path, PUSHED)}
     if left := found.keys() - files.keys():
         logger.warning("not uploaded, as no model folder has them: %s", ", ".join(sorted(left)))
     problems += [problem for file in files.values() for problem in _unsafe(file)]
@@ -56,6 +60,11 @@ def payload(run: Run, repo_id: str) -> dict[str, Path]:
     if problems:
         raise ModelError(dict.fromkeys(problems))  # a damaged file stops the card too
     return files
+
+
+def fits(path: str, patterns: Iterable[str]) -> bool:
+    """Whether one of the patterns fits the path: `*` and `?` stand for what is within one folder."""
+    return any(path.count("/") == each.count("/") and fnmatchcase(path, each) for each in patterns)
 
 
 def _problems(call: Callable[[], Any]) -> list[Problem]:

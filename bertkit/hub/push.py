@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatch
 from pathlib import Path
 
 from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, constants, errors, get_token
 
 from bertkit.errors import ModelError, Problem
-from bertkit.files import MODEL_FILES, write_text
-from bertkit.hub.payload import CARD, payload
+from bertkit.files import write_text
+from bertkit.hub.payload import CARD, READ, fits, payload
 from bertkit.models.download import FAILURES, LOGIN, hub_error
-from bertkit.report.card import with_yours, yours
+from bertkit.recipe.recipe import Recipe
+from bertkit.report.card import hub_id, with_yours, yours
 from bertkit.run import Run
 from bertkit.sections import REPO_ID, Hub
 from bertkit.text import columns
@@ -27,28 +27,35 @@ COMMIT = re.compile(r"[0-9a-f]{40}")
 
 @dataclass(frozen=True)
 class Pushed:
-    """The uploaded files; with `dry_run` those that would be. commit, url: None where nothing was sent."""
+    """The files of a push; with `dry_run` those that there would be. commit, url: None where nothing was sent.
+
+    deleted: paths in the repository; None where the Hub could not be asked.
+    """
 
     repo_id: str
     files: dict[str, Path]  # path in the repository -> local file
+    deleted: Sequence[str] | None
     commit: str | None = None
     url: str | None = None  # of the commit
 
     def table(self) -> str:
         """The files with their sizes in bytes, for people."""
-        return columns([["file", "bytes"], *([path, f"{file.stat().st_size:,}"] for path, file in self.files.items())])
+        sizes = [[path, f"{file.stat().st_size:,}"] for path, file in self.files.items()]
+        return columns([["file", "bytes"], *sizes, *([path, "deleted"] for path in self.deleted or ())])
 
 
 def push(
-    source: str | Path, repo_id: str, *, public: bool = False, dry_run: bool = False, revision: str | None = None
-) -> Pushed:
+    source: str | Path, repo_id: str, *, public: bool = False, name_private: bool = False, dry_run: bool = False,
+    revision: str | None = None,
+) -> Pushed:  # fmt: skip
     """Upload the files of a finished run's model, in one commit, to a model repository of the Hub.
 
     The card is generated again first; text between its markers, here or on the Hub, stays.
     repo_id: owner/model. A new repository is private; with `public` it is made public, after the upload.
-    dry_run: only list the files; no request is made.
+    name_private: a public card may name models and data sets that are not public.
+    dry_run: only list the files, and what would be deleted; nothing is changed.
     revision: a branch, created if it is missing; by default main.
-    Files of an older model that a loader would mistake for this one's are deleted by the same commit. Raises
+    Files of an older model that a loader would mistake for this one's, `READ`, are deleted by the same commit. Raises
     ModelError; the message gives the state on the Hub.
     """
     if problems := target_problems(repo_id, revision):
@@ -56,10 +63,13 @@ def push(
     run = Run(Path(source).expanduser())
     files = payload(run, repo_id)
     problems = license_problems(run.recipe.hub, public, f"{run.folder}/recipe.yaml")
+    if public and not name_private:
+        problems += name_problems(run.recipe)
     if problems := [*problems, *([] if dry_run else login_problems())]:
         raise ModelError(problems)
     if dry_run:
-        return Pushed(repo_id, files)
+        present = _present(repo_id, revision)
+        return Pushed(repo_id, files, None if present is None else stale(files, present))
     api, state = HfApi(), "Nothing was changed on the Hub."
     try:
         was_public = _repository(api, repo_id, public)
@@ -68,11 +78,15 @@ def push(
             api.create_branch(repo_id, branch=revision, exist_ok=True)
         head = api.model_info(repo_id, revision=revision).sha
         remote = api.list_repo_files(repo_id, revision=head)
+        old = stale(files, remote)
         if CARD in remote:
             _merge_card(api, repo_id, head, run.model / CARD)
         commit = api.create_commit(
             repo_id,
-            _operations(files, remote),
+            [
+                *(CommitOperationAdd(path_in_repo=path, path_or_fileobj=str(file)) for path, file in files.items()),
+                *(CommitOperationDelete(path_in_repo=path) for path in old),
+            ],
             commit_message="Push by bertkit",
             revision=revision,
             parent_commit=head,  # a commit of somebody else in between is an error
@@ -83,7 +97,9 @@ def push(
     except FAILURES as error:
         raise hub_error(error, "push", repo_id, state) from None
     logger.info("pushed %d files to %s, commit %s", len(files), repo_id, commit.oid)
-    return Pushed(repo_id, files, commit.oid, commit.commit_url)
+    if old:
+        logger.warning("deleted in %s, as files of an older model: %s", repo_id, ", ".join(old))
+    return Pushed(repo_id, files, old, commit.oid, commit.commit_url)
 
 
 def login_problems() -> list[Problem]:
@@ -99,6 +115,27 @@ def license_problems(hub: Hub | None, public: bool, recipe: str = "the recipe") 
         return []
     fix = f"Add the model's to {recipe}, such as hub: {{license: apache-2.0}}, next to the other keys of hub."
     return [Problem("push", "a public model needs a licence, and none is stated", fix)]
+
+
+def name_problems(recipe: Recipe) -> list[Problem]:
+    """Models and data sets that the card would name, and the Hub says are private or does not have."""
+    models = [recipe.model.name, recipe.model.tokenizer, recipe.distillation and recipe.distillation.teacher]
+    kinds = {**dict.fromkeys(map(hub_id, models), "model"), hub_id(recipe.data.source): "dataset"}
+    names = [name for name, kind in kinds.items() if name and _is_private(name, kind)]
+    if not names:
+        return []
+    what = f"the card would name what is private on the Hub, or not there: {', '.join(names)}"
+    return [Problem("push", what, "Add the option name-private if everybody may read these names; or keep the model private.")]
+
+
+def _is_private(name: str, kind: str) -> bool:
+    """Whether the Hub says that a repository is private, or that there is none; no claim where it cannot be asked."""
+    if login_problems():
+        return False
+    try:
+        return HfApi().repo_info(name, repo_type=kind).private is True
+    except FAILURES as error:
+        return _absent(error)
 
 
 def target_problems(repo_id: str, revision: str | None) -> list[Problem]:
@@ -142,8 +179,23 @@ def _repository(api: HfApi, repo_id: str, public: bool) -> bool:
     return known.private is not True
 
 
-def _operations(files: Mapping[str, Path], remote: Iterable[str]) -> list[CommitOperationAdd | CommitOperationDelete]:
-    """Add the files of this model; delete others that `load` would download."""
-    old = [path for path in remote if path not in files and any(fnmatch(path, pattern) for pattern in MODEL_FILES)]
-    adding = [CommitOperationAdd(path_in_repo=path, path_or_fileobj=str(file)) for path, file in files.items()]
-    return [*adding, *(CommitOperationDelete(path_in_repo=path) for path in old)]
+def stale(files: Mapping[str, Path], remote: Iterable[str]) -> list[str]:
+    """The files of a repository that loaders would read with those of this model."""
+    return [path for path in remote if path not in files and fits(path, READ)]
+
+
+def _present(repo_id: str, revision: str | None) -> list[str] | None:
+    """The files of a repository, of main where there is no such branch yet; None where the Hub cannot be asked."""
+    if login_problems():
+        return None
+    try:
+        return HfApi().list_repo_files(repo_id, revision=revision)
+    except errors.RevisionNotFoundError:
+        return _present(repo_id, None)
+    except FAILURES as error:
+        return [] if _absent(error) else None
+
+
+def _absent(error: BaseException) -> bool:
+    """Whether the Hub says that there is no such repository, for this user."""
+    return isinstance(error, errors.RepositoryNotFoundError) and error.response.status_code == 404

@@ -92,7 +92,7 @@ def card(facts: Facts, repo_id: str | None = None) -> str:
         over_seeds=over_seeds(results),
         over_folds=over_folds(results),
         warnings=[each for each in report_sections.of_scores(facts) if each.level != "note"],
-        hub_source=_hub_id(facts.recipe.data.source),
+        hub_source=hub_id(facts.recipe.data.source),
         limits=list(_limits(facts)),
         **_usage(facts, name or PLACEHOLDER),
     )
@@ -105,7 +105,7 @@ def _metadata(facts: Facts, repo_id: str | None) -> str:
     usage = USAGE[facts.task]
     tag = facts.task if usage.tag == "" else usage.tag
     vectors = facts.linear or "sentence_transformers" in usage.plain
-    base, data = _hub_id(facts.recipe.model.name), _hub_id(facts.recipe.data.source)
+    base, data = hub_id(facts.recipe.model.name), hub_id(facts.recipe.data.source)
     results = list(_results(facts, tag or facts.task))
     return ModelCardData(
         base_model=base,
@@ -151,7 +151,7 @@ def _results(facts: Facts, tag: str) -> Iterator[EvalResult]:
             if "/" not in name and value is not None and not name.startswith(COUNTS):
                 yield EvalResult(
                     task_type=tag,
-                    dataset_type=_hub_id(spec.source) or sample or "local files",
+                    dataset_type=hub_id(spec.source) or sample or "local files",
                     dataset_name=report_sections.published(spec.source),
                     dataset_config=spec.subset,
                     dataset_split=split,
@@ -162,7 +162,7 @@ def _results(facts: Facts, tag: str) -> Iterator[EvalResult]:
                 )
 
 
-def _hub_id(name: object) -> str | None:
+def hub_id(name: object) -> str | None:
     """The id of a model or data set if it comes from the Hub: in a run, local ones are absolute paths."""
     return name if isinstance(name, str) and not name.startswith(("/", "sample:")) and name != MEMORY else None
 

@@ -51,13 +51,17 @@ class OutOfFold(NamedTuple):
 
 def check_hub(recipe: AnyRecipe) -> None:
     """Raises RecipeError where a push is certain to fail, before hours of training."""
-    for hub in (part.hub for part in recipe.parts.values()):
+    for part in recipe.parts.values():
+        hub = part.hub
         if hub and hub.repo_id:
-            from bertkit.hub.push import license_problems, login_problems, target_problems
+            from bertkit.hub.push import license_problems, login_problems, name_problems, target_problems
 
             problems = [*target_problems(hub.repo_id, hub.revision), *login_problems()]
-            if problems := [*problems, *license_problems(hub, not hub.private)]:
-                raise RecipeError(each._replace(where="hub") for each in problems)
+            problems += license_problems(hub, not hub.private)
+            if not hub.private:
+                problems += name_problems(part)
+            if problems:
+                raise RecipeError(problem._replace(where="hub") for problem in problems)
 
 
 def write_reports_and_clean(run: Run, recipe: AnyRecipe) -> None:
