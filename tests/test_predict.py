@@ -6,6 +6,7 @@ import contextlib
 import csv
 import gzip
 import io
+import itertools
 import json
 import math
 import re
@@ -30,7 +31,9 @@ from finished import finished
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from bertkit.cli.main import main
 from bertkit.errors import DataError, ModelError
+from bertkit.inference import progress
 from bertkit.inference.display import answer_line
 from bertkit.inference.evaluate import evaluate
 from bertkit.inference.predict_file import predict_file
@@ -462,3 +465,39 @@ def test_a_foreign_model_whose_outputs_are_no_labels_is_refused(config, said, ti
     folder = classifier(tiny_encoder, tmp_path, num_labels=3, **config)
     with pytest.raises(ModelError, match=said):
         load(folder, task="text-classification")
+
+
+def test_progress_is_logged_now_and_then(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """Every ten seconds at most, of items that take four each."""
+    caplog.set_level("INFO", "bertkit")
+    clock = itertools.count(step=4)
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    assert [*progress.progress("abcdefg", "text", 28, 4)] == [*"abcdefg"]
+    assert [*progress.progress(iter("abcdefg"), "query")] == [*"abcdefg"]
+    assert caplog.messages == [
+        "8 of 28 texts (29%), 30 s left",
+        "20 of 28 texts (71%), 10 s left",
+        "2 queries in 12 s",
+        "5 queries in 24 s",
+    ]
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert [*progress.progress("abcdefg", "text", 7)] == [*"abcdefg"]
+    assert len(caplog.messages) == 4
+
+
+def test_every_command_that_may_take_long_says_how_far_it_is(learned, tiny_encoder, tmp_path, monkeypatch, capfd):
+    monkeypatch.setattr(progress, "EVERY", 0.0)
+    monkeypatch.setattr("bertkit.inference.embed.CHUNK", 1)
+    file = small.write_rows(tmp_path / "rows.jsonl", [{"id": n, "text": f"the cat {n}"} for n in "abc"])
+    to, store = tmp_path / "out.jsonl", ("--store", tmp_path / "store")
+    for noun, *words in (
+        ("rows", "predict", learned.folder, "--input", file, "--output", to),
+        ("batch", "evaluate", learned.folder),
+        ("batch", "export", learned.folder, "--output", tmp_path / "onnx"),
+        ("of 3 texts", "embed", tiny_encoder, "--input", file, "--output", tmp_path / "out.npy"),
+        ("documents", "index", tiny_encoder, "--documents", file, *store),
+        ("of 3 queries", "search", store[1], "--input", file, "--output", to),
+    ):
+        assert main([str(word) for word in words]) == 0
+        assert re.search(rf"(?m)^\d+ .*{noun}.* (in \d+ s|left)$", capfd.readouterr().err)

@@ -209,12 +209,15 @@ def test_mined_negatives_are_the_nearest_that_do_not_answer(tiny_encoder: Path, 
     assert rows[0]["document"] == DOCUMENTS["d3"]
 
 
-def test_mining_in_blocks_finds_the_same(tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mining_in_blocks_finds_the_same(tiny_encoder, tmp_path, monkeypatch, caplog):
+    caplog.set_level("INFO", "bertkit")
+    monkeypatch.setattr("bertkit.inference.progress.EVERY", 0.0)
     model = dual_encoder(str(made(tiny_encoder, tmp_path / "m")))
     whole = nearest(model, list(QUERIES.values()), DOCUMENTS, 3)
     for most in (1, 12):  # so that a block has one document, and three
         monkeypatch.setattr("bertkit.retrieval.mining.MOST_SCORES", most)
         assert nearest(model, list(QUERIES.values()), DOCUMENTS, 3) == whole
+    assert "1 of 4 documents (25%)" in caplog.text
     assert [sorted(names) for names in nearest(model, ["cat"], DOCUMENTS, 10**9)] == [sorted(DOCUMENTS)]
 
 

@@ -125,7 +125,11 @@ def name_problems(recipe: Recipe) -> list[Problem]:
     if not names:
         return []
     what = f"the card would name what is private on the Hub, or not there: {', '.join(names)}"
-    return [Problem("push", what, "Add the option name-private if everybody may read these names; or keep the model private.")]
+    return [
+        Problem(
+            "push", what, "Add the option name-private if everybody may read these names; or keep the model private."
+        )
+    ]
 
 
 def _is_private(name: str, kind: str) -> bool:

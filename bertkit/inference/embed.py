@@ -17,6 +17,7 @@ from bertkit.data.readers import TextRow, read_texts
 from bertkit.data.values import replace_surrogates
 from bertkit.errors import DataError, Problem, translated
 from bertkit.files import require_no_pipe, require_suffix, written_aside
+from bertkit.inference.progress import progress
 from bertkit.inference.vector_cache import CHUNK, Vectors
 from bertkit.processes import Shard
 from bertkit.recipe.recipe import parse_layout
@@ -53,7 +54,8 @@ def embed_file(
 
     def parts() -> Parts:
         nonlocal count
-        for chunk in islice(chunks(), part.start // CHUNK, -(-part.stop // CHUNK)):
+        wanted = islice(chunks(), part.start // CHUNK, -(-part.stop // CHUNK))
+        for chunk in progress(wanted, "text", len(part), CHUNK):
             yield (
                 [each.row for each in chunk],
                 np.asarray(encode([replace_surrogates(each.text) for each in chunk]), dtype=np.float32),

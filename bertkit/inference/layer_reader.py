@@ -16,6 +16,7 @@ from bertkit.encoding.padding import Collator, batches_by_length, mask_of, model
 from bertkit.encoding.texts import encode_texts
 from bertkit.encoding.word_windows import encode_words
 from bertkit.errors import ModelError, Problem
+from bertkit.inference.progress import progress
 from bertkit.inference.runner import inference
 from bertkit.inference.vector_cache import Vectors
 from bertkit.models.device import Precision
@@ -106,7 +107,8 @@ class LayerReader:
 
         collate = Collator.of(self.tokenizer, {})
         inputs = model_inputs(self.tokenizer, columns)
-        for indices in batches_by_length(columns["length"], self.batch_size, self.device.type == "cpu"):
+        batches = batches_by_length(columns["length"], self.batch_size, self.device.type == "cpu")
+        for indices in progress(batches, "batch", len(batches)):
             batch = collate({name: [values[index] for index in indices] for name, values in inputs.items()})
             batch = {name: values.to(self.device) for name, values in batch.items()}
             with inference(self.device, self.precision):

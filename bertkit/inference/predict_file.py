@@ -26,6 +26,7 @@ from bertkit.inference.display import flat
 from bertkit.inference.multitask_predictor import MultiTaskPredictor
 from bertkit.inference.output_formats import Pairs, Writer, write_jsonl
 from bertkit.inference.predictor import Predictor
+from bertkit.inference.progress import progress
 from bertkit.processes import Shard
 from bertkit.recipe.recipe import LAYOUT, Recipe, parse_layout, read
 from bertkit.sections import DataSpec
@@ -89,15 +90,16 @@ def predict_file(
             count += 1
             yield row
 
-    given = checked()
+    given: Iterator[dict[str, Any]] = checked()
     first = list(islice(given, 1))
     if isinstance(predictor, MultiTaskPredictor) and first:
         predictor = predictor.reading(first[0])
     answered = list[str]()
     if table and first and isinstance(predictor, Predictor):  # several tasks have no decisions
         answered = [f"answer.{name}" for name in predictor.answer_columns(first[0])]
-    rows, read = tee(chain(first, given))
     live = file == "-" and output is None and not (isinstance(predictor, Predictor) and predictor.task.schema.together)
+    given = chain(first, given)
+    rows, read = tee(given if live else progress(given, "row"))
     stream: Iterable[Answer] = predictor.stream(read, start)
     if live:
         stream = chain.from_iterable(predictor.stream([row], number) for number, row in enumerate(read))

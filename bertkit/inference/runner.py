@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from bertkit.encoding.padding import Arrays, BatchSize, batches_by_length, fills, pad, unmasked
+from bertkit.inference.progress import progress
 from bertkit.models.device import ModelPrecision, attention_kernels
 from bertkit.models.malloc import give_back
 from bertkit.tasks.base import Batch, Task
@@ -55,10 +56,11 @@ class Runner:
         with self.inference():
             if self.mapper is map and self.device is not None and self.device.type != "cpu":
                 # All batches are queued before a result is copied, since a copy waits for the device.
-                results = map(on_cpu, [run(rows) for rows in batches])
+                results = map(on_cpu, [run(rows) for rows in progress(batches, "batch", len(batches))])
             else:
                 results = self.mapper(lambda rows: on_cpu(run(rows)), batches)
-            for number, (rows, result) in enumerate(zip(batches, results, strict=True), 1):
+            pairs = zip(batches, results, strict=True)
+            for number, (rows, result) in enumerate(progress(pairs, "batch", len(batches)), 1):
                 for row, item in zip(rows, result if self.keep else self.task.items(result), strict=True):
                     items[row] = item
                 if number % GIVEN_BACK_EVERY == 0:

@@ -15,6 +15,7 @@ from bertkit.data.readers import format_of, read_rows, read_texts, row_prefix
 from bertkit.data.table import Problems
 from bertkit.errors import ModelError, Problem
 from bertkit.files import require_suffix, written_aside
+from bertkit.inference.progress import progress
 from bertkit.recipe.recipe import parse_layout
 from bertkit.retrieval.filters import parse_filter, to_sql
 from bertkit.retrieval.search import Hit, search
@@ -50,7 +51,8 @@ def index_file(
         others = {name: value for name, value in row.items() if name not in {*columns, *columns.values()}}
         return {name: row[theirs] for name, theirs in columns.items() if theirs in row} | others
 
-    return opened, deleted, opened.index(((f"{prefix}{number}", renamed(row)) for number, row in rows), encoder)
+    located = ((f"{prefix}{number}", renamed(row)) for number, row in progress(rows, "document"))
+    return opened, deleted, opened.index(located, encoder)
 
 
 def searcher(
@@ -102,6 +104,7 @@ def search_file(
     problems.raise_if_any()
     find = searcher(store, **options)
     with written_aside(output) if output else nullcontext(sys.stdout) as out:
-        for each, hits in zip(rows, find([row.text for row in rows]), strict=True):
+        hits_of_queries = progress(find([row.text for row in rows]), "query", len(rows))
+        for each, hits in zip(rows, hits_of_queries, strict=True):
             out.write(json_line({**each.row, HITS: list(map(asdict, hits))}) + "\n")
     return len(rows)

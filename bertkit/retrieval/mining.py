@@ -14,6 +14,7 @@ import numpy as np
 from bertkit.data.beir import Beir, read_beir
 from bertkit.errors import DataError, Problem
 from bertkit.files import require_suffix, written_aside
+from bertkit.inference.progress import progress
 from bertkit.retrieval.vector_models import DualEncoder
 
 BLOCK, MOST_SCORES = 4096, 2**24  # documents, and scores, in memory at a time
@@ -72,7 +73,7 @@ def nearest(model: DualEncoder, queries: Sequence[str], documents: Mapping[str, 
     encoded, names = model.encode_queries(list(queries)), list(documents)
     best, ids = np.empty((len(queries), 0)), np.empty((len(queries), 0), dtype=np.int64)
     size = max(1, min(BLOCK, MOST_SCORES // len(queries)))
-    for start in range(0, len(names), size):
+    for start in progress(range(0, len(names), size), "document", len(names), size):
         block = names[start : start + size]
         scores = np.hstack([best, encoded @ model.encode_documents([documents[name] for name in block]).T])
         new = np.broadcast_to(np.arange(start, start + len(block)), (len(queries), len(block)))
