@@ -18,13 +18,14 @@ from test_report import EVIL, well_formed
 import bertkit
 from bertkit import processes
 from bertkit.audits import audit as program
-from bertkit.audits.audit import labels, page, write_lists
+from bertkit.audits.audit import Audit, corrections, labels, page, write_lists
 from bertkit.audits.confident import guesses, likely_wrong, margins, wrong_share
 from bertkit.audits.entity_errors import sentences
 from bertkit.audits.label_errors import label_sets, numbers, questions, single_labels
 from bertkit.audits.parts import Section
 from bertkit.cli.main import main
 from bertkit.data import Data, tagging
+from bertkit.inference.predictor import load
 from bertkit.recipe.recipe import Recipe, load_recipe, to_yaml
 from bertkit.sections import DataSpec
 from bertkit.tasks import get_task
@@ -397,13 +398,59 @@ def test_the_audit_of_a_run_lists_its_flipped_labels_first(tiny_encoder, tmp_pat
     assert not (tmp_path / "other").exists()
 
 
+WRONG = {"validation.jsonl:3", "validation.jsonl:6", "test.jsonl:2"}  # as `small` writes them
+LOOKED = "Rows that were looked at: 16 of train, 10 of validation, 7 of test."
+
+
+def test_the_rows_of_validation_and_test_are_audited_by_a_run_with_its_model(learned, tmp_path):
+    run = small.copy_of(learned, tmp_path / "run")
+    rows, predictor = small.read_rows(learned.folder.parent / "train.jsonl"), load(run.folder)
+    answers = [{**row, "location": f"train.jsonl:{n}", "answer": predictor(row)} for n, row in enumerate(rows, 1)]
+    small.write_rows(run.predictions("train-oof"), answers)
+    audit = bertkit.audit(run.folder, tmp_path / "audit")
+    assert {*audit.frame()["location"]} == WRONG
+    assert set(zip(audit.frame()["split"], audit.frame()["label"], strict=True)) == {
+        ("validation", "good"), ("validation", "bad"), ("test", "bad")}  # fmt: skip
+    assert f"bertkit train {run.folder}/recipe.yaml data.relabel={tmp_path}/audit/labels" in unescape(page_of(audit))
+    (run.model / "config.json").unlink()
+    assert "looked at: 16 of train.<" in page_of(bertkit.audit(run.folder, tmp_path / "without"))
+
+
+def page_of(audit: Audit) -> str:
+    return (audit.folder / "audit.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("kind", ["single-label", "tags"])
+def test_the_rows_of_validation_and_test_are_audited_by_a_fold_with_its_model(kind, tiny_encoder, tmp_path, capsys):
+    """And the page trains the recipe that was named, not the one that judges."""
+    file, folder = small.write_recipe(tmp_path, tiny_encoder), tmp_path / "audit"
+    judge = ["folds=2", "task.method=head", "~training", "data.limit=16"]
+    if kind == "tags":
+        file, judge = Path("ner-quickstart"), [f"model.name={tiny_encoder}", "model.max_length=32", "folds=2"]
+        judge += ["training.max_steps=2", "data.limit=16"]
+    small.said(capsys, "audit", file, *judge, "--output-dir", folder)
+    audit = bertkit.audit(str(file), folder, overrides=judge)
+    assert f"bertkit train {file} data.limit=16 data.relabel={folder}/labels.jsonl" in unescape(page_of(audit))
+    if kind == "tags":
+        assert "16 of train, 16 of validation, 16 of test." in page_of(audit)
+        return
+    assert f"{LOOKED} Those of train are" in page_of(audit)
+    assert {*audit.frame()["location"]} >= WRONG
+    corrected = small.recipe(tmp_path, tiny_encoder, f"data.relabel={folder}/labels.jsonl")
+    for split, index in (("validation", 2), ("validation", 5), ("test", 1)):
+        before = small.read_rows(tmp_path / f"{split}.jsonl")[index]["label"]
+        after = small.read_data(corrected.data, get_task(corrected.task.name), corrected.task).rows[split][index]
+        assert {before, after["label"]} == {"good", "bad"}
+
+
 def test_a_long_list_is_whole_in_its_files_and_shortened_on_the_page() -> None:
     rows = [{"location": f"train.csv:{number}", "text": "x", "given": "a"} for number in range(250)]
     recipe = SimpleNamespace(data=SimpleNamespace(relabel="first.jsonl"))
-    html = page([Section("labels", "Labels to check", "Many.", rows, ["given"])], Path("audit"), recipe)  # type: ignore[arg-type]
+    lists = corrections(recipe, Path("audit"))  # type: ignore[arg-type]
+    html = page([Section("labels", "Labels to check", "Many.", rows, ["given"])], Path("audit"), ["a.yaml", lists])
     assert well_formed(html, beside=r"labels\.(jsonl|csv)").text.count("train.csv:") == 100
     assert "The first 100 are listed here" in html
-    assert 'data.relabel=["first.jsonl", "audit/labels.jsonl"]' in unescape(html)
+    assert 'bertkit train a.yaml \'data.relabel=["first.jsonl", "audit/labels.jsonl"]\'' in unescape(html)
 
 
 def test_a_run_with_overrides_is_cross_validated_again(tiny_encoder, tmp_path, monkeypatch):

@@ -5,8 +5,9 @@ from __future__ import annotations
 import csv
 import json
 import shlex
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -15,17 +16,19 @@ from bertkit.audits.duplicates import near_duplicates
 from bertkit.audits.entity_errors import sentences
 from bertkit.audits.label_errors import label_sets, numbers, questions, single_labels
 from bertkit.audits.next_rows import next_part, read_unlabelled
-from bertkit.audits.parts import Row, Section, unit_vectors
+from bertkit.audits.parts import Row, Section, rows_of, unit_vectors
 from bertkit.data.delimited import guarded
 from bertkit.data.python_rows import keep_rows
 from bertkit.errors import ModelError, Problem, RecipeError, UserError
 from bertkit.files import write_text, written_aside
+from bertkit.inference.decisions import with_word_scores
+from bertkit.inference.predictor import load
 from bertkit.recipe.recipe import Recipe, read, to_yaml
 from bertkit.report.facts import EDITED, lines_of, texts_of
 from bertkit.report.html import render
 from bertkit.report.mistakes import place_of, shortened
 from bertkit.run import OUT_OF_FOLD, Run, only_writer
-from bertkit.tasks import get_task
+from bertkit.tasks import TASKS, get_task
 from bertkit.training.folds import DEFAULT_FOLDS, cross_validate
 
 if TYPE_CHECKING:
@@ -34,6 +37,10 @@ if TYPE_CHECKING:
 MAX_ROWS = 100  # of a part on the page; its files have all
 ANSWERED = {"label": "scores", "labels": "scores", "score": "score", "tags": "words", "answers": "null_score"}
 """Target -> what an answer has that is compared with it."""
+OTHERS = (
+    " Those of train are answered by models of the other folds; the others by one model that was not trained on them, "
+    "whose checkpoint and calibration are chosen on validation."
+)
 LABELS: Mapping[
     str, Mapping[str, Callable[[Recipe, Sequence[Row]], Section]]
 ] = {  # task -> target -> what finds the wrong ones
@@ -66,15 +73,17 @@ def audit(
     output_dir: str | Path,
     *,
     data: Any = None,
+    overrides: Sequence[str] = (),
     unlabelled: str | Path | None = None,
     next: int | None = None,
-    **overrides: Any,
+    **values: Any,
 ) -> Audit:
-    """Answer each training row with a model that was not trained on it, and list the rows that may be wrong.
+    """Answer each row with a model that was not trained on it, and list the rows that may be wrong.
 
     source: a recipe, a shipped recipe's name, a recipe file or the name of a task; or a run folder, whose out-of-fold
         answers are used if it has them and nothing is overridden.
-    output_dir: a new or empty folder; the same call continues what was interrupted. data, overrides: as for `train`.
+    output_dir: a new or empty folder; the same call continues what was interrupted. data, values: as for `train`.
+    overrides: as for `load_recipe`.
     unlabelled: a file from which `next` rows are chosen for labelling, 100 by default.
     Raises UserError, RecipeError, DataError or ModelError before anything is trained; ModelError on damaged answers.
 
@@ -84,19 +93,27 @@ def audit(
     if next is not None and not unlabelled:
         raise UserError(Problem("next", "there is no file to choose rows from", "Name it: unlabelled."))
     choose = (Path(unlabelled), 100 if next is None else next) if unlabelled else None
-    run = Run(Path(source)) if isinstance(source, str | Path) else None
-    if run and (run.folder / "recipe.yaml").is_file():
-        if data is None and not overrides:
-            return _audit(run.recipe, Path(output_dir), choose, run)
-        source = run.folder / "recipe.yaml"
-    recipe = read(source, data, overrides, several=False)
-    return _audit(cast(Recipe, recipe), Path(output_dir), choose)
+    folder, run = Path(output_dir), None
+    named = isinstance(source, str | Path) and data is None and source not in [task.name for task in TASKS]
+    if isinstance(source, str | Path) and Path(source, "recipe.yaml").is_file():
+        run, source = Run(Path(source)), f"{source}/recipe.yaml"
+    trained = [str(source), *(word for word in overrides if word.startswith("data."))]
+    if not named:
+        trained = [f"{folder}/recipe.yaml", "folds=null"]
+    if run and data is None and not (overrides or values):
+        return _audit(run.recipe, folder, choose, trained, run)
+    recipe = read(source, data, values, overrides, own_metrics=not overrides, several=False)
+    return _audit(cast(Recipe, recipe), folder, choose, trained)
 
 
-def _audit(recipe: Recipe, folder: Path, choose: tuple[Path, int] | None, run: Run | None = None) -> Audit:
+def _audit(
+    recipe: Recipe, folder: Path, choose: tuple[Path, int] | None, trained: Sequence[str], run: Run | None = None
+) -> Audit:
     """The program. choose: a file, and how many of its rows to choose for labelling.
 
-    run: a run of this recipe, whose out-of-fold answers and model are used, if it has them.
+    trained: what `bertkit train` is called with to train on corrected labels: the recipe that was named, which need not
+    be that of the judging models. run: a run of this recipe, whose out-of-fold answers and model are used, if it has
+    them.
     """
     if get_task(recipe.task.name).schema.corpus:
         what = f"{recipe.task.name} learns from texts alone: there are no labels to audit"
@@ -112,9 +129,10 @@ def _audit(recipe: Recipe, folder: Path, choose: tuple[Path, int] | None, run: R
     if not processes.first():
         return Audit(folder, ())
     rows = _answered(recipe, answers)
-    parts = [labels(recipe, rows), *([near_duplicates(recipe, rows, encode)] if encode else [])]
+    others = _others(recipe, rows, folder, run)
+    parts = [labels(recipe, rows, others), *([near_duplicates(recipe, rows, encode)] if encode else [])]
     parts += [next_part(recipe, rows, new, encode, model)] if new and encode else []
-    html = page(parts, folder, recipe)
+    html = page(parts, folder, [*trained, corrections(recipe, folder)])
     with only_writer(Run(folder)):
         keep_rows(recipe.data, folder / "data")
         write_text(folder / "recipe.yaml", to_yaml(recipe))
@@ -124,12 +142,44 @@ def _audit(recipe: Recipe, folder: Path, choose: tuple[Path, int] | None, run: R
     return Audit(folder, parts)
 
 
-def labels(recipe: Recipe, rows: Sequence[Row]) -> Section:
-    """The rows whose targets are likely wrong; none where a target says nothing about a row by itself."""
+def labels(recipe: Recipe, rows: Sequence[Row], others: Sequence[Row] = ()) -> Section:
+    """The rows whose targets are likely wrong; none where a target says nothing about a row by itself.
+
+    rows: of train. others: those of the other splits that a model answered, with their `split`.
+    """
     if target := _judged(recipe, rows[0]):
-        return LABELS[recipe.task.name][target](recipe, rows)
+        if others:
+            rows = [*({"split": "train"} | row for row in rows), *others]
+        part = LABELS[recipe.task.name][target](recipe, rows)
+        counts = Counter(row.get("split", "train") for row in rows)
+        looked = f"Rows that were looked at: {', '.join(f'{count:,} of {split}' for split, count in counts.items())}."
+        return replace(part, notes=(looked + OTHERS * bool(others), *part.notes))
     what = f"There is no audit of labels for {recipe.task.name} with these targets"
     return Section("labels", "Labels", f"{what}: no answer is a probability of a label.")
+
+
+def _others(recipe: Recipe, rows: Sequence[Row], folder: Path, run: Run | None) -> list[Row]:
+    """The rows of the other splits, with answers of the run's model, or of the first fold's in the audit's folder."""
+    if not _judged(recipe, rows[0]):
+        return []
+    splits = ("validation", "test")
+    if run is None:
+        files = {split: Run(folder).predictions(split) for split in splits}
+        return [
+            {"split": split} | row for split, file in files.items() if file.is_file() for row in _answered(recipe, file)
+        ]
+    if not (run.model / "config.json").is_file():
+        return []
+    predictor, data = load(run.folder), rows_of(recipe)
+    task = with_word_scores(predictor.task)
+    return [
+        {"split": split, **row, "location": data.origins[split].public(number), "answer": answer}
+        for split in splits
+        if split in data.rows
+        for number, (row, answer) in enumerate(
+            zip(data.rows[split], task.answer(data.rows[split], predictor.predict_features), strict=True)
+        )
+    ]
 
 
 def _judged(recipe: Recipe, row: Row) -> str:
@@ -164,21 +214,22 @@ def _check_folder(folder: Path, recipe: Recipe) -> None:
         raise RecipeError(Problem(str(stored), "the audit was started with another recipe", fix))
 
 
-def page(parts: Sequence[Section], folder: Path, recipe: Recipe) -> str:
-    """audit.html. Everything that comes from the data is escaped. folder: where it and the lists are."""
+def page(parts: Sequence[Section], folder: Path, trained: Sequence[str]) -> str:
+    """audit.html. Everything that comes from the data is escaped. folder: where it and the lists are.
+
+    trained: what `bertkit train` is called with to train on the corrected labels.
+    """
     figures = {title: value for part in parts for title, value in part.figures.items()}
     helpers = {"place_of": place_of, "texts_of": texts_of, "shortened": shortened, "most": MAX_ROWS}
-    name, command = folder.resolve().name, correction(folder, recipe)
-    return render("audit.html", name=name, figures=figures, parts=parts, command=command, **helpers)
+    command = shlex.join(["bertkit", "train", *trained, "--output-dir", "runs/corrected"])
+    return render("audit.html", name=folder.resolve().name, figures=figures, parts=parts, command=command, **helpers)
 
 
-def correction(folder: Path, recipe: Recipe) -> str:
-    """The command that trains with the corrected labels, and those of earlier corrections."""
+def corrections(recipe: Recipe, folder: Path) -> str:
+    """The override that names the corrected labels, and those of earlier corrections."""
     earlier = recipe.data.relabel or []
     files = [*([earlier] if isinstance(earlier, str) else earlier), f"{folder}/labels.jsonl"]
-    lists = files[0] if len(files) == 1 else json.dumps(files, ensure_ascii=False)
-    words = ["bertkit", "train", f"{folder}/recipe.yaml", "folds=null", f"data.relabel={lists}"]
-    return shlex.join([*words, "--output-dir", "runs/corrected"])
+    return f"data.relabel={files[0] if len(files) == 1 else json.dumps(files, ensure_ascii=False)}"
 
 
 def write_lists(part: Section, folder: Path) -> None:

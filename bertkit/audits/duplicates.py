@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from functools import partial
 from itertools import combinations_with_replacement
 from typing import Any
 
 import numpy as np
 
-from bertkit.audits.parts import Encode, Row, Section, by_column, centred, identified, joined
-from bertkit.data import load
+from bertkit.audits.parts import Encode, Row, Section, by_column, centred, identified, joined, rows_of
 from bertkit.data.values import folded
 from bertkit.inference.vector_cache import Vectors
 from bertkit.recipe.recipe import Recipe
@@ -34,8 +32,7 @@ def near_duplicates(recipe: Recipe, rows: Sequence[Row], encode: Encode) -> Sect
     Splits of rows that are answered together, such as queries and documents, share documents: train is compared alone.
     """
     train = [{**row, "split": "train"} for row in rows]
-    kind = get_task(recipe.task.name)
-    data = load(recipe.data, kind.schema_of(recipe.task), partial(kind.validate_rows, recipe.task))
+    kind, data = get_task(recipe.task.name), rows_of(recipe)
     others = [
         {**row, "split": split, "location": data.origins[split].public(number)}
         for split, rows in data.rows.items()

@@ -4,23 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from bertkit.audits.confident import ErrorEstimate
+from bertkit.data import Data, load
 from bertkit.errors import ModelError, Problem
 from bertkit.evaluation.similarity import unit
 from bertkit.inference.features import Features
 from bertkit.inference.vector_cache import Vectors
 from bertkit.models.encoder import resolve_encoder
+from bertkit.recipe.recipe import Recipe
 from bertkit.report.facts import named_texts, texts_of
 from bertkit.report.mistakes import NONE
 from bertkit.sections import ModelSpec
+from bertkit.tasks import get_task
 from bertkit.text import part_of
 
 Row: TypeAlias = Mapping[str, Any]
-"""A training row: canonical columns, `location`, `fold`, and the `answer` of a model that was not trained on it."""
+"""A row: canonical columns, `location`, and the `answer` of a model that was not trained on it.
+
+One of train may have its `fold`, one of another split has its `split`.
+"""
 Encode: TypeAlias = Callable[[Sequence[str]], Vectors]
 METHOD = (
     "Each row is answered by a model that was not trained on it. A {0} is likely wrong if another is more probable, "
@@ -70,13 +77,15 @@ def to_check(
 
     rows: how many were audited. target: what a row has, such as a label. wrong: the estimated share of wrong `of`.
     """
-    figures = {"training rows": f"{rows:,}", "rows to check": f"{len(found):,}"}
+    figures = {"rows": f"{rows:,}", "rows to check": f"{len(found):,}"}
     if wrong:
         figures[f"{of} answered as given"] = f"{wrong.agreed:.1%}"
         bounds = f" ({wrong.interval[0]:.1%} to {wrong.interval[1]:.1%})" if wrong.interval else ""
         figures[f"wrong {of}, estimated"] = f"{wrong.value:.1%}{bounds}"
         notes = [*notes, ESTIMATE.format(wrong.agreed)]
-    columns = [name for name in ("given", "suggested", "probability", "deviations") if found and name in found[0]]
+    columns = [
+        name for name in ("split", "given", "suggested", "probability", "deviations") if found and name in found[0]
+    ]
     summary = f"{part_of(len(found), rows, 'row')} likely to have a wrong {target}."
     return Section("labels", f"{target.capitalize()}s to check", summary, found, columns, figures, notes)
 
@@ -95,6 +104,12 @@ def unit_vectors(spec: ModelSpec) -> Encode:
     features = Features(str(spec.name), pool=pooling, max_length=spec.max_length, revision=spec.revision).fit([])
 
     return lambda texts: np.asarray(unit(features.vectors(texts)[0]))
+
+
+def rows_of(recipe: Recipe) -> Data:
+    """The rows of every split. Raises DataError."""
+    kind = get_task(recipe.task.name)
+    return load(recipe.data, kind.schema_of(recipe.task), partial(kind.validate_rows, recipe.task))
 
 
 def identified(row: Row) -> dict[str, Any]:

@@ -161,13 +161,9 @@ def sweep(recipe: str, rest: list[str], space: Path, output_dir: Path, **limits:
     interrupted="the same command continues from here",
 )
 def audit(source: str, rest: list[str], output_dir: Path, **files: Any) -> None:
-    from bertkit.recipe.recipe import load_recipe
-
-    of_run = Path(source, "recipe.yaml")
-    recipe = load_recipe(of_run if of_run.is_file() else source, rest, own_metrics=False) if rest else source
     from bertkit.audits.audit import audit
 
-    done = audit(recipe, output_dir, **files)
+    done = audit(source, output_dir, overrides=rest, **files)
     if processes.first():
         say("\n".join(part.summary for part in done.parts))
         say(f"\nall parts: {done.folder}/audit.html")

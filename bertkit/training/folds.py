@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -40,30 +40,32 @@ DEFAULT_FOLDS = 5  # folds of `cross_validate`, where the recipe names no number
 def cross_validate(recipe: Recipe, folder: str | Path) -> Path:
     """Train the models of the folds alone; returns FOLDER/predictions/train-oof.jsonl, the training rows with answers.
 
-    The recipe's number of folds, by default 5. folds.json beside predictions/ has their scores. The same call continues
-    what was interrupted. Raises RecipeError, DataError or ModelError before anything is trained.
+    The model of the first fold also answers the rows of the other splits, beside that file. The recipe's number of
+    folds, by default 5. folds.json beside predictions/ has their scores. The same call continues what was interrupted.
+    Raises RecipeError, DataError or ModelError before anything is trained.
     """
     recipe = recipe if recipe.folds else recipe.with_(f"folds={DEFAULT_FOLDS}")
     run = Run(Path(folder))
     if processes.first():
         check_folder(run, to_yaml(recipe), resume=True)
     with open_run(recipe, run) as (jobs, metadata):
-        held_out = run_folds(jobs, run, metadata)
+        others = [split for split in jobs.only.data.rows if split != "train"]
+        held_out = run_folds(jobs, run, metadata, others)
         metadata.write()
         if held_out:
             write_json(run.folder / "folds.json", {OUT_OF_FOLD: held_out.scores, "folds": held_out.folds})
     return run.predictions(OUT_OF_FOLD)
 
 
-def run_folds(jobs: Jobs, run: Run, metadata: MetadataWriter) -> OutOfFold | None:
+def run_folds(jobs: Jobs, run: Run, metadata: MetadataWriter, others: Collection[str] = ()) -> OutOfFold | None:
     """Train each fold's model on the other rows, with the recipe's first seed, and write what it answers.
 
-    None without folds, and on other ranks than the first.
+    others: splits that the model of the first fold answers too. None without folds, and on other ranks than the first.
     """
     if not jobs.first.folds:
         return None
     job, count = jobs.only, max(jobs.only.folds)
-    outcomes = [_train_fold(jobs, fold, run, metadata) for fold in range(1, count + 1)]
+    outcomes = [_train_fold(jobs, fold, run, metadata, others if fold == 1 else ()) for fold in range(1, count + 1)]
     if not processes.first():
         return None
     rows = job.data.rows["train"]
@@ -96,8 +98,8 @@ def _answers_file(run: Run, fold: int) -> Path:
     return run.checkpoints / f"fold-{fold}" / "answers.jsonl"
 
 
-def _train_fold(jobs: Jobs, fold: int, run: Run, metadata: MetadataWriter) -> dict[str, Any]:
-    """Train on the rows of other folds, and answer those of this one; returns the content of its done.json."""
+def _train_fold(jobs: Jobs, fold: int, run: Run, metadata: MetadataWriter, others: Collection[str]) -> dict[str, Any]:
+    """Train on the rows of other folds, and answer those of this one and of other splits; returns its done.json."""
     job = jobs.only
     file, held = _answers_file(run, fold), np.flatnonzero(np.equal(job.folds, fold))
     done = file.with_name("done.json")
@@ -116,7 +118,11 @@ def _train_fold(jobs: Jobs, fold: int, run: Run, metadata: MetadataWriter) -> di
         runner = replace(runner, model=merged(runner.model))
     if "validation" in job.data.rows:
         task = calibrate(task, job.data.rows["validation"], runner)
-    answers = _held_out_answers(with_word_scores(task), rows, held, runner)
+    judge = with_word_scores(task)
+    for split in others:
+        unseen = job.data.rows[split]
+        write_predictions(run, split, unseen, job.data.origins[split], judge.answer(unseen, runner))
+    answers = _held_out_answers(judge, rows, held, runner)
     with written_aside(file) as opened:
         opened.writelines(json.dumps(answer, ensure_ascii=False) + "\n" for answer in answers)
     metrics = all_scores(task.grade(answers, rows.select(held)), job.metrics)
