@@ -586,7 +586,14 @@ def test_versions_precision_promises_and_threads(capsys: pytest.CaptureFixture[s
     assert main(["doctor", "--json"]) == 0
     assert json.loads(capsys.readouterr().out).keys() == found.keys()
     text = doctor_text(found)
-    for line in ("exact resume", "int8 exports", "kernels in training", found["precision"]["why"], "tested with"):
+    for line in (
+        "exact resume",
+        "int8 exports",
+        "kernels in training",
+        "sdpa, or eager",
+        found["precision"]["why"],
+        "tested with",
+    ):
         assert line in text
 
 

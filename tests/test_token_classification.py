@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import math
+from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,12 +22,15 @@ from datasets import Dataset
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
+from seqeval.metrics.sequence_labeling import get_entities
 from small import read_data as load_data
+from small import write_rows
 from test_task_contract import ask, opened
 from torch import nn
 
 import bertkit
 from bertkit.cli.main import main
+from bertkit.data.checks import check
 from bertkit.data.tagged import sentences, words_of
 from bertkit.data.tagging import entities, invalid
 from bertkit.errors import DataError, ModelError
@@ -102,6 +106,18 @@ def test_every_scheme_is_read_as_bio_and_others_are_refused(tmp_path: Path) -> N
     (tmp_path / "bad.conll").write_text("a O\n\nb O\nc Q-X\n")
     with pytest.raises(DataError, match=r"bad\.conll:1: .*unknown scheme.*O, Q-X"):
         get(tmp_path / "bad.conll")
+
+
+def test_the_notes_count_entities_as_seqeval_and_rows_only_where_there_are_few(tmp_path: Path) -> None:
+    tags = [["B-PER", "I-PER", "B-PER", "O"], ["O"], ["B-LOC", "O", "B-PER", "B-LOC"]]
+    rows = [{"tokens": ["word"] * len(row), "tags": row} for row in tags]
+    found = [finding.what for finding in check(get(write_rows(tmp_path / "a.jsonl", rows)))]
+    kinds = Counter(kind for kind, _, _ in get_entities(tags))
+    assert kinds == {"PER": 3, "LOC": 2}
+    assert "train: 5 entities: PER 3 (60.0%), LOC 2 (40.0%)" in found
+    assert "train: labels with fewer than 10 rows: LOC 1, PER 2" in found
+    found = [finding.what for finding in check(get(write_rows(tmp_path / "b.jsonl", rows[1:2])))]
+    assert "train: no labels" in found
 
 
 def test_an_entity_that_begins_with_i_is_counted_and_kept(tmp_path: Path) -> None:

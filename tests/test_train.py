@@ -7,6 +7,7 @@ import inspect
 import json
 import logging
 import os
+import re
 import sys
 from collections.abc import Mapping
 from dataclasses import fields
@@ -95,8 +96,9 @@ def test_the_run_folder_holds_what_it_promises(runs: dict[str, Run]) -> None:
     assert there >= {*promised.split()}
     assert not [name for name in there if "writing" in name]
     assert read_json(run.folder / "results.json")["task"]["name"] == "text-classification"
-    versions = read_json(run.folder / "environment.json")["versions"]
-    assert versions["torch"] == version("torch")
+    environment = read_json(run.folder / "environment.json")
+    assert environment["versions"]["torch"] == version("torch")
+    assert environment["attention"] == "sdpa"
     facts = read_json(run.folder / "data.json")
     assert facts["rows"] == small.SIZES
     assert {len(digest) for digest in facts["fingerprints"].values()} == {64}
@@ -109,6 +111,17 @@ def test_the_run_folder_holds_what_it_promises(runs: dict[str, Run]) -> None:
     assert all(event["seed"] == 42 and 0 < event["step"] <= 100 for event in events)
     assert [event["step"] for event in events if "eval_accuracy" in event] == [20, 40, 60, 80, 100]
     assert [event["step"] for event in events if "loss" in event] == [50, 100]
+
+
+def test_the_attention_that_runs_is_named(tiny_encoder, tmp_path, caplog):
+    """Of DeBERTa, which torch's kernels do not compute; with LoRA, whose model is wrapped."""
+    caplog.set_level("INFO", "bertkit")
+    encoder = small.of_family("deberta-v2", tiny_encoder, tmp_path / "deberta", max_position_embeddings=64)
+    recipe = small.recipe(tmp_path, encoder, "training.max_steps=1", "peft={target_modules: [query_proj]}")
+    run = train(recipe, tmp_path / "run")
+    assert read_json(run.folder / "environment.json")["attention"] == "eager"
+    (line,) = [message for message in caplog.messages if " attention, " in message]
+    assert re.fullmatch(r"training: eager attention, (fp32|bf16) on cpu", line)
 
 
 def test_nothing_in_a_run_is_a_pickle(runs: dict[str, Run], lora: Run) -> None:

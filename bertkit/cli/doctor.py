@@ -60,6 +60,7 @@ def _promises(device: str) -> dict[str, str]:
     return {
         "exact resume": resume.get(device, "not tested on this device"),
         "kernels in training": faster,
+        "attention": "sdpa, or eager where an architecture lacks it; the log of a training names its own",
         "int8 exports": "the same sums on every processor",
     }
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from bertkit.data.schema import Column, Finding, in_train_too, leak, note, severe, texts_of, warn
 from bertkit.data.splits import names_of
 from bertkit.data.table import Data, Origin, column_values, locations, numbers
+from bertkit.data.tagging import Learned, labelled
 from bertkit.data.values import text_keys
 from bertkit.errors import Problem
 from bertkit.text import counted, escape_controls, listed, part_of, share
@@ -29,6 +30,8 @@ RARE = 0.2  # of the rows that a label would have if all had as many
 FEW_ROWS = 10  # of a label in train: fewer can hardly be learned
 SEPARATORS = ";,|"  # that several labels in one cell may have between them
 MANY_LABELS = 10  # a longer list is cut short in messages
+UNITS: Mapping[str, tuple[str, Learned]] = {"tags": ("entity", "BIO"), "word_labels": ("word", "none")}
+"""What a column holds -> what has a label, and the scheme of the labels."""
 
 
 def check(data: Data, *, few_rows: bool = False) -> list[Finding]:
@@ -104,9 +107,16 @@ def _balance(rows: Dataset, name: str, column: Column, split: str, few_rows: boo
     if labels is None:
         return
     counts = Counter(label for value in column_values(rows, name) for label in labels(value))
-    shares = [f"{escape_controls(label)} {n:,} ({share(n, len(rows))})" for label, n in counts.most_common(MANY_LABELS)]
+    occurrences, total, of = counts, len(rows), ""
+    if column.holds in UNITS:
+        unit, scheme = UNITS[column.holds]
+        occurrences = Counter(kind for value in column_values(rows, name) for kind, *_ in labelled(value or (), scheme))
+        total = occurrences.total()
+        of = f"{counted(total, unit)}: " * bool(total)
+    common = occurrences.most_common(MANY_LABELS)
+    shares = [f"{escape_controls(label)} {count:,} ({share(count, total)})" for label, count in common]
     more = f", and {counted(len(counts) - MANY_LABELS, 'more label')}" if len(counts) > MANY_LABELS else ""
-    yield note(f"{split}: {', '.join(shares) or 'no labels'}{more}")
+    yield note(f"{split}: {of}{', '.join(shares) or 'no labels'}{more}")
     if split == "train":
         # a sentence may have entities of every type, and words of every label
         alike = not counts or (column.holds in ("label", "labels") and {*counts.values()} == {len(rows)})

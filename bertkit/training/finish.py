@@ -188,7 +188,8 @@ def finish_job(
     if recipe.verify:
         verify(run, predictor, data.rows[list(data.rows)[-1]])
     device = predictor.device.type
-    write_json(run.folder / "environment.json", environment(device, predictor.precision))
+    attention = {"attention": predictor.model.config._attn_implementation}
+    write_json(run.folder / "environment.json", environment(device, predictor.precision) | attention)
     if len(outcomes) == 1:
         scores = {split: each["metrics"] for split, each in splits.items()}
         outcomes = [outcomes[0] | {"headline": scores.get("validation", {}).get(job.headline), "metrics": scores}]

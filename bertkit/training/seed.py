@@ -82,6 +82,10 @@ def fit(
     """
     args = jobs.arguments(folder, seed)
     runners = new_runners(jobs, args)
+    if args.should_save:
+        shared = next(iter(runners.values()))  # an encoder
+        kernels = shared.model.config._attn_implementation
+        logger.info("%s: %s attention, %s on %s", title, kernels, shared.precision, args.device)
     if method := jobs.first.task.method:
         if not args.should_save:
             return {}
