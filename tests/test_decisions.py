@@ -8,7 +8,7 @@ import math
 import re
 from dataclasses import replace
 from fractions import Fraction
-from itertools import pairwise
+from itertools import pairwise, permutations
 from pathlib import Path
 from typing import Any
 
@@ -160,6 +160,13 @@ def test_a_threshold_of_single_labels_and_the_best_scores(predictor, tiny_encode
     assert len(sure["scores"]) == 2
     assert len(sure["set"]) > 2  # the set is taken from all scores
     assert predictor.with_decisions(top_k=99)(["a dog"])[0] == plain
+    for one, other in permutations([{"coverage": 0.8}, {"top_k": 2}]):  # in two calls as in one
+        assert predictor.with_decisions(**one).with_decisions(**other)(["a dog"]) == [sure]
+    assert predictor.with_decisions(coverage=0.8, top_k=3).with_decisions(top_k=2)(["a dog"]) == [sure]
+    kept = predictor.with_decisions(threshold=1.0).with_decisions(top_k=2)(["a dog"])
+    assert (kept[0]["label"], len(kept[0]["scores"])) == (None, 2)
+    for one, other in permutations([{"coverage": 0.8}, {"threshold": 0.5}]):
+        small.raises(UserError, "give one of them", predictor.with_decisions(**one).with_decisions, **other)
 
 
 @pytest.mark.parametrize("case", ["multi-label", "similarity-labels", "qa-windows-or-none"])

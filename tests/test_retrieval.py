@@ -20,6 +20,7 @@ from bertkit.cli.main import main
 from bertkit.errors import DataError, ModelError, UserError
 from bertkit.evaluation.ranking import searched
 from bertkit.inference.evaluate import evaluate_two_stages, reranked
+from bertkit.inference.predictor import load_as
 from bertkit.models.encoder import load_tokenizer
 from bertkit.retrieval.mining import mine_file, nearest
 from bertkit.retrieval.vector_models import cached_vectors, dual_encoder, reranker
@@ -248,7 +249,8 @@ def ranker_folder(tiny_encoder: Path, tmp_path: Path) -> Path:
     """A model for text-ranking."""
     set_seed(5)
     own = BY_ID["ranking-binary"].task(tiny_encoder)
-    save(own.model(encoder(tiny_encoder)), own, tmp_path / "r", SETTINGS)
+    swapped = {"columns": {"query": "document", "document": "query"}}  # of its recipe's rows; these are canonical
+    save(own.model(encoder(tiny_encoder)), own, tmp_path / "r", SETTINGS | swapped)
     return tmp_path / "r"
 
 
@@ -282,7 +284,7 @@ def test_cached_vectors_need_no_weights(tiny_encoder: Path, tmp_path: Path, monk
 
 
 def test_two_stages_are_the_second_ones_order(ranker_folder, tiny_encoder, tmp_path, capsys):
-    folder, ranker = made(tiny_encoder, tmp_path / "m"), load(ranker_folder)
+    folder, ranker = made(tiny_encoder, tmp_path / "m"), load_as("text-ranking", ranker_folder)
     documents = list(DOCUMENTS.values())
     rows = Dataset.from_dict({"query": ["good cat"] * 4, "document": documents, "document_id": list(DOCUMENTS)})
     retriever = load(folder)
@@ -290,7 +292,8 @@ def test_two_stages_are_the_second_ones_order(ranker_folder, tiny_encoder, tmp_p
     both = reranked(answers, rows, ranker, 3)
     first = [hit["id"] for hit in answers[0]["found"]]
     scores = {name: ranker(query="good cat", document=DOCUMENTS[name])["score"] for name in first[:3]}
-    assert [hit["id"] for hit in both[0]["found"]] == [*sorted(scores, key=lambda name: -scores[name]), first[3]]
+    order = [*sorted(scores, key=lambda name: -scores[name]), first[3]]
+    assert [hit["id"] for hit in both[0]["found"]] == order
     places = sorted(scores.values(), reverse=True)
     for answer, name in zip(both, DOCUMENTS, strict=True):
         assert answer["rank"] == (places.index(scores[name]) + 1 if name in scores else 4)
@@ -300,6 +303,16 @@ def test_two_stages_are_the_second_ones_order(ranker_folder, tiny_encoder, tmp_p
     tied = reranked(list(again), unnamed, constant, 4)
     assert [answer["rank"] for answer in tied] == [4] * 4
     assert retriever.task.grade(tied, unnamed).scores["mrr@10"] == 1 / 4
+    ranked = load(ranker_folder)([{"query": DOCUMENTS[name], "document": "good cat"} for name in first[:3]])
+    assert [answer["score"] for answer in ranked] == pytest.approx(list(scores.values()), abs=1e-5)
+    direct = reranker(str(ranker_folder))("good cat", [DOCUMENTS[name] for name in first[:3]])
+    assert list(direct) == pytest.approx(list(scores.values()), abs=1e-5)
+    plain, ids = rows.remove_columns("document_id"), [None, "other", None, "last"]
+    texts = {text: text for text in documents} | dict(zip(ids, documents, strict=True))
+    for unnamed in (plain, plain.add_column("document_id", ids)):  # a document without an id is named by its text
+        answers = list(retriever.task.answer(unnamed, retriever.predict_features))
+        found = reranked(answers, unnamed, ranker, 3)[0]["found"]
+        assert [texts[hit["id"]] for hit in found] == [DOCUMENTS[name] for name in order]
     data = beir(tmp_path / "beir")
     assert main(["evaluate", str(folder), "--data", str(data), "--rerank", str(ranker_folder), "--json"]) == 0
     said = json.loads(capsys.readouterr().out)

@@ -16,6 +16,7 @@ import jsonschema
 import numpy as np
 import pytest
 import small
+import torch
 import transformers
 from cases import TEXTS, Case, every
 from serving import KEPT, SECRET, alike, make_app, predictor_of, rows_of, said
@@ -76,6 +77,18 @@ def test_texts_and_columns_by_the_recipes_names_and_by_their_own(tiny_encoder: P
     with TestClient(make_app(predictor, "small", Limits())) as client:
         for rows in (TEXTS, [{"sentence": text, "text": "no"} for text in TEXTS], [{"text": text} for text in TEXTS]):
             alike(said(client, "/predict", rows=rows)["answers"], predictor(TEXTS))
+
+
+@pytest.mark.parametrize("mapped", [{"text_a": "text_b", "text_b": "text_a"}, {"text_a": "text_b", "text_b": "more"}])
+def test_columns_that_bear_the_names_of_others_are_mapped_once(mapped: dict[str, str], tiny_encoder: Path) -> None:
+    predictor = predictor_of(KEPT["pair"], tiny_encoder, **mapped)
+    torch.nn.init.normal_(predictor.model.classifier.weight)  # so that the order of the texts shows
+    rows = [{"text_a": text, "text_b": "no", "more": "a dog"} for text in TEXTS]
+    with TestClient(make_app(predictor, "small", Limits())) as client:
+        alike(said(client, "/predict", rows=rows)["answers"], predictor(rows))
+        inputs = [[row[mapped["text_a"]], row[mapped["text_b"]]] for row in rows]
+        scores = [each[0]["score"] for each in said(client, "/predict", inputs=inputs)]
+    assert scores == pytest.approx([answer["score"] for answer in predictor(rows)], abs=1e-5)
 
 
 @pytest.mark.parametrize("name", ["ner-document", "retrieval", "similarity-in-batch", "mlm"])

@@ -64,7 +64,8 @@ def next_part(
         answers = head_answers(labelled, *(joined(by_column(each, encode)) for each in (labelled, rows)))
     else:
         predictor = load(run)
-        answers = list(replace(predictor, task=with_word_scores(predictor.task)).stream(rows))
+        reader = replace(predictor, task=with_word_scores(predictor.task), columns={})
+        answers = list(reader.stream(rows))
     read = [source for name in rows[0] for source in columns_of(recipe.data.columns.get(name, name))]
     columns = [name for name in read if name not in rows[0]]  # the page shows those by their canonical name
     return next_rows(unlabelled, answers, columns)

@@ -20,7 +20,9 @@ def identity(answer: Answer) -> Answer:
     return answer
 
 
-def decisions(task: Task, threshold: float | None, coverage: float | None, top_k: int | None) -> tuple[Task, Rule]:
+def decisions(
+    task: Task, threshold: float | None = None, coverage: float | None = None, top_k: int | None = None
+) -> tuple[Task, Rule]:
     """The task, and what changes its answers. Raises UserError where one does not apply to the task."""
     rule: Rule = identity
     about = f"a model for {task.name} ({task.describe()})"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, islice
 from operator import add
@@ -46,7 +46,7 @@ class Predictor:
 
     device: None where the model runs in ONNX Runtime.
     columns: canonical column -> column of the user's rows, as the recipe maps them.
-    rule: changes the task's answers; see `with_decisions`.
+    rule: changes the task's answers; see `with_decisions`, whose arguments so far `rules` has.
 
     >>> model = bertkit.load("runs/quickstart")
     >>> sum(1 for answer in model.stream(f"text {n}" for n in range(100)))
@@ -60,6 +60,7 @@ class Predictor:
     batch_size: BatchSize
     columns: Mapping[str, Source]
     rule: Rule = identity
+    rules: Mapping[str, Any] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         encoder = "ONNX Runtime" if self.device is None else f"{self.model.config.model_type}, {self.device}"
@@ -68,17 +69,20 @@ class Predictor:
     def with_decisions(
         self, *, threshold: float | None = None, coverage: float | None = None, top_k: int | None = None
     ) -> Predictor:
-        """This model with other decision rules, for calls, `stream` and `frame`.
+        """This model with other decision rules, for calls, `stream` and `frame`. Rules of several calls add up.
 
         threshold: single-label: the probability below which `label` is None; multi-label, two labels by cosine, and no
         answer (log odds): used in place of the fitted one.
         coverage: single-label: each answer has a prediction set, `set`, which contains the gold label with this
         probability; `label` is None unless the set has exactly one member. Regression: `interval`.
         top_k: how many `scores` to return, best first.
-        Raises UserError where one does not apply to the model, or there are too few calibration rows.
+        Raises UserError where one does not apply to the model, two contradict each other, or there are too few
+        calibration rows.
         """
-        task, rule = decisions(self.task, threshold, coverage, top_k)
-        return replace(self, task=task, rule=rule)
+        arguments = {"threshold": threshold, "coverage": coverage, "top_k": top_k}
+        rules = {**self.rules, **{name: value for name, value in arguments.items() if value is not None}}
+        task, rule = decisions(self.task, **rules)
+        return replace(self, task=task, rule=rule, rules=rules)
 
     @property
     def predict_features(self) -> Runner:
@@ -313,9 +317,9 @@ def load(
 def load_as(
     task: str, source: str | Path, *, revision: str | None = None, precision: Precision | None = None
 ) -> Predictor:
-    """`load`, where a model not trained by bertkit gets `task`; one trained by bertkit keeps its own."""
+    """`load`, for rows with canonical columns; a model not trained by bertkit gets `task`, others keep their own."""
     known = read_object(model_folder(source, revision) / "config.json").get("bertkit")
-    return load(source, revision=revision, task=None if known else task, precision=precision)
+    return replace(load(source, revision=revision, task=None if known else task, precision=precision), columns={})
 
 
 def require_torch_model(predictor: Predictor, source: str | Path) -> Predictor:

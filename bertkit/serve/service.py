@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Annotated, Any
@@ -37,12 +37,13 @@ class Service:
 
     def __init__(self, predictor: Predictor, model: str, limits: Limits, store: Store | None = None) -> None:
         """model: its name for clients. store: what /search searches, made with this model."""
+        self.reader = RowReader(predictor.task, predictor.columns, limits)
+        predictor = replace(predictor, columns={})  # the reader maps them
         self.predictor, self.model, self.limits, self.store = predictor, model, limits, store
         self.metrics = Metrics()
         self.batcher = Batcher(lambda rows: list(predictor.stream(rows)), limits, self.metrics)
         self.search_threads = ThreadPoolExecutor(MAX_SEARCHES, thread_name_prefix="bertkit-search")
         self.task, self.started = predictor.task, int(time.time())
-        self.reader = RowReader(predictor.task, predictor.columns, limits)
 
     def predict_types(self) -> tuple[Any, Any]:
         """Request and response of /predict. A text classifier also accepts text-embeddings-inference's `inputs`."""

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from statistics import fmean, stdev
@@ -264,14 +265,15 @@ def verify(run: Run, predictor: Predictor, rows: Dataset) -> None:
     with TemporaryDirectory() as folder:
         given, output = Path(folder) / "rows.jsonl", Path(folder) / "answers.jsonl"
         write_text(given, "".join(json.dumps(row) + "\n" for row in probe))
-        files = ["--input", str(given), "--output", str(output)]
+        canonical = [f"--column={name}={name}" for name in probe[0]]
+        files = ["--input", str(given), "--output", str(output), *canonical]
         command = [sys.executable, "-m", "bertkit", "predict", str(run.model), *files]
         alone = {k: v for k, v in os.environ.items() if k not in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_PORT")}
         done = subprocess.run(command, capture_output=True, text=True, check=False, env=alone)
         if done.returncode:
             raise ModelError(Problem(str(run.model), f"does not load in a fresh process:\n{done.stderr.strip()}"))
         fresh = [json.loads(line)["answer"] for line in output.read_text(encoding="utf-8").splitlines()]
-    ours = list(predictor.stream(probe))
+    ours = list(replace(predictor, columns={}).stream(probe))
     different = [index for index, pair in enumerate(zip(ours, fresh, strict=True)) if pair[0] != pair[1]]
     if different:
         what = f"a fresh process answers {len(different)} of {len(ours)} rows differently, first row {different[0] + 1}"
