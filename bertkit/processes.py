@@ -14,10 +14,16 @@ from bertkit.text import counted
 def world() -> int:
     """The number of processes. Raises UserError."""
     count, rank = _number("WORLD_SIZE", 1), _number("RANK", 0)
+    local_rank()
     if count > 1 and not 0 <= rank < count:  # it would wait for the others forever
         fix = "Start several processes with torchrun, or unset RANK and WORLD_SIZE."
         raise UserError(Problem("RANK", f"{rank}, but WORLD_SIZE {count} has processes 0 to {count - 1}", fix))
     return count
+
+
+def local_rank() -> int:
+    """The number of this process among those of its machine, which is that of its device. Raises UserError."""
+    return _number("LOCAL_RANK", 0)
 
 
 def first() -> bool:

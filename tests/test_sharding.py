@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import sharded
+import small
 import torch
 from cases import CASES, DRAWN
 from safetensors.numpy import save
@@ -23,6 +24,8 @@ from bertkit.cli.main import QUIET, main
 from bertkit.encoding.padding import Arrays
 from bertkit.engine import sharding
 from bertkit.engine.checkpoint import is_intact
+from bertkit.errors import UserError
+from bertkit.models.device import best_device
 
 ENVIRONMENT = {**os.environ, **QUIET, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
 
@@ -121,6 +124,18 @@ def test_a_student_of_two_processes_is_that_of_one(done: Path) -> None:
 
 
 def test_what_the_environment_says_of_processes(monkeypatch: pytest.MonkeyPatch, capfd: Any) -> None:
+    monkeypatch.setenv("LOCAL_RANK", "x")
+    assert main(["train", "quickstart", "--output-dir", "nowhere"]) == 2
+    assert capfd.readouterr().err.startswith("error: LOCAL_RANK: 'x' is not a whole number")
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda **_: torch.device("cuda"))
+    small.raises(UserError, "LOCAL_RANK: 'x' is not a whole number", best_device)
+    monkeypatch.setattr(torch.accelerator, "device_count", lambda: 2)
+    for index in ("2", "-1"):
+        monkeypatch.setenv("LOCAL_RANK", index)
+        small.raises(UserError, f"LOCAL_RANK: {index}, but this machine has the devices 0 to 1", best_device)
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    assert best_device() == torch.device("cuda", 1)
+    monkeypatch.undo()
     monkeypatch.setenv("WORLD_SIZE", "two")
     assert main(["predict", "nowhere", "a"]) == 2
     assert capfd.readouterr().err.startswith("error: WORLD_SIZE: 'two' is not a whole number")

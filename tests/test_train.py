@@ -429,6 +429,17 @@ def test_a_model_that_answers_otherwise_from_disk_does_not_pass(tiny_encoder, tm
     assert not Run(tmp_path / "run").finished
 
 
+def test_a_fresh_process_finds_the_package_where_this_one_does(tiny_encoder, tmp_path, monkeypatch):
+    (bare := tmp_path / "python").write_text(f'#!/bin/sh\nexec "{sys.executable}" -S "$@"\n')  # without site-packages
+    bare.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(bare))
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    (tmp_path / "bertkit.py").write_text("raise ZeroDivisionError")  # of the working directory, which is not meant
+    recipe = small.recipe(tmp_path, tiny_encoder, "verify=true", "training.max_steps=1")
+    monkeypatch.chdir(tmp_path)
+    assert train(recipe, tmp_path / "run").results["verified"]
+
+
 # --- what is refused
 
 

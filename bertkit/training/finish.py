@@ -267,8 +267,9 @@ def verify(run: Run, predictor: Predictor, rows: Dataset) -> None:
         write_text(given, "".join(json.dumps(row) + "\n" for row in probe))
         canonical = [f"--column={name}={name}" for name in probe[0]]
         files = ["--input", str(given), "--output", str(output), *canonical]
-        command = [sys.executable, "-m", "bertkit", "predict", str(run.model), *files]
+        command = [sys.executable, "-P", "-m", "bertkit", "predict", str(run.model), *files]
         alone = {k: v for k, v in os.environ.items() if k not in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_PORT")}
+        alone["PYTHONPATH"] = os.pathsep.join(sys.path)  # a notebook may have added to it
         done = subprocess.run(command, capture_output=True, text=True, check=False, env=alone)
         if done.returncode:
             raise ModelError(Problem(str(run.model), f"does not load in a fresh process:\n{done.stderr.strip()}"))
