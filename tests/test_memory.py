@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from bertkit.data import load, read_rows
 from bertkit.data.python_inputs import data_section
 from bertkit.data.python_rows import column_names, store_rows
 from bertkit.data.sources import samples_folder
+from bertkit.explain.explain import explain_rows
 from bertkit.files import read_json, sha256
 from bertkit.recipe.recipe import read, to_yaml
 from bertkit.sections import DataSpec
@@ -368,8 +370,17 @@ def test_vectors_are_of_texts_not_of_a_frames_names(tiny_encoder: Path, tmp_path
     series = pandas.Series(["a cat", "the dog"], index=[7, 3])
     assert (predictor.encode(series) == predictor.encode(series.tolist())).all()
     assert (predictor.encode(polars.Series(series.tolist())) == predictor.encode(series.tolist())).all()
-    said = r"a frame, where texts are expected(?s:.*)frame\[\"text\"\]"
-    small.raises(bertkit.DataError, said, predictor.encode, series.to_frame("text"))
+    vectors = predictor.encode(series)
+    for texts in ((text for text in series), map(str, series), dict.fromkeys(series).keys(), series.to_numpy()):
+        assert (predictor.encode(texts) == vectors).all()
+    for none in ([], iter(())):
+        assert (predictor.encode(none).shape, predictor.encode(none).dtype) == ((0, vectors.shape[1]), vectors.dtype)
+    said = r"columns, where texts are expected(?s:.*)frame\[\"text\"\]"
+    for columns in (series.to_frame("text"), {"text": series.tolist()}):
+        small.raises(bertkit.DataError, said, predictor.encode, columns)
+    for other in (np.array("a cat"), 5):
+        for call in (predictor.encode, predictor, predictor.frame, partial(explain_rows, predictor)):
+            small.raises(bertkit.DataError, "expected texts or rows, found", call, other)
     wrong = pandas.Series(["a", None, 3])
     small.raises(bertkit.DataError, "row 2: holds None, where text is expected; also in row 3", predictor.encode, wrong)
     small.raises(bertkit.DataError, "one text, where texts are expected", predictor.encode, "a cat")

@@ -115,9 +115,7 @@ class batch:
         if column not in there:
             raise DataError(Problem("", f"no column {column!r}; found {', '.join(there)}", "columns={'text': NAME}"))
         texts = [row[column] for row in frame_rows(rows, {column})]
-        # without texts, the vector of any text shows the size
-        vectors = self._predictor.encode(texts or ["a"], self.side or "text")
-        return self._added(rows, {VECTOR: vectors[: len(texts)]})
+        return self._added(rows, {VECTOR: self._predictor.encode(texts, self.side or "text")})
 
     def _added(self, rows: Rows, columns: Mapping[str, pa.Array | np.ndarray]) -> Rows:
         if taken := [name for name in column_names(rows) if name in columns]:

@@ -104,7 +104,7 @@ class Predictor:
         rows = row if rows is None else rows
         return next(self.stream([rows])) if isinstance(rows, str | Mapping) else list(self.stream(rows))
 
-    def encode(self, texts: Sequence[str], side: Literal["text", "query", "document"] = "text") -> np.ndarray:
+    def encode(self, texts: Iterable[str], side: Literal["text", "query", "document"] = "text") -> np.ndarray:
         """The vectors of these texts, `(texts, size)` fp32, with the model's own prefix for queries or documents.
 
         Raises UserError where the model's task gives no vectors.
@@ -114,16 +114,16 @@ class Predictor:
             what = f"a model for {task.name} gives no vectors of texts"
             fix = "bertkit.Features gives vectors from the layers of any encoder."
             raise UserError(Problem("the model", what, fix))
-        texts = _texts(texts)
-        parts, cut = [np.empty((0, 0), dtype=np.float32)], 0
-        for start in range(0, len(texts), task.chunk_size):
-            chunk = [replace_surrogates(text) for text in texts[start : start + task.chunk_size]]
+        checked = _texts(texts)
+        read, parts, cut = checked or ["a"], [], 0  # without texts, any text shows the size
+        for start in range(0, len(read), task.chunk_size):
+            chunk = [replace_surrogates(text) for text in read[start : start + task.chunk_size]]
             features = task.encode_sides({side: chunk})
             cut += sum(lost > 0 for lost in features["lost"])
             parts.append(stacked(self.predict_features(features)))
         if cut:
-            logger.warning("%d of %d texts are cut at %d tokens", cut, len(texts), task.max_length)
-        return np.concatenate(parts[1:] or parts)
+            logger.warning("%d of %d texts are cut at %d tokens", cut, len(read), task.max_length)
+        return np.concatenate(parts)[: len(checked)]
 
     def stream(self, rows: Iterable[Row], start: int = 0) -> Iterator[Answer]:
         """Answers in the rows' order, in constant memory. Raises DataError on a row without the task's columns.
@@ -146,9 +146,7 @@ class Predictor:
             return frame_rows(rows, self.reads)
         if isinstance(rows, str | Mapping):
             return iter([rows])
-        if not isinstance(rows, Iterable):
-            raise DataError(Problem("", f"expected texts or rows, found {rows!r:.60}"))
-        return iter(rows)
+        return _iterator(rows)
 
     def frame(self, rows: Iterable[Row]) -> Any:
         """The answers as a table of the library that `rows` is of, or of pandas for a list; pandas keeps its index.
@@ -228,17 +226,25 @@ def in_chunks(
         start += len(chunk)
 
 
-def _texts(texts: Sequence[Any]) -> list[str]:
-    if isinstance(texts, str) or is_frame(texts):
-        what = "one text" if isinstance(texts, str) else "a frame"
-        fix = "Give a list: encode([text])." if isinstance(texts, str) else 'Give its column: encode(frame["text"]).'
-        raise DataError(Problem("", f"{what}, where texts are expected", fix))
-    problems = Problems()
-    for number, text in enumerate(texts, 1):
+def _iterator(rows: Iterable[T]) -> Iterator[T]:
+    try:
+        return iter(rows)
+    except TypeError:  # such as an array without a dimension
+        raise DataError(Problem("", f"expected texts or rows, found {rows!r:.60}")) from None
+
+
+def _texts(texts: Iterable[Any]) -> list[str]:
+    if is_frame(texts) or isinstance(texts, Mapping):
+        fix = 'Give one of them: encode(frame["text"]).'
+        raise DataError(Problem("", "columns, where texts are expected", fix))
+    if isinstance(texts, str):
+        raise DataError(Problem("", "one text, where texts are expected", "Give a list: encode([text])."))
+    values, problems = list(_iterator(texts)), Problems()
+    for number, text in enumerate(values, 1):
         if not isinstance(text, str):
             problems.add_error(f"row {number}", WrongType(text, "text"))
     problems.raise_if_any()
-    return list(texts)
+    return values
 
 
 def model_folder(source: str | Path, revision: str | None = None) -> Path:

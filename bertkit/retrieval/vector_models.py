@@ -54,7 +54,7 @@ def dual_encoder(model: str, revision: str | None = None, predictor: Predictor |
     task, options = loaded.task, cast(VectorOptions, loaded.task.options)
     return DualEncoder(
         ModelFiles(model, revision, fingerprint(model_folder(model, revision))),
-        loaded.encode(["any"]).shape[1],  # no config: AutoConfig imports torch
+        loaded.encode([]).shape[1],  # no config: AutoConfig imports torch
         Window(task.max_length, task.max_length // OVERLAP, options.document_prefix),
         task.tokenizer,
         lambda texts: unit_vectors(loaded.encode(list(texts), "document"), texts),
