@@ -81,6 +81,26 @@ def read_json(path: Path, largest: int = LARGEST_JSON) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
 
 
+def lines_of(path: Path, *, appended: bool = False) -> Iterator[dict[str, Any]]:
+    """The objects of a jsonl file; none where it does not exist. Raises ModelError on a damaged line.
+
+    appended: the file grows by a line at a time; if a full disk or a crash cut the last one short, it is left out.
+    """
+    if not path.is_file():
+        return
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            try:
+                value = json.loads(line)
+                if not isinstance(value, dict):
+                    raise ValueError("not an object")
+            except ValueError as error:
+                if appended and next(file, None) is None:
+                    return
+                raise ModelError(Problem(f"{path}:{number}", f"is damaged: not valid JSON ({error})")) from error
+            yield value
+
+
 def require_suffix(output: Path, *suffixes: str) -> None:
     """Raises DataError where the name of an output file ends with none of these suffixes."""
     if output.suffix not in suffixes:

@@ -25,10 +25,11 @@ from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassificati
 
 from bertkit.engine import checkpoint
 from bertkit.engine.arguments import Arguments
+from bertkit.engine.callbacks import MetricsLog
 from bertkit.engine.resume import latest_intact, require_own_format
 from bertkit.engine.trainer import Trainer
 from bertkit.errors import ModelError, RecipeError, UserError
-from bertkit.files import read_json, sha256, write_json, write_text
+from bertkit.files import lines_of, read_json, sha256, write_json, write_text
 from bertkit.methods.table import METHODS
 from bertkit.recipe.recipe import Recipe
 from bertkit.run import Run, only_writer
@@ -146,12 +147,34 @@ def run(dead: Run, tmp_path: Path) -> Run:
 
 def test_resumed_in_the_middle_of_an_epoch_and_a_step(recipe: Recipe, uninterrupted: Run, run: Run) -> None:
     assert [path.name for path in checkpoint.checkpoints(run.checkpoints / "seed-42")][-1] == "checkpoint-6"
+    with (run.folder / "metrics.jsonl").open("a") as file:
+        file.write('{"seed": 42, "step": 7, "lo')  # what a full disk leaves of an event
     train(recipe, run.folder, resume=True)
     same(run, uninterrupted)
     assert run.results["seeds"][0]["steps"] == 12
     # What was logged after the checkpoint is logged once, and says the same.
     assert max(Counter((e["step"], "loss" in e, "eval_accuracy" in e) for e in events(run)).values()) == 1
     assert events(run) == events(uninterrupted)
+
+
+def test_a_line_of_the_log_that_is_damaged_is_named(recipe: Recipe, run: Run) -> None:
+    log = run.folder / "metrics.jsonl"
+    first, *others = log.read_text().splitlines(keepends=True)
+    for line in ("{]\n", "7\n"):
+        log.write_text("".join([first, line, *others]))
+        before = files(run)
+        with pytest.raises(ModelError, match=r"metrics\.jsonl:2: is damaged: not valid JSON"):
+            train(recipe, run.folder, resume=True)
+        assert files(run) == before
+
+
+def test_a_log_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    log = tmp_path / "metrics.jsonl"
+    with small.largest_file(8), pytest.raises(OSError, match="metrics.jsonl"):
+        MetricsLog(log, 1).on_log(None, Mock(global_step=3), None, {"loss": 0.5})
+    log.write_text(log.read_text() + '\n{"seed": 1, "step": 4')
+    assert [*lines_of(tmp_path / "none.jsonl")] == []
+    small.raises(ModelError, r"metrics\.jsonl:1: is damaged", lambda: [*lines_of(log, appended=True)])
 
 
 def test_dropout_is_really_random_here(recipe: Recipe, uninterrupted: Run, run: Run) -> None:

@@ -20,11 +20,11 @@ from bertkit.audits.parts import Row, Section, rows_of, unit_vectors
 from bertkit.data.delimited import guarded
 from bertkit.data.python_rows import keep_rows
 from bertkit.errors import ModelError, Problem, RecipeError, UserError
-from bertkit.files import write_text, written_aside
+from bertkit.files import lines_of, write_text, written_aside
 from bertkit.inference.decisions import with_word_scores
 from bertkit.inference.predictor import load
 from bertkit.recipe.recipe import Recipe, read, to_yaml
-from bertkit.report.facts import EDITED, lines_of, texts_of
+from bertkit.report.facts import EDITED, texts_of
 from bertkit.report.html import render
 from bertkit.report.mistakes import place_of, shortened
 from bertkit.run import OUT_OF_FOLD, Run, only_writer
@@ -192,9 +192,9 @@ def _judged(recipe: Recipe, row: Row) -> str:
 def _answered(recipe: Recipe, file: Path) -> list[Row]:
     """The rows with their answers. Raises ModelError on a damaged one, or one that lacks what is compared."""
     rows = [*lines_of(file)]
-    target = _judged(recipe, rows[0]) if rows and isinstance(rows[0], dict) else ""
+    target = _judged(recipe, rows[0]) if rows else ""
     for number, row in enumerate(rows or [{}], 1):
-        answer = row.get("answer") if isinstance(row, dict) else None
+        answer = row.get("answer")
         if not isinstance(answer, dict) or (target and not (target in row and ANSWERED[target] in answer)):
             raise ModelError(Problem(f"{file}:{number}", "is not a row with the answer of a model", EDITED))
     return rows

@@ -21,6 +21,7 @@ from transformers import TrainerCallback
 from bertkit import processes
 from bertkit.engine.arguments import ENDLESS
 from bertkit.engine.clock import Clock
+from bertkit.files import errors_naming, lines_of, write_text
 
 logger = logging.getLogger(__name__)
 
@@ -86,15 +87,15 @@ class MetricsLog(TrainerCallback):
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         # Events logged after the checkpoint of a resume will be logged again.
         if state.is_world_process_zero and self.path.is_file():
-            lines = self.path.read_text(encoding="utf-8").splitlines(keepends=True)
-            earlier = [x for x in lines if (e := json.loads(x))["seed"] != self.seed or e["step"] <= state.global_step]
-            self.path.write_text("".join(earlier), encoding="utf-8")
+            events = lines_of(self.path, appended=True)
+            earlier = (e for e in events if e.get("seed") != self.seed or e.get("step", 0) <= state.global_step)
+            write_text(self.path, "".join(json.dumps(event) + "\n" for event in earlier))
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any) -> None:
         if state.is_world_process_zero:
             numbers = {k: None if isinstance(v, float) and not isfinite(v) else v for k, v in (logs or {}).items()}
             event = {"seed": self.seed, "step": state.global_step, **numbers}
-            with self.path.open("a", encoding="utf-8") as file:
+            with errors_naming(self.path), self.path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(event) + "\n")
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import reduce
@@ -17,7 +16,7 @@ from safetensors.numpy import load_file
 
 from bertkit.errors import ModelError, Problem, translated
 from bertkit.evaluation.graded import Graded
-from bertkit.files import read_json
+from bertkit.files import lines_of, read_json
 from bertkit.inference.settings import damaged_settings
 from bertkit.models.untrusted import shapes_of
 from bertkit.recipe.cross_checks import texts_in
@@ -121,7 +120,7 @@ def read_facts(folder: str | Path, split: str = "") -> Facts:
         results=results,
         data=data,
         environment=_mapping(run.folder / "environment.json", ENVIRONMENT),
-        log=tuple(lines_of(run.folder / "metrics.jsonl")),
+        log=tuple(lines_of(run.folder / "metrics.jsonl", appended=True)),
         options=options,
         calibrated=calibrated,
         split=split,
@@ -189,15 +188,3 @@ def _mapping(path: Path, required: Iterable[str]) -> Mapping[str, Any]:
     if missing := [Problem(str(path), f"lacks `{name}`", EDITED) for name in required if name not in stated]:
         raise ModelError(missing)
     return stated
-
-
-def lines_of(path: Path) -> Iterator[Row]:
-    """The rows of a jsonl file; none where it does not exist. Raises ModelError on a damaged line."""
-    if not path.is_file():
-        return
-    with path.open(encoding="utf-8") as file:
-        for number, line in enumerate(file, 1):
-            try:
-                yield json.loads(line)
-            except ValueError as error:
-                raise ModelError(Problem(f"{path}:{number}", f"is damaged: not valid JSON ({error})")) from error

@@ -9,7 +9,8 @@ from urllib.parse import quote
 from bertkit import run
 from bertkit.errors import ModelError, Problem
 from bertkit.explain.explain import explain_frame
-from bertkit.report.facts import Facts, damage_as_error, lines_of, read_facts
+from bertkit.files import lines_of
+from bertkit.report.facts import Facts, damage_as_error, read_facts
 from bertkit.report.mistakes import mistakes
 from bertkit.report.report_sections import points_of, score_rows, summary, to_act_on
 from bertkit.text import printable

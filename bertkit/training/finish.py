@@ -23,7 +23,7 @@ from bertkit.data.table import Data, Origin
 from bertkit.errors import ModelError, Problem, RecipeError, UserError
 from bertkit.evaluation.graded import Graded
 from bertkit.evaluation.intervals import Scores, mean
-from bertkit.files import write_json, write_text, written_aside
+from bertkit.files import lines_of, write_json, write_text, written_aside
 from bertkit.inference.evaluate import score
 from bertkit.inference.predictor import Predictor, load
 from bertkit.recipe.fields import MEAN
@@ -129,15 +129,13 @@ def finish(jobs: Jobs, run: Run, outcomes: Sequence[Mapping[str, dict[str, Any]]
 
     outcomes: of each seed, by task. `seconds` of results are those of training, in whatever processes, and scoring.
     """
-    from bertkit.report.facts import lines_of
-
     trained = [next(iter(each.values())) for each in outcomes] + (held_out.folds["each"] if held_out else [])
     started = time.monotonic() - sum(each["seconds"] for each in trained)
     best, runs = max(outcomes, key=jobs.rank), jobs.runs(run)
     for name, part in runs.items():
         publish(part, best[name]["seed"])
         if part != run:
-            events = events_of(name, lines_of(run.folder / "metrics.jsonl"))
+            events = events_of(name, lines_of(run.folder / "metrics.jsonl", appended=True))
             write_text(part.folder / "metrics.jsonl", "".join(json.dumps(event) + "\n" for event in events))
         others = [each for each in runs if each != name]
         finish_job(jobs.by_task[name], part, [each[name] for each in outcomes], started, held_out, others)
