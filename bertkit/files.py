@@ -6,6 +6,7 @@ import errno
 import hashlib
 import json
 import os
+import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -23,10 +24,15 @@ MODEL_FILES = ["*.json", "*.safetensors", "*.txt", "*.model"]  # patterns of wha
 
 @contextmanager
 def written_aside(path: Path, encoding: str = "utf-8") -> Iterator[TextIO]:
-    """A text file that gets its name only when the block ends without an error; a link stays a link.
+    """A text file that gets its name only when the block ends without an error, in place of what a link names.
 
-    What killed processes left of the same file is removed, once it is a day old. Raises OSError, which names the file.
+    It has the mode of the file that it replaces. A device or a FIFO is written into. What killed processes left of the
+    same file is removed, once it is a day old. Raises OSError, which names the file.
     """
+    if is_special(path):
+        with errors_naming(path), path.open("w", encoding=encoding, newline="") as file:
+            yield file
+        return
     path = Path(os.path.realpath(path))
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
@@ -36,12 +42,19 @@ def written_aside(path: Path, encoding: str = "utf-8") -> Iterator[TextIO]:
     try:
         with errors_naming(path):
             with aside.open("w", encoding=encoding, newline="") as file:
+                if path.exists():
+                    shutil.copymode(path, aside)
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
             aside.replace(path)  # closed before, as Windows requires
     finally:
         aside.unlink(missing_ok=True)
+
+
+def is_special(path: Path) -> bool:
+    """Whether this is neither a regular file nor a folder, but a device, a FIFO or a socket."""
+    return path.exists() and not path.is_file() and not path.is_dir()
 
 
 @contextmanager

@@ -167,7 +167,7 @@ def test_the_model_has_the_temperature_of_the_out_of_fold_answers_and_folds_keep
     assert options.temperature not in (None, 1.0)
     assert options.conformal is None
     kept = sorted(path.name for path in (run.checkpoints / "fold-2").iterdir())
-    assert kept == ["answers.jsonl", "done.json", "metrics.jsonl"]
+    assert kept == ["answers.jsonl", "done.json", "metrics.jsonl", "recipe.sha256"]
     assert delete_checkpoints(Run(shutil.copytree(run.folder, tmp_path / "run")), "best") > 0
 
 

@@ -31,9 +31,10 @@ from bertkit.engine.trainer import Trainer
 from bertkit.errors import ModelError, RecipeError, UserError
 from bertkit.files import lines_of, read_json, sha256, write_json, write_text
 from bertkit.methods.table import METHODS
-from bertkit.recipe.recipe import Recipe
+from bertkit.recipe.recipe import Recipe, to_yaml
 from bertkit.run import Run, only_writer
 from bertkit.tasks.text_classification import TextClassification
+from bertkit.training import metadata
 from bertkit.training.train import train
 
 # 16 rows in micro-batches of 2, two to a step: 4 steps an epoch, 12 in all, a checkpoint every 3.
@@ -170,7 +171,7 @@ def test_a_line_of_the_log_that_is_damaged_is_named(recipe: Recipe, run: Run) ->
 
 def test_a_log_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     log = tmp_path / "metrics.jsonl"
-    with small.largest_file(8), pytest.raises(OSError, match="metrics.jsonl"):
+    with small.largest_file(8), pytest.raises(OSError, match=r"metrics\.jsonl"):
         MetricsLog(log, 1).on_log(None, Mock(global_step=3), None, {"loss": 0.5})
     log.write_text(log.read_text() + '\n{"seed": 1, "step": 4')
     assert [*lines_of(tmp_path / "none.jsonl")] == []
@@ -591,6 +592,47 @@ def resized(encoder: Path, folder: Path, **sizes: int) -> Path:
     AutoTokenizer.from_pretrained(encoder).save_pretrained(folder)
     AutoModel.from_config(config).save_pretrained(folder)
     return folder
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_run_that_another_program_trains_in_the_meantime_keeps_its_recipe(resume, recipe, tmp_path, monkeypatch):
+    """A program checks the folder before its model is downloaded, and takes the lock after it."""
+    run, head = Run(tmp_path / "run"), recipe.with_("task.method=head", "~training")
+    real = metadata.prepare_jobs
+
+    def slowly(*arguments: Any) -> Any:
+        monkeypatch.setattr(metadata, "prepare_jobs", real)
+        shutil.rmtree(run.folder, ignore_errors=True)
+        train(head, run.folder)
+        return real(*arguments)
+
+    if resume:
+        killed(recipe, run.folder, at=1)
+    monkeypatch.setattr(metadata, "prepare_jobs", slowly)
+    with pytest.raises(UserError, match="started with another recipe" if resume else "holds a finished run"):
+        train(recipe, run.folder, resume=resume)
+    assert run.recipe == head
+    assert run.results["seeds"][0]["steps"] == 0
+
+
+def test_a_training_with_another_recipe_is_not_taken_for_this_ones(recipe: Recipe, run: Run, tmp_path: Path) -> None:
+    done = train(recipe.with_("task.method=head", "~training"), tmp_path / "done")
+    (done.folder / "results.json").unlink()
+    seed = run.checkpoints / "seed-42"
+    other = recipe.with_("training.weight_decay=0.1")
+    for folder, mine in ((done.checkpoints / "seed-42", recipe), (seed, other)):
+        started = Run(shutil.copytree(run.folder, tmp_path / folder.parts[-3] / "run", dirs_exist_ok=True))
+        shutil.rmtree(started.checkpoints)
+        shutil.copytree(folder, started.checkpoints / "seed-42")
+        write_text(started.folder / "recipe.yaml", to_yaml(mine))
+        before = files(started)
+        with pytest.raises(RecipeError, match=r"seed-42: holds a training with another recipe\n.*--resume --changed"):
+            train(mine, started.folder, resume=True)
+        assert files(started) == before
+    (seed / "recipe.sha256").unlink()
+    small.raises(RecipeError, "seed-42: holds a training with another recipe", train, recipe, run.folder, resume=True)
+    again = recipe.with_("seeds=[42, 43]", "verify=true")  # which change no training
+    assert train(again, run.folder, resume=True, changed=True).finished
 
 
 def test_what_transformers_refuses_on_resume_is_said(recipe: Recipe, run: Run) -> None:

@@ -11,8 +11,10 @@ import pickle
 import re
 import shutil
 import signal
+import stat
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from functools import partial
@@ -34,6 +36,7 @@ from bertkit.files import ABANDONED, read_json, write_json, written_aside
 from bertkit.inference.features import Features
 from bertkit.inference.predictor import load, load_as
 from bertkit.models.encoder import load_tokenizer, resolve_encoder, save_tokenizer
+from bertkit.report.html import write_explanations_page, write_report
 from bertkit.run import Run
 from bertkit.sections import ModelSpec
 from bertkit.training.train import train
@@ -402,7 +405,14 @@ def test_weights_that_are_not_numbers_give_no_answers(model: Path, tmp_path: Pat
 
 def test_numbers_that_size_no_tensor_are_not_bounded(model: Path) -> None:
     answer = load(model)("the cat was good")
-    said(rope_theta=250_000, global_rope_theta=1_000_000, rotary_emb_base=500_000, training_tokens=10**12)(model)
+    said(rope_theta=250_000, global_rope_theta=1_000_000, rotary_emb_base=500_000)(model)
+    notes = {
+        "num_train_steps": 10**5,
+        "num_tokens_seen": 3 * 10**9,
+        "train_batch_size": 65_536,
+        "labels": ["a"] * 20_000,
+    }
+    said(**notes, layers_trained="all")(model)
     tokenizer({}, normalizers(*PUNCTUATION))(model)  # replacements that do not multiply
     assert load(model)("the cat was good") == answer
 
@@ -530,6 +540,38 @@ def test_a_writer_leaves_the_file_of_another_alone(tmp_path: Path) -> None:
             second.write("second")
         assert path.read_text() == "second"
     assert {file.name: file.read_text() for file in tmp_path.iterdir()} == {"out.jsonl": "first"}
+
+
+def test_a_file_keeps_its_mode_and_what_is_no_file_is_written_into(tmp_path: Path, learned: Run) -> None:
+    old, link = tmp_path / "old.jsonl", tmp_path / "link.jsonl"
+    old.write_text("old")
+    link.symlink_to(old)
+    for mode in (0o600, 0o444, 0o644):
+        old.chmod(mode)
+        with written_aside(link) as file:
+            assert mode == stat.S_IMODE(next(tmp_path.glob(".*")).stat().st_mode)  # before anything is in it
+            file.write(f"new {mode}")
+        assert (old.read_text(), stat.S_IMODE(old.stat().st_mode)) == (f"new {mode}", mode)
+    assert link.is_symlink()
+    rows = small.write_rows(tmp_path / "rows.jsonl", [{"text": "a cat"}])
+    for name, write in {
+        "report.html": lambda path: write_report([learned.folder], path),
+        "answers.jsonl": lambda path: main(
+            ["predict", str(learned.folder), "--input", str(rows), "--output", str(path)]
+        ),
+        "explained.html": lambda path: write_explanations_page([], "x", path),
+    }.items():
+        (folder := tmp_path / name).mkdir()
+        os.mkfifo(fifo := folder / "fifo")
+        (path := folder / name).symlink_to(fifo)
+        content = list[str]()
+        reader = threading.Thread(target=lambda file=fifo, to=content: to.append(file.read_text()), daemon=True)
+        reader.start()
+        write(path)
+        reader.join(60)
+        assert content[0]
+        assert fifo.is_fifo()
+        assert {each.name for each in folder.iterdir()} == {name, "fifo"}
 
 
 def test_a_full_disk_names_the_file_or_the_folder_of_a_tokenizer(tmp_path: Path, tiny_encoder: Path) -> None:

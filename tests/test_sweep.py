@@ -401,6 +401,13 @@ def test_folders_of_something_else_or_damaged_and_calls_that_can_not_be_meant(tr
     with pytest.raises(UserError, match="is neither empty nor a sweep"):
         sweep(recipe_of(room), room / "space.yaml", other)
     assert [path.name for path in other.iterdir()] == ["thesis.txt"]
+    with monkeypatch.context() as patch:  # written by another program while the recipe is checked
+        found = SimpleNamespace(metrics=("accuracy",)), SimpleNamespace(fingerprints={})
+        (late := tmp_path / "late").mkdir()
+        patch.setattr(program, "_dry_run", lambda *_: found if (late / "thesis.txt").write_text("mine") else None)
+        with pytest.raises(UserError, match="is neither empty nor a sweep"):
+            sweep(recipe_of(room), room / "space.yaml", late)
+    assert {path.name for path in late.iterdir()} <= {"thesis.txt", ".lock"}
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(UserError) as caught:
         sweep(recipe_of(room), room / "space.yaml", tmp_path / "new", trials=0, timeout=-1.0, confirm=0)

@@ -134,6 +134,7 @@ def _audit(
     parts += [next_part(recipe, rows, new, encode, model)] if new and encode else []
     html = page(parts, folder, [*trained, corrections(recipe, folder)])
     with only_writer(Run(folder)):
+        _check_folder(folder, recipe)  # another program may have written there in the meantime
         keep_rows(recipe.data, folder / "data")
         write_text(folder / "recipe.yaml", to_yaml(recipe))
         for part in parts:

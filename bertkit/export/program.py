@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import shutil
 import time
 from collections.abc import Mapping, Sequence
@@ -56,6 +57,7 @@ def export(
     Raises UserError for an output that is not empty, DataError without rows, ModelError for a model that cannot be
     exported or an export that differs.
     """
+    output = Path(os.path.realpath(output))
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise UserError(Problem(str(output), "already exists", "Name a new folder with --output."))
     reference = _reference(source, data)
@@ -64,7 +66,7 @@ def export(
     features = predictor.task.encode(rows.select(range(min(len(rows), SAMPLE))))
     sample = batch_of(predictor.task, features, range(min(len(features), SAMPLE)))
     graph = build(predictor, sample)
-    aside = output.with_name(f".{output.name}.writing")
+    aside = output.with_name(f".{output.name}.{os.getpid()}.writing")
     shutil.rmtree(aside, ignore_errors=True)
     try:
         with errors_naming(output):

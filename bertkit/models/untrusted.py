@@ -12,6 +12,7 @@ import re
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import fields
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -154,7 +155,8 @@ def _implausible(folder: Path) -> Iterator[Problem]:
         fix = "Save it once in fp32 or bf16, where you trust it."
         yield Problem(str(file), "its weights are quantised; bertkit neither trains nor loads those", fix)
     widest = max((size for shape in shapes if 0 not in shape for size in shape), default=0)
-    for name, number in chain(config.items(), _lengths(config)) if shapes else ():
+    sizes = _read_by_transformers(config) if shapes else {}
+    for name, number in chain(sizes.items(), _lengths(sizes)):
         if "layers" in name and isinstance(number, str | float):
             yield Problem(str(file), f"{name} is {number!r:.60}, not a whole number")
         if type(number) is not int or name.endswith(("_id", "_index")) or not SIZE.search(name):
@@ -169,6 +171,18 @@ def _implausible(folder: Path) -> Iterator[Problem]:
         if not least <= number <= most:
             what = f"{name} is {number:,}, but the weights are {len(shapes):,} tensors of dimensions up to {widest:,}"
             yield Problem(str(file), what, ADVICE)
+
+
+def _read_by_transformers(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What the architecture declares, and bertkit's section; not what nothing reads, such as notes on a training."""
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    name = str(config.get("model_type"))
+    if name not in CONFIG_MAPPING:
+        return dict(config)
+    kind = CONFIG_MAPPING[name]
+    declared = {"bertkit", "num_labels", *kind.attribute_map, *(field.name for field in fields(kind))}
+    return {key: value for key, value in config.items() if key in declared}
 
 
 def _lengths(config: Mapping[str, Any]) -> Iterator[tuple[str, int]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias, cast
 
@@ -199,12 +199,14 @@ def parse_layout(overrides: Sequence[str]) -> DataSpec:
     return spec
 
 
-def to_yaml(recipe: sections.Section) -> str:
+def to_yaml(recipe: sections.Section, without: Iterable[str] = ()) -> str:
     """A recipe of one task or of several as YAML text with every default written: read again, it is an equal recipe.
 
-    The folder of rows given from Python is left out: a run has them in data/, wherever it is moved.
+    The folder of rows given from Python is left out: a run has them in data/, wherever it is moved. without: sections
+    that are left out too.
     """
-    return written(recipe.model_dump(exclude={"data": {"folder"}, "tasks": {"__all__": {"data": {"folder"}}}}))
+    folders = {"data": {"folder"}, "tasks": {"__all__": {"data": {"folder"}}}}
+    return written(recipe.model_dump(exclude={**folders, **dict.fromkeys(without, True)}))
 
 
 def json_schema() -> dict[str, Any]:

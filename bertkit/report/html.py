@@ -16,7 +16,7 @@ from markupsafe import Markup
 
 from bertkit.data.delimited import readable_cell
 from bertkit.errors import Problem, UserError
-from bertkit.files import write_text, written_aside
+from bertkit.files import is_special, write_text, written_aside
 from bertkit.report import comparison, matrices, report_sections
 from bertkit.report.facts import Facts, damage_as_error, named_texts, read_facts
 from bertkit.report.mistakes import Mistakes, mistakes
@@ -29,7 +29,7 @@ def write_report(runs: Sequence[str | Path], output: str | Path | None = None) -
     """Write the report of one run, with a csv of its mistakes, or the comparison of several; returns the page's path.
 
     output: by default RUN/report.html for one run, beside mistakes.csv; ./comparison.html for several. The mistakes of
-    NAME.html are in NAME-mistakes.csv.
+    NAME.html are in NAME-mistakes.csv; there is no such file beside a device.
     Raises ModelError for a folder that is not a finished run, UserError for damaged files.
     """
     if not runs:
@@ -40,9 +40,9 @@ def write_report(runs: Sequence[str | Path], output: str | Path | None = None) -
     table = path.with_name(f"{path.stem}-mistakes.csv" if output else "mistakes.csv")
     with damage_as_error(runs[0]):
         facts = read_facts(runs[0])
-        wrong = mistakes(facts)
-        page = report(facts, wrong, table.name)
-        if wrong:
+        wrong, beside = mistakes(facts), not is_special(path)
+        page = report(facts, wrong, table.name if beside else "")
+        if wrong and beside:
             write_mistakes(facts, wrong, table)
         write_text(path, page)
     return path
@@ -88,7 +88,7 @@ def write_explanations_page(explanations: Sequence[Mapping[str, Any]], source: s
 
 
 def report(facts: Facts, wrong: Mistakes | None, table: str) -> str:
-    """The page of one run. wrong, table: its mistakes, and the name of their file."""
+    """The page of one run. wrong, table: its mistakes, and the name of their file, if there is one."""
     return render(
         "report.html",
         facts=facts,

@@ -103,6 +103,7 @@ def sweep(
     metric = str(base.training.get("metric_for_best_model", task.metrics[0]))
     deadline = None if timeout is None else time.monotonic() + timeout
     with only_writer(Run(folder)), quiet_logger("optuna"):
+        _check_folder(folder)  # another program may have written there in the meantime
         as_text = {key: repr(dimension) for key, dimension in dimensions.items()}
         facts = {"recipe": to_yaml(base), "space": as_text, "data": data.fingerprints}
         study, storage = open_study(folder / "study.jsonl", facts)

@@ -26,8 +26,8 @@ from bertkit.files import read_json, write_json, written_aside
 from bertkit.inference.decisions import with_word_scores
 from bertkit.inference.evaluate import scored
 from bertkit.models.trained_parts import merged
-from bertkit.recipe.recipe import Recipe, to_yaml
-from bertkit.run import OUT_OF_FOLD, Run, check_folder
+from bertkit.recipe.recipe import Recipe
+from bertkit.run import OUT_OF_FOLD, Run
 from bertkit.tasks.base import HeldOut, Task, calibrate
 from bertkit.training.finish import OutOfFold, mean_and_sd, write_predictions
 from bertkit.training.job import Job, Jobs
@@ -46,9 +46,7 @@ def cross_validate(recipe: Recipe, folder: str | Path) -> Path:
     """
     recipe = recipe if recipe.folds else recipe.with_(f"folds={DEFAULT_FOLDS}")
     run = Run(Path(folder))
-    if processes.first():
-        check_folder(run, to_yaml(recipe), resume=True)
-    with open_run(recipe, run) as (jobs, metadata):
+    with open_run(recipe, run, resume=True) as (jobs, metadata):
         others = [split for split in jobs.only.data.rows if split != "train"]
         held_out = run_folds(jobs, run, metadata, others)
         metadata.write()

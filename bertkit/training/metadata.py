@@ -20,27 +20,33 @@ from bertkit.errors import DataError, Problem, RecipeError
 from bertkit.files import read_json, write_json, write_text
 from bertkit.models.quiet import no_bars, quiet_logger
 from bertkit.recipe.recipe import AnyRecipe, tasks_of_recipe, to_yaml
-from bertkit.run import ANYWAY, Run, only_writer, versions
+from bertkit.run import ANYWAY, Run, check_folder, only_writer, versions
 from bertkit.training.job import Job, Jobs, prepare_jobs
+
+MARK = "recipe.sha256"  # in the folder of each seed and fold: see `trained_with`
 
 
 @contextmanager
 def open_run(
     recipe: AnyRecipe,
     run: Run,
+    resume: bool,
     changed: bool = False,
     metrics: Sequence[Any] = (),
     callbacks: Sequence[TrainerCallback] = (),
 ) -> Iterator[tuple[Jobs, MetadataWriter]]:
     """Within the block, no other program writes into the run: its jobs, and what writes what they are trained with.
 
-    metrics, callbacks: the user's own. changed: as for `train`. Raises UserError before anything is written.
+    metrics, callbacks: the user's own. resume, changed: as for `train`. Raises UserError before anything is written.
     """
     first = processes.first()  # under torchrun, one process writes
+    if first:
+        require_folder(recipe, run, resume, changed)
     with nullcontext() if first else quiet_logger("bertkit"):  # and reports for all
         jobs, findings = prepare_jobs(recipe, metrics, callbacks)
     with only_writer(run) if first else nullcontext(), no_bars():
         if first:
+            require_folder(recipe, run, resume, changed)  # another program may have trained there in the meantime
             for name, part in jobs.runs(run).items():
                 require_unchanged(jobs.by_task[name], part, changed)
         metadata = MetadataWriter(partial(write_metadata, jobs, run, findings))
@@ -49,8 +55,17 @@ def open_run(
         yield jobs, metadata
 
 
-def require_same_tasks(recipe: AnyRecipe, run: Run) -> None:
-    """Raises RecipeError on a resume of a run of other tasks, even if the recipe may change."""
+def require_folder(recipe: AnyRecipe, run: Run, resume: bool, changed: bool) -> None:
+    """Raises UserError unless the folder is new or empty or, to resume, a run of this recipe, and of the same tasks.
+
+    changed: accept a run of another recipe for the same tasks, and trainings with another recipe.
+    """
+    check_folder(run, to_yaml(recipe), resume, changed)
+    wanted, fix = trained_with(recipe), f"Remove it, start a new run in another folder, or {ANYWAY}."
+    for folder in () if changed or run.finished else sorted(run.checkpoints.glob("*-*")):
+        mark = folder / MARK
+        if any(folder.iterdir()) and not (mark.is_file() and mark.read_text(errors="replace") == wanted):
+            raise RecipeError(Problem(str(folder), "holds a training with another recipe", fix))
     stored, now = run.folder / "recipe.yaml", [name for name in recipe.parts if name]
     before = tasks_of_recipe(stored) if stored.is_file() else now
     if before != now:
@@ -78,6 +93,12 @@ def require_unchanged(job: Job, run: Run, changed: bool) -> None:
         problems.append(Problem(str(environment), what, f"Install those versions, start a new run, or {ANYWAY}."))
     if problems and (mixed or not changed):
         raise DataError(problems)
+
+
+def trained_with(recipe: AnyRecipe) -> str:
+    """sha256 of the sections of a recipe that determine a training."""
+    later = ("seeds", "folds", "verify", "explain", "checkpoints", "hub", "expected")
+    return hashlib.sha256(to_yaml(recipe, later).encode()).hexdigest()
 
 
 def write_metadata(jobs: Jobs, run: Run, findings: Mapping[str, Sequence[Finding]]) -> None:

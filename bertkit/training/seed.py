@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,7 +27,7 @@ from bertkit.engine.sharding import sharded_map
 from bertkit.engine.trainer import Trainer, out_of_memory
 from bertkit.engine.training_data import MixedData, TaskData, TrainingData
 from bertkit.errors import ModelError, Problem, RecipeError, translated
-from bertkit.files import read_json, write_json
+from bertkit.files import read_json, write_json, write_text
 from bertkit.inference.runner import Runner
 from bertkit.methods.table import METHODS
 from bertkit.models.device import resolve_precision
@@ -36,6 +37,7 @@ from bertkit.recipe.recipe import Recipe
 from bertkit.run import Run
 from bertkit.tasks.base import Task, calibrate, evaluate
 from bertkit.training.job import Job, Jobs, build, scored_splits
+from bertkit.training.metadata import MARK, trained_with
 
 logger = logging.getLogger(__name__)
 
@@ -86,16 +88,18 @@ def fit(
         shared = next(iter(runners.values()))  # an encoder
         kernels = shared.model.config._attn_implementation
         logger.info("%s: %s attention, %s on %s", title, kernels, shared.precision, args.device)
+    mark = MetadataWriter(partial(write_text, folder / MARK, trained_with(jobs.recipe)))
     if method := jobs.first.task.method:
         if not args.should_save:
             return {}
-        metadata.write()  # no trainer calls it
+        metadata.write()  # no trainer calls them
+        mark.write()
         job, (name, runner) = jobs.only, *runners.items()
         model, facts = METHODS[method](replace(runner, model=runner.model.to(args.device)), job.features, args.seed)
         return {name: TrainedModel(replace(runner, model=model), facts)}
     clock, stop = Clock(args.seconds), jobs.recipe.early_stopping
     headline = str(args.metric_for_best_model or jobs.first.headline)
-    callbacks: list[TrainerCallback] = [Progress(title, headline, clock), MetricsLog(log, seed), metadata]
+    callbacks: list[TrainerCallback] = [Progress(title, headline, clock), MetricsLog(log, seed), metadata, mark]
     if stop:
         callbacks.append(EarlyStoppingCallback(stop.patience, stop.threshold))
     trainer = make_trainer(jobs, runners, args, [*callbacks, *jobs.callbacks], clock)

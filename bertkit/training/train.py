@@ -12,11 +12,11 @@ from transformers import TrainerCallback
 from bertkit import processes
 from bertkit.errors import Problem, RecipeError
 from bertkit.models.quiet import no_bars
-from bertkit.recipe.recipe import AnyRecipe, MultiTaskRecipe, Recipe, read, to_yaml
-from bertkit.run import check_folder, only_writer
+from bertkit.recipe.recipe import AnyRecipe, MultiTaskRecipe, Recipe, read
+from bertkit.run import only_writer
 from bertkit.training.finish import check_hub, finish, push_run, write_reports_and_clean
 from bertkit.training.folds import calibrated, run_folds
-from bertkit.training.metadata import open_run, require_same_tasks
+from bertkit.training.metadata import open_run, require_folder
 from bertkit.training.seed import train_seed
 from bertkit.validation import describe
 
@@ -84,16 +84,14 @@ def run_program(
 
     check_hub(recipe)
     run, first = Run(folder), processes.first()
-    if first:
-        check_folder(run, to_yaml(recipe), resume, changed)
-        require_same_tasks(recipe, run)
     if resume and run.finished:
         if first:
+            require_folder(recipe, run, resume, changed)
             with only_writer(run), no_bars():
                 write_reports_and_clean(run, recipe)
         logger.info("%s is finished; there is nothing to resume", run.folder)
         return run
-    with open_run(recipe, run, changed, metrics, callbacks) as (jobs, metadata):
+    with open_run(recipe, run, resume, changed, metrics, callbacks) as (jobs, metadata):
         held_out = run_folds(jobs, run, metadata)
         settled_jobs = calibrated(jobs, held_out)
         outcomes = [train_seed(settled_jobs, seed, run, metadata) for seed in recipe.seeds]
