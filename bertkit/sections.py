@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WrapValidator, field_validator
 
 Split = Literal["train", "validation", "test"]
 Checkpoints = Literal["keep", "best", "none"]  # which of them a finished run keeps
@@ -57,6 +58,12 @@ class ModelSpec(Section):
         return self.name or f"a new {new}"
 
 
+def _as_it_is(value: Any, check: Callable[[Any], Any]) -> Any:
+    """The value, once it is checked: a text that is an object of another class stays one."""
+    check(value)
+    return value
+
+
 class DataSpec(Section):
     """The source of the rows, and what their columns mean."""
 
@@ -65,9 +72,8 @@ class DataSpec(Section):
         "stands for rows that were given from Python, which a run keeps in data/."
     )
     fingerprint: Text | None = Field(None, description="With `memory`: sha256 over the files of the rows.")
-    folder: Text | None = Field(
-        None,
-        description="With `memory`: where the rows are. null: data/ beside the recipe, or the cache. Not recorded.",
+    folder: Annotated[Text, WrapValidator(_as_it_is)] | None = Field(
+        None, description="With `memory`: where the rows are. null: data/ beside the recipe. Not recorded."
     )
     revision: str | None = Field(None, description="Commit, tag or branch of a Hub data set.")
     subset: str | None = Field(None, description="Configuration of a Hub data set, such as `cola` of nyu-mll/glue.")

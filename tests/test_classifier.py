@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import gc
 import tempfile
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pandas
 import pytest
 import small
 from sklearn.base import clone
@@ -34,6 +37,32 @@ def test_it_answers_in_the_classes_that_were_given(tiny_encoder: Path, tmp_path:
     assert classifier.predict([]).shape == (0,)
 
 
+@pytest.mark.parametrize("classes", [("a|b", "c/d"), ("1.5", "2"), ("", "a"), (" ", "\n"), (1.0, 2.0), (False, True)])
+def test_any_class_of_scikit_learn_comes_back_as_it_was(classes: tuple[Any, Any], tiny_encoder: Path) -> None:
+    y = np.array([classes[number % 2] for number in range(len(TEXTS))])
+    settings = {"model": {"max_length": 32}, "task": {"method": "head"}, "explain": False, "verify": False}
+    classifier = bertkit.Classifier(tiny_encoder, validation=0.25, settings=settings).fit(TEXTS, y)
+    assert classifier.run_.recipe.model.max_length == 32
+    predicted = classifier.predict(TEXTS)
+    assert predicted.dtype == y.dtype
+    assert set(predicted.tolist()) == set(y.tolist())
+    assert classifier.score(TEXTS, y) > 0.8
+
+
+def test_a_label_column_with_its_kind_holds_any_names(tiny_encoder: Path, tmp_path: Path) -> None:
+    rows = [{"text": text, "label": ("1.5", "a|b")[number % 2]} for number, text in enumerate(TEXTS)]
+    frame = pandas.DataFrame(rows)
+    fractions = frame.assign(label=[(1.5, 2)[number % 2] for number in range(len(TEXTS))])
+    for data, names in ((frame, ["1.5", "a|b"]), (fractions, ["1.5", "2"])):
+        train = partial(
+            bertkit.train, "text-classification", data={"train": data, "validation": 0.25}, model=tiny_encoder
+        )
+        run = train(tmp_path / names[1] / "run", kind="single-label", **SETTINGS)
+        assert list(run.load()("a cat")["scores"]) == names
+        assert bertkit.evaluate(run.folder, data)["rows"] == len(data)
+        small.raises(DataError, "map the column as", train, tmp_path / "none", **SETTINGS)
+
+
 def test_scikit_learn_takes_it(tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     classifier = bertkit.Classifier(tiny_encoder, validation=0.25, settings=SETTINGS)
@@ -56,4 +85,11 @@ def test_what_it_refuses(tiny_encoder: Path, tmp_path: Path) -> None:
     small.raises(ValueError, "inconsistent numbers of samples", classifier.fit, TEXTS, [0, 1])
     with pytest.raises(bertkit.RecipeError, match="lerning_rate"):
         clone(classifier).set_params(settings={"lerning_rate": 1}).fit(TEXTS[:4], [0, 1, 0, 1])
+    for more in ({"data": {"validation": 0.1}}, {"model": "other"}):
+        other = clone(classifier).set_params(settings=SETTINGS | more)
+        small.raises(
+            DataError, "settings: name a model or data, which the classifier has", other.fit, TEXTS, [0, 1] * 12
+        )
+    twice = ["", "''"] * 12
+    small.raises(DataError, "classes that look alike", clone(classifier).fit, TEXTS, twice)
     assert [*tmp_path.iterdir()] == []

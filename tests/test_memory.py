@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import shutil
+import subprocess
+import sys
+import tempfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -19,7 +23,6 @@ from safetensors.torch import load_file
 from transformers import TrainerCallback
 
 import bertkit
-from bertkit.cache import cache_root
 from bertkit.cli.main import main
 from bertkit.data import load, read_rows
 from bertkit.data.python_inputs import data_section
@@ -27,7 +30,7 @@ from bertkit.data.python_rows import column_names, store_rows
 from bertkit.data.sources import samples_folder
 from bertkit.explain.explain import explain_rows
 from bertkit.files import read_json, sha256
-from bertkit.recipe.recipe import read, to_yaml
+from bertkit.recipe.recipe import Recipe, read, to_yaml
 from bertkit.sections import DataSpec
 from bertkit.tasks import get_task
 from bertkit.tasks.text_classification import TextClassification
@@ -256,17 +259,38 @@ def test_a_sweep_of_rows_given_from_python_keeps_them(tiny_encoder, tmp_path, mo
     assert bertkit.train(bertkit.load_recipe(done.folder / "best.yaml"), tmp_path / "run").finished
 
 
-def test_rows_are_stored_once_under_their_content_and_a_cache_that_cannot_be_written_is_reported(tmp_path, monkeypatch):
+def test_rows_are_kept_as_long_as_a_recipe_names_them(tmp_path, tiny_encoder, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setenv("BERTKIT_CACHE", str(tmp_path / "cache"))
-    first, same, other = (store_rows({"train": rows}) for rows in (TRAIN, pandas.DataFrame(TRAIN), TRAIN[:-1]))
-    assert first["fingerprint"] != other["fingerprint"]
-    assert store_rows({"train": TRAIN}) == first
-    assert len(list(cache_root().iterdir())) == len({first["folder"], same["folder"], other["folder"]})
-    assert not list(cache_root().glob(".*"))
-    assert (tmp_path / "cache").stat().st_mode & 0o777 == 0o700
-    (tmp_path / "file").touch()
-    monkeypatch.setenv("BERTKIT_CACHE", str(tmp_path / "file" / "cache"))
-    with pytest.raises(bertkit.DataError, match=r"rows cannot be stored there(?s:.*)BERTKIT_CACHE"):
+
+    def kept() -> list[Path]:
+        gc.collect()
+        return [*tmp_path.rglob("*.parquet")]
+
+    recipe = bertkit.Recipe(task="text-classification", model=tiny_encoder, data=TRAIN, **QUICK)
+    assert store_rows({"train": TRAIN})["fingerprint"] == recipe.data.fingerprint != store_rows({"train": TEST})
+    assert [file.parent.stat().st_mode & 0o777 for file in kept()] == [0o700]
+    for change in (lambda r: r.with_(epochs=2), lambda r: r.with_("seeds=[1]"), lambda r: Recipe(**r.model_dump())):
+        recipe = change(recipe)  # and the one before is gone
+        assert len(kept()) == 1
+    recipe = recipe.with_(data={"train": TRAIN, "validation": VALIDATION})
+    assert len(kept()) == 2
+    run = bertkit.train(recipe, tmp_path / "run")
+    bertkit.evaluate(run.folder, TEST)
+    in_run = [run.folder / "data" / f"{split}.parquet" for split in ("train", "validation")]
+    assert {*in_run} < {*kept()}
+    del recipe
+    assert sorted(kept()) == in_run
+    program = "import bertkit; kept = bertkit.load_recipe({'task': 'text-classification', 'model': 'm', 'data': "
+    program += f"{TRAIN}}}); print(kept.data.folder)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip()
+    assert not Path(done.stdout.strip()).exists()
+
+
+def test_a_folder_for_rows_that_cannot_be_made_is_reported(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
+    with pytest.raises(bertkit.DataError, match=r"none: rows and answers cannot be written there(?s:.*)TMPDIR"):
         bertkit.Recipe(task="text-classification", model="m", data=TRAIN)
 
 
@@ -274,7 +298,6 @@ def test_rows_are_stored_once_under_their_content_and_a_cache_that_cannot_be_wri
 
 
 def test_a_run_is_scored_on_frames_as_on_its_own_rows(run: bertkit.Run, tmp_path: Path) -> None:
-    before = {file.name for file in cache_root().iterdir()}
     expected = run.results["splits"]["test"]["metrics"]
     for given in (pandas.DataFrame(TEST), polars.DataFrame(TEST), Dataset.from_list(TEST), TEST, {"test": TEST}):
         done = bertkit.evaluate(run.folder, given)
@@ -289,7 +312,6 @@ def test_a_run_is_scored_on_frames_as_on_its_own_rows(run: bertkit.Run, tmp_path
     assert bertkit.evaluate(run.folder, file)["metrics"] == expected
     renamed = pandas.DataFrame(TEST).rename(columns={"text": "review"})
     assert bertkit.evaluate(run.folder, renamed, overrides=["data.columns.text=review"])["metrics"] == expected
-    assert {file.name for file in cache_root().iterdir()} == before  # only a run keeps rows
     for wrong, message in (
         ([{"text": "a", "label": "new"}], "test, row 1: test has 1 row with the label 'new'"),
         ([{"text": "a"}], "no column `label`(?s:.*)to score answers by"),

@@ -21,6 +21,8 @@ from unittest.mock import Mock
 import pytest
 import small
 import torch
+from cases import BY_ID
+from finished import finished
 from safetensors.torch import load_file, save_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch._dynamo.utils import counters
@@ -44,7 +46,7 @@ from bertkit.inference.predictor import load
 from bertkit.models import encoder as encoders
 from bertkit.models import untrusted
 from bertkit.models.encoder import resolve_encoder
-from bertkit.recipe.recipe import load_recipe
+from bertkit.recipe.recipe import Recipe, load_recipe
 from bertkit.recipe.training_arguments import DECIDED, training_fields
 from bertkit.run import Run
 from bertkit.sections import Batching
@@ -696,6 +698,44 @@ def test_a_name_that_no_metric_returns_is_refused_before_anything_is_written(tin
     with pytest.raises(RecipeError, match="no metric 'mime'; did you mean 'mine'"):
         train(recipe, tmp_path / "run", metrics=[Hits()])
     assert not (tmp_path / "run").exists()
+
+
+class Named:
+    """Returns these, or fails."""
+
+    def __init__(self, **numbers: float) -> None:
+        self.numbers = numbers
+
+    def compute(self, predictions: Any, references: Any) -> dict[str, float]:
+        return self.numbers or {"mine": 1 / 0}
+
+
+UNSUITED = {
+    "fails": ("single-label", [Named()], "Named.compute failed on these answers: ZeroDivisionError: division by zero"),
+    "no metric": ("single-label", [5], "int.compute failed on these answers: AttributeError"),
+    "name of ours": ("single-label", [Named(accuracy=0.123)], "returned a score called accuracy, as there is already"),
+    "twice": ("single-label", [Named(mine=1.0), Named(mine=0.0)], "returned a score called mine, as there is already"),
+    "of regression": ("regression", [Named(pearson=1.0)], "returned a score called pearson, as there is already"),
+    **{task: (task, [Hits()], "have no pairs of prediction") for task in ("similarity-in-batch", "retrieval", "mlm")},
+}
+
+
+@pytest.mark.parametrize("name", UNSUITED)
+def test_a_metric_that_cannot_be_computed_is_refused_before_the_first_step(name, tiny_encoder, tmp_path):
+    case, metrics, said = UNSUITED[name]
+    rows = [dict(row) for row in BY_ID[case].rows()]
+    settings = {
+        "task": BY_ID[case].options,
+        "data": {"train": rows, "validation": rows},
+        "model": {"name": str(tiny_encoder), "max_length": 32},
+    }
+    recipe = Recipe(**settings, verify=False, explain=False)
+    with pytest.raises(UserError, match=said):
+        train(recipe, tmp_path / "run", metrics=metrics)
+    assert not (tmp_path / "run").exists()
+    if name == "name of ours":
+        run = finished(BY_ID[case], tiny_encoder, tmp_path / "done" / "run")
+        small.raises(UserError, said, evaluate, run.folder, rows, metrics=metrics)
 
 
 @pytest.mark.parametrize("command", ["check", "train"])

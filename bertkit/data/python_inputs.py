@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from numbers import Real
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
-from bertkit.data.disk_list import disk_full_as_error
-from bertkit.data.python_rows import Rows, is_a, is_frame, write_rows
+from bertkit.data.python_rows import Rows, is_a, is_frame, store_rows
 from bertkit.data.readers import COMPRESSIONS, FORMATS
 from bertkit.data.splits import SPLITS, VALIDATION, match_splits
 from bertkit.data.table import Problems
 from bertkit.errors import DataError, Problem
-from bertkit.sections import MEMORY, DataSpec
+from bertkit.sections import DataSpec
 from bertkit.text import listed, short_repr
 from bertkit.validation import did_you_mean
 
@@ -71,16 +68,13 @@ def is_rows(value: Any) -> bool:
     return bool(plain) and all(isinstance(each, list | tuple) or _is_column(each) for each in value.values())
 
 
-@contextmanager
-def temporary_rows(data: Any) -> Iterator[dict[str, Any]]:
-    """Within the block, the keys of a `data:` section for what a user gives as data; rows that stand alone are test.
+def scored_section(data: Any) -> dict[str, Any]:
+    """The keys of a `data:` section for what a user gives to be scored; rows that stand alone are test.
 
-    Raises DataError as `data_section` and `write_rows` do.
+    Raises DataError as `data_section` and `store_rows` do.
     """
     section, rows = ({}, {"test": data}) if is_rows(data) else data_section(data)
-    with TemporaryDirectory() as folder, disk_full_as_error():
-        stored = {"source": MEMORY, "fingerprint": write_rows(rows, Path(folder)), "folder": folder} if rows else {}
-        yield {**section, **stored}
+    return section | (store_rows(rows) if rows else {})
 
 
 def _is_column(value: Any) -> bool:

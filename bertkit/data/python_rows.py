@@ -9,15 +9,15 @@ import shutil
 import sys
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, TypeAlias
+from tempfile import mkdtemp
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
+from weakref import finalize
 
-from bertkit.cache import cache_root, cached_folder, file_digest, folder_of, sha256_of_json
-from bertkit.data.disk_list import AT_A_TIME
+from bertkit.cache import file_digest, sha256_of_json
+from bertkit.data.disk_list import AT_A_TIME, disk_full_as_error
 from bertkit.data.table import Problems
-from bertkit.errors import DataError, Problem, translated
+from bertkit.errors import DataError, Problem
 from bertkit.sections import MEMORY, DataSpec
 from bertkit.text import first_line, listed, short_repr
 
@@ -130,28 +130,36 @@ def write_rows(rows: Mapping[str, Rows], folder: Path) -> str:
     return _fingerprint(folder)
 
 
+class RowsFolder(str):
+    """The path of a temporary folder, which goes with the last recipe that names it, at the latest with the process."""
+
+    def __new__(cls) -> Self:
+        folder = super().__new__(cls, mkdtemp(prefix="bertkit-"))
+        finalize(folder, shutil.rmtree, str(folder), ignore_errors=True)
+        return folder
+
+    def __reduce__(self) -> tuple[type[str], tuple[str]]:
+        return str, (str(self),)
+
+
 def store_rows(rows: Mapping[str, Rows]) -> dict[str, str]:
-    """Keep the rows in the cache; returns the keys of the `data:` section by which they are found. Raises DataError."""
-    root, fix = cache_root(), "Make room, or name another folder in BERTKIT_CACHE."
-    with translated(OSError, DataError, str(root), "rows cannot be stored there", fix):
-        root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with TemporaryDirectory(dir=root, prefix=".") as aside:
-            fingerprint = write_rows(rows, Path(aside))
-            move = partial(shutil.copytree, aside, dirs_exist_ok=True, copy_function=shutil.move)
-            folder, _ = cached_folder({"rows": fingerprint}, move)
-    return {"source": MEMORY, "fingerprint": fingerprint, "folder": str(folder)}
+    """Write the rows into a temporary folder; returns the keys of the `data:` section that name it. Raises DataError.
+
+    A run, a sweep and an audit copy them into their own folder; see `keep_rows`.
+    """
+    with disk_full_as_error():
+        folder = RowsFolder()
+        return {"source": MEMORY, "fingerprint": write_rows(rows, Path(folder)), "folder": folder}
 
 
 def stored_files(spec: DataSpec) -> dict[str, Path]:
     """Split -> the file of its rows, which were given from Python.
 
-    They are in the folder that the recipe knows, such as RUN/data, or in the cache. Raises DataError where they are in
-    neither, or differ from those that the recipe was written for.
+    They are in the folder that the recipe knows, such as RUN/data. Raises DataError where they are not, or differ from
+    those that the recipe was written for.
     """
-    known, cached = Path(spec.folder or ""), folder_of({"rows": spec.fingerprint})
-    for folder in (known, cached) if spec.folder else (cached,):
-        if _fingerprint(folder) == spec.fingerprint:
-            return {file.stem: file for file in sorted(folder.glob("*.parquet"))}
+    if spec.folder and _fingerprint(folder := Path(spec.folder)) == spec.fingerprint:
+        return {file.stem: file for file in sorted(folder.glob("*.parquet"))}
     what = "the recipe's rows were given from Python, and its `data` folder is not beside it, or was changed"
     fix = "The run that was trained on them keeps them: name its folder, data.folder=RUN/data, or give them again: "
     raise DataError(Problem("data.source: memory", what, f"{fix}bertkit.train(recipe, output_dir, data=…)."))

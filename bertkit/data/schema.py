@@ -61,6 +61,7 @@ class Column(NamedTuple):
     names: Mapping[str, str] = {}  # of labels: value in the data -> label name; a value that is not there is its name
     located: bool = False  # offsets count its characters as given
     unordered: bool = False  # rows that differ in the order of such columns' texts are the same
+    verbatim: bool = False  # of a label: also a text with |, and any number, is the name of one class
 
 
 LEVELS = ("fail", "severe", "warn", "note")  # of findings, the most severe first

@@ -7,6 +7,7 @@ import re
 import unicodedata
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from bertkit.data.schema import Column, Schema, Source, cell, columns_of, given_name
@@ -27,9 +28,12 @@ def convert(values: Sequence[Any], name: str, column: Column, origin: Origin) ->
     name: of the column, for messages. A missing target is None; missing text becomes "".
     Raises DataError with the rows.
     """
-    if column.holds == "label":
+    read = _READ[column.holds]
+    if column.verbatim:
+        read = partial(_label, verbatim=True)
+    elif column.holds == "label":
         _refuse_fractions(values, name, origin)
-    return list(each_row(_READ[column.holds], origin.__getitem__, values, prefix=f"`{name}` "))
+    return list(each_row(read, origin.__getitem__, values, prefix=f"`{name}` "))
 
 
 def read_inputs(
@@ -151,15 +155,15 @@ def _text(value: Any) -> str:
     return replace_surrogates(value)
 
 
-def _label(value: Any) -> str | None:
-    if isinstance(value, list) or (isinstance(value, str) and "|" in value):
+def _label(value: Any, *, verbatim: bool = False) -> str | None:
+    if isinstance(value, list) or (isinstance(value, str) and "|" in value and not verbatim):
         raise WrongColumn(f"holds several labels, {short_repr(value)}; map the column as `labels`")
     if is_blank(value):
         return None
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, float):  # fractions were refused for the whole column
-        return None if math.isnan(value) else str(int(value))
+    if isinstance(value, float):
+        return None if math.isnan(value) else str(int(value) if value.is_integer() else value)
     if isinstance(value, int):
         return str(value)
     if not isinstance(value, str):

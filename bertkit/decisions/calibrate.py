@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from bertkit.data import fingerprint, log_findings
 from bertkit.data.disk_list import DiskList
-from bertkit.data.python_inputs import temporary_rows
+from bertkit.data.python_inputs import scored_section
 from bertkit.decisions.goals import ThresholdTarget, changes, decided, few_rows, fitted, kind_of, threshold_target
 from bertkit.errors import DataError, ModelError, Problem, UserError
 from bertkit.evaluation.similarity import LabelledPairs
@@ -60,8 +59,8 @@ def calibrate(
     predictor = require_torch_model(load(folder), source)
     goal = threshold_target(predictor.task, precision, recall, label, overall)
     file = data if isinstance(data, str | Path) else None
-    with nullcontext() if data is None or file else temporary_rows(data) as given:
-        split, rows = rows_of_split(source, predictor, file, None, ("validation",), overrides, given)
+    given = None if data is None or file else scored_section(data)
+    split, rows = rows_of_split(source, predictor, file, None, ("validation",), overrides, given)
     if data is None and split != "validation":
         raise DataError(Problem(str(source), "has no labelled validation rows", "Name labelled rows: --data FILE"))
     names = [name for name in FITTED if name in type(predictor.task.options).model_fields]

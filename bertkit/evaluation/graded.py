@@ -51,7 +51,8 @@ class Graded:
 
     def pairs(self) -> tuple[Any, Any]:
         """Predictions and references for a user's own `evaluate.Metric`. Raises UserError where there are none."""
-        raise UserError("this task does not support user-defined metrics")
+        what = "the answers of this task have no pairs of prediction and reference for metrics of your own"
+        raise UserError(Problem("metrics", what, "Leave them out."))
 
 
 @dataclass(frozen=True)
@@ -81,21 +82,32 @@ def compute_user_metric(metric: Any, predictions: Any, references: Any) -> Score
     """The numbers of a user's own metric, such as those of `evaluate`: {name: float}, None for one that is not finite.
 
     metric: anything whose `compute(predictions=…, references=…)` returns named numbers.
-    predictions, references: one per row, as the metric expects them. Raises UserError: what `compute` returned is not a
-    dictionary of names and numbers.
+    predictions, references: one per row, as the metric expects them. Raises UserError where `compute` fails, or does
+    not return a dictionary of names and numbers.
     """
-    result = metric.compute(predictions=predictions, references=references)
+    try:
+        result = metric.compute(predictions=predictions, references=references)
+    except Exception as error:  # the user's own code
+        what = f"{type(metric).__name__}.compute failed on these answers: {type(error).__name__}: {error}"
+        raise UserError(Problem("metrics", what)) from error
     if not isinstance(result, Mapping) or not all(
         isinstance(k, str) and isinstance(v, Real) for k, v in result.items()
     ):
         what = f"the metric returned {short_repr(result)}, not names and numbers"
-        raise UserError(Problem("", what, "Return {name: number}."))
+        raise UserError(Problem("metrics", what, "Return {name: number}."))
     return {key: float(value) if math.isfinite(value) else None for key, value in result.items()}
 
 
 def all_scores(graded: Graded, metrics: Sequence[Any]) -> Scores:
-    """The task's scores and those of the user's own metrics. Raises UserError like `compute_user_metric`."""
+    """The task's scores and those of the user's own metrics.
+
+    Raises UserError like `compute_user_metric`, and where two scores have the same name.
+    """
     scores = dict(graded.scores)
     for metric in metrics:
-        scores |= compute_user_metric(metric, *graded.pairs())
+        own = compute_user_metric(metric, *graded.pairs())
+        if taken := sorted(own.keys() & scores.keys()):
+            what = f"{type(metric).__name__}.compute returned a score called {', '.join(taken)}, as there is already"
+            raise UserError(Problem("metrics", what, "Give it a name of its own."))
+        scores |= own
     return scores

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -17,7 +17,7 @@ from datasets import Dataset
 from bertkit.data import load as load_data
 from bertkit.data import log_findings
 from bertkit.data.disk_list import DiskList, disk_full_as_error
-from bertkit.data.python_inputs import temporary_rows
+from bertkit.data.python_inputs import scored_section
 from bertkit.data.schema import Answer
 from bertkit.data.table import column_values
 from bertkit.errors import DataError, Problem, RecipeError, UserError
@@ -200,8 +200,8 @@ def evaluate(
         raise RecipeError(Problem("", "`split` names a split of the run's data, `data` a file: give one of them"))
     predictor = load(source, revision=revision, task=task)
     overrides = [*overrides, f"data.by={json.dumps(by)}"] if by else overrides
-    with nullcontext() if data is None or file else temporary_rows(data) as given:
-        split, rows = rows_of_split(source, predictor, file, split, ("test", "validation"), overrides, given)
+    given = None if data is None or file else scored_section(data)
+    split, rows = rows_of_split(source, predictor, file, split, ("test", "validation"), overrides, given)
     if rerank is None:
         return {"split": split, **score(predictor, rows, metrics, by)[1]}
     return {"split": split, **evaluate_two_stages(predictor, load_as("text-ranking", rerank), rows, depth)}

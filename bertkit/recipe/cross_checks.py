@@ -275,6 +275,8 @@ def resolve_paths(
         exists = any(map(os.path.exists, [absolute, *parallel])) if is_data else os.path.isdir(absolute)
         is_path = text in (".", "..") or text.startswith(("./", "../", "/", "~"))
         is_path |= is_data and (is_file or suffix_of(text) in FORMATS)
+        if text == absolute and exists:  # a RowsFolder stays one
+            continue
         if exists or (is_path and not must_exist):
             reduce(getitem, path[:-1], root)[path[-1]] = absolute
         elif is_path:

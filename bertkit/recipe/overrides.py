@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from bertkit import sections
 from bertkit.data.python_inputs import data_section
-from bertkit.data.python_rows import Rows
+from bertkit.data.python_rows import Rows, RowsFolder
 from bertkit.recipe.fields import OPTIONS, Sections, Several
 from bertkit.recipe.key_problems import Report
 from bertkit.recipe.training_arguments import DECIDED, training_fields
@@ -157,7 +157,7 @@ def _plain(value: Any) -> Any:
             return [_plain(inner) for inner in value]
         case os.PathLike():
             return os.fspath(value)
-        case str():
+        case str() if not isinstance(value, RowsFolder):
             return str(value)
         case bool() | None:
             return value

@@ -130,7 +130,11 @@ class TextClassification(class_labels.Labelled, Task[TextClassificationOptions])
     def schema_of(cls, options: TextClassificationOptions) -> Schema:
         """The schema, whose labels have the names of `task.labels`, with the target of `task.kind` alone."""
         schema = super().schema_of(options)
-        return replace(schema, targets=(TARGETS[options.kind],)) if options.kind else schema
+        if options.kind is None:
+            return schema
+        target = TARGETS[options.kind]
+        column = schema.columns[target]._replace(verbatim=options.kind == "single-label")
+        return replace(schema, targets=(target,), columns={**schema.columns, target: column})
 
     @classmethod
     def infer_options(

@@ -49,16 +49,24 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         check_consistent_length(texts, labels)
         check_classification_targets(labels)
         self.classes_, codes = np.unique(labels, return_inverse=True)
-        names = [str(each) for each in self.classes_]
-        if len(set(names)) < 2:
+        names = self._names()
+        if len(names) < 2:
             raise DataError(Problem("y", f"{len(names)} class, where two or more are expected", "Give other rows."))
+        if len(set(names)) < len(names):
+            raise DataError(Problem("y", f"classes that look alike: {', '.join(sorted(names))}", "Rename them."))
+        settings = dict(self.settings or {})
+        model = settings.pop("model", {})
+        if "data" in settings or not isinstance(model, Mapping):
+            fix = "Set `model` and `validation` of the classifier; settings: {'model': {…}} adds to its model."
+            raise DataError(Problem("settings", "name a model or data, which the classifier has itself", fix))
         rows = [{"text": text, "label": names[code]} for text, code in zip(texts, codes, strict=True)]
         if (parent := self.output_dir) is None:
             parent = mkdtemp(prefix="bertkit-")
             weakref.finalize(self, shutil.rmtree, parent, ignore_errors=True)
         folder = Path(parent, f"fit-{uuid4().hex}")
-        settings: dict[str, Any] = {"data": {"train": rows, "validation": self.validation}, "model": str(self.model)}
-        self.run_ = train("text-classification", folder, **settings, **(self.settings or {}))
+        settings = {"kind": "single-label", **settings, "model": {"name": str(self.model), **model}}
+        data = {"train": rows, "validation": self.validation}
+        self.run_ = train("text-classification", folder, data=data, **settings)
         self.predictor_ = load(self.run_.folder)
         self.n_features_in_ = 1
         return self
@@ -67,8 +75,13 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Calibrated probabilities, `(texts, classes)`, in the order of `classes_`. Raises DataError."""
         check_is_fitted(self)
         answers = self.predictor_.stream({"text": text} for text in column_of_texts(X))
-        scores = [[answer["scores"][str(each)] for each in self.classes_] for answer in answers]
+        names = self._names()
+        scores = [[answer["scores"][name] for name in names] for answer in answers]
         return np.asarray(scores, dtype=float).reshape(-1, len(self.classes_))
+
+    def _names(self) -> list[str]:
+        """The classes as labels of the run: one that is blank is quoted, as a label cannot be empty."""
+        return [str(each) if str(each).strip() else repr(str(each)) for each in self.classes_]
 
     def predict(self, X: Any) -> np.ndarray[Any, Any]:
         """The most probable class of each text, `(texts,)`. Raises DataError."""

@@ -235,8 +235,8 @@ def check_model(
 ) -> tuple[Sequence[Attachment], list[Finding]]:
     """Build arguments and model once, for what transformers and peft refuse, and let the model read a few inputs.
 
-    features: of the training rows. metrics: the user's own; where one selects the checkpoint, the untrained model is
-    evaluated, because only what a metric returns has its names. Returns the attachments and the findings. Raises
+    features: of the training rows. metrics: the user's own, which are computed once, of the untrained model: only what
+    they return has their names. Returns the attachments and the findings. Raises
     UserError; nothing is written.
     """
     with TemporaryDirectory() as folder, quiet_logger("bertkit"):
@@ -246,7 +246,7 @@ def check_model(
         check_token_types(model, task.examples(features, range(min(len(features), 8))))
         findings = list(padding_findings(task, model))
         headline = headline_of(recipe, task)
-        if headline not in task.metrics:
+        if metrics or headline not in task.metrics:
             split = next(name for name in ("validation", *scored_splits(data)) if name in data.rows)
             precision = resolve_precision("auto", args.device)
             runner = Runner(task, model.to(args.device), args.device, precision, args.per_device_eval_batch_size)

@@ -33,7 +33,7 @@ from bertkit.methods.table import METHODS
 from bertkit.models.device import resolve_precision
 from bertkit.models.encoder import save_tokenizer
 from bertkit.models.trained_parts import merged, save_adapter
-from bertkit.recipe.recipe import Recipe
+from bertkit.recipe.recipe import AnyRecipe, Recipe
 from bertkit.run import Run
 from bertkit.tasks.base import Task, calibrate, evaluate
 from bertkit.training.job import Job, Jobs, build, scored_splits
@@ -88,18 +88,17 @@ def fit(
         shared = next(iter(runners.values()))  # an encoder
         kernels = shared.model.config._attn_implementation
         logger.info("%s: %s attention, %s on %s", title, kernels, shared.precision, args.device)
-    mark = MetadataWriter(partial(write_text, folder / MARK, trained_with(jobs.recipe)))
+    start = MetadataWriter(partial(_write_start, jobs.recipe, folder, metadata))
     if method := jobs.first.task.method:
         if not args.should_save:
             return {}
-        metadata.write()  # no trainer calls them
-        mark.write()
+        start.write()  # no trainer calls it
         job, (name, runner) = jobs.only, *runners.items()
         model, facts = METHODS[method](replace(runner, model=runner.model.to(args.device)), job.features, args.seed)
         return {name: TrainedModel(replace(runner, model=model), facts)}
     clock, stop = Clock(args.seconds), jobs.recipe.early_stopping
     headline = str(args.metric_for_best_model or jobs.first.headline)
-    callbacks: list[TrainerCallback] = [Progress(title, headline, clock), MetricsLog(log, seed), metadata, mark]
+    callbacks: list[TrainerCallback] = [Progress(title, headline, clock), MetricsLog(log, seed), start]
     if stop:
         callbacks.append(EarlyStoppingCallback(stop.patience, stop.threshold))
     trainer = make_trainer(jobs, runners, args, [*callbacks, *jobs.callbacks], clock)
@@ -110,6 +109,12 @@ def fit(
     facts = {"steps": trainer.state.global_step, "seconds": seconds, "best_step": trainer.state.best_global_step}
     models = trainer.data.models(trainer.model)
     return {name: TrainedModel(replace(runners[name], model=model), facts) for name, model in models.items()}
+
+
+def _write_start(recipe: AnyRecipe, folder: Path, metadata: MetadataWriter) -> None:
+    """Write what the run is trained with, and in the training's own folder which recipe it belongs to."""
+    metadata.write()
+    write_text(folder / MARK, trained_with(recipe))
 
 
 def inference_settings(job: Job, batch_size: BatchSize) -> dict[str, Any]:
