@@ -65,11 +65,6 @@ def sha256_of_json(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
-def folder_of(key: Mapping[str, Any], root: Path | None = None) -> Path:
-    """Where the folder of this key is cached, if it is."""
-    return (root or cache_root()) / sha256_of_json(key)[:32]
-
-
 def cached_folder(
     key: Mapping[str, Any], write: Callable[[Path], None], *, root: Path | None = None
 ) -> tuple[Path, bool]:
@@ -78,7 +73,7 @@ def cached_folder(
     key: everything that determines the content, as JSON. Raises OSError if it cannot be written, and what `write`
     raises; then nothing is left.
     """
-    folder = folder_of(key, root)
+    folder = (root or cache_root()) / sha256_of_json(key)[:32]
     existed = folder.is_dir()
     if not existed:
         aside = folder.with_name(f".{uuid4().hex}")

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from bertkit import processes
-from bertkit.errors import Problem, RecipeError, UserError, translated
+from bertkit.errors import Problem, UserError, translated
 from bertkit.files import read_json
 from bertkit.inference.multitask_predictor import tasks_of_run
 from bertkit.recipe.recipe import Recipe, load_recipe
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 OUT_OF_FOLD = "train-oof"  # in results and predictions: the training rows, answered by the models of other folds
 TEACHER = "teacher"  # in results: the teacher of a distillation, beside the baselines
 LOCK = ".lock"  # held by the process that trains
-ANYWAY = "continue anyway with --resume --changed"
 LIBRARIES = "bertkit torch transformers tokenizers datasets accelerate peft numpy scikit-learn".split()
 
 
@@ -85,30 +84,15 @@ class Run:
         return load(self.folder)
 
 
-def check_folder(run: Run, text: str, resume: bool, changed: bool = False) -> None:
-    """Raises UserError unless the folder is new or empty or, to resume, a run of this recipe.
+def names_in(folder: Path) -> set[str]:
+    """The names in a folder, or none if it is new; without what a run that was killed at its start may leave.
 
-    text: of the recipe, as a run has it. changed: accept a run of another recipe too. Nothing is written yet, so that
-    errors in data or model leave no folder behind.
+    That is its lock, and a file aside (`bertkit.files`). Raises UserError where it is not a folder.
     """
-    folder, stored = run.folder, run.folder / "recipe.yaml"
     if folder.exists() and not folder.is_dir():
         raise UserError(Problem(str(folder), "is not a folder", "Name a folder."))
-    # a run that was killed at its start may leave its lock, and a file aside (bertkit.files) of recipe.yaml
-    used = folder.is_dir() and any(path.name != LOCK and path.suffix != ".writing" for path in folder.iterdir())
-    if used and not resume:
-        what = "holds a finished run" if run.finished else "is not empty"
-        fix = "Name another folder" + ("." if run.finished else ", or continue with --resume.")
-        raise UserError(Problem(str(folder), what, fix))
-    if used and not stored.is_file():
-        what = "is not a run: it has no recipe.yaml"
-        raise UserError(Problem(str(folder), what, "Leave out --resume, or name a run."))
-    before = stored.read_text(encoding="utf-8", errors="replace") if used and not changed else text
-    if before != text:
-        new = [line.strip() for line in text.splitlines() if line not in before.splitlines()]
-        what = f"the run was started with another recipe; new lines: {'; '.join(new[:5]) or 'none, some are missing'}"
-        fix = f"Give the same recipe and overrides, or another folder, or {ANYWAY}."
-        raise RecipeError(Problem(str(stored), what, fix))
+    paths = folder.iterdir() if folder.is_dir() else ()
+    return {path.name for path in paths if path.name != LOCK and path.suffix != ".writing"}
 
 
 def delete_checkpoints(run: Run, keep: Checkpoints) -> int:

@@ -267,7 +267,9 @@ def test_rows_are_kept_as_long_as_a_recipe_names_them(tmp_path, tiny_encoder, mo
         gc.collect()
         return [*tmp_path.rglob("*.parquet")]
 
-    recipe = bertkit.Recipe(task="text-classification", model=tiny_encoder, data=TRAIN, **QUICK)
+    settings = {"training": {"max_steps": 1}, "verify": False, "explain": False}
+    model = {"name": str(tiny_encoder), "max_length": 32}
+    recipe = bertkit.Recipe(task="text-classification", model=model, data=TRAIN, **settings)
     assert store_rows({"train": TRAIN})["fingerprint"] == recipe.data.fingerprint != store_rows({"train": TEST})
     assert [file.parent.stat().st_mode & 0o777 for file in kept()] == [0o700]
     for change in (lambda r: r.with_(epochs=2), lambda r: r.with_("seeds=[1]"), lambda r: Recipe(**r.model_dump())):

@@ -129,10 +129,6 @@ def test_what_the_environment_says_of_processes(monkeypatch: pytest.MonkeyPatch,
     assert capfd.readouterr().err.startswith("error: LOCAL_RANK: 'x' is not a whole number")
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda **_: torch.device("cuda"))
     small.raises(UserError, "LOCAL_RANK: 'x' is not a whole number", best_device)
-    monkeypatch.setattr(torch.accelerator, "device_count", lambda: 2)
-    for index in ("2", "-1"):
-        monkeypatch.setenv("LOCAL_RANK", index)
-        small.raises(UserError, f"LOCAL_RANK: {index}, but this machine has the devices 0 to 1", best_device)
     monkeypatch.setenv("LOCAL_RANK", "1")
     assert best_device() == torch.device("cuda", 1)
     monkeypatch.undo()

@@ -27,7 +27,7 @@ from bertkit.recipe.recipe import Recipe, read, to_yaml
 from bertkit.report.facts import EDITED, texts_of
 from bertkit.report.html import render
 from bertkit.report.mistakes import place_of, shortened
-from bertkit.run import OUT_OF_FOLD, Run, only_writer
+from bertkit.run import OUT_OF_FOLD, Run, names_in, only_writer
 from bertkit.tasks import TASKS, get_task
 from bertkit.training.folds import DEFAULT_FOLDS, cross_validate
 
@@ -203,9 +203,7 @@ def _answered(recipe: Recipe, file: Path) -> list[Row]:
 
 def _check_folder(folder: Path, recipe: Recipe) -> None:
     """Raises UserError unless the folder is new or empty, or holds an audit of this recipe."""
-    if folder.exists() and not folder.is_dir():
-        raise UserError(Problem(str(folder), "is not a folder", "Name a folder."))
-    if not folder.is_dir() or {path.name for path in folder.iterdir()} <= {".lock"}:
+    if not names_in(folder):
         return
     stored = folder / "recipe.yaml"
     if not stored.is_file() or Run(folder).finished:

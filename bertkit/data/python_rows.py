@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import TYPE_CHECKING, Any, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 from weakref import finalize
 
 from bertkit.cache import file_digest, sha256_of_json
@@ -133,14 +133,6 @@ def write_rows(rows: Mapping[str, Rows], folder: Path) -> str:
 class RowsFolder(str):
     """The path of a temporary folder, which goes with the last recipe that names it, at the latest with the process."""
 
-    def __new__(cls) -> Self:
-        folder = super().__new__(cls, mkdtemp(prefix="bertkit-"))
-        finalize(folder, shutil.rmtree, str(folder), ignore_errors=True)
-        return folder
-
-    def __reduce__(self) -> tuple[type[str], tuple[str]]:
-        return str, (str(self),)
-
 
 def store_rows(rows: Mapping[str, Rows]) -> dict[str, str]:
     """Write the rows into a temporary folder; returns the keys of the `data:` section that name it. Raises DataError.
@@ -148,7 +140,8 @@ def store_rows(rows: Mapping[str, Rows]) -> dict[str, str]:
     A run, a sweep and an audit copy them into their own folder; see `keep_rows`.
     """
     with disk_full_as_error():
-        folder = RowsFolder()
+        folder = RowsFolder(mkdtemp(prefix="bertkit-"))
+        finalize(folder, shutil.rmtree, str(folder), ignore_errors=True)
         return {"source": MEMORY, "fingerprint": write_rows(rows, Path(folder)), "folder": folder}
 
 

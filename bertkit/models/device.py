@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Literal
 
 from bertkit import processes
-from bertkit.errors import Problem, UserError, extras_required
+from bertkit.errors import extras_required
 
 if TYPE_CHECKING:
     import torch
@@ -34,17 +34,14 @@ def resolve_precision(wanted: str, device: torch.device) -> Precision:
 
 
 def best_device() -> torch.device:
-    """This process's accelerator, or the CPU. Raises UserError: no torch, or no such device."""
+    """This process's accelerator, or the CPU. Raises UserError where torch is not installed."""
     with extras_required():
         import torch
 
     accelerator = torch.accelerator.current_accelerator(check_available=True)
     if accelerator is None:
         return torch.device("cpu")
-    index, count = processes.local_rank(), torch.accelerator.device_count()
-    if not 0 <= index < count:
-        raise UserError(Problem("LOCAL_RANK", f"{index}, but this machine has the devices 0 to {count - 1}"))
-    return torch.device(accelerator.type, index)
+    return torch.device(accelerator.type, processes.local_rank())
 
 
 def attention_kernels(device: torch.device) -> AbstractContextManager[Any]:

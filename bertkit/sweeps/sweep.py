@@ -20,7 +20,7 @@ from bertkit.models.encoder import resolve_encoder
 from bertkit.models.quiet import quiet_logger
 from bertkit.recipe.key_problems import Report
 from bertkit.recipe.recipe import Recipe, to_yaml
-from bertkit.run import Run, only_writer
+from bertkit.run import Run, names_in, only_writer
 from bertkit.tasks.base import Task
 from bertkit.text import KeyPath, columns, counted
 from bertkit.training.job import arguments, check_model, headline_of, inspect, prepare
@@ -127,10 +127,8 @@ def _check_call(trials: int, timeout: float | None, confirm: int) -> None:
 
 
 def _check_folder(folder: Path) -> None:
-    if folder.exists() and not folder.is_dir():
-        raise UserError(Problem(str(folder), "is not a folder", "Name a folder."))
-    ours = {".lock", "data", "recipe.yaml"}  # a killed process may have written these before its study
-    if folder.is_dir() and not (folder / "study.jsonl").is_file() and {path.name for path in folder.iterdir()} - ours:
+    ours = {"data", "recipe.yaml"}  # a killed process may have written these before its study
+    if names_in(folder) - ours and not (folder / "study.jsonl").is_file():
         raise UserError(Problem(str(folder), "is neither empty nor a sweep", "Name another folder."))
 
 

@@ -16,13 +16,14 @@ from bertkit import processes
 from bertkit.data.python_rows import keep_rows
 from bertkit.data.schema import Finding
 from bertkit.engine.callbacks import MetadataWriter
-from bertkit.errors import DataError, Problem, RecipeError
+from bertkit.errors import DataError, Problem, RecipeError, UserError
 from bertkit.files import read_json, write_json, write_text
 from bertkit.models.quiet import no_bars, quiet_logger
 from bertkit.recipe.recipe import AnyRecipe, tasks_of_recipe, to_yaml
-from bertkit.run import ANYWAY, Run, check_folder, only_writer, versions
+from bertkit.run import Run, names_in, only_writer, versions
 from bertkit.training.job import Job, Jobs, prepare_jobs
 
+ANYWAY = "continue anyway with --resume --changed"
 MARK = "recipe.sha256"  # in the folder of each seed and fold: see `trained_with`
 
 
@@ -58,18 +59,34 @@ def open_run(
 def require_folder(recipe: AnyRecipe, run: Run, resume: bool, changed: bool) -> None:
     """Raises UserError unless the folder is new or empty or, to resume, a run of this recipe, and of the same tasks.
 
-    changed: accept a run of another recipe for the same tasks, and trainings with another recipe.
+    changed: accept a run of another recipe for the same tasks, and trainings with another recipe. Nothing is written,
+    so that errors in data or model leave no folder behind.
     """
-    check_folder(run, to_yaml(recipe), resume, changed)
-    wanted, fix = trained_with(recipe), f"Remove it, start a new run in another folder, or {ANYWAY}."
-    for folder in () if changed or run.finished else sorted(run.checkpoints.glob("*-*")):
-        mark = folder / MARK
-        if any(folder.iterdir()) and not (mark.is_file() and mark.read_text(errors="replace") == wanted):
-            raise RecipeError(Problem(str(folder), "holds a training with another recipe", fix))
-    stored, now = run.folder / "recipe.yaml", [name for name in recipe.parts if name]
-    before = tasks_of_recipe(stored) if stored.is_file() else now
-    if before != now:
-        started, wanted = (f"the tasks {', '.join(each)}" if each else "one task by itself" for each in (before, now))
+    folder, stored = run.folder, run.folder / "recipe.yaml"
+    if not names_in(folder):
+        return
+    if not resume:
+        what = "holds a finished run" if run.finished else "is not empty"
+        fix = "Name another folder" + ("." if run.finished else ", or continue with --resume.")
+        raise UserError(Problem(str(folder), what, fix))
+    if not stored.is_file():
+        what = "is not a run: it has no recipe.yaml"
+        raise UserError(Problem(str(folder), what, "Leave out --resume, or name a run."))
+    text, before = to_yaml(recipe), stored.read_text(encoding="utf-8", errors="replace")
+    if before != text and not changed:
+        new = [line.strip() for line in text.splitlines() if line not in before.splitlines()]
+        what = f"the run was started with another recipe; new lines: {'; '.join(new[:5]) or 'none, some are missing'}"
+        fix = f"Give the same recipe and overrides, or another folder, or {ANYWAY}."
+        raise RecipeError(Problem(str(stored), what, fix))
+    fix = f"Remove it, start a new run in another folder, or {ANYWAY}."
+    for training in () if changed or run.finished else sorted(run.checkpoints.glob("*-*")):
+        mark = training / MARK
+        own = mark.is_file() and mark.read_text(errors="replace") == trained_with(recipe)
+        if any(training.iterdir()) and not own:
+            raise RecipeError(Problem(str(training), "holds a training with another recipe", fix))
+    tasks, now = tasks_of_recipe(stored), [name for name in recipe.parts if name]
+    if tasks != now:
+        started, wanted = (f"the tasks {', '.join(each)}" if each else "one task by itself" for each in (tasks, now))
         what = f"the run was started with {started}, and has {wanted} now"
         fix = "Name the same tasks in the same order, or start a new run in another folder."
         raise RecipeError(Problem(str(stored), what, fix))
