@@ -88,7 +88,7 @@ def test_blank_lines_part_the_documents_of_txt(tmp_path):
     assert data.origins["train"][1] == f"{path}:7"
 
 
-def test_rows_of_the_hub_and_from_python(monkeypatch):
+def test_rows_of_the_hub_and_from_python(monkeypatch, cache):
     title = ["x"] * 20
     for start in (0, 50):  # the second: another content of the same name
         rows = {"text": documents(20, start), "title": title}
@@ -98,6 +98,7 @@ def test_rows_of_the_hub_and_from_python(monkeypatch):
             data = get(**given, validation=0.3)
             assert sorted(texts(data) + texts(data, "validation")) == sorted(rows["text"])
             assert data.origins["train"][0].startswith(f"{place}train, row ")
+        assert len([*cache.iterdir()]) == 1 + (start > 0)  # rows from Python leave nothing there
 
 
 def test_what_cannot_be_read_is_refused(tmp_path, cache, monkeypatch):

@@ -18,6 +18,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from bertkit.cache import cache_root, cached_folder, file_digest
+from bertkit.data.python_rows import RowsFolder
 from bertkit.data.schema import Finding, cell, given_name, in_train_too, note, warn
 from bertkit.data.sources import Part
 from bertkit.data.splits import SPLITS
@@ -30,6 +31,7 @@ from bertkit.text import counted
 
 Hashes: TypeAlias = np.ndarray[Any, np.dtype[np.uint64]]
 logger = logging.getLogger(__name__)
+DOCUMENTS = "documents.arrow"  # in a folder of the split, in that of the corpus
 RULES = 2  # version of the rules of reading and holding out; part of the cache key
 CHARACTERS = 1 << 20  # of documents that are written at a time
 
@@ -63,10 +65,13 @@ def read_corpus(
 
 
 def _cached(parts: Sequence[Part], spec: DataSpec, split: str, share: float | None) -> Path:
-    """The folder with the documents of these parts; they are read unless an earlier load has done so."""
-    root = cache_root()
+    """The folder with the documents of these parts; they are read unless an earlier load has done so.
+
+    It is in the cache, or goes with rows that were given from Python.
+    """
+    root = Path(spec.folder) if isinstance(spec.folder, RowsFolder) else cache_root()
     files = [[part.name, part.fingerprint or file_digest(Path(part.name))] for part in parts]
-    key = [RULES, split, share, files, spec.model_dump(mode="json", exclude={"source"})]
+    key = [RULES, split, share, files, spec.model_dump(mode="json", exclude={"source", "folder"})]
 
     def write(folder: Path) -> None:
         logger.info("reading the corpus of %s once, into %s", split, root)
@@ -74,7 +79,7 @@ def _cached(parts: Sequence[Part], spec: DataSpec, split: str, share: float | No
 
     fix = "make room, or name another folder in BERTKIT_CACHE"
     with translated(OSError, DataError, str(root), "the corpus cannot be cached here", fix):
-        return cached_folder({"corpus": key}, write)[0]
+        return cached_folder({"corpus": key}, write, root=root)[0]
 
 
 def _read(parts: Sequence[Part], spec: DataSpec, split: str, share: float | None, folder: Path) -> None:
@@ -137,7 +142,7 @@ class _Writer:
         self._size = self._characters = 0
         self._encode = json.JSONEncoder(ensure_ascii=False).encode
         self._sha256 = hashlib.sha256(self._encode(["text"]).encode())  # as `table.fingerprint` computes it
-        file = stack.enter_context(pa.OSFile(str(folder / "documents.arrow"), "wb"))
+        file = stack.enter_context(pa.OSFile(str(folder / DOCUMENTS), "wb"))
         self._stream = stack.enter_context(pa.ipc.new_stream(file, pa.schema({"text": pa.string()})))
 
     def add(self, text: str, digest: bytes, file: int, number: int) -> None:
@@ -179,7 +184,7 @@ def _open(folder: Path, prefixes: Sequence[str]) -> tuple[Loaded, Hashes, list[F
     from datasets.table import MemoryMappedTable
 
     facts = read_json(folder / "facts.json")
-    table = MemoryMappedTable.from_file(str(folder / "documents.arrow"))
+    table = MemoryMappedTable.from_file(str(folder / DOCUMENTS))
     hashes, file, number = (np.load(folder / f"{name}.npy", mmap_mode="r") for name in ("hashes", "file", "number"))
     origin = Origin(prefixes, array("H", file.tobytes()), array("q", number.tobytes()))
     rows = Dataset(table, fingerprint=facts["fingerprint"][:32])

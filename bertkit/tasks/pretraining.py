@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias, final
 
 import numpy as np
@@ -136,10 +137,13 @@ class Pretraining(Task[PretrainingOptions]):
 
     def encode(self, rows: Dataset) -> Dataset:
         """Documents -> chunks of sentences, without special tokens; see `encode_documents`."""
+        from bertkit.data.corpus import DOCUMENTS
         from bertkit.models.bert.pretraining_data import encode_documents
 
         fields = self.options.model_dump(include={"nsp", "short_sequences"})
-        cache = cache_root() if len(rows) > self.chunk_size else None
+        files = [Path(file["filename"]) for file in rows.cache_files if file["filename"].endswith(DOCUMENTS)]
+        root = files[0].parents[2] if files else cache_root()  # in which data.corpus has folders of splits
+        cache = root if len(rows) > self.chunk_size else None
         return encode_documents(rows, self.tokenizer, self.max_length, cache=cache, **fields)
 
     def features(self, rows: Dataset) -> Dataset:
