@@ -16,6 +16,7 @@ from bertkit.data.readers import COMPRESSIONS, rows_or_problems
 from bertkit.data.schema import Finding, leak, warn
 from bertkit.data.splits import match_splits
 from bertkit.data.table import FirstSeen, Problems, Row, Table
+from bertkit.data.values import read_name
 from bertkit.sections import DataSpec
 from bertkit.text import counted, short_repr
 
@@ -104,8 +105,14 @@ def _texts(file: Path, spec: DataSpec, problems: Problems, titled: bool = False)
     """The ids of a file -> their texts, with the title before it where they are titled."""
     texts = Texts()
     for number, row in rows_or_problems(file, spec, problems):
-        key, title, text = row.get("_id"), row.get("title") if titled else "", row.get("text")
-        key, title = str(key) if type(key) is int else key, "" if title is None else title
+        key = row.get("_id")
+        try:
+            key = read_name(key) if isinstance(key, float) or type(key) is int else key
+        except ValueError as error:
+            problems.add(f"{file}:{number}", f"`_id` {error}")
+            continue
+        title, text = row.get("title") if titled else "", row.get("text")
+        title = "" if title is None else title
         if not (isinstance(key, str) and isinstance(title, str) and isinstance(text, str)):
             problems.add(f"{file}:{number}", f"holds {short_repr(row)}, where texts in `_id` and `text` are expected")
             continue

@@ -134,7 +134,9 @@ def _text(cell: Any) -> str:
         case bool():
             return str(cell).lower()
         case float():
-            return str(int(cell)) if cell.is_integer() else repr(cell)
+            if not cell.is_integer():
+                return repr(cell)
+            return str(int(cell)) if abs(cell) < 2**53 else f"{cell:.16e}"  # rounded, as an id must not be
         case datetime():
             return cell.isoformat(" ").removesuffix(" 00:00:00")
         case time():

@@ -16,7 +16,7 @@ from bertkit.data.sources import Part, open_source
 from bertkit.data.splits import SPLITS, hold_out, known_only, limit_rows, names_of
 from bertkit.data.squad import with_starts
 from bertkit.data.table import Data, Loaded, Origin, Table, features_of, fingerprint, in_blocks, locations, on_disk
-from bertkit.data.values import convert, is_blank, split_labels
+from bertkit.data.values import convert, is_blank, split_labels, without_decimals
 from bertkit.errors import DataError, Problem
 from bertkit.sections import DataSpec
 from bertkit.text import counted, listed
@@ -202,13 +202,16 @@ def _read(parts: Sequence[Part], schema: Schema, spec: DataSpec, *, grouped: boo
                     if name not in names:
                         names.append(name)
                         read[name].extend(convert([None] * len(origin), theirs[name], columns[name], origin))
-            for number, row in block:
+            places = Origin(origin.files)
+            for number, _ in block:
                 origin.add(index, number)
-                if group_by:  # a row without a value is a group of its own
-                    value = row.get(group_by)
-                    missing = value in (None, "") or value != value  # NaN
-                    origin.groups.append(hash((part.name, number) if missing else str(value)))
-            places = origin.select(range(len(origin) - len(block), len(origin)))
+                places.add(index, number)
+            if group_by:
+                keys = [row.get(group_by) for _, row in block]
+                keys = [str(key) if isinstance(key, list | dict) else key for key in keys]
+                for (number, _), group in zip(block, convert(keys, group_by, BY, places), strict=True):
+                    # a row without a value is a group of its own
+                    origin.groups.append(hash(group.removesuffix(".0") if group else (part.name, number)))
             for name in names:
                 source = mapping.get(name)
                 values = [None if source is None else cell(row, source) for _, row in block]
@@ -222,6 +225,9 @@ def _read(parts: Sequence[Part], schema: Schema, spec: DataSpec, *, grouped: boo
                     read[name].extend(convert(values, theirs[name], columns[name], places))
     for name in (name for name in names if columns[name].holds == "label"):
         read[name] = convert(read[name], theirs[name], columns[name], origin)
+    for name in (name for name in names if columns[name].holds in ("name", "value")):
+        values = without_decimals(read[name])
+        read[name] = read[name] if values is read[name] else DiskList(values)
     read = {name: read[name] for name in columns if name in names}
     starts = read.pop(STARTS, None)
     if starts is not None and "answers" in read:

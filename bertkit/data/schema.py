@@ -50,11 +50,22 @@ class Column(NamedTuple):
     `a|b`). number: a float. words: a list of strings. tags: one tag per word, such as B-LOC. word_labels: one class per
     word, such as NOUN. spans: labelled stretches of a text, as annotation tools export them. answers: texts, and where
     each starts in its context. starts: where those of plain `answers` start, which `load` adds to them.
-    name: what something is called, text or a number.
+    name: what something is called, text or a whole number. value: text or any number, by which rows are grouped.
     """
 
     holds: Literal[
-        "text", "label", "labels", "number", "words", "tags", "word_labels", "spans", "answers", "starts", "name"
+        "text",
+        "label",
+        "labels",
+        "number",
+        "words",
+        "tags",
+        "word_labels",
+        "spans",
+        "answers",
+        "starts",
+        "name",
+        "value",
     ]
     about: str
     unchecked: bool = False  # may be empty, or the same in all rows of train
@@ -67,7 +78,7 @@ class Column(NamedTuple):
 LEVELS = ("fail", "severe", "warn", "note")  # of findings, the most severe first
 LARGE_SHARE = 0.01  # of the rows: a share from which a finding is of its higher level
 ID = Column("name", "a name for the row, kept in messages and predictions")  # optional, of every task
-BY = Column("name", "what scores are also reported by")  # the column that `data.by` names
+BY = Column("value", "what scores are also reported by")  # the column that `data.by` names
 
 
 def texts_of(columns: Mapping[str, Column]) -> tuple[list[str], int]:

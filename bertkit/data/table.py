@@ -211,7 +211,7 @@ def features_of(holds: Mapping[str, str]) -> Features:
 
     strings = List(Value("string"))
     types = {"text": Value("string"), "label": Value("string"), "number": Value("float64")}
-    types["name"] = Value("string")
+    types |= dict.fromkeys(("name", "value"), Value("string"))
     types["answers"] = {"text": strings, "answer_start": List(Value("int64"))}
     return Features({name: types.get(kind, strings) for name, kind in holds.items()})
 

@@ -20,6 +20,10 @@ _INVISIBLE = re.compile(r"[\u00ad\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\u
 _COMMA = re.compile(r"\s*[+-]?\d+,\d+\s*")
 _LIST_AS_TEXT = re.compile(r"""\s*\[\s*(['"\d].*)?\]\s*""", re.DOTALL)  # as pandas and json write it
 _DECIMAL = re.compile(r"\s*[+-]?\d+(\.\d+)?\s*")
+_WHOLE = re.compile(r"-?\d+\.0")
+_EXPONENT = re.compile(r"-?\d(\.\d+)?[eE]\+\d+")  # how a spreadsheet writes a long number
+_AS_TEXT = "keep it as text, e.g. pandas.read_csv(FILE, dtype={NAME: str})"
+_EXACT = 2**53  # beyond it, floats are not all whole numbers
 
 
 def convert(values: Sequence[Any], name: str, column: Column, origin: Origin) -> list[Any]:
@@ -33,6 +37,7 @@ def convert(values: Sequence[Any], name: str, column: Column, origin: Origin) ->
         read = partial(_label, verbatim=True)
     elif column.holds == "label":
         _refuse_fractions(values, name, origin)
+        values = without_decimals(values)
     return list(each_row(read, origin.__getitem__, values, prefix=f"`{name}` "))
 
 
@@ -137,11 +142,22 @@ def text_keys(*columns: Iterable[str | Sequence[str]], unordered: int = 0) -> It
         yield hash(tuple(normal)) if any(normal) else None
 
 
+def without_decimals(values: Sequence[Any]) -> Sequence[Any]:
+    """Without the .0 of whole numbers in text, which pandas writes of a column with a missing value.
+
+    If all values that are not blank are such numbers; otherwise as they are.
+    """
+    if not all(is_blank(value) or (isinstance(value, str) and _WHOLE.fullmatch(value)) for value in values):
+        return values
+    return [value and value.removesuffix(".0") for value in values]
+
+
 def _refuse_fractions(values: Sequence[Any], name: str, origin: Origin) -> None:
-    texts = all(isinstance(v, str) and _DECIMAL.fullmatch(v) for v in values)
+    texts = all(is_blank(v) or (isinstance(v, str) and _DECIMAL.fullmatch(v)) for v in values)
     for index, value in enumerate(values):
         # NaN is how pandas writes a missing value
-        if (texts or isinstance(value, float)) and not (math.isnan(float(value)) or float(value).is_integer()):
+        number = isinstance(value, float) or (texts and not is_blank(value))
+        if number and not (math.isnan(float(value)) or float(value).is_integer()):
             what = f"`{name}` holds numbers such as {short_repr(value)}"
             fix = "for regression map the column as the score, e.g.  data: {columns: {score: …}}"
             raise DataError(Problem(origin[index], what, fix))
@@ -163,7 +179,7 @@ def _label(value: Any, *, verbatim: bool = False) -> str | None:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float):
-        return None if math.isnan(value) else str(int(value) if value.is_integer() else value)
+        return _value(value)
     if isinstance(value, int):
         return str(value)
     if not isinstance(value, str):
@@ -243,10 +259,27 @@ def _starts(value: Any) -> list[int] | None:
     raise WrongType(value, "a whole number, or a list of them,")
 
 
-def _name(value: Any) -> str | None:
+def _value(value: Any) -> str | None:
     if isinstance(value, Collection) and not isinstance(value, str):
         raise WrongType(value, "a name (text or a number)")
-    return None if value is None or value != value else str(value)  # NaN is how pandas writes a missing value
+    if value is None or value != value:  # NaN is how pandas writes a missing value
+        return None
+    if not isinstance(value, float) or not value.is_integer():
+        return str(value)
+    if abs(value) >= _EXACT:
+        what = "pandas makes floats of whole numbers where one is missing, and rounds those beyond 2**53"
+        raise ValueError(f"holds {value!r}, a rounded number: {what}; {_AS_TEXT}")
+    return str(int(value))
+
+
+def read_name(value: Any) -> str | None:
+    """What something is called, as text; None: it is missing. Raises ValueError for a fraction or a rounded number."""
+    name = _value(value)
+    if name and isinstance(value, float) and not value.is_integer():
+        raise ValueError(f"holds {value!r}, a fraction, which names nothing; {_AS_TEXT}")
+    if name and _EXPONENT.fullmatch(name):
+        raise ValueError(f"holds {short_repr(name)}, a number that a spreadsheet has rounded; {_AS_TEXT}")
+    return name
 
 
 _READ: dict[str, Callable[[Any], Any]] = {
@@ -258,7 +291,8 @@ _READ: dict[str, Callable[[Any], Any]] = {
     "tags": _tags,
     "word_labels": _tags,
     "spans": lambda value: value,
-    "name": _name,
+    "name": read_name,
+    "value": _value,
     "answers": lambda value: value,
     "starts": _starts,
 }

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from bertkit.data.table import FirstSeen, Problems
-from bertkit.data.values import refuse_pairs, replace_surrogates
+from bertkit.data.values import read_name, refuse_pairs, replace_surrogates
 from bertkit.text import short_repr
 
 HIDDEN = ("passage", "start", "end", "hash", "vector")  # columns of the store itself
@@ -82,9 +82,14 @@ def new_columns(batch: Sequence[Document], known: Mapping[str, pa.DataType]) -> 
 def _document(where: str, row: Mapping[str, Any], problems: Problems) -> Document | None:
     """None, and problems, for a bad row."""
     key, wrong = "id" if "id" in row else "_id", list[str]()
-    name, title, text = map(row.get, (key, "title", "text"))
-    if not ((isinstance(name, str) and name.strip()) or type(name) is int):
-        wrong.append(f"its `id` is {short_repr(name)}, where a text or a whole number is expected")
+    given, title, text = map(row.get, (key, "title", "text"))
+    name = ""
+    try:
+        name = read_name(None if isinstance(given, bool) else given) or ""
+    except ValueError as error:
+        wrong.append(f"its `id` {error}")
+    if not wrong and not name.strip():
+        wrong.append(f"its `id` is {short_repr(given)}, where a text or a whole number is expected")
     if "text" not in row:
         wrong.append(f"has no column `text`; it has {', '.join(map(str, row)) or 'nothing'}")
     for column, value in (("title", title), ("text", text)):
@@ -108,7 +113,7 @@ def _document(where: str, row: Mapping[str, Any], problems: Problems) -> Documen
     title, text = _clean(title or ""), _clean(text or "")
     content = json.dumps([title, text, sorted(metadata.items())])
     digest = hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
-    return Document(where, _clean(str(name)), title, text, metadata, digest, not f"{title}{text}".strip())
+    return Document(where, _clean(name), title, text, metadata, digest, not f"{title}{text}".strip())
 
 
 def _wrong(name: Any, value: Any) -> Iterator[str]:

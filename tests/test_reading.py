@@ -1,0 +1,135 @@
+"""Values as each way in has them: ids of float columns, missing values of pandas, spans from Python, late keys."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import datasets
+import openpyxl
+import pandas
+import polars
+import pyarrow
+import pytest
+import small
+
+from bertkit.data import load
+from bertkit.data.python_inputs import temporary_rows
+from bertkit.data.table import FirstSeen
+from bertkit.errors import DataError
+from bertkit.retrieval.documents import read_documents
+from bertkit.sections import DataSpec
+from bertkit.tasks import get_task
+
+BIG = 2**53
+
+
+def get(data: Any, task: str = "text-classification", options: dict[str, Any] | None = None, **settings: Any) -> Any:
+    """Rows or a file as this task reads them for a test split, or as `splits` says."""
+    kind = get_task(task)
+    given = data if not isinstance(data, Path) else {"source": {"test": str(data)}}
+    with temporary_rows(given) as section:
+        spec = DataSpec.model_validate({**section, **settings})
+        return small.read_data(
+            spec, kind, kind.Options.model_validate({"name": task, **(options or {})}), splits=["test"]
+        )
+
+
+fails = partial(small.message_of, DataError, get)
+
+
+def workbook(frame: Any, path: Path) -> Path:
+    """The frame as a sheet, in which numbers are floats."""
+    book = openpyxl.Workbook()
+    for row in [list(frame), *frame.astype(object).where(frame.notna(), None).values.tolist()]:
+        book.active.append(row)
+    book.save(path)
+    return path
+
+
+def written(frame: Any, path: Path, write: str, **how: Any) -> Path:
+    getattr(frame, write)(path, **how)
+    return path
+
+
+WAYS = {  # what pandas has made floats of, as each way in gives it
+    "pandas": lambda frame, path: frame,
+    "polars": lambda frame, path: polars.from_pandas(frame),
+    "pyarrow": lambda frame, path: pyarrow.Table.from_pandas(frame),
+    "datasets": lambda frame, path: datasets.Dataset.from_pandas(frame),
+    "rows": lambda frame, path: frame.to_dict("records"),
+    "csv": lambda frame, path: written(frame, path / "t.csv", "to_csv", index=False),
+    "jsonl": lambda frame, path: written(frame, path / "t.jsonl", "to_json", orient="records", lines=True),
+    "parquet": lambda frame, path: written(frame, path / "t.parquet", "to_parquet"),
+    "xlsx": lambda frame, path: workbook(frame, path / "t.xlsx"),
+}
+
+
+def floats(*ids: Any, **columns: Any) -> Any:
+    return pandas.DataFrame({"text": [f"text {n}" for n in range(len(ids))], "id": [*ids], **columns})
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_whole_numbers_stay_whole_in_columns_with_a_missing_value(way, tmp_path):
+    frame = floats(101, None, 103, label=[1, None, 0], customer=[7, None, 7])
+    assert frame["id"].dtype == frame["label"].dtype == float
+    (tmp_path / "out.jsonl").write_text('{"id": 103}\n')
+    read = {"by": "customer", "missing_labels": "ignore"}
+    rows = get(WAYS[way](frame, tmp_path), **read).rows["test"]
+    assert [rows["id"][:], rows["label"][:], rows["customer"][:]] == [["101", "103"], ["1", "0"], ["7", "7"]]
+    kept = get(WAYS[way](frame, tmp_path), exclude=str(tmp_path / "out.jsonl"), **read).rows["test"]
+    assert kept["id"][:] == ["101"]
+    pairs = frame.rename(columns={"id": "query_id", "customer": "document_id"})
+    pairs = pairs.assign(query=pairs["text"], document=["d", "e", "d"], grade=[1, 0, 2]).drop(columns=["label", "text"])
+    rows = get(WAYS[way](pairs, tmp_path), "retrieval").rows["test"]
+    assert [[name or None for name in rows[side]] for side in ("query_id", "document_id")] == [
+        ["101", None, "103"],
+        ["7", None, "7"],
+    ]
+
+
+@pytest.mark.parametrize("way", [way for way in WAYS if way != "csv"])
+@pytest.mark.parametrize("column", ["id", "label", "customer"])
+def test_a_whole_number_that_pandas_has_rounded_is_an_error(way, column, tmp_path):
+    exact, rounded = (floats(101, None, 103, label=["a", "b", "a"], customer="x") for _ in range(2))
+    exact[column], rounded[column] = [float(BIG - 1), None, 5.0], [5.0, None, float(BIG) if way != "xlsx" else 2.0**60]
+    data = get(WAYS[way](exact, tmp_path), by="customer", missing_labels="ignore")
+    assert data.rows["test"][column][0] == str(BIG - 1)
+    if way == "xlsx" and column != "id":  # any text may be a label there
+        return
+    said = fails(WAYS[way](rounded, tmp_path), by="customer", missing_labels="ignore")
+    assert f"`{column}` holds" in said
+    assert "rounded" in said
+    assert "dtype={NAME: str}" in said
+
+
+def test_other_ids_that_are_no_names(tmp_path):
+    assert "row 1: `id` holds 1.5, a fraction" in fails(floats(1.5, 2))
+    assert get(floats(1, 2, label=["a", "b"], by=[0.5, 1]), by="by").rows["test"]["by"][:] == ["0.5", "1"]
+    small.write_rows(tmp_path / "t.csv", "id,text,label\n1.23457E+12,a,b\n")
+    assert "t.csv:2: `id` holds '1.23457E+12', a number that a spreadsheet has rounded" in fails(tmp_path / "t.csv")
+    small.write_rows(tmp_path / "t.csv", "id,text,label\n1.0,a,2.0\n1.1,b,\n2e7,c,3.0\n")  # versions, and a checksum
+    rows = get(tmp_path / "t.csv", missing_labels="ignore").rows["test"]
+    assert [rows["id"][:], rows["label"][:]] == [["1.0", "2e7"], ["2", "3"]]
+    row = {"text": "a", "id": 101.0}
+    ((document,),) = read_documents([("row 1", row)], FirstSeen())
+    assert document.id == "101"
+    for wrong in (1.5, float(BIG), [1]):
+        small.raises(
+            DataError, "row 1: its `id` holds", list, read_documents([("row 1", {**row, "id": wrong})], FirstSeen())
+        )
+
+
+def test_groups_of_a_column_with_a_missing_value_are_those_of_whole_numbers(tmp_path):
+    frame = floats(*range(8), label=["a", "b"] * 4, group=[1, 1, 2, 2, 3, 3, None, None])
+    paths = [small.write_rows(tmp_path / "t.csv", frame.to_csv(index=False)), tmp_path / "whole.csv"]
+    small.write_rows(paths[1], paths[0].read_text().replace(".0", ""))
+    of_rows = []
+    for path in paths:
+        spec = DataSpec(source={"train": str(path)}, group_by="group")
+        of_rows.append(load(spec, get_task("text-classification").schema).origins["train"].groups[:6])
+    assert of_rows[0] == of_rows[1]
+    small.write_rows(tmp_path / "t.jsonl", [{"text": "a", "label": "b", "group": float(BIG)}])
+    spec = DataSpec(source={"train": str(tmp_path / "t.jsonl")}, group_by="group")
+    small.raises(DataError, "t.jsonl:1: `group` holds .*rounded", load, spec, get_task("text-classification").schema)
