@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import datasets
+import numpy
 import openpyxl
 import pandas
 import polars
@@ -16,6 +17,7 @@ import small
 
 from bertkit.data import load
 from bertkit.data.python_inputs import temporary_rows
+from bertkit.data.python_rows import frame_rows
 from bertkit.data.table import FirstSeen
 from bertkit.errors import DataError
 from bertkit.retrieval.documents import read_documents
@@ -133,3 +135,38 @@ def test_groups_of_a_column_with_a_missing_value_are_those_of_whole_numbers(tmp_
     small.write_rows(tmp_path / "t.jsonl", [{"text": "a", "label": "b", "group": float(BIG)}])
     spec = DataSpec(source={"train": str(tmp_path / "t.jsonl")}, group_by="group")
     small.raises(DataError, "t.jsonl:1: `group` holds .*rounded", load, spec, get_task("text-classification").schema)
+
+
+TRIPLES = [[[0, 3, "PER"]], [], [(4, 7, "LOC"), (numpy.int64(0), 3, "PER")]]
+MARKED = {"text": ["Ada ran", "none", "Bob Ulm"], "spans": TRIPLES}
+WITH_TRIPLES = {
+    "rows": lambda: [dict(zip(MARKED, row, strict=True)) for row in zip(*MARKED.values(), strict=True)],
+    "columns": lambda: MARKED,
+    "pandas": lambda: pandas.DataFrame(MARKED),
+    "texts in polars": lambda: polars.DataFrame({**MARKED, "spans": PLAIN}, strict=False),
+    "objects in polars": lambda: polars.DataFrame({**MARKED, "spans": polars.Series(TRIPLES, dtype=polars.Object)}),
+    "datasets": lambda: datasets.Dataset.from_dict({**MARKED, "spans": PLAIN}, on_mixed_types="use_json"),
+    "JSON in datasets": lambda: datasets.Dataset.from_dict(
+        {**MARKED, "spans": PLAIN},
+        datasets.Features({"text": datasets.Value("string"), "spans": datasets.Json()}),
+    ),
+}
+PLAIN = [[[int(span[0]), *span[1:]] for span in spans] for spans in TRIPLES]
+
+
+@pytest.mark.parametrize("form", WITH_TRIPLES)
+def test_spans_as_triples_from_python(form, tmp_path):
+    data = WITH_TRIPLES[form]()
+    tags = get(data, "token-classification").rows["test"]["tags"][:]
+    assert tags == [["B-PER", "O"], ["O"], ["B-PER", "B-LOC"]]
+    assert [row["text"] for row in frame_rows(data, ())] == MARKED["text"] if not isinstance(data, list) else True
+    if form == "datasets":
+        data.to_parquet(tmp_path / "t.parquet")
+        assert get(tmp_path / "t.parquet", "token-classification").rows["test"]["tags"][:] == tags
+
+
+def test_other_lists_of_several_types_are_stored_and_what_json_cannot_hold_is_an_error():
+    frame = pandas.DataFrame({"text": ["a", "b"], "labels": [["x"], [1, "y"]]})
+    assert get(frame).rows["test"]["labels"][:] == [["x"], ["1", "y"]]
+    for values in ([["x"], [1, object()]], [["x"], [1, {"x"}]], ["x", 1]):
+        assert "`labels` cannot be stored" in fails(pandas.DataFrame({"text": ["a", "b"], "labels": values}))

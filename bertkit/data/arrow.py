@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ from bertkit.errors import DataError, Problem, translated
 from bertkit.sections import DataSpec
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from datasets import Dataset, Features
 
 MAX_WHOLE = 500_000_000  # bytes of a file that must be held in memory
@@ -33,13 +35,34 @@ def parquet_rows(stream: IO[bytes], problems: Problems) -> Iterator[tuple[int, d
         translated((pa.ArrowException, UnicodeDecodeError), DataError, name, "cannot be read as parquet"),
         pq.ParquetFile(seekable(stream, name)) as file,
     ):
-        rows = (row for batch in file.iter_batches(AT_A_TIME) for row in batch.to_pylist())
+        rows = (row for batch in file.iter_batches(AT_A_TIME) for row in plain_rows(batch))
         if b"huggingface" in (file.schema_arrow.metadata or {}):
             from datasets import Features
 
             with translated((ValueError, KeyError, TypeError), DataError, name, "its class names cannot be read"):
                 problems.class_names = class_names(Features.from_arrow_schema(file.schema_arrow))
         yield from named_rows(rows, problems.class_names, f"{name}, row ")
+
+
+def plain_rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
+    """The rows as Python values; those that Arrow holds as JSON, because their types differ, are decoded."""
+    rows: list[dict[str, Any]] = batch.to_pylist()
+    mixed = [column for column in batch.schema if "arrow.json" in str(column.type)]
+    for row in rows if mixed else ():
+        row.update({column.name: _decoded(row[column.name], column.type) for column in mixed})
+    return rows
+
+
+def _decoded(value: Any, kind: pa.DataType) -> Any:
+    import pyarrow as pa
+
+    if isinstance(kind, pa.JsonType):
+        return None if value is None else json.loads(value)
+    if isinstance(value, list):
+        return [_decoded(item, kind.value_type) for item in value]
+    if isinstance(value, dict) and pa.types.is_struct(kind):
+        return {column.name: _decoded(value[column.name], column.type) for column in kind}
+    return value
 
 
 def class_names(features: Features) -> dict[str, list[str]]:

@@ -5,16 +5,20 @@ pandas and polars are optional: a value is one of theirs only where they are imp
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
+from operator import methodcaller
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Any, TypeAlias
 from weakref import finalize
 
 from bertkit.cache import file_digest, sha256_of_json
+from bertkit.data.arrow import plain_rows
 from bertkit.data.disk_list import AT_A_TIME, disk_full_as_error
 from bertkit.data.table import Problems
 from bertkit.errors import DataError, Problem
@@ -40,7 +44,7 @@ def frame_rows(frame: Any, names: Collection[str]) -> Iterator[dict[str, Any]]:
     columns = column_names(frame)
     for table in _tables(frame, "data", names if {*names} & {*columns} else None):
         for batch in table.to_batches(AT_A_TIME):
-            yield from batch.to_pylist()
+            yield from plain_rows(batch)
 
 
 def column_names(frame: Any) -> list[str]:
@@ -189,6 +193,11 @@ def is_a(value: Any, *names: str) -> bool:
     )
 
 
+def is_missing(value: Any) -> bool:
+    """Whether this is None, NaN, or what pandas has for a missing value: NA or NaT."""
+    return value is None or (not isinstance(value, str) and str(value) in ("nan", "<NA>", "NaT"))
+
+
 def _tables(given: Rows, split: str, names: Collection[str] | None = None) -> Iterator[pa.Table]:
     """The rows as tables of one schema: a data set in parts, all else as one. Raises DataError.
 
@@ -208,7 +217,7 @@ def _tables(given: Rows, split: str, names: Collection[str] | None = None) -> It
         if names is not None and name not in names:
             continue
         try:
-            array = values if isinstance(values, pa.ChunkedArray) else pa.array(values, from_pandas=True)
+            array = values if isinstance(values, pa.Array | pa.ChunkedArray) else _array(values)
             # what pandas and polars call categories
             arrays[name] = array.cast(array.type.value_type) if pa.types.is_dictionary(array.type) else array
         except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
@@ -223,15 +232,33 @@ def _tables(given: Rows, split: str, names: Collection[str] | None = None) -> It
         yield table
 
 
+def _array(values: Iterable[Any]) -> pa.Array:
+    """The values in Arrow's types; lists that hold several, such as [start, end, label], as JSON."""
+    import pyarrow as pa
+
+    try:
+        return pa.array(values, from_pandas=True)
+    except (pa.ArrowInvalid, pa.ArrowTypeError):
+        cells = [None if is_missing(value) else value for value in values]
+        if not all(cell is None or isinstance(cell, list | tuple) for cell in cells):
+            raise
+        encode = json.JSONEncoder(default=methodcaller("item")).encode  # of a number of NumPy
+        with suppress(AttributeError, ValueError):
+            return pa.array([None if cell is None else encode(cell) for cell in cells], pa.json_())
+        raise
+
+
 def _columns(given: Rows, split: str) -> list[tuple[str, Any]]:
     """Names, and values that pyarrow takes; of pandas' index, the levels that have a name."""
     if is_a(given, "pandas.DataFrame"):
         named = [name for name in given.index.names if name is not None and name not in given.columns]
         given = given.reset_index(named) if named else given
         return [(str(name), given[name]) for name in given.columns]
-    if is_a(given, "polars.DataFrame", "pyarrow.Table"):
-        table = given.to_arrow() if is_a(given, "polars.DataFrame") else given
-        return list(zip(table.column_names, table.columns, strict=True))
+    if is_a(given, "polars.DataFrame"):  # Arrow gets the addresses of objects
+        objects = sys.modules["polars"].Object
+        return [(column.name, column.to_list() if column.dtype == objects else column.to_arrow()) for column in given]
+    if is_a(given, "pyarrow.Table"):
+        return list(zip(given.column_names, given.columns, strict=True))
     if isinstance(given, Mapping):
         return [(str(name), values) for name, values in given.items()]
     problems = Problems()
@@ -247,6 +274,6 @@ def _examples(values: Iterable[Any]) -> str:
     """The first value of each type, with its row."""
     first = dict[type, str]()
     for row, value in enumerate(values, 1):
-        if str(value) not in ("None", "nan", "<NA>", "NaT"):
+        if not is_missing(value):
             first.setdefault(type(value), f"{short_repr(value)} in row {row}")
     return listed([*first.values()])

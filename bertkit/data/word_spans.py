@@ -131,8 +131,9 @@ def _disjoint(aligned: Sequence[tuple[int, Entity]]) -> list[Entity]:
 
 
 def _read_span(number: int, given: object) -> dict[str, Any]:
-    if isinstance(given, list | tuple) and len(given) == 3:
-        return dict(zip(_KEYS, given, strict=True))
+    if isinstance(given, list | tuple) and len(given) == 3:  # polars makes texts of all three
+        numbers = [int(n) if isinstance(n, str) and n.isdecimal() else n for n in given[:2]]
+        return dict(zip(_KEYS, (*numbers, given[2]), strict=True))
     if not isinstance(given, dict):
         what = "where [start, end, label] or an object with start, end and label is expected"
         raise ValueError(f"span {number} is {short_repr(given)}, {what}")
