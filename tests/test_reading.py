@@ -170,3 +170,51 @@ def test_other_lists_of_several_types_are_stored_and_what_json_cannot_hold_is_an
     assert get(frame).rows["test"]["labels"][:] == [["x"], ["1", "y"]]
     for values in ([["x"], [1, object()]], [["x"], [1, {"x"}]], ["x", 1]):
         assert "`labels` cannot be stored" in fails(pandas.DataFrame({"text": ["a", "b"], "labels": values}))
+
+
+CONLL = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
+NUMBERED = [{"tokens": ["Ada", "King", "ran"], "tags": [1, 2, 0]}, {"tokens": ["Ulm"], "tags": [3]}]
+
+
+def settled(path: Path, task: str = "token-classification", **options: Any) -> tuple[Any, dict[str, Any]]:
+    """The rows of train, and the options that they decide."""
+    kind = get_task(task)
+    given = kind.Options.model_validate({"name": task, **options})
+    data = small.read_data(DataSpec(source={"train": str(path)}), kind, given)
+    return data, kind.infer_options(given, data.rows["train"], data.class_names)
+
+
+def test_numbers_of_tags_are_indices_of_the_labels_that_the_recipe_names(tmp_path):
+    path = small.write_rows(tmp_path / "t.jsonl", NUMBERED)
+    data, options = settled(path, labels=CONLL)
+    assert data.rows["train"]["tags"][:] == [["B-PER", "I-PER", "O"], ["B-LOC"]]
+    assert [options["labels"], options["tags"]] == [["PER", "LOC"], CONLL]
+    assert "train: its tags are numbers; read as 0 O, 1 B-PER, 2 I-PER, 3 B-LOC, 4 I-LOC" in [
+        f.what for f in data.findings
+    ]
+    again, _ = settled(path, **options)  # as a model that was trained reads new rows
+    assert again.rows["train"]["tags"][:] == data.rows["train"]["tags"][:]
+    data, options = settled(path, labels=["DET", "NOUN", "VERB", "X"], scheme="none")
+    assert data.rows["train"]["tags"][:] == [["NOUN", "VERB", "DET"], ["X"]]
+    assert settled(path, scheme="none")[1]["labels"] == ["0", "1", "2", "3"]
+    for given in ({}, {"labels": ["PER", "LOC"]}):
+        with pytest.raises(
+            DataError, match=r"t.jsonl:1: its tags are numbers: 0, 1, 2, 3\n.*task: {labels: \[O, B-PER"
+        ):
+            settled(path, **given)
+    with pytest.raises(DataError, match=r"t.jsonl:2: tag 3, but task.labels names those from 0 to 2"):
+        settled(path, labels=CONLL[:3])
+    with pytest.raises(DataError, match="missing or superfluous: I-LOC"):
+        settled(path, labels=CONLL[:4])
+    written = small.write_rows(
+        tmp_path / "w.jsonl", [{"tokens": ["Ada"], "tags": ["B-PER"]}, {"tokens": ["Ulm"], "tags": ["B-LOC"]}]
+    )
+    assert settled(written, labels=CONLL)[1]["tags"] == CONLL
+
+
+@pytest.mark.parametrize("names", [["bad", "good"], {"0": "bad", "1": "good"}])
+@pytest.mark.parametrize(("column", "values"), [("label", [0, 1, 1.0]), ("labels", [[0], [1, 0], []])])
+def test_numbers_of_labels_are_indices_or_keys(names, column, values, tmp_path):
+    path = small.write_rows(tmp_path / "t.jsonl", [{"text": f"text {value}", column: value} for value in values])
+    _, options = settled(path, "text-classification", labels=names)
+    assert options["labels"] == {"0": "bad", "1": "good"}

@@ -39,6 +39,26 @@ def named_documents(table: Table, *, wanted: bool) -> Table:
     return Table(values, table.origin)
 
 
+def named_tags(table: Table, split: str, names: Sequence[str]) -> tuple[Table, list[Finding]]:
+    """Rows whose tags are numbers -> the same with the names of these numbers, which are indices; others as they are.
+
+    Raises DataError with the rows that hold a number without a name.
+    """
+    values, where = table.values["tags"], table.origin.__getitem__
+    tags = set(chain.from_iterable(value or () for value in values))
+    if not tags or not all(tag.isdecimal() for tag in tags) or tags <= set(names):
+        return table, []
+
+    def named(numbers: Sequence[str] | None) -> list[str] | None:
+        if wrong := [number for number in numbers or () if int(number) >= len(names)]:
+            raise ValueError(f"tag {wrong[0]}, but task.labels names those from 0 to {len(names) - 1}")
+        return None if numbers is None else [names[int(number)] for number in numbers]
+
+    shown = listed([f"{number} {name}" for number, name in enumerate(names)])
+    findings = [note(f"{split}: its tags are numbers; read as {shown}")]
+    return Table({**table.values, "tags": DiskList(each_row(named, where, values))}, table.origin), findings
+
+
 def tag_words(table: Table, split: str, scheme: Scheme | Literal["none"] | None) -> tuple[Table, list[Finding]]:
     """Rows with `tokens` and `tags` -> the same with tags in BIO. scheme: of the data; None: found from the tags.
 
@@ -73,7 +93,11 @@ def tag_words(table: Table, split: str, scheme: Scheme | Literal["none"] | None)
 
 def _scheme_of(values: Sequence[Sequence[str] | None], where: Callable[[int], str]) -> Scheme:
     """The scheme of these tags. Raises DataError where none or some of them have a prefix."""
-    if without_prefixes(tags := set(chain.from_iterable(each or () for each in values))):
+    tags = set(chain.from_iterable(value or () for value in values))
+    if tags and all(tag.isdecimal() for tag in tags):
+        fix = "Name them, in the order of their numbers:  task: {labels: [O, B-PER, I-PER, …]}"
+        raise DataError(Problem(where(0), f"its tags are numbers: {listed(sorted(tags, key=int))}", fix))
+    if without_prefixes(tags):
         what = f"its tags are of an unknown scheme, without prefixes such as B-: {listed(sorted(tags))}"
         labels = "If each is the label of one word, such as a part of speech, write  task: {scheme: none}"
         entities = "If adjacent words with one tag are one entity, write  task: {data_scheme: IO}"

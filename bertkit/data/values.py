@@ -243,9 +243,9 @@ def _words(value: Any) -> list[str]:
 def _tags(value: Any) -> list[str] | None:
     if value is None:
         return None
-    if not isinstance(value, list) or not all(isinstance(tag, str) for tag in value):
-        raise WrongType(value, "a list of tags, written out such as B-LOC or NOUN,")
-    return value
+    if not isinstance(value, list) or not all(isinstance(tag, str) or type(tag) is int for tag in value):
+        raise WrongType(value, "a list of tags, such as B-LOC or NOUN,")
+    return [str(tag) for tag in value]
 
 
 def _starts(value: Any) -> list[int] | None:

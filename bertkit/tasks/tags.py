@@ -30,6 +30,10 @@ def settle_tags(options: Any, rows: Dataset, class_names: Sequence[str]) -> dict
     found = {kind for tags in rows["tags"] for kind, _, _ in tagging.labelled(tags, scheme)}
     named = list(dict.fromkeys(type_of(name) for name in class_names if "-" in name)) or sorted(found)
     types = options.labels or (label_names(found, class_names) if plain else named)
+    given = options.tags
+    if not plain and "O" in types and not tagging.without_prefixes(types):  # the tags, as in an id2label
+        given = given or types
+        types = list(dict.fromkeys(type_of(tag) for tag in types if tag != "O"))
     if len(types) < 1 + plain:
         what = "train has fewer than two labels" if plain else "no row of train has an entity"
         raise DataError(Problem("data", f"{what}: there is nothing to learn"))
@@ -42,10 +46,10 @@ def settle_tags(options: Any, rows: Dataset, class_names: Sequence[str]) -> dict
         what = f"{', '.join(map(repr, odd))} cannot be {kind}: it must be printable, without outer spaces{why}"
         raise DataError(Problem("labels", what, "Rename it in the data."))
     needed = tagging.tag_names(types, scheme)
-    tags = options.tags or needed
+    tags = given or needed
     if wrong := sorted(set(needed) ^ set(tags)):
         what = f"tags of scheme {scheme} for {', '.join(types)} are needed; missing or superfluous: {', '.join(wrong)}"
-        raise DataError(Problem("task.tags", what, "Leave it out, or write them all."))
+        raise DataError(Problem("task.tags", what, "Leave it out, or write them all, also in task.labels."))
     counts = Counter(type_of(tag, scheme) for row in rows["tags"] for tag in row)
     weights = settle_weights(options.class_weights, counts, types if plain else ["O", *types])
     return {"labels": types, "tags": tags, "class_weights": weights}

@@ -58,7 +58,7 @@ class TokenClassificationOptions(TaskOptions):
         "BIO", description="Entities: the tags that the model learns; data are converted. none: a label for each word."
     )
     labels: Annotated[list[Name], Field(min_length=1)] | None = Field(
-        None, description="Types of entities, or labels of words, in order. null: from train."
+        None, description="Types of entities, their tags from O on, or labels of words, in order. null: from train."
     )
     tags: Annotated[list[Name], Field(min_length=2)] | None = Field(
         None, description="Tags in the order of their ids. null: O, then those of each type in the scheme's order."
@@ -134,7 +134,12 @@ class TokenClassification(Task[TokenClassificationOptions]):
         if any(value is not None for value in table.values.get("spans", ())):
             return tagged.tag_spans(table, split, options.alignment)
         if any(value is not None for value in table.values.get("tags", ())):
-            return tagged.tag_words(table, split, "none" if options.scheme == "none" else options.data_scheme)
+            names = options.tags or options.labels or []
+            findings = list[Finding]()
+            if "O" in names or (names and options.scheme == "none"):
+                table, findings = tagged.named_tags(table, split, names)
+            table, changes = tagged.tag_words(table, split, "none" if options.scheme == "none" else options.data_scheme)
+            return table, findings + changes
         return table, []
 
     @classmethod
