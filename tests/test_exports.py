@@ -80,11 +80,13 @@ TAGS = ["B-PER", "O", "B-PER"]
 
 def test_label_studio_with_entities(tmp_path):
     skipped = task("skipped", annotation(region(0, 7, "PER", "skipped"), was_cancelled=True))
-    path = write(tmp_path / "t.json", [MET, task("nobody looked"), skipped, task("no name", annotation())])
-    assert "2 of 4 rows of train have no `spans`" in fails(path)
+    none = {**task("none"), "annotations": None}
+    empty = [task("no name", annotation()), task("none", {**annotation(), "result": None}), task("skip", {"id": 1})]
+    path = write(tmp_path / "t.json", [MET, task("nobody looked"), skipped, *empty, none])
+    assert "3 of 7 rows of train have no `spans`" in fails(path)
     data = get(path, missing_labels="ignore")
-    assert tagged(data) == [("Ann met Bo", TAGS), ("no name", ["O", "O"])]
-    assert notes(data)[0] == f"{path}: read as Label Studio's JSON export: 4 tasks"
+    assert tagged(data) == [("Ann met Bo", TAGS), ("no name", ["O", "O"]), ("none", ["O"]), ("skip", ["O"])]
+    assert notes(data)[0] == f"{path}: read as Label Studio's JSON export: 7 tasks"
     assert [data.origins["train"][row] for row in range(2)] == [f"{path}, row 1, id 1", f"{path}, row 4, id 1"]
 
 
@@ -107,6 +109,8 @@ def test_label_studio_counts_characters_in_either_way(tmp_path, counted):
     ]
     data = get(write(tmp_path / "t.json", [task(text, annotation(*results))]))
     assert tagged(data) == [(text, ["O", "B-PER", "O", "O", "O", "B-PER", "I-PER"])]
+    lines = annotation(region(3, 6, "PER", "Ann"))  # a browser has one character for a line end
+    assert tagged(get(write(tmp_path / "t.json", [task("A\r\n\r\nAnn", lines)])))[0][1] == ["O", "B-PER"]
     without = get(write(tmp_path / "t.json", [task("Ann met Bo 😀", annotation(region(8, 10, "PER", None)))]))
     assert tagged(without)[0][1] == ["O", "O", "B-PER", "O"]  # a region without its text
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import unicodedata
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -218,3 +220,70 @@ def test_numbers_of_labels_are_indices_or_keys(names, column, values, tmp_path):
     path = small.write_rows(tmp_path / "t.jsonl", [{"text": f"text {value}", column: value} for value in values])
     _, options = settled(path, "text-classification", labels=names)
     assert options["labels"] == {"0": "bad", "1": "good"}
+
+
+MIXED = ["🎉 Ada\nmet e\u0301a 😀😀 Bob", "Ada 🎉 e\u0301 Bob\nBob", "\u00e9t\u00e9\nAda 👍 met Bob", "Ada met Bob"]
+COUNTS = {  # how offsets are counted -> (the text that the tool had, the size of a beginning of it)
+    "code points": (str, len),
+    "UTF-16": (str, lambda text: len(text.encode("utf-16-le")) // 2),
+    "bytes": (str, lambda text: len(text.encode())),
+    r"had \r\n where": (lambda text: text.replace("\n", "\r\n"), len),
+    "NFC": (partial(unicodedata.normalize, "NFC"), len),
+    "NFD": (partial(unicodedata.normalize, "NFD"), len),
+}
+
+
+def annotated(count: str, texts: list[str] = MIXED) -> list[dict[str, Any]]:
+    """Texts with all places of two names, as a tool that counts so exports them."""
+    of_tool, size = COUNTS[count]
+    rows = []
+    for text in texts:
+        theirs = of_tool(text)
+        places = [[size(theirs[:place]) for place in match.span()] for match in re.finditer("Ada|Bob", theirs)]
+        rows.append({"text": text, "spans": [[*ends, "PER"] for ends in places]})
+    return rows
+
+
+def said(data: Any) -> str:
+    return " ".join(finding.what for finding in data.findings)
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_offsets_that_other_tools_count(count, tmp_path):
+    right = get(small.write_rows(tmp_path / "right.jsonl", annotated("code points")), "token-classification")
+    assert said(right) == ""
+    path = small.write_rows(tmp_path / "t.jsonl", annotated(count))
+    if count in ("code points", "UTF-16"):
+        data = get(path, "token-classification")
+        assert data.rows["test"]["tags"][:] == right.rows["test"]["tags"][:]
+        converted = "in 3 texts with characters such as emoji before a span, offsets are counted in UTF-16"
+        assert (converted in said(data)) == (count == "UTF-16")
+        return
+    what = f"would fit it if their offsets were counted in .*{re.escape(count)}"
+    small.raises(DataError, what, get, path, "token-classification")
+    small.write_rows(path, annotated(count, [f"{text} {'and more ' * 5}" for text in MIXED]))
+    assert re.search(what, said(get(path, "token-classification", {"alignment": "expand"})))
+
+
+def test_offsets_that_fit_two_counts_are_read_as_python_counts_and_said(tmp_path):
+    rows = [{"text": f"🎉🎉 a b c d {n}", "spans": [[7, 8, "PER"]]} for n in range(3)]
+    path = small.write_rows(tmp_path / "t.jsonl", rows)
+    data = get(path, "token-classification")
+    assert data.rows["test"]["tags"][0] == ["O", "O", "O", "O", "B-PER", "O", "O"]
+    assert "in 3 texts with characters such as emoji before a span, offsets fit words both as Python counts" in said(
+        data
+    )
+    rows.append({"text": "🎉 abc", "spans": [[3, 6, "PER"]]})  # decides for JavaScript
+    data = get(small.write_rows(path, rows), "token-classification")
+    assert [tags.index("B-PER") for tags in data.rows["test"]["tags"]] == [3, 3, 3, 1]
+    rows.append({"text": "🎉 abc", "spans": [[2, 5, "PER"]]})  # and this one against it
+    small.write_rows(path, rows)
+    small.raises(DataError, "t.jsonl:4: span 1 is from 3 to 6, but the text has 5", get, path, "token-classification")
+
+
+def test_spans_without_offsets_in_emoji_texts_are_told_as_elsewhere(tmp_path):
+    marks = [{"start": start, "end": 4, "label": "X"} for start in (None, [1], True, "x", 3)]
+    rows = [{"text": "🎉 a", "spans": spans} for spans in (*([mark] for mark in marks), 3)]
+    message = fails(small.write_rows(tmp_path / "t.jsonl", rows), "token-classification")
+    assert message.count("where whole numbers are expected") == 4
+    assert "t.jsonl:6: `spans` 3, where a list of spans is expected" in message

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
+from bertkit.data.offsets import ONE_LINE_END, UTF_16, moved
 from bertkit.data.schema import mapped_columns, note, warn
 from bertkit.data.table import NumberedRow, Problems, Row
 from bertkit.sections import DataSpec
@@ -44,7 +45,7 @@ def task_rows(tasks: Sequence[Any], where: str, spec: DataSpec, problems: Proble
             done = [each for each in task["annotations"] or [] if not each.get("was_cancelled")]
             true = [each for each in done if each.get("ground_truth")]
             results = dict[str, list[Any]]()
-            for result in (true or done or [{}])[0].get("result", []):
+            for result in (true or done or [{}])[0].get("result") or ():
                 if "from_name" in result:  # relations have none
                     results.setdefault(result["from_name"], []).append(result["value"])
             read.append(_Task(number, {"id": task.get("id"), **task["data"]}, results if done else None))
@@ -93,7 +94,7 @@ def _marks(value: Any) -> bool:
 def _chosen(values: Iterable[Any]) -> list[str]:
     """The choices for the whole text, not for one of its regions."""
     whole = (value for value in values if isinstance(value, dict) and "start" not in value)
-    return list(chain.from_iterable(value.get("choices", []) for value in whole))
+    return list(chain.from_iterable(value.get("choices") or () for value in whole))
 
 
 def _region(text: str, value: Any) -> Row:
@@ -102,16 +103,16 @@ def _region(text: str, value: Any) -> Row:
     names = next(name for name in value if name.endswith("labels"))
     if names != "labels" or type(start) is not int or type(end) is not int:
         raise ValueError(f"a region has `{names}` from {short_repr(start)}; only regions of plain text can be read")
-    units = text[:end].encode("utf-16-le", "surrogatepass")[: 2 * end]
-    moved = tuple(len(units[: 2 * place].decode("utf-16-le", "ignore")) for place in (start, end))
-    candidates = [(start, end)] if moved == (start, end) else [(start, end), moved]
+    units = (UTF_16, ONE_LINE_END) if "\r\n" in text else (UTF_16,)
+    moves = [moved(text, [{"start": start, "end": end}], unit) for unit in units]
+    candidates = list(dict.fromkeys([(start, end), *((span["start"], span["end"]) for (span,) in filter(None, moves))]))
     if marked is not None:
         wanted = _BLANKS.sub("", marked)
-        candidates = [each for each in candidates if _BLANKS.sub("", text[each[0] : each[1]]) == wanted]
+        candidates = [place for place in candidates if _BLANKS.sub("", text[place[0] : place[1]]) == wanted]
     if not candidates:
         there = short_repr(text[start:end])
         raise ValueError(f"the region {short_repr(marked)} is from {start} to {end}, where the text has {there}")
     if len(candidates) > 1 and marked is None:
         what = f"a region from {start} to {end} has no `text`, by which to tell how its characters are counted"
-        raise ValueError(f"{what}: before it are characters that are two in JavaScript, such as emoji")
+        raise ValueError(f"{what}: before it are emoji or line ends, which tools count as one or as two")
     return {"start": candidates[0][0], "end": candidates[0][1], "label": value["labels"]}

@@ -5,9 +5,11 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from itertools import accumulate, chain, pairwise
 from typing import TYPE_CHECKING, Any, Literal
 
+from bertkit.data import offsets
 from bertkit.data.disk_list import DiskList
 from bertkit.data.schema import Finding, note, warn
 from bertkit.data.table import Table, each_row, locations
@@ -19,6 +21,7 @@ from bertkit.text import counted, listed
 if TYPE_CHECKING:
     from datasets import Dataset
 
+MISFITS = 100  # rows with spans that do not fit, by which units of offsets are recognised
 REPORTED = {  # what was done to spans -> its warning
     "trimmed": "with outer spaces, which were removed",
     "empty": "without a word, left out",
@@ -119,26 +122,43 @@ def tag_spans(table: Table, split: str, alignment: Any) -> tuple[Table, list[Fin
         what = "has `spans`, which need a `text`, but has `tokens`"
         fix = "map the text, e.g.  data: {columns: {text: …}}; or give `tags`"
         raise DataError(Problem(table.origin[0], what, fix))
-    counts = Counter[str]()
+    counts, misfits = Counter[str](), list[tuple[str, list[dict[str, Any]]]]()
+    where, texts, values = table.origin.__getitem__, table.values["text"], table.values["spans"]
+
+    def readable(text: str, value: object) -> tuple[str, list[dict[str, Any]]]:
+        with suppress(ValueError):
+            return text, read_spans(value)
+        return text, []
+
+    in_utf_16, findings = offsets.find_utf_16(map(readable, texts, values), split)
 
     def convert(text: str, value: object) -> list[str] | None:
         if value is None:
             return None
-        aligned = spans_to_tags(text, read_spans(value), alignment)
+        spans = read_spans(value)
+        spans = (offsets.moved(text, spans, offsets.UTF_16) if in_utf_16 else None) or spans
+        aligned = spans_to_tags(text, spans, alignment)
         counts.update(aligned.counts)
+        if (aligned.problems or aligned.counts["misaligned"]) and len(misfits) < MISFITS:
+            misfits.append((text, spans))
         if aligned.problems:
             raise ValueError(*aligned.problems)
         return aligned.tags
 
+    def counted_otherwise() -> list[Problem]:
+        unit = offsets.likely_unit(misfits)
+        what = f"{split}: all spans that do not fit their text would fit it if their offsets were {unit}"
+        return [Problem("", what, "Convert the offsets, or the texts, to those of Python.")] if unit else []
+
     try:
-        bio = DiskList(each_row(convert, table.origin.__getitem__, table.values["text"], table.values["spans"]))
+        bio = DiskList(each_row(convert, where, texts, values))
     except DataError as error:
-        if not counts["cut"]:
-            raise
         what = "spans that cut a word can be expanded to whole words, or contracted to them"
-        raise DataError([*error.problems, Problem("", what, "set  task: {alignment: expand}, or contract")]) from None
+        cut = [Problem("", what, "set  task: {alignment: expand}, or contract")] if counts["cut"] else []
+        raise DataError([*error.problems, *(counted_otherwise() or cut)]) from None
     fix = "Correct the offsets in the data where that is not what they mean."
-    findings = [
+    findings += [warn(problem.what, problem.fix) for problem in counted_otherwise()]
+    findings += [
         warn(f"{split}: {counted(counts[key], 'span')} {what}", fix) for key, what in REPORTED.items() if counts[key]
     ]
     rest: dict[str, Sequence[Any]] = {name: column for name, column in table.values.items() if name != "spans"}

@@ -1,0 +1,100 @@
+"""How the offsets of spans are counted: by Python in code points, by other tools in other units."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import accumulate
+from typing import Any
+
+from bertkit.data.schema import Finding, warn
+from bertkit.data.word_spans import spans_to_tags
+from bertkit.text import counted
+
+UTF_16 = "counted in UTF-16, as JavaScript and Java do"
+ONE_LINE_END = r"counted in a text that had \n where this one has \r\n"
+
+
+def _utf_16(text: str) -> Iterable[int]:
+    return (1 + (letter > "\uffff") for letter in text)
+
+
+def _utf_8(text: str) -> Iterable[int]:
+    return (len(letter.encode(errors="surrogatepass")) for letter in text)
+
+
+def _one_line_end(text: str) -> Iterable[int]:
+    return (not text.startswith("\r\n", place) for place in range(len(text)))
+
+
+def _two_line_ends(text: str) -> Iterable[int]:
+    return (1 + (letter == "\n" and text[place - 1 : place] != "\r") for place, letter in enumerate(text))
+
+
+def _composed(text: str) -> Iterable[int]:
+    return (not unicodedata.combining(letter) for letter in text)
+
+
+def _decomposed(text: str) -> Iterable[int]:
+    return (len(unicodedata.normalize("NFD", letter)) for letter in text)
+
+
+UNITS: Mapping[str, Callable[[str], Iterable[int]]] = {  # how offsets are counted -> what each character counts
+    UTF_16: _utf_16,
+    "counted in bytes of UTF-8": _utf_8,
+    ONE_LINE_END: _one_line_end,
+    r"counted in a text that had \r\n where this one has \n": _two_line_ends,
+    "counted in the text's Unicode form NFC": _composed,
+    "counted in the text's Unicode form NFD": _decomposed,
+}
+
+
+def moved(text: str, spans: Sequence[Mapping[str, Any]], unit: str) -> list[dict[str, Any]] | None:
+    """The spans with offsets in code points, from this unit; None where one of them is not between two characters."""
+    place_of = {units: place for place, units in enumerate(accumulate(UNITS[unit](text), initial=0))}
+    copies = list[dict[str, Any]]()
+    for span in spans:
+        ends = (span.get("start"), span.get("end"))
+        start, end = (place_of.get(place) if type(place) is int else None for place in ends)
+        if start is None or end is None:
+            return None
+        copies.append({**span, "start": start, "end": end})
+    return copies
+
+
+def find_utf_16(rows: Iterable[tuple[str, Sequence[Mapping[str, Any]]]], split: str) -> tuple[bool, list[Finding]]:
+    """Whether spans are counted in UTF-16: where it makes a difference, all fit it, and not all fit code points.
+
+    Spans fit that are in the text and cut no word.
+    """
+    total, fit_code_points = 0, True
+    for text, spans in rows:
+        if text.isascii() or max(text) <= "\uffff":
+            continue
+        other = moved(text, spans, UTF_16)
+        if other == [*spans]:
+            continue
+        if not other or not _fit(text, other):
+            return False, []
+        total += 1
+        fit_code_points &= _fit(text, spans)
+    if not total:
+        return False, []
+    texts = f"{split}: in {counted(total, 'text')} with characters such as emoji before a span, offsets"
+    if fit_code_points:
+        what = f"{texts} fit words both as Python counts and as JavaScript does; read as Python counts"
+        return False, [warn(what, "Count each character as one, or give `tokens` and `tags`.")]
+    return True, [warn(f"{texts} are {UTF_16}; converted", "Check the first of these rows.")]
+
+
+def likely_unit(misfits: Sequence[tuple[str, Sequence[Mapping[str, Any]]]]) -> str:
+    """The unit in which the spans of all these texts fit; "" for none."""
+    for unit in UNITS:
+        pairs = ((text, moved(text, spans, unit)) for text, spans in misfits)
+        if misfits and all(spans and _fit(text, spans) for text, spans in pairs):
+            return unit
+    return ""
+
+
+def _fit(text: str, spans: Sequence[Mapping[str, Any]]) -> bool:
+    return not spans_to_tags(text, spans, "strict").problems
