@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 import re
 import unicodedata
 from functools import partial
@@ -287,3 +289,33 @@ def test_spans_without_offsets_in_emoji_texts_are_told_as_elsewhere(tmp_path):
     message = fails(small.write_rows(tmp_path / "t.jsonl", rows), "token-classification")
     assert message.count("where whole numbers are expected") == 4
     assert "t.jsonl:6: `spans` 3, where a list of spans is expected" in message
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "json", "jsonl.gz"])
+def test_a_key_that_the_first_object_lacks(suffix, tmp_path):
+    path, kind = tmp_path / f"t.{suffix}", get_task("text-classification")
+    rows = [{"text": f"text {n}", "label": "ab"[n % 2], **({"customer": n // 4} if n else {})} for n in range(1200)]
+    for row in rows[1100:]:
+        row["late"] = 1
+    text = json.dumps(rows) if suffix == "json" else "".join(f"{json.dumps(row)}\n" for row in rows)
+    path.write_bytes(gzip.compress(text.encode()) if suffix.endswith(".gz") else text.encode())
+
+    def read(**settings: Any) -> Any:
+        return load(DataSpec(source={"train": str(path)}, **settings), kind.schema)
+
+    groups = read(group_by="customer").origins["train"].groups
+    assert len({*groups}) == 301  # the first row by itself
+    data = read(columns={"id": "customer"})
+    assert data.rows["train"]["id"][:5] == [None, "0", "0", "0", "1"]
+    where = f"{path}, row " if suffix == "json" else f"{path}:"
+    lacks = f"{where}1 lacks `customer`, first in {where}2, `late`, first in {where}1101; rows without it have no value"
+    assert lacks in said(data)
+    assert "lacks" not in said(read())
+    assert read(by="customer").rows["train"]["customer"][0] is None
+    message = small.message_of(DataError, read, group_by="custumer")
+    assert "no column `custumer`, which `data.group_by` names; found: text, label, customer, late; did you" in message
+    if suffix == "jsonl":
+        small.write_rows(path, [{"label": "a"}, *rows])
+        assert read().rows["train"]["text"][:2] == ["", "text 0"]
+        small.write_rows(path, [{"text": "a"}, *rows])
+        small.raises(DataError, "1 of 1,201 rows of train has no `label`: .*t.jsonl:1", read)

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 from bertkit.data.columns import choose_columns, optional_columns
 from bertkit.data.corrections import ValidateRows, corrected
 from bertkit.data.disk_list import DiskList
-from bertkit.data.schema import BY, ID, Finding, Schema, cell, columns_of, given_name, note, texts_of, warn
+from bertkit.data.schema import BY, ID, Finding, Schema, Source, cell, columns_of, given_name, note, texts_of, warn
 from bertkit.data.sources import Part, open_source
 from bertkit.data.splits import SPLITS, hold_out, known_only, limit_rows, names_of
 from bertkit.data.squad import with_starts
@@ -101,9 +101,8 @@ def _map_columns(opened: Parts, spec: DataSpec, schema: Schema) -> Parts:
     alternatives = {*schema.targets, *chain.from_iterable(schema.inputs)}
     common, problems = schema, list[Problem]()  # common: with the alternatives that all parts have
     for split, part in [(split, part) for split, parts in opened.items() for part in parts]:
-        needs_target = split != "test" and not schema.corpus
         try:
-            chosen = choose_columns(part.columns, spec, common, part.name, needs_target)
+            part, chosen = _choose(part, spec, common, split)
         except DataError as error:
             problems += [problem for problem in error.problems if problem not in problems]
             continue
@@ -118,6 +117,28 @@ def _map_columns(opened: Parts, spec: DataSpec, schema: Schema) -> Parts:
     return mapped
 
 
+def _choose(part: Part, spec: DataSpec, schema: Schema, split: str) -> tuple[Part, dict[str, Source]]:
+    """The part, with the keys of all its objects where those of the first one do not do; and its mapping of columns."""
+    try:
+        chosen = choose_columns(part.columns, spec, schema, part.name, split != "test" and not schema.corpus)
+        group_by = _group_column(chosen, spec)
+        if split == "train" and group_by and group_by not in part.columns:
+            what = f"no column `{group_by}`, which `data.group_by` names; found: {listed(part.columns)}"
+            raise DataError(Problem(part.name, f"{what}{did_you_mean(group_by, part.columns)}"))
+    except DataError:
+        if not part.objects:
+            raise
+        keys = [*part.columns, *sorted({*part.all_keys()} - {*part.columns})]
+        return _choose(replace(part, columns=keys, all_keys=tuple, objects=False), spec, schema, split)
+    return part, chosen
+
+
+def _group_column(mapping: Mapping[str, Source], spec: DataSpec) -> str | None:
+    """The column of the source that `data.group_by` names."""
+    mapped = mapping.get(spec.group_by or "")
+    return mapped if isinstance(mapped, str) else spec.group_by
+
+
 def _read_tables(
     parts: Parts,
     spec: DataSpec,
@@ -130,7 +151,7 @@ def _read_tables(
     """The rows of all splits that were opened or held out, their target, and what was noticed."""
     tables, findings = dict[str, Table](), list[Finding]()
     for split in parts:
-        tables[split] = _read(parts[split], schema, spec, grouped=split == "train")
+        tables[split] = _read(parts[split], schema, spec)
     validate_rows = corrected(validate_rows, tables, spec, schema, complete=complete)
     for split, table in tables.items():
         read = [name for name in schema.targets if name in table.values]
@@ -174,12 +195,11 @@ def _read_tables(
     return tables, target, findings
 
 
-def _read(parts: Sequence[Part], schema: Schema, spec: DataSpec, *, grouped: bool) -> Table:
+def _read(parts: Sequence[Part], schema: Schema, spec: DataSpec) -> Table:
     """The rows of a split: labels and numbers in memory, all else on disk.
 
     Answers get the offsets of STARTS, which is not a column of the table: here, before `data.relabel` may replace
     them by answers without one.
-    grouped: whether the column that `data.group_by` names must be there.
     """
     columns = schema.columns
     names = [name for name in columns if any(name in part.mapping for part in parts)]
@@ -189,11 +209,7 @@ def _read(parts: Sequence[Part], schema: Schema, spec: DataSpec, *, grouped: boo
     origin = Origin([part.prefix for part in parts])
     for index, part in enumerate(parts):
         mapping = dict(part.mapping)
-        mapped = part.mapping.get(spec.group_by or "")
-        group_by = mapped if isinstance(mapped, str) else spec.group_by
-        if grouped and group_by and group_by not in part.columns:
-            what = f"no column `{group_by}`, which `data.group_by` names; found: {listed(part.columns)}"
-            raise DataError(Problem(part.name, f"{what}{did_you_mean(group_by, part.columns)}"))
+        group_by = _group_column(mapping, spec)
         for block in in_blocks(part.rows):
             for name in optional if part.objects else ():  # the first object may lack it
                 later = spec.columns.get(name, name)

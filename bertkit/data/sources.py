@@ -19,11 +19,12 @@ from bertkit.data.beir import Beir, pairs, read_beir
 from bertkit.data.disk_list import AT_A_TIME
 from bertkit.data.python_rows import stored_files
 from bertkit.data.readers import COMPRESSIONS, FORMATS, format_of, read_rows, row_prefix, rows_or_problems, suffix_of
-from bertkit.data.schema import Finding, Source, mapped_columns
+from bertkit.data.schema import Finding, Source, mapped_columns, note
 from bertkit.data.splits import SPLITS, VALIDATION, match_splits
 from bertkit.data.table import NumberedRow, Problems
 from bertkit.errors import DataError, Problem
 from bertkit.sections import MEMORY, DataSpec
+from bertkit.text import listed
 from bertkit.validation import did_you_mean
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ class Part:
     mapping: Mapping[str, Source] = field(default_factory=dict)  # canonical column -> column, once columns are chosen
     fingerprint: str = ""  # of a Hub data set, or of rows from Python; "" for a file of the user
     objects: bool = False  # rows are objects of json, each with keys of its own
+    all_keys: Callable[[], Collection[str]] = tuple  # of such rows, which are read for it; and a note of it
 
 
 def open_source(spec: DataSpec, splits: Collection[str] | None, wanted: Collection[str]) -> dict[str, list[Part]]:
@@ -191,7 +193,21 @@ def _file_part(path: Path, spec: DataSpec, name: str) -> Part:
     first = next(rows)
     rows, of_memory = chain([first], rows), spec.fingerprint or ""
     names, found = problems.class_names, problems.findings
-    return Part(name, prefix, list(first[1]), rows, names, found, fingerprint=of_memory, objects=objects)
+    keys = partial(_all_keys, path, spec, prefix, found) if objects else tuple
+    return Part(name, prefix, list(first[1]), rows, names, found, fingerprint=of_memory, objects=objects, all_keys=keys)
+
+
+def _all_keys(path: Path, spec: DataSpec, prefix: str, findings: list[Finding]) -> Collection[str]:
+    """The keys of all objects of a file. findings: gets those that the first one lacks."""
+    first = dict[str, int]()
+    for number, row in read_rows(path, spec):
+        for key in row.keys() - first.keys():
+            first[key] = number
+    begin = min(first.values(), default=0)
+    late = [f"`{key}`, first in {prefix}{number}" for key, number in first.items() if number > begin]
+    if late:
+        findings.append(note(f"{prefix}{begin} lacks {listed(sorted(late))}; rows without it have no value for it"))
+    return first
 
 
 def _parallel_files(stem: Path, spec: DataSpec) -> dict[str, Path]:
