@@ -32,6 +32,7 @@ from bertkit.recipe.recipe import load_recipe
 from bertkit.sections import DataSpec
 from bertkit.tasks import get_task
 from bertkit.tasks.text2text_generation import Text2TextGeneration
+from bertkit.text import counted
 
 
 def spec(**settings: Any) -> DataSpec:
@@ -78,6 +79,10 @@ FINE = [
     ("text stays text", "t.csv", "a,b,c,d\nNA,null,1.0,\n", {}, [(2, {"a": "NA", "b": "null", "c": "1.0", "d": ""})]),
     ("quotes", "t.csv", 'a,b\n"x, ""y""",z\n', {}, [(2, {"a": 'x, "y"', "b": "z"})]),
     ("lines inside quotes", "t.csv", 'a\n"x\ny"\nz\n', {}, [(2, {"a": "x\ny"}), (4, {"a": "z"})]),
+    ("a text of lines that are no rows", "t.csv", 'a,b\n"Hi,\nx",z\nw,z\n', {},
+     [(2, {"a": "Hi,\nx", "b": "z"}), (4, {"a": "w", "b": "z"})]),
+    ("lines with other values", "t.csv", 'a,b\n"x, 1\ny, 2\nw",z\nv,z\n', {},
+     [(2, {"a": "x, 1\ny, 2\nw", "b": "z"}), (5, {"a": "v", "b": "z"})]),
     ("a quote inside a plain field", "t.csv", 'a,b\n5" pipe,z\n', {}, [(2, {"a": '5" pipe', "b": "z"})]),
     ("quotes are text in tsv", "t.tsv", 'a\tb\n"x\ty"\n', {}, [(2, {"a": '"x', "b": 'y"'})]),
     ("quotes between tabs", "t.tsv", 'a\tb\n"x\ty"\tz\n', {"format": "csv", "delimiter": "\t"},
@@ -109,6 +114,29 @@ def test_reads_packed_files(tmp_path, suffix, pack):
     assert read(tmp_path, f"t.csv.{suffix}", wide, encoding="utf-16-le") == [(2, {"a": "\u010a", "b": "y"})]
 
 
+def swallowed(lines, sep, labels=("good", "bad")):
+    """A table in which a quote opens in the third row, and closes so many lines later."""
+    rows = [f"film {n} was{sep}{labels[n % len(labels)]}" for n in range(lines + 9)]
+    rows[2] = f'"{rows[2]}'
+    rows[2 + lines] = rows[2 + lines].replace("was", 'was"')
+    return "\n".join([f"text{sep}label", *rows])
+
+
+SCRIPTS = {
+    "gb18030": "这家餐厅很好吃,好",
+    "cp932": "この店はとても美味しい",
+    "cp949": "이 식당은 아주 맛있어요",
+    "big5": "這家餐廳很好吃",
+    "cp1251": "Очень вкусно",
+    "cp1252": "Déjà vu à Besançon",
+}
+PAGES = {
+    "csv": 'text\n"{}"\n',
+    "tsv": "text\n{}\n", "jsonl": '{{"text": "{}"}}\n', "json": '[{{"text": "{}"}}]', "txt": "{}\n",
+    "conll": "{}\tO\n",
+}  # fmt: skip
+
+
 CP1252, SEMICOLON = "'data.encoding=cp1252'", "'data.delimiter=\";\"'"
 SAD = [
     ("bad byte", "t.csv", b"text\na\ncaf\xe9", {}, ["t.csv:3: byte 0xE9 at column 4 is not", "'café'", CP1252]),
@@ -116,8 +144,11 @@ SAD = [
     ("not cp1252", "t.csv", "a\nÁ\n".encode(), {"encoding": "cp1252"}, ["not CP1252", "reads 'Á'", "encoding=utf-8'"]),
     ("UTF-8 as ASCII", "t.csv", "a\né\n".encode(), {"encoding": "ascii"}, ["reads 'é'", "'data.encoding=utf-8'"]),
     ("of no encoding", "t.csv", b"a\n\x81\n", {}, ["t.csv:2: byte 0x81", "name its encoding, e.g."]),
+    *((name, f"t.{suffix}", page.format(text).encode(name), {}, ["not UTF-8", f"in {name} it reads", text])
+      for name, text in SCRIPTS.items() for suffix, page in PAGES.items()),
     ("UTF-16", "t.csv", "text\na\n".encode("utf-16"), {}, ["t.csv: the file is UTF-16", "{encoding: utf-16}"]),
-    ("UTF-16 LE", "t.csv", "text\na\n".encode("utf-16-le"), {}, ["t.csv:1: a NUL byte at column 2"]),
+    ("UTF-16 LE", "t.csv", "text\na\n".encode("utf-16-le"), {}, ["t.csv:1: a NUL byte at column 2", "utf-16-le"]),
+    ("UTF-16 BE", "t.jsonl", '{"a": 1}\n'.encode("utf-16-be"), {}, ["t.jsonl:1: a NUL byte at column 1", "utf-16-be"]),
     ("UTF-16 in json", "t.json", "[]".encode("utf-16"), {}, ["the file is UTF-16", "{encoding: utf-16}"]),
     ("a mark of UTF-8", "t.csv", b"\xef\xbb\xbfa\nb\n", {"encoding": "cp1252"}, ["the file is UTF-8", ": utf-8}"]),
     ("half a UTF-16", "t.csv", b"\xff\xfea\0\n\0\0\xd8b\0", {"encoding": "utf-16"}, ["line 0 something is not UTF-16"]),
@@ -145,6 +176,10 @@ SAD = [
     ("NUL", "t.csv", "a,b\nx,\0\n", {}, ["t.csv:2: a NUL byte at column 3"]),
     ("unclosed quote", "t.csv", 'a,b\nx,y\n"z,y\nx,y\n', {}, ["t.csv:3: a quote that opens in this row is never"]),
     ("text after a quote", "t.csv", 'a,b\n"x"z,y\n', {}, ["t.csv:2: text follows a closing quote"]),
+    *((f"a quote that closes {lines} lines later, between {sep!r}", "t.csv", swallowed(lines, sep),
+       {"delimiter": sep, "format": "csv"},
+       [f"t.csv:4: a quote that opens in this row closes {counted(lines, 'line')} later, and each", "format: tsv"])
+      for lines in (1, 2, 300) for sep in ",\t"),
     ("old Mac lines", "t.csv", "a,b\rx,y\r", {}, ["t.csv:1: a carriage return outside quotes"]),
     ("a carriage return outside quotes", "t.csv", "a,b\nx\rz,y\n", {}, ["t.csv:2: a carriage return outside quotes"]),
     ("empty jsonl", "t.jsonl", " \n\n", {}, ["t.jsonl: holds no rows"]),
@@ -178,10 +213,28 @@ def test_says_what_is_wrong(tmp_path, subtests):
             assert all(part in message for part in parts), message
 
 
+@pytest.mark.parametrize("suffix", PAGES)
+def test_every_format_is_read_in_every_encoding(suffix, tmp_path):
+    wide = {f"utf-16{order}": "Ċ 这 ё" for order in ("", "-le", "-be")}
+    for encoding, text in {**SCRIPTS, **wide, "shift_jis": SCRIPTS["cp932"], "euc-kr": SCRIPTS["cp949"]}.items():
+        text = text.replace(" ", "_")
+        ((_, row),) = read(tmp_path, f"t.{suffix}", PAGES[suffix].format(text).encode(encoding), encoding=encoding)
+        assert row[next(iter(row))] == ([text] if suffix == "conll" else text)
+
+
 @pytest.mark.parametrize(("suffix", "pack"), [("gz", gzip.compress), ("xz", lzma.compress)])
 def test_a_cut_archive_is_an_error_and_not_fewer_rows(tmp_path, suffix, pack):
     whole = pack("".join(f'{{"text": "row {i * 7919}"}}\n' for i in range(5000)).encode())
     assert "damaged or incomplete" in fails(tmp_path, f"t.jsonl.{suffix}", whole[: len(whole) // 2])
+
+
+@pytest.mark.parametrize(("lines", "found"), [(8, 0), (9, 1)])
+def test_many_lines_that_look_like_rows_are_severe_whatever_they_hold(lines, found, tmp_path):
+    problems, path = Problems("t.csv"), tmp_path / "t.csv"
+    path.write_text(swallowed(lines, ",", [f"{n}" for n in range(100)]))
+    assert len(list(read_rows(path, spec(), problems))) == 9
+    what = f"t.csv:4: a quote that opens in this row closes {lines} lines later, and each line looks like a row"
+    assert [(finding.level, finding.what) for finding in problems.findings] == [("severe", what)] * found
 
 
 def test_a_folder_and_a_missing_file(tmp_path):

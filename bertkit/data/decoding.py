@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import io
 import re
+from collections import deque
 from contextlib import suppress
 from typing import IO, Any, cast
 
@@ -16,6 +17,9 @@ from bertkit.errors import DataError, Problem
 MAX_LINE = 10_000_000  # characters of a line and of a quoted field: bounds an unclosed quote
 SHOWN = 30  # characters shown on either side of a byte that cannot be decoded
 
+AHEAD = 100_000  # characters after it that another encoding must decode too
+_EASTERN = ("gb18030", "cp932", "cp949", "big5", "euc-jp")
+_QUOTES = "‘’“”–—…€£°§«»¿¡"  # signs of western texts
 _UTF8 = ("utf-8", "utf-8-sig")
 _ESCAPED = re.compile("[\udc80-\udcff]")  # what the error handler `surrogateescape` makes of a byte
 _MARKS = {codecs.BOM_UTF8: "utf-8", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
@@ -30,21 +34,27 @@ def text_lines(stream: IO[bytes], encoding: str, problems: Problems, longest: in
     """
     text = io.TextIOWrapper(cast(Any, stream), encoding, "surrogateescape", newline="\n")
     number, advised, in_utf8, other = 0, False, codecs.lookup(encoding).name not in _UTF8, ""
+    ahead = deque[str]()
     try:
-        while line := text.readline(longest + 1):
+        while line := ahead.popleft() if ahead else text.readline(longest + 1):
             number += 1
             if number == 1:
                 line = without_mark(line, encoding, problems.name)
             if len(line) > longest:
                 problems.add(number, f"the line is longer than {longest:,} characters; is this the right format?")
                 return
-            if _ESCAPED.search(line):
-                what, fix = bad_byte(line, encoding)
-                problems.add(number, what, "" if advised else fix)
+            if match := _ESCAPED.search(line):
+                what = f"byte 0x{ord(match[0]) & 0xFF:02X} at column {match.start() + 1} is not {encoding.upper()}"
+                if not advised:
+                    while len(line) + sum(map(len, ahead)) < AHEAD and (more := text.readline(longest + 1)):
+                        ahead.append(more)
+                problems.add(number, what, "" if advised else _advice(line, "".join(ahead), encoding))
                 line, advised = _ESCAPED.sub("\ufffd", line), True
             if "\0" in line:
-                what = f"a NUL byte at column {line.index(chr(0)) + 1}; is this a text file in {encoding.upper()}?"
-                problems.add(number, what)
+                at = line.index("\0") + 1
+                what = f"a NUL byte at column {at}; is this a text file in {encoding.upper()}?"
+                wide = "utf-16-be" if at % 2 else "utf-16-le"
+                problems.add(number, what, f"if it is UTF-16, {setting('encoding', wide)}" if number == 1 else "")
             if in_utf8 and not line.isascii():
                 read = _as_utf8(line, encoding)
                 in_utf8 = read is not None
@@ -85,16 +95,27 @@ def without_mark(text: str, encoding: str, name: str) -> str:
     return text.removeprefix("\ufeff")
 
 
-def bad_byte(line: str, encoding: str) -> tuple[str, str]:
-    """What is wrong with a line that holds an escaped byte, and the fix: the encoding in which the line is text."""
-    match = cast(re.Match[str], _ESCAPED.search(line))
-    at = match.start()
-    what = f"byte 0x{ord(match[0]) & 0xFF:02X} at column {at + 1} is not {encoding.upper()}"
-    for other in ("utf-8", "cp1252"):
+def _advice(line: str, more: str, encoding: str) -> str:
+    """The fix for a line that holds an escaped byte: the encodings in which it and all that follows are text."""
+    raw, rest = (
+        text.encode(encoding, "surrogateescape") for text in (line.rstrip("\r\n"), more[: more.rfind("\n") + 1])
+    )
+    runs = re.findall(rb"[\x80-\xff]+", raw + rest)
+    letters = b"".join(runs).decode("cp1252", "replace")
+    long_runs = sum(map(len, runs)) >= 2 * len(runs)  # not an accent here and there
+    western = not long_runs and sum(letter.isalpha() or letter in _QUOTES for letter in letters) >= 0.7 * len(letters)
+    others = () if western else (*_EASTERN, *(("cp1251",) if long_runs else ()))
+    at = cast(re.Match[str], _ESCAPED.search(line)).start()
+    readings = dict[str, str]()
+    for other in ("utf-8", *others, "cp1252"):
         with suppress(UnicodeError):
-            raw = line.rstrip("\r\n").encode(encoding, "surrogateescape")
-            read = raw.decode(other)
+            (raw + b"\n" + rest).decode(other)
             start = len(line[:at].encode(encoding, "surrogateescape").decode(other, "ignore"))
-            shown = read[max(0, start - SHOWN) : start + SHOWN]
-            return what, f"in {other} it reads {shown!r}; if that is right, {setting('encoding', other)}"
-    return what, f"save the file as UTF-8, or name its encoding, e.g. {setting('encoding', 'cp1250')}"
+            readings[other] = raw.decode(other)[max(0, start - SHOWN) : start + SHOWN]
+            if other == "utf-8":
+                break
+    if not readings:
+        return f"save the file as UTF-8, or name its encoding, e.g. {setting('encoding', 'cp1250')}"
+    shown = ", ".join(f"in {other} it reads {text!r}" for other, text in readings.items())
+    which = "one of them" if len(readings) > 1 else "that"
+    return f"{shown}; if {which} is right, {setting('encoding', next(iter(readings)))}"

@@ -6,13 +6,13 @@ import csv
 import json
 import re
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 from bertkit.data.conll import Lines
 from bertkit.data.decoding import MAX_LINE
-from bertkit.data.schema import note
+from bertkit.data.schema import Finding, note
 from bertkit.data.table import MAX_LOCATIONS, NumberedRow, Problems, setting
 from bertkit.errors import DataError, Problem
 from bertkit.sections import DataSpec
@@ -21,6 +21,8 @@ from bertkit.text import counted, listed, printable
 # What a spreadsheet would run (CWE-1236; OWASP, "CSV Injection"), whatever number of apostrophes is before it.
 _FORMULA = re.compile(r"'*[=+\-@\t\r]")
 _DELIMITERS = ";\t|,"  # those that are recognised where another one is set
+SHORT, MAX_VALUES = 50, 1000  # characters of a value, and values of a column, that are remembered
+MANY_LINES = 10  # that all look like rows are hardly those of one text
 _QUOTES = (
     ("unexpected end of data", "a quote that opens in this row is never closed"),
     ("field larger", f"a quote that opens in this row is not closed within {MAX_LINE:,} characters"),
@@ -116,22 +118,84 @@ def _header(records: Iterator[tuple[int, list[str]]], spec: DataSpec, problems: 
     return names
 
 
+class _Swallowed(NamedTuple):
+    """A record of several lines, each of which would be a row if its quotes were text."""
+
+    number: int
+    lines: int
+    cells: dict[int, set[str]]  # of each column of these rows that holds short values
+
+
+class _Quotes:
+    """Watches for quotes that open in one row and close in another, so that one field has all rows between."""
+
+    def __init__(self, delimiter: str) -> None:
+        self.delimiter = delimiter
+        self.seen: list[set[str]] = []  # short values of each column, by which rows are recognised
+        self.suspects: list[_Swallowed] = []
+
+    def add(self, number: int, lines: Sequence[str], fields: Sequence[str]) -> None:
+        """A record: its line, its lines, and its fields."""
+        self.seen = self.seen or [set() for _ in fields]
+        if len(lines) > 1 and len(fields) > 1:
+            rows = [line.rstrip("\r\n").split(self.delimiter) for line in lines]
+            if {len(row) for row in rows} == {len(fields)}:
+                cells = {index: {*column} for index, column in enumerate(zip(*rows, strict=True))}
+                short = {index: values for index, values in cells.items() if all(map(_is_short, values))}
+                if short or len(lines) >= MANY_LINES:
+                    self.suspects.append(_Swallowed(number, len(lines), short))
+            return
+        for values, field in zip(self.seen, fields, strict=False):
+            if _is_short(field) and len(values) < MAX_VALUES:
+                values.add(field)
+
+    def report(self, problems: Problems) -> None:
+        """Each record whose lines have values of other rows in one column; others of many lines are a finding."""
+        for number, lines, cells in self.suspects:
+            later = counted(lines - 1, "line")
+            what = f"a quote that opens in this row closes {later} later, and each line looks like a row"
+            if any(values <= self.seen[index] for index, values in cells.items()):
+                problems.add(number, what, _plain(self.delimiter))
+            elif lines >= MANY_LINES:
+                where = f"{problems.name}:{number}"
+                problems.findings.append(Finding("severe", f"{where}: {what}", _plain(self.delimiter)))
+
+
+def _is_short(field: str) -> bool:
+    return 0 < len(field) <= SHORT
+
+
+def _plain(delimiter: str) -> str:
+    plain = f"data: {{format: tsv, delimiter: {json.dumps(delimiter)}}}"
+    return f'write a quote inside a quoted field twice (""); if quotes are text, write  {plain}'
+
+
+def _kept(lines: Lines, read: list[str]) -> Iterator[str]:
+    for _, line in lines:
+        read.append(line)
+        yield line
+
+
 def _records(lines: Lines, delimiter: str, quoting: bool, problems: Problems) -> Iterator[tuple[int, list[str]]]:
+    quotes = _Quotes(delimiter)
     for number, line in lines:
         text = line.rstrip("\r\n")
         if not quoting or ('"' not in text and "\r" not in text):
-            yield number, text.split(delimiter)
+            fields = text.split(delimiter)
+            quotes.add(number, [line], fields)
+            yield number, fields
             continue
-        record = csv.reader(chain([line], (more for _, more in lines)), delimiter=delimiter, strict=True)
+        read = [line]
+        record = csv.reader(chain([line], _kept(lines, read)), delimiter=delimiter, strict=True)
         limit = csv.field_size_limit(MAX_LINE)  # global to the process: changed for one record only
         try:
             fields = next(record)
         except csv.Error as error:
             what = next(text for start, text in _QUOTES if str(error).startswith(start))
-            plain = f"data: {{format: tsv, delimiter: {json.dumps(delimiter)}}}"
-            fix = f'write a quote inside a quoted field twice (""); if quotes are text, write  {plain}'
-            problems.add(number, what, fix)
+            problems.add(number, what, _plain(delimiter))
             continue
         finally:
             csv.field_size_limit(limit)
+        quotes.add(number, read, fields)
         yield number, fields
+    quotes.report(problems)
