@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import re
 import unicodedata
@@ -19,10 +20,11 @@ import pyarrow
 import pytest
 import small
 
-from bertkit.data import load
+from bertkit.data import check, load
 from bertkit.data.python_inputs import temporary_rows
 from bertkit.data.python_rows import frame_rows
 from bertkit.data.table import FirstSeen
+from bertkit.data.values import read_inputs
 from bertkit.errors import DataError
 from bertkit.retrieval.documents import read_documents
 from bertkit.sections import DataSpec
@@ -319,3 +321,31 @@ def test_a_key_that_the_first_object_lacks(suffix, tmp_path):
         assert read().rows["train"]["text"][:2] == ["", "text 0"]
         small.write_rows(path, [{"text": "a"}, *rows])
         small.raises(DataError, "1 of 1,201 rows of train has no `label`: .*t.jsonl:1", read)
+
+
+def test_what_pandas_did_with_missing_values_is_said():
+    text = "text,label\na,NA\nb,DE\nNA,US\n"
+    frame = pandas.read_csv(io.StringIO(text))
+    kept = pandas.read_csv(io.StringIO(text), keep_default_na=False)
+    assert get(kept).rows["test"]["label"][:] == ["NA", "DE", "US"]
+    message = fails(frame)
+    assert "1 of 3 rows of test has no `label`: test, row 1" in message
+    assert "pandas reads NA, None, null and nan as missing: read_csv(FILE, keep_default_na=False) keeps them" in message
+    data = get(frame, missing_labels="ignore")
+    assert any("left out: test, row 1" in f.what and "keep_default_na" in f.fix for f in data.findings)
+    (empty,) = [finding for finding in check(data) if "empty `text`" in finding.what]
+    assert "test, row 3" in empty.what
+    assert "keep_default_na=False" in empty.fix
+
+
+@pytest.mark.parametrize("missing", [None, float("nan"), pandas.NA, pandas.NaT])
+def test_every_missing_value_of_pandas_is_missing(missing, tmp_path):
+    rows = [{"text": "a", "label": "x"}, {"text": "b", "label": missing}, {"text": missing, "label": "x"}]
+    for data in (rows, pandas.DataFrame(rows)):
+        assert "1 of 3 rows of test has no `label`: test, row 2" in fails(data)
+        assert get(data, missing_labels="ignore").rows["test"]["text"][:] == ["a", ""]
+    schema = get_task("text-classification").schema
+    small.raises(DataError, "row 3: `text` is missing", read_inputs, rows, schema, schema.inputs, {})
+    found = [finding.what for finding in check(get(pandas.DataFrame(rows).map(str))) if "astype(str)" in finding.fix]
+    what = "test: 1 row with the text nan, <NA> or NaT in `label`: test, row 2"
+    assert found == [what]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from bertkit.data.schema import Column, Finding, in_train_too, leak, note, severe, texts_of, warn
-from bertkit.data.splits import names_of
+from bertkit.data.splits import SPLITS, names_of
 from bertkit.data.table import Data, Origin, column_values, locations, numbers
 from bertkit.data.tagging import Learned, labelled
 from bertkit.data.values import text_keys
@@ -54,6 +54,7 @@ def check(data: Data, *, few_rows: bool = False) -> list[Finding]:
         findings.append(note(f"{split}: {counted(len(rows), 'row')}"))
         checked = [name for name in texts if name in rows.column_names and not data.columns[name].unchecked]
         findings += _empty(rows, checked, split, origin)
+        findings += _as_text(rows, data.columns, split, origin)
         name = data.target if data.target in rows.column_names else None
         if name and not data.columns[name].unchecked:
             findings += _balance(rows, name, data.columns[name], split, few_rows)
@@ -93,7 +94,19 @@ def _empty(rows: Dataset, names: Sequence[str], split: str, origin: Origin) -> I
         empty = [index for index, key in enumerate(text_keys(column_values(rows, name))) if key is None]
         if empty:
             what = f"{split}: {counted(len(empty), 'row')} with an empty `{name}`: {locations(origin, empty)}"
-            yield warn(what, "Fill them in, or remove these rows.")
+            pandas = origin.files[0] in [f"{split}, row " for split in SPLITS]
+            more = " pandas.read_csv(FILE, keep_default_na=False) keeps texts such as NA." if pandas else ""
+            yield warn(what, f"Fill them in, or remove these rows.{more}")
+
+
+def _as_text(rows: Dataset, columns: Mapping[str, Column], split: str, origin: Origin) -> Iterator[Finding]:
+    """Missing values that became texts."""
+    for name in (name for name in rows.column_names if columns[name].holds in ("label", "name", "value")):
+        found = [index for index, value in enumerate(column_values(rows, name)) if value in ("nan", "<NA>", "NaT")]
+        if found:
+            what = f"{split}: {counted(len(found), 'row')} with the text nan, <NA> or NaT in `{name}`"
+            fix = "pandas writes missing values so in astype(str) and map(str); leave them out before it."
+            yield warn(f"{what}: {locations(origin, found)}", fix)
 
 
 def _balance(rows: Dataset, name: str, column: Column, split: str, few_rows: bool) -> Iterator[Finding]:

@@ -18,12 +18,13 @@ from bertkit.data.squad import with_starts
 from bertkit.data.table import Data, Loaded, Origin, Table, features_of, fingerprint, in_blocks, locations, on_disk
 from bertkit.data.values import convert, is_blank, split_labels, without_decimals
 from bertkit.errors import DataError, Problem
-from bertkit.sections import DataSpec
+from bertkit.sections import MEMORY, DataSpec
 from bertkit.text import counted, listed
 from bertkit.validation import did_you_mean
 
 Parts: TypeAlias = Mapping[str, Sequence[Part]]  # by split
 
+PANDAS = "; pandas reads NA, None, null and nan as missing: read_csv(FILE, keep_default_na=False) keeps them"
 STARTS = "answer_start"  # the column of question answering in which plain answers have their offsets
 
 
@@ -162,7 +163,7 @@ def _read_tables(
                 # `validate_rows` may make tags of the spans that were read: messages name the column of the spans
                 source = name if name in read or not read else read[0]
                 given_names[name] = given_name(source, spec.columns)
-        tables[split], notes = _drop_unlabelled(table, split, given_names, spec.missing_labels)
+        tables[split], notes = _drop_unlabelled(table, split, given_names, spec)
         findings += changes + notes
     target = next((name for name in schema.targets if any(name in t.values for t in tables.values())), None)
     names = names_of(schema.columns[target]) if target else None
@@ -252,14 +253,14 @@ def _read(parts: Sequence[Part], schema: Schema, spec: DataSpec) -> Table:
 
 
 def _drop_unlabelled(
-    table: Table, split: str, given_names: Mapping[str, str], policy: str
+    table: Table, split: str, given_names: Mapping[str, str], spec: DataSpec
 ) -> tuple[Table, list[Finding]]:
-    """Without targets that no row of a test split has, and without rows that lack theirs, by `policy`.
+    """Without targets that no row of a test split has, and without rows that lack theirs, by `data.missing_labels`.
 
     given_names: target of the table -> what the user calls it.
-    policy: "error" raises a DataError where some rows, or train, lack theirs; "ignore" leaves them out with a note.
+    "error" raises a DataError where some rows, or train, lack theirs; "ignore" leaves them out with a note.
     """
-    findings = []
+    findings, pandas = [], PANDAS if spec.source == MEMORY else ""
     for name, theirs in given_names.items():
         missing = {index for index, value in enumerate(table.values[name]) if is_blank(value)}
         # GLUE's mark of a hidden score
@@ -273,10 +274,10 @@ def _drop_unlabelled(
         elif missing:
             where = locations(table.origin, sorted(missing))
             if len(missing) == len(table):
-                raise DataError(Problem("", f"{what}: {where}", "is the right column mapped?"))
-            if policy == "error":
+                raise DataError(Problem("", f"{what}: {where}", f"is the right column mapped?{pandas}"))
+            if spec.missing_labels == "error":
                 fix = "fill it in, or leave these rows out:  data: {missing_labels: ignore}"
-                raise DataError(Problem("", f"{what}: {where}", fix))
+                raise DataError(Problem("", f"{what}: {where}", f"{fix}{pandas}"))
             findings.append(note(f"{what}; left out: {where}"))
             table = table.select([index for index in range(len(table)) if index not in missing])
     return table, findings

@@ -21,6 +21,7 @@ from bertkit.cache import file_digest, sha256_of_json
 from bertkit.data.arrow import plain_rows
 from bertkit.data.disk_list import AT_A_TIME, disk_full_as_error
 from bertkit.data.table import Problems
+from bertkit.data.values import is_missing
 from bertkit.errors import DataError, Problem
 from bertkit.sections import MEMORY, DataSpec
 from bertkit.text import first_line, listed, short_repr
@@ -191,11 +192,6 @@ def is_a(value: Any, *names: str) -> bool:
     return any(
         module in sys.modules and isinstance(value, getattr(sys.modules[module], kind)) for module, kind in parts
     )
-
-
-def is_missing(value: Any) -> bool:
-    """Whether this is None, NaN, or what pandas has for a missing value: NA or NaT."""
-    return value is None or (not isinstance(value, str) and str(value) in ("nan", "<NA>", "NaT"))
 
 
 def _tables(given: Rows, split: str, names: Collection[str] | None = None) -> Iterator[pa.Table]:

@@ -76,6 +76,7 @@ def read_inputs(
                 continue
             cell, column = given_cell(row, name, mapped), schema.columns[name]
             theirs = given_names[name] if given_names[name] in row else name
+            cell = None if is_missing(cell) else cell
             if cell is None and column.holds != "name":
                 what, fix = f"`{theirs}` is missing", "Fill it in, or leave the row out."
                 problems.add(where, what, fix, kind=what)
@@ -117,6 +118,11 @@ def refuse_pairs(texts: Iterable[str]) -> None:
             what = f"holds a character as a pair of surrogates, which shifts offsets, in {short_repr(text)}"
             fix = "send it as UTF-8, in Python text.encode('utf-16', 'surrogatepass').decode('utf-16')"
             raise ValueError(f"{what}; {fix}")
+
+
+def is_missing(value: Any) -> bool:
+    """Whether this is None, NaN, or what pandas has for a missing value: NA or NaT."""
+    return value is None or (not isinstance(value, str | list) and str(value) in ("nan", "<NA>", "NaT"))
 
 
 def is_blank(value: object) -> bool:
