@@ -11,22 +11,22 @@ from itertools import chain
 from pathlib import Path, PurePath
 from typing import Any, NamedTuple, TypeAlias
 
-from bertkit.data.delimited import fields_of, unguarded
+from bertkit.data.delimited import unguarded
 from bertkit.data.disk_list import DiskList
-from bertkit.data.readers import format_of, opened, read_rows, row_prefix
+from bertkit.data.readers import format_of, read_rows, row_prefix
 from bertkit.data.schema import ID, Column, Finding, Schema, note
 from bertkit.data.splits import names_of
 from bertkit.data.table import MAX_LOCATIONS, Origin, Problems, Table
 from bertkit.data.tagged import tag_words
-from bertkit.data.values import convert, folded, split_labels
+from bertkit.data.values import convert, split_labels
 from bertkit.errors import DataError, Problem
 from bertkit.sections import DataSpec
-from bertkit.text import counted, listed, short_repr
+from bertkit.text import counted, listed
 from bertkit.validation import did_you_mean
 
 ValidateRows: TypeAlias = Callable[[Table, str], tuple[Table, list[Finding]]]
 Place: TypeAlias = tuple[str, int]  # split, row
-FORMATS = ("jsonl", "csv", "tsv", "xlsx")
+FORMATS = ("jsonl", "csv")  # as `bertkit audit` writes its lists
 TAGS = ("tags", "word_labels")  # what a column of tags holds
 _LOCATION = re.compile(r"(.*?\D)(\d+)(?:, id .*)?", re.DOTALL)  # prefix and number, as `Origin` writes them
 
@@ -105,12 +105,15 @@ def _read(
         try:
             yield from _read_file(file, spec, columns, problems)
         except DataError as error:
-            problems.take(error)
+            for where, what, fix in error.problems:
+                problems.add(where, what, fix and "Save it as jsonl, or as csv with commas, in UTF-8.")
 
 
 def _read_file(file: Path, spec: DataSpec, columns: Mapping[str, Column], problems: Problems) -> Iterator[_Record]:
-    layout = _layout(file, spec)
+    layout = DataSpec(source=str(file))
     kind = format_of(file, layout)
+    if kind not in FORMATS:
+        raise DataError(Problem(str(file), f"a list of rows is expected as .{' or .'.join(FORMATS)}"))
     rows, origin = [], Origin([row_prefix(str(file), kind)])
     for number, row in read_rows(file, layout):
         origin.add(0, number)
@@ -127,24 +130,6 @@ def _read_file(file: Path, spec: DataSpec, columns: Mapping[str, Column], proble
             yield _Record(file, origin.files[0], origin.number[index], own)
         else:
             problems.add(origin[index], "names no row", "Give its `location`, such as train.csv:17, or its `id`.")
-
-
-def _layout(file: Path, spec: DataSpec) -> DataSpec:
-    """How the file is written: csv and tsv by their first line, since a spreadsheet may have saved them."""
-    layout = DataSpec(source=str(file))
-    kind = format_of(file, layout)
-    if kind not in FORMATS:
-        raise DataError(Problem(str(file), f"a list of rows is expected as .{', .'.join(FORMATS)}"))
-    if kind not in ("csv", "tsv"):
-        return layout
-    with opened(file) as stream:
-        raw = stream.read()
-    for encoding in dict.fromkeys(("utf-8", spec.encoding)):
-        with suppress(UnicodeError):
-            first = raw.decode(encoding).partition("\n")[0]
-            delimiter = max(",;\t", key=partial(fields_of, first))
-            return layout.model_copy(update={"encoding": encoding, "delimiter": delimiter, "format": "csv"})
-    raise DataError(Problem(str(file), "is not UTF-8", "Save it as UTF-8; in Excel's list of formats, CSV UTF-8."))
 
 
 def _cell(row: Mapping[str, Any], name: str, column: Column, spec: DataSpec) -> Any:
@@ -180,8 +165,7 @@ def _match(
     fix = "Make the list again from these data, or remove the record."
     for record in records:
         matches = by_location[record.row_key] if "location" in record.values else by_id[record.values["id"]]
-        differences = {place: _difference(record, tables[place[0]], place[1], compared) for place in matches}
-        same = [place for place, difference in differences.items() if not difference]
+        same = [(split, row) for split, row in matches if _agrees(record, tables[split], row, compared)]
         if len(same) == 1:
             yield same[0], record
         elif same:
@@ -189,20 +173,15 @@ def _match(
             what = f"{record.row} may be one of several rows: {places}"
             problems.add(record.where, what, "Write its full `location`, or add the columns of its texts.")
         elif matches:
-            problems.add(record.where, f"{record.row} holds another row now: {next(iter(differences.values()))}", fix)
+            problems.add(record.where, f"{record.row} holds another row now", fix)
         elif complete:
             problems.add(record.where, f"there is no row {record.row}", fix)
 
 
-def _difference(record: _Record, table: Table, row: int, names: Iterable[str]) -> str:
-    """In which of these columns the row differs from the record by more than case and whitespace; "" where in none."""
-    for name in names:
-        if name in record.values and name in table.values:
-            there, here = table.values[name][row], record.values[name]
-            texts = (value if isinstance(value, str) else " ".join(value or ()) for value in (there, here))
-            if len(set(map(folded, texts))) > 1:
-                return f"its `{name}` is {short_repr(there)}, and here {short_repr(here)}"
-    return ""
+def _agrees(record: _Record, table: Table, row: int, names: Iterable[str]) -> bool:
+    """Whether the row has what the record repeats of it in these columns."""
+    shared = (name for name in names if name in record.values and name in table.values)
+    return all(table.values[name][row] == record.values[name] for name in shared)
 
 
 # --- their application

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate
-from typing import Any
+from typing import Any, TypeAlias
+from unicodedata import combining, normalize
 
 from bertkit.data.schema import Finding, warn
 from bertkit.data.word_spans import spans_to_tags
@@ -15,37 +15,15 @@ UTF_16 = "counted in UTF-16, as JavaScript and Java do"
 ONE_LINE_END = r"counted in a text that had \n where this one has \r\n"
 
 
-def _utf_16(text: str) -> Iterable[int]:
-    return (1 + (letter > "\uffff") for letter in text)
+Sizes: TypeAlias = Callable[[str], Iterable[int]]
 
-
-def _utf_8(text: str) -> Iterable[int]:
-    return (len(letter.encode(errors="surrogatepass")) for letter in text)
-
-
-def _one_line_end(text: str) -> Iterable[int]:
-    return (not text.startswith("\r\n", place) for place in range(len(text)))
-
-
-def _two_line_ends(text: str) -> Iterable[int]:
-    return (1 + (letter == "\n" and text[place - 1 : place] != "\r") for place, letter in enumerate(text))
-
-
-def _composed(text: str) -> Iterable[int]:
-    return (not unicodedata.combining(letter) for letter in text)
-
-
-def _decomposed(text: str) -> Iterable[int]:
-    return (len(unicodedata.normalize("NFD", letter)) for letter in text)
-
-
-UNITS: Mapping[str, Callable[[str], Iterable[int]]] = {  # how offsets are counted -> what each character counts
-    UTF_16: _utf_16,
-    "counted in bytes of UTF-8": _utf_8,
-    ONE_LINE_END: _one_line_end,
-    r"counted in a text that had \r\n where this one has \n": _two_line_ends,
-    "counted in the text's Unicode form NFC": _composed,
-    "counted in the text's Unicode form NFD": _decomposed,
+UNITS: Mapping[str, Sizes] = {  # how offsets are counted -> what each character of a text counts
+    UTF_16: lambda text: (1 + (letter > "\uffff") for letter in text),
+    "counted in bytes of UTF-8": lambda text: (len(letter.encode(errors="surrogatepass")) for letter in text),
+    ONE_LINE_END: lambda text: (not text.startswith("\r\n", place) for place in range(len(text))),
+    r"counted in a text that had \r\n where this one has \n": lambda text: (1 + (letter == "\n") for letter in text),
+    "counted in the text's Unicode form NFC": lambda text: (not combining(letter) for letter in text),
+    "counted in the text's Unicode form NFD": lambda text: (len(normalize("NFD", letter)) for letter in text),
 }
 
 
