@@ -243,8 +243,8 @@ def _read(parts: Sequence[Part], schema: Schema, spec: DataSpec) -> Table:
     for name in (name for name in names if columns[name].holds == "label"):
         read[name] = convert(read[name], theirs[name], columns[name], origin)
     for name in (name for name in names if columns[name].holds in ("name", "value")):
-        values = without_decimals(read[name])
-        read[name] = read[name] if values is read[name] else DiskList(values)
+        whole = without_decimals(read[name])
+        read[name] = read[name] if whole is read[name] else DiskList(whole)
     read = {name: read[name] for name in columns if name in names}
     starts = read.pop(STARTS, None)
     if starts is not None and "answers" in read:

@@ -76,8 +76,7 @@ def read_inputs(
                 continue
             cell, column = given_cell(row, name, mapped), schema.columns[name]
             theirs = given_names[name] if given_names[name] in row else name
-            cell = None if is_missing(cell) else cell
-            if cell is None and column.holds != "name":
+            if is_missing(cell) and column.holds != "name":
                 what, fix = f"`{theirs}` is missing", "Fill it in, or leave the row out."
                 problems.add(where, what, fix, kind=what)
                 continue
@@ -268,7 +267,7 @@ def _starts(value: Any) -> list[int] | None:
 def _value(value: Any) -> str | None:
     if isinstance(value, Collection) and not isinstance(value, str):
         raise WrongType(value, "a name (text or a number)")
-    if value is None or value != value:  # NaN is how pandas writes a missing value
+    if is_missing(value):
         return None
     if not isinstance(value, float) or not value.is_integer():
         return str(value)
