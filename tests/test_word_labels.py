@@ -278,14 +278,14 @@ def test_parts_of_speech_are_learned_scored_and_shown(head, tiny_encoder, tmp_pa
     low, high = scores["intervals"]["f1_macro"]
     assert low < scores["metrics"]["f1_macro"] <= high
     assert sum(map(sum, scores["confusion"]["matrix"])) == scores["calibration"]["decisions"] == words
-    text = "the  good dog \u200b ran"
+    text = "the  good dog \x7f ran"
     answer = run.load()(text)
     assert [text[word["start"] : word["end"]] for word in answer["words"]] == text.split()
     assert [word["word"] for word in answer["words"]] == text.split()
     assert [word["tag"] for word in answer["words"]] == ["DET", "ADJ", "NOUN", "", "VERB"]
     assert answer["words"][3]["score"] == 0.0
     assert answer.keys() == {"words", "truncated", "empty", "unreadable"}
-    assert answer_line(answer) == "the/DET good/ADJ dog/NOUN \u200b/ ran/VERB"
+    assert answer_line(answer) == "the/DET good/ADJ dog/NOUN \x7f/ ran/VERB"
     facts = read_facts(run.folder)
     (missed,) = (found for n, row in enumerate(facts.rows, 1) if (found := sentence_mistake(facts, n, row)))
     assert (missed.row, missed.gold, missed.answer) == (13, "VERB cat", "NOUN cat")

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 MISFITS = 100  # rows with spans that do not fit, by which units of offsets are recognised
 REPORTED = {  # what was done to spans -> its warning
-    "trimmed": "with outer spaces, which were removed",
+    "trimmed": "with outer spaces or format characters, which were removed",
     "empty": "without a word, left out",
     "overlapping": "that shared a word with a longer one (or an equal one before), left out",
     "misaligned": "that cut a word, moved to its boundaries",

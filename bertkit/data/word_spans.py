@@ -16,6 +16,7 @@ from bertkit.text import counted, short_repr
 
 Alignment: TypeAlias = Literal["strict", "expand", "contract"]
 
+ZERO_WIDTH_SPACE, JOINER = "\u200b", "\u200d"  # of category Cf
 _KEYS = ("start", "end", "label")
 
 
@@ -28,11 +29,14 @@ class Aligned(NamedTuple):
 
 
 def words(text: str) -> list[tuple[int, int]]:
-    r"""Offsets (start, end exclusive) of the words of a text, in order; only whitespace is between them.
+    r"""Offsets (start, end exclusive) of the words of a text, in order; only whitespace and format characters are
+    between them.
 
-    A word is a run of `\w` (letters, digits, _), or any other single character that is not whitespace: apostrophes,
-    hyphens, zero-width and control characters, each code point of an emoji. Combining marks (Unicode category M:
-    accents, vowel signs, variation selectors) belong to the word before them.
+    A word is a run of `\w` (letters, digits, _), or any other single character that is neither whitespace nor a format
+    character: apostrophes, hyphens, control characters, each emoji. Combining marks (Unicode category M: accents, vowel
+    signs, variation selectors) belong to the word before them. So do format characters (category Cf: joiners, soft
+    hyphens, marks of direction) between the characters of one word, except the zero-width space, which divides words.
+    A zero-width joiner joins what is around it.
     """
     return [match.span() for match in _word().finditer(text)]
 
@@ -40,7 +44,7 @@ def words(text: str) -> list[tuple[int, int]]:
 def spans_to_tags(text: str, spans: Sequence[Mapping[str, Any]], alignment: Alignment) -> Aligned:
     """BIO tags of a text's words from spans {start, end, label}: offsets in characters, end exclusive.
 
-    Counted: `trimmed`, outer whitespace removed; `empty`, dropped: nothing but whitespace; `misaligned`, cut a word
+    Counted: `trimmed`, outer whitespace and format characters removed; `empty`, dropped: nothing else; `misaligned`, cut a word
     and was expanded or contracted to whole words; `cut`, with strict: cut a word, which is a problem; `lost`, dropped:
     contracted to nothing; `overlapping`, dropped: shares a word with a longer span, or with an earlier one of its
     length. In `problems`: offsets that are not whole numbers or not in the text, an end before the start, a missing
@@ -55,13 +59,13 @@ def spans_to_tags(text: str, spans: Sequence[Mapping[str, Any]], alignment: Alig
         if fault := _fault(text, span):
             problems.append(f"span {number} {fault}")
             continue
-        marked = text[span["start"] : span["end"]]
-        start, end = span["end"] - len(marked.lstrip()), span["start"] + len(marked.rstrip())
-        if start >= end:
+        start, end = span["start"], span["end"]
+        touched = bisect_right(ends, start), bisect_left(starts, end)
+        if start == end or touched[0] >= touched[1]:
             counts["empty"] += 1
             continue
-        counts["trimmed"] += end - start < len(marked)
-        touched = bisect_right(ends, start), bisect_left(starts, end)
+        start, end = max(start, starts[touched[0]]), min(end, ends[touched[1] - 1])
+        counts["trimmed"] += (start, end) != (span["start"], span["end"])
         inside = bisect_left(starts, start), bisect_right(ends, end)
         if touched != inside and alignment == "strict":
             counts["cut"] += 1
@@ -98,10 +102,12 @@ def read_spans(value: object) -> list[dict[str, Any]]:
 
 @functools.cache
 def _word() -> re.Pattern[str]:
-    # `re` has no class for marks; the library `regex` has, but its whitespace is not that of str.strip.
-    codes = map(chr, range(sys.maxunicode + 1))
-    marks = "".join(code for code in codes if unicodedata.category(code).startswith("M"))
-    return re.compile(rf"\w[\w{marks}]*|\S[{marks}]*")
+    # `re` has no class for categories; the library `regex` has, but its whitespace is not that of str.strip.
+    codes = [(unicodedata.category(code), code) for code in map(chr, range(sys.maxunicode + 1))]
+    marks = "".join(code for category, code in codes if category.startswith("M"))
+    formats = "".join(code for category, code in codes if category == "Cf" and code != ZERO_WIDTH_SPACE)
+    word = rf"(?:\w[\w{marks}]*(?:[{formats}]+[\w{marks}]+)*|[^\s{formats}{ZERO_WIDTH_SPACE}][{marks}]*)"
+    return re.compile(rf"{word}(?:{JOINER}{word})*")
 
 
 def _fault(text: str, span: Mapping[str, Any]) -> str:
