@@ -32,12 +32,14 @@ import bertkit
 from bertkit.cli.main import main
 from bertkit.data.checks import check
 from bertkit.data.tagged import sentences, words_of
-from bertkit.data.tagging import entities, invalid
+from bertkit.data.tagging import entities, from_bio, invalid, tag_names
+from bertkit.data.word_spans import spans_to_tags, words
 from bertkit.errors import DataError, ModelError
 from bertkit.models.encoder import load_tokenizer
 from bertkit.models.heads import crf, posteriors
 from bertkit.models.heads.tagger import Emissions
 from bertkit.recipe.recipe import load_recipe
+from bertkit.report.mistakes import sentence_mistake
 from bertkit.sections import DataSpec
 from bertkit.tasks.base import calibrate, prepare
 from bertkit.tasks.token_classification import TokenClassification, TokenClassificationOptions
@@ -235,12 +237,88 @@ def test_spans_become_tags_and_what_was_done_is_reported(tmp_path: Path) -> None
     spans = [[0, 12, "PER"], [20, 26, "LOC"], [20, 30, "LOC"], [3, 3, "PER"]]
     data = get(small.write_rows(tmp_path / "spans.jsonl", [{"text": text, "spans": spans}]))
     assert data.rows["train"]["tags"][0] == ["B-PER", "I-PER", "O", "O", "B-LOC", "I-LOC", "O"]
-    assert data.rows["train"].column_names == ["text", "tags"]
+    trimmed = [(0, 11, "PER"), (20, 25, "LOC"), (20, 30, "LOC")]
+    assert [tuple(each.values()) for each in data.rows["train"]["spans"][0]] == trimmed
     told = " ".join(finding.what for finding in data.findings)
-    assert "2 spans with outer spaces, which were removed" in told
+    assert "2 spans with outer spaces or format characters, which were removed" in told
     assert "1 span that shared a word with a longer one" in told
     assert "1 span without a word, left out" in told
     assert all(finding.fix for finding in data.findings if finding.level == "warn")
+
+
+def test_types_of_which_nothing_is_left_are_named(tmp_path: Path) -> None:
+    rows = [{"text": "田中さんは東京に住む。", "spans": [[0, 2, "PER"], [5, 7, "LOC"]]}] * 3
+    path = small.write_rows(tmp_path / "spans.jsonl", rows)
+    (lost,) = [f.what for f in get(path, alignment="expand").findings if f.level == "severe"]
+    assert lost.startswith("train: types of which no span is left: LOC 3; scores")
+    with pytest.raises(DataError, match="with contract, none of the 6 spans of train is left"):
+        get(path, alignment="contract")
+
+
+@pytest.mark.parametrize("scheme", ["BIO", "BIOES"])
+@pytest.mark.parametrize("alignment", ["expand", "contract", "strict"])
+def test_scores_are_against_the_spans_as_given(alignment: Any, scheme: Any) -> None:
+    """Sets of characters are compared, whatever was moved or dropped for training; seqeval's where nothing was."""
+    types, moved = ["A", "B"], 0
+    for case in range(150):
+        rng = np.random.default_rng(case)
+        texts = ["".join(rng.choice(list("ab c-"), rng.integers(1, 12))) for _ in range(4)]
+        spans: list[Any] = []
+        for text in texts:
+            if alignment == "strict":  # whole words, which may share some
+                ends = [(a, b) for a, _ in words(text) for _, b in words(text) if a < b]
+            else:
+                ends = [(a, b) for a in range(len(text)) for b in range(a + 1, len(text) + 1) if text[a:b].strip()]
+            chosen = rng.permutation(ends)[: rng.integers(0, 4)].tolist() if ends else []
+            spans.append([{"start": a, "end": b, "label": str(rng.choice(types))} for a, b in chosen])
+        aligned = [spans_to_tags(*pair, alignment) for pair in zip(texts, spans, strict=True)]
+        columns = {"text": texts, "tags": [each.tags for each in aligned], "spans": [each.spans for each in aligned]}
+        answers, right = [], [0, 0, 0]
+        for text, own, each in zip(texts, spans, aligned, strict=True):
+            learned = from_bio(each.tags, scheme)
+            tags = [rng.choice(tag_names(types, scheme)) if rng.random() < 0.2 else tag for tag in learned]
+            places = words(text)
+            borders = [(kind, places[first][0], places[end - 1][1]) for kind, first, end in entities(tags)]
+            found = [{"label": kind, "start": a, "end": b, "score": 0.5} for kind, a, b in borders]
+            of_words = [{"tag": t, "start": a, "end": b} for t, (a, b) in zip(tags, places, strict=True)]
+            answers.append({"words": of_words, "entities": found})
+            stripped = [(s["label"], text[s["start"] : s["end"]], s["start"], s["end"]) for s in own]
+            gold = {(k, b - len(t.lstrip()), a + len(t.rstrip())) for k, t, a, b in stripped}
+            right = [a + b for a, b in zip(right, (len(gold & {*borders}), len(borders), len(gold)), strict=True)]
+            moved += gold != {(k, places[a][0], places[b - 1][1]) for k, a, b in entities(each.tags)}
+        options = TokenClassificationOptions(name="token-classification", scheme=scheme, labels=types)
+        rows = Dataset.from_dict(columns)
+        graded: Any = TokenClassification(options, None, 16).grade(answers, rows)  # type: ignore[arg-type]
+        expected = [right[0] / right[1] if right[1] else 0.0, right[0] / right[2] if right[2] else 0.0]
+        if right[1] + right[2]:
+            assert [graded.scores["precision"], graded.scores["recall"]] == expected
+        assert sum(graded.scores[f"support/{name}"] for name in types) == right[2]
+        errors = graded.errors()
+        assert (errors["correct"], sum(errors.values()) - errors["spurious"]) == (right[0], right[2])
+        assert sum(graded.decisions().get("after", [(), ()])[1]) == right[0]
+        aside = {name: values for name, values in columns.items() if name != "spans"}
+        if all(not any(each.counts[name] for name in ("misaligned", "lost", "overlapping")) for each in aligned):
+            of_tags = TokenClassification(options, None, 16).grade(answers, Dataset.from_dict(aside))  # type: ignore
+            assert of_tags.scores == graded.scores
+    assert moved > 50
+
+
+def test_a_type_that_only_the_given_spans_have_is_scored() -> None:
+    columns = {"text": ["张三去北京"], "tags": [["B-PER"]], "spans": [[{"start": 3, "end": 5, "label": "LOC"}]]}
+    options = TokenClassificationOptions(name="token-classification", labels=["PER"])
+    task: Any = TokenClassification(options, None, 16)  # type: ignore[arg-type]
+    whole = {"start": 0, "end": 5, "score": 0.9}
+    answer = {"words": [{"tag": "B-PER", **whole}], "entities": [{"label": "PER", **whole}]}
+    graded = task.grade([answer], Dataset.from_dict(columns))
+    assert [graded.scores[name] for name in ("f1", "f1/LOC", "support/LOC", "support/PER")] == [0, 0, 1, 0]
+    assert graded.errors() | {"both": 1, "spurious": 0} == graded.errors()
+    (baseline,) = task.baselines(Dataset.from_dict(columns), Dataset.from_dict(columns)).values()
+    assert (baseline["f1"], baseline["accuracy"]) == (0.0, 1.0)
+    row = {**{name: values[0] for name, values in columns.items()}, "answer": answer}
+    row["answer"]["words"][0]["word"] = row["text"]
+    wrong: Any = sentence_mistake(SimpleNamespace(options={"scheme": "BIO"}), 1, row)  # type: ignore[arg-type]
+    assert (wrong.gold, wrong.answer) == ("LOC 北京", "PER 张三去北京")
+    assert [span.mark for line in wrong.lines for span in line[1]] == ["missed", "", "wrong", ""]
 
 
 # --- windows, chains, answers

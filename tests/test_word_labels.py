@@ -107,7 +107,7 @@ def test_a_weight_is_a_repeated_sentence(graded: GradedWords, data: st.DataObjec
 
 def test_confidences_are_graded_by_word() -> None:
     words = [{"word": "a", "tag": "NOUN", "score": 0.9}, {"word": "b", "tag": "", "score": 0.0}]
-    found = graded([["NOUN", "ADJ"]], [{"words": words}], LABELS, "none", 1.5)
+    found = graded([["NOUN", "ADJ"]], [{"words": words}], LABELS, "none", 1.5, {})
     assert found.scores["accuracy"] == 0.5
     calibration = found.details()["calibration"]
     assert calibration == {"temperature": 1.5, "decisions": 2, "errors": 1, "ece": pytest.approx(0.05)}
@@ -123,8 +123,8 @@ def test_sentences_without_words_have_no_scores() -> None:
 def test_the_baseline_gives_an_unseen_word_the_most_frequent_label() -> None:
     train = [["a", "b"], ["a", "b", "b"]], [["O", "NOUN"], ["ADJ", "NOUN", "ADJ"]]
     rows = [["a", "b", "new"]], [["O", "NOUN", "NOUN"]]
-    assert lookup(train, rows, LABELS, "none")["accuracy"] == 1.0  # a: O and ADJ, the first; NOUN before ADJ
-    assert lookup(train, (rows[0], [["O", "NOUN", "O"]]), LABELS, "none")["accuracy"] == pytest.approx(2 / 3)
+    assert lookup(train, rows, LABELS, "none", {})["accuracy"] == 1.0  # a: O and ADJ, the first; NOUN before ADJ
+    assert lookup(train, (rows[0], [["O", "NOUN", "O"]]), LABELS, "none", {})["accuracy"] == pytest.approx(2 / 3)
 
 
 # --- data

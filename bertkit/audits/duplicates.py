@@ -22,7 +22,7 @@ BLOCK = 2048  # texts that are compared with as many others at a time
 ROUNDING = 1e-6  # of a cosine of float32 vectors
 APART = 0.2  # by which numbers contradict each other, as a share of the range of all
 NEARLY = ("label", "labels", "score", "grade")  # targets that are also compared where texts are only nearly the same
-SAME = ("tags", "spans", "answers")  # targets that belong to the characters of a text
+SAME = ("tags", "answers")  # targets that belong to the characters of a text
 PROBLEMS = ("same text, different target", "nearly the same text, different target", "in several splits", "repeated")
 
 

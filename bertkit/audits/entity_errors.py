@@ -109,4 +109,5 @@ def _correction(row: Row, changes: Sequence[Change], scheme: Learned) -> Row:
     entities = sorted([*kept, *new], key=lambda entity: entity[1])
     plain = scheme == "none"
     tags = [kind for kind, _, _ in entities] if plain else tags_of(entities, len(words), "BIO")
+    row = {name: value for name, value in row.items() if name != "spans"}  # which `tags` take the place of
     return corrected(row, "tags", tags, *texts, probability=max(each.probability for each in changes))

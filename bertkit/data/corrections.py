@@ -17,7 +17,7 @@ from bertkit.data.readers import format_of, read_rows, row_prefix
 from bertkit.data.schema import ID, Column, Finding, Schema, note
 from bertkit.data.splits import names_of
 from bertkit.data.table import MAX_LOCATIONS, Origin, Problems, Table
-from bertkit.data.tagged import tag_words
+from bertkit.data.tagged import spans_of, tag_words
 from bertkit.data.values import convert, split_labels
 from bertkit.errors import DataError, Problem
 from bertkit.sections import DataSpec
@@ -208,7 +208,7 @@ def _refined(
     if not records:
         table, notes = validate_rows(table, split)
         return table, [*findings, *notes]
-    name, values, notes = _targets(records, table, split, validate_rows, schema)
+    name, values, spans, notes = _targets(records, table, split, validate_rows, schema)
     column, by = schema.columns[name], _files(records.values())
     if column.holds in TAGS:  # those of the data may have another scheme before
         others = [row for row in range(len(table)) if row not in values]
@@ -217,6 +217,10 @@ def _refined(
         if _notes(rest) == _notes(more):  # else another scheme was inferred from the other rows alone
             more = rest
         table, changes = _replaced(table, split, name, column, values, by)
+        if spans:
+            old = table.values.get("spans", [None] * len(table))
+            new_spans = DiskList(spans.get(row, value) for row, value in enumerate(old))
+            table = Table({**table.values, "spans": new_spans}, table.origin)
     else:
         table, changes = _replaced(table, split, name, column, values, by)
         table, more = validate_rows(table, split)
@@ -225,9 +229,13 @@ def _refined(
 
 def _targets(
     records: Mapping[int, _Record], table: Table, split: str, validate_rows: ValidateRows, schema: Schema
-) -> tuple[str, dict[int, Any], list[Finding]]:
-    """The target's column, row -> its new value as `validate_rows` leaves it, and warnings of `validate_rows`."""
-    values, findings, final = dict[int, Any](), list[Finding](), ""
+) -> tuple[str, dict[int, Any], dict[int, Any], list[Finding]]:
+    """The target's column, row -> its new value as `validate_rows` leaves it, and warnings of `validate_rows`.
+
+    Third, of tags where the data or the list have spans: row -> the new spans.
+    """
+    findings, final = list[Finding](), ""
+    values, spans = dict[int, Any](), dict[int, Any]()
     for name in schema.targets:
         rows = [row for row, record in records.items() if name in record.values]
         if not rows:
@@ -249,9 +257,13 @@ def _targets(
             pairs = zip(found, validate_rows(old, split)[0].values[name], old.values[name], strict=True)
             found = [listed if new == located else new for new, located, listed in pairs]
         values |= zip(rows, found, strict=True)
+        if column.holds == "spans":
+            spans |= zip(rows, some.values[name], strict=True)
+        elif "spans" in table.values:
+            spans |= zip(rows, map(spans_of, some.values["text"], found), strict=True)
         if column.holds != "number":  # what is noticed of the documents of a query is of all of them
             findings += [each for each in notes if each.level != "note"]
-    return final, values, findings
+    return final, values, spans, findings
 
 
 def _replaced(

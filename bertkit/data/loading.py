@@ -157,13 +157,11 @@ def _read_tables(
     for split, table in tables.items():
         read = [name for name in schema.targets if name in table.values]
         table, changes = validate_rows(table, split)
-        given_names = dict[str, str]()
-        for name in schema.targets:
-            if name in table.values:
-                # `validate_rows` may make tags of the spans that were read: messages name the column of the spans
-                source = name if name in read or not read else read[0]
-                given_names[name] = given_name(source, spec.columns)
-        tables[split], notes = _drop_unlabelled(table, split, given_names, spec)
+        tables[split], notes = table, list[Finding]()
+        if targets := [name for name in schema.targets if name in table.values]:
+            # `validate_rows` may make tags of the spans that were read: messages name the column of the spans
+            theirs = given_name(targets[0] if targets[0] in read or not read else read[0], spec.columns)
+            tables[split], notes = _drop_unlabelled(table, split, targets, theirs, spec)
         findings += changes + notes
     target = next((name for name in schema.targets if any(name in t.values for t in tables.values())), None)
     names = names_of(schema.columns[target]) if target else None
@@ -253,34 +251,34 @@ def _read(parts: Sequence[Part], schema: Schema, spec: DataSpec) -> Table:
 
 
 def _drop_unlabelled(
-    table: Table, split: str, given_names: Mapping[str, str], spec: DataSpec
+    table: Table, split: str, targets: Sequence[str], theirs: str, spec: DataSpec
 ) -> tuple[Table, list[Finding]]:
-    """Without targets that no row of a test split has, and without rows that lack theirs, by `data.missing_labels`.
+    """Without targets that no row of a test split has, and without rows that lack the first of them.
 
-    given_names: target of the table -> what the user calls it.
-    "error" raises a DataError where some rows, or train, lack theirs; "ignore" leaves them out with a note.
+    theirs: what the user calls it. `data.missing_labels`: "error" raises a DataError where some rows, or train, lack it;
+    "ignore" leaves them out with a note.
     """
-    findings, pandas = [], PANDAS if spec.source == MEMORY else ""
-    for name, theirs in given_names.items():
-        missing = {index for index, value in enumerate(table.values[name]) if is_blank(value)}
-        # GLUE's mark of a hidden score
-        if split == "test" and all(value == -1.0 for value in table.values[name]):
-            missing = set(range(len(table)))
-        has = "has" if len(missing) == 1 else "have"
-        what = f"{len(missing):,} of {counted(len(table), 'row')} of {split} {has} no `{theirs}`"
-        if split == "test" and len(missing) == len(table):
-            table = Table({other: values for other, values in table.values.items() if other != name}, table.origin)
-            findings.append(note(f"{split} has no `{theirs}`: it can be predicted, but not scored"))
-        elif missing:
-            where = locations(table.origin, sorted(missing))
-            if len(missing) == len(table):
-                raise DataError(Problem("", f"{what}: {where}", f"is the right column mapped?{pandas}"))
-            if spec.missing_labels == "error":
-                fix = "fill it in, or leave these rows out:  data: {missing_labels: ignore}"
-                raise DataError(Problem("", f"{what}: {where}", f"{fix}{pandas}"))
-            findings.append(note(f"{what}; left out: {where}"))
-            table = table.select([index for index in range(len(table)) if index not in missing])
-    return table, findings
+    pandas = PANDAS if spec.source == MEMORY else ""
+    values = table.values[targets[0]]
+    missing = {index for index, value in enumerate(values) if is_blank(value)}
+    # GLUE's mark of a hidden score
+    if split == "test" and all(value == -1.0 for value in values):
+        missing = set(range(len(table)))
+    has = "has" if len(missing) == 1 else "have"
+    what = f"{len(missing):,} of {counted(len(table), 'row')} of {split} {has} no `{theirs}`"
+    if split == "test" and len(missing) == len(table):
+        table = Table({other: values for other, values in table.values.items() if other not in targets}, table.origin)
+        return table, [note(f"{split} has no `{theirs}`: it can be predicted, but not scored")]
+    if not missing:
+        return table, []
+    where = locations(table.origin, sorted(missing))
+    if len(missing) == len(table):
+        raise DataError(Problem("", f"{what}: {where}", f"is the right column mapped?{pandas}"))
+    if spec.missing_labels == "error":
+        fix = "fill it in, or leave these rows out:  data: {missing_labels: ignore}"
+        raise DataError(Problem("", f"{what}: {where}", f"{fix}{pandas}"))
+    kept = [index for index in range(len(table)) if index not in missing]
+    return table.select(kept), [note(f"{what}; left out: {where}")]
 
 
 def _loaded(table: Table, schema: Schema) -> Loaded:

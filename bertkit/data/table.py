@@ -209,10 +209,11 @@ def features_of(holds: Mapping[str, str]) -> Features:
     """Name -> what its `Column` holds: the types of canonical columns after `convert` and `Task.validate_rows`."""
     from datasets import Features, List, Value
 
-    strings = List(Value("string"))
+    strings, offset = List(Value("string")), Value("int64")
     types = {"text": Value("string"), "label": Value("string"), "number": Value("float64")}
     types |= dict.fromkeys(("name", "value"), Value("string"))
-    types["answers"] = {"text": strings, "answer_start": List(Value("int64"))}
+    types["answers"] = {"text": strings, "answer_start": List(offset)}
+    types["spans"] = List({"start": offset, "end": offset, "label": Value("string")})
     return Features({name: types.get(kind, strings) for name, kind in holds.items()})
 
 

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from bertkit.data import offsets
 from bertkit.data.disk_list import DiskList
 from bertkit.data.schema import Finding, note, warn
-from bertkit.data.table import Table, each_row, locations
-from bertkit.data.tagging import Scheme, check_prefixes, find_scheme, to_bio, without_prefixes
-from bertkit.data.word_spans import read_spans, spans_to_tags, words
+from bertkit.data.table import Table, column_values, each_row, locations
+from bertkit.data.tagging import Scheme, check_prefixes, entities, find_scheme, to_bio, without_prefixes
+from bertkit.data.word_spans import gold_entities, read_spans, spans_to_tags, words
 from bertkit.errors import DataError, Problem
 from bertkit.text import counted, listed
 
@@ -22,12 +22,13 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
 MISFITS = 100  # rows with spans that do not fit, by which units of offsets are recognised
+MISSED = "scores, which are against the spans as given, count them as missed"
 REPORTED = {  # what was done to spans -> its warning
     "trimmed": "with outer spaces or format characters, which were removed",
     "empty": "without a word, left out",
-    "overlapping": "that shared a word with a longer one (or an equal one before), left out",
-    "misaligned": "that cut a word, moved to its boundaries",
-    "lost": "without a whole word, left out",
+    "overlapping": f"that shared a word with a longer one (or an equal one before), left out; {MISSED}",
+    "misaligned": f"that cut a word, moved to its boundaries; {MISSED}",
+    "lost": f"without a whole word, left out; {MISSED}",
 }
 
 
@@ -114,15 +115,17 @@ def _scheme_of(values: Sequence[Sequence[str] | None], where: Callable[[int], st
 
 
 def tag_spans(table: Table, split: str, alignment: Any) -> tuple[Table, list[Finding]]:
-    """Rows with `text` and `spans` -> the same with `tags`, in BIO, for the words of the text.
+    """Rows with `text` and `spans` -> the same with `tags`, in BIO, for the words of the text, to learn from.
 
-    Raises DataError with the locations of spans that are outside the text, or cut a word where that is not allowed.
+    `spans`, trimmed, remain for the scores. Raises DataError with the locations of spans that are outside the text, or
+    cut a word where that is not allowed, and where none of train is left.
     """
     if "text" not in table.values:
         what = "has `spans`, which need a `text`, but has `tokens`"
         fix = "map the text, e.g.  data: {columns: {text: …}}; or give `tags`"
         raise DataError(Problem(table.origin[0], what, fix))
-    counts, misfits = Counter[str](), list[tuple[str, list[dict[str, Any]]]]()
+    counts, given, kept = Counter[str](), Counter[str](), set[str]()
+    misfits = list[tuple[str, list[dict[str, Any]]]]()
     where, texts, values = table.origin.__getitem__, table.values["text"], table.values["spans"]
 
     def readable(text: str, value: object) -> tuple[str, list[dict[str, Any]]]:
@@ -132,9 +135,10 @@ def tag_spans(table: Table, split: str, alignment: Any) -> tuple[Table, list[Fin
 
     in_utf_16, findings = offsets.find_utf_16(map(readable, texts, values), split)
 
-    def convert(text: str, value: object) -> list[str] | None:
+    def convert(text: str, value: object) -> tuple[Any, Any]:
+        """Its tags and its spans."""
         if value is None:
-            return None
+            return None, None
         spans = read_spans(value)
         spans = (offsets.moved(text, spans, offsets.UTF_16) if in_utf_16 else None) or spans
         aligned = spans_to_tags(text, spans, alignment)
@@ -143,7 +147,9 @@ def tag_spans(table: Table, split: str, alignment: Any) -> tuple[Table, list[Fin
             misfits.append((text, spans))
         if aligned.problems:
             raise ValueError(*aligned.problems)
-        return aligned.tags
+        given.update(span["label"] for span in aligned.spans)
+        kept.update(tag[2:] for tag in aligned.tags if tag != "O")
+        return aligned.tags, aligned.spans
 
     def counted_otherwise() -> list[Problem]:
         unit = offsets.likely_unit(misfits)
@@ -151,18 +157,45 @@ def tag_spans(table: Table, split: str, alignment: Any) -> tuple[Table, list[Fin
         return [Problem("", what, "Convert the offsets, or the texts, to those of Python.")] if unit else []
 
     try:
-        bio = DiskList(each_row(convert, where, texts, values))
+        aligned_rows = DiskList(each_row(convert, where, texts, values))
     except DataError as error:
         what = "spans that cut a word can be expanded to whole words, or contracted to them"
         cut = [Problem("", what, "set  task: {alignment: expand}, or contract")] if counts["cut"] else []
         raise DataError([*error.problems, *(counted_otherwise() or cut)]) from None
-    fix = "Correct the offsets in the data where that is not what they mean."
     findings += [warn(problem.what, problem.fix) for problem in counted_otherwise()]
+    fix = (
+        "Correct the offsets where they are wrong. Where words are too coarse for right ones, give `tokens` and `tags`."
+    )
+    if split == "train" and given and not kept:
+        what = f"with {alignment}, none of the {counted(given.total(), 'span')} of train is left"
+        raise DataError(Problem("task.alignment", what, fix))
     findings += [
         warn(f"{split}: {counted(counts[key], 'span')} {what}", fix) for key, what in REPORTED.items() if counts[key]
     ]
-    rest: dict[str, Sequence[Any]] = {name: column for name, column in table.values.items() if name != "spans"}
-    return Table({**rest, "tags": bio}, table.origin), findings
+    if lost := [f"{name} {number:,}" for name, number in given.items() if name not in kept]:
+        what = f"{split}: types of which no span is left: {listed(lost)}"
+        findings.append(Finding("severe", f"{what}; {MISSED}", fix))
+    tags, spans = (DiskList(row[place] for row in aligned_rows) for place in (0, 1))
+    return Table({**table.values, "spans": spans, "tags": tags}, table.origin), findings
+
+
+def given_entities(rows: Dataset) -> dict[int, list[tuple[Any, ...]]]:
+    """The gold entities of rows whose spans are not what their tags say, by row; see `gold_entities`."""
+    if not {"text", "spans"}.issubset(rows.column_names):
+        return {}
+    gold = dict[int, list[tuple[Any, ...]]]()
+    for row, columns in enumerate(zip(*(column_values(rows, name) for name in ("text", "tags", "spans")), strict=True)):
+        text, tags, spans = columns
+        if spans is not None and {*(given := gold_entities(words(text), spans))} != {*entities(tags)}:
+            gold[row] = given
+    return gold
+
+
+def spans_of(text: str, tags: Sequence[str]) -> list[dict[str, Any]]:
+    """The entities of a text's words as spans of characters."""
+    places = words(text)
+    borders = ((kind, places[first][0], places[end - 1][1]) for kind, first, end in entities(tags))
+    return [{"start": start, "end": end, "label": kind} for kind, start, end in borders]
 
 
 def sentences(rows: Dataset) -> tuple[list[str], list[list[tuple[int, int]]]]:

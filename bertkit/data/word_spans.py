@@ -8,7 +8,7 @@ import re
 import sys
 import unicodedata
 from bisect import bisect_left, bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from bertkit.data.tagging import Entity, tags_of
@@ -24,6 +24,7 @@ class Aligned(NamedTuple):
     """The tags of a text's words, and what was done to its spans."""
 
     tags: list[str]  # BIO, one per word
+    spans: list[dict[str, Any]]  # start, end and label of every span that has a word, as given, but trimmed
     counts: dict[str, int]  # trimmed, empty, misaligned, cut, lost, overlapping: see `spans_to_tags`
     problems: list[str]  # spans that cannot be used, by their numbers from 1
 
@@ -44,9 +45,9 @@ def words(text: str) -> list[tuple[int, int]]:
 def spans_to_tags(text: str, spans: Sequence[Mapping[str, Any]], alignment: Alignment) -> Aligned:
     """BIO tags of a text's words from spans {start, end, label}: offsets in characters, end exclusive.
 
-    Counted: `trimmed`, outer whitespace and format characters removed; `empty`, dropped: nothing else; `misaligned`, cut a word
-    and was expanded or contracted to whole words; `cut`, with strict: cut a word, which is a problem; `lost`, dropped:
-    contracted to nothing; `overlapping`, dropped: shares a word with a longer span, or with an earlier one of its
+    Counted: `trimmed`, outer whitespace and format characters removed; `empty`, dropped: nothing else; `misaligned`,
+    cut a word and was expanded or contracted to whole words; `cut`, with strict: cut a word, which is a problem;
+    `lost`, dropped: contracted to nothing; `overlapping`, dropped: shares a word with a longer span, or with an earlier one of its
     length. In `problems`: offsets that are not whole numbers or not in the text, an end before the start, a missing
     key, a label that is not text, and with strict a span that cuts a word.
     """
@@ -54,6 +55,7 @@ def spans_to_tags(text: str, spans: Sequence[Mapping[str, Any]], alignment: Alig
     starts, ends = [start for start, _ in offsets], [end for _, end in offsets]
     counts = dict.fromkeys(("trimmed", "empty", "misaligned", "cut", "lost", "overlapping"), 0)
     problems: list[str] = []
+    given: list[dict[str, Any]] = []
     aligned: list[tuple[int, Entity]] = []
     for number, span in enumerate(spans, 1):
         if fault := _fault(text, span):
@@ -73,6 +75,7 @@ def spans_to_tags(text: str, spans: Sequence[Mapping[str, Any]], alignment: Alig
             where = f"span {number}, {short_repr(text[start:end])} from {start} to {end}"
             problems.append(f"{where}, cuts a word; whole words are {short_repr(cut)}")
             continue
+        given.append({"start": start, "end": end, "label": span["label"]})
         first, stop = touched if alignment == "expand" else inside
         if first >= stop:
             counts["lost"] += 1
@@ -81,7 +84,21 @@ def spans_to_tags(text: str, spans: Sequence[Mapping[str, Any]], alignment: Alig
         aligned.append((end - start, (span["label"], first, stop)))
     disjoint = _disjoint(aligned)
     counts["overlapping"] = len(aligned) - len(disjoint)
-    return Aligned(tags_of(disjoint, len(offsets), "BIO"), counts, problems)
+    return Aligned(tags_of(disjoint, len(offsets), "BIO"), given, counts, problems)
+
+
+def gold_entities(offsets: Sequence[tuple[int, int]], spans: Iterable[Mapping[str, Any]]) -> list[tuple[Any, ...]]:
+    """`Aligned.spans` as entities of words, in their order: type, first word, end.
+
+    One that cuts a word has its characters in addition, so that it is equal to no entity of whole words.
+    """
+    starts, ends = [start for start, _ in offsets], [end for _, end in offsets]
+    gold = dict[tuple[Any, ...], None]()
+    for start, end, label in ((span[key] for key in _KEYS) for span in spans):
+        first, stop = bisect_right(ends, start), bisect_left(starts, end)
+        whole = (starts[first], ends[stop - 1]) == (start, end)
+        gold[label, first, stop, *(() if whole else (start, end))] = None
+    return sorted(gold, key=lambda entity: entity[1:])
 
 
 def read_spans(value: object) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from array import array
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
 from operator import eq, ne
@@ -23,6 +23,7 @@ from bertkit.evaluation.graded import Graded, Scored
 from bertkit.evaluation.intervals import Floats, ratio
 
 Tags: TypeAlias = Collection[Sequence[str]]
+Given: TypeAlias = Mapping[int, Sequence[tuple[Any, ...]]]
 
 _SCORES = ("precision", "recall", "f1")
 _ERRORS = ("correct", "boundary", "type", "both", "missed", "spurious")
@@ -78,7 +79,8 @@ class GradedEntities(Graded):
     """Predicted tags compared with the gold ones.
 
     gold, predicted: (sentences, words) tags, both in `scheme`. types: all entity types that may occur. confidences: one
-    per predicted entity, in order, at `temperature`.
+    per predicted entity, in order, at `temperature`. given: the gold entities of sentences whose tags do not say them,
+    by sentence; see `data.word_spans.gold_entities`.
     """
 
     gold: Tags
@@ -87,6 +89,7 @@ class GradedEntities(Graded):
     scheme: Learned = "BIO"
     confidences: Sequence[float] = ()
     temperature: float = 1.0
+    given: Given = field(default_factory=dict)
 
     @cached_property
     def scored(self) -> Scored:
@@ -101,7 +104,7 @@ class GradedEntities(Graded):
         """
         from seqeval.metrics.sequence_labeling import get_entities
 
-        lenient = self._counts(lambda tags: get_entities([*tags]))
+        lenient = self._counts(lambda tags: [(kind, first, last + 1) for kind, first, last in get_entities([*tags])])
         strict = self._counts(lambda tags: strict_entities(tags, self.scheme))
         right, words, forbidden = np.empty((3, len(self.gold)), dtype=np.uint32)
         for row, (gold, predicted) in enumerate(zip(self.gold, self.predicted, strict=True)):
@@ -139,9 +142,9 @@ class GradedEntities(Graded):
     def decisions(self) -> dict[str, tuple[Any, Any]]:
         """Each predicted entity."""
         right = array("b")
-        for gold, predicted in zip(self.gold, self.predicted, strict=True):
-            correct = set(entities(gold))
-            right.extend([entity in correct for entity in entities(predicted)])
+        for gold, predicted in self._sentences(entities):
+            correct = set(gold)
+            right.extend([entity in correct for entity in predicted])
         return {"after": (self.confidences, right)} if self.confidences else {}
 
     def pairs(self) -> tuple[list[Sequence[str]], list[Sequence[str]]]:
@@ -156,8 +159,7 @@ class GradedEntities(Graded):
         does. These sum to the gold entities. spurious: predicted entities that overlap no gold one.
         """
         counts: Counter[str] = Counter()
-        for tags in zip(self.gold, self.predicted, strict=True):
-            gold, predicted = map(entities, tags)
+        for gold, predicted in self._sentences(entities):
             predicted_at, gold_at = _by_word(predicted), _by_word(gold)
             counts.update(_outcome(entity, predicted_at) for entity in gold)
             counts["spurious"] += sum(gold_at.keys().isdisjoint(range(first, end)) for _, first, end in predicted)
@@ -174,15 +176,18 @@ class GradedEntities(Graded):
             pairs[gold[2:] or "O", predicted[2:] or "O"] += count
         return {"labels": labels, "matrix": [[pairs[row, column] for column in labels] for row in labels]}
 
+    def _sentences(
+        self, read: Callable[[Sequence[str]], Sequence[Entity]]
+    ) -> Iterator[tuple[Sequence[tuple[Any, ...]], Sequence[Entity]]]:
+        """Gold and predicted entities of each sentence."""
+        for row, (gold, predicted) in enumerate(zip(self.gold, self.predicted, strict=True)):
+            yield self.given[row] if row in self.given else read(gold), read(predicted)
+
     def _counts(self, read: Callable[[Sequence[str]], Sequence[Entity]]) -> Any:
         """Entities, (3 * types, sentences): first right, then predicted, then gold ones."""
-
-        def found() -> Iterator[list[list[str]]]:
-            for tags in zip(self.gold, self.predicted, strict=True):
-                gold, predicted = map(read, tags)
-                yield [[name for name, _, _ in each] for each in (set(gold) & set(predicted), predicted, gold)]
-
-        return counts_by_sentence(found(), self.types)
+        blocks = (({*gold} & {*predicted}, predicted, gold) for gold, predicted in self._sentences(read))
+        names = ([[entity[0] for entity in block] for block in sentence] for sentence in blocks)
+        return counts_by_sentence(names, self.types)
 
 
 def counts_by_sentence(found: Iterable[Sequence[Iterable[str]]], names: Sequence[str]) -> Any:
@@ -212,14 +217,14 @@ def lookup_baseline(train_tokens: Tags, train_tags: Tags, tokens: Tags, unseen: 
     return [[best.get(word, unseen) for word in words] for words in tokens]
 
 
-def _by_word(entities: Sequence[Entity]) -> dict[int, Entity]:
+def _by_word(entities: Sequence[tuple[Any, ...]]) -> dict[int, tuple[Any, ...]]:
     return {word: entity for entity in entities for word in range(entity[1], entity[2])}
 
 
-def _outcome(gold: Entity, predicted: dict[int, Entity]) -> str:
+def _outcome(gold: tuple[Any, ...], predicted: Mapping[int, tuple[Any, ...]]) -> str:
     """The key in `errors` of one gold entity, given the predicted entity at each word."""
     kind, *extent = gold
-    over = {predicted[word] for word in range(*extent) if word in predicted}
+    over = {predicted[word] for word in range(*extent[:2]) if word in predicted}
     if gold in over:
         return "correct"
     if any(name == kind for name, _, _ in over):

@@ -20,6 +20,7 @@ from bertkit.data.tagging import Learned, from_bio
 from bertkit.evaluation import entities
 from bertkit.evaluation.calibration import expected_calibration_error
 from bertkit.evaluation.entities import (
+    Given,
     GradedEntities,
     PackedTags,
     Tags,
@@ -46,30 +47,39 @@ def graded(
     labels: Sequence[str],
     scheme: Learned,
     temperature: float,
+    given: Given,
 ) -> Graded:
     """Answers as they are written, compared with gold tags in BIO, or in the scheme `none` with gold labels.
 
     answers: `words`, each with its `tag`, and its `score` in the scheme `none`; `entities` with theirs in others.
+    given: as in `GradedEntities`; types that only these have are scored too.
     """
     if scheme == "none":
         predicted, confidences = predictions(answers, "words")
         return GradedWords(PackedTags(gold), predicted, labels, confidences, temperature)
     predicted, confidences = predictions(answers, "entities")
     spelled = PackedTags(from_bio(tags, scheme) for tags in gold)
-    return GradedEntities(spelled, predicted, labels, scheme, confidences, temperature)
+    return GradedEntities(spelled, predicted, _all_types(labels, given), scheme, confidences, temperature, given)
 
 
 def lookup(
-    train: tuple[Tags, Tags], rows: tuple[Tags, Tags], labels: Sequence[str], scheme: Learned
+    train: tuple[Tags, Tags], rows: tuple[Tags, Tags], labels: Sequence[str], scheme: Learned, given: Given
 ) -> dict[str, float | None]:
     """The scores of tagging every word as most often in train.
 
     An unseen word is O; in the scheme `none` it has train's most frequent label. train, rows: words and their tags.
+    given: as in `graded`.
     """
     if scheme != "none":
-        return GradedEntities(rows[1], lookup_baseline(*train, rows[0]), labels).scores
+        types = _all_types(labels, given)
+        return GradedEntities(rows[1], lookup_baseline(*train, rows[0]), types, given=given).scores
     most = Counter(chain.from_iterable(train[1])).most_common(1)[0][0]
     return GradedWords(rows[1], lookup_baseline(*train, rows[0], unseen=most), labels).scores
+
+
+def _all_types(labels: Sequence[str], given: Given) -> list[str]:
+    more = {entity[0] for entities in given.values() for entity in entities}
+    return [*labels, *sorted(more.difference(labels))]
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from bertkit.data import tagging
+from bertkit.data.word_spans import gold_entities
 from bertkit.evaluation import squad_metrics
 from bertkit.evaluation.translation import Translations
 from bertkit.report.facts import Facts, Row, texts_of
@@ -149,7 +150,10 @@ def sentence_mistake(facts: Facts, number: int, row: Row) -> Mistake | None:
     Where tags are labels of words, the words that differ.
     """
     words, scheme = row["answer"]["words"], facts.options.get("scheme", "BIO")
-    gold, predicted = (tagging.labelled(tags, scheme) for tags in (row["tags"], [word["tag"] for word in words]))
+    gold: Sequence[tuple[Any, ...]] = tagging.labelled(row["tags"], scheme)
+    predicted = tagging.labelled([word["tag"] for word in words], scheme)
+    if row.get("spans") is not None:
+        gold = gold_entities([(word["start"], word["end"]) for word in words], row["spans"])
     scores = [each["score"] for each in row["answer"].get("entities", words)]
     if gold == predicted:
         return None
@@ -157,22 +161,34 @@ def sentence_mistake(facts: Facts, number: int, row: Row) -> Mistake | None:
     wrong = [score for entity, score in zip(predicted, scores, strict=True) if entity not in right]
     missed = [words[entity[1]]["score"] for entity in gold if entity not in right]
     if "entities" not in row["answer"]:
-        gold, predicted = ([each for each in side if each not in right] for side in (gold, predicted))
+        gold, predicted = [[each for each in side if each not in right] for side in (gold, predicted)]
     texts = [word["word"] for word in words]
     of_gold, of_predicted = _tagged(texts, gold, predicted, "missed"), _tagged(texts, predicted, gold, "wrong")
     lines = ("gold", of_gold), ("predicted", of_predicted)
-    sides = ["; ".join(f"{kind} {' '.join(texts[a:b])}" for kind, a, b in side) or NONE for side in (gold, predicted)]
+    sides = ["; ".join(_entity(each, texts, row) for each in side) or NONE for side in (gold, predicted)]
     return Mistake(number, sides[0], sides[1], max(wrong or missed), lines=lines)
 
 
+def _entity(entity: tuple[Any, ...], words: Sequence[str], row: Row) -> str:
+    """Its type and text; of one that cuts a word, its own characters."""
+    kind, first, end, *cut = entity
+    return f"{kind} {row['text'][slice(*cut)] if cut else ' '.join(words[first:end])}"
+
+
 def _tagged(
-    words: Sequence[str], entities: Sequence[tagging.Entity], others: Sequence[tagging.Entity], mark: str
+    words: Sequence[str], entities: Sequence[tuple[Any, ...]], others: Sequence[tuple[Any, ...]], mark: str
 ) -> tuple[Span, ...]:
-    """A sentence in parts: its entities are marked as right if the others have them too."""
+    """A sentence in parts: its entities are marked as right if the others have them too.
+
+    One that cuts a word is drawn as the whole word, and one that shares a word with an earlier one is not drawn.
+    """
     parts, done = [], 0
-    for kind, first, end in entities:
+    for entity in entities:
+        kind, first, end = entity[:3]
+        if first < done:
+            continue
         parts += [Span(" ".join(words[done:first]))] if first > done else []
-        parts.append(Span(" ".join(words[first:end]), "right" if (kind, first, end) in others else mark, kind))
+        parts.append(Span(" ".join(words[first:end]), "right" if entity in others else mark, kind))
         done = end
     return (*parts, Span(" ".join(words[done:])))
 

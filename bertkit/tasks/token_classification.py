@@ -317,9 +317,11 @@ class TokenClassification(Task[TokenClassificationOptions]):
 
     def grade(self, answers: Sequence[Answer], rows: Dataset) -> Graded:
         gold = column_values(rows, required(rows, "tags"))
-        return word_metrics.graded(gold, answers, self.types, self.options.scheme, self.options.temperature or 1.0)
+        scheme, temperature = self.options.scheme, self.options.temperature or 1.0
+        return word_metrics.graded(gold, answers, self.types, scheme, temperature, tagged.given_entities(rows))
 
     def baselines(self, train: Dataset, rows: Dataset, held_out: HeldOut = ()) -> dict[str, Scores]:
         """`lookup`: every word gets the tag that it most often had in train."""
         seen, new = ((tagged.words_of(each), each["tags"][:]) for each in (baselines.enough(train), rows))
-        return {"lookup": word_metrics.lookup(seen, new, self.types, self.options.scheme)}
+        given = tagged.given_entities(rows)
+        return {"lookup": word_metrics.lookup(seen, new, self.types, self.options.scheme, given)}
