@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pandas
 import pytest
 import small
 from cases import BY_ID
@@ -251,9 +252,24 @@ def test_entities_for_other_tools(ner, tmp_path):
     full = [json.loads(line) for line in predicted(ner, rows, tmp_path / "a.jsonl").splitlines()]
     found = [row["answer"]["entities"] for row in full]
     assert any(found)
-    short = predicted(ner, rows, tmp_path / "b.jsonl", "--format", "entities").splitlines()
-    expected = [{**row, "answer": {"entities": own}} for row, own in zip(given, found, strict=True)]
-    assert [json.loads(line) for line in short] == expected
+    by_entity = ("--format", "entities")
+    keys = ("start", "end", "label", "text", "score")
+    expected = [(n, "", *(each[key] for key in keys)) for n, own in enumerate(found, 1) for each in own]
+    readers = {
+        "b.jsonl": partial(pandas.read_json, lines=True, precise_float=True),
+        "b.csv": partial(pandas.read_csv, float_precision="round_trip"),
+        "b.xlsx": pandas.read_excel,
+    }
+    for name, read in readers.items():
+        assert main(["predict", str(ner), "--input", str(rows), "--output", str(tmp_path / name), *by_entity]) == 0
+        table = read(tmp_path / name)
+        assert [*table.columns] == ["row", "id", "start", "end", "label", "text", "score"]
+        assert [*table.astype({"id": object}).fillna("").itertuples(index=False, name=None)] == expected
+    named = write(tmp_path / "named.jsonl", [{"id": "x", "text": ""}, {"id": "y", **given[0]}])
+    told = predicted(ner, named, tmp_path / "b.jsonl", *by_entity).splitlines()
+    assert {(each["row"], each["id"]) for each in map(json.loads, told)} == {(2, "y")}
+    none = predicted(ner, write(tmp_path / "none.jsonl", [{"text": ""}]), tmp_path / "none.csv", *by_entity)
+    assert none.split() == ["row,id,start,end,label,text,score"]
     predicted(ner, rows, tmp_path / "m.jsonl", "--format", "masked")
     masked = small.read_rows(tmp_path / "m.jsonl")
     for row, own, line in zip(given, found, masked, strict=True):

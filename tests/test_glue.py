@@ -1,13 +1,12 @@
-"""GLUE: every layout of its files, the suite in benchmarks/glue.py, and the files of a submission."""
+"""GLUE: every layout of its files, and the suite in benchmarks/glue.py."""
 
 from __future__ import annotations
 
-import io
 import itertools
 import re
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -15,19 +14,9 @@ from typing import Any
 
 import pytest
 import small
-from cases import BY_ID
-from datasets import ClassLabel, Dataset, Features, Value
-from finished import finished
-from safetensors.torch import load_file, save_file
 
-from bertkit.cli.main import main
-from bertkit.data.readers import read_rows
 from bertkit.engine.clock import Clock
-from bertkit.errors import DataError
-from bertkit.inference.output_formats import writer_of
-from bertkit.inference.predict_file import layout_of
-from bertkit.inference.predictor import Predictor
-from bertkit.recipe.recipe import load_recipe, to_yaml
+from bertkit.recipe.recipe import load_recipe
 from bertkit.run import Run
 from bertkit.tasks.text_classification import TextClassification
 from bertkit.training import seed as seeds
@@ -37,7 +26,6 @@ PAGE = (ROOT / "docs" / "glue.md").read_text(encoding="utf-8")
 SIZES = {"train": 8, "dev": 6, "test": 3}
 QUICK = ["training.max_steps=1", "verify=false", "explain=false"]
 FILES = re.findall(r"^\| `(\w+)` \| `(data=\{.*\})` \|", PAGE, re.M)
-SUBMISSIONS = re.findall(r"^\| `(\S+\.tsv)` \| `(\w+)` \| `(.*?)` \| `(.*?)` \|$", PAGE, re.M)
 NLI = ("entailment", "neutral", "contradiction")
 TWO = ("entailment", "not_entailment")
 MNLI = "index promptID pairID genre sentence1_binary_parse sentence2_binary_parse sentence1_parse sentence2_parse"
@@ -73,7 +61,6 @@ LAYOUTS = {
     "QNLI": Layout("index question sentence label", "index question sentence", ("question", "sentence"), "label", TWO),
     "RTE": Layout(f"{TEST} label", TEST, ("sentence1", "sentence2"), "label", TWO),
     "WNLI": Layout(f"{TEST} label", TEST, ("sentence1", "sentence2"), "label", ("0", "1")),
-    "diagnostic": Layout("", TEST, ("sentence1", "sentence2"), "", NLI),
 }  # fmt: skip
 
 
@@ -112,7 +99,7 @@ def lines(layout: Layout, split: str, columns: str, header: bool) -> Iterator[st
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of GLUE's files, and the Hub's parquet files of the test splits."""
+    """The folder of GLUE's files."""
     home = tmp_path_factory.mktemp("GLUE_data")
 
     def write(path: str, made: Iterator[str], mark: str = "") -> None:
@@ -120,27 +107,15 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     for task, layout in LAYOUTS.items():
         mark = "\ufeff" if task == "MRPC" else ""
-        for end in layout.splits if layout.train else ():
+        for end in layout.splits:
             write(f"{task}/dev{end}.tsv", lines(layout, f"dev{end}", layout.dev or layout.train, layout.header), mark)
             write(f"{task}/test{end}.tsv", lines(layout, f"test{end}", layout.test, True))
-        if layout.train:
-            write(f"{task}/train.tsv", lines(layout, "train", layout.train, layout.header), mark)
-    diagnostic, pairs = LAYOUTS["diagnostic"], LAYOUTS["MRPC"]
-    write("diagnostic/diagnostic.tsv", lines(diagnostic, "test", diagnostic.test, True))
+        write(f"{task}/train.tsv", lines(layout, "train", layout.train, layout.header), mark)
+    pairs = LAYOUTS["MRPC"]
     for split in ("train", "test"):
         write(f"MRPC/msr_paraphrase_{split}.txt", lines(pairs, split, pairs.train, True), "\ufeff")
     with (home / "QQP" / "train.tsv").open("a") as file:  # a row in two lines, one without its end, and a whole one
         file.write('8\t1\t2\tthe "cat\n was good ?\tthe dog ?\t1\n9\t1\t2\tthe cat\n10\t3\t4\tlast\trow\t0\n')
-    for path in {hub for *_, hub in SUBMISSIONS}:
-        name = re.split(r"[/-]", path)[0]
-        recipe = load_recipe("mnli" if name == "ax" else name, check_files=False)
-        made = {source: [text("hub", n, 0) for n in range(3)] for source in recipe.data.columns.values()}
-        names = {"stsb": None, "mnli": NLI, "ax": NLI}.get(name, ("no", "yes"))
-        made |= {"label": [-1] * 3, "idx": [0, 1, 2]}
-        label = ClassLabel(names=list(names)) if names else Value("float32")
-        kinds = {source: Value("string") for source in made} | {"label": label, "idx": Value("int32")}
-        (home / path).parent.mkdir(exist_ok=True)
-        Dataset.from_dict(made, Features(kinds)).to_parquet(home / path)
     return home
 
 
@@ -260,129 +235,3 @@ def test_the_speedrun_from_raw_text_to_its_row(glue, data, tmp_path, capsys, mon
     speedrun.main(arguments)  # all of it is finished
     assert capsys.readouterr().out.splitlines()[2].strip("| ").split(" | ") == lines[0]
     assert (folder / "random/sst2/results.json").stat().st_mtime_ns == written
-
-
-# --- submissions
-
-
-@pytest.mark.parametrize("source", [2, 3], ids=["files", "hub"])
-def test_a_submission_has_all_files_as_the_leaderboard_reads_them(source, suite, data, tmp_path, monkeypatch):
-    monkeypatch.chdir(data)
-    assert len(SUBMISSIONS) == 11
-    for line in SUBMISSIONS:
-        given = line[source].split()
-        if source == 3:  # the columns of the Hub, where the run has those of the files
-            columns = load_recipe(line[1], check_files=False).data.columns
-            for name, column in columns.items():
-                given += ["--column", f"{name}={column}"] * name.startswith("text")
-        output = tmp_path / "glue" / line[0]
-        arguments = ["predict", str(suite.folder / line[1]), "--format", "glue", "--output", str(output)]
-        assert main([*arguments, "--input", *given]) == 0
-    names = "CoLA SST-2 MRPC STS-B MNLI-m MNLI-mm QNLI QQP RTE WNLI AX".split()
-    assert {path.name for path in (tmp_path / "glue").iterdir()} == {f"{name}.tsv" for name in names}
-    two, three = r"(entailment|not_entailment)", r"(entailment|neutral|contradiction)"
-    texts = {"QNLI": two, "RTE": two, "MNLI-m": three, "MNLI-mm": three, "AX": three, "STS-B": r"[0-5]\.\d{3}"}
-    for path in (tmp_path / "glue").iterdir():
-        header, *written = path.read_text(encoding="utf-8").splitlines()
-        assert header == "index\tprediction"
-        assert len(written) == 3
-        for place, line in enumerate(written):
-            assert re.fullmatch(rf"{place}\t{texts.get(path.stem, '[01]')}", line), (path.name, line)
-
-
-def test_a_run_on_files_without_a_header_reads_test_files_that_have_one(data, tmp_path):
-    words = {line[1]: line[2].split() for line in SUBMISSIONS}
-    for name, folder in (("cola", "CoLA"), ("stsb", "STS-B")):
-        recipe = load_recipe(f"{name}-minilm", check_files=False)
-        assert isinstance(recipe.data.header, list)
-        (tmp_path / "recipe.yaml").write_text(to_yaml(recipe))
-        file, *overrides = words[name]
-        read = [row for _, row in read_rows(data / file, layout_of(str(tmp_path), file, overrides))]
-        wanted = [[text("test", n, side) for side, _ in enumerate(LAYOUTS[folder].inputs)] for n in range(3)]
-        inputs = [source for source in recipe.data.columns.values() if source.startswith("sentence")]
-        assert [[row[source] for source in inputs] for row in read] == wanted
-
-
-def rows_and_answers(run, given, output, *words):
-    """Index and prediction of each line of the submission, and the answer as jsonl has it."""
-    file = small.write_rows(output.with_name("rows.jsonl"), given)
-    arguments = ["predict", str(run), "--input", str(file), *words, "--output"]
-    assert main([*arguments, str(output), "--format", "glue"]) == 0
-    assert main([*arguments, str(output.with_suffix(".jsonl"))]) == 0
-    answers = [row["answer"] for row in small.read_rows(output.with_suffix(".jsonl"))]
-    lines = [line.split("\t") for line in output.read_text().splitlines()[1:]]
-    return [(index, prediction, found) for (index, prediction), found in zip(lines, answers, strict=True)]
-
-
-def test_scores_are_clipped_and_an_index_of_the_row_is_kept(tiny_encoder, tmp_path):
-    run = finished(BY_ID["regression"], tiny_encoder, tmp_path / "run").folder
-    path = next((run / "model").glob("*.safetensors"))
-    weights = load_file(path)
-    weights["classifier.weight"] *= 0  # the score of any text is the bias
-    given = [{"text": "one", "index": 7}, {"text": "two", "idx": 5}, {"text": "three"}]
-    for bias, prediction in ((-0.25, "0.000"), (2.34567, "2.346"), (5.125, "5.000")):
-        weights["classifier.bias"].fill_(bias)
-        save_file(weights, path, {"format": "pt"})
-        found = rows_and_answers(run, given, tmp_path / "STS-B.tsv")
-        told = [(*line[:2], pytest.approx(line[2]["score"])) for line in found]
-        assert told == [(index, prediction, bias) for index in ("7", "5", "2")]
-
-
-@pytest.mark.parametrize(
-    "labels", [["acceptable", "unacceptable"], {"1": "acceptable", "0": "unacceptable"}, ["1", "0"]], ids=str
-)
-def test_labels_become_glues_numbers_in_whatever_order_the_model_has_them(labels, tiny_encoder, tmp_path):
-    case = BY_ID["single-label"]
-    case = type(case)("own", {**case.options, "labels": labels}, {**case.columns, "label": list(labels) * 4})
-    run = finished(case, tiny_encoder, tmp_path / "run", seed=1).folder
-    given = [{"text": text("dev", n, 0)} for n in range(12)]
-    number = {"acceptable": "1", "unacceptable": "0", "1": "1", "0": "0"}
-    for threshold in ("0", "1"):  # with 1, no label is sure enough
-        found = rows_and_answers(run, given, tmp_path / "CoLA.tsv", "--threshold", threshold)
-        for _, prediction, answered in found:
-            assert (answered["label"] is None) == (threshold == "1")
-            assert prediction == number[max(answered["scores"], key=answered["scores"].get)]
-
-
-def with_labels(run: Path, labels: dict[str, str]) -> Predictor:
-    """The run's predictor, as if it had been trained on these labels."""
-    predictor = Run(run).load()
-    options = predictor.task.options.model_copy(update={"labels": labels})
-    return replace(predictor, task=replace(predictor.task, options=options))
-
-
-@pytest.mark.parametrize("name", ["cola", "sst2", "mrpc", "qqp", "wnli"])
-def test_the_numbers_are_those_of_the_files(name, suite):
-    labels = load_recipe(f"{name}-minilm", check_files=False).task.labels
-    (file,) = [Path(line[0]) for line in SUBMISSIONS if line[1] == name]
-    sure, by_cost, unsure = {"0": 0.1, "1": 0.9}, {"0": 0.9, "1": 0.1}, {"0": 0.8, "1": 0.2}
-    for names in (labels, {number: number for number in labels}):
-        given = [(names["1"], sure), (names["1"], by_cost), (names["0"], sure), (None, unsure)]
-        answers = [{"label": label, "scores": {names[n]: p for n, p in scores.items()}} for label, scores in given]
-        out = io.StringIO()
-        writer_of("glue", file, with_labels(suite.folder / name, names), {})(out, [(each, {}) for each in answers])
-        assert out.getvalue() == "index\tprediction\n0\t1\n1\t1\n2\t0\n3\t0\n"
-
-
-def test_other_models_and_names_and_rows_without_an_answer_are_refused(suite, data, tmp_path, capsys):
-    given = ["--format", "glue", "--input", str(data / "RTE" / "test.tsv"), "--output"]
-    for task, name, parts in (
-        ("rte", "results.tsv", ["GLUE names the file of a submission after its task", "CoLA.tsv, ", "AX.tsv"]),
-        ("rte", "RTE.csv", ["after its task"]),
-        ("rte", "AX.tsv", ["takes the labels entailment, neutral, contradiction", "2 labels: entailment, not_ent"]),
-        ("mnli", "RTE.tsv", ["takes the labels entailment, not_entailment", "3 labels"]),
-        ("rte", "STS-B.tsv", ["takes a regression", "single-label"]),
-        ("stsb", "RTE.tsv", ["takes the labels", "regression"]),
-    ):
-        error = small.refused(capsys, "predict", suite.folder / task, *given, tmp_path / name)
-        assert all(part in error for part in parts), error
-    for names in (NLI[:2], (*NLI, "other"), ("LABEL_0", "LABEL_1", "LABEL_2")):
-        other = with_labels(suite.folder / "mnli", dict(zip(names, names, strict=True)))
-        small.raises(DataError, r"AX\.tsv: takes the labels", writer_of, "glue", Path("AX.tsv"), other, {})
-    assert "after its task" in small.refused(capsys, "predict", suite.folder / "rte", *given[:-1])  # to stdout
-    assert not list(tmp_path.iterdir())
-    (tmp_path / "test.tsv").write_text("id\tquestion1\tquestion2\n0\tthe cat\n1\tthe cat\tthe dog\n")
-    output = tmp_path / "QQP.tsv"
-    words = ("predict", suite.folder / "qqp", "--format", "glue", "--input", tmp_path / "test.tsv")
-    assert "test.tsv:2: 2 fields where 3 are expected" in small.refused(capsys, *words, "--output", output)
-    assert not output.exists()

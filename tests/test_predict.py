@@ -109,8 +109,11 @@ def test_every_format_in_and_out(name: str, predictor: Predictor, learned: Run, 
 
 
 @pytest.mark.parametrize("raw_cells", [False, True])
-def test_no_cell_of_a_csv_is_a_formula(raw_cells: bool, predictor: Predictor, learned: Run, tmp_path: Path) -> None:
-    """Numbers and their signs stay, and so does every cell if that is asked for."""
+def test_no_cell_of_a_csv_is_a_formula(
+    raw_cells: bool, predictor: Predictor, learned: Run, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Numbers and their signs stay, and so does every cell if that is asked for. The log says how many do not."""
+    caplog.set_level("INFO", "bertkit")
     texts = ["=1+1", "+49 30 1", "@SUM(A1)", "- a cat", "'=1", "\ta cat", "a\x1bcat\r\ndog", "a=b"]
     rows = [{"text": text, "score": "-3,5", "count": "+4"} for text in texts]
     source, out = small.write_rows(tmp_path / "rows.jsonl", rows), tmp_path / "out.csv"
@@ -120,6 +123,7 @@ def test_no_cell_of_a_csv_is_a_formula(raw_cells: bool, predictor: Predictor, le
     safe = [*(f"'{text}" for text in texts[:6]), r"a\x1bcat" + "\r\ndog", texts[7]]
     assert [row["text"] for row in told] == (texts if raw_cells else safe)
     assert {(row["score"], row["count"]) for row in told} == {("-3,5", "+4")}
+    assert ("out.csv: 6 cells begin with an apostrophe now" in caplog.text) == (not raw_cells)
 
 
 def test_a_line_of_stdin_is_answered_before_the_next_is_written(learned: Run) -> None:

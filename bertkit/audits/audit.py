@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import shlex
 from collections import Counter
@@ -17,7 +16,7 @@ from bertkit.audits.entity_errors import sentences
 from bertkit.audits.label_errors import label_sets, numbers, questions, single_labels
 from bertkit.audits.next_rows import next_part, read_unlabelled
 from bertkit.audits.parts import Row, Section, rows_of, unit_vectors
-from bertkit.data.delimited import guarded
+from bertkit.data.delimited import guarded, write_csv
 from bertkit.data.python_rows import keep_rows
 from bertkit.errors import ModelError, Problem, RecipeError, UserError
 from bertkit.files import lines_of, write_text, written_aside
@@ -231,6 +230,10 @@ def corrections(recipe: Recipe, folder: Path) -> str:
     return f"data.relabel={files[0] if len(files) == 1 else json.dumps(files, ensure_ascii=False)}"
 
 
+def _cell(value: Any) -> Any:
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, list | dict) else guarded(value)
+
+
 def write_lists(part: Section, folder: Path) -> None:
     """The rows as NAME.jsonl and NAME.csv, if there are any. In csv lists are JSON, and no cell is a formula."""
     if not part.rows:
@@ -238,11 +241,5 @@ def write_lists(part: Section, folder: Path) -> None:
     with written_aside(folder / f"{part.name}.jsonl") as file:
         file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in part.rows)
     with written_aside(folder / f"{part.name}.csv", "utf-8-sig") as file:
-        writer = csv.writer(file)
         names = dict.fromkeys(name for row in part.rows for name in row)
-        writer.writerow(map(guarded, names))
-        for row in part.rows:
-            values = map(row.get, names)
-            writer.writerow(
-                json.dumps(v, ensure_ascii=False) if isinstance(v, list | dict) else guarded(v) for v in values
-            )
+        write_csv(file, [names, *(map(row.get, names) for row in part.rows)], f"{part.name}.csv", written=_cell)

@@ -72,14 +72,14 @@ def calibrate(source: str, rest: list[str], data: Path | None, as_json: bool, **
     argument("rest", "texts, with --context questions; or with --input data.KEY=VALUE", nargs="*", metavar="TEXT"),
     path("--context", "the text that the questions are about"),
     argument("--input", f"{shared.ROWS}; - reads lines of stdin, rows as JSON or texts", metavar="FILE"),
-    path("--output", ".jsonl, .csv or .xlsx; with --format .jsonl, .conll, .json or .tsv; default: stdout"),
+    path("--output", ".jsonl, .csv or .xlsx; with --format also .conll or .json; default: stdout"),
     flag("--raw-cells", "with csv: leave cells as they are, also those that a spreadsheet would run as a formula"),
     shared.COLUMNS,
     shared.SHARD,
     argument(
         "--format",
-        "write entities, texts with entities masked, or the files of GLUE's leaderboard",
-        choices=("entities", "masked", "conll", "label-studio", "glue"),
+        "write a row per entity, texts with entities masked, or the files of other tools",
+        choices=("entities", "masked", "conll", "label-studio"),
     ),
     *shared.DECISIONS,
     shared.TASK,
@@ -127,7 +127,8 @@ def predict(
     from bertkit.inference.predict_file import predict_file
 
     writer = writer_of(format, output, predictor, columns) if format else None
-    count = predict_file(predictor, source, str(input), output, columns, rest, writer, part, raw_cells)
+    by_entity = format == "entities"
+    count = predict_file(predictor, source, str(input), output, columns, rest, writer, part, raw_cells, by_entity)
     say(counted(count, "row") + (f" in {output}" if output else ""), file=sys.stderr)
 
 

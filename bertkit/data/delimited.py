@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import csv
 import json
+import logging
 import re
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TextIO
 
 from bertkit.data.conll import Lines
 from bertkit.data.decoding import MAX_LINE
@@ -17,6 +18,8 @@ from bertkit.data.table import MAX_LOCATIONS, NumberedRow, Problems, setting
 from bertkit.errors import DataError, Problem
 from bertkit.sections import DataSpec
 from bertkit.text import counted, listed, printable
+
+logger = logging.getLogger(__name__)
 
 # What a spreadsheet would run (CWE-1236; OWASP, "CSV Injection"), whatever number of apostrophes is before it.
 _FORMULA = re.compile(r"'*[=+\-@\t\r]")
@@ -96,6 +99,27 @@ def readable_cell(cell: Any) -> Any:
 def unguarded(cell: Any) -> Any:
     """The cell that `guarded` was given."""
     return cell[1:] if isinstance(cell, str) and cell[:1] == "'" and _FORMULA.match(cell) else cell
+
+
+def write_csv(
+    file: TextIO,
+    rows: Iterable[Iterable[Any]],
+    name: str,
+    delimiter: str = ",",
+    written: Callable[[Any], Any] = readable_cell,
+) -> None:
+    """Write rows as csv, each cell as `written` has it; the log says how many begin with an apostrophe for that.
+
+    name: of the file, in the log.
+    """
+    writer, count = csv.writer(file, delimiter=delimiter), 0
+    for row in rows:
+        pairs = [(cell, written(cell)) for cell in row]
+        writer.writerow([cell for _, cell in pairs])
+        count += sum(cell != before and unguarded(cell) != cell for before, cell in pairs)
+    if count:
+        what = "an apostrophe now, so that spreadsheets show them and do not run them as formulas"
+        logger.info("%s: %s with %s", name, counted(count, "cell", "begin"), what)
 
 
 def fields_of(line: str, delimiter: str) -> int:

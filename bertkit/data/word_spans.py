@@ -47,9 +47,9 @@ def spans_to_tags(text: str, spans: Sequence[Mapping[str, Any]], alignment: Alig
 
     Counted: `trimmed`, outer whitespace and format characters removed; `empty`, dropped: nothing else; `misaligned`,
     cut a word and was expanded or contracted to whole words; `cut`, with strict: cut a word, which is a problem;
-    `lost`, dropped: contracted to nothing; `overlapping`, dropped: shares a word with a longer span, or with an earlier one of its
-    length. In `problems`: offsets that are not whole numbers or not in the text, an end before the start, a missing
-    key, a label that is not text, and with strict a span that cuts a word.
+    `lost`, dropped: contracted to nothing; `overlapping`, dropped: shares a word with a longer span, or with an earlier
+    one of its length. In `problems`: offsets that are not whole numbers or not in the text, an end before the start, a
+    missing key, a label that is not text, and with strict a span that cuts a word.
     """
     offsets = words(text)
     starts, ends = [start for start, _ in offsets], [end for _, end in offsets]

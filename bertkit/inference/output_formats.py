@@ -1,8 +1,8 @@
-"""Answers in the formats of others: entities as jsonl, CoNLL or for Label Studio; masked texts; GLUE submissions."""
+"""Answers in other formats: a row per entity, CoNLL, Label Studio's tasks, masked texts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import IO, Any, TypeAlias
@@ -12,39 +12,26 @@ from bertkit.data.values import given_cell
 from bertkit.errors import DataError, Problem
 from bertkit.files import require_suffix
 from bertkit.inference.predictor import Predictor
-from bertkit.tasks.class_labels import names_of
 from bertkit.text import json_line
 
 Pairs: TypeAlias = Iterable[tuple[Answer, Mapping[str, Any]]]  # answers and their rows
 Writer: TypeAlias = Callable[[IO[str], Pairs], None]
 
-_NUMBERS = {"0": "0", "1": "1"}  # labels as most of GLUE's files have them
-_NLI = {name: name for name in ("entailment", "neutral", "contradiction")}
-_TWO = {name: name for name in ("entailment", "not_entailment")}
-# File of a submission, without .tsv -> {label: prediction}; None: a score from 0 to 5. https://gluebenchmark.com/faq
-GLUE: Mapping[str, Mapping[str, str] | None] = {
-    "CoLA": {"unacceptable": "0", "acceptable": "1"} | _NUMBERS,
-    "SST-2": {"negative": "0", "positive": "1"} | _NUMBERS,
-    "MRPC": {"not_equivalent": "0", "equivalent": "1"} | _NUMBERS,
-    "STS-B": None,
-    "QQP": {"not_duplicate": "0", "duplicate": "1"} | _NUMBERS,
-    **dict.fromkeys(("MNLI-m", "MNLI-mm", "AX"), _NLI),
-    **dict.fromkeys(("QNLI", "RTE"), _TWO),
-    "WNLI": {"not_entailment": "0", "entailment": "1"} | _NUMBERS,
-}
+ENTITY = ("row", "id", "start", "end", "label", "text", "score")  # the columns of the format `entities`
 
 
-def writer_of(name: str, output: Path | None, predictor: Predictor, columns: Mapping[str, str]) -> Writer:
-    """What writes the answers of this predictor. name: glue, or one of OUTPUT_FORMATS; output: None for stdout.
-    columns: canonical column -> column of the rows, in addition to the predictor's.
+def writer_of(name: str, output: Path | None, predictor: Predictor, columns: Mapping[str, str]) -> Writer | None:
+    """What writes the answers of this predictor; None for `entities`, a table that `predict_file` writes.
 
+    name: `entities`, or one of OUTPUT_FORMATS. output: None for stdout. columns: canonical column -> column of the
+    rows, in addition to the predictor's.
     Raises DataError where the model gives other answers, or the file has another name.
     """
-    if name == "glue":
-        return _glue_writer(output, predictor)
-    suffixes, write = OUTPUT_FORMATS[name]
     if not predictor.task.always_has("entities"):
         raise DataError(Problem(f"format {name}", "is for models that find entities", "Leave it out."))
+    if name == "entities":
+        return None
+    suffixes, write = OUTPUT_FORMATS[name]
     if output:
         require_suffix(output, *suffixes)
     return partial(write, {**predictor.columns, **columns})
@@ -56,9 +43,13 @@ def write_jsonl(file: IO[str], pairs: Pairs) -> None:
         file.write(json_line({**row, "answer": answer}) + "\n")
 
 
-def _write_entities(columns: Mapping[str, Any], file: IO[str], pairs: Pairs) -> None:
-    """Write jsonl without the words."""
-    write_jsonl(file, (({"entities": answer["entities"]}, row) for answer, row in pairs))
+def entity_cells(pairs: Pairs, start: int) -> Iterator[Sequence[Any]]:
+    """The names of the columns, then a row per entity. start: how many rows are before the first."""
+    yield ENTITY
+    for number, (answer, row) in enumerate(pairs, start + 1):
+        for entity in answer["entities"]:
+            values = {"row": number, "id": row.get("id"), **entity}
+            yield [values[name] for name in ENTITY]
 
 
 def _text_of(row: Mapping[str, Any], columns: Mapping[str, Any]) -> str:
@@ -109,34 +100,7 @@ def _write_label_studio(columns: Mapping[str, Any], file: IO[str], pairs: Pairs)
     file.write("\n]\n")
 
 
-def _glue_writer(output: Path | None, predictor: Predictor) -> Writer:
-    """What writes the submission that the file's name stands for."""
-    if output is None or output.suffix != ".tsv" or output.stem not in GLUE:
-        what = "GLUE names the file of a submission after its task"
-        raise DataError(Problem("format glue", what, f"Name the output one of {', '.join(f'{n}.tsv' for n in GLUE)}."))
-    labels, task = GLUE[output.stem], predictor.task
-    kind = "single-label" if labels else "regression"
-    fits = task.decision.kind == kind and task.always_has("score")  # pairs in one pass, not by their vectors
-    if not fits or (labels and {labels.get(name) for name in names_of(task.options.labels)} != set(labels.values())):
-        takes = f"the labels {', '.join(labels)}" if labels else "a regression"
-        raise DataError(Problem(output.name, f"takes {takes}, but the model is for {task.name}: {task.describe()}"))
-    return partial(_write_glue, labels)
-
-
-def _write_glue(labels: Mapping[str, str] | None, file: IO[str], pairs: Pairs) -> None:
-    """`index` and `prediction`. index: the row's own `index` or `idx`, else its place, from 0."""
-    file.write("index\tprediction\n")
-    for place, (answer, row) in enumerate(pairs):
-        index = row.get("index", row.get("idx", place))
-        if labels is None:
-            prediction = f"{min(max(0.0, answer['score']), 5.0):.3f}"
-        else:  # each row needs a label, also where the model is not sure
-            prediction = labels[answer["label"] or max(answer["scores"], key=answer["scores"].__getitem__)]
-        file.write(f"{index}\t{prediction}\n")
-
-
 OUTPUT_FORMATS: dict[str, tuple[tuple[str, ...], Callable[[Mapping[str, Any], IO[str], Pairs], None]]] = {
-    "entities": ((".jsonl",), _write_entities),
     "masked": ((".jsonl",), _write_masked),
     "conll": ((".conll", ".bio", ".iob2"), _write_conll),
     "label-studio": ((".json",), _write_label_studio),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import logging
 import re
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Any, TextIO, TypeVar
 
 from bertkit.data.checks import log_findings
-from bertkit.data.delimited import readable_cell
+from bertkit.data.delimited import readable_cell, write_csv
 from bertkit.data.excel import write_sheet
 from bertkit.data.readers import FORMATS, one_text_per_line, read_rows, read_stream, suffix_of, written_like
 from bertkit.data.schema import Answer
@@ -24,13 +23,13 @@ from bertkit.errors import DataError, Problem
 from bertkit.files import require_no_pipe, require_suffix, written_aside
 from bertkit.inference.display import flat
 from bertkit.inference.multitask_predictor import MultiTaskPredictor
-from bertkit.inference.output_formats import Pairs, Writer, write_jsonl
+from bertkit.inference.output_formats import ENTITY, Pairs, Writer, entity_cells, write_jsonl
 from bertkit.inference.predictor import Predictor
 from bertkit.inference.progress import progress
 from bertkit.processes import Shard
 from bertkit.recipe.recipe import LAYOUT, Recipe, parse_layout, read
 from bertkit.sections import DataSpec
-from bertkit.text import part_of
+from bertkit.text import json_line, part_of
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +48,7 @@ def predict_file(
     writer: Writer | None = None,
     shard: Shard | None = None,
     raw_cells: bool = False,
+    by_entity: bool = False,
 ) -> int:
     """Write `{…the row's own columns, "answer": {…}}` for each row of `file`; returns the number of rows.
 
@@ -60,7 +60,8 @@ def predict_file(
     In csv, what a spreadsheet would run as a formula begins with an apostrophe, and control characters are escaped.
     columns: canonical column -> column of the file. overrides: of the layout, such as `data.delimiter=";"`.
     writer: of another format, see `writer_of`. shard: the part of the rows to answer, by the model of one task; the
-    file is then read twice. raw_cells: leave the cells of csv as they are.
+    file is then read twice. raw_cells: leave the cells of csv as they are. by_entity: write a row per entity, with the
+    columns of `ENTITY`.
 
     Raises DataError or RecipeError, and then leaves no output.
     """
@@ -95,7 +96,7 @@ def predict_file(
     if isinstance(predictor, MultiTaskPredictor) and first:
         predictor = predictor.reading(first[0])
     answered = list[str]()
-    if table and first and isinstance(predictor, Predictor):  # several tasks have no decisions
+    if table and not by_entity and first and isinstance(predictor, Predictor):  # several tasks have no decisions
         answered = [f"answer.{name}" for name in predictor.answer_columns(first[0])]
     live = file == "-" and output is None and not (isinstance(predictor, Predictor) and predictor.task.schema.together)
     given = chain(first, given)
@@ -107,15 +108,19 @@ def predict_file(
     suffix, answered_rows = output.suffix if output else ".jsonl", zip(answers, rows, strict=True)
     pairs: Pairs = _flushed(answered_rows) if live else answered_rows
     delimiter, encoding = written_like(Path(file), spec) if suffix == ".csv" and file != "-" else (",", "utf-8")
+    cells = entity_cells(pairs, start) if by_entity else _flat_rows(pairs, answered)
     with written_aside(output, encoding) if output else nullcontext(sys.stdout) as out:
         if writer is not None:
             writer(out, pairs)
-        elif suffix == ".jsonl":
-            write_jsonl(out, pairs)
         elif suffix == ".csv":
-            _write_csv(out, pairs, delimiter, answered, raw_cells)
+            _write_csv(out, cells, str(output), delimiter, raw_cells)
+        elif suffix == ".xlsx":
+            write_sheet(out.buffer, cells)
+        elif by_entity:
+            next(cells)
+            out.writelines(json_line(dict(zip(ENTITY, row, strict=True))) + "\n" for row in cells)
         else:
-            write_sheet(out.buffer, _flat_rows(pairs, answered))
+            write_jsonl(out, pairs)
     log_findings(each for each in problems.findings if each.level == "warn")
     return count
 
@@ -181,15 +186,12 @@ def _rows(file: str, spec: DataSpec, documents: bool, problems: Problems) -> Ite
     return read_rows(Path(file), spec if documents else one_text_per_line(Path(file), spec), problems)
 
 
-def _write_csv(file: TextIO, pairs: Pairs, delimiter: str, answered: Sequence[str], raw_cells: bool) -> None:
-    writer = csv.writer(file, delimiter=delimiter)
-
+def _write_csv(file: TextIO, rows: Iterable[Sequence[Any]], name: str, delimiter: str, raw_cells: bool) -> None:
     def written(value: Any) -> Any:
         return value if raw_cells or (isinstance(value, str) and _NUMBER.fullmatch(value)) else readable_cell(value)
 
     try:
-        for values in _flat_rows(pairs, answered):
-            writer.writerow(map(written, values))
+        write_csv(file, rows, name, delimiter, written)
     except UnicodeEncodeError as error:
         what = f"{error.object[error.start]!r} cannot be written in {file.encoding}, the encoding of the input"
         raise DataError(Problem("csv output", what, "Write .jsonl, or save the input as UTF-8.")) from error

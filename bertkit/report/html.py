@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import csv
 import hashlib
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.metadata import version
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from bertkit.data.delimited import readable_cell
+from bertkit.data.delimited import write_csv
 from bertkit.errors import Problem, UserError
 from bertkit.files import is_special, write_text, written_aside
 from bertkit.report import comparison, matrices, report_sections
@@ -53,13 +53,17 @@ def write_mistakes(facts: Facts, mistakes: Mistakes, path: Path) -> None:
     rows = [named_texts(facts.rows[each.row - 1]) for each in mistakes.every]
     names = [*dict.fromkeys(name for row in rows for name in row if name != "document" or mistakes.unit == "rows")]
     header = ["row", "id", "location", "gold", "answer", mistakes.measure, *names]
+    cells = (
+        [
+            each.row,
+            *(facts.rows[each.row - 1].get(name, "") for name in ("id", "location")),
+            *(each.gold, each.answer, each.measure),
+            *(texts[name] for name in names),
+        ]
+        for each, texts in zip(mistakes.every, rows, strict=True)
+    )
     with written_aside(path, "utf-8-sig") as file:
-        writer = csv.writer(file)
-        writer.writerow(header)
-        for each, texts in zip(mistakes.every, rows, strict=True):
-            place = [facts.rows[each.row - 1].get(name, "") for name in ("id", "location")]
-            cells = [each.row, *place, each.gold, each.answer, each.measure]
-            writer.writerow(map(readable_cell, [*cells, *(texts[name] for name in names)]))
+        write_csv(file, chain([header], cells), path.name)
 
 
 def write_comparison(runs: Sequence[str | Path], output: str | Path | None = None) -> tuple[Path, list[Pair]]:
