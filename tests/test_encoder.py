@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import logging
 import shutil
 from pathlib import Path
@@ -17,7 +18,7 @@ from peft.tuners.lora import LoraLayer
 from safetensors.torch import load_file, save_file
 from small import change_json, message_of, raises
 from test_qa_windows import by_bytes, by_metaspace
-from tokenizers import models, pre_tokenizers
+from tokenizers import models, normalizers, pre_tokenizers, processors, trainers
 from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM, AutoModelForSequenceClassification
 
 from bertkit.errors import ModelError, UserError
@@ -183,6 +184,72 @@ def test_special_tokens_that_a_text_spells_out_are_text(kind: str, folder: Path,
         assert plain(text, add_special_tokens=False)["input_ids"].count(plain.convert_tokens_to_ids(token)) == 3
         assert whole(text)["input_ids"] == plain(text)["input_ids"]
     assert tokenizer("the cat sat")["input_ids"] == plain("the cat sat")["input_ids"]
+
+
+CORPUS = ["Ada Brixton flew to Oslo", "Ben paid EUR 5 in Oslo", "Élan über naïve"] * 20
+
+
+def saved_tokenizer(folder: Path, kind: str, **settings: Any) -> tokenizers.Tokenizer:
+    """tokenizer.json of this kind, trained on CORPUS, with these settings in tokenizer_config.json."""
+    names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    if kind == "bytes":
+        backend = tokenizers.Tokenizer(models.BPE())
+        backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+        trainer: Any = trainers.BpeTrainer(vocab_size=300, special_tokens=names, show_progress=False)
+    elif kind == "cased":
+        backend = tokenizers.Tokenizer(models.WordPiece(unk_token="[UNK]"))
+        backend.normalizer = normalizers.BertNormalizer(lowercase=False)
+        backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        trainer = trainers.WordPieceTrainer(vocab_size=150, special_tokens=names, show_progress=False)
+    else:
+        backend = tokenizers.Tokenizer(models.Unigram())
+        backend.pre_tokenizer = pre_tokenizers.Metaspace()
+        trainer = trainers.UnigramTrainer(vocab_size=120, special_tokens=names, unk_token="[UNK]", show_progress=False)
+    backend.train_from_iterator(CORPUS, trainer)
+    special = [(name, backend.token_to_id(name)) for name in ("[CLS]", "[SEP]")]
+    backend.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=special
+    )
+    backend.save(str(folder / "tokenizer.json"))
+    tokens = {f"{name}_token": f"[{name.upper()}]" for name in ("pad", "unk", "cls", "sep", "mask")}
+    (folder / "tokenizer_config.json").write_text(json.dumps({**tokens, "model_max_length": 48, **settings}))
+    return tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+
+
+@pytest.mark.parametrize("kind", ["bytes", "cased", "unigram"])
+def test_ids_are_those_of_tokenizer_json_whatever_class_is_named(kind: str, folder: Path, tmp_path: Path) -> None:
+    text = "Ada Brixton über Élan 東京 Ада"
+    for number, name in enumerate([None, "BertTokenizer", "RobertaTokenizer", "CamembertTokenizer"]):
+        expected = saved_tokenizer(folder, kind, **({"tokenizer_class": name} if name else {}))
+        tokenizer = load_tokenizer(folder)
+        assert tokenizer(text)["input_ids"] == expected.encode(text).ids
+        assert (tokenizer.pad_token, tokenizer.mask_token, tokenizer.model_max_length) == ("[PAD]", "[MASK]", 48)
+        if name in (None, "BertTokenizer") or (kind, name) == ("cased", "CamembertTokenizer"):
+            assert tokenizer(text, text)["token_type_ids"] == expected.encode(text, text).type_ids
+        saved = tmp_path / str(number)
+        shutil.copytree(folder, saved, ignore=shutil.ignore_patterns("tokenizer*"))
+        tokenizer.save_pretrained(saved)
+        for loaded in (transformers.AutoTokenizer.from_pretrained(saved), load_tokenizer(saved, exported=True)):
+            assert loaded(text)["input_ids"] == expected.encode(text).ids
+
+
+def test_settings_that_contradict_tokenizer_json_are_refused(folder: Path) -> None:
+    saved_tokenizer(folder, "cased", do_lower_case=True, strip_accents=True)
+    told = r"do_lower_case: true, and tokenizer\.json lowercase: false: which of them"
+    raises(ModelError, told, load_tokenizer, folder)
+    saved_tokenizer(folder, "bytes", tokenizer_class="RobertaTokenizer", add_prefix_space=False)
+    raises(ModelError, r"add_prefix_space: false, and tokenizer\.json add_prefix_space: true", load_tokenizer, folder)
+    expected = saved_tokenizer(folder, "cased", do_lower_case=False)
+    assert load_tokenizer(folder)("Ada")["input_ids"] == expected.encode("Ada").ids
+
+
+def test_a_template_of_the_class_stays_where_tokenizer_json_has_none(folder: Path) -> None:
+    saved_tokenizer(folder, "cased")
+    file = folder / "tokenizer.json"
+    saved = json.loads(file.read_text()) | {"post_processor": None}
+    file.write_text(json.dumps(saved))
+    ids = load_tokenizer(folder)("Ada")["input_ids"]
+    assert ids == [2, *tokenizers.Tokenizer.from_file(str(file)).encode("Ada").ids, 3]
 
 
 def test_a_tokenizer_whose_only_special_token_stands_for_unknown_words(folder: Path) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import copy
 import importlib.util
+import json
 import logging
 import re
 import string
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +18,7 @@ from bertkit.data.sources import SAMPLE, local_path
 from bertkit.errors import DataError, ModelError, Problem, translated
 from bertkit.files import MODEL_FILES, sha256
 from bertkit.models.quiet import no_bars, quiet_logger
-from bertkit.models.untrusted import LONGEST, bounded, read_object, require_model, vet
+from bertkit.models.untrusted import LARGEST_VOCABULARY, LONGEST, bounded, read_object, require_model, vet
 from bertkit.text import counted
 
 if TYPE_CHECKING:
@@ -49,6 +51,23 @@ AFTER_PADDING = frozenset(
     "camembert data2vec-text ibert lilt longformer luke mpnet roberta roberta-prelayernorm xlm-roberta xlm-roberta-xl "
     "xmod".split()
 )
+
+
+# Texts of several scripts, by whose ids two tokenizers are compared.
+PROBES = (
+    "Ada Brixton flew to OSLO, it's 3.50 EUR (naïve, Élan)",
+    "  Straße and  Łódź-x;\nİstanbul été e\u0301",
+    "Анна приехала в Москву. Καλημέρα",
+    "張三在北京讀書。東京に住む 서울에서",
+    "مرحبا بالعالم שלום हिन्दी ไทย 😀",
+)
+# Settings of tokenizer_config.json -> what the steps of a tokenizer.json call them.
+STEPS = {
+    "do_lower_case": "lowercase",
+    "strip_accents": "strip_accents",
+    "tokenize_chinese_chars": "handle_chinese_chars",
+    "add_prefix_space": "add_prefix_space",
+}
 
 
 @dataclass(frozen=True)
@@ -130,19 +149,20 @@ def load_tokenizer(
 ) -> PreTrainedTokenizerBase:
     """The tokenizer of a model folder. split_special_tokens: whether `[SEP]` in a text is text, or the special token.
 
+    It gives the ids of tokenizer.json, if there is one, whatever class the folder names.
     exported: whether `export` wrote the folder, so that torch is not needed. token_types: whether the model reads them.
-    Raises ModelError where there is none, and on what bertkit does not support: a tokenizer written in Python, one
-    without a padding token, padding on the left.
+    Raises ModelError where there is none, where its files contradict each other, and on what bertkit does not support:
+    a tokenizer written in Python, one without a padding token, padding on the left.
     """
     from transformers import PreTrainedTokenizerFast
 
     vet(folder, tokenizer=True)
-    inputs = {} if token_types else {"model_input_names": ["input_ids", "attention_mask"]}
+    options: dict[str, Any] = {"split_special_tokens": split_special_tokens}
+    if not token_types:
+        options["model_input_names"] = ["input_ids", "attention_mask"]
     fix = "The folder needs tokenizer.json and tokenizer_config.json."
     with translated(Exception, ModelError, "model.name", f"no tokenizer could be loaded from {folder}", fix):
-        tokenizer: PreTrainedTokenizerBase = _tokenizer_class(folder, exported).from_pretrained(
-            folder, local_files_only=True, trust_remote_code=False, split_special_tokens=split_special_tokens, **inputs
-        )
+        tokenizer = _read_tokenizer(folder, _tokenizer_class(folder, exported), options)
         words = len(tokenizer) - len(tokenizer.all_special_ids)  # recurses endlessly where a token names itself
     if words <= 0:  # transformers makes an empty one where there are no files
         what = f"the tokenizer of {folder} has no words"
@@ -164,6 +184,59 @@ def load_tokenizer(
     if "attention_mask" not in tokenizer.model_input_names:  # FNet's leaves it out
         tokenizer.model_input_names = [*tokenizer.model_input_names, "attention_mask"]
     return tokenizer
+
+
+def _read_tokenizer(folder: Path, kind: Any, options: dict[str, Any]) -> PreTrainedTokenizerBase:
+    """The tokenizer as `kind` loads it; as tokenizer.json has it, where that gives other ids or `kind` cannot be built.
+
+    transformers takes no more than the vocabulary from tokenizer.json, and the rest from the class.
+    """
+    from tokenizers import Tokenizer
+    from transformers import PreTrainedTokenizerFast
+
+    options |= {"local_files_only": True, "trust_remote_code": False}
+    file = folder / "tokenizer.json"
+    if not file.is_file():
+        return kind.from_pretrained(folder, **options)  # type: ignore[no-any-return]
+    saved = Tokenizer.from_file(str(file))
+    saved.no_truncation()
+    saved.no_padding()
+    template = {"add_special_tokens": saved.post_processor is not None}
+    named = None
+    with suppress(Exception), quiet_logger("transformers"):
+        named = kind.from_pretrained(folder, **options)
+    if named is not None:
+        ids = named([*PROBES], verbose=False, **template)["input_ids"]
+        if ids == [each.ids for each in saved.encode_batch([*PROBES], **template)]:
+            return named  # type: ignore[no-any-return]
+        if not isinstance(named, PreTrainedTokenizerFast):
+            return named  # type: ignore[no-any-return]
+        options["model_input_names"] = named.model_input_names
+    elif read_object(folder / "config.json").get("type_vocab_size", 0) > 1:
+        options.setdefault("model_input_names", ["input_ids", "token_type_ids", "attention_mask"])
+    _require_agreement(folder)
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(folder, **options)
+    if saved.post_processor is None and named is not None:
+        tokenizer.backend_tokenizer.post_processor = named.backend_tokenizer.post_processor
+    return tokenizer
+
+
+def _require_agreement(folder: Path) -> None:
+    """Raises ModelError where tokenizer_config.json states what tokenizer.json, which gives other ids, contradicts."""
+    stated = read_object(folder / "tokenizer_config.json")
+    saved = read_object(folder / "tokenizer.json", LARGEST_VOCABULARY)
+    steps = [saved.get("normalizer"), saved.get("pre_tokenizer")]
+    for step in steps:
+        steps += [each for name in ("normalizers", "pretokenizers") for each in (step or {}).get(name, ())]
+    problems = [
+        f"{key}: {json.dumps(stated[key])}, and tokenizer.json {name}: {json.dumps(step[name])}"
+        for key, name in STEPS.items()
+        for step in steps
+        if step and None not in (stated.get(key), step.get(name)) and stated[key] != step[name]
+    ]
+    if problems:
+        what = f"tokenizer_config.json says {'; '.join(problems)}: which of them the model was trained with is unknown"
+        raise ModelError(Problem(str(folder), what, "Correct the one that is not the model's."))
 
 
 def _tokenizer_class(folder: Path, exported: bool) -> Any:
