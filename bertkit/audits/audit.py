@@ -149,7 +149,7 @@ def labels(recipe: Recipe, rows: Sequence[Row], others: Sequence[Row] = ()) -> S
     """
     if target := _judged(recipe, rows[0]):
         if others:
-            rows = [*({"split": "train"} | row for row in rows), *others]
+            rows = [*({"split": "train", **row} for row in rows), *others]
         part = LABELS[recipe.task.name][target](recipe, rows)
         counts = Counter(row.get("split", "train") for row in rows)
         looked = f"Rows that were looked at: {', '.join(f'{count:,} of {split}' for split, count in counts.items())}."
@@ -166,7 +166,10 @@ def _others(recipe: Recipe, rows: Sequence[Row], folder: Path, run: Run | None) 
     if run is None:
         files = {split: Run(folder).predictions(split) for split in splits}
         return [
-            {"split": split} | row for split, file in files.items() if file.is_file() for row in _answered(recipe, file)
+            {"split": split, **row}
+            for split, file in files.items()
+            if file.is_file()
+            for row in _answered(recipe, file)
         ]
     if not (run.model / "config.json").is_file():
         return []
@@ -191,7 +194,7 @@ def _judged(recipe: Recipe, row: Row) -> str:
 
 def _answered(recipe: Recipe, file: Path) -> list[Row]:
     """The rows with their answers. Raises ModelError on a damaged one, or one that lacks what is compared."""
-    rows = [*lines_of(file)]
+    rows: list[Row] = [*lines_of(file)]
     target = _judged(recipe, rows[0]) if rows else ""
     for number, row in enumerate(rows or [{}], 1):
         answer = row.get("answer")

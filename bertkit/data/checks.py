@@ -151,9 +151,9 @@ def _label_findings(counts: Mapping[str, int], alike: bool, few_rows: bool) -> I
     spelled = defaultdict[str, list[str]](list)
     for name in sorted(counts):
         spelled[name.strip().casefold()].append(name)
-    if alike := [names for names in spelled.values() if len(names) > 1]:
-        spellings = listed([" = ".join(map(repr, names)) for names in alike], MANY_LABELS)
-        what = f"train: {sum(map(len, alike)):,} labels differ only in case or space: "
+    if groups := [names for names in spelled.values() if len(names) > 1]:
+        spellings = listed([" = ".join(map(repr, names)) for names in groups], MANY_LABELS)
+        what = f"train: {sum(map(len, groups)):,} labels differ only in case or space: "
         fix = f"If they are {len(alike):,}, write them alike, or name each in task.labels: {{A: a, a: a}}."
         yield warn(what + spellings, fix)
     for separator in SEPARATORS:

@@ -255,8 +255,8 @@ def _drop_unlabelled(
 ) -> tuple[Table, list[Finding]]:
     """Without targets that no row of a test split has, and without rows that lack the first of them.
 
-    theirs: what the user calls it. `data.missing_labels`: "error" raises a DataError where some rows, or train, lack it;
-    "ignore" leaves them out with a note.
+    theirs: what the user calls it. `data.missing_labels`: "error" raises a DataError where some rows, or train, lack
+    it; "ignore" leaves them out with a note.
     """
     pandas = PANDAS if spec.source == MEMORY else ""
     values = table.values[targets[0]]

@@ -177,7 +177,7 @@ class Predictor:
         read = {*self.task.schema.context}.union(*self.task.inputs)
         return read.union(*(columns_of(self.columns.get(name, name)) for name in read))
 
-    def any_row(self, names: Iterable[str]) -> Row:
+    def any_row(self, names: Iterable[str]) -> dict[str, Any]:
         """A row that the model answers, with the inputs and the context that are among these columns."""
         own, schema = {*names}, self.task.schema
         there = {

@@ -205,8 +205,8 @@ def to_yaml(recipe: sections.Section, without: Iterable[str] = ()) -> str:
     The folder of rows given from Python is left out: a run has them in data/, wherever it is moved. without: sections
     that are left out too.
     """
-    folders = {"data": {"folder"}, "tasks": {"__all__": {"data": {"folder"}}}}
-    return written(recipe.model_dump(exclude={**folders, **dict.fromkeys(without, True)}))
+    left_out: dict[str, Any] = {"data": {"folder"}, "tasks": {"__all__": {"data": {"folder"}}}}
+    return written(recipe.model_dump(exclude=left_out | dict.fromkeys(without, True)))
 
 
 def json_schema() -> dict[str, Any]:

@@ -59,7 +59,7 @@ class Service:
     @property
     def example(self) -> dict[str, Any]:
         """A body of /predict."""
-        row = dict(self.predictor.any_row(("text",)))
+        row = self.predictor.any_row(("text",))
         return {"rows": [{name: value if value == ["a"] else f"your {name}" for name, value in row.items()}]}
 
     async def predict(self, body: Any) -> Build:

@@ -218,7 +218,8 @@ def _paired(base: Run, best: Run) -> Pair:
     from bertkit.report.facts import read_facts
     from bertkit.report.paired import compared
 
-    return compared(*(read_facts(run.folder, "validation") for run in (base, best)), ("base", "best"))
+    before, after = (read_facts(run.folder, "validation") for run in (base, best))
+    return compared(before, after, ("base", "best"))
 
 
 def verdict(

@@ -29,7 +29,7 @@ from bertkit.models.heads.spans import (
     merge_texts,
     window_spans,
 )
-from bertkit.tasks.base import Batch, Predict, Task, TaskOptions, predicted
+from bertkit.tasks.base import Batch, HeldOut, Predict, Task, TaskOptions, predicted
 from bertkit.tasks.fields import READ, SPAN, Decision, Key, form
 from bertkit.text import counted
 
@@ -235,7 +235,7 @@ class QuestionAnswering(Task[QuestionAnsweringOptions]):
         fitted = {"temperature": self.options.temperature or 1.0, "null_threshold": self.options.null_threshold}
         return squad_metrics.GradedAnswers(answers, rows, self.unanswerable, fitted)
 
-    def baselines(self, train: Dataset, rows: Dataset) -> dict[str, Any]:
+    def baselines(self, train: Dataset, rows: Dataset, held_out: HeldOut = ()) -> dict[str, Any]:
         """Never an answer, where some questions have none."""
         if all(answers["text"] for answers in rows["answers"]):
             return {}
