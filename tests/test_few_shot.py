@@ -424,5 +424,5 @@ def test_labels_are_few_for_a_training_by_steps_alone_and_rare_for_accuracy_alon
             _, findings = prepare_jobs(recipe.with_(*overrides))
             said = "".join(f"{each.what} {each.fix}" for each in findings[""])
             assert ("fewer than 10 rows: bad 2" in said) == few
-            assert ("depends on labels with less than 0.1 of the rows; in train: bad 2 (9.5%)" in said) == told
+            assert ("depends on labels with less than 10% of the rows; in train: bad 2 (9.5%)" in said) == told
             assert ("training.metric_for_best_model: f1_macro or matthews_correlation" in said) == told

@@ -85,7 +85,7 @@ def accuracy_findings(data: Data, others: Sequence[str]) -> Iterator[Finding]:
     rare = sorted((n, label) for label, n in counts.items() if n < least * len(rows))
     if rare:
         shares = listed([f"{escape_controls(label)} {n:,} ({share(n, len(rows))})" for n, label in rare], MANY_LABELS)
-        what = f"accuracy hardly depends on labels with less than {least:.2g} of the rows; in train: {shares}"
+        what = f"accuracy hardly depends on labels with less than {100 * least:.2g}% of the rows; in train: {shares}"
         yield warn(what, f"Write training.metric_for_best_model: {' or '.join(others)}.")
 
 
