@@ -126,26 +126,37 @@ def fill_sections(stated: dict[str, Any], values: Mapping[str, Any], report: Rep
         report.from_python(*((name, key) for key in value) if added else [(name,)])
     if "data" in values and "expected" not in values:
         stated.pop("expected", None)
-    task = stated.get("task")
-    name = task.get("name") if isinstance(task, dict) else None
-    kinds = {**SECTIONS, "task": OPTIONS.get(name, TaskOptions) if isinstance(name, str) else TaskOptions}
-    homes: defaultdict[str, list[str]] = defaultdict(list)
-    for section, kind in kinds.items():
-        for key in kind.model_fields:
-            homes[key].append(section)
-    homes |= {key: ["training"] if key in DECIDED else [*homes.get(key, ()), "training"] for key in training_fields()}
+    homes = sections_of_keys(options_of(stated) or TaskOptions)
     for name, value in ((SHORT.get(name, name), value) for name, value in values.items() if name not in top):
-        if len(homes[name]) > 1:
+        section, *others = homes.get(name, [""])
+        if others:
             examples = " or ".join(f"{section}={{{name!r}: …}}" for section in homes[name])
             report.add(KeyProblem((name,), "a key of several sections", f"Name the section: {examples}."))
-        elif not homes[name]:
-            report.add(unknown_key((name,), [*top, *SHORT, *(key for key, own in homes.items() if own)], SCRIPTS))
+        elif not section:
+            report.add(unknown_key((name,), [*top, *SHORT, *homes], SCRIPTS))
         else:
-            section = homes[name][0]
             before = {} if stated.get(section) is None else stated[section]
             if isinstance(before, dict):  # else it is reported as what it is
                 stated[section] = {**before, name: value}
                 report.from_python((section, name))
+
+
+def options_of(stated: Mapping[str, Any]) -> type[TaskOptions] | None:
+    """The type of the options of the task that is named, if there is one of this name."""
+    task = stated.get("task")
+    name = task.get("name") if isinstance(task, dict) else None
+    return OPTIONS.get(name) if isinstance(name, str) else None
+
+
+def sections_of_keys(options: type[TaskOptions]) -> dict[str, list[str]]:
+    """Key -> the sections that have it, in which it means something; options: of the task."""
+    homes: defaultdict[str, list[str]] = defaultdict(list)
+    for section, kind in {**SECTIONS, "task": options}.items():
+        for key in kind.model_fields:
+            homes[key].append(section)
+    for key in training_fields():
+        homes[key] = ["training"] if key in DECIDED else [*homes[key], "training"]
+    return dict(homes)
 
 
 def _plain(value: Any) -> Any:

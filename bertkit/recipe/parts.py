@@ -11,8 +11,8 @@ from typing import Any
 from bertkit.recipe.cross_checks import check_settings, resolve_paths, without
 from bertkit.recipe.fields import MEAN, OPTIONS, Sections, Several
 from bertkit.recipe.key_problems import Report
-from bertkit.recipe.overrides import SCRIPTS, SECTIONS
-from bertkit.recipe.training_arguments import check_training, training_fields
+from bertkit.recipe.overrides import SCRIPTS, SECTIONS, options_of, sections_of_keys
+from bertkit.recipe.training_arguments import check_training
 from bertkit.sections import MEMORY, ModelSpec
 from bertkit.tasks.base import TaskOptions
 from bertkit.text import KeyPath, short_repr
@@ -37,7 +37,6 @@ _OF_ONE = {  # sections of a recipe of one task -> what to do without them
 _REFUSED = ("auto_find_batch_size", "activation_checkpointing", "gradient_checkpointing", "torch_compile")
 _OF_PART = {"max_length": "model", "metric_for_best_model": "training"}  # key of a task -> its section elsewhere
 _OWN = ("task", "data", "expected")  # sections of a task
-_AMBIGUOUS = {"name", "revision", "seed"}  # keys of several sections
 
 
 def check_parts(
@@ -133,11 +132,10 @@ def _check_one(
     data: dict[str, Any], folder: Callable[[KeyPath], Path], check_files: bool, own_metrics: bool
 ) -> tuple[dict[str, Any], list[KeyProblem]]:
     """The values that are right, paths as absolute ones, and everything that is wrong. folder: as `resolve_paths`."""
-    options, problems = _options(data)
+    options, problems = options_of(data), [*_task_problems(data)]
     kinds = {**SECTIONS, "task": options or TaskOptions}
-    own = {key: name for name, kind in kinds.items() for key in kind.model_fields.keys() - _AMBIGUOUS}
-    homes = {**SCRIPTS, **own}
-    invalid = validate(Sections, data, kinds, {**dict.fromkeys(training_fields(), "training"), **homes})
+    homes = {**SCRIPTS, **{key: names[0] for key, names in sections_of_keys(kinds["task"]).items() if not names[1:]}}
+    invalid = validate(Sections, data, kinds, homes)
     # without a task its options cannot be checked
     problems += [each for each in invalid if not problems or each.path[:1] != ("task",)]
     if isinstance(data.get("training"), dict):
@@ -156,15 +154,12 @@ def _check_one(
     return clean, [*problems, *resolve_paths(clean, folder, must_exist=check_files)]
 
 
-def _options(data: Mapping[str, Any]) -> tuple[type[TaskOptions] | None, list[KeyProblem]]:
-    """The options type that `task.name` names, or what is wrong with the name."""
+def _task_problems(data: Mapping[str, Any]) -> Iterator[KeyProblem]:
+    """What is wrong with the name of the task."""
     task = data.get("task")
-    if not isinstance(task, dict):
-        return None, []
-    name = task.get("name")
-    if isinstance(name, str) and name in OPTIONS:
-        return OPTIONS[name], []
-    what = "missing" if "name" not in task else f"expected text, found {describe(name)}"
-    if isinstance(name, str):
-        what = f"no task {short_repr(name)}{did_you_mean(name, OPTIONS)}"
-    return None, [KeyProblem(("task", "name"), what, f"known: {', '.join(OPTIONS)}")]
+    if isinstance(task, dict) and not options_of(data):
+        name = task.get("name")
+        what = "missing" if "name" not in task else f"expected text, found {describe(name)}"
+        if isinstance(name, str):
+            what = f"no task {short_repr(name)}{did_you_mean(name, OPTIONS)}"
+        yield KeyProblem(("task", "name"), what, f"known: {', '.join(OPTIONS)}")

@@ -103,7 +103,7 @@ def read(
     overrides: as for `load_recipe`, after the values; as are check_files and own_metrics. several: whether it may be of
     several tasks. Raises RecipeError with everything that is wrong, and DataError on rows that cannot be read.
     """
-    if isinstance(source, AnyRecipe) and data is None and not values and not overrides:
+    if isinstance(source, AnyRecipe if several else Recipe) and data is None and not values and not overrides:
         return source
     values = values if data is None else {"data": data, **values}
     stated, clean = _checked(source, values, overrides, check_files, own_metrics, several)
