@@ -202,8 +202,7 @@ BAD = {  # exclude, relabel -> what is said
         "out.jsonl:1: names no row", "out.jsonl:2: names no row"]),
     "another row": ([{"location": "train.jsonl:1", "text": "a dog ran"}], [], [
         "out.jsonl:1: train.jsonl:1 holds another row now"]),
-    "another id": ([{"location": "train.jsonl:1", "id": "r1"}], [], [
-        "out.jsonl:1: train.jsonl:1 holds another row now"]),
+    "another id": ([{"location": "train.jsonl:1", "id": "r1"}], [], ["train.jsonl:1 holds another row now"]),
     "both": ([{"location": "train.jsonl:1"}], [{"id": "r0", "label": "bad"}], [
         "new.jsonl:1: id r0 is excluded by ", "out.jsonl:1"]),
     "two targets": ([], [{"location": "train.jsonl:1", "label": "bad"}, {"id": "r0", "label": "good"}], [

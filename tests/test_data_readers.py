@@ -163,6 +163,7 @@ SAD = [
     ("too few fields", "t.csv", "a,b\nx,y\nz\n", {}, ["t.csv:3: 1 field where 2 are expected"]),
     ("too few is never fine", "t.csv", "a,b\nz\n", {"extra_fields": "ignore"}, ["t.csv:2: 1 field"]),
     ("too few of two rows", "t.tsv", "a\tb\nx\n1\t2\ny\n", {}, ["data.missing_fields=ignore", "t.tsv:4: 1 field"]),
+    ("a field more on two lines", "t.csv", 'a,b\nx,y\n"x,y,z\nx",y,z\n', {}, ["t.csv:3: 3 fields where 2 are"]),
     ("too many fields", "t.csv", "a,b\nx,y,z\n", {}, ["t.csv:2: 3 fields where 2", "extra_fields: ignore"]),
     ("too many, few are fine", "t.csv", "a\nx,y\n", {"missing_fields": "ignore"}, ["2 fields", "extra_fields=ignore"]),
     ("two bad rows", "t.csv", "a,b\nx\ny\nz,z\n", {}, ["t.csv:2:", "t.csv:3:"]),
@@ -211,6 +212,13 @@ def test_says_what_is_wrong(tmp_path, subtests):
         with subtests.test(what):
             message = fails(tmp_path, name, content, **layout)
             assert all(part in message for part in parts), message
+
+
+@pytest.mark.parametrize(("more", "named"), [("", True), ("詰\n", False)])
+def test_an_encoding_is_named_if_it_decodes_all_that_follows(more, named, tmp_path):
+    message = fails(tmp_path, "t.csv", f"a\n가\n{more}".encode("cp949"))
+    assert "in cp949 it reads" in message
+    assert ("in cp932 it reads" in message) == named
 
 
 @pytest.mark.parametrize("suffix", PAGES)

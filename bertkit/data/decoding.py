@@ -97,9 +97,8 @@ def without_mark(text: str, encoding: str, name: str) -> str:
 
 def _advice(line: str, more: str, encoding: str) -> str:
     """The fix for a line that holds an escaped byte: the encodings in which it and all that follows are text."""
-    raw, rest = (
-        text.encode(encoding, "surrogateescape") for text in (line.rstrip("\r\n"), more[: more.rfind("\n") + 1])
-    )
+    raw = line.rstrip("\r\n").encode(encoding, "surrogateescape")
+    rest = more[: more.rfind("\n") + 1].encode(encoding, "surrogateescape")
     runs = re.findall(rb"[\x80-\xff]+", raw + rest)
     letters = b"".join(runs).decode("cp1252", "replace")
     long_runs = sum(map(len, runs)) >= 2 * len(runs)  # not an accent here and there

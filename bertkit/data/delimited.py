@@ -9,7 +9,7 @@ import re
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
-from typing import Any, NamedTuple, TextIO
+from typing import Any, TextIO
 
 from bertkit.data.conll import Lines
 from bertkit.data.decoding import MAX_LINE
@@ -142,32 +142,25 @@ def _header(records: Iterator[tuple[int, list[str]]], spec: DataSpec, problems: 
     return names
 
 
-class _Swallowed(NamedTuple):
-    """A record of several lines, each of which would be a row if its quotes were text."""
-
-    number: int
-    lines: int
-    cells: dict[int, set[str]]  # of each column of these rows that holds short values
-
-
 class _Quotes:
     """Watches for quotes that open in one row and close in another, so that one field has all rows between."""
 
     def __init__(self, delimiter: str) -> None:
         self.delimiter = delimiter
         self.seen: list[set[str]] = []  # short values of each column, by which rows are recognised
-        self.suspects: list[_Swallowed] = []
+        # line, number of lines, and by column the short values of these lines: each would be a row if quotes were text
+        self.suspects: list[tuple[int, int, dict[int, set[str]]]] = []
 
     def add(self, number: int, lines: Sequence[str], fields: Sequence[str]) -> None:
         """A record: its line, its lines, and its fields."""
         self.seen = self.seen or [set() for _ in fields]
         if len(lines) > 1 and len(fields) > 1:
             rows = [line.rstrip("\r\n").split(self.delimiter) for line in lines]
-            if {len(row) for row in rows} == {len(fields)}:
+            if {len(row) for row in rows} == {len(fields), len(self.seen)}:
                 cells = {index: {*column} for index, column in enumerate(zip(*rows, strict=True))}
                 short = {index: values for index, values in cells.items() if all(map(_is_short, values))}
                 if short or len(lines) >= MANY_LINES:
-                    self.suspects.append(_Swallowed(number, len(lines), short))
+                    self.suspects.append((number, len(lines), short))
             return
         for values, field in zip(self.seen, fields, strict=False):
             if _is_short(field) and len(values) < MAX_VALUES:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate
-from typing import Any, TypeAlias
+from typing import Any
 from unicodedata import combining, normalize
 
 from bertkit.data.schema import Finding, warn
@@ -13,11 +13,9 @@ from bertkit.text import counted
 
 UTF_16 = "counted in UTF-16, as JavaScript and Java do"
 ONE_LINE_END = r"counted in a text that had \n where this one has \r\n"
-
-
-Sizes: TypeAlias = Callable[[str], Iterable[int]]
-
-UNITS: Mapping[str, Sizes] = {  # how offsets are counted -> what each character of a text counts
+UNITS: Mapping[
+    str, Callable[[str], Iterable[int]]
+] = {  # how offsets are counted -> what each character of a text counts
     UTF_16: lambda text: (1 + (letter > "\uffff") for letter in text),
     "counted in bytes of UTF-8": lambda text: (len(letter.encode(errors="surrogatepass")) for letter in text),
     ONE_LINE_END: lambda text: (not text.startswith("\r\n", place) for place in range(len(text))),
