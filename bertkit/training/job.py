@@ -236,8 +236,7 @@ def check_model(
     """Build arguments and model once, for what transformers and peft refuse, and let the model read a few inputs.
 
     features: of the training rows. metrics: the user's own, which are computed once, of the untrained model: only what
-    they return has their names. Returns the attachments and the findings. Raises
-    UserError; nothing is written.
+    they return has their names. Returns the attachments and the findings. Raises UserError; nothing is written.
     """
     with TemporaryDirectory() as folder, quiet_logger("bertkit"):
         args = arguments(recipe, task, data, Path(folder), recipe.seeds[0])
