@@ -111,8 +111,9 @@ class GradedSearches(Graded):
 
 def places(ranks: ArrayLike, gains: ArrayLike) -> list[int]:
     """The places of a query's documents, from 1: of equals, the better come later. ranks: see `Retrieval.answer`."""
-    order = np.lexsort((np.negative(gains), np.asarray(ranks)))
-    ordered = np.asarray(ranks)[order]
+    ranks = np.asarray(ranks)
+    order = np.lexsort([-np.asarray(gains), ranks])
+    ordered = ranks[order]
     placed = np.empty_like(order)
     placed[order] = ordered - np.arange(len(order)) + np.searchsorted(ordered, ordered)
     return [int(place) for place in placed]
