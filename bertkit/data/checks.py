@@ -151,10 +151,10 @@ def _label_findings(counts: Mapping[str, int], alike: bool, few_rows: bool) -> I
     spelled = defaultdict[str, list[str]](list)
     for name in sorted(counts):
         spelled[name.strip().casefold()].append(name)
-    if groups := [names for names in spelled.values() if len(names) > 1]:
-        spellings = listed([" = ".join(map(repr, names)) for names in groups], MANY_LABELS)
-        what = f"train: {sum(map(len, groups)):,} labels differ only in case or space: "
-        fix = f"If they are {len(groups):,}, write them alike, or name each in task.labels: {{A: a, a: a}}."
+    if variants := [names for names in spelled.values() if len(names) > 1]:
+        spellings = listed([" = ".join(map(repr, names)) for names in variants], MANY_LABELS)
+        what = f"train: {sum(map(len, variants)):,} labels differ only in case or space: "
+        fix = f"If they are {len(variants):,}, write them alike, or name each in task.labels: {{A: a, a: a}}."
         yield warn(what + spellings, fix)
     for separator in SEPARATORS:
         parts = Counter(part.strip() for name in counts for part in set(name.split(separator)) if separator in name)
