@@ -171,11 +171,8 @@ def test_predict_with_inputs_of_pairs(client: TestClient, tiny_encoder: Path) ->
 @served("retrieval")
 def test_a_text_that_is_too_long_is_cut_unless_that_is_forbidden(client: TestClient, tiny_encoder: Path) -> None:
     long = "the cat " * 100
-    for path, inputs in (("/embed", ["yes", long]), ("/similarity", {"source_sentence": "yes", "sentences": [long]})):
-        forbidden = {"truncate": False} if path == "/embed" else {"parameters": {"truncate": False}}
-        error = said(client, path, status=413, inputs=inputs, **forbidden)["error"]
-        assert "input 2" in error
-        assert "32 tokens" in error
+    error = said(client, "/embed", status=413, inputs=["yes", long], truncate=False)["error"]
+    assert error == 'input 2: longer than the model\'s 32 tokens, and "truncate" is false'
     own = predictor_of(KEPT["retrieval"], tiny_encoder).encode([long])
     np.testing.assert_allclose(said(client, "/embed", inputs=long), own, atol=1e-5)
     np.testing.assert_allclose(said(client, "/embed", inputs=long, truncate=True), own, atol=1e-5)
@@ -213,7 +210,7 @@ def test_tokenize(client: TestClient, tiny_encoder: Path) -> None:
 
 @served("single-label")
 def test_paths_that_the_task_has_not(client: TestClient) -> None:
-    for path in ("/embed", "/similarity", "/v1/embeddings", "/rerank"):
+    for path in ("/embed", "/v1/embeddings", "/rerank"):
         error = said(client, path, status=424, inputs="a")["error"]
         assert "text-classification" in (error["message"] if path.startswith("/v1/") else error)
         assert path not in client.get("/openapi.json").json()["paths"]
@@ -256,7 +253,7 @@ BAD: list[tuple[str, int, str]] = [
 KEYS: list[tuple[str, str, Any, str]] = [
     ("ranking-binary", "/predict", {}, "`rows` is missing"),
     ("ranking-binary", "/rerank", {"texts": ["a", 5]}, "`query` is missing\ntexts[1]: Input should be a valid string"),
-    ("retrieval", "/", {"inputs": {"sentences": ["a"]}}, "`inputs.source_sentence` is missing"),
+    ("qa", "/", {"inputs": {"context": "a"}}, "`inputs.question` is missing"),
     ("retrieval", "/", {}, "`inputs` is missing"),
     ("retrieval", "/", {"inputs": "a", "normalise": True}, "unknown field normalise; did you mean 'normalize'?"),
     (
@@ -279,7 +276,6 @@ LISTS: list[tuple[str, str, Any, int]] = [  # with 200 items of one fault, and i
 ]
 SURROGATES: list[tuple[str, str, str]] = [
     *(("retrieval", path, '{"inputs": "\\ud800 cat"}') for path in ("/", "/embed", "/tokenize")),
-    ("retrieval", "/similarity", '{"inputs": {"source_sentence": "\\ud800", "sentences": ["\\ud800 cat"]}}'),
     ("retrieval", "/v1/embeddings", '{"input": ["\\ud800 cat"]}'),
     ("ranking-binary", "/rerank", '{"query": "\\ud800", "texts": ["\\ud800 cat"], "return_text": true}'),
     ("mlm", "/", '{"inputs": "\\ud800 [MASK]"}'),
@@ -293,7 +289,6 @@ EMPTY: list[tuple[str, str, dict[str, Any], int]] = [  # and which item of the r
     *(("retrieval", path, {"inputs": inputs}, item)
       for path in ("/", "/embed", "/tokenize") for inputs, item in (("", 1), (["a", ""], 2))),
     ("retrieval", "/embed", {"inputs": ["", "a"], "prompt_name": "query"}, 1),  # which is no reason to answer it
-    ("retrieval", "/similarity", {"inputs": {"source_sentence": "a", "sentences": ["b", ""]}}, 3),
     ("retrieval", "/v1/embeddings", {"input": ["a", ""]}, 2),
     ("single-label", "/", {"inputs": ""}, 1),
     ("single-label", "/predict", {"inputs": [["a"], [""]]}, 2),

@@ -180,7 +180,7 @@ def test_generated_texts(served: tuple[str, Predictor]) -> None:
 
 
 @cases("retrieval", "similarity-cls")
-def test_feature_extraction_and_sentence_similarity(served: tuple[str, Predictor]) -> None:
+def test_feature_extraction(served: tuple[str, Predictor]) -> None:
     url, predictor = served
     client, own = InferenceClient(base_url=url), predictor.encode(TEXTS)
     unit = own / np.linalg.norm(own, axis=1, keepdims=True)
@@ -189,10 +189,8 @@ def test_feature_extraction_and_sentence_similarity(served: tuple[str, Predictor
     prompted = client.feature_extraction(TEXTS, prompt_name="query", truncate=True, encoding_format="float")
     query = predictor.encode(TEXTS, "query")
     np.testing.assert_allclose(prompted, query / np.linalg.norm(query, axis=1, keepdims=True), atol=1e-5)
-    np.testing.assert_allclose(client.sentence_similarity(TEXTS[0], TEXTS[1:]), unit[1:] @ unit[0], atol=1e-5)
     refused("encoding_format", client.feature_extraction, TEXTS[0], encoding_format="base64")
     refused("truncation_direction", client.feature_extraction, TEXTS[0], truncation_direction="left")
-    refused("sentences", client.sentence_similarity, TEXTS[0], [])
 
 
 @cases("ranking-binary")
@@ -252,7 +250,7 @@ REQUESTS: dict[str, list[dict[str, Any]]] = {
     "ner-softmax": [{"inputs": TEXTS[5]}, {"inputs": TEXTS[5], "parameters": {"aggregation_strategy": "none"}}],
     "qa": [{"inputs": {"question": "a", "context": "the cat"}, "parameters": {"top_k": k}} for k in (1, 2)],
     "mlm": [{"inputs": "a [MASK]"}, {"inputs": "[MASK] [MASK]"}],
-    "retrieval": [{"inputs": ["a", "b"]}, {"inputs": {"source_sentence": "a", "sentences": ["b"]}}],
+    "retrieval": [{"inputs": ["a", "b"]}, {"inputs": "a"}],
     "ranking-binary": [{"query": "a", "texts": ["b"]}],
 }
 

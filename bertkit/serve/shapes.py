@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
-from pydantic import Discriminator, Field, Tag, model_validator
+from pydantic import Field, model_validator
 
 from bertkit.data.schema import Answer
 from bertkit.serve import pipelines, tei
@@ -29,12 +29,6 @@ class Shape(NamedTuple):
     tokenizes: bool = False  # does `respond` use the tokenizer?
 
 
-def _kind(body: object) -> str:
-    """The kind of a body of `/` for vectors, by its inputs."""
-    inputs = body.get("inputs") if isinstance(body, Mapping) else None
-    return "of sentences" if isinstance(inputs, Mapping) else "of texts"
-
-
 _labels = list_of(tei.Prediction)
 CLASSIFY = Shape(
     "Labels of texts or pairs, most probable first",
@@ -49,24 +43,6 @@ EMBED = Shape(
     list[list[float]],
     lambda task, body: tei.embed_rows(task, tei.as_list(body.inputs), body.prompt_name),
     lambda task, body, answers: tei.vectors(answers, body.normalize, body.dimensions).tolist(),
-)
-COMPARE = Shape(
-    "Cosines of a text and others",
-    tei.SimilarityRequest,
-    list[float],
-    tei.compare_rows,
-    lambda task, body, answers: tei.similarities(answers),
-)
-_BY_REQUEST = {shape.request: shape for shape in (EMBED, COMPARE)}
-EMBED_OR_COMPARE = Shape(
-    "Vectors of texts, or cosines of a text and others",
-    Annotated[
-        Annotated[EMBED.request, Tag("of texts")] | Annotated[COMPARE.request, Tag("of sentences")],
-        Discriminator(_kind),
-    ],
-    EMBED.response | COMPARE.response,
-    lambda task, body: _BY_REQUEST[type(body)].rows(task, body),
-    lambda task, body, answers: _BY_REQUEST[type(body)].respond(task, body, answers),
 )
 RERANK = Shape(
     "Texts, best first",
@@ -119,10 +95,9 @@ SHAPES: Mapping[str, Mapping[str, Shape]] = {  # path -> task -> shape
         "text-ranking": RERANK,
         "text2text-generation": GENERATE,
         "pretraining": FILL,
-        **_of_vectors(EMBED_OR_COMPARE),
+        **_of_vectors(EMBED),
     },
     "/embed": _of_vectors(EMBED),
-    "/similarity": _of_vectors(COMPARE),
     "/rerank": {"text-ranking": RERANK},
 }
 

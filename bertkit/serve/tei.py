@@ -57,30 +57,6 @@ class EmbedRequest(_Truncatable):
     encoding_format: Literal["float"] | None = None
 
 
-class SimilarityParameters(_Truncatable):
-    """How texts are read."""
-
-    prompt_name: Prompt = None
-
-
-class Sentences(Request):
-    """A text, and those that it is compared with."""
-
-    source_sentence: str
-    sentences: Annotated[Strings, Field(min_length=1)]
-
-
-class SimilarityRequest(Request):
-    """Texts to compare."""
-
-    inputs: Sentences
-    parameters: SimilarityParameters = SimilarityParameters()
-
-    @property
-    def truncates(self) -> bool:
-        return self.parameters.truncates
-
-
 class OpenAIRequest(Request):
     """Texts to embed, as OpenAI's clients send them."""
 
@@ -170,12 +146,6 @@ def embed_rows(task: Task, texts: Sequence[str], prompt: str | None) -> list[Row
     return [{"text": prefix + text if text else ""} for text in texts]
 
 
-def compare_rows(task: Task, body: SimilarityRequest) -> list[Row]:
-    """Rows of the source sentence and of the others."""
-    texts = [body.inputs.source_sentence, *body.inputs.sentences]
-    return embed_rows(task, texts, body.parameters.prompt_name)
-
-
 def vectors(answers: Sequence[Answer], normalize: bool, dimensions: int | None = None) -> Any:
     """`(texts, size)` fp32, of the first `dimensions` numbers. Raises Refused where there are not as many."""
     table = np.array([answer["vector"] for answer in answers], dtype=np.float32)
@@ -183,12 +153,6 @@ def vectors(answers: Sequence[Answer], normalize: bool, dimensions: int | None =
         raise Refused(422, f"dimensions: {dimensions}; the model's vectors have {table.shape[1]}", "Validation")
     table = table[:, :dimensions]
     return unit(table) if normalize else table
-
-
-def similarities(answers: Sequence[Answer]) -> list[float]:
-    """Cosines of the first vector with each of the others."""
-    source, *others = vectors(answers, normalize=True)
-    return [float(other @ source) for other in others]
 
 
 def openai_response(answers: Sequence[Answer], request: OpenAIRequest, model: str, tokens: int) -> dict[str, Any]:
