@@ -40,6 +40,7 @@ from bertkit.models.heads import crf, posteriors
 from bertkit.models.heads.tagger import Emissions
 from bertkit.recipe.recipe import load_recipe
 from bertkit.report.mistakes import sentence_mistake
+from bertkit.report.verdict import score_findings
 from bertkit.sections import DataSpec
 from bertkit.tasks.base import calibrate, prepare
 from bertkit.tasks.token_classification import TokenClassification, TokenClassificationOptions
@@ -470,6 +471,21 @@ def test_a_word_without_pieces_is_o_and_changes_no_other_tag(tiny_encoder: Path)
 
 
 # --- runs
+
+
+def test_a_validation_without_entities_is_told_and_keeps_the_last_checkpoint(
+    tiny_encoder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = write_recipe(tmp_path, tiny_encoder, "softmax")
+    (tmp_path / "dev.conll").write_text("the O\nmat O\n\nit O\n")
+    more = ["training.eval_strategy=epoch", "training.save_strategy=epoch", "training.num_train_epochs=3"]
+    with caplog.at_level("WARNING", "bertkit"):
+        run = train(load_recipe(file, more), tmp_path / "run")
+    assert "validation: no row has an entity; some of its scores" in caplog.text
+    (seed,) = run.results["seeds"]
+    assert (seed["best_step"], seed["undecided"]["evaluations"]) == (seed["steps"], 3)
+    (told,) = [each for each in score_findings(run.results) if "checkpoint" in each.what]
+    assert told.what.endswith("of 3 evaluations: it selects no checkpoint; the last is kept")
 
 
 def test_a_run_learns(run: Any) -> None:

@@ -114,8 +114,8 @@ def _balance(rows: Dataset, name: str, column: Column, split: str, few_rows: boo
         values = numbers(rows, name)
         low, high = float(values.min()), float(values.max())
         yield note(f"{split}: from {low:g} to {high:g}, mean {values.mean():.4g}")
-        if split == "train" and low == high:
-            yield Finding("fail", f"train: every row has the number {low:g}; there is nothing to learn")
+        if low == high:
+            yield _alike(split, f"every row has the number {low:g}", "")
     labels = names_of(column)
     if labels is None:
         return
@@ -130,20 +130,28 @@ def _balance(rows: Dataset, name: str, column: Column, split: str, few_rows: boo
     shares = [f"{escape_controls(label)} {count:,} ({share(count, total)})" for label, count in common]
     more = f", and {counted(len(counts) - MANY_LABELS, 'more label')}" if len(counts) > MANY_LABELS else ""
     yield note(f"{split}: {of}{', '.join(shares) or 'no labels'}{more}")
-    if split == "train":
-        # a sentence may have entities of every type, and words of every label
-        alike = not counts or (column.holds in ("label", "labels") and {*counts.values()} == {len(rows)})
-        yield from _label_findings(counts, alike, few_rows)
-
-
-def _label_findings(counts: Mapping[str, int], alike: bool, few_rows: bool) -> Iterator[Finding]:
-    """alike: whether all rows have the same labels. few_rows: as for `check`."""
-    if alike:
+    # a sentence may have entities of every type, and words of every label
+    if not counts or (column.holds in ("label", "labels") and {*counts.values()} == {len(rows)}):
         several, names = len(counts) > 1, listed([repr(name) for name in sorted(counts)], MANY_LABELS)
-        have = f"every row has the {'labels' if several else 'label'} {names}" if counts else "no row has a label"
+        kind = "an entity" if column.holds == "tags" else "a label"
+        have = f"every row has the {'labels' if several else 'label'} {names}" if counts else f"no row has {kind}"
         by_name = "Name the labels that a row has, instead of 0 and 1 for each."
-        fix = by_name if several else "Is the right column mapped?"
-        yield Finding("fail", f"train: {have}; there is nothing to learn", fix)
+        yield _alike(split, have, by_name if several else "Is the right column mapped?")
+    if split == "train":
+        yield from _label_findings(counts, few_rows)
+
+
+def _alike(split: str, have: str, fix: str) -> Finding:
+    """What it means that all rows of a split have the same target."""
+    if split == "train":
+        return Finding("fail", f"train: {have}; there is nothing to learn", fix)
+    select = " and cannot select a checkpoint" if split == "validation" else ""
+    fix = f"Give rows with other targets, or hold rows of train out: data: {{{split}: 0.1}}." if select else ""
+    return warn(f"{split}: {have}; some of its scores are not defined or always the same{select}", fix)
+
+
+def _label_findings(counts: Mapping[str, int], few_rows: bool) -> Iterator[Finding]:
+    """few_rows: as for `check`."""
     few = sorted((n, name) for name, n in counts.items() if n < FEW_ROWS)
     if few and not few_rows:
         rare = listed([f"{escape_controls(name)} {n}" for n, name in few], MANY_LABELS)

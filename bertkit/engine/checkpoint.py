@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import random
 import shutil
@@ -76,7 +77,24 @@ class CheckpointTrainer(Trainer):
         for old in removable[: max(excess, 0)]:
             shutil.rmtree(old)
 
+    @property
+    def undecided(self) -> dict[str, Any] | None:
+        """The selection metric, its only score and the number of evaluations; None where it has compared models.
+
+        The score is None where it was never defined.
+        """
+        metric = str(self.args.metric_for_best_model or "").removeprefix("eval_")
+        logged = [event[f"eval_{metric}"] for event in self.state.log_history if f"eval_{metric}" in event]
+        scores = {score if math.isfinite(score) else None for score in logged}
+        defined = scores - {None}
+        if not logged or (len(scores) > 1 and scores != {None, 0.0}) or (len(logged) == 1 and defined):
+            return None
+        return {"metric": metric, "score": next(iter(defined), None), "evaluations": len(logged)}
+
     def _load_best_model(self) -> None:
+        if self.undecided:  # the first is no better than the last, which is trained longest
+            self.state.best_global_step = self.state.global_step
+            return
         best = Path(str(self.state.best_model_checkpoint))
         if not is_intact(best):
             fix = "Restore it and resume the run, or start a new one."

@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 from bertkit.data.schema import LARGE_SHARE, Finding, note, warn
 from bertkit.run import OUT_OF_FOLD, TEACHER
-from bertkit.text import part_of
+from bertkit.text import counted, part_of
 
 MIN_ROWS = 20  # rows: scores from fewer say little
 # Words of generated texts relative to those of their targets: beyond, length alone costs about a fifth of BLEU.
@@ -166,6 +166,12 @@ def score_findings(results: Mapping[str, Any]) -> Iterator[Finding]:
             what = f"the expected calibration error on {split} is {error:.2f}"
             yield warn(what, "Do not read scores as probabilities, or fit them again with bertkit calibrate.")
         yield from _lengths(split, each)
+    if found := next(filter(None, [each.get("undecided") for each in results["seeds"]]), None):
+        score = found["score"]
+        was = "was not defined in any" if score is None else f"was {score:.4f} in each"
+        what = f"{found['metric']} {was} of {counted(found['evaluations'], 'evaluation')}: it selects no checkpoint"
+        fix = "Give more validation rows with other targets, or name another training.metric_for_best_model."
+        yield note(f"{what}; the last is kept") if score == 1 else warn(f"{what}; the last is kept", fix)
     measured = "validation" if "validation" in results["splits"] else next(iter(results["splits"]))
     for metric, bounds in (results["expected"] or {}).items():
         score = results["splits"][measured]["metrics"].get(metric)

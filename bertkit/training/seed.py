@@ -51,7 +51,7 @@ class TrainedModel(NamedTuple):
     """The best checkpoint of a training."""
 
     runner: Runner
-    facts: dict[str, Any]  # `steps`, `seconds` and `best_step`
+    facts: dict[str, Any]  # `steps`, `seconds`, `best_step`, and `undecided`, as in CheckpointTrainer
 
 
 def train_seed(jobs: Jobs, seed: int, run: Run, metadata: MetadataWriter) -> dict[str, dict[str, Any]]:
@@ -106,7 +106,12 @@ def fit(
     trainer.accelerator.wait_for_everyone()  # all have read the best checkpoint, which may be deleted from here on
     if not args.should_save:
         return {}
-    facts = {"steps": trainer.state.global_step, "seconds": seconds, "best_step": trainer.state.best_global_step}
+    facts = {
+        "steps": trainer.state.global_step,
+        "seconds": seconds,
+        "best_step": trainer.state.best_global_step,
+        "undecided": trainer.undecided,
+    }
     models = trainer.data.models(trainer.model)
     return {name: TrainedModel(replace(runners[name], model=model), facts) for name, model in models.items()}
 
