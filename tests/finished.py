@@ -41,6 +41,7 @@ def saved(case: Case, folder: Path, where: Path, seed: int = 3) -> Task:
     task = case.task(folder)
     set_seed(seed)
     model = task.model(encoder(folder))
+    task = task.finished(model)
     task = calibrate(task, case.rows(), Runner(task, model, torch.device("cpu"), "fp32", 4))
     save(model, task, where, SETTINGS)
     return task

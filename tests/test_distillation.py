@@ -60,7 +60,7 @@ def save_teacher(case: Case, home: Path, folder: Path, seed: int = 1) -> Path:
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.3 * torch.randn_like(parameter))
-    save(model, task, folder, SETTINGS)
+    save(model, task.finished(model), folder, SETTINGS)
     return folder
 
 

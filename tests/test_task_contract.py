@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import random
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -13,14 +14,16 @@ import pytest
 import small
 import torch
 import transformers
-from cases import CASES, DRAWN, SETTINGS, Case, encoder, every
+from cases import CASES, DRAWN, SETTINGS, TEXTS, Case, encoder, every
 from datasets import Dataset
 from finished import finished
 from pydantic import TypeAdapter
+from scipy.stats import spearmanr
 from steps import NoDoubles
 from transformers import set_seed
 
 from bertkit.data.word_spans import words
+from bertkit.encoding.padding import fills, pad
 from bertkit.engine.arguments import Arguments
 from bertkit.engine.trainer import Trainer
 from bertkit.engine.training_data import TaskData
@@ -28,7 +31,7 @@ from bertkit.errors import DataError
 from bertkit.inference.evaluate import evaluate
 from bertkit.inference.predict_file import predict_file
 from bertkit.inference.predictor import Predictor, load
-from bertkit.inference.runner import Runner
+from bertkit.inference.runner import Runner, on_cpu
 from bertkit.serve.answer_schemas import answer_type, list_of
 from bertkit.tasks import TASKS
 from bertkit.tasks.base import Task, calibrate
@@ -36,6 +39,7 @@ from bertkit.tasks.base import evaluate as evaluate_task
 from bertkit.training.seed import save
 
 CPU = torch.device("cpu")
+VOCABULARY = sorted({word for text in TEXTS for word in text.split()})
 ODD = [
     "",
     " ",
@@ -189,6 +193,37 @@ def test_padding_and_company_change_nothing(case: Case, begun: Begun) -> None:
     TypeAdapter(list_of(answer_type(task))).validate_python(together)  # as the task declares them
     for row, answer in zip(rows, together, strict=True):
         assert numbers(ask(task, model)(row)) == pytest.approx(numbers(answer), rel=1e-5, abs=1e-6)
+
+
+@every([case for case in CASES if case.options["name"] != "text2text-generation"])
+def test_only_the_encoder_rounds_to_bf16(case: Case, tiny_encoder: Path) -> None:
+    """A head that rounded its outputs to 8 bits would give many rows the same score."""
+    task, drawn, columns = case.task(tiny_encoder), random.Random(0), [name for name in case.columns if name in INPUTS]
+    set_seed(0)
+    model: Any = task.model(encoder(tiny_encoder))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    texts: dict[str, list[Any]] = {
+        n: [drawn.choices(VOCABULARY, k=drawn.randint(3, 9)) for _ in TEXTS * 5] for n in columns
+    }
+    rows = {
+        name: values if name == "tokens" else [" ".join(words) for words in values] for name, values in texts.items()
+    }
+    features = task.encode(Dataset.from_dict(rows))
+    arrays = pad(task.examples(features, range(len(features))), fills(task.tokenizer, task.padding))
+    scores = []
+    for precision in ("fp32", "bf16"):
+        runner = Runner(task, model, CPU, precision, 8)
+        with runner.inference():
+            reduced = on_cpu(runner.run(arrays))
+        scores.append(
+            np.concatenate([values[np.isfinite(values)] for values in reduced.values() if values.dtype == "f4"])
+        )
+    exact, rounded = scores
+    assert (rounded.view(np.uint32) % 2**16 == 0).mean() < 0.1  # as bf16 has them; of fp32, one of 65,536
+    assert len(np.unique(rounded)) > 0.98 * len(np.unique(exact))
+    assert spearmanr(exact, rounded).statistic > 0.99
 
 
 @every_case_of_rows_that_stand_alone

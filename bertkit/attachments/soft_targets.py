@@ -46,7 +46,7 @@ def _labels_loss(task: TextClassification, outputs: Any, batch: Batch, temperatu
     """KL of each row, or cross-entropy of each decision, with its class weight; or squared error."""
     student, teacher = mean_of_windows(outputs.logits, batch), mean_of_windows(batch["soft"], batch)
     if task.kind == "regression":
-        return F.mse_loss(student, teacher, reduction="sum")
+        return F.mse_loss(student, task.standardised(teacher), reduction="sum")
     labels, several = first_windows(batch["labels"], batch), task.kind == "multi-label"
     each = (losses.binary if several else losses.kl)(student, teacher, temperature)
     weight = weight_tensor(task.options.class_weights, task.names, each)

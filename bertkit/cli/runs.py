@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.cli.shared import RUN, argument, command, flag, path, say
+from bertkit.errors import ModelError
 from bertkit.text import counted
 
 
@@ -42,7 +43,12 @@ def report(runs: list[Path], output: Path | None) -> None:
 def export(source: str, output: Path, **options: Any) -> None:
     from bertkit.export.program import export
 
-    facts = export(source, output, **options)
+    try:
+        facts = export(source, output, **options)
+    except ModelError as error:
+        raise ModelError(
+            each._replace(fix=each.fix.replace("max_drop", "--max-drop")) for each in error.problems
+        ) from None
     headline = facts["headline"]
     rows = f"{counted(facts['fp32']['rows'], 'row')} ({facts['split']})"
     say(f"{output}: {facts['task']}, compared with the model on {rows}")

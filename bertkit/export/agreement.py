@@ -18,7 +18,7 @@ from bertkit.inference.onnx_session import OnnxModel
 from bertkit.inference.predictor import Predictor
 from bertkit.inference.runner import Runner
 
-CLOSE = 1e-4  # of outputs and scores in fp32
+CLOSE = 1e-4  # of outputs and scores in fp32; of numbers beyond 1, relative to them
 RANKED = ("n_best", "found")  # lists in which items of equal score may change places
 
 
@@ -49,11 +49,13 @@ def compared(
     """The exported model compared with the expected answers. close: difference up to which numbers are equal.
 
     `output_difference` is the largest over all outputs of floating point, `answers_differ` a number of rows, `drop` by
-    how much the headline metric fell: NaN if only one of the models has it.
+    how much the headline metric fell: NaN if only one of the models has it. `answered` is the share of rows that have a
+    decision.
     """
     task = ours.task
     answers = list(task.answer(rows, replace(ours, model=exported, device=None).predict_features))
-    metrics = {"torch": task.grade(expected, rows).scores, "onnx": task.grade(answers, rows).scores}
+    graded = {"torch": task.grade(expected, rows), "onnx": task.grade(answers, rows)}
+    metrics = {name: each.scores for name, each in graded.items()}
     before, after = (scores.get(task.metrics[0]) for scores in metrics.values())
     undefined = 0.0 if before is after else math.nan
     return {
@@ -61,12 +63,16 @@ def compared(
         "output_difference": difference,
         "answers_differ": sum(not same(*pair, close) for pair in zip(expected, answers, strict=True)),
         "metrics": metrics,
+        "answered": {name: each.details().get("answered", 1.0) for name, each in graded.items()},
         "drop": undefined if before is None or after is None else before - after,
     }
 
 
 def output_difference(ours: Arrays, theirs: Arrays) -> float:
-    """The largest difference over floating-point outputs; infinite for NaN in one of them, or another shape."""
+    """The largest difference over floating-point outputs, relative to numbers beyond 1.
+
+    Infinite for NaN in one of them, and for another shape.
+    """
     worst = 0.0
     for name, one in ours.items():
         other = theirs[name]
@@ -74,7 +80,7 @@ def output_difference(ours: Arrays, theirs: Arrays) -> float:
             return math.inf
         if one.size and one.dtype.kind == "f":
             with np.errstate(invalid="ignore"):
-                apart = np.where(one == other, 0.0, np.abs(one - other))
+                apart = np.where(one == other, 0.0, np.abs(one - other) / np.maximum(np.abs(one), 1.0))
             worst = max(worst, float(np.nan_to_num(apart, nan=np.inf).max()))
     return worst
 
@@ -88,5 +94,5 @@ def same(one: Any, other: Any, close: float = CLOSE, name: str = "") -> bool:
     if isinstance(one, list) and isinstance(other, list):
         return len(one) == len(other) and all(same(*pair, close) for pair in zip(one, other, strict=True))
     if isinstance(one, float) and isinstance(other, float):
-        return one == other or abs(one - other) <= close
+        return one == other or abs(one - other) <= close * max(abs(one), 1.0)
     return bool(one == other)

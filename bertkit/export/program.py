@@ -19,8 +19,9 @@ from datasets import Dataset
 from bertkit.data.schema import Answer
 from bertkit.encoding.padding import Arrays
 from bertkit.errors import DataError, ModelError, Problem, RecipeError, UserError
-from bertkit.export.agreement import CLOSE, agreement, compared, output_difference
-from bertkit.export.graph import OPSET, Graph, batch_of, build, described, quantized
+from bertkit.export.agreement import CLOSE, agreement, compared, output_difference, same
+from bertkit.export.graph import OPSET, Graph, batch_of, build, described
+from bertkit.export.int8 import quantized
 from bertkit.files import errors_naming, sha256, write_json
 from bertkit.inference.evaluate import rows_of_split
 from bertkit.inference.onnx_session import GRAPH, OnnxModel, open_model
@@ -139,7 +140,7 @@ def _opened(predictor: Predictor, graph: Graph, folder: Path) -> OnnxModel:
 def _require_agreement(reference: Reference, figures: dict[str, Any]) -> None:
     """Raises ModelError if an export in fp32 differs from its model."""
     before, after = figures["metrics"].values()
-    moved = [name for name, value in before.items() if abs((value or 0.0) - (after[name] or 0.0)) > CLOSE]
+    moved = [name for name, value in before.items() if not same(value or 0.0, after[name] or 0.0)]
     if figures["output_difference"] > CLOSE or figures["answers_differ"] or moved:
         what = f"on {counted(figures['rows'], 'row')} ({reference.split}) outputs differ by up to "
         what += f"{figures['output_difference']:.2g}, {counted(figures['answers_differ'], 'answer', 'differ')}"
@@ -168,8 +169,22 @@ def _quantize(
     logger.info("int8: %s changes by %+.4f", headline, -drop)
     if not drop <= max_drop:  # it may be NaN
         what = f"{headline} falls by {drop:.4f} on {reference.split}, which is more than {max_drop:g}"
-        raise ModelError(Problem("int8", what, "Export without int8, or allow a larger drop."))
+        raise ModelError(
+            Problem("int8", what + _unanswered(figures), "Export without int8, or with a larger max_drop.")
+        )
     return figures | {"megabytes": (folder / GRAPH).stat().st_size / 1e6, "max_drop": max_drop}
+
+
+def _unanswered(figures: dict[str, Any]) -> str:
+    """Where thresholds leave rows without an answer, which accuracy counts as errors: how many each model answers."""
+    before, after = figures["answered"].values()
+    if before == after:
+        return ""
+    right = [
+        "" if (accuracy := scores.get("accuracy")) is None or not share else f", {accuracy / share:.1%} of them right"
+        for scores, share in zip(figures["metrics"].values(), (before, after), strict=True)
+    ]
+    return f"; in fp32 {before:.1%} of the rows are answered{right[0]}, in int8 {after:.1%}{right[1]}"
 
 
 def _facts(reference: Reference, graph: Graph, folder: Path, exports: dict[str, Any], seconds: float) -> dict[str, Any]:

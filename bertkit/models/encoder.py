@@ -318,15 +318,31 @@ def load_model(
     new_head: whether tensors outside the encoder may be randomly initialised. They are named once in the log.
     Raises ModelError when a tensor of the encoder (or, without `new_head`, any tensor) is missing or misshapen.
     """
+    return load_and_report(encoder, auto_class, settings, new_head=new_head, own_config=own_config)[0]
+
+
+def load_and_report(
+    encoder: Encoder,
+    auto_class: Any,
+    settings: dict[str, Any],
+    *,
+    new_head: bool,
+    own_config: PretrainedConfig | None = None,
+) -> tuple[PreTrainedModel, frozenset[str]]:
+    """`load_model`, and the names of the parameters that are randomly initialised."""
     import torch
     from transformers import PreTrainedModel
+
+    from bertkit.models.output_layer import compute_in_fp32
 
     config = copy.deepcopy(encoder.config) or own_config or load_config(encoder.folder)
     for name, value in settings.items():
         setattr(config, name, value)
     if encoder.config is not None:  # random weights
         build = auto_class if issubclass(auto_class, PreTrainedModel) else auto_class.from_config
-        return build(config)  # type: ignore[no-any-return]
+        model = build(config)
+        compute_in_fp32(model)
+        return model, frozenset(name for name, _ in model.named_parameters())
     what = f"{encoder.name!r} cannot be loaded as {auto_class.__name__}"
     fix = f"Use an encoder in safetensors that {auto_class.__name__} supports, such as a BERT or RoBERTa."
     errors = translated(Exception, ModelError, "model.name", what, fix)
@@ -358,7 +374,8 @@ def load_model(
     new = [name for name in unset if ours or not name.startswith("pooler.")]  # a bare encoder's pooler is not read
     if new:
         logger.info("randomly initialised, to be trained: %s", ", ".join(new))
-    return model  # type: ignore[no-any-return]
+    compute_in_fp32(model)
+    return model, frozenset(unset)
 
 
 def _lacks(encoder: Encoder, tensors: Sequence[str], part: str, fix: str) -> ModelError:

@@ -235,6 +235,13 @@ class Task(ABC, Generic[O]):
     def count(self, batch: Batch) -> float | tuple[float, ...]:
         """The number of terms in `loss` for this batch; one number per loss."""
 
+    def finished(self: T, model: Any) -> T:
+        """The task of a model whose training is over: what only the training needed goes into the model's weights.
+
+        Called once, before the model is calibrated and saved. Default: nothing.
+        """
+        return self
+
     # --- outputs -> answers
 
     @abstractmethod

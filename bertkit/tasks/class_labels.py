@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
@@ -127,6 +127,12 @@ def as_targets(rows: Dataset, column: str, labels: Any) -> np.ndarray:
     for row, several in enumerate(column_values(rows, column)):
         table[row, [ids[value] for value in several]] = 1.0
     return table
+
+
+def mean_and_deviation(targets: Iterable[float]) -> list[float]:
+    """Mean and standard deviation of these targets; 1 in place of the deviation of targets that are all equal."""
+    values = np.fromiter(targets, np.float64)
+    return [float(values.mean()), float(values.std()) if np.ptp(values) else 1.0]
 
 
 def settle_classes(options: Any, rows: Dataset, column: str, class_names: Sequence[str]) -> dict[str, Any]:

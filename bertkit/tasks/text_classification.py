@@ -12,7 +12,7 @@ from pydantic import Field
 from bertkit.data.disk_list import DiskList
 from bertkit.data.rows import Columns
 from bertkit.data.schema import Answer, Column, Schema
-from bertkit.data.table import numbers, required
+from bertkit.data.table import column_values, numbers, required
 from bertkit.encoding.padding import first_windows, mean_of_windows
 from bertkit.encoding.texts import encode_texts
 from bertkit.errors import DataError, ModelError, Problem, require_finite
@@ -22,7 +22,8 @@ from bertkit.evaluation.conformal import Conformal
 from bertkit.evaluation.graded_labels import GradedLabels
 from bertkit.evaluation.intervals import Scores
 from bertkit.evaluation.metrics import Kind
-from bertkit.models.encoder import Encoder, classifier, load_model
+from bertkit.models.encoder import Encoder, classifier, load_and_report
+from bertkit.models.untrusted import read_object
 from bertkit.tasks import class_labels
 from bertkit.tasks.base import Batch, HeldOut, Predict, Task, TaskOptions
 from bertkit.tasks.class_labels import Labels, Probability, Weights
@@ -84,6 +85,11 @@ class TextClassificationOptions(TaskOptions):
         None,
         description="Single-label: the probability from which a label is given even where another is more probable; "
         "below it the best other label is.",
+    )
+    target_scale: Annotated[list[float], Field(min_length=2, max_length=2)] | None = Field(
+        None,
+        description="regression: the mean and the standard deviation of the targets, which are learned as 0 and 1. "
+        "null: those of train.",
     )
     conformal: Conformal | None = Field(
         None, description="What sets and intervals with a coverage are taken from. null: fitted on validation."
@@ -148,7 +154,14 @@ class TextClassification(class_labels.Labelled, Task[TextClassificationOptions])
             raise DataError(Problem("task.kind", what, f"Map it, e.g.  data: {{columns: {{{TARGETS[kind]}: …}}}}"))
         if kind == "regression" and options.method == "contrastive":
             raise DataError(Problem("task.method", "contrastive fine-tuning learns from labels, not from numbers"))
-        classes = {} if kind == "regression" else class_labels.settle_classes(options, rows, TARGETS[kind], class_names)
+        trained = kind == "regression" and options.method != "head"
+        if options.target_scale and not (trained and options.target_scale[1] > 0):
+            what = "a mean and a standard deviation above 0, of a regression that is not task.method head"
+            raise DataError(Problem("task.target_scale", f"expected {what}", "Remove it."))
+        if kind == "regression":
+            scale = options.target_scale or class_labels.mean_and_deviation(column_values(rows, "score"))
+            return {"kind": kind, "pair": pair, "target_scale": scale if trained else None}
+        classes = class_labels.settle_classes(options, rows, TARGETS[kind], class_names)
         return {"kind": kind, "pair": pair, **classes}
 
     @classmethod
@@ -198,12 +211,19 @@ class TextClassification(class_labels.Labelled, Task[TextClassificationOptions])
         texts = [rows[name][:] for name in (("text_a", "text_b") if self.options.pairs(rows) else ("text",))]
         columns = encode_texts(self.tokenizer, texts, max_length=self.max_length, **fields)
         if any(target in rows.column_names for target in self.schema.targets):
-            columns["labels"] = self._targets(rows)[columns["row"]].tolist()
+            columns["labels"] = self.standardised(self._targets(rows))[columns["row"]].tolist()
         return Columns(columns)
 
     def _targets(self, rows: Dataset) -> np.ndarray:
         """Label ids `(rows,)`, 0/1 `(rows, labels)`, or numbers `(rows,)`. Raises DataError."""
         return class_labels.as_targets(rows, required(rows, TARGETS[self.kind]), self.options.labels)
+
+    def standardised(self, targets: Any) -> Any:
+        """An array of targets as the model learns them: while a regression is trained, by `target_scale`."""
+        if not self.options.target_scale:
+            return targets
+        mean, deviation = self.options.target_scale
+        return (targets - mean) / deviation
 
     def units(self, features: Dataset) -> np.ndarray[Any, Any]:
         """All windows of a row are trained on together, because their logits are pooled."""
@@ -218,13 +238,19 @@ class TextClassification(class_labels.Labelled, Task[TextClassificationOptions])
     def model(self, encoder: Encoder, *, new_head: bool = True) -> PreTrainedModel:
         from transformers import AutoModelForSequenceClassification
 
+        from bertkit.models.output_layer import output_layers, rescale
+
         settings = classifier(self.names or ["score"]) | {"problem_type": PROBLEMS[self.kind]}
         if self.method and (new_head or (encoder.folder / "modules.json").is_file()):
             from bertkit.models.heads.linear_head import linear_classifier
 
             unit = self.options.method == "contrastive"
             return linear_classifier(encoder, settings, new_head=new_head, unit=unit)
-        return load_model(encoder, AutoModelForSequenceClassification, settings, new_head=new_head)
+        model, drawn = load_and_report(encoder, AutoModelForSequenceClassification, settings, new_head=new_head)
+        scale, loaded = self.options.target_scale, drawn.isdisjoint(f"{name}.weight" for name in output_layers(model))
+        if scale and new_head and loaded and _is_regression(encoder):  # which gives the numbers themselves
+            rescale(model, 1 / scale[1], -scale[0] / scale[1])
+        return model
 
     def extra_modules(self, model: Any) -> Mapping[str, Module]:
         from bertkit.models.heads.linear_head import linear_modules
@@ -264,6 +290,16 @@ class TextClassification(class_labels.Labelled, Task[TextClassificationOptions])
         weight = class_labels.weight_tensor(self.options.class_weights, self.names, labels)
         return float(len(labels)) if weight is None else float(weight[labels].sum())
 
+    def finished(self, model: Any) -> TextClassification:
+        """After it has learned standardised targets, the model of a regression gives the numbers themselves."""
+        if not self.options.target_scale:
+            return self
+        from bertkit.models.output_layer import rescale
+
+        mean, deviation = self.options.target_scale
+        rescale(model, deviation, mean)
+        return replace(self, options=self.options.model_copy(update={"target_scale": None}))
+
     # --- outputs -> answers
 
     def reduce(self, outputs: Any, batch: Batch) -> dict[str, Tensor]:
@@ -278,7 +314,9 @@ class TextClassification(class_labels.Labelled, Task[TextClassificationOptions])
         require_finite(np.isfinite(row).all() for row in logits)
         marks = [{"truncated": cut} for cut in (numbers(features, "lost")[starts] > 0).tolist()]
         if self.kind == "regression":
-            return [{"score": score} | marked for score, marked in zip(logits[:, 0].tolist(), marks, strict=True)]
+            mean, deviation = self.options.target_scale or (0.0, 1.0)
+            scores = (mean + deviation * logits[:, 0]).tolist()
+            return [{"score": score} | marked for score, marked in zip(scores, marks, strict=True)]
         exclusive, thresholds = self.kind == "single-label", self.options.thresholds
         table = apply_temperature(logits, self.options.temperature or 1.0, exclusive=exclusive)
         answers = class_labels.single_labels(self.names, table, thresholds, self.options.cutoffs)
@@ -309,3 +347,7 @@ class TextClassification(class_labels.Labelled, Task[TextClassificationOptions])
         settings = self.options.model_dump(include={"thresholds", "cutoffs"})
         weights: Any = None if self.kind == "regression" else self.options.class_weights  # settled: not "auto"
         return baselines.baselines(self.kind, learned, read(rows), self.names, pairs, weights=weights, **settings)
+
+
+def _is_regression(encoder: Encoder) -> bool:
+    return read_object(encoder.folder / "config.json").get("problem_type") == PROBLEMS["regression"]

@@ -293,6 +293,9 @@ def arguments(recipe: Recipe, task: Task, data: Data, folder: Path, seed: int) -
         made = Arguments(**{**defaults, **settings})
     except (ValueError, TypeError, ImportError) as error:
         raise RecipeError(Problem("training", str(error).strip().removeprefix("--"))) from error
+    if made.fp16 and made.device.type == "cpu":
+        what = "has no effect on a CPU, where transformers trains in fp32 instead"
+        raise RecipeError(Problem("training.fp16", what, "Remove it, or train on a GPU."))
     try:
         schedule(made, torch.optim.SGD([torch.zeros(1)], lr=made.learning_rate), TICKS)
     except (ValueError, TypeError) as error:

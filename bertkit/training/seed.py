@@ -214,7 +214,8 @@ def merge_and_calibrate(job: Job, runner: Runner, folder: Path) -> dict[str, dic
 
     Nothing for a single seed: no choice depends on them, and `finish` scores the saved model.
     """
-    recipe, task, data = job.recipe, runner.task, job.data
+    recipe, data = job.recipe, job.data
+    task = runner.task.finished(runner.model.get_base_model() if recipe.peft else runner.model)
     if recipe.peft:
         save_adapter(runner.model, folder / "adapter", job.encoder)
         runner = replace(runner, model=merged(runner.model))
