@@ -499,7 +499,7 @@ def test_what_cannot_be_audited_is_said_before_anything_is_written(tiny_encoder,
         ([*lines[:3], lines[3][:-20]], "train-oof.jsonl:4: is damaged"),
         ([], "train-oof.jsonl:1: is not a row with the answer"),
         ([line.replace('"scores"', '"other"') for line in lines], "train-oof.jsonl:1: is not a row with the answer"),
-        ([*lines[:3], "[]"], "train-oof.jsonl:4: is not a row with the answer"),
+        ([*lines[:3], "[]"], "train-oof.jsonl:4: is damaged"),
     ):
         answers.write_text("\n".join(damage), encoding="utf-8")
         assert what in said(run)
