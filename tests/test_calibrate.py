@@ -275,7 +275,7 @@ def test_labels_with_cutoffs_come_first_where_they_reach_them():
 def test_one_threshold_has_a_precision_over_all_answers(kind, request, tmp_path):
     own = request.getfixturevalue("single" if kind == "single-label" else "run")
     rng = np.random.default_rng(0)
-    texts = [" ".join(rng.choice([*small.WORDS, "good", "bad"], 6)) for _ in range(40)]
+    texts = [row["text"] for row in small.rows(kind, 40)]
     column, others = ("label", ["bad", "good"]) if kind == "single-label" else ("labels", [["bad"], ["good", "long"]])
     answers = bertkit.load(own.folder)(texts)  # of which three in ten are made wrong
     golds = [answer[column] if rng.random() < 0.7 else others[rng.integers(2)] for answer in answers]
