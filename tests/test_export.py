@@ -22,13 +22,15 @@ from datasets import Dataset
 from onnx import TensorProto, helper, numpy_helper
 from serving import make_app
 from small import change_json, raises, read_rows, write_rows
+from small import refused as said_when_refused
 from starlette.testclient import TestClient
 
 import bertkit
 from bertkit.errors import DataError, ModelError, UserError, not_installed
 from bertkit.export import program
 from bertkit.export.agreement import output_difference, same
-from bertkit.export.graph import Graph, Reduced, _exported, batch_of, build, quantized
+from bertkit.export.graph import Graph, Reduced, _exported, batch_of, build
+from bertkit.export.int8 import quantized
 from bertkit.export.program import export
 from bertkit.export.viterbi import viterbi
 from bertkit.files import sha256
@@ -105,6 +107,8 @@ def test_int8(run: Path, exported: Path, graph: Graph, tmp_path: Path, monkeypat
     near = np.array([scores(answer) for answer in load(tmp_path / "int8")(TEXTS)])
     exact = np.array([scores(answer) for answer in load(run, precision="fp32")(TEXTS)])
     assert 0 < np.abs(near - exact).max() < 0.1
+    alone = np.array([scores(load(tmp_path / "int8")(text)) for text in TEXTS])
+    assert near == pytest.approx(alone, abs=1e-6)  # with a scale of the whole batch they differ by hundredths
     for folder, precision in ((exported, "fp32"), (tmp_path / "int8", "int8")):
         with TestClient(make_app(load(folder), "small", Limits())) as client:
             assert client.get("/info").json()["model_dtype"] == precision
@@ -366,6 +370,11 @@ def test_int8_is_per_channel_and_does_not_depend_on_the_processor(linear, tmp_pa
         error = np.abs(found - exact).max(axis=0) / np.abs(exact).max(axis=0)
         assert (error < 0.05).all()
         assert (error > 1e-4).all()
+        beside = session.run(["a"], {"x": np.concatenate([texts, 1000 * texts, 0 * texts])})[0]
+        assert np.array_equal(
+            beside[:5], session.run(["a"], {"x": texts})[0]
+        )  # a row by its own scale, whatever follows
+        assert not beside[10:].any()
     constants = quantized(linear[0], tmp_path / "int8.onnx").graph.initializer
     tables = [numpy_helper.to_array(each) for each in constants if each.name.endswith("_quantized")]
     assert [table.dtype for table in tables] == [np.int8, np.int8]
@@ -385,11 +394,15 @@ def saturating(activations: np.ndarray, weights: np.ndarray) -> np.ndarray:
     return pairs.clip(-(2**15), 2**15 - 1).sum(axis=1)
 
 
-def test_an_export_that_scores_lower_or_is_another_model_is_not_written(run, graph, tmp_path, monkeypatch):
+def test_an_export_that_scores_lower_or_is_another_model_is_not_written(run, graph, tmp_path, monkeypatch, capsys):
     """A negative `max_drop` asks for a better metric than the model's."""
     monkeypatch.setattr(program, "build", lambda *arguments: graph)
     with pytest.raises(ModelError, match=r"int8: accuracy falls by -?0\.\d+ on validation, which is more than -1"):
         export(run, tmp_path / "int8", int8=True, max_drop=-1.0)
+    told = said_when_refused(capsys, "export", run, "--output", tmp_path / "int8", "--int8", "--max-drop", -1)
+    assert "Export without int8, or with a larger --max-drop." in told
+    figures = {"answered": {"torch": 0.96, "onnx": 0.93}, "metrics": {"torch": {"accuracy": 0.94}, "onnx": {}}}
+    assert program._unanswered(figures).endswith("96.0% of the rows are answered, 97.9% of them right, in int8 93.0%")
     assert not list(tmp_path.iterdir())
     damaged = onnx.ModelProto()
     damaged.CopyFrom(graph.proto)

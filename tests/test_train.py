@@ -779,6 +779,12 @@ def test_tensorboard_writes_a_folder_for_each_seed_into_the_run(tiny_encoder, tm
     assert not (other.folder / "logs").exists()
 
 
+def test_fp16_on_a_cpu_is_refused(tiny_encoder, tmp_path):
+    recipe = small.recipe(tmp_path, tiny_encoder, "training.fp16=true", "training.use_cpu=true")
+    small.raises(RecipeError, "training.fp16: has no effect on a CPU", train, recipe, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 # --- every field of TrainingArguments has an effect in a recipe, or is refused with a reason
 
 FIELDS = {field.name for field in fields(TrainingArguments)} & training_fields().keys()  # those that are to stay
