@@ -214,7 +214,7 @@ def test_says_what_is_wrong(tmp_path, subtests):
             assert all(part in message for part in parts), message
 
 
-@pytest.mark.parametrize(("more", "named"), [("", True), ("詰\n", False)])
+@pytest.mark.parametrize(("more", "named"), [("", True), ("괓\n", False)])
 def test_an_encoding_is_named_if_it_decodes_all_that_follows(more, named, tmp_path):
     message = fails(tmp_path, "t.csv", f"a\n가\n{more}".encode("cp949"))
     assert "in cp949 it reads" in message

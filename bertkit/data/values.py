@@ -121,7 +121,7 @@ def refuse_pairs(texts: Iterable[str]) -> None:
 
 def is_missing(value: Any) -> bool:
     """Whether this is None, NaN, or what pandas has for a missing value: NA or NaT."""
-    return value is None or (not isinstance(value, str | list) and str(value) in ("nan", "<NA>", "NaT"))
+    return value is None or (not isinstance(value, str | list | int) and str(value) in ("nan", "<NA>", "NaT"))
 
 
 def is_blank(value: object) -> bool:
