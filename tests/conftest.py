@@ -19,6 +19,7 @@ from typing import Any, TextIO
 os.environ["PYTEST_DEBUG_TEMPROOT"] = os.environ.get("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
 os.environ["TMPDIR"] = tempfile.mkdtemp(prefix="bertkit-", dir=os.environ["PYTEST_DEBUG_TEMPROOT"])
 os.environ["BERTKIT_CACHE"] = os.path.join(os.environ["TMPDIR"], "vectors")
+os.environ["HF_HOME"] = os.path.join(os.environ["TMPDIR"], "hf")  # a home may be read-only
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
