@@ -115,7 +115,8 @@ class Predictor:
             fix = "bertkit.Features gives vectors from the layers of any encoder."
             raise UserError(Problem("the model", what, fix))
         checked = _texts(texts)
-        read, parts, cut = checked or ["a"], [], 0  # without texts, any text shows the size
+        read = checked or ["a"]  # without texts, any text shows the size
+        parts, cut = list[np.ndarray](), 0
         for start in range(0, len(read), task.chunk_size):
             chunk = [replace_surrogates(text) for text in read[start : start + task.chunk_size]]
             features = task.encode_sides({side: chunk})

@@ -180,7 +180,7 @@ def _read_by_transformers(config: Mapping[str, Any]) -> dict[str, Any]:
     name = str(config.get("model_type"))
     if name not in CONFIG_MAPPING:
         return dict(config)
-    kind = CONFIG_MAPPING[name]
+    kind: Any = CONFIG_MAPPING[name]
     declared = {"bertkit", "num_labels", *kind.attribute_map, *(field.name for field in fields(kind))}
     return {key: value for key, value in config.items() if key in declared}
 
