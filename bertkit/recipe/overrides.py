@@ -118,7 +118,7 @@ def fill_sections(stated: dict[str, Any], values: Mapping[str, Any], report: Rep
     """
     top = {**Sections.model_fields, **Several.model_fields}
     for name in values.keys() & top.keys():
-        before, value = stated.get(name), values[name]
+        before, value = stated.get(name, {}), values[name]
         added = isinstance(before, dict) and isinstance(value, dict) and name != "data"
         if added and name in _NAMED and value.get("name", before.get("name")) != before.get("name"):
             before = {key: kept for key, kept in before.items() if key not in (_NAMED[name] or before)}

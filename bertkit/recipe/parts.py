@@ -55,9 +55,8 @@ def check_parts(
         one = _by_itself(sections, entry) if name else sections
         _name_folder(one.get("data"), report, name)
         place = partial(_place, name, entry)
-        clean[name], wrong = _check_one(
-            one, lambda path, place=place: report.folder(place(path)), check_files, own_metrics
-        )
+        folder = partial(_folder, report, name, entry)
+        clean[name], wrong = _check_one(one, folder, check_files, own_metrics)
         problems |= dict.fromkeys(problem._replace(path=place(problem.path)) for problem in wrong)
     report.add(*problems)
     report.raise_if_any()
@@ -83,6 +82,10 @@ def _place(task: str, entry: Mapping[str, Any], path: KeyPath) -> KeyPath:
     if path[0] in _OWN:
         return ("tasks", task, *path)
     return ("tasks", task, *path[1:]) if len(path) > 1 and path[1] in _OF_PART and path[1] in entry else path
+
+
+def _folder(report: Report, task: str, entry: Mapping[str, Any], path: KeyPath) -> Path:
+    return report.folder(_place(task, entry, path))
 
 
 def _by_itself(sections: Mapping[str, Any], entry: Mapping[str, Any]) -> dict[str, Any]:
@@ -134,7 +137,10 @@ def _check_one(
     """The values that are right, paths as absolute ones, and everything that is wrong. folder: as `resolve_paths`."""
     options, problems = options_of(data), [*_task_problems(data)]
     kinds = {**SECTIONS, "task": options or TaskOptions}
-    homes = {**SCRIPTS, **{key: names[0] for key, names in sections_of_keys(kinds["task"]).items() if not names[1:]}}
+    homes = {
+        **SCRIPTS,
+        **{key: names[0] for key, names in sections_of_keys(options or TaskOptions).items() if not names[1:]},
+    }
     invalid = validate(Sections, data, kinds, homes)
     # without a task its options cannot be checked
     problems += [each for each in invalid if not problems or each.path[:1] != ("task",)]

@@ -267,8 +267,10 @@ def _source(source: Any) -> tuple[dict[str, Any], dict[str, Mapping[str, Rows]],
     """
     if isinstance(source, AnyRecipe):
         stated = source.model_dump(exclude_unset=True)
-        known = source.training.stated if isinstance(source.training, Training) else source.training
-        stated["training"] = {name: value for name, value in source.training.items() if name in known}
+        if isinstance(source.training, Training):
+            stated["training"] = {
+                name: source.training[name] for name in source.training if name in source.training.stated
+            }
         return stated, {}, Report("")
     if isinstance(source, Mapping):
         return *plain_sections(source), Report("")

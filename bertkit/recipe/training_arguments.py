@@ -97,7 +97,8 @@ def training_fields() -> Mapping[str, TrainingField]:
     if spec is None or spec.origin is None:
         raise UserError("transformers is not installed; install bertkit with pip, which brings it")
     sources = [Path(__file__), *sorted(Path(spec.origin).parent.glob("train*.py"))]
-    key = [*map(sha256, sources), *map(version, ("accelerate", "torch", "transformers"))]
+    libraries = [name for name in ("accelerate", "torch", "transformers") if importlib.util.find_spec(name)]
+    key = [*map(sha256, sources), *map(version, libraries)]
     cached = cache_root() / f"training-arguments-{sha256_of_json(key)[:32]}.json"
     try:
         fields = _read(cached.read_text(encoding="utf-8"))
@@ -121,8 +122,8 @@ def _describe_class() -> dict[str, TrainingField]:
     for field in dataclasses.fields(TrainingArguments):
         about = " ".join(field.metadata.get("help", "").split())
         if field.init and "will be removed in v" not in about:
-            computed = field.default_factory is not dataclasses.MISSING
-            default = field.default_factory() if computed else field.default
+            factory: Any = field.default_factory
+            default = field.default if factory is dataclasses.MISSING else factory()
             fields[field.name] = TrainingField(_shape(hints[field.name]), default, about)
     return fields
 
