@@ -11,7 +11,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from bertkit.errors import Problem, UserError
+from bertkit.errors import Problem, UserError, translated
 from bertkit.evaluation.intervals import Interval, Scores, Weighted, bootstrap
 from bertkit.text import short_repr
 
@@ -85,11 +85,8 @@ def compute_user_metric(metric: Any, predictions: Any, references: Any) -> Score
     predictions, references: one per row, as the metric expects them. Raises UserError where `compute` fails, or does
     not return a dictionary of names and numbers.
     """
-    try:
+    with translated(Exception, UserError, "metrics", f"{type(metric).__name__}.compute failed on these answers"):
         result = metric.compute(predictions=predictions, references=references)
-    except Exception as error:  # the user's own code
-        what = f"{type(metric).__name__}.compute failed on these answers: {type(error).__name__}: {error}"
-        raise UserError(Problem("metrics", what)) from error
     if not isinstance(result, Mapping) or not all(
         isinstance(k, str) and isinstance(v, Real) for k, v in result.items()
     ):
