@@ -141,9 +141,10 @@ class Pretraining(Task[PretrainingOptions]):
         from bertkit.models.bert.pretraining_data import encode_documents
 
         fields = self.options.model_dump(include={"nsp", "short_sequences"})
-        files = [Path(file["filename"]) for file in rows.cache_files if file["filename"].endswith(DOCUMENTS)]
-        root = files[0].parents[2] if files else cache_root()  # in which data.corpus has folders of splits
-        cache = root if len(rows) > self.chunk_size else None
+        cache = None
+        if len(rows) > self.chunk_size:  # a Dataset
+            files = [Path(file["filename"]) for file in rows.cache_files if file["filename"].endswith(DOCUMENTS)]
+            cache = files[0].parents[2] if files else cache_root()  # in which data.corpus has folders of splits
         return encode_documents(rows, self.tokenizer, self.max_length, cache=cache, **fields)
 
     def features(self, rows: Dataset) -> Dataset:
