@@ -477,7 +477,7 @@ def test_a_validation_without_entities_is_told_and_keeps_the_last_checkpoint(
     tiny_encoder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     file = write_recipe(tmp_path, tiny_encoder, "softmax")
-    (tmp_path / "dev.conll").write_text("the O\nmat O\n\nit O\n")
+    (tmp_path / "dev.conll").write_text("the O\ncat O\nwas O\nvery O\ngood O\n")
     more = ["training.eval_strategy=epoch", "training.save_strategy=epoch", "training.num_train_epochs=3"]
     with caplog.at_level("WARNING", "bertkit"):
         run = train(load_recipe(file, more), tmp_path / "run")
