@@ -39,6 +39,8 @@ def reason(test: str) -> str:
 
 def used(actual: Any, expected: Any, relative: float, absolute: float) -> float:
     """The largest difference as a share of what is allowed; 0 where nothing differs or both are infinite or NaN."""
+    if isinstance(actual, Mapping):
+        return used([*actual.values()], [expected[key] for key in actual], relative, absolute)
     if isinstance(actual, Sequence):
         return max((used(*pair, relative, absolute) for pair in zip(actual, expected, strict=True)), default=0.0)
     first, second = np.broadcast_arrays(numbers(actual), numbers(expected))

@@ -857,6 +857,7 @@ def test_check_finds_duplicates_overlap_and_few_rows(tmp_path):
         "train: labels with fewer than 10 rows: Ab 1, ab  1",
         "train: 2 labels differ only in case or space: 'Ab' = 'ab '",
         f"train: 1 row repeats an earlier row; e.g. {train}:22 and {train}:3",
+        "test: every row has the label 'a'; some of its scores are not defined or always the same",
     ]
     assert says(data, "severe") == [
         f"train: 1 row repeats an earlier text with another target; e.g. {train}:21 and {train}:2",

@@ -15,6 +15,7 @@ ONE = torch.ones(())
 def test_the_share_is_the_largest_difference_over_what_is_allowed() -> None:
     assert used([1.0, 2.0], [1.0, 4.0], 0.25, 1.0) == 1.0  # 2 of 1 + 0.25 * 4
     assert used([[1.0], [2.0, 3.0]], [[1.0], [2.0, 3.5]], 0, 1.0) == 0.5
+    assert used({"a": ONE, "b": ONE + 1}, {"b": ONE + 1.5, "a": ONE}, 0, 1.0) == 0.5
     assert used(np.inf, np.inf, 0, 1.0) == used(np.nan, np.nan, 0, 1.0) == 0.0
     assert used(ONE.bfloat16(), ONE.double(), 0, 1.0) == 0.0
 

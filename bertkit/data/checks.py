@@ -145,8 +145,10 @@ def _alike(split: str, have: str, fix: str) -> Finding:
     """What it means that all rows of a split have the same target."""
     if split == "train":
         return Finding("fail", f"train: {have}; there is nothing to learn", fix)
-    select = " and cannot select a checkpoint" if split == "validation" else ""
-    fix = f"Give rows with other targets, or hold rows of train out: data: {{{split}: 0.1}}." if select else ""
+    select, more = "", ""
+    if split == "validation":
+        select, more = " and cannot select a checkpoint", ", or hold rows of train out: data: {validation: 0.1}"
+    fix = f"Give rows with other targets{more}."
     return warn(f"{split}: {have}; some of its scores are not defined or always the same{select}", fix)
 
 

@@ -13,7 +13,8 @@ class Fp32Linear(nn.Linear):
     """A linear layer in fp32, under autocast too: the 8 bits of bf16 make many scores of a ranker equal."""
 
     def forward(self, input: Tensor) -> Tensor:
-        with torch.autocast(input.device.type, enabled=False):
+        device = "cpu" if input.is_meta else input.device.type  # `meta` has no autocast
+        with torch.autocast(device, enabled=False):
             return F.linear(input.float(), self.weight, self.bias)
 
 
