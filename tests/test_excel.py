@@ -270,7 +270,6 @@ def test_a_workbook_is_answered(learned: Run, tmp_path: Path) -> None:
 
 
 def test_what_the_encoding_of_the_input_lacks_is_told(tmp_path: Path) -> None:
-    pairs = [({"label": "ł"}, {"text": "a"})]
     with (tmp_path / "out.csv").open("w", encoding="cp1252") as file, pytest.raises(DataError) as caught:
-        _write_csv(file, pairs, ";", [], False)
+        _write_csv(file, [["label"], ["ł"]], "out.csv", ";", False)
     assert "'ł' cannot be written in cp1252, the encoding of the input" in str(caught.value)

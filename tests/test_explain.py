@@ -38,7 +38,7 @@ def predictor_of(task: Task, folder: Path) -> Predictor:
     with torch.no_grad():
         for weights in model.parameters():
             weights.mul_(8 if weights.dim() > 1 else 1)
-    return Predictor(task, model, CPU, "fp32", 8, {})
+    return Predictor(task.finished(model), model, CPU, "fp32", 8, {})
 
 
 def inputs_of(case: Case, task: Task) -> Dataset:
@@ -83,7 +83,7 @@ def test_the_number_is_the_one_that_the_answer_comes_from(tiny_encoder: Path) ->
         case = BY_ID[name]
         task = case.task(tiny_encoder)
         predictor = predictor_of(task, tiny_encoder)
-        rows = inputs_of(case, task)
+        task, rows = predictor.task, inputs_of(case, task)
         answers = list(task.answer(rows, predictor.predict_features))
         kept[name] = predictor.predict_features(task.encode(rows))
         found[name] = answers[1], explain(predictor, rows, 1)["attributed"]
