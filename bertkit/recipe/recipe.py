@@ -163,8 +163,8 @@ def copied(source: str | Path, target: Path) -> str:
         before = dict(texts_in(entry))
         list(resolve_paths(entry, lambda path: report.home, must_exist=False))
         for path, absolute in texts_in(entry):
-            relative = not os.path.isabs(os.path.expanduser(before[path]))
-            if before[path] != absolute and relative and os.path.abspath(os.path.join(home, before[path])) != absolute:
+            text = os.path.expanduser(before[path])  # joined to a folder, an absolute path stays as it is
+            if before[path] != absolute and os.path.abspath(os.path.join(home, text)) != absolute:
                 text = Path(os.path.relpath(absolute, home)).as_posix()
                 paths[*prefix, *path] = text if text.startswith("..") else f"./{text}"
     return report.document.with_texts(paths)

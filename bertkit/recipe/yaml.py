@@ -74,9 +74,8 @@ class Document(NamedTuple):
             start, end = self.spans[path]
             bare = re.fullmatch(r"[\w./-]+", text) and isinstance(plain(text), str)
             new = text if bare else json.dumps(text, ensure_ascii=not text.isprintable())
-            if result[:end].endswith("\n"):  # of a block
-                new += "\n"
-            result = result[:start] + new + result[end:]
+            newline = "\n" * result[:end].endswith("\n")  # of a block
+            result = result[:start] + new + newline + result[end:]
         return result
 
 
