@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
 ZERO = 128  # the byte that stands for 0
-CONSTANTS = {  # name of an initializer -> its value
+CONSTANTS: dict[str, np.ndarray[Any, Any]] = {  # name of an initializer -> its value
     "int8_last": np.array([-1], dtype=np.int64),
     "int8_least": np.array(1e-12, dtype=np.float32),  # of a token whose numbers are all 0
     "int8_step": np.array(1 / 127, dtype=np.float32),

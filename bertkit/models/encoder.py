@@ -215,7 +215,7 @@ def _read_tokenizer(folder: Path, kind: Any, options: dict[str, Any]) -> PreTrai
     elif read_object(folder / "config.json").get("type_vocab_size", 0) > 1:
         options.setdefault("model_input_names", ["input_ids", "token_type_ids", "attention_mask"])
     _require_agreement(folder)
-    tokenizer = PreTrainedTokenizerFast.from_pretrained(folder, **options)
+    tokenizer: PreTrainedTokenizerBase = PreTrainedTokenizerFast.from_pretrained(folder, **options)
     if saved.post_processor is None and named is not None:
         tokenizer.backend_tokenizer.post_processor = named.backend_tokenizer.post_processor
     return tokenizer
