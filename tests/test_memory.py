@@ -140,7 +140,6 @@ NO_DATA = [
     ({"text": ["a", None, 5, "b"], "label": ["x"] * 4}, f"{UNSTORED} with 'a' in row 1, 5 in row 3"),
     (pandas.DataFrame({"text": ["a", object()]}), f"{UNSTORED} with 'a' in row 1, <object object"),
     ({"text": ["\ud83d", "b"]}, rf"{UNSTORED} with '\\ud83d'(?s:.*)in UTF-8"),
-    ({"text": ["a", "b"], "spans": [[(0, 1, "PER")]] * 2}, r"train: `spans` cannot be stored, with \[\(0, 1, 'PER'"),
     ([{"x": {"a": 1}}, {"x": {"b": "x"}}, {"x": {"b": 2}}], "train: `x` cannot be stored, with "),
     (pandas.DataFrame([["a", "b"]], columns=["text", "text"]), "several columns are called text"),
     ({"test": TRAIN}, "no train split; available: test"),
