@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
@@ -86,3 +87,8 @@ def dotted(path: KeyPath) -> str:
         key if isinstance(key, int) or (key.isprintable() and 0 < len(key) <= 80) else short_repr(key) for key in path
     )
     return "".join(f"[{word}]" if isinstance(word, int) else f".{word}" for word in words).removeprefix(".")
+
+
+def shell_word(value: object) -> str:
+    """A path as one word of a command to type."""
+    return shlex.quote(str(value))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import shlex
 import warnings
 from html import unescape
 from itertools import product
@@ -411,7 +412,8 @@ def test_the_rows_of_validation_and_test_are_audited_by_a_run_with_its_model(lea
     assert {*audit.frame()["location"]} == WRONG
     assert set(zip(audit.frame()["split"], audit.frame()["label"], strict=True)) == {
         ("validation", "good"), ("validation", "bad"), ("test", "bad")}  # fmt: skip
-    assert f"bertkit train {run.folder}/recipe.yaml data.relabel={tmp_path}/audit/labels" in unescape(page_of(audit))
+    words = ["bertkit", "train", f"{run.folder}/recipe.yaml", f"data.relabel={tmp_path}/audit/labels.jsonl"]
+    assert shlex.join(words) in unescape(page_of(audit))
     (run.model / "config.json").unlink()
     assert "looked at: 16 of train.<" in page_of(bertkit.audit(run.folder, tmp_path / "without"))
 
@@ -430,7 +432,8 @@ def test_the_rows_of_validation_and_test_are_audited_by_a_fold_with_its_model(ki
         judge += ["training.max_steps=2", "data.limit=16"]
     small.said(capsys, "audit", file, *judge, "--output-dir", folder)
     audit = bertkit.audit(str(file), folder, overrides=judge)
-    assert f"bertkit train {file} data.limit=16 data.relabel={folder}/labels.jsonl" in unescape(page_of(audit))
+    words = ["bertkit", "train", str(file), "data.limit=16", f"data.relabel={folder}/labels.jsonl"]
+    assert shlex.join(words) in unescape(page_of(audit))
     if kind == "tags":
         assert "16 of train, 16 of validation, 16 of test." in page_of(audit)
         return

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import csv
 import json
+import shlex
 import shutil
 from collections import Counter
 from pathlib import Path
@@ -482,7 +483,7 @@ def test_the_commands(tiny_encoder: Path, tmp_path: Path, capsys: pytest.Capture
     for name, each in results["tasks"].items():
         assert name in said
         assert f"{each['score']:.4f}" in said
-        assert f"bertkit predict {tmp_path}/run/{name}" in said
+        assert f"bertkit predict {shlex.quote(f'{tmp_path}/run/{name}')}" in said
     assert f"mean of the 3 scores: {results['mean']:.4f}" in said
     assert main(["predict", str(tmp_path / "run" / "sentiment"), "a good cat"]) == 0
     assert "a good cat" in capsys.readouterr().out

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+import shlex
 import shutil
 from copy import deepcopy
 from dataclasses import replace
@@ -481,7 +482,7 @@ def test_a_report_that_fails_does_not_lose_the_run(tiny_encoder, tmp_path, monke
         write_reports(made, True)
     assert "no explanation was written (ValueError: no ink); the run is complete" in caplog.text
     assert "no report was written (ValueError: no ink); the run is complete" in caplog.text
-    assert f"bertkit report {made.folder}" in caplog.text
+    assert f"bertkit report {shlex.quote(str(made.folder))}" in caplog.text
     assert "Traceback" in caplog.text
 
 

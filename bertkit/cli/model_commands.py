@@ -12,7 +12,7 @@ from bertkit.cli import shared
 from bertkit.cli.shared import argument, column_names, command, flag, one_process, path, say
 from bertkit.errors import DataError, Problem, UserError
 from bertkit.processes import Shard
-from bertkit.text import counted, json_line
+from bertkit.text import counted, json_line, shell_word
 
 
 @command(
@@ -225,4 +225,4 @@ def _explain_run(source: str, **only_with_texts: Any) -> None:
 
     with damage_as_error(source):
         say(write_explanations(Path(source)))
-    say(f"bertkit report {source} shows them", file=sys.stderr)
+    say(f"bertkit report {shell_word(source)} shows them", file=sys.stderr)

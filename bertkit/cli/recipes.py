@@ -11,7 +11,7 @@ from bertkit import processes
 from bertkit.cli.shared import LAYOUT, OVERRIDES, RECIPE, argument, command, flag, path, say
 from bertkit.errors import Problem, UserError
 from bertkit.recipe import shipped_recipes
-from bertkit.text import columns
+from bertkit.text import columns, shell_word
 
 
 @command("list the shipped recipes: task, encoder, expected score", example="bertkit recipes", page="recipes")
@@ -67,7 +67,7 @@ def copy(recipe: str, file: Path) -> None:
     if file.exists():
         raise UserError(Problem(str(file), "already exists", "Name another file."))
     write_text(file, text)
-    say(f"{file} is yours. Next: bertkit check {file}")
+    say(f"{file} is yours. Next: bertkit check {shell_word(file)}")
 
 
 @command(

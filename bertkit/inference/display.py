@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 from bertkit.tasks import TASKS
 from bertkit.tasks.base import Task
 from bertkit.tasks.fields import AnswerForm, Key
+from bertkit.text import shell_word
 
 FORMS = tuple(form for task in TASKS for form in task.forms)
 NAMES = {"set", *(field.name for form in FORMS for field in form.fields if field.holds == list[str])}
@@ -76,11 +76,11 @@ def example(source: str | Path, task: type[Task] | Task, reads: Sequence[frozens
 
     reads: the sets of columns that the model takes, as `Task.inputs`. mask: the tokenizer's mask token.
     """
-    predict = f"bertkit predict {shlex.quote(str(source))}"
+    predict = f"bertkit predict {shell_word(source)}"
     if {"text"} in reads:
         text = f"A text with one {mask} in it." if task.schema.special_tokens else "a text of yours"
         return f"{predict} '{text}'"
-    return f"echo {shlex.quote(example_row(task, reads))} | {predict} --input -"
+    return f"echo {shell_word(example_row(task, reads))} | {predict} --input -"
 
 
 def read_together(task: Task) -> str:

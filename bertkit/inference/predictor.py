@@ -32,7 +32,7 @@ from bertkit.sections import ModelSpec
 from bertkit.tasks import get_task
 from bertkit.tasks.base import Task
 from bertkit.tasks.vector_task import stacked
-from bertkit.text import beginning
+from bertkit.text import beginning, shell_word
 
 logger = logging.getLogger(__name__)
 
@@ -259,7 +259,8 @@ def model_folder(source: str | Path, revision: str | None = None) -> Path:
         if tasks := sorted(str(file.parents[1]) for file in path.glob("*/model/config.json")):
             fix = f"Name one of them, {', '.join(tasks)}; in Python, bertkit.load_tasks loads all."
             raise ModelError(Problem(str(source), "a run of several tasks", fix))
-        fix = f"Finish it: bertkit train {path}/recipe.yaml --output-dir {path} --resume"
+        folder = shell_word(path)
+        fix = f"Finish it: bertkit train {folder}/recipe.yaml --output-dir {folder} --resume"
         raise ModelError(Problem(str(source), "this run has no model yet", fix))
     if path.is_dir():
         require_model(path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from bertkit.inference.display import example
 from bertkit.report.verdict import best_baseline, score_findings, verdict
 from bertkit.run import OUT_OF_FOLD
 from bertkit.tasks import get_task
-from bertkit.text import columns, counted
+from bertkit.text import columns, counted, shell_word
 
 OVERALL = (
     *("chrf", "f1", "precision", "recall", "exact_match", "accuracy", "f1_macro", "f1_micro", "matthews_correlation"),
@@ -129,7 +128,7 @@ def after_training(folder: Path, results: Mapping[str, Any]) -> str:
     parts.append(verdict(results, of_data).text)
     findings = sorted(score_findings(results), key=lambda each: each.severity)
     parts += [str(Problem(each.level, each.what, each.fix)) for each in findings]
-    quoted = shlex.quote(str(folder))
+    quoted = shell_word(folder)
     parts.append(
         f"The run is in {folder}, trained and scored in {results['seconds']:.0f} s. What to type next:\n"
         f"  {first_to_try(folder)}\n"

@@ -30,6 +30,7 @@ from bertkit.recipe.fields import MEAN
 from bertkit.recipe.recipe import AnyRecipe
 from bertkit.run import OUT_OF_FOLD, Run, delete_checkpoints, environment
 from bertkit.tasks.base import HeldOut
+from bertkit.text import shell_word
 from bertkit.training.job import Job, Jobs, scored_splits
 
 logger = logging.getLogger(__name__)
@@ -87,7 +88,7 @@ def push_run(run: Run, recipe: AnyRecipe) -> None:
             try:
                 push(run.folder, hub.repo_id, public=not hub.private, revision=hub.revision)
             except ModelError as error:
-                fix = f"Push it later: bertkit push {run.folder} {hub.repo_id}"
+                fix = f"Push it later: bertkit push {shell_word(run.folder)} {hub.repo_id}"
                 complete = Problem(str(run.folder), "the run itself is complete", fix)
                 raise ModelError([*error.problems, complete]) from None
 
@@ -103,9 +104,9 @@ def write_reports(run: Run, explains: bool) -> None:
         write_explanations(run.folder)
 
     parts: list[tuple[str, Callable[[], object], str]] = [
-        ("explanation", explain, f"bertkit explain {run.folder}"),
-        ("report", partial(write_report, [run.folder]), f"bertkit report {run.folder}"),
-        ("model card", partial(write_card, run), f"bertkit push {run.folder} OWNER/MODEL --dry-run"),
+        ("explanation", explain, f"bertkit explain {shell_word(run.folder)}"),
+        ("report", partial(write_report, [run.folder]), f"bertkit report {shell_word(run.folder)}"),
+        ("model card", partial(write_card, run), f"bertkit push {shell_word(run.folder)} OWNER/MODEL --dry-run"),
     ]
     for name, write, retry in parts if explains else parts[1:]:
         try:
