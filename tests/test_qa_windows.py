@@ -212,12 +212,12 @@ def test_a_word_is_read_at_its_first_piece_and_one_without_pieces_in_no_window(t
     assert columns["token_type_ids"] == [[0] * 6]
     joined = encode_words(tokenizer, ["cats , dog"], [[(0, 3), (3, 4), (5, 6), (7, 10)]], max_length=16, stride=0)
     assert joined["heads"] == [[1, 2, 3, 4]]  # cat ##s , dog: by where they stand, as they were written
-    columns = windows_of(tokenizer, "the \u200b cat", "\u200b", "")
+    columns = windows_of(tokenizer, "the \ue000 cat", "\ue000", "")
     assert columns["words"] == [[0, 2], [], []]
     assert columns["heads"] == [[1, 2], [], []]
     assert columns["row"] == [0, 1, 2]
     assert columns["mute"] == [1, 1, 0]
-    first, *others = windows_of(tokenizer, "the \u200b cat " * 20)["mute"]
+    first, *others = windows_of(tokenizer, "the \ue000 cat " * 20)["mute"]
     assert first == 20
     assert set(others) == {0}  # counted once, not in every window
 
