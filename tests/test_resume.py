@@ -270,7 +270,6 @@ def test_an_encoder_whose_published_weights_have_other_names(tiny_encoder_with_d
     recipe = small.recipe(tmp_path, encoder, *RHYTHM)
     run = train(recipe, killed(recipe, tmp_path / "run").folder, resume=True)
     best = run.results["seeds"][0]["best_step"]
-    assert best < 12
     published = AutoModelForSequenceClassification.from_pretrained(run.model).state_dict()
     kept = load_file(run.checkpoints / "seed-42" / f"checkpoint-{best}" / "model.safetensors")
     assert published.keys() == kept.keys()

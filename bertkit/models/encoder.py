@@ -212,6 +212,9 @@ def _read_tokenizer(folder: Path, kind: Any, options: dict[str, Any]) -> PreTrai
         if not isinstance(named, PreTrainedTokenizerFast):
             return named  # type: ignore[no-any-return]
         options["model_input_names"] = named.model_input_names
+    elif "auto_map" in read_object(folder / "tokenizer_config.json"):
+        what = f"the tokenizer of {folder} is of a class that only its own code has, which bertkit does not run"
+        raise ModelError(Problem("model.name", what, "Use an encoder whose tokenizer is one of transformers'."))
     elif read_object(folder / "config.json").get("type_vocab_size", 0) > 1:
         options.setdefault("model_input_names", ["input_ids", "token_type_ids", "attention_mask"])
     _require_agreement(folder)
