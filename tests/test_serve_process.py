@@ -16,8 +16,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -45,14 +45,22 @@ async def settled() -> None:
         await asyncio.sleep(0)
 
 
-def stand_in(predictor: Predictor, model: Model) -> Any:
+@dataclass(frozen=True)
+class StandIn:
     """A predictor that waits until it may, and whose texts are numbers."""
 
-    def stream(rows: Sequence[Mapping[str, Any]]) -> Iterator[Any]:
-        model([{"n": row["text"]} for row in rows])
-        return predictor.stream(rows)
+    predictor: Predictor
+    wait: Model
+    columns: Mapping[str, str] = field(default_factory=dict)
+    precision: str = "fp32"
 
-    return SimpleNamespace(task=predictor.task, columns={}, precision="fp32", stream=stream)
+    @property
+    def task(self) -> Any:
+        return self.predictor.task
+
+    def stream(self, rows: Sequence[Mapping[str, Any]]) -> Iterator[Any]:
+        self.wait([{"n": row["text"]} for row in rows])
+        return self.predictor.stream(rows)
 
 
 SCOPE = {"type": "http", "http_version": "1.1", "method": "POST", "path": "/predict", "raw_path": b"/predict"}
@@ -81,7 +89,7 @@ async def post(app: Any, text: str, leaves: asyncio.Event | None = None) -> list
 def test_a_full_house_and_clients_that_go_away(tiny_encoder: Path) -> None:
     model = Model()
     app = make_app(
-        stand_in(predictor_of(KEPT["single-label"], tiny_encoder), model), "small", Limits(max_concurrent_requests=3)
+        StandIn(predictor_of(KEPT["single-label"], tiny_encoder), model), "small", Limits(max_concurrent_requests=3)
     )
 
     async def run() -> None:
