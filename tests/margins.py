@@ -94,7 +94,8 @@ class Margins:
 
         def wrapper(approx: Any, actual: Any) -> Any:
             outcome = compare(approx, actual)
-            if outcome and isinstance(approx.expected, int | float | np.number) and approx.tolerance:
+            number = isinstance(approx.expected, int | float | np.number)
+            if outcome and number and np.isfinite(approx.expected) and approx.tolerance:
                 self.note(used(actual, approx.expected, 0, approx.tolerance))
             return outcome
 

@@ -21,7 +21,7 @@ import pytest
 import small
 
 from bertkit.data import check, load
-from bertkit.data.python_inputs import temporary_rows
+from bertkit.data.python_inputs import scored_section
 from bertkit.data.python_rows import frame_rows
 from bertkit.data.table import FirstSeen
 from bertkit.data.values import read_inputs
@@ -37,11 +37,8 @@ def get(data: Any, task: str = "text-classification", options: dict[str, Any] | 
     """Rows or a file as this task reads them for a test split, or as `splits` says."""
     kind = get_task(task)
     given = data if not isinstance(data, Path) else {"source": {"test": str(data)}}
-    with temporary_rows(given) as section:
-        spec = DataSpec.model_validate({**section, **settings})
-        return small.read_data(
-            spec, kind, kind.Options.model_validate({"name": task, **(options or {})}), splits=["test"]
-        )
+    spec = DataSpec.model_validate({**scored_section(given), **settings})
+    return small.read_data(spec, kind, kind.Options.model_validate({"name": task, **(options or {})}), splits=["test"])
 
 
 fails = partial(small.message_of, DataError, get)
@@ -332,7 +329,8 @@ def test_what_pandas_did_with_missing_values_is_said():
     assert "1 of 3 rows of test has no `label`: test, row 1" in message
     assert "pandas reads NA, None, null and nan as missing: read_csv(FILE, keep_default_na=False) keeps them" in message
     data = get(frame, missing_labels="ignore")
-    assert any("left out: test, row 1" in f.what and "keep_default_na" in f.fix for f in data.findings)
+    (left_out,) = [finding.what for finding in data.findings if "left out" in finding.what]
+    assert "left out: test, row 1; pandas reads NA" in left_out
     (empty,) = [finding for finding in check(data) if "empty `text`" in finding.what]
     assert "test, row 3" in empty.what
     assert "keep_default_na=False" in empty.fix

@@ -11,6 +11,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -28,6 +29,7 @@ from bertkit.engine.arguments import Arguments
 from bertkit.engine.callbacks import MetricsLog
 from bertkit.engine.resume import latest_intact, require_own_format
 from bertkit.engine.trainer import Trainer
+from bertkit.engine.training_data import TaskData
 from bertkit.errors import ModelError, RecipeError, UserError
 from bertkit.files import lines_of, read_json, sha256, write_json, write_text
 from bertkit.methods.table import METHODS
@@ -743,9 +745,10 @@ def test_what_is_renamed_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.Monk
     assert checkpoint.is_intact(tmp_path / "checkpoint-1")
 
 
-def test_a_damaged_best_checkpoint_is_named(tiny_encoder_with_dropout: Path, tmp_path: Path) -> None:
-    more = ("training.learning_rate=1e-12", "training.save_total_limit=2")  # the first evaluation is the best
-    given = small.recipe(tmp_path, tiny_encoder_with_dropout, *RHYTHM, *more)
+def test_a_damaged_best_checkpoint_is_named(tiny_encoder_with_dropout: Path, tmp_path: Path, monkeypatch) -> None:
+    evaluations = count(1)  # the first is the best
+    monkeypatch.setattr(TaskData, "evaluate", lambda *_: {"accuracy": 1 / next(evaluations)})
+    given = small.recipe(tmp_path, tiny_encoder_with_dropout, *RHYTHM, "training.save_total_limit=2")
     run = killed(given, tmp_path / "run")
     best = run.checkpoints / "seed-42" / "checkpoint-3" / "model.safetensors"
     whole = best.read_bytes()

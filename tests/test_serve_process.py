@@ -13,10 +13,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -46,21 +46,18 @@ async def settled() -> None:
 
 
 @dataclass(frozen=True)
-class StandIn:
+class StandIn(Predictor):
     """A predictor that waits until it may, and whose texts are numbers."""
 
-    predictor: Predictor
-    wait: Model
-    columns: Mapping[str, str] = field(default_factory=dict)
-    precision: str = "fp32"
+    wait: Any = None
 
-    @property
-    def task(self) -> Any:
-        return self.predictor.task
-
-    def stream(self, rows: Sequence[Mapping[str, Any]]) -> Iterator[Any]:
+    def stream(self, rows: Any) -> Iterator[Any]:
         self.wait([{"n": row["text"]} for row in rows])
-        return self.predictor.stream(rows)
+        return super().stream(rows)
+
+
+def stand_in(predictor: Predictor, model: Model) -> StandIn:
+    return StandIn(**{part.name: getattr(predictor, part.name) for part in fields(predictor)}, wait=model)
 
 
 SCOPE = {"type": "http", "http_version": "1.1", "method": "POST", "path": "/predict", "raw_path": b"/predict"}
@@ -89,7 +86,7 @@ async def post(app: Any, text: str, leaves: asyncio.Event | None = None) -> list
 def test_a_full_house_and_clients_that_go_away(tiny_encoder: Path) -> None:
     model = Model()
     app = make_app(
-        StandIn(predictor_of(KEPT["single-label"], tiny_encoder), model), "small", Limits(max_concurrent_requests=3)
+        stand_in(predictor_of(KEPT["single-label"], tiny_encoder), model), "small", Limits(max_concurrent_requests=3)
     )
 
     async def run() -> None:

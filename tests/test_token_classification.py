@@ -587,7 +587,7 @@ def test_contradictions_are_refused(tiny_encoder: Path, tmp_path: Path) -> None:
     ):
         with pytest.raises(bertkit.UserError, match=message):
             load_recipe(file, [override])
-    (tmp_path / "train.conll").write_text("the B-O\ncat O\n")
+    (tmp_path / "train.conll").write_text("the B-O\ncat B-ANIMAL\n")
     with pytest.raises(bertkit.UserError, match="'O' cannot be an entity type"):
         train(load_recipe(file, ["~data.source.validation"]), tmp_path / "run")
 

@@ -129,7 +129,9 @@ def test_the_attention_that_runs_is_named(tiny_encoder, tmp_path, caplog):
 def test_nothing_in_a_run_is_a_pickle(runs: dict[str, Run], lora: Run) -> None:
     for run in (runs["single-label"], lora):
         for path in (path for path in run.folder.rglob("*") if path.is_file()):
-            assert path.suffix in (".yaml", ".json", ".jsonl", ".csv", ".safetensors", ".md", ".html", ""), path
+            assert path.suffix in (".yaml", ".json", ".jsonl", ".csv", ".safetensors", ".md", ".html", ".sha256", ""), (
+                path
+            )
             assert path.suffix or path.name == ".lock"
             head = path.read_bytes()[:2]
             assert not head.startswith((b"PK", b"\x80")), path  # how torch.save and pickle begin

@@ -120,8 +120,8 @@ def _discard_output(code: int) -> int:
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """Options may stand before, between and after the words of a command, which argparse alone does not allow.
 
-    After `--`, a word that starts with - is no option, wherever the `--` stands: such words are marked while argparse
-    parses, with a character that no word can have.
+    After `--`, a word that starts with - is a text, not an option, wherever the `--` stands: such words are marked
+    while argparse parses, with a character that no word can have.
     """
     parser = make_parser()
     words = [*(sys.argv[1:] if argv is None else argv)]

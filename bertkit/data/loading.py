@@ -278,7 +278,7 @@ def _drop_unlabelled(
         fix = "fill it in, or leave these rows out:  data: {missing_labels: ignore}"
         raise DataError(Problem("", f"{what}: {where}", f"{fix}{pandas}"))
     kept = [index for index in range(len(table)) if index not in missing]
-    return table.select(kept), [note(f"{what}; left out: {where}")]
+    return table.select(kept), [note(f"{what}; left out: {where}{pandas}")]
 
 
 def _loaded(table: Table, schema: Schema) -> Loaded:

@@ -124,7 +124,7 @@ def tag_spans(table: Table, split: str, alignment: Any) -> tuple[Table, list[Fin
         what = "has `spans`, which need a `text`, but has `tokens`"
         fix = "map the text, e.g.  data: {columns: {text: …}}; or give `tags`"
         raise DataError(Problem(table.origin[0], what, fix))
-    counts, given, kept = Counter[str](), Counter[str](), set[str]()
+    counts, occurrences, kept = Counter[str](), Counter[str](), set[str]()
     misfits = list[tuple[str, list[dict[str, Any]]]]()
     where, texts, values = table.origin.__getitem__, table.values["text"], table.values["spans"]
 
@@ -147,7 +147,7 @@ def tag_spans(table: Table, split: str, alignment: Any) -> tuple[Table, list[Fin
             misfits.append((text, spans))
         if aligned.problems:
             raise ValueError(*aligned.problems)
-        given.update(span["label"] for span in aligned.spans)
+        occurrences.update(span["label"] for span in aligned.spans)
         kept.update(tag[2:] for tag in aligned.tags if tag != "O")
         return aligned.tags, aligned.spans
 
@@ -166,13 +166,13 @@ def tag_spans(table: Table, split: str, alignment: Any) -> tuple[Table, list[Fin
     fix = (
         "Correct the offsets where they are wrong. Where words are too coarse for right ones, give `tokens` and `tags`."
     )
-    if split == "train" and given and not kept:
-        what = f"with {alignment}, none of the {counted(given.total(), 'span')} of train is left"
+    if split == "train" and occurrences and not kept:
+        what = f"with {alignment}, none of the {counted(occurrences.total(), 'span')} of train is left"
         raise DataError(Problem("task.alignment", what, fix))
     findings += [
         warn(f"{split}: {counted(counts[key], 'span')} {what}", fix) for key, what in REPORTED.items() if counts[key]
     ]
-    if lost := [f"{name} {number:,}" for name, number in given.items() if name not in kept]:
+    if lost := [f"{name} {number:,}" for name, number in occurrences.items() if name not in kept]:
         what = f"{split}: types of which no span is left: {listed(lost)}"
         findings.append(Finding("severe", f"{what}; {MISSED}", fix))
     tags, spans = (DiskList(row[place] for row in aligned_rows) for place in (0, 1))
@@ -186,8 +186,8 @@ def given_entities(rows: Dataset) -> dict[int, list[tuple[Any, ...]]]:
     gold = dict[int, list[tuple[Any, ...]]]()
     for row, columns in enumerate(zip(*(column_values(rows, name) for name in ("text", "tags", "spans")), strict=True)):
         text, tags, spans = columns
-        if spans is not None and {*(given := gold_entities(words(text), spans))} != {*entities(tags)}:
-            gold[row] = given
+        if spans is not None and {*(spans_as_entities := gold_entities(words(text), spans))} != {*entities(tags)}:
+            gold[row] = spans_as_entities
     return gold
 
 

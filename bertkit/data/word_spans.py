@@ -55,7 +55,7 @@ def spans_to_tags(text: str, spans: Sequence[Mapping[str, Any]], alignment: Alig
     starts, ends = [start for start, _ in offsets], [end for _, end in offsets]
     counts = dict.fromkeys(("trimmed", "empty", "misaligned", "cut", "lost", "overlapping"), 0)
     problems: list[str] = []
-    given: list[dict[str, Any]] = []
+    trimmed: list[dict[str, Any]] = []
     aligned: list[tuple[int, Entity]] = []
     for number, span in enumerate(spans, 1):
         if fault := _fault(text, span):
@@ -75,7 +75,7 @@ def spans_to_tags(text: str, spans: Sequence[Mapping[str, Any]], alignment: Alig
             where = f"span {number}, {short_repr(text[start:end])} from {start} to {end}"
             problems.append(f"{where}, cuts a word; whole words are {short_repr(cut)}")
             continue
-        given.append({"start": start, "end": end, "label": span["label"]})
+        trimmed.append({"start": start, "end": end, "label": span["label"]})
         first, stop = touched if alignment == "expand" else inside
         if first >= stop:
             counts["lost"] += 1
@@ -84,7 +84,7 @@ def spans_to_tags(text: str, spans: Sequence[Mapping[str, Any]], alignment: Alig
         aligned.append((end - start, (span["label"], first, stop)))
     disjoint = _disjoint(aligned)
     counts["overlapping"] = len(aligned) - len(disjoint)
-    return Aligned(tags_of(disjoint, len(offsets), "BIO"), given, counts, problems)
+    return Aligned(tags_of(disjoint, len(offsets), "BIO"), trimmed, counts, problems)
 
 
 def gold_entities(offsets: Sequence[tuple[int, int]], spans: Iterable[Mapping[str, Any]]) -> list[tuple[Any, ...]]:
@@ -153,14 +153,14 @@ def _disjoint(aligned: Sequence[tuple[int, Entity]]) -> list[Entity]:
     return disjoint
 
 
-def _read_span(number: int, given: object) -> dict[str, Any]:
-    if isinstance(given, list | tuple) and len(given) == 3:  # polars makes texts of all three
-        numbers = [int(n) if isinstance(n, str) and n.isdecimal() else n for n in given[:2]]
-        return dict(zip(_KEYS, (*numbers, given[2]), strict=True))
-    if not isinstance(given, dict):
+def _read_span(number: int, value: object) -> dict[str, Any]:
+    if isinstance(value, list | tuple) and len(value) == 3:  # polars makes texts of all three
+        numbers = [int(n) if isinstance(n, str) and n.isdecimal() else n for n in value[:2]]
+        return dict(zip(_KEYS, (*numbers, value[2]), strict=True))
+    if not isinstance(value, dict):
         what = "where [start, end, label] or an object with start, end and label is expected"
-        raise ValueError(f"span {number} is {short_repr(given)}, {what}")
-    span = {key: given[key] for key in _KEYS if key in given}
+        raise ValueError(f"span {number} is {short_repr(value)}, {what}")
+    span = {key: value[key] for key in _KEYS if key in value}
     labels = span.get("label")
     if isinstance(labels, list | tuple):
         if len(labels) != 1:

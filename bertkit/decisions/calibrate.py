@@ -59,8 +59,8 @@ def calibrate(
     predictor = require_torch_model(load(folder), source)
     goal = threshold_target(predictor.task, precision, recall, label, overall)
     file = data if isinstance(data, str | Path) else None
-    given = None if data is None or file else scored_section(data)
-    split, rows = rows_of_split(source, predictor, file, None, ("validation",), overrides, given)
+    section = None if data is None or file else scored_section(data)
+    split, rows = rows_of_split(source, predictor, file, None, ("validation",), overrides, section)
     if data is None and split != "validation":
         raise DataError(Problem(str(source), "has no labelled validation rows", "Name labelled rows: --data FILE"))
     names = [name for name in FITTED if name in type(predictor.task.options).model_fields]

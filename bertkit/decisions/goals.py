@@ -95,13 +95,13 @@ def decided(task: Task, graded: Graded) -> LabelDecisions:
         return LabelDecisions([name], scores, truth == 1, scores >= limit, {name: limit})
     assert isinstance(graded, GradedLabels)
     names, single = graded.names, graded.kind == "single-label"
-    truth, given = (
+    truth, assigned = (
         np.asarray(ids)[:, None] == np.arange(len(names)) if single else ids == 1
         for ids in (graded.references, graded.given)
     )
     limits = [] if graded.thresholds is None else label_thresholds(graded.thresholds, names, 0.0 if single else 0.5)
     thresholds = dict(zip(names, limits, strict=False))
-    return LabelDecisions(names, graded.table, truth, given, thresholds, single, graded.cutoffs or {})
+    return LabelDecisions(names, graded.table, truth, assigned, thresholds, single, graded.cutoffs or {})
 
 
 def fitted(decided: LabelDecisions, goal: ThresholdTarget) -> dict[str, Any]:
@@ -174,8 +174,8 @@ def changes(before: LabelDecisions, after: LabelDecisions) -> dict[str, Any]:
 def _by_label(decided: LabelDecisions) -> Iterator[dict[str, Any]]:
     from sklearn.metrics import precision_recall_fscore_support
 
-    for name, truth, given in zip(decided.names, decided.truth.T, decided.given.T, strict=True):
-        scores = precision_recall_fscore_support(truth, given, average="binary", zero_division=0.0)
+    for name, truth, assigned in zip(decided.names, decided.truth.T, decided.given.T, strict=True):
+        scores = precision_recall_fscore_support(truth, assigned, average="binary", zero_division=0.0)
         named = dict(zip(MEASURES, map(float, scores), strict=False))
         yield {
             "label": name,
@@ -186,9 +186,9 @@ def _by_label(decided: LabelDecisions) -> Iterator[dict[str, Any]]:
 
 
 def _overall(decided: LabelDecisions) -> dict[str, float]:
-    hits, given = (decided.truth & decided.given).sum(), decided.given.sum()
+    hits, assigned = (decided.truth & decided.given).sum(), decided.given.sum()
     scores = {
         "accuracy": float((decided.truth == decided.given).all(axis=1).mean()),
-        "precision": float(hits / max(given, 1)),
+        "precision": float(hits / max(assigned, 1)),
     }
     return scores | ({"answered": float(decided.given.any(axis=1).mean())} if decided.single else {})

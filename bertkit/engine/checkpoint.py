@@ -92,7 +92,7 @@ class CheckpointTrainer(Trainer):
         return {"metric": metric, "score": next(iter(defined), None), "evaluations": len(logged)}
 
     def _load_best_model(self) -> None:
-        if self.undecided:  # the first is no better than the last, which is trained longest
+        if self.undecided:  # of equal checkpoints the last is trained longest
             self.state.best_global_step = self.state.global_step
             return
         best = Path(str(self.state.best_model_checkpoint))

@@ -138,7 +138,7 @@ def _linear(kind: Kind, features: Any, targets: Floats, weights: Sequence[float]
 
     if kind == "regression":
         ridge = Ridge().fit(features, targets[:, 0])
-        return lambda given: np.asarray(ridge.predict(given))[:, None]
+        return lambda features: np.asarray(ridge.predict(features))[:, None]
     share, ids = targets.mean(axis=0), targets.argmax(axis=1)
     models = []  # the labels of each, and the model
 
@@ -153,10 +153,10 @@ def _linear(kind: Kind, features: Any, targets: Floats, weights: Sequence[float]
         for label in varied.tolist():
             fit([label], targets[:, label], {1: weights[label]} if weights else None)
 
-    def answer(given: Any) -> Floats:
-        probabilities = np.tile(share, (given.shape[0], 1))
+    def answer(features: Any) -> Floats:
+        probabilities = np.tile(share, (features.shape[0], 1))
         for labels, model in models:
-            probabilities[:, labels] = model.predict_proba(given)[:, -len(labels) :]
+            probabilities[:, labels] = model.predict_proba(features)[:, -len(labels) :]
         return probabilities
 
     return answer
