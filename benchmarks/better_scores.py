@@ -6,6 +6,7 @@ standard deviation, and the median seconds of a training with its evaluations.
 recipe           the recipe itself
 longer           1.5 times its epochs, which take bertkit about as long as the recipe takes stock Trainer
 layers           each layer learns 0.9 times as fast as what follows it, the embeddings too (Howard & Ruder 2018)
+layers-0.8       0.8 times
 dropout          0.3 before the head in place of what the encoder's config says
 no-dropout       none there
 no-warm-up       the learning rate is highest at the first step, not after a tenth of them
@@ -134,6 +135,7 @@ VARIANTS: dict[str, tuple[Callable[[Recipe], Recipe], Apply]] = {
     "recipe": (unchanged, unchanged),
     "longer": (scaled("num_train_epochs", 1.5), unchanged),
     "layers": (unchanged, lambda trainer: trainer.add_callback(LayerDecay(0.9))),
+    "layers-0.8": (unchanged, lambda trainer: trainer.add_callback(LayerDecay(0.8))),
     "dropout": (unchanged, before_head(0.3)),
     "no-dropout": (unchanged, before_head(0.0)),
     "no-warm-up": (lambda recipe: recipe.with_("training.warmup_steps=0"), unchanged),

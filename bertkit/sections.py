@@ -48,6 +48,18 @@ class ModelSpec(Section):
     )
     revision: str | None = Field(None, description="Commit, tag or branch on the Hub. Pin a commit to repeat a run.")
     max_length: int = Field(128, ge=8, description="Tokens per window, special tokens included.")
+    pooling: Literal["cls", "mean", "bos", "late"] | None = Field(
+        None,
+        description="With `name`: what the head of a text classification or ranking reads. ModernBERT: cls, mean. "
+        "EuroBERT: bos, mean, late. null: what config.json says.",
+    )
+    dropout: float | None = Field(
+        None,
+        ge=0,
+        lt=1,
+        description="With `name`: dropout before the output layer of a classification or ranking. null: what "
+        "config.json says. The encoder keeps its own.",
+    )
 
     @property
     def title(self) -> str:

@@ -16,10 +16,16 @@ import transformers
 from peft import PeftConfig
 from peft.tuners.lora import LoraLayer
 from safetensors.torch import load_file, save_file
-from small import change_json, message_of, raises
+from small import change_json, message_of, of_family, raises
 from test_qa_windows import by_bytes, by_metaspace
 from tokenizers import models, normalizers, pre_tokenizers, processors, trainers
-from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM, AutoModelForSequenceClassification
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForMaskedLM,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+)
 
 from bertkit.errors import ModelError, UserError
 from bertkit.inference.features import Features
@@ -359,6 +365,68 @@ def test_a_head_of_another_size_is_made_anew(tiny_encoder: Path, tmp_path: Path,
     assert torch.equal(other.bert.pooler.dense.weight, same.bert.pooler.dense.weight)
     raises(ModelError, r"classifier\.weight", classifier, tmp_path, labels=2, new_head=False)
     raises(ModelError, r"classifier\.weight", classifier, tiny_encoder, new_head=False)
+
+
+HEADS = [
+    ("bert", "classifier_dropout"),
+    ("roberta", "classifier_dropout"),
+    ("modernbert", "classifier_dropout"),
+    ("albert", "classifier_dropout_prob"),
+    ("distilbert", "seq_classif_dropout"),
+    ("deberta-v2", "cls_dropout"),
+]
+UNDROPPED = dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout"), 0.0)
+
+
+@pytest.mark.parametrize(("kind", "field"), HEADS)
+def test_dropout_of_the_head_is_the_field_that_transformers_reads(kind: str, field: str, tiny_encoder, tmp_path):
+    folder = of_family(kind, tiny_encoder, tmp_path / kind, **UNDROPPED)
+    for rate in (0.0, 0.9):
+        model = sequence_classifier(resolve_encoder(spec(folder, dropout=rate)))
+        model.save_pretrained(tmp_path / "saved")
+        assert json.loads((tmp_path / "saved/config.json").read_text())[field] == rate
+        stock, inputs = (
+            AutoModelForSequenceClassification.from_pretrained(tmp_path / "saved"),
+            torch.arange(5, 15)[None],
+        )
+        assert torch.equal(model.eval()(inputs).logits, stock.eval()(inputs).logits)
+        for trained in (model.train(), stock.train()):
+            passes = [trained(inputs).logits for _ in range(4)]
+            assert all(torch.equal(passes[0], other) for other in passes) == (rate == 0)
+
+
+def sequence_classifier(encoder: Encoder) -> Any:
+    return load_model(encoder, AutoModelForSequenceClassification, {"num_labels": 2}, new_head=True)
+
+
+def test_dropout_and_pooling_that_an_architecture_has_not(tiny_encoder: Path, tmp_path: Path) -> None:
+    folders = {kind: of_family(kind, tiny_encoder, tmp_path / kind) for kind in ("mpnet", "deberta-v2", "eurobert")}
+    for kind, name, auto in (
+        ("mpnet", "MPNetForSequenceClassification", AutoModelForSequenceClassification),
+        ("deberta-v2", "DebertaV2ForTokenClassification", AutoModelForTokenClassification),
+    ):
+        encoder = resolve_encoder(spec(folders[kind], dropout=0.3))
+        pattern = f"model.dropout: {name} has no dropout of its own"
+        raises(ModelError, pattern, load_model, encoder, auto, {"num_labels": 2}, new_head=True)
+    for folder, said in ((tiny_encoder, "bert in .*would not load this head"), (folders["eurobert"], "bos or mean or")):
+        encoder = resolve_encoder(spec(folder, pooling="cls"))
+        raises(ModelError, f"model.pooling: classifier_pooling of {said}", sequence_classifier, encoder)
+
+
+@pytest.mark.parametrize(("kind", "pooling"), [("modernbert", "cls"), ("modernbert", "mean"), ("eurobert", "mean")])
+def test_pooling_of_the_head_is_what_transformers_pools_by(kind: str, pooling: str, tiny_encoder, tmp_path) -> None:
+    """The last layer, pooled by hand, through the head of the saved model."""
+    folder = of_family(kind, tiny_encoder, tmp_path / kind, num_key_value_heads=2)
+    model = sequence_classifier(resolve_encoder(spec(folder, pooling=pooling)))
+    model.save_pretrained(tmp_path / "saved")
+    stock = AutoModelForSequenceClassification.from_pretrained(tmp_path / "saved")
+    inputs, mask = torch.tensor([[2, 5, 6, 7, 3, 0, 0]]), torch.tensor([[1, 1, 1, 1, 1, 0, 0]])
+    states = stock.base_model(inputs, attention_mask=mask).last_hidden_state[:, : mask.sum()]
+    pooled = states[:, 0] if pooling == "cls" else states.mean(1)
+    hidden = stock.head(pooled) if kind == "modernbert" else stock.activation(stock.dense(pooled))
+    expected = stock.classifier(hidden)
+    for trained in (model.eval(), stock):
+        torch.testing.assert_close(trained(inputs, attention_mask=mask).logits, expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

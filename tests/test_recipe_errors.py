@@ -174,6 +174,27 @@ PAIRS = [
     ("distillation: {teacher: a/b, alpha: 1}\ntraining: {label_smoothing_factor: 0.1}", 5, "leaves the labels out"),
     ("peft: {}\nfreeze: {layers: 2}", 5, "`peft` already freezes the whole encoder"),
 ]
+BEYOND = "for a classification by a pretrained encoder"
+HEADLESS = [  # task, model -> what is said of its pooling and of its dropout
+    ("question-answering", "name: a/b", (BEYOND, BEYOND)),
+    ("token-classification", "name: a/b", (BEYOND, None)),
+    ("text-classification", "config: mini, tokenizer: a/b", (BEYOND, BEYOND)),
+    ("text-classification, method: head", "name: a/b", ("no effect with task.method head",) * 2),
+    ("text-classification, method: contrastive", "name: a/b", ("no effect with task.method contrastive",) * 2),
+    *((f"text-{kind}", "name: a/b", (None, None)) for kind in ("classification, method: full", "ranking")),
+]
+
+
+@pytest.mark.parametrize(("task", "model", "expected"), HEADLESS)
+def test_pooling_and_dropout_without_a_head_that_reads_them(tmp_path, task, model, expected) -> None:
+    stated = zip(("pooling: mean", "dropout: 0.0"), expected, strict=True)
+    for setting, fragment in stated:
+        lines = f"task: {{name: {task}}}\nmodel: {{{model}, {setting}}}\ndata: {{source: x/y}}"
+        if fragment is None:
+            (tmp_path / "my.yaml").write_text(lines)
+            assert load_recipe(tmp_path / "my.yaml").model
+        else:
+            expect(problems(tmp_path, lines), (2, fragment))
 
 
 def test_sections_that_contradict_each_other(tmp_path: Path) -> None:

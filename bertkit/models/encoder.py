@@ -10,7 +10,7 @@ import re
 import string
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,6 +53,12 @@ AFTER_PADDING = frozenset(
 )
 
 
+# Architectures whose sequence classification has a choice of `classifier_pooling` -> its values.
+POOLINGS = {"modernbert": ("cls", "mean"), "eurobert": ("bos", "mean", "late")}
+# What configs call the dropout before the output layer.
+DROPOUTS = frozenset({"classifier_dropout", "classifier_dropout_prob", "seq_classif_dropout"})
+UNDECLARED = {"cls_dropout"}  # what DeBERTa's classes read, and its config does not declare
+
 # Texts of several scripts, by whose ids two tokenizers are compared.
 PROBES = (
     "Ada Brixton flew to OSLO, it's 3.50 EUR (naïve, Élan)",
@@ -79,6 +85,8 @@ class Encoder:
     origin: str  # "folder", "hub" or "package"; "config" where it is new
     revision: str | None = None  # the commit, where it comes from the Hub
     config: PretrainedConfig | None = None  # of a new encoder; otherwise the folder has it
+    pooling: str | None = None  # of a classification's head, in place of what config.json says
+    dropout: float | None = None  # before its output layer, likewise
 
     @property
     def model_type(self) -> str | None:
@@ -112,7 +120,7 @@ def resolve_encoder(spec: ModelSpec) -> Encoder:
         return Encoder(spec.title, folder, "config", config=config)
     encoder = _located(str(spec.name), spec.revision)
     require_model(encoder.folder)
-    return encoder
+    return replace(encoder, pooling=spec.pooling, dropout=spec.dropout)
 
 
 def _located(name: str, revision: str | None) -> Encoder:
@@ -339,7 +347,7 @@ def load_and_report(
     from bertkit.models.output_layer import compute_in_fp32
 
     config = copy.deepcopy(encoder.config) or own_config or load_config(encoder.folder)
-    for name, value in settings.items():
+    for name, value in (settings | _head_settings(encoder, config)).items():
         setattr(config, name, value)
     if encoder.config is not None:  # random weights
         build = auto_class if issubclass(auto_class, PreTrainedModel) else auto_class.from_config
@@ -377,8 +385,35 @@ def load_and_report(
     new = [name for name in unset if ours or not name.startswith("pooler.")]  # a bare encoder's pooler is not read
     if new:
         logger.info("randomly initialised, to be trained: %s", ", ".join(new))
+    _require_dropout(encoder.dropout, model)
     compute_in_fp32(model)
     return model, frozenset(unset)
+
+
+def _head_settings(encoder: Encoder, config: PretrainedConfig) -> dict[str, Any]:
+    """The fields of the config that pooling and dropout of the head are, where the encoder states them."""
+    settings = dict[str, Any]()
+    if encoder.pooling:
+        poolings = POOLINGS.get(config.model_type, ())
+        if encoder.pooling not in poolings:
+            choice = " or ".join(poolings) or "no such field, so it would not load this head"
+            what = f"classifier_pooling of {config.model_type} in transformers: {choice}; not {encoder.pooling}"
+            fix = "Remove it; task.method head and contrastive pool as sentence-transformers does."
+            raise ModelError(Problem("model.pooling", what, fix))
+        settings["classifier_pooling"] = encoder.pooling
+    if encoder.dropout is not None:
+        settings |= dict.fromkeys(DROPOUTS & config.to_dict().keys() or UNDECLARED, encoder.dropout)
+    return settings
+
+
+def _require_dropout(rate: float | None, model: PreTrainedModel) -> None:
+    """Raises ModelError where this is not the rate of a dropout outside the encoder."""
+    from torch.nn import Dropout
+
+    head = set(model.modules()).difference(model.base_model.modules())
+    if rate not in [None, *(module.p for module in head if isinstance(module, Dropout))]:
+        what = f"{type(model).__name__} has no dropout of its own before the output layer"
+        raise ModelError(Problem("model.dropout", what, "Remove it; the encoder's rates are in its config.json."))
 
 
 def _lacks(encoder: Encoder, tensors: Sequence[str], part: str, fix: str) -> ModelError:

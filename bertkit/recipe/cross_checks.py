@@ -28,6 +28,7 @@ _HEADED = ("csv", "tsv", "xlsx", "conll")  # formats whose columns `data.header`
 ROWS = ("per_device_train_batch_size", "per_device_eval_batch_size")
 DECAY = {"num_decay_steps": 0.2}  # of warmup_stable_decay, where the recipe has none
 STEP_KWARGS = ("num_decay_steps", "num_stable_steps")  # of `training.lr_scheduler_kwargs`: below 1, shares of all steps
+HEAD = ("pooling", "dropout")  # keys of `model` for the head of a classification
 WITHOUT_TRAINER = ("head", "contrastive")  # methods of text-classification that transformers' Trainer does not run
 STILL_READ = (  # of `training`, by these methods
     *("per_device_eval_batch_size", "bf16", "metric_for_best_model", "greater_is_better"),
@@ -155,6 +156,7 @@ def _training_rules(
     )
     corpus = any(each.schema.corpus for each in TASKS if each.Options is options)
     muon = training.get("optim") == "muon"
+    model = data.get("model", {})
     return (
         *((early and training.get(key) == "no", f"training.{key}", "early_stopping needs evaluations and checkpoints",
            "write epoch or steps, or remove early_stopping") for key in ("eval_strategy", "save_strategy")),
@@ -180,6 +182,9 @@ def _training_rules(
         *((not muon and training.get(key, field.default) != field.default, f"training.{key}",
            "has no effect without `optim: muon`", "remove it, or write optim: muon")
           for key, field in TrainingKeys.model_fields.items() if key.startswith("muon_")),
+        *((model.get(key) is not None and (model.get("config") or (options and key not in options.head_settings)),
+           f"model.{key}", "is for a classification by a pretrained encoder",
+           "remove it; a new encoder has what model.config says") for key in HEAD),
         (peft and freeze, "freeze", "`peft` already freezes the whole encoder", "remove `freeze` or `peft`"),
     )  # fmt: skip
 
@@ -220,6 +225,8 @@ def _method_rules(data: Mapping[str, Any], task: Mapping[str, Any], training: Ma
     what, fix = f"has no effect with task.method {method}", "remove it, or write method: full"
     for section in ("distillation", *(("early_stopping", "peft", "freeze") if without else ())):
         yield data.get(section) is not None, section, what, fix
+    for key in HEAD if without else ():
+        yield data.get("model", {}).get(key) is not None, f"model.{key}", what, fix
     for key in training if without else ():
         fix = f"remove it (~training.{key} on the command line), or write method: full"
         yield key not in STILL_READ, f"training.{key}", what, fix

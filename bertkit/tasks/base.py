@@ -52,6 +52,7 @@ class TaskOptions(Section):
     name: str
     metrics: ClassVar[frozenset[str]] = frozenset()  # every name that `metric_for_best_model` may have
     unsmoothed: ClassVar[tuple[str, str] | None] = None  # what label smoothing has no meaning for, and why
+    head_settings: ClassVar[tuple[str, ...]] = ()  # keys of `model` that the head reads
 
 
 O = TypeVar("O", bound=TaskOptions, default=Any)  # noqa: E741

@@ -53,6 +53,7 @@ class TextClassificationOptions(TaskOptions):
     """What a recipe may say under `task:`. null means: inferred from the data, or fitted on validation."""
 
     metrics: ClassVar[frozenset[str]] = metrics.SELECTING
+    head_settings = "pooling", "dropout"
     name: Literal["text-classification"]
     kind: Literal["single-label", "multi-label", "regression"] | None = Field(
         None, description="null: from the columns (`label`, `labels`, `score`)."

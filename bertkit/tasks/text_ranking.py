@@ -36,6 +36,7 @@ class TextRankingOptions(TaskOptions):
         reranking.metric_names(True, True) + reranking.metric_names(True, False)
     )
     unsmoothed = PAIRS
+    head_settings = "pooling", "dropout"
     name: Literal["text-ranking"]
     loss: Literal["binary", "mse", "listwise"] | None = Field(
         None, description="null: binary where targets are 0 and 1, else mse. listwise: over the documents of a query."

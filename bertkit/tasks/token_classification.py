@@ -52,6 +52,7 @@ class TokenClassificationOptions(TaskOptions):
     """What a recipe may say under `task:`. null means: inferred from the data, or fitted on validation."""
 
     metrics: ClassVar[frozenset[str]] = frozenset([*word_metrics.metric_names([], "BIO"), *PER_LABEL])
+    head_settings = ("dropout",)
     name: Literal["token-classification"]
     head: Literal["softmax", "crf"] = Field("softmax", description="Each word by itself, or the sentence as a chain.")
     scheme: Literal["BIO", "BIOES", "none"] = Field(
