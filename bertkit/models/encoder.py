@@ -396,8 +396,8 @@ def _head_settings(encoder: Encoder, config: PretrainedConfig) -> dict[str, Any]
     if encoder.pooling:
         poolings = POOLINGS.get(config.model_type, ())
         if encoder.pooling not in poolings:
-            choice = " or ".join(poolings) or "no such field, so it would not load this head"
-            what = f"classifier_pooling of {config.model_type} in transformers: {choice}; not {encoder.pooling}"
+            choice = " or ".join(poolings) or "missing, so that it would not load this head"
+            what = f"{encoder.pooling}: classifier_pooling of transformers' {config.model_type} is {choice}"
             fix = "Remove it; task.method head and contrastive pool as sentence-transformers does."
             raise ModelError(Problem("model.pooling", what, fix))
         settings["classifier_pooling"] = encoder.pooling
