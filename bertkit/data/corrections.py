@@ -28,7 +28,7 @@ ValidateRows: TypeAlias = Callable[[Table, str], tuple[Table, list[Finding]]]
 Place: TypeAlias = tuple[str, int]  # split, row
 FORMATS = ("jsonl", "csv")  # as `bertkit audit` writes its lists
 TAGS = ("tags", "word_labels")  # what a column of tags holds
-_LOCATION = re.compile(r"(.*?\D)(\d+)(?:, id .*)?", re.DOTALL)  # prefix and number, as `Origin` writes them
+_LOCATION = re.compile(r"(.*?\D\d+)(?:, id .*)?", re.DOTALL)  # as `Origin` writes it
 
 
 class _Record(NamedTuple):
@@ -49,10 +49,10 @@ class _Record(NamedTuple):
         return self.values["location"] if "location" in self.values else f"id {self.values['id']}"
 
     @property
-    def row_key(self) -> tuple[str, int]:
-        """The prefix and the number of that row's location."""
+    def row_key(self) -> str:
+        """The same without the id that follows a location."""
         match = _LOCATION.fullmatch(self.row)
-        return (match[1], int(match[2])) if match else ("", 0)
+        return match[1] if match and "location" in self.values else self.row
 
 
 def corrected(
@@ -150,21 +150,18 @@ def _match(
     records: Sequence[_Record], tables: Mapping[str, Table], compared: Iterable[str], problems: Problems, complete: bool
 ) -> Iterator[tuple[Place, _Record]]:
     """The row of each record that has exactly one. compared: columns by which a record and its row must be the same."""
-    by_location: dict[tuple[str, int], list[Place]] = {r.row_key: [] for r in records if "location" in r.values}
-    by_id: dict[str, list[Place]] = {r.values["id"]: [] for r in records if "location" not in r.values}
-    numbers = {number for _, number in by_location}
+    places: dict[str, list[Place]] = {record.row_key: [] for record in records}
+    by_id = any("location" not in record.values for record in records)
     for split, table in tables.items():
-        origin = table.origin
-        for row, (file, number) in enumerate(zip(origin.file, origin.number, strict=True)):
-            if number in numbers:
-                prefix = origin.files[file]
-                for name in {prefix, PurePath(prefix).name}:
-                    by_location.get((name, number), []).append((split, row))
+        prefixes = [{prefix, PurePath(prefix).name} for prefix in table.origin.files]
+        for row, (file, number) in enumerate(zip(table.origin.file, table.origin.number, strict=True)):
+            for prefix in prefixes[file]:
+                places.get(f"{prefix}{number}", []).append((split, row))
         for row, name in enumerate(table.values.get("id", ()) if by_id else ()):
-            by_id.get(name, []).append((split, row))
+            places.get(f"id {name}", []).append((split, row))
     fix = "Make the list again from these data, or remove the record."
     for record in records:
-        matches = by_location[record.row_key] if "location" in record.values else by_id[record.values["id"]]
+        matches = places[record.row_key]
         same = [(split, row) for split, row in matches if _agrees(record, tables[split], row, compared)]
         if len(same) == 1:
             yield same[0], record
