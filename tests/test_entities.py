@@ -28,7 +28,7 @@ def corpus(rng: np.random.Generator, scheme: str) -> tuple[list[list[str]], list
 
 def grade(gold: str, predicted: str, scheme: str = "BIO") -> GradedEntities:
     """One sentence of space-separated tags."""
-    return GradedEntities([gold.split()], [predicted.split()], TYPES, scheme)
+    return GradedEntities([gold.split()], [predicted.split()], TYPES, scheme=scheme)
 
 
 def triple(report: dict, row: str) -> tuple:
@@ -44,7 +44,7 @@ def test_equals_seqeval(scheme):
     """To the last digit, on 600 corpora; where there is no entity at all, seqeval says 0 and we None."""
     for case in range(300):
         gold, predicted = corpus(np.random.default_rng(case), scheme)
-        graded = GradedEntities(gold, predicted, TYPES, scheme)
+        graded = GradedEntities(gold, predicted, TYPES, scheme=scheme)
         scores = graded.scores
         assert scores == graded.scored.scores  # seqeval's, and the sums that the bootstrap weights
         how = {"output_dict": True, "zero_division": 0}
@@ -83,10 +83,10 @@ def test_names():
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_invalid_tags_are_counted_in_the_predictions(scheme):
     bad, good = ["I-LOC", "O", "I-ORG"], ["O", "O", "O"]
-    assert GradedEntities([bad], [good], TYPES, scheme).scores["invalid_tags"] == 0
+    assert GradedEntities([bad], [good], TYPES, scheme=scheme).scores["invalid_tags"] == 0
     expected = invalid(bad, scheme)
     assert expected >= 2
-    assert GradedEntities([good, good], [bad, bad], TYPES, scheme).scores["invalid_tags"] == 2 * expected
+    assert GradedEntities([good, good], [bad, bad], TYPES, scheme=scheme).scores["invalid_tags"] == 2 * expected
 
 
 def test_intervals_equal_the_plain_bootstrap_where_most_is_undefined_too():
@@ -141,10 +141,10 @@ def test_errors_by_hand_are_told_apart_within_a_sentence():
 @st.composite
 def graded_entities(draw: st.DrawFn) -> GradedEntities:
     scheme = draw(st.sampled_from(sorted(SCHEMES)))
-    tag = st.sampled_from(tag_names(TYPES, scheme))
+    tag = st.sampled_from(tag_names(TYPES, scheme=scheme))
     sentences = draw(st.lists(st.lists(st.tuples(tag, tag), max_size=6), min_size=1, max_size=5))
     gold, predicted = ([[pair[side] for pair in sentence] for sentence in sentences] for side in (0, 1))
-    return GradedEntities(gold, predicted, TYPES, scheme)
+    return GradedEntities(gold, predicted, TYPES, scheme=scheme)
 
 
 @given(graded_entities())
@@ -154,7 +154,7 @@ def test_what_has_to_add_up(graded):
     assert sum(errors.values()) - errors["spurious"] == support == sum(scores[f"support/{name}"] for name in TYPES)
     assert (scores["recall"] or 0.0) == (errors["correct"] / support if support else 0.0)
     assert errors["spurious"] <= sum(len(entities(tags)) for tags in graded.predicted) - errors["correct"]
-    swapped = GradedEntities(graded.predicted, graded.gold, TYPES, graded.scheme)
+    swapped = GradedEntities(graded.predicted, graded.gold, TYPES, scheme=graded.scheme)
     assert (swapped.scores["precision"], swapped.scores["recall"]) == (scores["recall"], scores["precision"])
     assert swapped.errors()["type"] == errors["type"]
     assert np.array_equal(np.transpose(swapped.confusion()["matrix"]), confusion["matrix"])

@@ -12,8 +12,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
-from operator import eq, ne
-from typing import Any, Literal, TypeAlias
+from operator import eq
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -22,8 +22,8 @@ from bertkit.evaluation.calibration import expected_calibration_error
 from bertkit.evaluation.graded import Graded, Scored
 from bertkit.evaluation.intervals import Floats, ratio
 
-Tags: TypeAlias = Collection[Sequence[str]]
-Given: TypeAlias = Mapping[int, Sequence[tuple[Any, ...]]]
+Tags = Collection[Sequence[str]]
+Given = Mapping[int, Sequence[tuple[Any, ...]]]
 
 _SCORES = ("precision", "recall", "f1")
 _ERRORS = ("correct", "boundary", "type", "both", "missed", "spurious")
@@ -75,20 +75,55 @@ def predictions(
 
 
 @dataclass(frozen=True)
-class GradedEntities(Graded):
-    """Predicted tags compared with the gold ones.
+class GradedTags(Graded):
+    """Predicted tags compared with the gold ones, `(sentences, words)`.
 
-    gold, predicted: (sentences, words) tags, both in `scheme`. types: all entity types that may occur. confidences: one
-    per predicted entity, in order, at `temperature`. given: the gold entities of sentences whose tags do not say them,
-    by sentence; see `data.word_spans.gold_entities`.
+    labels: all entity types, or labels of words, that may occur. confidences: one per decision, in order, at
+    `temperature`.
     """
 
+    ece_name: ClassVar[str]  # of the calibration error, in `details`
     gold: Tags
     predicted: Tags
-    types: Sequence[str]
-    scheme: Learned = "BIO"
+    labels: Sequence[str]
     confidences: Sequence[float] = ()
     temperature: float = 1.0
+
+    def details(self) -> dict[str, Any]:
+        """Which labels are taken for which, and how well scores are calibrated."""
+        pairs, decisions = self.tag_pairs, self.decisions()
+        errors = sum(count for (gold, predicted), count in pairs.items() if gold != predicted)
+        ece = expected_calibration_error(*decisions["after"]) if decisions else None
+        counts = {"decisions": pairs.total(), "errors": errors, self.ece_name: ece}
+        calibration = {"temperature": self.temperature, **counts}
+        return {"labels": self.labels, "confusion": self.confusion(), "calibration": calibration}
+
+    def confusion(self) -> dict[str, Any]:
+        """`labels` and `matrix` (labels, labels): words by label, row = gold, column = predicted."""
+        raise NotImplementedError
+
+    @cached_property
+    def tag_pairs(self) -> Counter[tuple[str, str]]:
+        """A word's gold and its predicted tag -> in how many words."""
+        pairs = Counter[tuple[str, str]]()
+        for gold, predicted in zip(self.gold, self.predicted, strict=True):
+            pairs.update(zip(gold, predicted, strict=True))
+        return pairs
+
+    def pairs(self) -> tuple[list[Sequence[str]], list[Sequence[str]]]:
+        """Lists of predicted and of gold tags, as the metrics seqeval and poseval expect them."""
+        return list(self.predicted), list(self.gold)
+
+
+@dataclass(frozen=True)
+class GradedEntities(GradedTags):
+    """Predicted tags, in `scheme`, compared with the gold ones by their entities, which are the decisions.
+
+    given: the gold entities of sentences whose tags do not say them, by sentence; see `data.word_spans.gold_entities`.
+    """
+
+    ece_name = "ece_entities"
+    scheme: Learned = "BIO"
     given: Given = field(default_factory=dict)
 
     @cached_property
@@ -112,7 +147,7 @@ class GradedEntities(Graded):
             forbidden[row] = invalid(predicted, self.scheme)
 
         def scores(weights: Floats) -> dict[str, Floats]:
-            shape = (3, len(self.types), weights.shape[1])
+            shape = (3, len(self.labels), weights.shape[1])
             counts, strict_counts = (lenient @ weights).reshape(shape), (strict @ weights).reshape(shape)
             per_type = precision_recall_f1(counts)
             values = [*precision_recall_f1(counts.sum(axis=1)), *precision_recall_f1(strict_counts.sum(axis=1))]
@@ -121,23 +156,15 @@ class GradedEntities(Graded):
             values.append(ratio(f1_sum, supported.sum(axis=0), undefined=np.nan))
             values.append(ratio(right @ weights, words @ weights, undefined=np.nan))
             values.extend(per_type.transpose(1, 0, 2).reshape(-1, shape[2]))
-            support = {f"support/{name}": count for name, count in zip(self.types, counts[2], strict=True)}
-            named = dict(zip(metric_names(self.types), values, strict=True))
+            support = {f"support/{name}": count for name, count in zip(self.labels, counts[2], strict=True)}
+            named = dict(zip(metric_names(self.labels), values, strict=True))
             return {**named, "invalid_tags": forbidden @ weights, **support}
 
         return Scored(scores, len(self.gold))
 
     def details(self) -> dict[str, Any]:
-        """Kinds of errors, which types are taken for which, and how well the entities' scores are calibrated."""
-        errors = sum(sum(map(ne, *pair)) for pair in zip(self.gold, self.predicted, strict=True))
-        counts = {"decisions": sum(map(len, self.gold)), "errors": errors}
-        ece = expected_calibration_error(*own["after"]) if (own := self.decisions()) else None
-        return {
-            "labels": self.types,
-            "errors": self.errors(),
-            "confusion": self.confusion(),
-            "calibration": {"temperature": self.temperature, **counts, "ece_entities": ece},
-        }
+        """The kinds of errors, too."""
+        return {**super().details(), "errors": self.errors()}
 
     def decisions(self) -> dict[str, tuple[Any, Any]]:
         """Each predicted entity."""
@@ -146,10 +173,6 @@ class GradedEntities(Graded):
             correct = set(gold)
             right.extend([entity in correct for entity in predicted])
         return {"after": (self.confidences, right)} if self.confidences else {}
-
-    def pairs(self) -> tuple[list[Sequence[str]], list[Sequence[str]]]:
-        """Lists of predicted and of gold tags, as seqeval's metric expects them."""
-        return list(self.predicted), list(self.gold)
 
     def errors(self) -> dict[str, int]:
         """Number of gold entities by outcome, and of spurious predicted ones; read as conlleval does.
@@ -166,13 +189,10 @@ class GradedEntities(Graded):
         return {error: counts[error] for error in _ERRORS}
 
     def confusion(self) -> dict[str, Any]:
-        """`labels`, "O" and the types, and `matrix` (labels, labels): words by type, row = gold, column = predicted."""
-        labels = ["O", *self.types]
-        words: Counter[tuple[str, str]] = Counter()
-        for tags in zip(self.gold, self.predicted, strict=True):
-            words.update(zip(*tags, strict=True))
+        """By type; labels are "O" and the types."""
+        labels = ["O", *self.labels]
         pairs: Counter[tuple[str, str]] = Counter()
-        for (gold, predicted), count in words.items():
+        for (gold, predicted), count in self.tag_pairs.items():
             pairs[gold[2:] or "O", predicted[2:] or "O"] += count
         return {"labels": labels, "matrix": [[pairs[row, column] for column in labels] for row in labels]}
 
@@ -187,7 +207,7 @@ class GradedEntities(Graded):
         """Entities, (3 * types, sentences): first right, then predicted, then gold ones."""
         blocks = (({*gold} & {*predicted}, predicted, gold) for gold, predicted in self._sentences(read))
         names = ([[entity[0] for entity in block] for block in sentence] for sentence in blocks)
-        return counts_by_sentence(names, self.types)
+        return counts_by_sentence(names, self.labels)
 
 
 def counts_by_sentence(found: Iterable[Sequence[Iterable[str]]], names: Sequence[str]) -> Any:

@@ -9,17 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from statistics import fmean
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-Floats: TypeAlias = NDArray[np.float64]
-Ints: TypeAlias = NDArray[np.int64]
-Bools: TypeAlias = NDArray[np.bool_]
-Scores: TypeAlias = dict[str, float | None]
-Interval: TypeAlias = tuple[float, float]
-Weighted: TypeAlias = Callable[[Floats], dict[str, Floats]]
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+Scores = dict[str, float | None]
+Interval = tuple[float, float]
+Weighted = Callable[[Floats], dict[str, Floats]]
 """Weights (rows, resamples) -> score name -> value per resample (resamples,), NaN where undefined."""
 
 CHUNK = 2**18  # weights held at a time: 2 MiB, which caches hold

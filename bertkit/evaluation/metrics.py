@@ -8,7 +8,7 @@ calibration error, and `support/...`, the number of rows. Where the order of the
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -28,7 +28,7 @@ from bertkit.evaluation.intervals import (
     roc_curves,
 )
 
-Kind: TypeAlias = Literal["single-label", "multi-label", "regression"]
+Kind = Literal["single-label", "multi-label", "regression"]
 
 EPS = float(np.finfo(np.float64).eps)  # probabilities are clipped to [EPS, 1 - EPS] before their logarithm
 

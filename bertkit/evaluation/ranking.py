@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -29,9 +29,9 @@ MAX_HITS = 100  # documents in the answer to a query; a document further down co
 KS = (1, 5, 10, 100)  # of recall@k
 QUERIES = 256  # measured at a time
 
-Judgements: TypeAlias = dict[str, dict[str, int]]
+Judgements = dict[str, dict[str, int]]
 """Query id -> {document id: grade}, 0 is not relevant; a document that is not named is not relevant either."""
-PerQuery: TypeAlias = dict[str, dict[str, float]]
+PerQuery = dict[str, dict[str, float]]
 """Score name -> {query id: value}, the queries in the order of the judgements."""
 
 

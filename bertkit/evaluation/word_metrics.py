@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain
+from itertools import chain, compress
 from operator import eq
 from typing import Any
 
@@ -18,10 +18,10 @@ import numpy as np
 
 from bertkit.data.tagging import Learned, from_bio
 from bertkit.evaluation import entities
-from bertkit.evaluation.calibration import expected_calibration_error
 from bertkit.evaluation.entities import (
     Given,
     GradedEntities,
+    GradedTags,
     PackedTags,
     Tags,
     counts_by_sentence,
@@ -59,7 +59,7 @@ def graded(
         return GradedWords(PackedTags(gold), predicted, labels, confidences, temperature)
     predicted, confidences = predictions(answers, "entities")
     spelled = PackedTags(from_bio(tags, scheme) for tags in gold)
-    return GradedEntities(spelled, predicted, _all_types(labels, given), scheme, confidences, temperature, given)
+    return GradedEntities(spelled, predicted, _all_types(labels, given), confidences, temperature, scheme, given)
 
 
 def lookup(
@@ -83,18 +83,10 @@ def _all_types(labels: Sequence[str], given: Given) -> list[str]:
 
 
 @dataclass(frozen=True)
-class GradedWords(Graded):
-    """Predicted labels of words compared with the gold ones.
+class GradedWords(GradedTags):
+    """Predicted labels of words, which are the decisions, compared with the gold ones; a predicted "" is none."""
 
-    gold, predicted: (sentences, words) labels; a predicted "" is none, and wrong. labels: all that may occur.
-    confidences: one per word, in order, at `temperature`.
-    """
-
-    gold: Tags
-    predicted: Tags
-    labels: Sequence[str]
-    confidences: Sequence[float] = ()
-    temperature: float = 1.0
+    ece_name = "ece"
 
     @cached_property
     def scored(self) -> Scored:
@@ -102,13 +94,11 @@ class GradedWords(Graded):
 
         None for a label that is neither gold nor predicted, which `f1_macro` leaves out; 0 / 0 is 0 otherwise.
         """
-
-        def found() -> Iterator[Sequence[Iterable[str]]]:
-            for gold, predicted in zip(self.gold, self.predicted, strict=True):
-                right = [a for a, b in zip(gold, predicted, strict=True) if a == b]
-                yield right, filter(None, predicted), gold
-
-        counts = counts_by_sentence(found(), self.labels)
+        sentences = zip(self.gold, self.predicted, strict=True)
+        found = (
+            (compress(gold, map(eq, gold, predicted)), filter(None, predicted), gold) for gold, predicted in sentences
+        )
+        counts = counts_by_sentence(found, self.labels)
 
         def weighted(weights: Floats) -> dict[str, Floats]:
             of_label = (counts @ weights).reshape(3, len(self.labels), -1)
@@ -123,26 +113,13 @@ class GradedWords(Graded):
 
         return Scored(weighted, len(self.gold))
 
-    def details(self) -> dict[str, Any]:
-        """Which labels are taken for which (row = gold, column = predicted), and how well scores are calibrated."""
-        pairs = Counter[tuple[str, str]]()
-        for gold, predicted in zip(self.gold, self.predicted, strict=True):
-            pairs.update(zip(gold, predicted, strict=True))
+    def confusion(self) -> dict[str, Any]:
+        """By label; no matrix without words."""
+        pairs = self.tag_pairs
         matrix = [[pairs[row, column] for column in self.labels] for row in self.labels] if pairs else []
-        ece = expected_calibration_error(*own["after"]) if (own := self.decisions()) else None
-        errors = sum(count for (label, predicted), count in pairs.items() if label != predicted)
-        counts = {"decisions": pairs.total(), "errors": errors}
-        return {
-            "labels": self.labels,
-            "confusion": {"labels": self.labels, "matrix": matrix},
-            "calibration": {"temperature": self.temperature, **counts, "ece": ece},
-        }
+        return {"labels": self.labels, "matrix": matrix}
 
     def decisions(self) -> dict[str, tuple[Any, Any]]:
         """The label of each word."""
         right = (map(eq, *pair) for pair in zip(self.gold, self.predicted, strict=True))
         return {"after": (self.confidences, array("b", chain.from_iterable(right)))} if len(self.confidences) else {}
-
-    def pairs(self) -> tuple[list[Sequence[str]], list[Sequence[str]]]:
-        """Lists of predicted and of gold labels, as poseval's metric expects them."""
-        return list(self.predicted), list(self.gold)
