@@ -8,11 +8,11 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def quiet_logger(package: str, level: int = logging.ERROR) -> Iterator[None]:
-    """Within the block, the loggers of this package log from this level on, by default errors only."""
+def quiet_logger(package: str) -> Iterator[None]:
+    """Within the block, the loggers of this package log errors only."""
     of_package = logging.getLogger(package)
     before = of_package.level
-    of_package.setLevel(level)
+    of_package.setLevel(logging.ERROR)
     try:
         yield
     finally:

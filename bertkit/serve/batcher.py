@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, Self, TypeAlias, TypeVar
+from typing import Any, Self, TypeVar
 
 from bertkit.data.schema import Answer
 from bertkit.errors import UserError
@@ -48,7 +48,7 @@ class Job:
     error: Exception | None = None  # in place of the answers
 
 
-JobRows: TypeAlias = tuple[Job, slice]
+JobRows = tuple[Job, slice]
 """Consecutive rows of a job that are answered in one call."""
 
 
@@ -197,15 +197,15 @@ class Batcher:
             self._metrics.model_seconds.observe(time.perf_counter() - started)
 
 
-def guarded(function: Callable[[], T], what: str = "the model") -> T:
+def guarded(function: Callable[[], T]) -> T:
     """What the function returns. Raises Refused and UserError as it does, and Refused where it fails otherwise."""
     try:
         return function()
     except (Refused, UserError):
         raise
     except BaseException as error:  # also a panic in Rust, which is not an Exception
-        logger.error("%s failed\n%s", what, traceback_without_message(error))
-        raise Refused(500, f"{what} failed; see the server's log", "Backend") from None
+        logger.error("the model failed\n%s", traceback_without_message(error))
+        raise Refused(500, "the model failed; see the server's log", "Backend") from None
 
 
 def traceback_without_message(error: BaseException) -> str:
