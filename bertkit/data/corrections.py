@@ -9,7 +9,7 @@ from contextlib import suppress
 from functools import partial
 from itertools import chain
 from pathlib import Path, PurePath
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 from bertkit.data.delimited import unguarded
 from bertkit.data.disk_list import DiskList
@@ -24,8 +24,8 @@ from bertkit.sections import DataSpec
 from bertkit.text import counted, listed
 from bertkit.validation import did_you_mean
 
-ValidateRows: TypeAlias = Callable[[Table, str], tuple[Table, list[Finding]]]
-Place: TypeAlias = tuple[str, int]  # split, row
+ValidateRows = Callable[[Table, str], tuple[Table, list[Finding]]]
+Place = tuple[str, int]  # split, row
 FORMATS = ("jsonl", "csv")  # as `bertkit audit` writes its lists
 TAGS = ("tags", "word_labels")  # what a column of tags holds
 _LOCATION = re.compile(r"(.*?\D\d+)(?:, id .*)?", re.DOTALL)  # as `Origin` writes it
@@ -50,7 +50,7 @@ class _Record(NamedTuple):
 
     @property
     def row_key(self) -> str:
-        """The same without the id that follows a location."""
+        """Its row, without the id that may follow a location."""
         match = _LOCATION.fullmatch(self.row)
         return match[1] if match and "location" in self.values else self.row
 

@@ -95,10 +95,10 @@ class GradedWords(GradedTags):
         None for a label that is neither gold nor predicted, which `f1_macro` leaves out; 0 / 0 is 0 otherwise.
         """
         sentences = zip(self.gold, self.predicted, strict=True)
-        found = (
+        counted = (
             (compress(gold, map(eq, gold, predicted)), filter(None, predicted), gold) for gold, predicted in sentences
         )
-        counts = counts_by_sentence(found, self.labels)
+        counts = counts_by_sentence(counted, self.labels)
 
         def weighted(weights: Floats) -> dict[str, Floats]:
             of_label = (counts @ weights).reshape(3, len(self.labels), -1)
