@@ -28,14 +28,14 @@ USUAL = {  # tokens of each sub-package; a file at the root is its own
     "audits": 8_700,
     "cli": 8_300,
     "data": 38_700,
-    "decisions": 2_100,
+    "decisions": 2_500,
     "encoding": 4_300,
     "engine": 12_300,
     "evaluation": 18_800,
     "explain": 4_100,
-    "export": 4_100,
+    "export": 4_800,
     "files at the root": 7_300,
-    "hub": 1_900,
+    "hub": 2_200,
     "inference": 19_200,
     "methods": 4_100,
     "models": 31_900,
@@ -49,9 +49,9 @@ USUAL = {  # tokens of each sub-package; a file at the root is its own
     "training": 10_700,
 }
 GROWTH = 1.15  # how much one sub-package may grow while another pays
-MOST_OF_ALL, MOST_OF_CORE = 266_500, 191_000
-MOST_OF_TRAINING = 165_000  # what `import bertkit.training.train` brings
-MOST_OF_TESTS = 336_000
+MOST_OF_ALL, MOST_OF_CORE = 279_500, 201_000
+MOST_OF_TRAINING = 175_000  # what `import bertkit.training.train` brings
+MOST_OF_TESTS = 360_000
 
 
 @cache
