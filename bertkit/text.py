@@ -6,9 +6,9 @@ import json
 import re
 import shlex
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
-KeyPath: TypeAlias = tuple[str | int, ...]
+KeyPath = tuple[str | int, ...]
 _MOVES = "\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff"  # a regular expression's set
 _CONTROLS = f"[\t\n{_MOVES}]"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -23,12 +23,12 @@ from bertkit.sections import ModelSpec
 from bertkit.tasks import get_task
 from bertkit.text import part_of
 
-Row: TypeAlias = Mapping[str, Any]
+Row = Mapping[str, Any]
 """A row: canonical columns, `location`, and the `answer` of a model that was not trained on it.
 
 One of train may have its `fold`, one of another split has its `split`.
 """
-Encode: TypeAlias = Callable[[Sequence[str]], Vectors]
+Encode = Callable[[Sequence[str]], Vectors]
 METHOD = (
     "Each row is answered by a model that was not trained on it. A {0} is likely wrong if another is more probable, "
     "and if one of the others is as probable as it is on average in the rows that have it (confident learning, "

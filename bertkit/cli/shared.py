@@ -7,13 +7,13 @@ import os
 from collections.abc import Callable, Sequence
 from functools import wraps
 from pathlib import Path
-from typing import Any, NamedTuple, TextIO, TypeAlias
+from typing import Any, NamedTuple, TextIO
 
 from bertkit import processes
 from bertkit.errors import Problem, UserError
 from bertkit.text import printable
 
-Argument: TypeAlias = tuple[str, dict[str, Any]]  # what `add_argument` of argparse takes
+Argument = tuple[str, dict[str, Any]]  # what `add_argument` of argparse takes
 
 
 SECTIONS = {  # of a command's help; what is not named stands under argparse's own titles

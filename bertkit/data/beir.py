@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from itertools import repeat
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from bertkit.data.readers import COMPRESSIONS, rows_or_problems
 from bertkit.data.schema import Finding, leak, warn
@@ -20,8 +20,8 @@ from bertkit.data.values import read_name
 from bertkit.sections import DataSpec
 from bertkit.text import counted, short_repr
 
-Texts: TypeAlias = dict[str, str]  # id -> text
-Judged: TypeAlias = dict[str, dict[str, int]]  # query id -> document id -> grade
+Texts = dict[str, str]  # id -> text
+Judged = dict[str, dict[str, int]]  # query id -> document id -> grade
 
 COLUMNS = ("query_id", "query", "document_id", "document", "grade")  # of a judged pair
 HEADER = ("query-id", "corpus-id", "score")

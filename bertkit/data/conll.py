@@ -5,14 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from itertools import chain
-from typing import TypeAlias
 
 from bertkit.data.table import NumberedRow, Problems, setting
 from bertkit.errors import DataError, Problem
 from bertkit.sections import DataSpec
 from bertkit.text import counted
 
-Lines: TypeAlias = Iterator[tuple[int, str]]  # of a file, numbered from 1
+Lines = Iterator[tuple[int, str]]  # of a file, numbered from 1
 _CONLLU = ("number", "tokens", "lemma", "tags", "xpos", "feats", "head", "deprel", "deps", "misc")
 DOCUMENT = "-DOCSTART-"  # begins the first line of a document (CoNLL-2003)
 

@@ -13,7 +13,7 @@ from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -29,7 +29,7 @@ from bertkit.files import read_json, write_json
 from bertkit.sections import DataSpec
 from bertkit.text import counted
 
-Hashes: TypeAlias = np.ndarray[Any, np.dtype[np.uint64]]
+Hashes = np.ndarray[Any, np.dtype[np.uint64]]
 logger = logging.getLogger(__name__)
 DOCUMENTS = "documents.arrow"  # in a folder of the split, in that of the corpus
 RULES = 2  # version of the rules of reading and holding out; part of the cache key

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from sys import intern
-from typing import Any, TypeAlias
+from typing import Any
 
 from bertkit.data.columns import choose_columns, optional_columns
 from bertkit.data.corrections import ValidateRows, corrected
@@ -22,7 +22,7 @@ from bertkit.sections import MEMORY, DataSpec
 from bertkit.text import counted, listed
 from bertkit.validation import did_you_mean
 
-Parts: TypeAlias = Mapping[str, Sequence[Part]]  # by split
+Parts = Mapping[str, Sequence[Part]]  # by split
 
 PANDAS = "; pandas reads NA, None, null and nan as missing: read_csv(FILE, keep_default_na=False) keeps them"
 STARTS = "answer_start"  # the column of question answering in which plain answers have their offsets

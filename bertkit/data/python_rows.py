@@ -14,7 +14,7 @@ from contextlib import suppress
 from operator import methodcaller
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 from weakref import finalize
 
 from bertkit.cache import file_digest, sha256_of_json
@@ -29,7 +29,7 @@ from bertkit.text import first_line, listed, short_repr
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Rows: TypeAlias = Any  # a DataFrame of pandas or polars, Dataset, pyarrow.Table, list of dicts, or dict of columns
+Rows = Any  # a DataFrame of pandas or polars, Dataset, pyarrow.Table, list of dicts, or dict of columns
 
 
 def is_frame(value: Any) -> bool:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple
 
 from bertkit.sections import DataSpec
 from bertkit.text import part_of
 
-Answer: TypeAlias = dict[str, Any]  # one row's answer, as it is written to JSON
+Answer = dict[str, Any]  # one row's answer, as it is written to JSON
 
 
-Source: TypeAlias = str | Sequence[str]  # the column that a canonical one is read from; several texts become one
+Source = str | Sequence[str]  # the column that a canonical one is read from; several texts become one
 
 
 def columns_of(source: Source) -> Sequence[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 from bertkit.data.disk_list import DiskList
 from bertkit.data.schema import Column, Finding, note, texts_of, warn
@@ -16,7 +16,7 @@ from bertkit.sections import DataSpec
 from bertkit.text import counted, listed
 from bertkit.validation import did_you_mean
 
-Names: TypeAlias = Callable[[Any], Sequence[str]]  # a value of the target -> its labels
+Names = Callable[[Any], Sequence[str]]  # a value of the target -> its labels
 SPLITS = ("train", "validation", "test")
 BINS = 10  # quantiles of scores for a stratified hold-out
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from bertkit.data.disk_list import AT_A_TIME, DiskList, close, disk_full_as_error
 from bertkit.data.rows import Columns
@@ -324,8 +324,8 @@ def fingerprint(values: Mapping[str, Sequence[Any]]) -> str:
     return digest.hexdigest()
 
 
-Row: TypeAlias = dict[str, Any]
-NumberedRow: TypeAlias = tuple[int, Row]  # line (csv, tsv, jsonl, conll, txt) or row (json, xlsx, parquet), from 1
+Row = dict[str, Any]
+NumberedRow = tuple[int, Row]  # line (csv, tsv, jsonl, conll, txt) or row (json, xlsx, parquet), from 1
 
 
 def required(rows: Dataset, *names: str) -> str:

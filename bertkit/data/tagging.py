@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from typing import Literal, TypeAlias
+from typing import Literal
 
-Scheme: TypeAlias = Literal["IO", "IOB1", "BIO", "BIOES"]
-Learned: TypeAlias = Literal["BIO", "BIOES", "none"]  # the schemes of models; IO and IOB1 are only read
-Entity: TypeAlias = tuple[str, int, int]  # type, first word, end: words are counted from 0, the end is exclusive
+Scheme = Literal["IO", "IOB1", "BIO", "BIOES"]
+Learned = Literal["BIO", "BIOES", "none"]  # the schemes of models; IO and IOB1 are only read
+Entity = tuple[str, int, int]  # type, first word, end: words are counted from 0, the end is exclusive
 
 _PREFIXES = {"IOB1": "BI", "BIO": "BI", "BIOES": "BIESLU"}
 _BILOU = str.maketrans("LU", "ES")

@@ -9,12 +9,12 @@ import sys
 import unicodedata
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple
 
 from bertkit.data.tagging import Entity, tags_of
 from bertkit.text import counted, short_repr
 
-Alignment: TypeAlias = Literal["strict", "expand", "contract"]
+Alignment = Literal["strict", "expand", "contract"]
 
 ZERO_WIDTH_SPACE, JOINER = "\u200b", "\u200d"  # of category Cf
 _KEYS = ("start", "end", "label")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
-BatchSize: TypeAlias = int | Batching  # features, or slots
+BatchSize = int | Batching  # features, or slots
 CPU_SLOTS = 2048  # whose states stay in a processor's caches: a fifth faster than 8,192 (benchmarks/encode.py)
-Arrays: TypeAlias = dict[str, np.ndarray[Any, Any]]
+Arrays = dict[str, np.ndarray[Any, Any]]
 T = TypeVar("T")
 
 

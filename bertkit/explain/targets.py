@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ from bertkit.data.schema import Answer
 from bertkit.encoding.pieces import tokenize
 from bertkit.tasks.base import Task
 
-Score: TypeAlias = Callable[[Any], Tensor]
+Score = Callable[[Any], Tensor]
 """Outputs of copies of one feature -> a number from each, `(copies,)`."""
 
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import TypeAlias
 
 from bertkit.data.schema import Answer
 from bertkit.errors import Problem, UserError
 from bertkit.evaluation.conformal import inclusion_threshold
 from bertkit.tasks.base import Task
 
-Rule: TypeAlias = Callable[[Answer], Answer]
+Rule = Callable[[Answer], Answer]
 
 
 def identity(answer: Answer) -> Answer:

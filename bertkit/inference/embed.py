@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any, TypeAlias
+from typing import IO, Any
 
 import numpy as np
 import pyarrow as pa
@@ -23,7 +23,7 @@ from bertkit.processes import Shard
 from bertkit.recipe.recipe import parse_layout
 from bertkit.sections import DataSpec
 
-Parts: TypeAlias = Iterable[tuple[list[dict[str, Any]], Vectors]]  # rows, and the vectors of their texts
+Parts = Iterable[tuple[list[dict[str, Any]], Vectors]]  # rows, and the vectors of their texts
 
 VECTOR = "vector"  # the added column
 

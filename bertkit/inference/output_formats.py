@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, TypeAlias
+from typing import IO, Any
 
 from bertkit.data.schema import Answer
 from bertkit.data.values import given_cell
@@ -14,8 +14,8 @@ from bertkit.files import require_suffix
 from bertkit.inference.predictor import Predictor
 from bertkit.text import json_line
 
-Pairs: TypeAlias = Iterable[tuple[Answer, Mapping[str, Any]]]  # answers and their rows
-Writer: TypeAlias = Callable[[IO[str], Pairs], None]
+Pairs = Iterable[tuple[Answer, Mapping[str, Any]]]  # answers and their rows
+Writer = Callable[[IO[str], Pairs], None]
 
 ENTITY = ("row", "id", "start", "end", "label", "text", "score")  # the columns of the format `entities`
 

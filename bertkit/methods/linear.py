@@ -6,7 +6,7 @@ import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 from scipy.special import log_expit, logit, logsumexp
@@ -29,7 +29,7 @@ COMPARED, KEPT = 3e-5, 1e-6
 MANY_CLASSES = "The number of unique classes is greater"  # a warning that these labels may be numbers
 ABSENT = 20.0  # how far the logit of a label without rows is below the lowest bias
 
-Weights: TypeAlias = Mapping[int, float] | None  # label id -> weight of its rows
+Weights = Mapping[int, float] | None  # label id -> weight of its rows
 
 
 @dataclass(frozen=True)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias
+from typing import Any
 
 from datasets import Dataset
 
 from bertkit.inference.runner import Runner
 from bertkit.methods import contrastive, head
 
-Fit: TypeAlias = Callable[[Runner, Dataset, int], tuple[Any, dict[str, Any]]]
+Fit = Callable[[Runner, Dataset, int], tuple[Any, dict[str, Any]]]
 """The task and its untrained model, features, seed -> the model, and its steps, seconds and best step."""
 
 METHODS: Mapping[str, Fit] = {"head": head.fit, "contrastive": contrastive.fit}  # by `Task.method`

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import reduce
 from math import prod
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from jinja2 import TemplateError
 from pydantic import ValidationError
@@ -27,7 +27,7 @@ from bertkit.tasks import get_task
 from bertkit.tasks.base import Task
 from bertkit.tasks.text_classification import ON_VECTORS
 
-Row: TypeAlias = Mapping[str, Any]
+Row = Mapping[str, Any]
 
 TEXT_COLUMNS = (("text",), ("text_a", "text_b"), ("question", "context"), ("query", "document"), ("anchor", "positive"))
 RESULTS = ("task", "headline", "splits", "baselines", "seeds", "over_seeds", "verified", "expected")

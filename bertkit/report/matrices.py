@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -15,7 +15,7 @@ MAX_LABELS = 120  # of a matrix that is drawn
 MAX_FREQUENT = 30  # confusions in the list of the most frequent
 FAINTEST = 0.15  # of a mistake: it is visible
 
-Pair: TypeAlias = tuple[str, str]
+Pair = tuple[str, str]
 """A true and a predicted label."""
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import matplotlib as mpl
 import numpy as np
@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike
 
 from bertkit.evaluation import calibration
 
-Points: TypeAlias = Sequence[tuple[float, float]]
+Points = Sequence[tuple[float, float]]
 
 INK, FAINT = "#010101", "#020202"  # placeholders, which `to_svg` replaces by names of the page's colours
 SERIES = ("#030301", "#030302", "#030303", "#030304", "#030305", "#030306")

@@ -6,7 +6,7 @@ import json
 import operator
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import pyarrow as pa
 
@@ -15,9 +15,9 @@ from bertkit.errors import DataError, Problem
 from bertkit.retrieval.documents import TYPE_NAMES
 from bertkit.text import short_repr
 
-Filter: TypeAlias = Mapping[str, Any]
+Filter = Mapping[str, Any]
 """Column -> a value, a list of which one must hold, or {"gte": value, …} with eq, ne, gt, gte, lt, lte."""
-Columns: TypeAlias = Mapping[str, pa.DataType]
+Columns = Mapping[str, pa.DataType]
 
 ORDERED = {"gt": operator.gt, "gte": operator.ge, "lt": operator.lt, "lte": operator.le}
 SIGNS = {"=": "eq", "!=": "ne", ">": "gt", ">=": "gte", "<": "lt", "<=": "lte"}

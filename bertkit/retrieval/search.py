@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -19,14 +19,14 @@ from bertkit.retrieval.filters import Filter, to_sql
 from bertkit.retrieval.passages import joined
 from bertkit.retrieval.store import Store, database_errors
 
-Rerank: TypeAlias = Callable[[str, Sequence[str]], ArrayLike]
+Rerank = Callable[[str, Sequence[str]], ArrayLike]
 """A query and texts -> a score per text (texts,), higher is better."""
 
 CANDIDATES = 100  # documents of the first stage, for fusion and for the re-ranker
 FUSION = 60  # the constant of reciprocal rank fusion
 REFINE = 3  # times as many passages as requested are compared exactly after the approximate search
 
-_Row: TypeAlias = dict[str, Any]
+_Row = dict[str, Any]
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, NamedTuple, TypeAlias, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from transformers import PreTrainedTokenizerBase
@@ -19,7 +19,7 @@ from bertkit.retrieval.passages import Window
 from bertkit.tasks.vector_task import VectorOptions
 from bertkit.text import short_repr
 
-Encode: TypeAlias = Callable[[Sequence[str]], Vectors]
+Encode = Callable[[Sequence[str]], Vectors]
 """Texts -> float32 (texts, size), of unit length; it prepends the model's prefix."""
 
 OVERLAP = 8  # neighbouring passages share an eighth of their tokens

@@ -6,7 +6,7 @@ They are those of transformers' pipelines; InferenceClient posts them to `/`. do
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -19,7 +19,7 @@ from bertkit.tasks.base import Task
 from bertkit.tasks.masks import GUESSES, inserted
 
 SPAN = {each.name: each.holds for each in fields.SPAN}
-TopK: TypeAlias = Annotated[int | None, Field(ge=1, description="as many of the best as this")]
+TopK = Annotated[int | None, Field(ge=1, description="as many of the best as this")]
 
 
 class Request(BaseModel):

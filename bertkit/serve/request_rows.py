@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from functools import reduce
 from operator import or_
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any
 
 from pydantic import BaseModel, Field, PlainValidator, create_model
 
@@ -16,7 +16,7 @@ from bertkit.serve.limits import Limits
 from bertkit.tasks.base import Task
 from bertkit.text import short_repr
 
-Row: TypeAlias = dict[str, Any]
+Row = dict[str, Any]
 _TYPES: dict[str, Any] = {"text": str, "words": list[str], "name": str | int | float | None}
 
 

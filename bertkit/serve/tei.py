@@ -10,7 +10,7 @@ import base64
 import math
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field
@@ -24,17 +24,15 @@ from bertkit.serve.limits import Refused
 from bertkit.serve.pipelines import Request, TopK
 from bertkit.tasks.base import Task
 
-Strings: TypeAlias = Annotated[list[str], Field(fail_fast=True)]  # one error for a list, however long
-Texts: TypeAlias = str | Strings
-Pair: TypeAlias = Annotated[list[str], Field(min_length=1, max_length=2)]
-Pairs: TypeAlias = Annotated[list[Pair], Field(fail_fast=True)]
-Prompt: TypeAlias = Annotated[
-    Literal["query", "document"] | None, Field(description="prepend this prefix of the model")
-]
-Dimensions: TypeAlias = Annotated[
+Strings = Annotated[list[str], Field(fail_fast=True)]  # one error for a list, however long
+Texts = str | Strings
+Pair = Annotated[list[str], Field(min_length=1, max_length=2)]
+Pairs = Annotated[list[Pair], Field(fail_fast=True)]
+Prompt = Annotated[Literal["query", "document"] | None, Field(description="prepend this prefix of the model")]
+Dimensions = Annotated[
     int | None, Field(ge=1, description="keep the first numbers of each vector, before it is scaled to length 1")
 ]
-Row: TypeAlias = dict[str, Any]
+Row = dict[str, Any]
 FUNCTIONS = {"single-label": "softmax", "multi-label": "sigmoid"}  # of a classifier's logits
 
 

@@ -7,7 +7,7 @@ import re
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import Trial
@@ -48,7 +48,7 @@ class Range(Section):
             return IntDistribution(int(self.low), int(self.high), self.log, 1 if self.step is None else int(self.step))
 
 
-Space: TypeAlias = dict[str, BaseDistribution]
+Space = dict[str, BaseDistribution]
 
 
 def contains(distribution: Any, value: Any) -> bool:

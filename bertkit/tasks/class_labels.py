@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import BeforeValidator, Field, PlainSerializer
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PretrainedConfig
 
-Name: TypeAlias = Annotated[str, Field(min_length=1)]
-Probability: TypeAlias = Annotated[float, Field(ge=0, le=1)]
+Name = Annotated[str, Field(min_length=1)]
+Probability = Annotated[float, Field(ge=0, le=1)]
 
 
 def _from_pairs(value: Any) -> Any:
@@ -37,13 +37,13 @@ def _as_pairs(labels: Any) -> Any:
     return [list(pair) for pair in labels.items()] if isinstance(labels, dict) else labels
 
 
-Labels: TypeAlias = Annotated[
+Labels = Annotated[
     Annotated[list[Name], Field(min_length=1)] | Annotated[dict[str, Name], Field(min_length=1)] | None,
     BeforeValidator(_from_pairs),
     PlainSerializer(_as_pairs, when_used="json"),
 ]
 HIGHEST_WEIGHT = 100.0  # of the positive rows of a label, where there are several: fewer than 1 % positives
-Weights: TypeAlias = Literal["auto"] | dict[str, Annotated[float, Field(gt=0)]]
+Weights = Literal["auto"] | dict[str, Annotated[float, Field(gt=0)]]
 
 
 def flat_labels(rows: Dataset, column: str) -> Iterator[str]:

@@ -7,9 +7,9 @@ and the formats of others are derived from here.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple
 
-Role: TypeAlias = Literal["label", "score", "span", "text", "vector", "number", "set", "mark"]
+Role = Literal["label", "score", "span", "text", "vector", "number", "set", "mark"]
 
 
 class Key(NamedTuple):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bertkit.data.schema import Answer
 from bertkit.evaluation.intervals import Floats
@@ -11,7 +11,7 @@ from bertkit.evaluation.intervals import Floats
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-BestTokens: TypeAlias = tuple[list[int], list[float]]  # ids of the best tokens for a mask, and their probabilities
+BestTokens = tuple[list[int], list[float]]  # ids of the best tokens for a mask, and their probabilities
 
 GUESSES = 5  # tokens that an answer names for each mask of the user
 SPACES = ("▁", "Ġ")  # the space before a word, as SentencePiece and byte-level BPE write it in a token

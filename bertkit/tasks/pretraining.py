@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias, final
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, final
 
 import numpy as np
 from pydantic import Field
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
 
 
-Share: TypeAlias = Annotated[float, Field(gt=0, lt=1)]
+Share = Annotated[float, Field(gt=0, lt=1)]
 
 ID = Key("id", "number", int, "in the vocabulary")
 TOKEN = form("Token", "A token for a mask.", Key("token", "text", str), ID, SCORE, line="{token} {score}")

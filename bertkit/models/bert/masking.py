@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     Floats = np.ndarray[Any, np.dtype[np.float64]]
     Flags = np.ndarray[Any, np.dtype[np.bool_]]
 
-Pairs: TypeAlias = Literal["nsp", "none"]
+Pairs = Literal["nsp", "none"]
 
 CANDIDATES = 4  # chunks of other documents from which the second segment of a NotNext pair is taken
 ROUNDS = 8  # draws of candidates before a pair stays a real one: there may be a single document

@@ -13,7 +13,7 @@ Losses are fp64 for fp64 emissions, else fp32. NaN in a sentence makes its loss 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +24,7 @@ from bertkit.models.heads import posteriors
 from bertkit.models.heads.forward_backward import Chain, posterior
 from bertkit.models.heads.posteriors import FORBIDDEN
 
-Batch: TypeAlias = Mapping[str, Tensor]
+Batch = Mapping[str, Tensor]
 
 
 class CRF(nn.Module):

@@ -8,11 +8,11 @@ chain: transitions (tags, tags) from -> to, start (tags,) and end (tags,), fp64;
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 
-Array: TypeAlias = np.ndarray[Any, Any]
+Array = np.ndarray[Any, Any]
 
 FORBIDDEN = -1e9  # finite, so that no NaN arises; far below the score of any path, and fp64 still resolves 1e-6
 TINY = 1e-280  # what underflows in a sum larger than this does not change its digits

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
 
-Find: TypeAlias = Callable[[Sequence[str]], Sequence[tuple[str, int, int]]]
+Find = Callable[[Sequence[str]], Sequence[tuple[str, int, int]]]
 
 BLOCK = 2**16  # padded words that are decoded at a time
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +20,7 @@ from bertkit.text import listed
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-Pooling: TypeAlias = Literal["mean", "cls", "max"]
+Pooling = Literal["mean", "cls", "max"]
 DENSE = "2_Dense"  # folder of the dense layer
 LARGEST = 65_536  # outputs of a dense layer: a damaged file must not exhaust memory
 _KNOWN = re.compile("Transformer Pooling( Dense)?( Normalize)?")
