@@ -254,8 +254,9 @@ def test_what_the_wheel_holds(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
         metadata = archive.read(f"bertkit-{__version__}.dist-info/METADATA").decode()
-    listed = ("-c", "safe.directory=*", "ls-files", "bertkit", "recipes", "constraints.txt")  # whoever owns the checkout
-    tracked = done("git", *listed, cwd=ROOT).stdout.splitlines()
+    whoever_owns_it = ("-c", "safe.directory=*")
+    listing = ("ls-files", "bertkit", "recipes", "constraints.txt")
+    tracked = done("git", *whoever_owns_it, *listing, cwd=ROOT).stdout.splitlines()
     files = [name for name in tracked if (ROOT / name).is_file()]
     expected = {name if name.startswith("bertkit/") else f"bertkit/{name}" for name in files}
     assert {"bertkit/py.typed", "bertkit/samples/README.md", "bertkit/report/templates/report.html"} < expected

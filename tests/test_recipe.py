@@ -456,7 +456,7 @@ positive = st.floats(min_value=0, exclude_min=True, allow_infinity=False)
             "subset": words,
             "columns": st.dictionaries(words, words),
             "header": st.one_of(st.booleans(), st.lists(words)),
-            "delimiter": st.characters(codec="utf-8", exclude_characters="\0"),
+            "delimiter": st.characters(codec="utf-8", exclude_characters='\0"\r\n'),
             "limit": st.one_of(st.none(), st.integers(1, 10**30), st.dictionaries(st.just("train"), st.integers(1, 9))),
         },
     ),
