@@ -166,8 +166,8 @@ def _match(
         if len(same) == 1:
             yield same[0], record
         elif same:
-            places = listed([tables[split].origin[row] for split, row in same], MAX_LOCATIONS)
-            what = f"{record.row} may be one of several rows: {places}"
+            locations = listed([tables[split].origin[row] for split, row in same], MAX_LOCATIONS)
+            what = f"{record.row} may be one of several rows: {locations}"
             problems.add(record.where, what, "Write its full `location`, or add the columns of its texts.")
         elif matches:
             problems.add(record.where, f"{record.row} holds another row now", fix)

@@ -259,8 +259,8 @@ def model_folder(source: str | Path, revision: str | None = None) -> Path:
         if tasks := sorted(str(file.parents[1]) for file in path.glob("*/model/config.json")):
             fix = f"Name one of them, {', '.join(tasks)}; in Python, bertkit.load_tasks loads all."
             raise ModelError(Problem(str(source), "a run of several tasks", fix))
-        folder = shell_word(path)
-        fix = f"Finish it: bertkit train {folder}/recipe.yaml --output-dir {folder} --resume"
+        word = shell_word(path)
+        fix = f"Finish it: bertkit train {word}/recipe.yaml --output-dir {word} --resume"
         raise ModelError(Problem(str(source), "this run has no model yet", fix))
     if path.is_dir():
         require_model(path)

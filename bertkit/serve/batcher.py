@@ -197,15 +197,15 @@ class Batcher:
             self._metrics.model_seconds.observe(time.perf_counter() - started)
 
 
-def guarded(function: Callable[[], T]) -> T:
+def guarded(function: Callable[[], T], what: str = "the model") -> T:
     """What the function returns. Raises Refused and UserError as it does, and Refused where it fails otherwise."""
     try:
         return function()
     except (Refused, UserError):
         raise
     except BaseException as error:  # also a panic in Rust, which is not an Exception
-        logger.error("the model failed\n%s", traceback_without_message(error))
-        raise Refused(500, "the model failed; see the server's log", "Backend") from None
+        logger.error("%s failed\n%s", what, traceback_without_message(error))
+        raise Refused(500, f"{what} failed; see the server's log", "Backend") from None
 
 
 def traceback_without_message(error: BaseException) -> str:
