@@ -181,7 +181,10 @@ def test_a_file_name_in_two_folders_is_decided_by_the_inputs(tmp_path):
     listed = [{"location": "x.jsonl:1", "text": "it was awful"}, {"location": f"{tmp_path}/a/x.jsonl:2"}]
     data = read(source, exclude=write(tmp_path / "out.jsonl", listed))
     assert data.rows["train"]["text"][:] == [TEXTS[0], TEXTS[2], TEXTS[4], TEXTS[5], TEXTS[0]]
-    said = fails(source, exclude=write(tmp_path / "out.jsonl", [{"location": "x.jsonl:1"}]))
+    listed = [{"location": "x.jsonl:1"}, {"location": f"{tmp_path}/a/x.jsonl:2"}, {"location": "x.jsonl:9"}]
+    said = fails(source, exclude=write(tmp_path / "out.jsonl", listed))
+    assert "out.jsonl:2" not in said
+    assert "out.jsonl:3: there is no row x.jsonl:9" in said
     assert f"out.jsonl:1: x.jsonl:1 may be one of several rows: {tmp_path}/a/x.jsonl:1, {tmp_path}/b/x.jsonl:1" in said
     assert "Write its full `location`, or add the columns of its texts." in said
 

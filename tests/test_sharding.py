@@ -87,7 +87,7 @@ def test_a_run_by_two_processes_ends_as_one_process_does(done: Path) -> None:
     weights = [load_file(run / "model" / "model.safetensors") for run in (one, two)]
     assert weights[0].keys() == weights[1].keys()
     for name, values in weights[0].items():
-        # fp32 sums of gradients in another order, over a run's steps; another batch would differ by 1e-3
+        # fp32 sums of gradients in another order, over the steps of a run
         torch.testing.assert_close(weights[1][name], values, rtol=0, atol=5e-6)
     scores = [json.loads((run / "results.json").read_text())["splits"] for run in (one, two)]
     for split in ("validation", "test"):
