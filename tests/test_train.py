@@ -439,7 +439,7 @@ def test_a_fresh_process_finds_the_package_where_this_one_does(tiny_encoder, tmp
     monkeypatch.setattr(sys, "executable", str(bare))
     monkeypatch.delenv("PYTHONPATH", raising=False)
     (tmp_path / "bertkit.py").write_text("raise ZeroDivisionError")  # of the working directory, which is not meant
-    recipe = small.recipe(tmp_path, tiny_encoder, "verify=true", "training.max_steps=1")
+    recipe = small.recipe(tmp_path, tiny_encoder, "verify=true", "training.max_steps=1", "training.bf16=false")
     monkeypatch.chdir(tmp_path)
     assert train(recipe, tmp_path / "run").results["verified"]
 
