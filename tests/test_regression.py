@@ -88,6 +88,12 @@ def test_transformers_and_peft_give_the_numbers_and_a_further_training_begins_wi
 def test_the_scale_is_that_of_the_targets_or_of_the_recipe(tiny_encoder: Path) -> None:
     assert mean_and_deviation([0.1] * 10) == pytest.approx([0.1, 1.0])
     assert mean_and_deviation([1.0, 3.0, 5.0]) == pytest.approx([3.0, np.std([1, 3, 5])])
+    prices = np.random.default_rng(0).normal(100, 34, 1000)
+    assert mean_and_deviation([*prices, 10_000.0]) == pytest.approx([100, 34], rel=0.2)
+    assert mean_and_deviation(np.exp(prices / 34)) == pytest.approx(
+        [np.exp(prices / 34).mean(), np.exp(prices / 34).std()]
+    )
+    assert mean_and_deviation([0.0] * 99 + [1.0]) == pytest.approx([0.01, np.std([0.0] * 99 + [1.0])])  # no quartiles
     case = BY_ID["regression"]
     assert case.task(tiny_encoder).options.target_scale == pytest.approx(mean_and_deviation(case.columns["score"]))
     for options, name in (({"target_scale": [0, 0]}, "regression"), ({"target_scale": [0, 1]}, "single-label")):

@@ -281,7 +281,9 @@ def _source(source: Any) -> tuple[dict[str, Any], dict[str, Mapping[str, Rows]],
         return {"task": {"name": str(source)}}, {}, Report("")
     shipped = shipped_recipes()
     file = shipped.get(str(source)) or Path(os.path.expanduser(source))
-    home = file.absolute().parent if os.path.isfile(file) and str(source) not in shipped else Path()  # not of a pipe
+    # Not of a pipe, nor of /dev/stdin, which may be a file.
+    in_folder = os.path.isfile(file) and not file.absolute().is_relative_to("/dev") and str(source) not in shipped
+    home = file.absolute().parent if in_folder else Path()
     report = Report(escape_controls(str(file)), home)
     fix = "start with `task:`, `model:` and `data:`, or with a copy: bertkit copy sst2 my.yaml"
     try:

@@ -42,6 +42,8 @@ Labels = Annotated[
     BeforeValidator(_from_pairs),
     PlainSerializer(_as_pairs, when_used="json"),
 ]
+EXTREME = 3.0  # times the deviation that the quartiles say, beyond which extreme targets make it useless
+QUARTILES = 1.349  # the distance of a normal distribution's quartiles, in standard deviations
 HIGHEST_WEIGHT = 100.0  # of the positive rows of a label, where there are several: fewer than 1 % positives
 Weights = Literal["auto"] | dict[str, Annotated[float, Field(gt=0)]]
 
@@ -130,9 +132,17 @@ def as_targets(rows: Dataset, column: str, labels: Any) -> np.ndarray:
 
 
 def mean_and_deviation(targets: Iterable[float]) -> list[float]:
-    """Mean and standard deviation of these targets; 1 in place of the deviation of targets that are all equal."""
+    """Mean and standard deviation of these targets; 1 in place of the deviation of targets that are all equal.
+
+    Where a few make the deviation more than EXTREME times what the quartiles say: the median, and what they say.
+    """
     values = np.fromiter(targets, np.float64)
-    return [float(values.mean()), float(values.std()) if np.ptp(values) else 1.0]
+    low, median, high = np.percentile(values, [25, 50, 75]).tolist()
+    usual = (high - low) / QUARTILES
+    deviation = float(values.std())
+    if 0 < EXTREME * usual < deviation:
+        return [median, usual]
+    return [float(values.mean()), deviation if np.ptp(values) else 1.0]
 
 
 def settle_classes(options: Any, rows: Dataset, column: str, class_names: Sequence[str]) -> dict[str, Any]:

@@ -90,7 +90,7 @@ class TextClassificationOptions(TaskOptions):
     target_scale: Annotated[list[float], Field(min_length=2, max_length=2)] | None = Field(
         None,
         description="regression: the mean and the standard deviation of the targets, which are learned as 0 and 1. "
-        "null: those of train.",
+        "null: those of train, or median and quartiles where a few targets are extreme.",
     )
     conformal: Conformal | None = Field(
         None, description="What sets and intervals with a coverage are taken from. null: fitted on validation."
