@@ -16,6 +16,7 @@ from scipy.special import expit, logsumexp, softmax
 from sklearn.metrics import f1_score, precision_score, recall_score
 
 import bertkit
+from bertkit.decisions.goals import ThresholdTarget, few_rows
 from bertkit.errors import ModelError, UserError
 from bertkit.evaluation import calibration, similarity
 from bertkit.export.program import export
@@ -296,6 +297,20 @@ def test_one_threshold_has_a_precision_over_all_answers(kind, request, tmp_path)
     assert found["options"]["thresholds"] == pytest.approx(expected, abs=calibration.ROUNDING)
     assert found["overall"]["precision"] == pytest.approx(reach[expected])
     assert found["goal"] == f"precision of at least {least:g} over all answers"
+
+
+def test_thresholds_that_few_rows_decided_are_told():
+    of = {"a": (0.5, 4), "b": (0.5, 5), "c": (0.5, 10), "d": (None, 1)}
+    labels = [{"label": name, "threshold": limit, "support": count} for name, (limit, count) in of.items()]
+    overall = ThresholdTarget("precision", 0.9, overall=True)
+    for rows, goal, told in (
+        (labels, ThresholdTarget(), ["a 4, b 5"]),
+        (labels, ThresholdTarget(label="b"), ["b 5"]),
+        (labels, ThresholdTarget(label="c"), []),
+        (labels[:2], overall, ["all labels 9"]),
+        (labels, overall, []),
+    ):
+        assert [each.what.partition("the label: ")[2] for each in few_rows(rows, goal)] == told
 
 
 def test_two_labels_by_cosine(tiny_encoder: Path, tmp_path: Path) -> None:

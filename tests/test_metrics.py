@@ -316,17 +316,19 @@ def test_baselines_have_class_weights_and_thresholds_as_the_model_has():
     fixed = baselines("multi-label", parts[0], parts[2], labels, [(parts[0], parts[1])], thresholds=1.0)
     assert fixed["tfidf"]["f1_macro"] == 0
     # of one label: parts of rows, each answered by a model of the others; the weights of rows
-    ids, one = truth[:, 0], {"no": 1.0, "yes": 9.0}
+    ids, one = truth[:, 0], {"no": 1.0, "yes": 3.0}
     folds = [TextRows(texts[part], ids[part]) for part in (train, held, asked)]
     found = baselines("single-label", *folds[:2], list(one), [(folds[0], folds[1]), (folds[1], folds[0])], weights=one)
-    model = LogisticRegression(max_iter=1000, class_weight={0: 1, 1: 9}).fit(x[0], ids[train])
+    model = LogisticRegression(max_iter=1000, class_weight={0: 1, 1: 3}).fit(x[0], ids[train])
     assert found["tfidf"]["f1/yes"] == pytest.approx(sk.f1_score(ids[held], model.predict(x[1])))
     other = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True).fit(texts[held])
-    back = LogisticRegression(max_iter=1000, class_weight={0: 1, 1: 9}).fit(other.transform(texts[held]), ids[held])
+    back = LogisticRegression(max_iter=1000, class_weight={0: 1, 1: 3}).fit(other.transform(texts[held]), ids[held])
     both = [model.predict_proba(x[1]), back.predict_proba(other.transform(texts[train]))]
     t = calibration.fit_temperature(np.concatenate(both), [*ids[held], *ids[train]], exclusive=True)
     cooled = softmax(np.log(both[0]) / t, axis=1)
     assert found["tfidf"]["neg_log_loss"] == pytest.approx(-sk.log_loss(ids[held], cooled))
+    first = baselines("single-label", *folds[:2], list(one), cutoffs={"yes": 0.0})["tfidf"]  # where it is reached
+    assert (first["recall/yes"], first["recall/no"]) == (1, 0)
 
 
 def test_regression_is_scikit_learns():

@@ -311,6 +311,7 @@ def test_a_key_that_the_first_object_lacks(suffix, tmp_path):
     assert lacks in said(data)
     assert "lacks" not in said(read())
     assert read(by="customer").rows["train"]["customer"][0] is None
+    assert read(by="late").rows["train"]["late"][:] == [None] * 1100 + ["1"] * 100
     message = small.message_of(DataError, read, group_by="custumer")
     assert "no column `custumer`, which `data.group_by` names; found: text, label, customer, late; did you" in message
     if suffix == "jsonl":

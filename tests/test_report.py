@@ -722,8 +722,10 @@ def test_the_verdict_says_where_a_metric_without_threshold_disagrees() -> None:
         (better, "roc_auc", 0.8, [0.77, 0.83], 0.9, "unclear", "But clearly worse in roc_auc, which no threshold"),
         (better, "average_precision", 0.8, [0.77, 0.83], 0.9, "unclear", "where a linear model on TF-IDF has 0.9"),
         (better, "roc_auc", 0.8, [0.7, 0.88], 0.9, "good", ""),  # by chance
+        (better, "roc_auc", 0.8, [0.8, 0.9], 0.85, "good", ""),  # by the bound on the baseline's side
         (better, "roc_auc", 0.95, [0.93, 0.97], 0.9, "good", ""),
         (worse, "roc_auc", 0.9, [0.88, 0.92], 0.8, "unclear", "But clearly better in roc_auc"),
+        (worse, "roc_auc", 0.9, [0.85, 0.9], 0.88, "bad", ""),
         (worse, "roc_auc", 0.8, [0.77, 0.83], 0.9, "bad", ""),
     ):
         found = verdict(with_metric(deepcopy(made), name, score, bounds, tfidf=theirs), [])
