@@ -236,10 +236,11 @@ def test_a_cut_archive_is_an_error_and_not_fewer_rows(tmp_path, suffix, pack):
     assert "damaged or incomplete" in fails(tmp_path, f"t.jsonl.{suffix}", whole[: len(whole) // 2])
 
 
+@pytest.mark.parametrize("size", [1, 60])  # also where no column has short values
 @pytest.mark.parametrize(("lines", "found"), [(8, 0), (9, 1)])
-def test_many_lines_that_look_like_rows_are_severe_whatever_they_hold(lines, found, tmp_path):
+def test_many_lines_that_look_like_rows_are_severe_whatever_they_hold(lines, found, size, tmp_path):
     problems, path = Problems("t.csv"), tmp_path / "t.csv"
-    path.write_text(swallowed(lines, ",", [f"{n}" for n in range(100)]))
+    path.write_text(swallowed(lines, ",", [f"{n:0{size}}" for n in range(100)]).replace("film", "film" * size))
     assert len(list(read_rows(path, spec(), problems))) == 9
     what = f"t.csv:4: a quote that opens in this row closes {lines} lines later, and each line looks like a row"
     assert [(finding.level, finding.what) for finding in problems.findings] == [("severe", what)] * found
