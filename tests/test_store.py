@@ -256,7 +256,7 @@ def test_what_is_no_store_is_refused_and_left_alone(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "full").iterdir()] == ["letter.txt"]
     (tmp_path / "empty").mkdir()
     assert len(Store.open(tmp_path / "empty", dual())) == 0
-    uri = (tmp_path / "store").as_uri()  # what is neither created nor looked for as a folder, as s3://…
+    uri = f"file://{tmp_path}/store"  # what is neither created nor looked for as a folder, as s3://…
     with pytest.raises(DataError, match="is not a store of bertkit"):
         Store.open(uri)
     index(Store.open(uri, dual()), numbered(3))

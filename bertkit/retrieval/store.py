@@ -20,6 +20,7 @@ from bertkit.errors import DataError, ModelError, Problem, StoreError, extras_re
 from bertkit.retrieval.documents import HIDDEN, TYPE_NAMES, Document, new_columns, read_documents
 from bertkit.retrieval.passages import passages
 from bertkit.retrieval.vector_models import DualEncoder, ModelFiles
+from bertkit.text import shell_word
 
 ANN_FROM = 50_000  # minimum number of passages for an approximate index; fewer are compared one by one
 TABLE, NOTE, FORMAT = "passages", b"bertkit", 2
@@ -42,7 +43,8 @@ class Store:
         Raises DataError: no store, or a folder with other files; ModelError: a store of another model.
         """
         local, uri = None if "://" in str(uri) else Path(uri), str(uri)
-        absent = Problem(uri, "is not a store of bertkit", f"bertkit index MODEL --documents FILE --store {uri}")
+        fix = f"bertkit index MODEL --documents FILE --store {shell_word(uri)}"
+        absent = Problem(uri, "is not a store of bertkit", fix)
         if local and not (local / f"{TABLE}.lance").is_dir():
             if encoder is None:
                 raise DataError(absent)
