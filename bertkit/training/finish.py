@@ -268,7 +268,8 @@ def verify(run: Run, predictor: Predictor, rows: Dataset) -> None:
         files = ["--input", str(given), "--output", str(output), *canonical]
         command = [sys.executable, "-P", "-m", "bertkit", "predict", str(run.model), *files]
         alone = {k: v for k, v in os.environ.items() if k not in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_PORT")}
-        alone["PYTHONPATH"] = os.pathsep.join(sys.path)  # a notebook may have added to it
+        # A notebook may have added to its path, or taken from it.
+        alone["PYTHONPATH"] = os.pathsep.join([*sys.path, *filter(None, [os.environ.get("PYTHONPATH")])])
         done = subprocess.run(command, capture_output=True, text=True, check=False, env=alone)
         if done.returncode:
             raise ModelError(Problem(str(run.model), f"does not load in a fresh process:\n{done.stderr.strip()}"))
