@@ -25,7 +25,7 @@ SIZES: dict[str, Any] = {
     "intermediate_size": 24,
     "max_position_embeddings": 20,
 }
-CLOSE = {"rtol": 1e-5, "atol": 1e-5}
+CLOSE = {"rtol": 1e-5, "atol": 2e-5}  # fp32 sums in another order, through all layers and back
 LENGTHS = [6, 1, 8, 3]  # of the target texts
 # transformers warns of a change in its release 4.12 wherever it computes this loss.
 THEIR_LOSS = pytest.mark.filterwarnings("ignore:Version v4.12.0:FutureWarning")
