@@ -124,7 +124,8 @@ def tag_spans(table: Table, split: str, alignment: Any) -> tuple[Table, list[Fin
         what = "has `spans`, which need a `text`, but has `tokens`"
         fix = "map the text, e.g.  data: {columns: {text: …}}; or give `tags`"
         raise DataError(Problem(table.origin[0], what, fix))
-    counts, occurrences, kept = Counter[str](), Counter[str](), set[str]()
+    counts, occurrences = Counter[str](), Counter[str]()
+    kept = set[str]()
     misfits = list[tuple[str, list[dict[str, Any]]]]()
     where, texts, values = table.origin.__getitem__, table.values["text"], table.values["spans"]
 
@@ -186,8 +187,11 @@ def given_entities(rows: Dataset) -> dict[int, list[tuple[Any, ...]]]:
     gold = dict[int, list[tuple[Any, ...]]]()
     for row, columns in enumerate(zip(*(column_values(rows, name) for name in ("text", "tags", "spans")), strict=True)):
         text, tags, spans = columns
-        if spans is not None and {*(spans_as_entities := gold_entities(words(text), spans))} != {*entities(tags)}:
-            gold[row] = spans_as_entities
+        if spans is None:
+            continue
+        as_given = gold_entities(words(text), spans)
+        if {*as_given} != {*entities(tags)}:
+            gold[row] = as_given
     return gold
 
 

@@ -38,7 +38,9 @@ class ThresholdTarget(NamedTuple):
         return f"{self.metric} of at least {self.least:g}" if self.least else "best F1"
 
     def __str__(self) -> str:
-        of = " over all answers" if self.overall else f" for label {self.label}" if self.label else ""
+        of = f" for label {self.label}" if self.label else ""
+        if self.overall:
+            of = " over all answers"
         return self.measure + of
 
 

@@ -91,7 +91,9 @@ def compared(results: Mapping[str, Any], split: str, metric: str) -> Comparison 
     if best is None or score is None:
         return None
     ours = _of_folds(results, split, metric)
-    half = math.inf if not bounds else bounds[1] - score if ours <= best.score else score - bounds[0]
+    half = math.inf
+    if bounds:
+        half = bounds[1] - score if ours <= best.score else score - bounds[0]
     return Comparison(ours, best, abs(ours - best.score) > math.sqrt(2) * half)
 
 
