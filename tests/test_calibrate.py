@@ -16,7 +16,7 @@ from scipy.special import expit, logsumexp, softmax
 from sklearn.metrics import f1_score, precision_score, recall_score
 
 import bertkit
-from bertkit.decisions.goals import ThresholdTarget, few_rows
+from bertkit.decisions.goals import LabelDecisions, ThresholdTarget, few_rows, fitted
 from bertkit.errors import ModelError, UserError
 from bertkit.evaluation import calibration, similarity
 from bertkit.export.program import export
@@ -311,6 +311,17 @@ def test_thresholds_that_few_rows_decided_are_told():
         (labels, overall, []),
     ):
         assert [each.what.partition("the label: ")[2] for each in few_rows(rows, goal)] == told
+
+
+def test_the_threshold_of_one_label_leaves_those_of_the_others() -> None:
+    scores = np.array([[0.9, 0.1], [0.6, 0.4], [0.3, 0.7]])
+    truth = np.array([[True, False], [False, True], [False, True]])
+    decided = LabelDecisions("ab", scores, truth, truth, {"a": 0.2, "b": 0.5})
+    goal = ThresholdTarget("recall", 1.0, "b")
+    (reached,) = fitted(decided, goal).values()
+    assert reached == {"a": 0.2, "b": pytest.approx(0.25)}
+    single = fitted(decided._replace(single=True, cutoffs={"a": 0.3}), goal)
+    assert single == {"thresholds": {"a": 0.2}, "cutoffs": {"a": 0.3, "b": pytest.approx(0.25)}}
 
 
 def test_two_labels_by_cosine(tiny_encoder: Path, tmp_path: Path) -> None:
