@@ -93,9 +93,7 @@ class DataSpec(Section):
     columns: dict[str, str | Texts] = Field(
         default_factory=dict, description="Canonical column -> column at the source; several text columns are joined."
     )
-    format: Literal["csv", "tsv", "xlsx", "json", "jsonl", "parquet", "conll", "conllu", "txt", "lines"] | None = Field(
-        None, description="null: from the file's name. Quotes group fields in csv, not in tsv."
-    )
+    format: Text | None = Field(None, description="null: from the file's name. Quotes group fields in csv, not in tsv.")
     header: bool | list[str] = Field(
         True,
         description="true, or the column names of csv, tsv and xlsx without a header. conll: names, or by position.",

@@ -13,7 +13,6 @@ from typing import Any
 
 import bertkit
 from bertkit.attachments.soft_targets import SOFT_TARGETS
-from bertkit.audits.audit import LABELS
 from bertkit.cli import main as cli
 from bertkit.explain.targets import TARGETS
 from bertkit.export.program import NO_GRAPH
@@ -134,7 +133,7 @@ def task_page() -> str:
         "serve for other clients": lambda task: task.name in SHAPES["/"],
         "export": lambda task: task.name not in NO_GRAPH,
         "distil": lambda task: task.name in SOFT_TARGETS,
-        "audit of labels": lambda task: task.name in LABELS,
+        "audit of labels": lambda task: any(column.answered for column in task.schema.columns.values()),
         "sets or intervals": lambda task: "conformal" in task.Options.model_fields,
     }
     marks = [row(task.name, *("yes" if use(task) else "–" for use in uses.values())) for task in TASKS]

@@ -92,7 +92,7 @@ def test_a_wrong_label_is_listed_with_the_value_of_the_data_for_the_suggested_na
         {"text": f"row {row}", "id": str(row), "label": str(given[row]), "answer": answer}
         for row, answer in enumerate({"scores": dict(zip(names, scores, strict=True))} for scores in table.tolist())
     ]
-    part = single_labels(*evidence(rows, labels={"0": "red", "1": "green", "2": "blue"}))
+    part = single_labels(*evidence(rows, labels={"0": "red", "1": "green", "2": "blue"}), "label", "scores")
     expected = np.flatnonzero(likely_wrong(table, given))
     assert sorted(int(row["id"]) for row in part.rows) == expected.tolist()
     first = min(expected, key=lambda row: table[row, given[row]] - np.delete(table[row], given[row]).max())
@@ -126,7 +126,7 @@ def test_wrong_sets_of_labels_are_those_of_cleanlab(seed: int) -> None:
         {"text": str(row), "labels": [names[label] for label in lists[row]], "answer": answer}
         for row, answer in enumerate(answers)
     ]
-    part = label_sets(*evidence(rows))
+    part = label_sets(*evidence(rows), "labels", "scores")
     found = np.flatnonzero(cleanlab.find_label_issues(lists, table, **how)).tolist()
     assert sorted(int(row["text"]) for row in part.rows) == found
     for row in part.rows:
@@ -151,13 +151,15 @@ def test_numbers_far_from_the_answers_are_listed_whatever_the_scale_of_these() -
         {"text_a": str(row), "text_b": "", "score": score, "answer": {"score": cosine}}
         for row, (score, cosine) in enumerate(zip(scores.tolist(), cosines.tolist(), strict=True))
     ]
-    part = numbers(*evidence(rows))
+    part = numbers(*evidence(rows), "score", "score")
     assert [row["text_a"] for row in part.rows] == ["17", "40"]
     assert part.rows[0]["score"] == pytest.approx(2.5 + 2.5 * cosines[17], abs=0.2)
     line = np.polyfit(cosines, scores, 1)
     error = scores - np.polyval(line, cosines)
     assert part.rows[0]["deviations"] == pytest.approx(error[17] / error.std(), abs=1e-3)
-    assert not numbers(*evidence([{**row, "answer": {"score": 0.5}, "score": 1.0} for row in rows])).rows
+    assert not numbers(
+        *evidence([{**row, "answer": {"score": 0.5}, "score": 1.0} for row in rows]), "score", "score"
+    ).rows
 
 
 def sentence(text: str, gold: str, found: str, sure: float = 0.9) -> dict[str, Any]:
@@ -184,7 +186,7 @@ def test_a_wrong_entity_is_suggested_with_the_tags_of_its_sentence() -> None:
         ("O B-PER O O O O", "B-PER I-PER O O O O", "PER: Lee", "PER: Ann Lee"),
         ("B-PER O O O O B-PER", "B-PER I-PER O O O B-LOC", "PER: Ann; PER: Rome", "PER: Ann Lee; LOC: Rome"),
     ):
-        part = sentences(*evidence([*RIGHT, sentence("Ann Lee met Bob in Rome", gold, found)]))
+        part = sentences(*evidence([*RIGHT, sentence("Ann Lee met Bob in Rome", gold, found)]), "tags", "words")
         (row,) = part.rows
         assert (row["given"], row["suggested"], row["tags"]) == (given, suggested, found.split())
         assert row["location"] == "train.csv:7"
@@ -196,11 +198,11 @@ def test_an_entity_that_the_model_doubts_stays_and_a_word_without_a_token_is_not
     both = sentence("Ann Lee met Bob in Rome", "O O O O O B-LOC", "B-PER I-PER O B-PER O B-LOC")
     for scores in (both["answer"]["words"][0]["scores"], both["answer"]["words"][1]["scores"]):
         scores.update(O=0.3, PER=0.4)  # less than PER has on average
-    (row,) = sentences(*evidence([*RIGHT, both])).rows
+    (row,) = sentences(*evidence([*RIGHT, both]), "tags", "words").rows
     assert (row["suggested"], row["tags"]) == ("PER: Bob", "O O O B-PER O B-LOC".split())
     row = sentence("Ann Lee met Bob in Rome", "B-PER I-PER O B-PER O B-LOC", "O I-PER O B-PER O B-LOC")
     row["answer"]["words"][0] |= {"score": 1.0, "scores": {"O": 1.0}}
-    assert not sentences(*evidence([*RIGHT, row])).rows
+    assert not sentences(*evidence([*RIGHT, row]), "tags", "words").rows
 
 
 def test_a_change_has_the_probability_of_its_least_probable_entity_and_a_sentence_that_of_its_most_probable_change():
@@ -208,12 +210,12 @@ def test_a_change_has_the_probability_of_its_least_probable_entity_and_a_sentenc
     several["answer"]["words"][3]["scores"].update(O=0.5, PER=0.3)  # overlaps LOC, which is doubtful as a whole
     for entity, score in zip(several["answer"]["entities"], (0.75, 0.6, 0.85), strict=True):
         entity["score"] = score
-    (row,) = sentences(*evidence([*RIGHT, several])).rows
+    (row,) = sentences(*evidence([*RIGHT, several]), "tags", "words").rows
     assert (row["suggested"], row["probability"]) == ("PER: Lee; PER: Bob; LOC: Rome", 0.85)
     assert row["tags"] == "O B-PER O B-PER O B-LOC".split()
     del several["answer"]["entities"][2]
     several["answer"]["words"][5] |= {"tag": "O", "scores": {"O": 0.95, "PER": 0.02, "LOC": 0.03}}
-    assert [row["probability"] for row in sentences(*evidence([*RIGHT, several])).rows] == [0.6]
+    assert [row["probability"] for row in sentences(*evidence([*RIGHT, several]), "tags", "words").rows] == [0.6]
 
 
 def test_sentences_are_ranked_by_their_least_probable_word_as_by_cleanlab() -> None:
@@ -227,7 +229,7 @@ def test_sentences_are_ranked_by_their_least_probable_word_as_by_cleanlab() -> N
     tables = [np.array([[w["scores"][kind] for kind in types] for w in row["answer"]["words"]]) for row in rows]
     tables = [table / table.sum(axis=1, keepdims=True) for table in tables]
     quality, _ = get_label_quality_scores([[0, 0, 0, 0, 0, 2]] * len(rows), tables)
-    found = [row["probability"] for row in sentences(*evidence([*RIGHT, *rows])).rows]
+    found = [row["probability"] for row in sentences(*evidence([*RIGHT, *rows]), "tags", "words").rows]
     assert found == [rows[index]["answer"]["entities"][0]["score"] for index in np.argsort(quality)]
 
 
@@ -238,7 +240,7 @@ def test_labels_of_words_are_judged_one_by_one() -> None:
         return row
 
     rows = [*(words("O PER LOC", "O PER LOC") for _ in range(5)), words("O LOC LOC", "O PER LOC")]
-    (row,) = sentences(*evidence(rows, scheme="none")).rows
+    (row,) = sentences(*evidence(rows, scheme="none"), "tags", "words").rows
     assert (row["given"], row["suggested"], row["tags"]) == ("LOC: b", "PER: b", ["O", "PER", "LOC"])
 
 
@@ -336,7 +338,7 @@ def test_wrong_answers_are_those_without_a_shared_word_that_are_as_probable_as_r
         question("a dog", "", 0.45, 0.45),
     ]
     unsure = [question("a dog", *said) for said in (("green mat", 0.69), ("", 0.37, 0.37), ("dog house", 0.7))]
-    part = questions(*evidence([*right, *wrong, *unsure]))
+    part = questions(*evidence([*right, *wrong, *unsure]), "answers", "null_score")
     assert [(row["given"], row["suggested"], row["probability"]) for row in part.rows] == [
         ("a dog", "(no answer)", 0.9),
         ("(no answer)", "blue mat", 0.75),
@@ -450,7 +452,8 @@ def test_a_long_list_is_whole_in_its_files_and_shortened_on_the_page() -> None:
     rows = [{"location": f"train.csv:{number}", "text": "x", "given": "a"} for number in range(250)]
     recipe = SimpleNamespace(data=SimpleNamespace(relabel="first.jsonl"))
     lists = corrections(recipe, Path("audit"))  # type: ignore[arg-type]
-    html = page([Section("labels", "Labels to check", "Many.", rows, ["given"])], Path("audit"), ["a.yaml", lists])
+    part = Section("labels", "Labels to check", "Many.", rows, ["given"])
+    html = page(get_task("text-classification").schema, [part], Path("audit"), ["a.yaml", lists])
     assert well_formed(html, beside=r"labels\.(jsonl|csv)").text.count("train.csv:") == 100
     assert "The first 100 are listed here" in html
     assert 'bertkit train a.yaml \'data.relabel=["first.jsonl", "audit/labels.jsonl"]\'' in unescape(html)

@@ -16,6 +16,7 @@ from bertkit.audits.duplicates import PROBLEMS, clusters, connected, duplicates,
 from bertkit.audits.next_rows import Unlabelled, chosen, next_part, next_rows, read_unlabelled
 from bertkit.audits.parts import centred, joined, unit_vectors
 from bertkit.data import load
+from bertkit.data.schema import Schema
 from bertkit.errors import DataError, RecipeError, UserError
 from bertkit.recipe.recipe import Recipe, load_recipe
 from bertkit.tasks import get_task
@@ -30,6 +31,12 @@ def turned(*degrees: float) -> Any:
     """Unit vectors at these angles."""
     angles = np.radians(degrees)
     return unit(np.stack([np.cos(angles), np.sin(angles)], axis=1))
+
+
+def schema_of(row: dict[str, Any]) -> Schema:
+    """The schema of the task that has such rows."""
+    tasks = {"tokens": "token-classification", "context": "question-answering", "anchor": "sentence-similarity"}
+    return get_task(next((tasks[name] for name in tasks if name in row), "text-classification")).schema
 
 
 def placed(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -85,12 +92,12 @@ def test_the_mirror_of_a_pair_is_a_duplicate_where_order_does_not_count() -> Non
     rows = placed([{"text_a": a, "text_b": b, "score": score} for a, b, score in pairs])
     angle = {"a": 0, "b": 60, "c": 120, "d": 180}
     sides = [turned(*(angle[pair[side].lower()[0]] for pair in pairs)) for side in (0, 1)]
-    found = duplicates(rows, [unit(sides[0] + sides[1])]).rows
+    found = duplicates(get_task("sentence-similarity").schema, rows, [unit(sides[0] + sides[1])]).rows
     problem = ["same text, different target"] * 2 + ["repeated"] * 2
     assert [(row["location"], row["problem"], row["cosine"]) for row in found] == [
         (f"train.csv:{line}", what, 1.0) for line, what in zip((2, 3, 4, 5), problem, strict=True)
     ]
-    assert not duplicates(rows, sides).rows
+    assert not duplicates(get_task("sentence-similarity").schema, rows, sides).rows
 
 
 def test_conflicts_are_listed_before_leaks_and_leaks_before_repetition() -> None:
@@ -101,7 +108,7 @@ def test_conflicts_are_listed_before_leaks_and_leaks_before_repetition() -> None
         {"text": "d", "label": "x", "id": 7}, {"text": "D", "label": "y"},
         {"text": "e", "label": "x"},
     ])  # fmt: skip
-    part = duplicates(rows, [turned(0, 0, 60, 62, 120, 122, 180, 180, 240)])
+    part = duplicates(schema_of({}), rows, [turned(0, 0, 60, 62, 120, 122, 180, 180, 240)])
     found = [(row["cluster"], row["location"], row["problem"], row["target"]) for row in part.rows]
     assert found == [
         (1, "train.csv:8", "same text, different target", "x"),
@@ -139,7 +146,8 @@ def test_what_contradicts_depends_on_the_target() -> None:
         third = {name: "far" if isinstance(value, str) else value for name, value in first.items()} | far
         third |= {"tokens": ["far"], "tags": ["O"]} if "tokens" in first else {}
         columns = [turned(0, 1, 90)] * (1 + ("context" in first or "positive" in first))
-        assert [row["problem"] for row in duplicates(placed([first, second, third]), columns).rows] == [problem] * 2
+        part = duplicates(schema_of(first), placed([first, second, third]), columns)
+        assert [row["problem"] for row in part.rows] == [problem] * 2
 
 
 def test_rows_are_compared_by_the_mean_of_their_columns_and_without_what_all_vectors_share() -> None:
@@ -188,7 +196,7 @@ def test_the_least_sure_rows_are_chosen_each_text_once_and_of_words_the_mean_ent
     table = [[0.45, 0.5, 0.05], [0.5, 0.44, 0.06], [0.9, 0.1, 0.0], [0.6, 0.4, 0.0], [1.0, 0.0, 0.0]]
     rows = placed([{"text": text} for text in "abcde"])
     answers = [{"scores": dict(zip("xyz", each, strict=True))} for each in table]
-    part = next_rows(Unlabelled("new.csv", 4, rows, rows), answers)
+    part = next_rows(Unlabelled("new.csv", 4, rows, rows, schema_of({})), answers)
     assert [row["text"] for row in part.rows] == ["a", "b", "d", "c"]  # by margins of 0.05, 0.06, 0.2 and 0.8
     scores = np.asarray([0.95, 0.94, 0.2, 0.8, 0.0])
     assert chosen(scores, ["a", "A ", "c", "d", "e"], 3) == [0, 3, 2]
@@ -196,7 +204,7 @@ def test_the_least_sure_rows_are_chosen_each_text_once_and_of_words_the_mean_ent
     assert chosen(scores, ["a", "A ", "c", "d", "e"], 9) == [0, 3, 2, 4]
     several = [{"labels": [], "scores": scores} for scores in ({"x": 0.3, "y": 0.3}, {"x": 0.01, "y": 0.48})]
     rows = placed([{"text": "both a little"}, {"text": "one hardly known"}])
-    part = next_rows(Unlabelled("new.csv", 2, rows, rows), several)
+    part = next_rows(Unlabelled("new.csv", 2, rows, rows, schema_of({})), several)
     assert [each["text"] for each in part.rows] == ["one hardly known", "both a little"]  # by the least sure label
 
     def answer(*probabilities: float) -> dict[str, Any]:
@@ -205,7 +213,7 @@ def test_the_least_sure_rows_are_chosen_each_text_once_and_of_words_the_mean_ent
 
     answers = [answer(0.5, 1.0, 1.0), answer(0.9, 0.1), answer(), answer(0.3)]
     rows = placed([{"text": f"text {number}"} for number in range(4)])
-    part = next_rows(Unlabelled("new.csv", 9, rows, rows), answers)
+    part = next_rows(Unlabelled("new.csv", 9, rows, rows, schema_of({})), answers)
     assert [row["text"] for row in part.rows] == ["text 3", "text 1", "text 0", "text 2"]
     assert [(row["answer"], row["probability"], row["reason"]) for row in part.rows] == [
         ("w0 (X)", 0.7, "“w0”: X 70%"),

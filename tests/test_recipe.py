@@ -18,7 +18,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from bertkit.data.readers import COMPRESSIONS, FORMATS
+from bertkit.data.reader import COMPRESSIONS
+from bertkit.data.readers import READERS
 from bertkit.engine.arguments import Arguments
 from bertkit.errors import RecipeError
 from bertkit.recipe import shipped_recipes, training_arguments
@@ -170,7 +171,8 @@ def test_files_need_not_be_there_when_nobody_reads_them(recipe_file: Path, tmp_p
 
 
 def test_what_the_readers_read_looks_like_a_file() -> None:
-    for suffix in [form + more for form in FORMATS for more in ("", *COMPRESSIONS)]:
+    suffixes = [suffix for reader in READERS for suffix in reader.suffixes]
+    for suffix in [suffix + more for suffix in suffixes for more in ("", *COMPRESSIONS)]:
         with pytest.raises(RecipeError, match=r"data\.source: no file or folder"):
             parse_data_spec({"source": f"gone.{suffix}"})
 

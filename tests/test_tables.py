@@ -13,7 +13,6 @@ import pytest
 
 import bertkit
 from bertkit.attachments.soft_targets import SOFT_TARGETS
-from bertkit.audits.audit import LABELS
 from bertkit.explain.targets import TARGETS
 from bertkit.export.extra_outputs import EXTRA_OUTPUTS
 from bertkit.report.mistakes import MISTAKES
@@ -23,7 +22,6 @@ from bertkit.tasks import TASKS, Task
 
 VECTORS = ("sentence-similarity", "retrieval")
 TABLES: dict[str, tuple[Mapping[str, Any], Collection[str]]] = {
-    "audits/audit": (LABELS, ("retrieval", "text-ranking", "text2text-generation", "pretraining")),
     "explain/targets": (TARGETS, ("text2text-generation", "pretraining")),
     "export/extra_outputs": (EXTRA_OUTPUTS, ("question-answering", *VECTORS, "text2text-generation", "pretraining")),
     "report/mistakes": (MISTAKES, ("pretraining",)),

@@ -18,12 +18,13 @@ from bertkit.audits.next_rows import next_part, read_unlabelled
 from bertkit.audits.parts import Row, Section, rows_of, unit_vectors
 from bertkit.data.delimited import guarded, write_csv
 from bertkit.data.python_rows import keep_rows
+from bertkit.data.schema import Schema
 from bertkit.errors import ModelError, Problem, RecipeError, UserError
 from bertkit.files import lines_of, write_text, written_aside
 from bertkit.inference.decisions import with_word_scores
 from bertkit.inference.predictor import load
 from bertkit.recipe.recipe import Recipe, read, to_yaml
-from bertkit.report.facts import EDITED, texts_of
+from bertkit.report.facts import EDITED
 from bertkit.report.html import render
 from bertkit.report.mistakes import place_of, shortened
 from bertkit.run import OUT_OF_FOLD, Run, names_in, only_writer
@@ -34,20 +35,18 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 MAX_ROWS = 100  # of a part on the page; its files have all
-ANSWERED = {"label": "scores", "labels": "scores", "score": "score", "tags": "words", "answers": "null_score"}
-"""Target -> what an answer has that is compared with it."""
 OTHERS = (
     " Those of train are answered by models of the other folds; the others by one model that was not trained on them, "
     "whose checkpoint and calibration are chosen on validation."
 )
-LABELS: Mapping[
-    str, Mapping[str, Callable[[Recipe, Sequence[Row]], Section]]
-] = {  # task -> target -> what finds the wrong ones
-    "text-classification": {"label": single_labels, "labels": label_sets, "score": numbers},
-    "token-classification": {"tags": sentences},
-    "question-answering": {"answers": questions},
-    "sentence-similarity": {"score": numbers},
+LABELS: Mapping[str, Callable[[Recipe, Sequence[Row], str, str], Section]] = {
+    "label": single_labels,
+    "labels": label_sets,
+    "number": numbers,
+    **dict.fromkeys(("tags", "word_labels"), sentences),
+    "answers": questions,
 }
+"""What a target holds -> what finds the wrong ones in this column."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +130,7 @@ def _audit(
     others = _others(recipe, rows, folder, run)
     parts = [labels(recipe, rows, others), *([near_duplicates(recipe, rows, encode)] if encode else [])]
     parts += [next_part(recipe, rows, new, encode, model)] if new and encode else []
-    html = page(parts, folder, [*trained, corrections(recipe, folder)])
+    html = page(_schema(recipe), parts, folder, [*trained, corrections(recipe, folder)])
     with only_writer(Run(folder)):
         _check_folder(folder, recipe)  # another program may have written there in the meantime
         keep_rows(recipe.data, folder / "data")
@@ -150,7 +149,8 @@ def labels(recipe: Recipe, rows: Sequence[Row], others: Sequence[Row] = ()) -> S
     if target := _judged(recipe, rows[0]):
         if others:
             rows = [*({"split": "train", **row} for row in rows), *others]
-        part = LABELS[recipe.task.name][target](recipe, rows)
+        column = _schema(recipe).columns[target]
+        part = LABELS[column.holds](recipe, rows, target, column.answered)
         counts = Counter(row.get("split", "train") for row in rows)
         looked = f"Rows that were looked at: {', '.join(f'{count:,} of {split}' for split, count in counts.items())}."
         return replace(part, notes=(looked + OTHERS * bool(others), *part.notes))
@@ -187,18 +187,23 @@ def _others(recipe: Recipe, rows: Sequence[Row], folder: Path, run: Run | None) 
 
 def _judged(recipe: Recipe, row: Row) -> str:
     """The target that is audited; empty where no answer is a probability of it."""
-    options: Any = recipe.task
-    target = next((name for name in get_task(options.name).schema_of(options).targets if name in row), "")
-    return target if target in LABELS.get(options.name, {}) else ""
+    schema = _schema(recipe)
+    target = next((name for name in schema.targets if name in row), "")
+    return target if target and schema.columns[target].answered else ""
+
+
+def _schema(recipe: Recipe) -> Schema:
+    return get_task(recipe.task.name).schema_of(recipe.task)
 
 
 def _answered(recipe: Recipe, file: Path) -> list[Row]:
     """The rows with their answers. Raises ModelError on a damaged one, or one that lacks what is compared."""
     rows: list[Row] = [*lines_of(file)]
     target = _judged(recipe, rows[0]) if rows else ""
+    answered = target and _schema(recipe).columns[target].answered
     for number, row in enumerate(rows or [{}], 1):
         answer = row.get("answer")
-        if not isinstance(answer, dict) or (target and not (target in row and ANSWERED[target] in answer)):
+        if not isinstance(answer, dict) or (target and not (target in row and answered in answer)):
             raise ModelError(Problem(f"{file}:{number}", "is not a row with the answer of a model", EDITED))
     return rows
 
@@ -215,13 +220,18 @@ def _check_folder(folder: Path, recipe: Recipe) -> None:
         raise RecipeError(Problem(str(stored), "the audit was started with another recipe", fix))
 
 
-def page(parts: Sequence[Section], folder: Path, trained: Sequence[str]) -> str:
+def page(schema: Schema, parts: Sequence[Section], folder: Path, trained: Sequence[str]) -> str:
     """audit.html. Everything that comes from the data is escaped. folder: where it and the lists are.
 
     trained: what `bertkit train` is called with to train on the corrected labels.
     """
     figures = {title: value for part in parts for title, value in part.figures.items()}
-    helpers = {"place_of": place_of, "texts_of": texts_of, "shortened": shortened, "most": MAX_ROWS}
+    helpers = {
+        "place_of": place_of,
+        "texts_of": lambda row: schema.shown(row).values(),
+        "shortened": shortened,
+        "most": MAX_ROWS,
+    }
     command = shlex.join(["bertkit", "train", *trained, "--output-dir", "runs/corrected"])
     return render("audit.html", name=folder.resolve().name, figures=figures, parts=parts, command=command, **helpers)
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations_with_replacement
 from typing import Any
 
 import numpy as np
 
 from bertkit.audits.parts import Encode, Row, Section, by_column, centred, identified, joined, rows_of
+from bertkit.data.schema import Schema
 from bertkit.data.values import folded
 from bertkit.inference.vector_cache import Vectors
 from bertkit.recipe.recipe import Recipe
-from bertkit.report.facts import named_texts, texts_of
 from bertkit.tasks import get_task
 from bertkit.text import counted
 
@@ -21,8 +21,7 @@ THRESHOLD = 0.95  # the smallest cosine of near-duplicates
 BLOCK = 2048  # texts that are compared with as many others at a time
 ROUNDING = 1e-6  # of a cosine of float32 vectors
 APART = 0.2  # by which numbers contradict each other, as a share of the range of all
-NEARLY = ("label", "labels", "score", "grade")  # targets that are also compared where texts are only nearly the same
-SAME = ("tags", "answers")  # targets that belong to the characters of a text
+NEARLY = ("label", "labels", "number")  # what targets hold that are also compared where texts are nearly the same
 PROBLEMS = ("same text, different target", "nearly the same text, different target", "in several splits", "repeated")
 
 
@@ -40,10 +39,10 @@ def near_duplicates(recipe: Recipe, rows: Sequence[Row], encode: Encode) -> Sect
         for number, row in enumerate(rows)
     ]
     every = [*train, *others]
-    vectors, names = by_column(every, encode), named_texts(every[0])
-    if all(data.columns[name].unordered for name in names):
+    schema, vectors = kind.schema_of(recipe.task), by_column(every, kind.schema, encode)
+    if all(schema.columns[name].unordered for name in schema.shown(every[0])):
         vectors = [np.sum(vectors, axis=0)]
-    return duplicates(every, list(map(centred, vectors)))
+    return duplicates(schema, every, list(map(centred, vectors)))
 
 
 def clusters(texts: Sequence[Sequence[str]], vectors: Sequence[Vectors], threshold: float) -> np.ndarray[Any, Any]:
@@ -80,27 +79,31 @@ def connected(vectors: Vectors, threshold: float) -> np.ndarray[Any, np.dtype[np
     return clusters
 
 
-def duplicates(rows: Sequence[Row], vectors: Sequence[Vectors]) -> Section:
+def duplicates(schema: Schema, rows: Sequence[Row], vectors: Sequence[Vectors]) -> Section:
     """The clusters of near-duplicates, the most severe problem first.
 
-    rows: of all splits, each with its `split`. vectors: by column of texts, `(rows, size)`, of unit length; one for
-    all columns where the order of a row's texts does not count.
+    schema: of the task. rows: of all splits, each with its `split`. vectors: by column of texts, `(rows, size)`, of
+    unit length; one for all columns where the order of a row's texts does not count.
     """
-    keys = [tuple(map(folded, texts_of(row))) for row in rows]
+    keys = [tuple(map(folded, schema.shown(row).values())) for row in rows]
     if len(vectors) == 1:
         keys = [("\n".join(sorted(key)),) for key in keys]
     numbers, whole = clusters(list(zip(*keys, strict=True)), vectors, THRESHOLD), joined(vectors)
-    targets = [row[name] for row in rows for name in ("score", "grade") if row.get(name) is not None]
-    most = APART * (max(targets, default=0.0) - min(targets, default=0.0))
+    columns = {name: schema.columns[name].holds for name in schema.targets}
+    targets = {name: holds for name, holds in columns.items() if holds not in ("text", "spans")}
+    values = [row[name] for row in rows for name in targets if isinstance(row.get(name), int | float)]
+    most = APART * (max(values, default=0.0) - min(values, default=0.0))
     members = np.split(np.argsort(numbers, kind="stable"), np.cumsum(np.bincount(numbers))[:-1])
     found = [
-        (_problem([rows[i] for i in each], [keys[i] for i in each], most), each) for each in members if len(each) > 1
+        (_problem(targets, [rows[i] for i in each], [keys[i] for i in each], most), each)
+        for each in members
+        if len(each) > 1
     ]
     found.sort(key=lambda pair: (pair[0], -len(pair[1])))
     counts = np.bincount([problem for problem, _ in found], minlength=len(PROBLEMS))
     listed = [
-        {**identified(rows[index]), "cluster": number, "problem": PROBLEMS[problem], "target": _shown(rows[index])}
-        | {"cosine": round(min(1.0, float(whole[index] @ whole[each[0]])), 4)}
+        {**identified(rows[index], schema), "cluster": number, "problem": PROBLEMS[problem]}
+        | {"target": _shown(targets, rows[index]), "cosine": round(min(1.0, float(whole[index] @ whole[each[0]])), 4)}
         for number, (problem, each) in enumerate(found, 1)
         for index in each
     ]
@@ -120,42 +123,42 @@ def duplicates(rows: Sequence[Row], vectors: Sequence[Vectors]) -> Section:
     )
 
 
-def _shown(row: Row) -> str:
+def _shown(targets: Iterable[str], row: Row) -> str:
     """The targets of a row in words; those of a sentence or a question as JSON."""
-    values = [row[name] for name in (*NEARLY, *SAME) if row.get(name) is not None]
+    values = [row[name] for name in targets if row.get(name) is not None]
     return ", ".join(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False) for value in values)
 
 
-def _problem(rows: Sequence[Row], keys: Sequence[tuple[str, ...]], most: float) -> int:
+def _problem(targets: Mapping[str, str], rows: Sequence[Row], keys: Sequence[tuple[str, ...]], most: float) -> int:
     """The index of the first of PROBLEMS that a cluster has. most: by which equal rows' numbers may differ.
 
-    keys: equal for rows with the same texts.
+    targets: column -> what it holds. keys: equal for rows with the same texts.
     """
     same: dict[tuple[str, ...], list[Row]] = {}
     for row, key in zip(rows, keys, strict=True):
         same.setdefault(key, []).append(row)
-    if any(_contradict(each, (*NEARLY, *SAME), most) for each in same.values()):
+    if any(_contradict(each, targets, most) for each in same.values()):
         return 0
-    if _contradict(rows, NEARLY, most):
+    if _contradict(rows, {name: holds for name, holds in targets.items() if holds in NEARLY}, most):
         return 1
     return 2 if len({row["split"] for row in rows}) > 1 else 3
 
 
-def _contradict(rows: Sequence[Row], names: Sequence[str], most: float) -> bool:
+def _contradict(rows: Sequence[Row], targets: Mapping[str, str], most: float) -> bool:
     """Whether one of these targets differs between the rows, a number by more than `most`."""
-    for name in names:
+    for name, holds in targets.items():
         values = [row[name] for row in rows if row.get(name) is not None]
         if values and isinstance(values[0], int | float):
             differ = max(values) - min(values) > most
         else:
-            differ = len({_comparable(name, value) for value in values}) > 1
+            differ = len({_comparable(holds, value) for value in values}) > 1
         if differ:
             return True
     return False
 
 
-def _comparable(name: str, value: Any) -> str:
+def _comparable(holds: str, value: Any) -> str:
     """What equal targets share: labels in any order, answers by their texts."""
-    if name == "answers":
+    if holds == "answers":
         value = sorted(map(folded, value["text"]))
-    return json.dumps(sorted(value) if name == "labels" else value)
+    return json.dumps(sorted(value) if holds == "labels" else value)

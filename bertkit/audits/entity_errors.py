@@ -35,36 +35,38 @@ class Change(NamedTuple):
         return _words(self.given + self.found)
 
 
-def sentences(recipe: Recipe, rows: Sequence[Row]) -> Section:
+def sentences(recipe: Recipe, rows: Sequence[Row], target: str, answered: str) -> Section:
     """Sentences with an entity, or a label of a word, that is likely wrong; that with the word whose given type is the
     least probable comes first, as in cleanlab.
 
     Words are judged by their types; what is suggested are the whole entities of the model where a word is doubtful.
     """
     scheme = recipe.task.scheme  # type: ignore[attr-defined]
-    doubtful, share = _doubtful_words(rows, scheme)
+    doubtful, share = _doubtful_words(rows, target, answered, scheme)
     ranked = list[tuple[float, Row]]()
     for row, words in zip(rows, doubtful, strict=True):
-        changes = [each for each in _changes(row, scheme) if not words.keys().isdisjoint(each.words)]
+        changes = [each for each in _changes(row, target, scheme) if not words.keys().isdisjoint(each.words)]
         if changes:
             least = min(p for word, p in words.items() if any(word in each.words for each in changes))
-            ranked.append((least, _correction(row, changes, scheme)))
+            ranked.append((least, _correction(row, target, changes, scheme)))
     listed = [row for _, row in sorted(ranked, key=lambda each: each[0])]
     notes = [METHOD.format("type of a word") + WHOLE]
     return to_check(listed, len(rows), "tag", notes, share, "types of words")
 
 
-def _doubtful_words(rows: Sequence[Row], scheme: Learned) -> tuple[list[dict[int, float]], ErrorEstimate]:
+def _doubtful_words(
+    rows: Sequence[Row], target: str, answered: str, scheme: Learned
+) -> tuple[list[dict[int, float]], ErrorEstimate]:
     """The words of each sentence whose type is likely wrong, with its probability, and the estimated share of these."""
     words = [
         (sentence, place, word)
         for sentence, row in enumerate(rows)
-        for place, word in enumerate(row["answer"]["words"])
+        for place, word in enumerate(row["answer"][answered])
     ]
     names: list[str] = max(([*word["scores"]] for _, _, word in words), key=len)
     read = [each for each in words if len(each[2]["scores"]) == len(names)]  # not those without a token
     table = np.array([[word["scores"][name] for name in names] for _, _, word in read])
-    gold = np.array([names.index(type_of(rows[sentence]["tags"][place], scheme)) for sentence, place, _ in read])
+    gold = np.array([names.index(type_of(rows[sentence][target][place], scheme)) for sentence, place, _ in read])
     unit = np.array([sentence for sentence, _, _ in read])
     doubtful: list[dict[int, float]] = [{} for _ in rows]
     for index in np.flatnonzero(likely_wrong(table, gold)):
@@ -73,10 +75,10 @@ def _doubtful_words(rows: Sequence[Row], scheme: Learned) -> tuple[list[dict[int
     return doubtful, wrong_share(gold, table.argmax(axis=1), guesses(table, gold), unit)
 
 
-def _changes(row: Row, scheme: Learned) -> Iterator[Change]:
+def _changes(row: Row, target: str, scheme: Learned) -> Iterator[Change]:
     """The groups of overlapping entities in which data and model differ."""
     answer = row["answer"]
-    gold, predicted = (labelled(tags, scheme) for tags in (row["tags"], [word["tag"] for word in answer["words"]]))
+    gold, predicted = (labelled(tags, scheme) for tags in (row[target], [word["tag"] for word in answer["words"]]))
     scores = dict(zip(predicted, [each["score"] for each in answer.get("entities", answer["words"])], strict=True))
     groups, end = list[list[Entity]](), 0
     for entity in sorted({*gold} ^ {*predicted}, key=lambda entity: entity[1:]):
@@ -99,15 +101,15 @@ def _words(entities: Iterable[Entity]) -> set[int]:
     return {word for _, first, end in entities for word in range(first, end)}
 
 
-def _correction(row: Row, changes: Sequence[Change], scheme: Learned) -> Row:
+def _correction(row: Row, target: str, changes: Sequence[Change], scheme: Learned) -> Row:
     """The sentence with these changes."""
     words = [word["word"] for word in row["answer"]["words"]]
     old = [entity for each in changes for entity in each.given]
     new = [entity for each in changes for entity in each.found]
     texts = ("; ".join(f"{kind}: {' '.join(words[first:end])}" for kind, first, end in side) for side in (old, new))
-    kept = [entity for entity in labelled(row["tags"], scheme) if entity not in old]
+    kept = [entity for entity in labelled(row[target], scheme) if entity not in old]
     entities = sorted([*kept, *new], key=lambda entity: entity[1])
     plain = scheme == "none"
     tags = [kind for kind, _, _ in entities] if plain else tags_of(entities, len(words), "BIO")
-    row = {name: value for name, value in row.items() if name != "spans"}  # which `tags` take the place of
-    return corrected(row, "tags", tags, *texts, probability=max(each.probability for each in changes))
+    row = {name: value for name, value in row.items() if name != "spans"}  # which tags take the place of
+    return corrected(row, target, tags, *texts, probability=max(each.probability for each in changes))

@@ -23,30 +23,30 @@ ANSWERS = (
 )
 
 
-def single_labels(recipe: Recipe, rows: Sequence[Row]) -> Section:
-    """Rows whose `label` is likely wrong, the lowest margin over the most probable other label first."""
-    name_of, value_of = _names(recipe, (row["label"] for row in rows))
-    names = list(rows[0]["answer"]["scores"])
-    table = np.array([[row["answer"]["scores"][name] for name in names] for row in rows])
-    gold = np.array([names.index(name_of[row["label"]]) for row in rows])
+def single_labels(recipe: Recipe, rows: Sequence[Row], target: str, answered: str) -> Section:
+    """Rows whose label is likely wrong, the lowest margin over the most probable other label first."""
+    name_of, value_of = _names(recipe, (row[target] for row in rows))
+    names = list(rows[0]["answer"][answered])
+    table = np.array([[row["answer"][answered][name] for name in names] for row in rows])
+    gold = np.array([names.index(name_of[row[target]]) for row in rows])
     found = np.flatnonzero(likely_wrong(table, gold))
     best = table.argmax(axis=1)
 
     def correction(row: int) -> Row:
         new = names[best[row]]
-        return corrected(rows[row], "label", value_of[new], names[gold[row]], new, probability=table[row].max())
+        return corrected(rows[row], target, value_of[new], names[gold[row]], new, probability=table[row].max())
 
     ranked = found[np.argsort(margins(table, gold)[found], kind="stable")]
     wrong = wrong_share(gold, best, guesses(table, gold), np.arange(len(rows)))
     return to_check([*map(correction, ranked)], len(rows), "label", [METHOD.format("label")], wrong)
 
 
-def label_sets(recipe: Recipe, rows: Sequence[Row]) -> Section:
+def label_sets(recipe: Recipe, rows: Sequence[Row], target: str, answered: str) -> Section:
     """Rows with a label that is likely wrong, or that lack one, the most probable of these mistakes first."""
-    name_of, value_of = _names(recipe, chain.from_iterable(row["labels"] for row in rows))
-    names = list(rows[0]["answer"]["scores"])
-    table = np.array([[row["answer"]["scores"][name] for name in names] for row in rows])
-    sets = [{name_of[value] for value in row["labels"]} for row in rows]
+    name_of, value_of = _names(recipe, chain.from_iterable(row[target] for row in rows))
+    names = list(rows[0]["answer"][answered])
+    table = np.array([[row["answer"][answered][name] for name in names] for row in rows])
+    sets = [{name_of[value] for value in row[target]} for row in rows]
     gold = np.array([[int(name in own) for name in names] for own in sets])
     wrong, guess = np.zeros(table.shape, dtype=bool), np.empty(table.shape, dtype=np.int64)
     for label, (has, probability) in enumerate(zip(gold.T, table.T, strict=True)):  # a row has it, or does not
@@ -58,7 +58,7 @@ def label_sets(recipe: Recipe, rows: Sequence[Row]) -> Section:
     def correction(row: int) -> Row:
         old, new = ([names[label] for label in np.flatnonzero(of)] for of in (gold[row], gold[row] ^ wrong[row]))
         values = [value_of[name] for name in new]
-        return corrected(rows[row], "labels", values, ", ".join(old), ", ".join(new), probability=doubt[row])
+        return corrected(rows[row], target, values, ", ".join(old), ", ".join(new), probability=doubt[row])
 
     ranked = (row for row in np.argsort(-doubt, kind="stable") if doubt[row])
     pairs, unit = 2 * np.arange(len(names)), np.repeat(np.arange(len(rows)), len(names))
@@ -68,9 +68,9 @@ def label_sets(recipe: Recipe, rows: Sequence[Row]) -> Section:
     return to_check([*map(correction, ranked)], len(rows), "label", notes, share, "decisions about labels")
 
 
-def numbers(recipe: Recipe, rows: Sequence[Row]) -> Section:
-    """Rows whose `score` is far from the answer, the farthest first."""
-    gold, answers = np.array([[row["score"], row["answer"]["score"]] for row in rows]).T
+def numbers(recipe: Recipe, rows: Sequence[Row], target: str, answered: str) -> Section:
+    """Rows whose number is far from the answer, the farthest first."""
+    gold, answers = np.array([[row[target], row["answer"][answered]] for row in rows]).T
     # A cosine is learned from numbers of any scale.
     slope = np.cov(answers, gold, bias=True)[0, 1] / answers.var() if answers.var() else 0.0
     expected = gold.mean() + slope * (answers - answers.mean())
@@ -78,7 +78,7 @@ def numbers(recipe: Recipe, rows: Sequence[Row]) -> Section:
 
     def correction(row: int) -> Row:
         new = round(float(expected[row]), 4)
-        return corrected(rows[row], "score", new, f"{gold[row]:g}", f"{new:g}", deviations=deviations[row])
+        return corrected(rows[row], target, new, f"{gold[row]:g}", f"{new:g}", deviations=deviations[row])
 
     ranked = (row for row in np.argsort(-deviations, kind="stable") if deviations[row] > FAR_OFF)
     note = (
@@ -88,11 +88,11 @@ def numbers(recipe: Recipe, rows: Sequence[Row]) -> Section:
     return to_check([*map(correction, ranked)], len(rows), "number", [note])
 
 
-def questions(recipe: Recipe, rows: Sequence[Row]) -> Section:
+def questions(recipe: Recipe, rows: Sequence[Row], target: str, answered: str) -> Section:
     """Questions whose answer shares no word with those in the data, the most probable first; one may be no answer."""
-    golds, answers = [row["answers"]["text"] for row in rows], [row["answer"] for row in rows]
+    golds, answers = [row[target]["text"] for row in rows], [row["answer"] for row in rows]
     overlap = np.array([question_scores(own["answer"], gold)[1] for own, gold in zip(answers, golds, strict=True)])
-    score, null = np.array([[own["score"], own["null_score"]] for own in answers]).T
+    score, null = np.array([[own["score"], own[answered]] for own in answers]).T
     silent, unanswerable = np.array([[not own["answer"], not gold] for own, gold in zip(answers, golds, strict=True)]).T
     limit = np.where(silent, _mean(null[unanswerable]), _mean(score[(overlap > 0) & ~silent]))
     wrong = np.flatnonzero((overlap == 0) & (score >= limit))
@@ -101,7 +101,7 @@ def questions(recipe: Recipe, rows: Sequence[Row]) -> Section:
         own, given = answers[index], " | ".join(dict.fromkeys(golds[index])) or NO_ANSWER
         spans = [own] if own["answer"] else []
         new = {"text": [each["answer"] for each in spans], "answer_start": [each["start"] for each in spans]}
-        return corrected(rows[index], "answers", new, given, own["answer"] or NO_ANSWER, probability=score[index])
+        return corrected(rows[index], target, new, given, own["answer"] or NO_ANSWER, probability=score[index])
 
     ranked = wrong[np.argsort(-score[wrong], kind="stable")]
     return to_check([*map(correction, ranked)], len(rows), "answer", [ANSWERS])

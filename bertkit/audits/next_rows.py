@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from bertkit.audits.parts import Encode, Row, Section, by_column, joined
-from bertkit.data.readers import format_of, one_text_per_line, read_rows, row_prefix
+from bertkit.data.readers import one_text_per_line, read_rows, reader_of
 from bertkit.data.rows import Columns
-from bertkit.data.schema import Answer, columns_of
+from bertkit.data.schema import Answer, Schema, columns_of
 from bertkit.data.values import folded, read_inputs
 from bertkit.errors import DataError, Problem, RecipeError, UserError
 from bertkit.evaluation.intervals import Floats
@@ -22,7 +22,6 @@ from bertkit.inference.predict_file import like_data
 from bertkit.inference.predictor import load
 from bertkit.inference.vector_cache import Vectors
 from bertkit.recipe.recipe import Recipe
-from bertkit.report.facts import texts_of
 from bertkit.tasks import get_task
 from bertkit.text import part_of
 
@@ -47,6 +46,7 @@ class Unlabelled:
     count: int
     own: Sequence[Row]
     rows: Sequence[Row]
+    schema: Schema
 
 
 def next_part(
@@ -61,7 +61,9 @@ def next_part(
         what = "No rows are chosen for labelling: the answers of a regression have no probabilities."
         return Section("next", TITLE, what)
     if run is None:
-        answers = head_answers(labelled, *(joined(by_column(each, encode)) for each in (labelled, rows)))
+        answers = head_answers(
+            labelled, *(joined(by_column(each, unlabelled.schema, encode)) for each in (labelled, rows))
+        )
     else:
         predictor = load(run)
         reader = replace(predictor, task=with_word_scores(predictor.task), columns={})
@@ -84,20 +86,20 @@ def read_unlabelled(recipe: Recipe, file: Path, count: int, run: Path | None) ->
     if count < 1:
         raise UserError(Problem("next", f"must be at least 1, got {count}"))
     schema, spec = get_task(recipe.task.name).schema, one_text_per_line(file, like_data(recipe.data, str(file)))
-    prefix, own = row_prefix(file.name, format_of(file, spec)), list[Row]()
+    prefix, own = reader_of(file, spec).prefix(file.name), list[Row]()
     for number, row in read_rows(file, spec):
         if taken := [name for name in ADDED if name in row]:
             raise DataError(Problem(str(file), f"the rows have a column `{taken[0]}` already", "Rename it."))
         own.append({**row, "location": f"{prefix}{number}"})
     inputs = Columns(read_inputs(own, schema, schema.inputs, recipe.data.columns))
     rows = [{"location": row["location"]} | read for row, read in zip(own, inputs, strict=True)]
-    return Unlabelled(file.name, count, own, rows)
+    return Unlabelled(file.name, count, own, rows, schema)
 
 
 def next_rows(unlabelled: Unlabelled, answers: Sequence[Answer], columns: Sequence[str] = ()) -> Section:
     """The rows to label next as they are, with ADDED. columns: those of the rows to be shown beside their texts."""
     doubts, total = [_doubt(answer) for answer in answers], len(unlabelled.rows)
-    texts = ["\n".join(texts_of(row)) for row in unlabelled.rows]
+    texts = ["\n".join(unlabelled.schema.shown(row).values()) for row in unlabelled.rows]
     indices = chosen(np.array([unsure for unsure, *_ in doubts]), texts, unlabelled.count)
     return Section(
         name="next",

@@ -11,13 +11,13 @@ import numpy as np
 
 from bertkit.audits.confident import ErrorEstimate
 from bertkit.data import Data, load
+from bertkit.data.schema import Schema
 from bertkit.errors import ModelError, Problem
 from bertkit.evaluation.similarity import unit
 from bertkit.inference.features import Features
 from bertkit.inference.vector_cache import Vectors
 from bertkit.models.encoder import resolve_encoder
 from bertkit.recipe.recipe import Recipe
-from bertkit.report.facts import named_texts, texts_of
 from bertkit.report.mistakes import NONE
 from bertkit.sections import ModelSpec
 from bertkit.tasks import get_task
@@ -112,14 +112,14 @@ def rows_of(recipe: Recipe) -> Data:
     return load(recipe.data, kind.schema_of(recipe.task), partial(kind.validate_rows, recipe.task))
 
 
-def identified(row: Row) -> dict[str, Any]:
+def identified(row: Row, schema: Schema) -> dict[str, Any]:
     """Where a row is, its id and split if it has them, and its texts."""
-    return {name: row[name] for name in ("location", "split", "id") if row.get(name) is not None} | named_texts(row)
+    return {name: row[name] for name in ("location", "split", "id") if row.get(name) is not None} | schema.shown(row)
 
 
-def by_column(rows: Sequence[Row], encode: Encode) -> list[Vectors]:
+def by_column(rows: Sequence[Row], schema: Schema, encode: Encode) -> list[Vectors]:
     """The vectors of each column of texts, `(rows, size)`, such as those of questions and of contexts."""
-    return [encode(column) for column in zip(*map(texts_of, rows), strict=True)]
+    return [encode(column) for column in zip(*(schema.shown(row).values() for row in rows), strict=True)]
 
 
 def centred(vectors: Vectors) -> Vectors:

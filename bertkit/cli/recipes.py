@@ -172,7 +172,7 @@ def audit(source: str, rest: list[str], output_dir: Path, **files: Any) -> None:
 @command(
     "train a tokenizer on texts: WordPiece or byte-level BPE",
     LAYOUT,
-    argument("--input", "txt, csv, tsv, xlsx, json, jsonl or parquet", nargs="+", required=True, metavar="FILE"),
+    argument("--input", "FORMATS", nargs="+", required=True, metavar="FILE"),
     path("--output", "a new folder", "DIR", required=True),
     argument("--vocab-size", "tokens", default=30522),
     flag("--byte-level", "BPE of bytes, as RoBERTa's, which keeps texts as they are: for models that generate texts"),

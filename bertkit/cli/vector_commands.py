@@ -12,7 +12,6 @@ from bertkit.errors import Problem, UserError
 from bertkit.processes import Shard
 from bertkit.text import beginning, counted, escape_controls, json_line
 
-TABLES_OF_TEXTS = "csv, tsv, xlsx, json, jsonl, parquet, or txt with one text per line"
 COUNTS = ("added", "replaced", "unchanged", "repeated", "empty")  # documents of `bertkit index`
 MAX_PASSAGE = 200  # characters on the screen
 
@@ -21,7 +20,7 @@ MAX_PASSAGE = 200  # characters on the screen
     "embed the texts of a file, as parquet or npy",
     shared.MODEL,
     shared.LAYOUT,
-    path("--input", TABLES_OF_TEXTS, required=True),
+    path("--input", shared.ROWS, required=True),
     path("--output", ".parquet or .npy", required=True),
     shared.COLUMN,
     shared.SHARD,

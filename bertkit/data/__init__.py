@@ -3,7 +3,11 @@
 from bertkit.data.checks import check, log_findings
 from bertkit.data.columns import label_names
 from bertkit.data.loading import load
+from bertkit.data.reader import OpenFile, Reader
 from bertkit.data.readers import read_rows, read_stream
 from bertkit.data.table import Data, fingerprint
 
-__all__ = ["Data", "check", "fingerprint", "label_names", "load", "log_findings", "read_rows", "read_stream"]
+__all__ = [
+    "Data", "OpenFile", "Reader", "check", "fingerprint", "label_names", "load", "log_findings", "read_rows",
+    "read_stream",
+]  # fmt: skip

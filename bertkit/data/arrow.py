@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from bertkit.data.disk_list import AT_A_TIME
+from bertkit.data.reader import Reader
 from bertkit.data.table import Problems, each_row
 from bertkit.errors import DataError, Problem, translated
 from bertkit.sections import DataSpec
@@ -42,6 +43,9 @@ def parquet_rows(stream: IO[bytes], problems: Problems) -> Iterator[tuple[int, d
             with translated((ValueError, KeyError, TypeError), DataError, name, "its class names cannot be read"):
                 problems.class_names = class_names(Features.from_arrow_schema(file.schema_arrow))
         yield from named_rows(rows, problems.class_names, f"{name}, row ")
+
+
+PARQUET = Reader("parquet", lambda file: parquet_rows(file.stream, file.problems), ("parquet",), "row", "fixed")
 
 
 def plain_rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:

@@ -12,7 +12,8 @@ from itertools import repeat
 from pathlib import Path
 from typing import NamedTuple
 
-from bertkit.data.readers import COMPRESSIONS, rows_or_problems
+from bertkit.data.reader import packed
+from bertkit.data.readers import rows_or_problems
 from bertkit.data.schema import Finding, leak, warn
 from bertkit.data.splits import match_splits
 from bertkit.data.table import FirstSeen, Problems, Row, Table
@@ -39,15 +40,15 @@ class Beir(NamedTuple):
     findings: list[Finding]
 
 
-def read_beir(folder: Path) -> Beir:
-    """All of a BEIR folder, read line by line; `dev`, `val` and `valid` become `validation`.
+def read_beir(folder: Path, encoding: str = "utf-8") -> Beir:
+    """All of a BEIR folder in this encoding, read line by line; `dev`, `val` and `valid` become `validation`.
 
     Findings: empty documents, queries without a relevant document, and queries of validation or test that are in train
     too. Raises DataError with everything that is wrong with the texts, or else with the judgements, by file and line.
     """
-    spec, problems = DataSpec(source=str(folder)), Problems()
-    corpus = _texts(_file(folder, "corpus.jsonl"), spec, problems, titled=True)
-    queries = _texts(_file(folder, "queries.jsonl"), spec, problems)
+    spec, problems = DataSpec(source=str(folder), encoding=encoding), Problems()
+    corpus = _texts(packed(folder / "corpus.jsonl"), spec, problems, titled=True)
+    queries = _texts(packed(folder / "queries.jsonl"), spec, problems)
     for query in (query for query, text in queries.items() if not text.strip()):
         fix = "give it a text, or remove its judgements too"
         problems.add(str(folder), f"the query {short_repr(query)} is empty", fix)
@@ -57,7 +58,7 @@ def read_beir(folder: Path) -> Beir:
         what = f"no judgements of a split, such as test.tsv; the folder holds: {', '.join(names) or 'nothing'}"
         problems.add(str(folder / "qrels"), what)
     problems.raise_if_any()
-    files = {split: _file(folder, f"qrels/{name}.tsv") for split, name in splits.items()}
+    files = {split: packed(folder / f"qrels/{name}.tsv") for split, name in splits.items()}
     qrels = {split: _judgements(file, spec, problems, corpus, queries) for split, file in files.items()}
     problems.raise_if_any()
     return Beir(corpus, queries, qrels, list(_findings(corpus, qrels)))
@@ -93,12 +94,6 @@ def check_pairs(table: Table) -> None:
         if other is not None:
             problems.add(where, f"the pair has another grade at {table.origin[other]}", "keep one of the two rows")
     problems.raise_if_any()
-
-
-def _file(folder: Path, name: str) -> Path:
-    """The file of this name, plain or compressed."""
-    files = [folder / f"{name}{end}" for end in ("", *COMPRESSIONS)]
-    return next((file for file in files if file.is_file()), files[0])
 
 
 def _texts(file: Path, spec: DataSpec, problems: Problems, titled: bool = False) -> Texts:

@@ -6,12 +6,13 @@ import re
 from collections.abc import Iterator
 from itertools import chain
 
+from bertkit.data.decoding import Lines
+from bertkit.data.reader import Reader, by_lines
 from bertkit.data.table import NumberedRow, Problems, setting
 from bertkit.errors import DataError, Problem
 from bertkit.sections import DataSpec
 from bertkit.text import counted
 
-Lines = Iterator[tuple[int, str]]  # of a file, numbered from 1
 _CONLLU = ("number", "tokens", "lemma", "tags", "xpos", "feats", "head", "deprel", "deps", "misc")
 DOCUMENT = "-DOCSTART-"  # begins the first line of a document (CoNLL-2003)
 
@@ -82,3 +83,7 @@ def _fault(text: str, fields: list[str], expected: int, delimiter: str | None) -
     if "" in fields:
         return f"field {fields.index('') + 1} is empty", tabs
     return None
+
+
+CONLL = Reader("conll", by_lines(conll_rows), ("conll", "bio", "iob", "iob2", "bioes"), columns="header")
+CONLLU = Reader("conllu", by_lines(conllu_rows), ("conllu",), columns="fixed")

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from bertkit.data.delimited import unguarded
 from bertkit.data.disk_list import DiskList
-from bertkit.data.readers import format_of, read_rows, row_prefix
+from bertkit.data.readers import read_rows, reader_of
 from bertkit.data.schema import ID, Column, Finding, Schema, note
 from bertkit.data.splits import names_of
 from bertkit.data.table import MAX_LOCATIONS, Origin, Problems, Table
@@ -27,7 +27,6 @@ from bertkit.validation import did_you_mean
 ValidateRows = Callable[[Table, str], tuple[Table, list[Finding]]]
 Place = tuple[str, int]  # split, row
 FORMATS = ("jsonl", "csv")  # as `bertkit audit` writes its lists
-TAGS = ("tags", "word_labels")  # what a column of tags holds
 _LOCATION = re.compile(r"(.*?\D\d+)(?:, id .*)?", re.DOTALL)  # as `Origin` writes it
 
 
@@ -69,7 +68,7 @@ def corrected(
     if not spec.exclude and not spec.relabel:
         return validate_rows
     present = [name for name in schema.targets if any(name in table.values for table in tables.values())]
-    tagged = any(schema.columns[name].holds in TAGS for name in schema.targets)
+    tagged = any(schema.columns[name].tagged for name in schema.targets)
     targets = schema.targets if tagged else (present or schema.targets)[:1]  # tags, or the spans that they are made of
     problems, inputs = Problems(), {"id", *chain.from_iterable(schema.inputs)}
     columns = {"location": ID, **{name: schema.columns[name] for name in schema.columns if name in inputs}}
@@ -111,13 +110,13 @@ def _read(
 
 def _read_file(file: Path, spec: DataSpec, columns: Mapping[str, Column], problems: Problems) -> Iterator[_Record]:
     layout = DataSpec(source=str(file))
-    kind = format_of(file, layout)
-    if kind not in FORMATS:
+    reader = reader_of(file, layout)
+    if reader.name not in FORMATS:
         raise DataError(Problem(str(file), f"a list of rows is expected as .{' or .'.join(FORMATS)}"))
-    rows, origin = [], Origin([row_prefix(str(file), kind)])
+    rows, origin = [], Origin([reader.prefix(str(file))])
     for number, row in read_rows(file, layout):
         origin.add(0, number)
-        rows.append(row if kind == "jsonl" else {name: unguarded(cell) for name, cell in row.items()})
+        rows.append(row if reader.name == "jsonl" else {name: unguarded(cell) for name, cell in row.items()})
     values: list[dict[str, Any]] = [{} for _ in rows]
     for name, column in columns.items():
         cells = {index: cell for index, row in enumerate(rows) if (cell := _cell(row, name, column, spec)) is not None}
@@ -138,7 +137,7 @@ def _cell(row: Mapping[str, Any], name: str, column: Column, spec: DataSpec) -> 
     if isinstance(value, str) and value[:1] in ("[", "{") and column.holds not in ("text", "label", "name"):
         with suppress(ValueError, RecursionError):
             return json.loads(value)
-    if value == "" and column.holds in ("spans", *TAGS):
+    if value == "" and (column.tagged or column.holds == "spans"):
         return None
     return split_labels(value, spec.labels_separator) if column.holds == "labels" else value
 
@@ -207,7 +206,7 @@ def _refined(
         return table, [*findings, *notes]
     name, values, spans, notes = _targets(records, table, split, validate_rows, schema)
     column, by = schema.columns[name], _files(records.values())
-    if column.holds in TAGS:  # those of the data may have another scheme before
+    if column.tagged:  # those of the data may have another scheme before
         others = [row for row in range(len(table)) if row not in values]
         rest = validate_rows(table.select(others), split)[1] if others else []
         table, more = validate_rows(table, split)
@@ -243,7 +242,7 @@ def _targets(
             origin.add(origin.files.index(record.prefix), record.number)
         others = {other: column for other, column in table.select(rows).values.items() if other not in schema.targets}
         some, column = Table({**others, name: [record.values[name] for record in listed]}, origin), schema.columns[name]
-        if column.holds in TAGS:
+        if column.tagged:
             some, notes = tag_words(some, split, "BIO" if column.holds == "tags" else "none")
         else:
             some, notes = validate_rows(some, f"{split}, relabelled")

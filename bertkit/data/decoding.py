@@ -6,14 +6,15 @@ import codecs
 import io
 import re
 from collections import deque
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import IO, Any, cast
 
-from bertkit.data.conll import Lines
 from bertkit.data.schema import Finding, warn
 from bertkit.data.table import Problems, setting
 from bertkit.errors import DataError, Problem
 
+Lines = Iterator[tuple[int, str]]  # of a file, numbered from 1
 MAX_LINE = 10_000_000  # characters of a line and of a quoted field: bounds an unclosed quote
 SHOWN = 30  # characters shown on either side of a byte that cannot be decoded
 

@@ -8,11 +8,12 @@ import logging
 import re
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import chain
 from typing import Any, TextIO
 
-from bertkit.data.conll import Lines
-from bertkit.data.decoding import MAX_LINE
+from bertkit.data.decoding import MAX_LINE, Lines
+from bertkit.data.reader import Reader, by_lines
 from bertkit.data.schema import Finding, note
 from bertkit.data.table import MAX_LOCATIONS, NumberedRow, Problems, setting
 from bertkit.errors import DataError, Problem
@@ -216,3 +217,7 @@ def _records(lines: Lines, delimiter: str, quoting: bool, problems: Problems) ->
         quotes.add(number, read, fields)
         yield number, fields
     quotes.report(problems)
+
+
+CSV = Reader("csv", by_lines(partial(delimited_rows, ",", True)), ("csv",), columns="header")
+TSV = Reader("tsv", by_lines(partial(delimited_rows, "\t", False)), ("tsv",), columns="header")

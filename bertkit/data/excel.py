@@ -14,9 +14,11 @@ from typing import IO, Any
 from xml.etree.ElementTree import ParseError
 
 from bertkit.data.arrow import MAX_WHOLE, seekable
+from bertkit.data.delimited import named_records
 from bertkit.data.disk_list import AT_A_TIME
+from bertkit.data.reader import OpenFile, Reader
 from bertkit.data.schema import Finding
-from bertkit.data.table import Problems, setting
+from bertkit.data.table import NumberedRow, Problems, setting
 from bertkit.errors import DataError, Problem, extras_required, translated
 from bertkit.text import listed
 from bertkit.validation import did_you_mean
@@ -142,3 +144,12 @@ def _text(cell: Any) -> str:
         case time():
             return cell.isoformat()
     return str(cell)
+
+
+def _rows(file: OpenFile) -> Iterator[NumberedRow]:
+    width = len(file.spec.header) if isinstance(file.spec.header, list) else 0
+    records = sheet_records(file.stream, file.problems, sheet=file.spec.sheet, width=width)
+    return named_records(records, file.spec, file.problems, XLSX.prefix(file.problems.name))
+
+
+XLSX = Reader("xlsx", _rows, ("xlsx",), "row", "header")

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.data.python_rows import Rows, is_a, is_frame, store_rows
-from bertkit.data.readers import COMPRESSIONS, FORMATS
+from bertkit.data.reader import COMPRESSIONS
+from bertkit.data.readers import by_suffix
 from bertkit.data.splits import SPLITS, VALIDATION, match_splits
 from bertkit.data.table import Problems
 from bertkit.errors import DataError, Problem
@@ -87,7 +88,7 @@ def _are_files(value: Any) -> bool:
     if not isinstance(value, list | tuple) or not all(isinstance(each, str | os.PathLike) for each in value):
         return False
     suffixes = {suffix.removeprefix(".") for each in value for suffix in Path(each).suffixes[-1:]}
-    return bool(suffixes) and suffixes <= {*FORMATS, *(each[1:] for each in COMPRESSIONS)}
+    return bool(suffixes) and all(f".{suffix}" in COMPRESSIONS or by_suffix(suffix) for suffix in suffixes)
 
 
 def _unknown(where: str, value: Any) -> Problem:
@@ -110,7 +111,10 @@ def _by_split(splits: Mapping[Any, Any]) -> tuple[dict[str, Any], dict[str, Rows
         split, where = "validation" if name in VALIDATION else name, f"data[{name!r}]"
         if split not in SPLITS:
             what = f"neither a split nor a column of values{did_you_mean(str(name), [*SPLITS, *VALIDATION])}"
-            problems.add(where, what, f"Splits are {', '.join(SPLITS)}. {_FORMS}")
+            fix = f"Splits are {', '.join(SPLITS)}. {_FORMS}"
+            if name in DataSpec.model_fields:
+                what, fix = "belongs beside the source", f"{{'source': {{'train': …}}, {name!r}: {short_repr(value)}}}"
+            problems.add(where, what, fix)
         elif split in {**rows, **files, **section}:
             problems.add(where, f"a second name for {split}", "Give one of them.")
         elif split == "validation" and isinstance(value, Real):

@@ -10,66 +10,107 @@ separate documents, and each line is a paragraph; in `lines`, each line is a tex
 from __future__ import annotations
 
 import codecs
-import gzip
 import io
 import json
-import lzma
 import re
-import zlib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import partial
+import sys
+from collections.abc import Iterator
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
 from itertools import chain
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-from bertkit.data.arrow import MAX_WHOLE, parquet_rows, read_all
-from bertkit.data.conll import Lines, conll_rows, conllu_rows
-from bertkit.data.decoding import text_lines
-from bertkit.data.delimited import delimited_rows, named_records
-from bertkit.data.excel import sheet_records
+from bertkit.data.arrow import MAX_WHOLE, PARQUET, read_all
+from bertkit.data.conll import CONLL, CONLLU
+from bertkit.data.decoding import Lines, text_lines
+from bertkit.data.delimited import CSV, TSV
+from bertkit.data.excel import XLSX
 from bertkit.data.label_studio import is_export, task_rows
+from bertkit.data.reader import GROUP, OpenFile, Reader, by_lines, opened, uncompressed
 from bertkit.data.squad import is_squad, squad_rows
 from bertkit.data.table import NumberedRow, Problems, WrongType, setting
-from bertkit.errors import DataError, Problem, translated
+from bertkit.errors import DataError, Problem
 from bertkit.sections import DataSpec
+from bertkit.validation import did_you_mean
 
-FORMATS = {  # suffix of a file name -> format
-    **{name: name for name in ("csv", "tsv", "xlsx", "json", "jsonl", "parquet", "conll", "conllu", "txt")},
-    **dict.fromkeys(("bio", "iob", "iob2", "bioes"), "conll"),
-}
-COMPRESSIONS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".xz": lzma.open}
 MAX_DOCUMENT = 100_000_000  # characters of txt without a blank line
 _SURROGATE = re.compile(r"\\u[dD]")
 
 
 def suffix_of(file: str | Path) -> str:
     """What a file name ends with, without the dot and without a compression: csv of `a.csv.gz`."""
-    path = Path(file)
-    return (path.with_suffix("") if path.suffix in COMPRESSIONS else path).suffix.removeprefix(".")
+    return uncompressed(Path(file)).suffix.removeprefix(".")
 
 
-def format_of(path: Path, spec: DataSpec) -> str:
-    """The format of a file: the recipe's, or by its name. Raises DataError for an unknown suffix."""
+def by_suffix(suffix: str) -> list[Reader]:
+    """The readers of files with this suffix: bertkit's, else those of other packages; none for an unknown one."""
+    readers = [reader for reader in READERS if suffix in reader.suffixes]
+    if suffix and not readers:
+        readers = [reader for reader in formats().values() if isinstance(reader, Reader) and suffix in reader.suffixes]
+    return readers
+
+
+def formats() -> dict[str, Reader | str]:
+    """Format -> its reader, or what is wrong with that of another package; those of bertkit are its own."""
+    return _announced(tuple(sys.path)) | {reader.name: reader for reader in READERS}
+
+
+@cache
+def _announced(path: tuple[str, ...]) -> dict[str, Reader | str]:
+    """The `formats` of other packages. path: `sys.path`, where these are installed."""
+    points = entry_points(group=GROUP)
+    return {name: _loaded(name, *points.select(name=name)) for name in sorted(points.names)}
+
+
+def _loaded(name: str, point: EntryPoint, *others: EntryPoint) -> Reader | str:
+    """The reader of this entry point, or a sentence that says why it cannot be used. others: of the same name."""
+    packages = [each.dist.name if each.dist else each.module for each in (point, *others)]
+    what = f"the reader of {name} in {' and in '.join(packages)} cannot be used"
+    if others:
+        return f"{what}: one of them has to be uninstalled"
+    try:
+        reader = point.load()
+    except Exception as error:  # whatever the code of another package raises
+        return f"{what}: {type(error).__name__}: {error}"
+    if not isinstance(reader, Reader):
+        return f"{what}: {point.value} is not a Reader"
+    taken = [f".{suffix}" for ours in READERS for suffix in ours.suffixes if suffix in reader.suffixes]
+    return f"{what}: bertkit reads {', '.join(taken)} itself" if taken else reader._replace(name=name)
+
+
+def by_name(name: str) -> Reader:
+    """The reader of a format. Raises DataError where there is none, or that of another package cannot be used."""
+    readers = formats()
+    reader = readers.get(name, f"no format {name!r}{did_you_mean(name, readers)}")
+    if isinstance(reader, str):
+        raise DataError(Problem("data.format", reader, f"known: {', '.join(readers)}"))
+    return reader
+
+
+def reader_of(path: Path, spec: DataSpec) -> Reader:
+    """What reads a file: by the recipe's format, or by its name. Raises DataError for an unknown format or suffix."""
+    if spec.format is not None:
+        return by_name(spec.format)
     suffix = suffix_of(path)
-    if spec.format is None and suffix in ("xls", "xlsb", "xlsm", "ods", "arrow"):
+    readers = by_suffix(suffix)
+    if not readers and suffix in ("xls", "xlsb", "xlsm", "ods", "arrow"):
         raise DataError(Problem(str(path), f"a .{suffix} file is not read", "save it as .xlsx, .csv or .parquet"))
-    if spec.format is None and suffix not in FORMATS:
-        known = ", ".join(f".{name}" for name in FORMATS)
-        what = f"unknown file format; known: {known}, each also with .gz or .xz"
-        fix = f"Rename it, or {setting('format', 'csv')}"
-        raise DataError(Problem(str(path), what, fix))
-    return spec.format or FORMATS[suffix]
+    if len(readers) > 1:
+        what = f"several formats have the suffix .{suffix}: {', '.join(reader.name for reader in readers)}"
+        raise DataError(Problem(str(path), what, setting("format", readers[0].name)))
+    if not readers:
+        every = formats().values()
+        known = ", ".join(f".{suffix}" for reader in every if isinstance(reader, Reader) for suffix in reader.suffixes)
+        broken = "".join(f"; {what}" for what in every if isinstance(what, str))
+        what = f"unknown file format; known: {known}, each also with .gz or .xz{broken}"
+        raise DataError(Problem(str(path), what, f"Rename it, or {setting('format', 'csv')}"))
+    return readers[0]
 
 
 def one_text_per_line(path: Path, spec: DataSpec) -> DataSpec:
     """The data section for reading texts, not documents: each line of .txt is a row."""
-    return spec.model_copy(update={"format": "lines"}) if format_of(path, spec) == "txt" else spec
-
-
-def row_prefix(name: str, file_format: str) -> str:
-    """The prefix of row numbers in messages: `train.csv:` for lines, `x.json, row ` for rows."""
-    return f"{name}, row " if file_format in ("json", "xlsx", "parquet") else f"{name}:"
+    return spec.model_copy(update={"format": "lines"}) if reader_of(path, spec) is TXT else spec
 
 
 def read_rows(path: Path, spec: DataSpec, problems: Problems | None = None) -> Iterator[NumberedRow]:
@@ -80,10 +121,15 @@ def read_rows(path: Path, spec: DataSpec, problems: Problems | None = None) -> I
     Nothing is yielded after the first bad row, but reading continues to gather more of them.
     Raises DataError: no such file, a folder, an unknown format, a broken archive, bad rows, no rows.
     """
-    file_format = format_of(path, spec)
+    reader, number = reader_of(path, spec), 0
     with opened(path) as stream:
         problems = Problems(str(path)) if problems is None else problems
-        yield from _rows(stream, problems, spec, file_format)
+        for number, row in reader.rows(OpenFile(path, stream, spec, problems)):
+            if not problems:
+                yield number, row
+        problems.raise_if_any()
+        if not number:
+            raise DataError(Problem(problems.name, "holds no rows"))
 
 
 def rows_or_problems(path: Path, spec: DataSpec, problems: Problems) -> Iterator[NumberedRow]:
@@ -92,19 +138,6 @@ def rows_or_problems(path: Path, spec: DataSpec, problems: Problems) -> Iterator
         yield from read_rows(path, spec)
     except DataError as error:
         problems.take(error)
-
-
-@contextmanager
-def opened(path: Path) -> Iterator[IO[bytes]]:
-    """The content of a file, and for the block DataErrors in place of the errors of reading it."""
-    where, fix = str(path), "copy or download the file again"
-    damage = (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile)
-    with (
-        translated(OSError, DataError, where, "cannot be read"),
-        translated(damage, DataError, where, "the archive is damaged or incomplete", fix),
-        COMPRESSIONS.get(path.suffix, open)(path, "rb") as stream,
-    ):
-        yield stream
 
 
 class TextRow(NamedTuple):
@@ -123,7 +156,7 @@ def read_texts(file: Path, spec: DataSpec, column: str = "text", *, skip_missing
     """
     spec = one_text_per_line(file, spec)
     column = "text" if spec.format == "lines" else column
-    where, problems = row_prefix(str(file), format_of(file, spec)), Problems()
+    where, problems = reader_of(file, spec).prefix(str(file)), Problems()
     for number, row in read_rows(file, spec):
         value = row.get(column)
         if column not in row:
@@ -155,29 +188,9 @@ def _objects(stream: IO[bytes], spec: DataSpec, problems: Problems) -> Lines:
         yield number, json.dumps({"text": line.rstrip("\r\n")}) if is_text else line
 
 
-def _rows(stream: IO[bytes], problems: Problems, spec: DataSpec, file_format: str) -> Iterator[NumberedRow]:
-    if file_format == "parquet":
-        rows = parquet_rows(stream, problems)
-    elif file_format == "json":
-        rows = _json(stream, spec, problems)
-    elif file_format == "xlsx":
-        width = len(spec.header) if isinstance(spec.header, list) else 0
-        records = sheet_records(stream, problems, sheet=spec.sheet, width=width)
-        rows = named_records(records, spec, problems, row_prefix(problems.name, file_format))
-    else:
-        rows = _LINE_FORMATS[file_format](text_lines(stream, spec.encoding, problems), spec, problems)
-    number = 0
-    for number, row in rows:
-        if not problems:
-            yield number, row
-    problems.raise_if_any()
-    if not number:
-        raise DataError(Problem(problems.name, "holds no rows"))
-
-
 def written_like(path: Path, spec: DataSpec) -> tuple[str, str]:
     """Delimiter and encoding of a csv file, for another that opens in the same program; otherwise a comma and UTF-8."""
-    if format_of(path, spec) != "csv":
+    if reader_of(path, spec) is not CSV:
         return ",", "utf-8"
     with opened(path) as stream:
         marked = stream.read(len(codecs.BOM_UTF8)) == codecs.BOM_UTF8
@@ -235,9 +248,10 @@ def _check_object(row: Any, text: str, where: str | int, problems: Problems) -> 
             problems.add(where, r"half of a surrogate pair (an escape such as \ud83d alone) is not text")
 
 
-def _json(stream: IO[bytes], spec: DataSpec, problems: Problems) -> Iterator[NumberedRow]:
+def _json(file: OpenFile) -> Iterator[NumberedRow]:
+    spec, problems = file.spec, file.problems
     name = problems.name
-    data = read_all(stream, name, "Write it as jsonl, one object per line, which is streamed.")
+    data = read_all(file.stream, name, "Write it as jsonl, one object per line, which is streamed.")
     text = "".join(line for _, line in text_lines(io.BytesIO(data), spec.encoding, problems, MAX_WHOLE))
     problems.raise_if_any()
     try:
@@ -255,7 +269,7 @@ def _json(stream: IO[bytes], spec: DataSpec, problems: Problems) -> Iterator[Num
         what = 'expected a list of objects, or an object with one such list, e.g. {"data": […]}'
         fix = 'With pandas: frame.to_json("FILE.jsonl", orient="records", lines=True).'
         raise DataError(Problem(name, what, fix))
-    escapes, where = text if _SURROGATE.search(text) else "", row_prefix(name, "json")
+    escapes, where = text if _SURROGATE.search(text) else "", JSON.prefix(name)
     numbered: Iterator[NumberedRow] = enumerate(rows, 1)
     if is_squad(content):
         numbered = squad_rows(content, problems)
@@ -266,12 +280,8 @@ def _json(stream: IO[bytes], spec: DataSpec, problems: Problems) -> Iterator[Num
         yield number, row
 
 
-_LINE_FORMATS: dict[str, Callable[[Lines, DataSpec, Problems], Iterator[NumberedRow]]] = {
-    "csv": partial(delimited_rows, ",", True),
-    "tsv": partial(delimited_rows, "\t", False),
-    "jsonl": _jsonl,
-    "conll": conll_rows,
-    "conllu": conllu_rows,
-    "txt": _documents,
-    "lines": _texts,
-}
+TXT = Reader("txt", by_lines(_documents), ("txt",), columns="fixed")
+LINES = Reader("lines", by_lines(_texts), columns="fixed")
+JSONL = Reader("jsonl", by_lines(_jsonl), ("jsonl",))
+JSON = Reader("json", _json, ("json",), "row")
+READERS = (CSV, TSV, XLSX, JSON, JSONL, PARQUET, CONLL, CONLLU, TXT, LINES)

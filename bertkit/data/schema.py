@@ -51,6 +51,8 @@ class Column(NamedTuple):
     word, such as NOUN. spans: labelled stretches of a text, as annotation tools export them. answers: texts, and where
     each starts in its context. starts: where those of plain `answers` start, which `load` adds to them.
     name: what something is called, text or a whole number. value: text or any number, by which rows are grouped.
+
+    >>> Column("text", "what is asked", side="query")  # doctest: +SKIP
     """
 
     holds: Literal[
@@ -73,6 +75,14 @@ class Column(NamedTuple):
     located: bool = False  # offsets count its characters as given
     unordered: bool = False  # rows that differ in the order of such columns' texts are the same
     verbatim: bool = False  # of a label: also a text with |, and any number, is the name of one class
+    shown: bool = True  # of text and words: whether reports, audits and explanations list it as what a row says
+    side: Literal["", "query", "document"] = ""  # whose prefix a task of vectors puts before its texts
+    answered: str = ""  # of a target: the key of an answer by which an audit judges it; empty: it does not
+
+    @property
+    def tagged(self) -> bool:
+        """Whether it has a text for each word."""
+        return self.holds in ("tags", "word_labels")
 
 
 LEVELS = ("fail", "severe", "warn", "note")  # of findings, the most severe first
@@ -99,6 +109,20 @@ class Schema:
     corpus: bool = False  # rows are documents, too many to hold in memory
     together: bool = False  # an answer depends on all rows that are answered with it
     special_tokens: bool = False  # whether a text may spell out special tokens, such as [MASK]; else they are text
+
+    @property
+    def texts(self) -> list[str]:
+        """The columns that hold a text, in order."""
+        return [name for name, column in self.columns.items() if column.holds == "text"]
+
+    def shown(self, row: Mapping[str, Any]) -> dict[str, str]:
+        """The texts of a row that are shown, in order, by their columns; the joined words of a row without a text."""
+        values = {
+            name: row[name] for name, column in self.columns.items() if column.shown and row.get(name) is not None
+        }
+        texts = {name: str(values[name]) for name in self.texts if name in values}
+        words = [" ".join(values[name]) for name in values if self.columns[name].holds == "words"]
+        return texts or dict(zip(["text"], words, strict=False))
 
 
 class Finding(NamedTuple):

@@ -12,13 +12,14 @@ from functools import partial
 from importlib.resources import files
 from itertools import chain, zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bertkit.data.arrow import class_names, hub_tables, named_rows, saved_tables
 from bertkit.data.beir import Beir, pairs, read_beir
 from bertkit.data.disk_list import AT_A_TIME
 from bertkit.data.python_rows import stored_files
-from bertkit.data.readers import COMPRESSIONS, FORMATS, format_of, read_rows, row_prefix, rows_or_problems, suffix_of
+from bertkit.data.reader import COMPRESSIONS, uncompressed
+from bertkit.data.readers import by_suffix, read_rows, reader_of, rows_or_problems, suffix_of
 from bertkit.data.schema import Finding, Source, mapped_columns, note
 from bertkit.data.splits import SPLITS, VALIDATION, match_splits
 from bertkit.data.table import NumberedRow, Problems
@@ -50,6 +51,14 @@ class Part:
     all_keys: Callable[[], Collection[str]] = tuple  # of such rows, which are read for it; and a note of it
 
 
+class _Source(NamedTuple):
+    """What a source has, none of it opened."""
+
+    opens: Mapping[str, Sequence[Callable[[], Part]]]  # split -> what opens its parts
+    names: Collection[str] = ()  # of its splits, where they are not these
+    judged: bool = False  # whether a split may be made beside those that it has
+
+
 def open_source(spec: DataSpec, splits: Collection[str] | None, wanted: Collection[str]) -> dict[str, list[Part]]:
     """Split -> its parts, opened and their first rows read, in the order train, validation, test.
 
@@ -60,33 +69,54 @@ def open_source(spec: DataSpec, splits: Collection[str] | None, wanted: Collecti
     if spec.splits and (path is None or path.is_file()):
         fix = "`splits:` is for folders and the Hub; write  data: {source: {train: FILE, validation: FILE}}"
         raise DataError(Problem("data.splits", "this source names its splits itself", fix))
-    judged = path is not None and (path / "qrels").is_dir()  # as BEIR lays judgements out
-    tables: Mapping[str, Dataset] | None = None
-    opens: dict[str, list[Callable[[], Part]]]
-    if spec.source == MEMORY:
-        stored = spec.model_copy(update={"format": "parquet"})  # whose locations are `train, row 12`
-        opens = {split: [partial(_file_part, file, stored, split)] for split, file in stored_files(spec).items()}
-    elif path is not None and judged:
-        beir = read_beir(path)
-        opens = {split: [partial(_beir_part, beir, split, f"{path}, {split}")] for split in beir.qrels}
-    elif path is not None and (tables := _tables(path, spec)) is not None:
-        names = match_splits(tables, spec)
-        opens = {
-            split: [partial(_table_part, tables[name], f"{spec.source}, {name}", wanted)]
-            for split, name in names.items()
-        }
-    else:
-        files = _named_files(spec) if path is None else _files_at(path, spec)
-        opens = {split: [partial(_file_part, path, spec, str(path)) for path in own] for split, own in files.items()}
-    if spec.validation is not None and "validation" in opens and not judged:
+    source = next(filter(None, (look(spec, path, wanted) for look in SOURCES)))
+    opens = source.opens
+    if spec.validation is not None and "validation" in opens and not source.judged:
         fix = "remove `validation:`, or name only train, e.g.  data: {source: {train: FILE}}"
         raise DataError(Problem("data.validation", "the source has a validation split of its own", fix))
     missing = [split for split in splits or () if split not in opens]
     if missing:
-        what = f"no {' and no '.join(missing)} split; available: {', '.join(tables or opens) or 'none'}"
+        what = f"no {' and no '.join(missing)} split; available: {', '.join(source.names or opens) or 'none'}"
         raise DataError(Problem(str(spec.source), what))
     wanted_splits = [split for split in SPLITS if split in opens and (splits is None or split in splits)]
     return {split: [open_part() for open_part in opens[split]] for split in wanted_splits}
+
+
+def _memory(spec: DataSpec, path: Path | None, wanted: Collection[str]) -> _Source | None:
+    """Rows that were given from Python."""
+    if spec.source != MEMORY:
+        return None
+    stored = spec.model_copy(update={"format": "parquet"})  # whose locations are `train, row 12`
+    return _Source({split: [partial(_file_part, file, stored, split)] for split, file in stored_files(spec).items()})
+
+
+def _judgements(spec: DataSpec, path: Path | None, wanted: Collection[str]) -> _Source | None:
+    """A folder that is laid out as BEIR's."""
+    if path is None or not (path / "qrels").is_dir():
+        return None
+    beir = read_beir(path, spec.encoding)
+    opens = {split: [partial(_beir_part, beir, split, f"{path}, {split}")] for split in beir.qrels}
+    return _Source(opens, judged=True)
+
+
+def _data_set(spec: DataSpec, path: Path | None, wanted: Collection[str]) -> _Source | None:
+    """A data set that was saved here, or is on the Hub."""
+    tables = None if path is None else _tables(path, spec)
+    if tables is None:
+        return None
+    names = match_splits(tables, spec).items()
+    opens = {split: [partial(_table_part, tables[name], f"{spec.source}, {name}", wanted)] for split, name in names}
+    return _Source(opens, tables)
+
+
+def _files(spec: DataSpec, path: Path | None, wanted: Collection[str]) -> _Source:
+    """Files that the recipe names, and those of a folder."""
+    files = _named_files(spec) if path is None else _files_at(path, spec)
+    opens = {split: [partial(_file_part, path, spec, str(path)) for path in own] for split, own in files.items()}
+    return _Source(opens)
+
+
+SOURCES = (_memory, _judgements, _data_set, _files)  # in the order in which they are tried
 
 
 def _tables(path: Path, spec: DataSpec) -> Mapping[str, Dataset] | None:
@@ -96,7 +126,7 @@ def _tables(path: Path, spec: DataSpec) -> Mapping[str, Dataset] | None:
     if path.exists() or _parallel_files(path, spec):
         return None
     source = str(spec.source)
-    like_a_file = suffix_of(path) in FORMATS or path.suffix in COMPRESSIONS
+    like_a_file = by_suffix(suffix_of(path)) or path.suffix in COMPRESSIONS
     if like_a_file or source.startswith((".", "/", "~")) or source.count("/") > 1 or "\\" in source:
         raise DataError(Problem(source, f"no such file or folder (looked from {Path.cwd()})"))
     return hub_tables(spec)
@@ -175,10 +205,11 @@ def _by_name(folder: Path, spec: DataSpec) -> dict[str, list[Path]]:
     """Name without suffix and number of the shard -> the files of a folder whose format is known."""
     by_name: dict[str, list[Path]] = {}
     for path in sorted(p for p in folder.iterdir() if p.is_file()):
-        plain, suffix = path.with_suffix("") if path.suffix in COMPRESSIONS else path, suffix_of(path)
-        if suffix in mapped_columns(spec) and suffix not in FORMATS:
+        plain, suffix = uncompressed(path), suffix_of(path)
+        readable = by_suffix(suffix)
+        if suffix in mapped_columns(spec) and not readable:
             by_name[plain.stem] = [plain.with_suffix("")]
-        elif spec.format or suffix in FORMATS:
+        elif spec.format or readable:
             by_name.setdefault(_SHARD.sub("", plain.stem), []).append(path)
     return by_name
 
@@ -188,8 +219,9 @@ def _file_part(path: Path, spec: DataSpec, name: str) -> Part:
     if files := {} if path.is_file() else _parallel_files(path, spec):
         rows, prefix = _parallel_rows(files, spec), f"{name}.{{{','.join(files)}}}:"
     else:
-        rows, prefix = read_rows(path, spec, problems), row_prefix(name, format_of(path, spec))
-        objects = format_of(path, spec) in ("json", "jsonl")
+        reader = reader_of(path, spec)
+        rows, prefix = read_rows(path, spec, problems), reader.prefix(name)
+        objects = reader.columns == "any"
     first = next(rows)
     rows, of_memory = chain([first], rows), spec.fingerprint or ""
     names, found = problems.class_names, problems.findings

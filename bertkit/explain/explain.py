@@ -23,8 +23,6 @@ from bertkit.inference.predict_file import layout_of
 from bertkit.inference.predictor import Predictor
 from bertkit.tasks.base import Batch
 
-PAIRS = (("question", "context"), ("query", "document"), ("text_a", "text_b"))
-SIDES = ("text", "text_a", "text_b", "question", "context", "anchor", "positive", "negative", "query", "document")
 NO_WORDS: Mapping[str, str] = {
     "token-classification": "no entity, or no labelled word, was found in it, so there is nothing to explain",
     "sentence-similarity": "an explanation needs two texts: the cosine between them is explained",
@@ -83,9 +81,9 @@ def texts_of(task: Any, row: Dataset) -> list[Text]:
     if "tokens" in row.column_names:
         (text,), (spans,) = tagged.sentences(row)
         return [Text(task.tokenizer, "tokens", text, spans)]
-    texts = {name: str(row[name][0]) for name in SIDES if name in row.column_names}
+    texts = {name: str(row[name][0]) for name in task.schema.texts if name in row.column_names}
     if task.gives("vector"):
-        texts = {name: task.options.prefix(name) + text for name, text in texts.items()}
+        texts = {name: task.prefix(name) + text for name, text in texts.items()}
     return [Text(task.tokenizer, name, text, words(text)) for name, text in texts.items()]
 
 
@@ -126,7 +124,8 @@ def rows_of(predictor: Predictor, texts: Sequence[str]) -> Sequence[str | Mappin
     Raises DataError if a task that reads pairs is given one text, or more than two.
     """
     task = predictor.task
-    pair = next((names for names in PAIRS if frozenset(names) in task.inputs), None)
+    alternatives = ([name for name in task.schema.texts if name in names] for names in task.inputs)
+    pair = next((names for names in alternatives if len(names) == 2), None)
     if pair is None or (frozenset({"text"}) in task.inputs and not task.gives("vector")):
         return list(texts)
     if len(texts) != 2:

@@ -16,7 +16,7 @@ from typing import Any, TextIO, TypeVar
 from bertkit.data.checks import log_findings
 from bertkit.data.delimited import readable_cell, write_csv
 from bertkit.data.excel import write_sheet
-from bertkit.data.readers import FORMATS, one_text_per_line, read_rows, read_stream, suffix_of, written_like
+from bertkit.data.readers import by_suffix, one_text_per_line, read_rows, read_stream, suffix_of, written_like
 from bertkit.data.schema import Answer
 from bertkit.data.table import Problems
 from bertkit.errors import DataError, Problem
@@ -170,7 +170,7 @@ def layout_of(source: str, file: str, overrides: Sequence[str]) -> DataSpec:
 def like_data(spec: DataSpec, file: str, overrides: Sequence[str] = ()) -> DataSpec:
     """How a file is written, where the data section of a recipe is given; see `layout_of`."""
     layout = parse_layout(overrides)
-    kind, tables = FORMATS.get(suffix_of(file)), ("csv", "tsv")
+    kind, tables = "".join(reader.name for reader in by_suffix(suffix_of(file))[:1]), ("csv", "tsv")
     different = kind and spec.format and (kind in tables) != (spec.format in tables)
     if file == "-" or kind in ("jsonl", "json", "xlsx", "parquet") or different:  # the run's layout does not apply
         spec = spec.model_copy(update={name: DataSpec.model_fields[name].default for name in LAYOUT})

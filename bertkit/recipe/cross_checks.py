@@ -16,15 +16,15 @@ from operator import getitem
 from pathlib import Path
 from typing import Any
 
-from bertkit.data.readers import COMPRESSIONS, FORMATS, suffix_of
-from bertkit.errors import Problem
+from bertkit.data.reader import COMPRESSIONS
+from bertkit.data.readers import by_name, by_suffix, suffix_of
+from bertkit.errors import DataError, Problem
 from bertkit.sections import MEMORY, REPO_ID, TrainingKeys
 from bertkit.tasks import TASKS
 from bertkit.tasks.base import TaskOptions
 from bertkit.text import KeyPath, escape_controls, short_repr
 from bertkit.validation import KeyProblem, did_you_mean
 
-_HEADED = ("csv", "tsv", "xlsx", "conll")  # formats whose columns `data.header` can name
 ROWS = ("per_device_train_batch_size", "per_device_eval_batch_size")
 DECAY = {"num_decay_steps": 0.2}  # of warmup_stable_decay, where the recipe has none
 STEP_KWARGS = ("num_decay_steps", "num_stable_steps")  # of `training.lr_scheduler_kwargs`: below 1, shares of all steps
@@ -57,6 +57,7 @@ def check_settings(
     task, training = data.get("task", {}), data.get("training", {})
     rules = (
         *_section_rules(data, task),
+        *_format_rules(data.get("data", {})),
         *_loss_rules(task, training, options),
         *_training_rules(data, training, options),
         *_schedule_rules(training),
@@ -100,8 +101,7 @@ def _section_rules(data: Mapping[str, Any], task: Mapping[str, Any]) -> tuple[_R
     model, distillation, rows = data.get("model", {}), data.get("distillation") or {}, data.get("data", {})
     name, config, tokenizer = (model.get(key) is not None for key in ("name", "config", "tokenizer"))
     stride, max_length = task.get("stride", 0), model.get("max_length", math.inf)
-    formats = {FORMATS[suffix] for _, text in texts_in(rows.get("source")) if (suffix := suffix_of(text)) in FORMATS}
-    form = rows.get("format") or (formats and formats.isdisjoint(_HEADED) and "json or parquet")
+    readers = [reader for _, text in texts_in(rows.get("source")) for reader in by_suffix(suffix_of(text))]
     return (
         (not name and not config, "model.name", "missing",
          "a Hub id or a folder; or config and tokenizer, for a new encoder"),
@@ -117,17 +117,30 @@ def _section_rules(data: Mapping[str, Any], task: Mapping[str, Any]) -> tuple[_R
          "write the number of layers there: model: {config: {num_hidden_layers: …}}"),
         (task.get("scheme") == "none" and task.get("data_scheme") is not None, "task.data_scheme",
          "has no meaning for scheme none, whose tags are labels of words", "remove it"),
-        (isinstance(rows.get("header"), list) and form and form not in _HEADED, "data.header",
-         f"{form} files name their own columns", "remove it; `columns` maps the names in the data"),
         (rows.get("source") == MEMORY and rows.get("fingerprint") is None, "data.source",
          "`memory` stands for rows that are given from Python: bertkit.train(recipe, output_dir, data=…)",
          "name files or a data set of the Hub; a folder of this name is ./memory"),
-        ((data.get("hub") or {}).get("benchmark") and (formats or not REPO_ID.fullmatch(str(rows.get("source")))),
+        ((data.get("hub") or {}).get("benchmark") and (readers or not REPO_ID.fullmatch(str(rows.get("source")))),
          "hub.benchmark", "data.source is not a data set of the Hub", "write owner/name, or remove benchmark"),
         *((rows.get("source", MEMORY) != MEMORY and rows.get(key) is not None, f"data.{key}",
            "goes with `source: memory`", f"remove it (~data.{key} on the command line)")
           for key in ("fingerprint", "folder")),
     )  # fmt: skip
+
+
+def _format_rules(rows: Mapping[str, Any]) -> Iterator[_Rule]:
+    """The format of files, and the names of their columns."""
+    readers = [reader for _, text in texts_in(rows.get("source")) for reader in by_suffix(suffix_of(text))]
+    if rows.get("format"):
+        try:
+            readers = [by_name(rows["format"])]
+        except DataError as error:
+            ((where, what, fix),) = error.problems
+            yield True, where, what, fix
+    headless = sorted({reader.name for reader in readers if reader.columns != "header"})
+    what = f"{' and '.join(headless)} files name their own columns"
+    fixed = isinstance(rows.get("header"), list) and len(headless) == len({reader.name for reader in readers}) > 0
+    yield fixed, "data.header", what, "remove it; `columns` maps the names in the data"
 
 
 def _loss_rules(
@@ -281,7 +294,7 @@ def resolve_paths(
         parallel = [f"{absolute}.{column}{suffix}" for column in columns for suffix in ("", *COMPRESSIONS)]
         exists = any(map(os.path.exists, [absolute, *parallel])) if is_data else os.path.isdir(absolute)
         is_path = text in (".", "..") or text.startswith(("./", "../", "/", "~"))
-        is_path |= is_data and (is_file or suffix_of(text) in FORMATS)
+        is_path |= is_data and (is_file or bool(by_suffix(suffix_of(text))))
         if text == absolute and exists:  # a RowsFolder stays one
             continue
         if exists or (is_path and not must_exist):

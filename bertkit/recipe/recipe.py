@@ -9,6 +9,7 @@ from typing import Any, TypeAlias, cast
 
 from bertkit import sections
 from bertkit.data.python_rows import Rows, store_rows
+from bertkit.data.readers import formats
 from bertkit.errors import Problem, RecipeError
 from bertkit.recipe import shipped_recipes
 from bertkit.recipe.cross_checks import resolve_paths, texts_in, without
@@ -219,6 +220,7 @@ def json_schema() -> dict[str, Any]:
     one["properties"]["training"] = {**training_schema(), "description": one["properties"]["training"]["description"]}
     several["properties"] |= {name: one["properties"][name] for name in SHARED}
     several["required"] = ["tasks", "model"]
+    definitions["DataSpec"]["properties"]["format"]["anyOf"][0]["enum"] = [*formats()]
     choice = definitions["TaskPart"]["properties"]["task"]
     references = choice.pop("discriminator")["mapping"]
     choice["oneOf"] = [{"$ref": references[name]} for name in TASKS]

@@ -198,7 +198,7 @@ def _limits(facts: Facts) -> Iterator[str]:
 def _reach(facts: Facts) -> str:
     """How much of a text the model reads. Raises ModelError if the predictions that tell it are gone."""
     most = f"{facts.recipe.model.max_length} tokens"
-    overflow = "block" if facts.corpus else facts.options.get("overflow", "window")
+    overflow = "block" if facts.schema.corpus else facts.options.get("overflow", "window")
     if overflow == "truncate" and not facts.rows:
         what, fix = "is missing: it states how many texts were truncated", "Restore the file, or train the run again."
         raise ModelError(Problem(f"{facts.name}/predictions/{facts.split}.jsonl", what, fix))

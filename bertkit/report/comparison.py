@@ -28,7 +28,7 @@ def pairs(facts: Sequence[Facts]) -> list[Pair]:
     if len({each.task for each in facts}) > 1:
         fix = "Compare runs of one task."
         raise UserError(Problem("", f"runs of different tasks cannot be compared ({', '.join(tasks)})", fix))
-    if facts[0].corpus:
+    if facts[0].schema.corpus:
         return []
     distinct = len({each.name for each in facts}) == len(facts)
     short = [each.name if distinct else f"run {place}" for place, each in enumerate(facts, 1)]

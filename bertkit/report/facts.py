@@ -14,6 +14,7 @@ from jinja2 import TemplateError
 from pydantic import ValidationError
 from safetensors.numpy import load_file
 
+from bertkit.data.schema import Schema
 from bertkit.errors import ModelError, Problem, translated
 from bertkit.evaluation.graded import Graded
 from bertkit.files import lines_of, read_json
@@ -29,7 +30,6 @@ from bertkit.tasks.text_classification import ON_VECTORS
 
 Row = Mapping[str, Any]
 
-TEXT_COLUMNS = (("text",), ("text_a", "text_b"), ("question", "context"), ("query", "document"), ("anchor", "positive"))
 RESULTS = ("task", "headline", "splits", "baselines", "seeds", "over_seeds", "verified", "expected")
 DATA = ("rows", "fingerprints", "findings")
 ENVIRONMENT = ("python", "versions", "device", "precision")
@@ -64,9 +64,9 @@ class Facts:
         return str(self.results["task"]["name"])
 
     @property
-    def corpus(self) -> bool:
-        """Whether the data are documents without targets, as in pretraining."""
-        return get_task(self.task).schema.corpus
+    def schema(self) -> Schema:
+        """The columns of the task."""
+        return get_task(self.task).schema
 
     @property
     def headline(self) -> str:
@@ -139,19 +139,6 @@ def damage_as_error(folder: str | Path) -> AbstractContextManager[None]:
     kinds = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError, StopIteration)
     what, fix = "one of its files has unexpected content", f"{EDITED} Otherwise please report a bug of bertkit."
     return translated((*kinds, TemplateError), ModelError, str(folder), what, fix)
-
-
-def named_texts(row: Row) -> dict[str, str]:
-    """The texts of a row that the model read, in order, by their columns; the joined words of a tagged sentence."""
-    for names in TEXT_COLUMNS:
-        if all(row.get(name) is not None for name in names):
-            return {name: str(row[name]) for name in names}
-    return {"text": " ".join(row["tokens"])} if "tokens" in row else {}
-
-
-def texts_of(row: Row) -> tuple[str, ...]:
-    """These texts without their columns."""
-    return tuple(named_texts(row).values())
 
 
 def data_of(row: Row) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from bertkit.data.delimited import write_csv
 from bertkit.errors import Problem, UserError
 from bertkit.files import is_special, write_text, written_aside
 from bertkit.report import comparison, matrices, report_sections
-from bertkit.report.facts import Facts, damage_as_error, named_texts, read_facts
+from bertkit.report.facts import Facts, damage_as_error, read_facts
 from bertkit.report.mistakes import Mistakes, mistakes
 from bertkit.report.paired import Pair
 from bertkit.report.score_tables import by_rows
@@ -50,7 +50,7 @@ def write_report(runs: Sequence[str | Path], output: str | Path | None = None) -
 
 def write_mistakes(facts: Facts, mistakes: Mistakes, path: Path) -> None:
     """Write all mistakes as csv that spreadsheets read: whole texts in UTF-8, with a byte order mark."""
-    rows = [named_texts(facts.rows[each.row - 1]) for each in mistakes.every]
+    rows = [facts.schema.shown(facts.rows[each.row - 1]) for each in mistakes.every]
     names = [*dict.fromkeys(name for row in rows for name in row if name != "document" or mistakes.unit == "rows")]
     header = ["row", "id", "location", "gold", "answer", mistakes.measure, *names]
     cells = (

@@ -10,7 +10,7 @@ from bertkit.data import tagging
 from bertkit.data.word_spans import gold_entities
 from bertkit.evaluation import squad_metrics
 from bertkit.evaluation.translation import Translations
-from bertkit.report.facts import Facts, Row, texts_of
+from bertkit.report.facts import Facts, Row
 from bertkit.report.rankings import Query, is_ranked, queries, target
 
 MAX_MISTAKES = 50  # that a report lists, beside those of other confusions
@@ -78,8 +78,8 @@ def shortened(text: str, most: int = MAX_CHARACTERS) -> str:
     return text if len(text) <= most else f"{text[: most // 2]} … {text[-most // 2 :]}"
 
 
-def _texts(row: Row) -> tuple[str, ...]:
-    return tuple(map(shortened, texts_of(row)))
+def _texts(facts: Facts, row: Row) -> tuple[str, ...]:
+    return tuple(map(shortened, facts.schema.shown(row).values()))
 
 
 def label_of(facts: Facts, value: Any) -> str:
@@ -112,7 +112,7 @@ def _labels(facts: Facts) -> Mistakes:
 def _label(facts: Facts, number: int, row: Row) -> Mistake | None:
     gold, answer = label_of(facts, row["label"]), row["answer"]
     predicted = answer["label"] or NONE
-    return Mistake(number, gold, predicted, answer["score"], _texts(row)) if predicted != gold else None
+    return Mistake(number, gold, predicted, answer["score"], _texts(facts, row)) if predicted != gold else None
 
 
 def _label_set(facts: Facts, number: int, row: Row) -> Mistake | None:
@@ -123,7 +123,7 @@ def _label_set(facts: Facts, number: int, row: Row) -> Mistake | None:
     scores = row["answer"]["scores"]
     confidence = max(scores[name] if name in predicted else 1 - scores[name] for name in gold ^ predicted)
     right, wrong = (", ".join(sorted(names)) or NONE for names in (gold, predicted))
-    return Mistake(number, right, wrong, confidence, _texts(row))
+    return Mistake(number, right, wrong, confidence, _texts(facts, row))
 
 
 def _off(facts: Facts, measure: str, distances: Sequence[float]) -> Mistakes:
@@ -131,7 +131,7 @@ def _off(facts: Facts, measure: str, distances: Sequence[float]) -> Mistakes:
 
     def find(facts: Facts, number: int, row: Row) -> Mistake | None:
         gold, predicted, distance = f"{target(row):g}", f"{row['answer']['score']:.3f}", distances[number - 1]
-        return Mistake(number, gold, predicted, distance, _texts(row)) if distance else None
+        return Mistake(number, gold, predicted, distance, _texts(facts, row)) if distance else None
 
     return _by_row(facts, measure, find)
 
@@ -230,7 +230,7 @@ def _pairs(facts: Facts) -> Mistakes:
 
 def _outranked(facts: Facts, number: int, row: Row) -> Mistake | None:
     rank, score = row["answer"]["rank"], row["answer"]["score"]
-    return Mistake(number, "rank 1", f"rank {rank}, cosine {score:.3f}", rank, _texts(row)) if rank > 1 else None
+    return Mistake(number, "rank 1", f"rank {rank}, cosine {score:.3f}", rank, _texts(facts, row)) if rank > 1 else None
 
 
 def _rankings(facts: Facts) -> Mistakes:
@@ -260,7 +260,7 @@ def _generated(facts: Facts) -> Mistakes:
         text, reference = pairs[number - 1]
         if text.split() == reference.split():
             return None
-        return Mistake(number, reference, text or NONE, 100 - chrf[number - 1], _texts(row))
+        return Mistake(number, reference, text or NONE, 100 - chrf[number - 1], _texts(facts, row))
 
     return _by_row(facts, MISSING_CHRF, find)
 

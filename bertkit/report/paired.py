@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bertkit.evaluation.paired_tests import RESAMPLES, Difference, differences, mcnemar, randomisation
-from bertkit.report.facts import Facts, Row, data_of, graded, task_of, texts_of
+from bertkit.report.facts import Facts, Row, data_of, graded, task_of
 from bertkit.report.mistakes import DISTANCES, OUTRANKED, mistakes, place_of, shortened
 from bertkit.report.rankings import Query, is_ranked, queries
 from bertkit.report.score_tables import interval, number, overall_metrics
@@ -215,6 +215,6 @@ def _compared(
         kind = f"both are wrong, with {'different answers' if differs else 'the same answer'}"
     else:
         kind = "both are right" if exact else "both are equally good"
-    texts = (row["query"],) if is_ranked(facts) else texts_of(row)
+    texts = (row["query"],) if is_ranked(facts) else facts.schema.shown(row).values()
     answers, shown = (first.answer or gold, second.answer or gold), tuple(shortened(t, MAX_CHARACTERS) for t in texts)
     return Compared(kind, differs, abs(gap), place_of(row), gold, answers, shown)

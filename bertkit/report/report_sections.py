@@ -56,7 +56,7 @@ def published(name: object) -> str:
 def trained(facts: Facts) -> str:
     """What was trained on what, in one line."""
     method = str(facts.options.get("method"))
-    verb = "pretrained" if facts.corpus else f"{LEARNED.get(method, 'fine-tuned')} for {facts.task}"
+    verb = "pretrained" if facts.schema.corpus else f"{LEARNED.get(method, 'fine-tuned')} for {facts.task}"
     model, data = published(facts.recipe.model.title), published(facts.recipe.data.source)
     outcomes, rows = facts.results["seeds"], facts.data["rows"].get("train")
     on = f"{data} ({rows:,} training rows)" if rows else data
@@ -254,7 +254,7 @@ def training(facts: Facts) -> list[Picture]:
     """The curves of loss and headline, and in pretraining of every metric, that were logged often enough."""
     headline, seeds = f"eval_{facts.headline}", facts.results["seeds"]
     best = {f"seed {each['seed']}": each["best_step"] for each in seeds if each["best_step"]}
-    others = [key for event in facts.log for key in event if facts.corpus and key.startswith("eval_")]
+    others = [key for event in facts.log for key in event if facts.schema.corpus and key.startswith("eval_")]
     drawn, known = [], _baselines(facts, "validation")
     for name in dict.fromkeys(("loss", headline, *others)):
         lines = {f"seed {each['seed']}": points_of(facts, name, each["seed"]) for each in seeds}

@@ -11,7 +11,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from bertkit.data.readers import format_of, read_rows, read_texts, row_prefix
+from bertkit.data.readers import read_rows, read_texts, reader_of
 from bertkit.data.table import Problems
 from bertkit.errors import ModelError, Problem
 from bertkit.files import require_suffix, written_aside
@@ -39,7 +39,7 @@ def index_file(
     Raises DataError, RecipeError and ModelError, before the model is loaded where possible.
     """
     spec = parse_layout(overrides)
-    prefix, rows = row_prefix(str(documents), format_of(documents, spec)), read_rows(documents, spec)
+    prefix, rows = reader_of(documents, spec).prefix(str(documents)), read_rows(documents, spec)
     rows = chain([next(rows)], rows)
     if delete:
         Store.open(store)

@@ -135,12 +135,12 @@ def as_list(texts: Texts) -> list[str]:
     return [texts] if isinstance(texts, str) else texts
 
 
-def embed_rows(task: Task, texts: Sequence[str], prompt: str | None) -> list[Row]:
+def embed_rows(task: Any, texts: Sequence[str], prompt: str | None) -> list[Row]:
     """Rows of texts, with the model's prefix for queries or documents. prompt: query, document, or None for neither.
 
     An empty text stays empty, so that it is refused.
     """
-    prefix = task.options.prefix(prompt or "text")
+    prefix = task.prefix(prompt or "text")
     return [{"text": prefix + text if text else ""} for text in texts]
 
 

@@ -82,7 +82,9 @@ class QuestionAnswering(Task[QuestionAnsweringOptions]):
         columns={
             "question": Column("text", "the question"),
             "context": Column("text", "the text that the question is about", located=True),
-            "answers": Column("answers", "its answers, which occur in the context; empty where there is none"),
+            "answers": Column(
+                "answers", "its answers, which occur in the context; empty where there is none", answered="null_score"
+            ),
             "answer_start": Column("starts", "where an answer starts in the context, if `answers` do not say it"),
             "id": Column("name", "a name for the question"),
         },

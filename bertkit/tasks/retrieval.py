@@ -59,12 +59,12 @@ class Retrieval(VectorTask[RetrievalOptions]):
     schema = Schema(
         columns={
             "text": Column("text", "a text, to be embedded"),
-            "query": Column("text", "what is asked", unchecked=True),
-            "document": Column("text", "what may answer it"),
+            "query": Column("text", "what is asked", unchecked=True, side="query"),
+            "document": Column("text", "what may answer it", side="document"),
             "query_id": Column("name", "the query's id; without it, its text"),
             "document_id": Column("name", "the document's id; without it, its text"),
             "grade": Column("number", "how well the document answers: 0 not, 1 and up the better", unchecked=True),
-            "negative": Column("text", "a document that does not answer"),
+            "negative": Column("text", "a document that does not answer", shown=False, side="document"),
         },
         inputs=(frozenset({"query", "document"}), frozenset({"text"})),
         targets=("grade",),
@@ -73,7 +73,6 @@ class Retrieval(VectorTask[RetrievalOptions]):
         together=True,
     )
     forms = (VECTOR, RANKED)
-    sides = ("text", "query", "document", "negative")
 
     # --- from a recipe
 

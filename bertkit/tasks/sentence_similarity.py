@@ -87,18 +87,17 @@ class SentenceSimilarity(Labelled, VectorTask[SentenceSimilarityOptions]):
             "text": Column("text", "a text, to be embedded"),
             "text_a": Column("text", "the first text of a pair", unordered=True),
             "text_b": Column("text", "the second text of a pair", unordered=True),
-            "anchor": Column("text", "a text that has a positive", unordered=True),
-            "score": Column("number", "how similar the pair is"),
+            "anchor": Column("text", "a text that has a positive", unordered=True, side="query"),
+            "score": Column("number", "how similar the pair is", answered="score"),
             "label": Column("label", "the relation of the two texts"),
-            "positive": Column("text", "a text similar to the anchor", unordered=True),
-            "negative": Column("text", "a text that is not similar"),
+            "positive": Column("text", "a text similar to the anchor", unordered=True, side="document"),
+            "negative": Column("text", "a text that is not similar", shown=False, side="document"),
         },
         inputs=(frozenset({"text_a", "text_b"}), frozenset({"anchor"}), frozenset({"text"})),
         targets=("score", "label", "positive"),
         context=("positive", "negative"),
     )
     forms = (VECTOR, SIMILARITY)
-    sides = ("text", "text_a", "text_b", "anchor", "positive", "negative")
 
     # --- from a recipe
 
@@ -224,7 +223,7 @@ class SentenceSimilarity(Labelled, VectorTask[SentenceSimilarityOptions]):
 
     def _by_vectors(self, train: Dataset, rows: Dataset) -> dict[str, Any]:
         """Name of a baseline -> its answers to these rows, graded."""
-        train, names = baselines.enough(train), [name for name in self.sides[1:] if name in rows.column_names]
+        train, names = baselines.enough(train), [name for name in self.schema.texts[1:] if name in rows.column_names]
         texts = [rows[name][:] for name in names]
         vectors = {"tf-idf cosine": baselines.tfidf_vectors([text for name in names for text in train[name]], texts)}
         if "positive" in names:

@@ -65,7 +65,10 @@ class Text2TextGeneration(Task[Text2TextGenerationOptions]):
     Options = Text2TextGenerationOptions
     name = "text2text-generation"
     schema = Schema(
-        columns={"text": Column("text", "the source"), "target": Column("text", "the text to be generated from it")},
+        columns={
+            "text": Column("text", "the source"),
+            "target": Column("text", "the text to be generated from it", shown=False),
+        },
         inputs=(frozenset({"text"}),),
         targets=("target",),
     )

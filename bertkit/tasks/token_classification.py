@@ -102,7 +102,7 @@ class TokenClassification(Task[TokenClassificationOptions]):
         columns={
             "tokens": Column("words", "the words of a sentence", located=True),
             "text": Column("text", "a text, which is split into words", located=True),
-            "tags": Column("tags", "one tag per word"),
+            "tags": Column("tags", "one tag per word", answered="words"),
             "spans": Column("spans", "the entities of a text: start, end, label"),
             "document": Column("name", "which document a sentence is from"),
         },

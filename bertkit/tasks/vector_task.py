@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import numpy as np
 from pydantic import Field
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from bertkit.models.heads.vector_head import Layout
 
 VECTOR = form("Vector", "The vector of a text.", Key("vector", "vector", list[float]), *READ)
-QUERIES, DOCUMENTS = ("anchor", "query"), ("positive", "negative", "document")  # the columns that get a prefix
 
 
 class VectorOptions(TaskOptions):
@@ -75,10 +74,6 @@ class VectorOptions(TaskOptions):
         size = self.dense or hidden
         return min(size, self.kept or size)
 
-    def prefix(self, column: str) -> str:
-        """What is prepended to the texts of this column."""
-        return self.query_prefix * (column in QUERIES) + self.document_prefix * (column in DOCUMENTS)
-
 
 def _sentence_transformers(file: Path, *, unit: bool) -> dict[str, Any]:
     """Prefixes and `truncate_dim` by this file of a model, if it has it. unit: whether its vectors have length 1.
@@ -115,8 +110,6 @@ V = TypeVar("V", bound=VectorOptions)
 class VectorTask(Task[V]):
     """A task whose model gives each text a vector: an encoder in the layout of sentence-transformers."""
 
-    sides: ClassVar[Sequence[str]]  # columns of texts, in the order of a row's features
-
     @classmethod
     def from_config(cls, config: PretrainedConfig, tokenizer: Any) -> tuple[dict[str, Any], int | None]:
         """What the model's sentence-transformers files state: modules, prompts, `truncate_dim` and the token limit.
@@ -143,7 +136,13 @@ class VectorTask(Task[V]):
         return f"{self.options.pooling} pooling{dense}{unit}{first}"
 
     def encode(self, rows: Dataset) -> Columns:
-        return self.encode_sides({name: rows[name][:] for name in self.sides if name in rows.column_names})
+        return self.encode_sides({name: rows[name][:] for name in self.schema.texts if name in rows.column_names})
+
+    def prefix(self, name: str) -> str:
+        """What is prepended to the texts of this column, or of this side of a pair: query or document."""
+        column = self.schema.columns.get(name)
+        side = column.side if column else name
+        return self.options.query_prefix * (side == "query") + self.options.document_prefix * (side == "document")
 
     def encode_sides(self, sides: Mapping[str, Sequence[str]]) -> Columns:
         """Column -> its texts; one feature a text: the sides of a row one after the other.
@@ -153,7 +152,7 @@ class VectorTask(Task[V]):
         limits: dict[str, Any] = {"max_length": self.max_length, "overflow": self.options.overflow, "stride": 0}
         encoded = []
         for number, (name, texts) in enumerate(sides.items()):
-            prefix = self.options.prefix(name)
+            prefix = self.prefix(name)
             columns = encode_texts(self.tokenizer, [texts], prefix=prefix, **limits)
             columns |= {"side": [number] * len(texts), "same": [_number(text) for text in texts]}
             encoded.append(columns)
