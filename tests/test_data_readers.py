@@ -11,6 +11,7 @@ import io
 import itertools
 import json
 import lzma
+import sys
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -22,13 +23,14 @@ from pydantic import ValidationError
 from small import message_of, raises
 from test_data import SCHEMA
 
+from bertkit.cli.main import main
 from bertkit.data import check, label_names, load, read_rows, read_stream
 from bertkit.data.conll import conll_rows
 from bertkit.data.decoding import MAX_LINE, text_lines
 from bertkit.data.sources import open_source
 from bertkit.data.table import Data, Problems
-from bertkit.errors import DataError
-from bertkit.recipe.recipe import load_recipe
+from bertkit.errors import DataError, RecipeError
+from bertkit.recipe.recipe import json_schema, load_recipe, parse_data_spec
 from bertkit.sections import DataSpec
 from bertkit.tasks import get_task
 from bertkit.tasks.text2text_generation import Text2TextGeneration
@@ -672,3 +674,104 @@ def test_what_is_wrong_names_file_and_line(tmp_path: Path) -> None:
     german.unlink()
     assert f"{tmp_path}/train.en: no {german}" in refused(stem)
     assert "is a folder" in refused({"train": "."}, columns={"text": "a/b", "target": "de"})
+
+
+# Readers of other packages
+
+PIPES = """
+from bertkit.data import Reader
+
+def rows(file):
+    side = file.beside(".side").strip() if file.spec.sheet else ""
+    for number, line in file.lines():
+        label, bar, text = line.rstrip().partition("|")
+        if not bar:
+            file.problems.add(number, "no |", "write LABEL|TEXT")
+        yield number, {"text": text + side, **({"label": label} if label else {})}
+
+READER = Reader("", rows, ["pipes", "bars"])
+BARS = Reader("", rows, ["bars"], columns="header")
+GREEDY = Reader("", rows, ["csv", "mine"])
+"""
+ANNOUNCED = {
+    "toy": {"pipes": "READER", "csv": "GREEDY", "greedy": "GREEDY", "function": "rows", "bars": "BARS"},
+    "one": {"gone": "NONE", "twice": "READER"},
+    "two": {"lost": "READER", "twice": "READER"},
+}
+
+
+@pytest.fixture
+def packages(tmp_path, monkeypatch):
+    """The folder of packages that announce readers."""
+    (tmp_path / "pipes_reader.py").write_text(PIPES)
+    for package, points in ANNOUNCED.items():
+        (folder := tmp_path / f"{package}-1.0.dist-info").mkdir()
+        (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
+        lines = (
+            f"{name} = {'no_module' if name == 'lost' else 'pipes_reader'}:{value}" for name, value in points.items()
+        )
+        (folder / "entry_points.txt").write_text("\n".join(["[bertkit.readers]", *lines]))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield tmp_path
+    sys.modules.pop("pipes_reader", None)
+
+
+@pytest.mark.parametrize(("suffix", "pack"), [("", bytes), (".gz", gzip.compress), (".xz", lzma.compress)])
+def test_files_of_another_packages_format(packages, suffix, pack):
+    rows = [(1, {"text": "a", "label": "x"}), (2, {"text": "b"})]
+    assert read(packages, f"t.pipes{suffix}", pack(b"x|a\n|b\n")) == rows
+    assert read(packages, f"t.dat{suffix}", pack(b"x|a\n|b\n"), format="pipes") == rows
+    expected = f"t.pipes{suffix}:2: no |\n    write LABEL|TEXT\nt.pipes{suffix}:3: no |"
+    assert expected in fails(packages, f"t.pipes{suffix}", pack(b"x|a\nb\nc\n"))
+    (packages / f"t.side{suffix}").write_bytes(pack("ß".encode("cp1252")))
+    assert read(packages, "t.pipes", "x|a\n", sheet="x", encoding="cp1252") == [(1, {"text": "aß", "label": "x"})]
+    assert f"t.side{suffix}:1: byte 0xDF" in fails(packages, "t.pipes", "x|a\n", sheet="x")
+    (packages / f"t.side{suffix}").unlink()
+    assert "t.side: cannot be read: No such file" in fails(packages, "t.pipes", "x|a\n", sheet="x")
+    for name, content in (("train", b"|a\nx|b\n"), ("dev", b"x|a\n")):  # the first row has no label
+        (packages / f"{name}.pipes{suffix}").write_bytes(pack(content))
+    files = {"train": str(packages / f"train.pipes{suffix}"), "validation": [str(packages / f"dev.pipes{suffix}")]}
+    for source in (str(packages), files):
+        data = load(DataSpec(source=source, missing_labels="ignore"), SCHEMA)
+        assert {split: rows["text"][:] for split, rows in data.rows.items()} == {"train": ["b"], "validation": ["a"]}
+
+
+def test_a_reader_that_cannot_be_used_says_why_and_harms_no_other(packages):
+    for name, what in {
+        "lost": "the reader of lost in two cannot be used: ModuleNotFoundError: No module named 'no_module'",
+        "gone": "the reader of gone in one cannot be used: AttributeError: module 'pipes_reader' has"
+        " no attribute 'NONE'",
+        "greedy": "the reader of greedy in toy cannot be used: bertkit reads .csv itself",
+        "function": "the reader of function in toy cannot be used: pipes_reader:rows is not a Reader",
+        "twice": "the reader of twice in one and in two cannot be used: one of them has to be uninstalled",
+        "pipe": "no format 'pipe'; did you mean 'pipes'?",
+    }.items():
+        known = "csv, tsv, xlsx, json, jsonl, parquet, conll, conllu, txt, lines, bars, pipes"
+        assert fails(packages, "t.mine", "x|a", format=name) == f"data.format: {what}\n    known: {known}"
+        where = str(packages / "t.mine")
+        raises(RecipeError, what, parse_data_spec, {"source": where}, [f"data.format={name}"])
+    message = fails(packages, "t.mine", "x|a")
+    assert ".conllu, .txt, .bars, .pipes, .bars, each also with .gz or .xz; the reader of function in" in message
+    assert "; the reader of lost in two cannot be used: Module" in message
+    assert "several formats have the suffix .bars: bars, pipes\n    set  data: {format: bars}" in fails(
+        packages, "t.bars", "x"
+    )
+    assert read(packages, "t.csv", "text,label\na,x\nb,y\n") == AB
+    assert {"csv", "lines", "pipes"} <= {
+        *json_schema()["$defs"]["DataSpec"]["properties"]["format"]["anyOf"][0]["enum"]
+    }
+
+
+def test_the_formats_of_other_packages_are_known_where_ours_are(packages, tmp_path, capsys):
+    (packages / "t.pipes").write_text("x|a\n")
+    recipe = packages / "recipe.yaml"
+    text = "task: {name: text-classification}\nmodel: {name: ./t}\ndata: {source: SOURCE, header: [a]}\n"
+    for source, what in {"t.pipes": "pipes files name their own columns", "gone.pipes": "no file or folder"}.items():
+        recipe.write_text(text.replace("SOURCE", source))
+        raises(RecipeError, what, load_recipe, recipe)
+    recipe.write_text(text.replace("SOURCE", "t.bars, format: bars"))
+    assert "own columns" not in message_of(RecipeError, load_recipe, recipe)
+    with pytest.raises(SystemExit):
+        main(["predict", "--help"])
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "csv, tsv, xlsx, json, jsonl, parquet, conll, conllu, txt, lines, bars, pipes; of txt" in shown

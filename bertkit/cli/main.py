@@ -183,7 +183,7 @@ class _Help(argparse.RawDescriptionHelpFormatter):
         from bertkit.data.readers import formats
 
         text = action.help or ""
-        return text.replace("FORMATS", ", ".join(formats())) if "FORMATS" in text else text
+        return text.replace("FORMATS", ", ".join(reader.name for reader in formats())) if "FORMATS" in text else text
 
 
 class _Overview(argparse.ArgumentParser):

@@ -45,27 +45,37 @@ def suffix_of(file: str | Path) -> str:
 
 def by_suffix(suffix: str) -> list[Reader]:
     """The readers of files with this suffix: bertkit's, else those of other packages; none for an unknown one."""
-    readers = [reader for reader in READERS if suffix in reader.suffixes]
-    if suffix and not readers:
-        readers = [reader for reader in formats().values() if isinstance(reader, Reader) and suffix in reader.suffixes]
-    return readers
+    ours = [reader for reader in READERS if suffix in reader.suffixes]
+    return ours or [reader for reader in formats() if suffix and suffix in reader.suffixes]
 
 
-def formats() -> dict[str, Reader | str]:
-    """Format -> its reader, or what is wrong with that of another package; those of bertkit are its own."""
-    return _announced(tuple(sys.path)) | {reader.name: reader for reader in READERS}
+def by_name(name: str) -> Reader:
+    """The reader of a format. Raises DataError where there is none, or that of another package cannot be used."""
+    ours = [reader for reader in READERS if reader.name == name]
+    if readers := ours or [reader for reader in formats() if reader.name == name]:
+        return readers[0]
+    names = [reader.name for reader in formats()]
+    what = _announced(tuple(sys.path)).get(name, f"no format {name!r}{did_you_mean(name, names)}")
+    raise DataError(Problem("data.format", str(what), f"known: {', '.join(names)}"))
+
+
+def formats() -> list[Reader]:
+    """The readers of bertkit, and those of other packages that can be used."""
+    ours = {reader.name for reader in READERS}
+    others = _announced(tuple(sys.path)).items()
+    return [*READERS, *(reader for name, reader in others if isinstance(reader, Reader) and name not in ours)]
 
 
 @cache
 def _announced(path: tuple[str, ...]) -> dict[str, Reader | str]:
-    """The `formats` of other packages. path: `sys.path`, where these are installed."""
+    """Format -> its reader in another package, or why it cannot be used. path: `sys.path`, where packages are."""
     points = entry_points(group=GROUP)
     return {name: _loaded(name, *points.select(name=name)) for name in sorted(points.names)}
 
 
 def _loaded(name: str, point: EntryPoint, *others: EntryPoint) -> Reader | str:
     """The reader of this entry point, or a sentence that says why it cannot be used. others: of the same name."""
-    packages = [each.dist.name if each.dist else each.module for each in (point, *others)]
+    packages = sorted(each.dist.name if each.dist else each.module for each in (point, *others))
     what = f"the reader of {name} in {' and in '.join(packages)} cannot be used"
     if others:
         return f"{what}: one of them has to be uninstalled"
@@ -77,15 +87,6 @@ def _loaded(name: str, point: EntryPoint, *others: EntryPoint) -> Reader | str:
         return f"{what}: {point.value} is not a Reader"
     taken = [f".{suffix}" for ours in READERS for suffix in ours.suffixes if suffix in reader.suffixes]
     return f"{what}: bertkit reads {', '.join(taken)} itself" if taken else reader._replace(name=name)
-
-
-def by_name(name: str) -> Reader:
-    """The reader of a format. Raises DataError where there is none, or that of another package cannot be used."""
-    readers = formats()
-    reader = readers.get(name, f"no format {name!r}{did_you_mean(name, readers)}")
-    if isinstance(reader, str):
-        raise DataError(Problem("data.format", reader, f"known: {', '.join(readers)}"))
-    return reader
 
 
 def reader_of(path: Path, spec: DataSpec) -> Reader:
@@ -100,9 +101,8 @@ def reader_of(path: Path, spec: DataSpec) -> Reader:
         what = f"several formats have the suffix .{suffix}: {', '.join(reader.name for reader in readers)}"
         raise DataError(Problem(str(path), what, setting("format", readers[0].name)))
     if not readers:
-        every = formats().values()
-        known = ", ".join(f".{suffix}" for reader in every if isinstance(reader, Reader) for suffix in reader.suffixes)
-        broken = "".join(f"; {what}" for what in every if isinstance(what, str))
+        known = ", ".join(f".{suffix}" for reader in formats() for suffix in reader.suffixes)
+        broken = "".join(f"; {what}" for what in _announced(tuple(sys.path)).values() if isinstance(what, str))
         what = f"unknown file format; known: {known}, each also with .gz or .xz{broken}"
         raise DataError(Problem(str(path), what, f"Rename it, or {setting('format', 'csv')}"))
     return readers[0]

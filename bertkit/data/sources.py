@@ -12,7 +12,7 @@ from functools import partial
 from importlib.resources import files
 from itertools import chain, zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from bertkit.data.arrow import class_names, hub_tables, named_rows, saved_tables
 from bertkit.data.beir import Beir, pairs, read_beir
@@ -51,12 +51,8 @@ class Part:
     all_keys: Callable[[], Collection[str]] = tuple  # of such rows, which are read for it; and a note of it
 
 
-class _Source(NamedTuple):
-    """What a source has, none of it opened."""
-
-    opens: Mapping[str, Sequence[Callable[[], Part]]]  # split -> what opens its parts
-    names: Collection[str] = ()  # of its splits, where they are not these
-    judged: bool = False  # whether a split may be made beside those that it has
+# Split -> what opens its parts, and the names of the splits at the source.
+_Source = tuple[Mapping[str, Sequence[Callable[[], Part]]], Collection[str]]
 
 
 def open_source(spec: DataSpec, splits: Collection[str] | None, wanted: Collection[str]) -> dict[str, list[Part]]:
@@ -69,14 +65,14 @@ def open_source(spec: DataSpec, splits: Collection[str] | None, wanted: Collecti
     if spec.splits and (path is None or path.is_file()):
         fix = "`splits:` is for folders and the Hub; write  data: {source: {train: FILE, validation: FILE}}"
         raise DataError(Problem("data.splits", "this source names its splits itself", fix))
-    source = next(filter(None, (look(spec, path, wanted) for look in SOURCES)))
-    opens = source.opens
-    if spec.validation is not None and "validation" in opens and not source.judged:
+    sources = ((look, look(spec, path, wanted)) for look in SOURCES)
+    look, (opens, names) = next((look, source) for look, source in sources if source)
+    if spec.validation is not None and "validation" in opens and look is not _judgements:
         fix = "remove `validation:`, or name only train, e.g.  data: {source: {train: FILE}}"
         raise DataError(Problem("data.validation", "the source has a validation split of its own", fix))
     missing = [split for split in splits or () if split not in opens]
     if missing:
-        what = f"no {' and no '.join(missing)} split; available: {', '.join(source.names or opens) or 'none'}"
+        what = f"no {' and no '.join(missing)} split; available: {', '.join(names) or 'none'}"
         raise DataError(Problem(str(spec.source), what))
     wanted_splits = [split for split in SPLITS if split in opens and (splits is None or split in splits)]
     return {split: [open_part() for open_part in opens[split]] for split in wanted_splits}
@@ -87,7 +83,8 @@ def _memory(spec: DataSpec, path: Path | None, wanted: Collection[str]) -> _Sour
     if spec.source != MEMORY:
         return None
     stored = spec.model_copy(update={"format": "parquet"})  # whose locations are `train, row 12`
-    return _Source({split: [partial(_file_part, file, stored, split)] for split, file in stored_files(spec).items()})
+    opens = {split: [partial(_file_part, file, stored, split)] for split, file in stored_files(spec).items()}
+    return opens, opens
 
 
 def _judgements(spec: DataSpec, path: Path | None, wanted: Collection[str]) -> _Source | None:
@@ -96,40 +93,36 @@ def _judgements(spec: DataSpec, path: Path | None, wanted: Collection[str]) -> _
         return None
     beir = read_beir(path, spec.encoding)
     opens = {split: [partial(_beir_part, beir, split, f"{path}, {split}")] for split in beir.qrels}
-    return _Source(opens, judged=True)
+    return opens, opens
 
 
 def _data_set(spec: DataSpec, path: Path | None, wanted: Collection[str]) -> _Source | None:
     """A data set that was saved here, or is on the Hub."""
-    tables = None if path is None else _tables(path, spec)
-    if tables is None:
+    if path is None:
         return None
+    if any((path / name).is_file() for name in ("dataset_dict.json", "state.json")):
+        tables = saved_tables(path)
+    elif path.exists() or _parallel_files(path, spec):
+        return None
+    else:
+        source = str(spec.source)
+        like_a_file = by_suffix(suffix_of(path)) or path.suffix in COMPRESSIONS
+        if like_a_file or source.startswith((".", "/", "~")) or source.count("/") > 1 or "\\" in source:
+            raise DataError(Problem(source, f"no such file or folder (looked from {Path.cwd()})"))
+        tables = hub_tables(spec)
     names = match_splits(tables, spec).items()
     opens = {split: [partial(_table_part, tables[name], f"{spec.source}, {name}", wanted)] for split, name in names}
-    return _Source(opens, tables)
+    return opens, tables
 
 
 def _files(spec: DataSpec, path: Path | None, wanted: Collection[str]) -> _Source:
     """Files that the recipe names, and those of a folder."""
     files = _named_files(spec) if path is None else _files_at(path, spec)
     opens = {split: [partial(_file_part, path, spec, str(path)) for path in own] for split, own in files.items()}
-    return _Source(opens)
+    return opens, opens
 
 
 SOURCES = (_memory, _judgements, _data_set, _files)  # in the order in which they are tried
-
-
-def _tables(path: Path, spec: DataSpec) -> Mapping[str, Dataset] | None:
-    """The splits of a data set that was saved here, or is on the Hub; None: the source is files."""
-    if any((path / name).is_file() for name in ("dataset_dict.json", "state.json")):
-        return saved_tables(path)
-    if path.exists() or _parallel_files(path, spec):
-        return None
-    source = str(spec.source)
-    like_a_file = by_suffix(suffix_of(path)) or path.suffix in COMPRESSIONS
-    if like_a_file or source.startswith((".", "/", "~")) or source.count("/") > 1 or "\\" in source:
-        raise DataError(Problem(source, f"no such file or folder (looked from {Path.cwd()})"))
-    return hub_tables(spec)
 
 
 def _beir_part(beir: Beir, split: str, name: str) -> Part:

@@ -10,6 +10,7 @@ import math
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from functools import reduce
 from itertools import chain
 from operator import getitem
@@ -57,7 +58,6 @@ def check_settings(
     task, training = data.get("task", {}), data.get("training", {})
     rules = (
         *_section_rules(data, task),
-        *_format_rules(data.get("data", {})),
         *_loss_rules(task, training, options),
         *_training_rules(data, training, options),
         *_schedule_rules(training),
@@ -102,6 +102,9 @@ def _section_rules(data: Mapping[str, Any], task: Mapping[str, Any]) -> tuple[_R
     name, config, tokenizer = (model.get(key) is not None for key in ("name", "config", "tokenizer"))
     stride, max_length = task.get("stride", 0), model.get("max_length", math.inf)
     readers = [reader for _, text in texts_in(rows.get("source")) for reader in by_suffix(suffix_of(text))]
+    with suppress(DataError):  # which `format_problems` reports
+        readers = [by_name(rows["format"])] if rows.get("format") else readers
+    form = " and ".join(sorted({reader.name for reader in readers}))
     return (
         (not name and not config, "model.name", "missing",
          "a Hub id or a folder; or config and tokenizer, for a new encoder"),
@@ -117,6 +120,8 @@ def _section_rules(data: Mapping[str, Any], task: Mapping[str, Any]) -> tuple[_R
          "write the number of layers there: model: {config: {num_hidden_layers: …}}"),
         (task.get("scheme") == "none" and task.get("data_scheme") is not None, "task.data_scheme",
          "has no meaning for scheme none, whose tags are labels of words", "remove it"),
+        (isinstance(rows.get("header"), list) and form and not any(reader.columns == "header" for reader in readers),
+         "data.header", f"{form} files name their own columns", "remove it; `columns` maps the names in the data"),
         (rows.get("source") == MEMORY and rows.get("fingerprint") is None, "data.source",
          "`memory` stands for rows that are given from Python: bertkit.train(recipe, output_dir, data=…)",
          "name files or a data set of the Hub; a folder of this name is ./memory"),
@@ -128,19 +133,13 @@ def _section_rules(data: Mapping[str, Any], task: Mapping[str, Any]) -> tuple[_R
     )  # fmt: skip
 
 
-def _format_rules(rows: Mapping[str, Any]) -> Iterator[_Rule]:
-    """The format of files, and the names of their columns."""
-    readers = [reader for _, text in texts_in(rows.get("source")) for reader in by_suffix(suffix_of(text))]
-    if rows.get("format"):
-        try:
-            readers = [by_name(rows["format"])]
-        except DataError as error:
-            ((where, what, fix),) = error.problems
-            yield True, where, what, fix
-    headless = sorted({reader.name for reader in readers if reader.columns != "header"})
-    what = f"{' and '.join(headless)} files name their own columns"
-    fixed = isinstance(rows.get("header"), list) and len(headless) == len({reader.name for reader in readers}) > 0
-    yield fixed, "data.header", what, "remove it; `columns` maps the names in the data"
+def format_problems(data: Mapping[str, Any]) -> Iterator[KeyProblem]:
+    """What is wrong with `data.format`."""
+    name = (data.get("data") or {}).get("format")
+    try:
+        by_name(name or "csv")
+    except DataError as error:
+        yield from (KeyProblem(("data", "format"), what, fix) for _, what, fix in error.problems)
 
 
 def _loss_rules(

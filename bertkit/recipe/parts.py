@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bertkit.recipe.cross_checks import check_settings, resolve_paths, without
+from bertkit.recipe.cross_checks import check_settings, format_problems, resolve_paths, without
 from bertkit.recipe.fields import MEAN, OPTIONS, Sections, Several
 from bertkit.recipe.key_problems import Report
 from bertkit.recipe.overrides import SCRIPTS, SECTIONS, options_of, sections_of_keys
@@ -157,7 +157,7 @@ def _check_one(
     problems += [each for each in contradictions if not {each.path, each.path[:1]} & bad]
     if best := clean.get("training", {}).get("metric_for_best_model"):
         clean["training"]["metric_for_best_model"] = best.removeprefix("eval_")
-    return clean, [*problems, *resolve_paths(clean, folder, must_exist=check_files)]
+    return clean, [*problems, *format_problems(clean), *resolve_paths(clean, folder, must_exist=check_files)]
 
 
 def _task_problems(data: Mapping[str, Any]) -> Iterator[KeyProblem]:

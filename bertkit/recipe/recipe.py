@@ -12,7 +12,7 @@ from bertkit.data.python_rows import Rows, store_rows
 from bertkit.data.readers import formats
 from bertkit.errors import Problem, RecipeError
 from bertkit.recipe import shipped_recipes
-from bertkit.recipe.cross_checks import resolve_paths, texts_in, without
+from bertkit.recipe.cross_checks import format_problems, resolve_paths, texts_in, without
 from bertkit.recipe.fields import MEAN, OPTIONS, Sections, Several, TaskPart, Training
 from bertkit.recipe.key_problems import Report
 from bertkit.recipe.overrides import apply_overrides, fill_sections, plain_sections
@@ -183,7 +183,7 @@ def parse_data_spec(data: Mapping[str, Any], overrides: Sequence[str] = ()) -> D
     apply_overrides(section, overrides, report)
     problems = validate(_DataOnly, section)
     clean = without(section, {each.path for each in problems})
-    report.add(*problems, *resolve_paths(clean, report.folder))
+    report.add(*problems, *format_problems(clean), *resolve_paths(clean, report.folder))
     report.raise_if_any()
     return _DataOnly.model_validate(clean).data
 
@@ -220,7 +220,7 @@ def json_schema() -> dict[str, Any]:
     one["properties"]["training"] = {**training_schema(), "description": one["properties"]["training"]["description"]}
     several["properties"] |= {name: one["properties"][name] for name in SHARED}
     several["required"] = ["tasks", "model"]
-    definitions["DataSpec"]["properties"]["format"]["anyOf"][0]["enum"] = [*formats()]
+    definitions["DataSpec"]["properties"]["format"]["anyOf"][0]["enum"] = [reader.name for reader in formats()]
     choice = definitions["TaskPart"]["properties"]["task"]
     references = choice.pop("discriminator")["mapping"]
     choice["oneOf"] = [{"$ref": references[name]} for name in TASKS]
