@@ -682,14 +682,14 @@ PIPES = """
 from bertkit.data import Reader
 
 def rows(file):
-    side = file.beside(".side").strip() if file.spec.sheet else ""
+    side = file.beside("side").strip() if file.spec.sheet else ""
     for number, line in file.lines():
         label, bar, text = line.rstrip().partition("|")
         if not bar:
             file.problems.add(number, "no |", "write LABEL|TEXT")
         yield number, {"text": text + side, **({"label": label} if label else {})}
 
-READER = Reader("", rows, ["pipes", "bars"])
+READER = Reader("", rows, ["pipes", "bars"], beside=["txt"])
 BARS = Reader("", rows, ["bars"], columns="header")
 GREEDY = Reader("", rows, ["csv", "mine"])
 """
@@ -730,6 +730,7 @@ def test_files_of_another_packages_format(packages, suffix, pack):
     assert "t.side: cannot be read: No such file" in fails(packages, "t.pipes", "x|a\n", sheet="x")
     for name, content in (("train", b"|a\nx|b\n"), ("dev", b"x|a\n")):  # the first row has no label
         (packages / f"{name}.pipes{suffix}").write_bytes(pack(content))
+        (packages / f"{name}.txt").write_text("goes with it")
     files = {"train": str(packages / f"train.pipes{suffix}"), "validation": [str(packages / f"dev.pipes{suffix}")]}
     for source in (str(packages), files):
         data = load(DataSpec(source=source, missing_labels="ignore"), SCHEMA)

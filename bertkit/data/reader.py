@@ -38,11 +38,11 @@ class OpenFile:
         return text_lines(self.stream, self.spec.encoding, self.problems)
 
     def beside(self, suffix: str) -> str:
-        """The text of the file of this name with another suffix, such as .txt, plain or compressed, decoded likewise.
+        """The text of the file of this name with another suffix, such as txt, plain or compressed, decoded likewise.
 
         Line ends are kept. Raises DataError where it does not exist, or is not in this encoding.
         """
-        path = packed(uncompressed(self.path).with_suffix(suffix))
+        path = packed(uncompressed(self.path).with_suffix(f".{suffix}"))
         problems = Problems(str(path))
         with opened(path) as stream:
             text = "".join(line for _, line in text_lines(stream, self.spec.encoding, problems))
@@ -56,6 +56,7 @@ class Reader(NamedTuple):
     rows: yields (number from 1, {column: value}) of each row. suffixes: of files that have the format, without the dot;
     in `data.format` it has the name of the entry point. unit: what the numbers count, in messages. columns: `any`: a
     row may have columns that the first lacks; `fixed`: all have the same; `header`: `data.header` can name them, too.
+    beside: suffixes of files that go with one of these, and are not read as files of a split.
 
     >>> def pipes(file: OpenFile) -> Iterator[tuple[int, dict[str, Any]]]:
     ...     for number, line in file.lines():
@@ -71,6 +72,7 @@ class Reader(NamedTuple):
     suffixes: Sequence[str] = ()
     unit: Literal["line", "row"] = "line"
     columns: Literal["any", "fixed", "header"] = "any"
+    beside: Sequence[str] = ()
 
     def prefix(self, name: str) -> str:
         """What is before the numbers of a file's rows in messages: `train.csv:` of lines, `x.json, row ` of rows."""

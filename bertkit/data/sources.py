@@ -6,6 +6,7 @@ Parallel texts as Moses and fairseq have them are NAME.en and NAME.de, whose lin
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -196,15 +197,16 @@ def _files_at(folder: Path, spec: DataSpec) -> dict[str, list[Path]]:
 
 def _by_name(folder: Path, spec: DataSpec) -> dict[str, list[Path]]:
     """Name without suffix and number of the shard -> the files of a folder whose format is known."""
-    by_name: dict[str, list[Path]] = {}
+    by_name, beside = dict[str, list[Path]](), defaultdict[str, list[str]](list)
     for path in sorted(p for p in folder.iterdir() if p.is_file()):
         plain, suffix = uncompressed(path), suffix_of(path)
-        readable = by_suffix(suffix)
-        if suffix in mapped_columns(spec) and not readable:
+        readers = by_suffix(suffix)
+        if suffix in mapped_columns(spec) and not readers:
             by_name[plain.stem] = [plain.with_suffix("")]
-        elif spec.format or readable:
+        elif spec.format or readers:
             by_name.setdefault(_SHARD.sub("", plain.stem), []).append(path)
-    return by_name
+            beside[plain.stem] += [more for reader in readers for more in reader.beside]
+    return {name: [path for path in paths if suffix_of(path) not in beside[name]] for name, paths in by_name.items()}
 
 
 def _file_part(path: Path, spec: DataSpec, name: str) -> Part:
