@@ -89,10 +89,10 @@ def test_a_wrong_label_is_listed_with_the_value_of_the_data_for_the_suggested_na
     table, given = noisy(1, labels=3)
     names = ["red", "green", "blue"]
     rows = [
-        {"text": f"row {row}", "id": str(row), "label": str(given[row]), "answer": answer}
-        for row, answer in enumerate({"scores": dict(zip(names, scores, strict=True))} for scores in table.tolist())
+        {"text": f"row {row}", "id": str(row), "tone": str(given[row]), "answer": answer}
+        for row, answer in enumerate({"p": dict(zip(names, scores, strict=True))} for scores in table.tolist())
     ]
-    part = single_labels(*evidence(rows, labels={"0": "red", "1": "green", "2": "blue"}), "label", "scores")
+    part = single_labels(*evidence(rows, labels={"0": "red", "1": "green", "2": "blue"}), "tone", "p")
     expected = np.flatnonzero(likely_wrong(table, given))
     assert sorted(int(row["id"]) for row in part.rows) == expected.tolist()
     first = min(expected, key=lambda row: table[row, given[row]] - np.delete(table[row], given[row]).max())
@@ -101,7 +101,7 @@ def test_a_wrong_label_is_listed_with_the_value_of_the_data_for_the_suggested_na
         "location": f"train.csv:{first + 2}",
         "id": str(first),
         "text": f"row {first}",
-        "label": str(best),
+        "tone": str(best),
         "given": names[given[first]],
         "suggested": names[best],
         "probability": round(table[first].max(), 4),

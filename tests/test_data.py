@@ -957,3 +957,27 @@ def test_what_a_check_finds(tmp_path, subtests):
             found = [what for what in says(small.read_data(spec, kind, kind.Options(name=task)), level) if part in what]
             assert len(found) == len(expected)
             assert all(what.startswith(start.format(folder)) for what, start in zip(found, expected, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("task", "row", "shown"),
+    [
+        ("text-classification", {"text_b": "2", "text_a": "1", "label": "x"}, ["text_a", "text_b"]),
+        ("token-classification", {"tokens": ["1"], "text": "1", "document": "d"}, ["text"]),
+        ("question-answering", {"id": "q", "context": "2", "question": "1"}, ["question", "context"]),
+        ("sentence-similarity", {"negative": "3", "positive": "2", "anchor": "1"}, ["anchor", "positive"]),
+        ("retrieval", {"query_id": "q", "query": "", "negative": "3", "document": "2"}, ["query", "document"]),
+        ("text-ranking", {"document": "2", "query": "1", "text": "t"}, ["query", "document"]),
+        ("text2text-generation", {"target": "2", "text": "1"}, ["text"]),
+    ],
+)
+def test_the_texts_of_a_row_that_are_shown(task, row, shown):
+    assert list(get_task(task).schema.shown(row).items()) == [(name, row[name]) for name in shown]
+
+
+def test_the_columns_of_a_new_task_are_shown_unless_they_say_otherwise():
+    columns = {"title": Column("text", "a"), "words": Column("words", "b"), "key": Column("text", "c", shown=False)}
+    schema = Schema({**columns, "size": Column("number", "d")}, [frozenset({"title"})])
+    assert schema.shown({"key": "x", "words": ["a", "b"], "title": "t", "size": 2.0}) == {"title": "t"}
+    assert schema.shown({"words": ["a", "b"], "title": None}) == {"text": "a b"}
+    assert schema.shown({"key": "x"}) == {}

@@ -166,7 +166,7 @@ def make_parser() -> argparse.ArgumentParser:
             help=each.help,
             description=f"{each.help[0].upper()}{each.help[1:]}.",
             epilog=f"example:\n  {each.example}\n\n{SITE}/docs/{each.page}.html",
-            formatter_class=_Help,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,  # an abbreviation could take a value, such as a key, for that of another option
         )
         own.set_defaults(command=each)
@@ -174,16 +174,6 @@ def make_parser() -> argparse.ArgumentParser:
         for argument_name, options in each.arguments:
             groups.get(titles.get(argument_name, ""), own).add_argument(argument_name, **options)
     return parser
-
-
-class _Help(argparse.RawDescriptionHelpFormatter):
-    """Says what FORMATS are, which is read only for it."""
-
-    def _get_help_string(self, action: argparse.Action) -> str:
-        from bertkit.data.readers import formats
-
-        text = action.help or ""
-        return text.replace("FORMATS", ", ".join(reader.name for reader in formats())) if "FORMATS" in text else text
 
 
 class _Overview(argparse.ArgumentParser):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bertkit import processes
-from bertkit.cli.shared import LAYOUT, OVERRIDES, RECIPE, argument, command, flag, path, say
+from bertkit.cli.shared import LAYOUT, OVERRIDES, RECIPE, ROWS, argument, command, flag, path, say
 from bertkit.errors import Problem, UserError
 from bertkit.recipe import shipped_recipes
 from bertkit.text import columns, shell_word
@@ -172,7 +172,7 @@ def audit(source: str, rest: list[str], output_dir: Path, **files: Any) -> None:
 @command(
     "train a tokenizer on texts: WordPiece or byte-level BPE",
     LAYOUT,
-    argument("--input", "FORMATS", nargs="+", required=True, metavar="FILE"),
+    argument("--input", ROWS, nargs="+", required=True, metavar="FILE"),
     path("--output", "a new folder", "DIR", required=True),
     argument("--vocab-size", "tokens", default=30522),
     flag("--byte-level", "BPE of bytes, as RoBERTa's, which keeps texts as they are: for models that generate texts"),

@@ -104,7 +104,7 @@ def column_names(pairs: Sequence[str]) -> dict[str, str]:
     return names
 
 
-ROWS = "FORMATS; of txt, each line is a text"  # as FormatsHelp has it
+ROWS = "csv, jsonl, parquet, txt with a text per line, or another `data.format`"
 RUN = argument("source", "a run folder, a model folder or a Hub id", metavar="RUN")
 MODEL = argument("source", "a run folder, a model folder or a Hub id", metavar="MODEL")
 RECIPE = argument("recipe", "a shipped recipe's name, or a file")

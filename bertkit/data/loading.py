@@ -127,10 +127,10 @@ def _choose(part: Part, spec: DataSpec, schema: Schema, split: str) -> tuple[Par
             what = f"no column `{group_by}`, which `data.group_by` names; found: {listed(part.columns)}"
             raise DataError(Problem(part.name, f"{what}{did_you_mean(group_by, part.columns)}"))
     except DataError:
-        if not part.objects:
+        if part.all_keys is None:
             raise
         keys = [*part.columns, *sorted({*part.all_keys()} - {*part.columns})]
-        return _choose(replace(part, columns=keys, all_keys=tuple, objects=False), spec, schema, split)
+        return _choose(replace(part, columns=keys, all_keys=None), spec, schema, split)
     return part, chosen
 
 
@@ -210,7 +210,7 @@ def _read(parts: Sequence[Part], schema: Schema, spec: DataSpec) -> Table:
         mapping = dict(part.mapping)
         group_by = _group_column(mapping, spec)
         for block in in_blocks(part.rows):
-            for name in optional if part.objects else ():  # the first object may lack it
+            for name in optional if part.all_keys else ():  # the first object may lack it
                 later = spec.columns.get(name, name)
                 if name not in mapping and any(each in row for _, row in block for each in columns_of(later)):
                     mapping[name] = later

@@ -61,16 +61,15 @@ def by_name(name: str) -> Reader:
 
 def formats() -> list[Reader]:
     """The readers of bertkit, and those of other packages that can be used."""
-    ours = {reader.name for reader in READERS}
-    others = _announced(tuple(sys.path)).items()
-    return [*READERS, *(reader for name, reader in others if isinstance(reader, Reader) and name not in ours)]
+    return [*READERS, *(reader for reader in _announced(tuple(sys.path)).values() if isinstance(reader, Reader))]
 
 
 @cache
 def _announced(path: tuple[str, ...]) -> dict[str, Reader | str]:
     """Format -> its reader in another package, or why it cannot be used. path: `sys.path`, where packages are."""
     points = entry_points(group=GROUP)
-    return {name: _loaded(name, *points.select(name=name)) for name in sorted(points.names)}
+    names = sorted(points.names - {reader.name for reader in READERS})
+    return {name: _loaded(name, *points.select(name=name)) for name in names}
 
 
 def _loaded(name: str, point: EntryPoint, *others: EntryPoint) -> Reader | str:
@@ -98,7 +97,7 @@ def reader_of(path: Path, spec: DataSpec) -> Reader:
     if not readers and suffix in ("xls", "xlsb", "xlsm", "ods", "arrow"):
         raise DataError(Problem(str(path), f"a .{suffix} file is not read", "save it as .xlsx, .csv or .parquet"))
     if len(readers) > 1:
-        what = f"several formats have the suffix .{suffix}: {', '.join(reader.name for reader in readers)}"
+        what = f"several formats have this suffix: {', '.join(reader.name for reader in readers)}"
         raise DataError(Problem(str(path), what, setting("format", readers[0].name)))
     if not readers:
         known = ", ".join(f".{suffix}" for reader in formats() for suffix in reader.suffixes)

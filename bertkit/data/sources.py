@@ -48,8 +48,7 @@ class Part:
     findings: Sequence[Finding] = ()  # of this part or the whole source; complete once all rows are read
     mapping: Mapping[str, Source] = field(default_factory=dict)  # canonical column -> column, once columns are chosen
     fingerprint: str = ""  # of a Hub data set, or of rows from Python; "" for a file of the user
-    objects: bool = False  # rows are objects of json, each with keys of its own
-    all_keys: Callable[[], Collection[str]] = tuple  # of such rows, which are read for it; and a note of it
+    all_keys: Callable[[], Collection[str]] | None = None  # where rows have keys of their own: reads them, and notes it
 
 
 # Split -> what opens its parts, and the names of the splits at the source.
@@ -210,18 +209,17 @@ def _by_name(folder: Path, spec: DataSpec) -> dict[str, list[Path]]:
 
 
 def _file_part(path: Path, spec: DataSpec, name: str) -> Part:
-    problems, objects = Problems(name), False
+    problems, reader = Problems(name), None
     if files := {} if path.is_file() else _parallel_files(path, spec):
         rows, prefix = _parallel_rows(files, spec), f"{name}.{{{','.join(files)}}}:"
     else:
         reader = reader_of(path, spec)
         rows, prefix = read_rows(path, spec, problems), reader.prefix(name)
-        objects = reader.columns == "any"
     first = next(rows)
     rows, of_memory = chain([first], rows), spec.fingerprint or ""
     names, found = problems.class_names, problems.findings
-    keys = partial(_all_keys, path, spec, prefix, found) if objects else tuple
-    return Part(name, prefix, list(first[1]), rows, names, found, fingerprint=of_memory, objects=objects, all_keys=keys)
+    keys = partial(_all_keys, path, spec, prefix, found) if reader and reader.columns == "any" else None
+    return Part(name, prefix, list(first[1]), rows, names, found, fingerprint=of_memory, all_keys=keys)
 
 
 def _all_keys(path: Path, spec: DataSpec, prefix: str, findings: list[Finding]) -> Collection[str]:
