@@ -11,7 +11,9 @@ import pytest
 from small import write_rows
 
 from bertkit.data.beir import pairs, read_beir
+from bertkit.data.sources import open_source
 from bertkit.errors import DataError
+from bertkit.sections import DataSpec
 
 CORPUS = [
     {"_id": "d1", "title": "Locks", "text": "A lock lifts boats."},
@@ -62,7 +64,7 @@ def test_splits_come_in_order_ids_may_be_whole_numbers_and_titles_may_be_missing
     assert beir.qrels == {"test": {"1": {"7": 1}}}
 
 
-def test_compressed_files_are_the_same(tmp_path):
+def test_files_that_are_compressed_or_in_another_encoding_are_the_same(tmp_path):
     plain = folder(tmp_path / "plain")
     expected = read_beir(plain)
     for name, compress, end in (
@@ -70,9 +72,11 @@ def test_compressed_files_are_the_same(tmp_path):
         ("queries.jsonl", lzma.compress, ".xz"),
         ("qrels/test.tsv", gzip.compress, ".gz"),
     ):
-        (plain / f"{name}{end}").write_bytes(compress((plain / name).read_bytes()))
+        (plain / f"{name}{end}").write_bytes(compress((plain / name).read_text(encoding="utf-8").encode("utf-16")))
         (plain / name).unlink()
-    assert read_beir(plain) == expected
+    assert read_beir(plain, "utf-16") == expected
+    (part,) = open_source(DataSpec(source=str(plain), encoding="utf-16"), None, ())["test"]
+    assert [row for _, row in part.rows][:3] == pairs(expected, "test")
 
 
 def test_everything_wrong_with_the_texts_is_said_at_once(tmp_path):

@@ -766,8 +766,12 @@ def test_the_formats_of_other_packages_are_known_where_ours_are(packages):
     (packages / "t.pipes").write_text("x|a\n")
     recipe = packages / "recipe.yaml"
     text = "task: {name: text-classification}\nmodel: {name: ./t}\ndata: {source: SOURCE, header: [a]}\n"
-    for source, what in {"t.pipes": "pipes files name their own columns", "gone.pipes": "no file or folder"}.items():
+    for source, what in {
+        "t.pipes": "pipes files name their own columns",
+        "gone.pipes": "no file or folder",
+        "t.pipes, format: pipe": "no format 'pipe'; did you mean",
+    }.items():
         recipe.write_text(text.replace("SOURCE", source))
         raises(RecipeError, what, load_recipe, recipe)
-    recipe.write_text(text.replace("SOURCE", "t.bars, format: bars"))
+    recipe.write_text(text.replace("SOURCE", "t.pipes, format: bars"))
     assert "own columns" not in message_of(RecipeError, load_recipe, recipe)

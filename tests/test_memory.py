@@ -130,6 +130,7 @@ NO_DATA = [
      "ambiguous: `train` is the name of a split(?s:.*)ambiguous: `test`"),
     ({"train": pandas.DataFrame(TRAIN), "test": "t.csv"}, "train as rows, but test as files"),
     ({"train": TRAIN, "eval": TRAIN}, r"data\['eval'\]: neither a split nor a column"),
+    ({"train": "a.csv", "encoding": "cp1252"}, r"'encoding'\]: belongs beside the source\n *.*'encoding': 'cp1252'}"),
     ({"train": TRAIN, "validation": 0.1, "dev": TRAIN}, "a second name for validation"),
     ({"train": TRAIN, "validation": 2}, "data.validation: must be less than 1, found 2"),
     ({"train": TRAIN, "test": 0.1}, "expected rows, found the number 0.1\n.*Only validation can be a share"),

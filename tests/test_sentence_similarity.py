@@ -56,6 +56,13 @@ def vectors(folder: Path, texts: list[str], **how: Any) -> np.ndarray:
     return np.asarray([answer["vector"] for answer in load(folder, precision="fp32", **how)(texts)])
 
 
+def test_each_side_of_a_pair_has_its_prefix() -> None:
+    task: Any = SentenceSimilarity(options(query_prefix="q ", document_prefix="d "), None, 8)  # type: ignore[arg-type]
+    assert task.schema.texts == ["text", "text_a", "text_b", "anchor", "positive", "negative"]
+    assert [*map(task.prefix, task.schema.texts)] == ["", "", "", "q ", "d ", "d "]
+    assert [*map(task.prefix, ("text", "query", "document"))] == ["", "q ", "d "]
+
+
 def test_losses_are_those_of_sentence_transformers() -> None:
     sides = torch.randn(3, 7, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     targets = torch.tensor([0.1, 0.9, 0.9, 0.4, 0.0, 1.0, 0.5], dtype=torch.float64)
