@@ -83,7 +83,7 @@ def made(
     set_seed(5)
     runner = Runner(task, task.model(encoder(folder)), args.device, "fp32", 8)
     attachments: list[Attachment] = [*([MuonOptimizer()] if args.muon else ())]
-    attachments += [UsedEmbeddings(args.used_embeddings, None), *([MicroBatchSplit()] if divide else ())]
+    attachments += [UsedEmbeddings(), *([MicroBatchSplit()] if divide else ())]
     data = TaskData(runner, task.features(case.rows()), tokens=tokens)
     return trainer.Trainer(data, args, attachments=attachments, **more)
 

@@ -165,7 +165,7 @@ RARE = "used and muon", "muon, lora", "split, lora"  # resumed with --all alone
 
 
 def test_the_table_is_complete() -> None:
-    assert {kind.__name__ for kind in ATTACHMENTS} == RECIPES.keys()
+    assert {type(each).__name__ for each in ATTACHMENTS} == RECIPES.keys()
 
 
 @pytest.fixture(scope="module")
