@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 from cases import BY_ID, Case, encoder
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
+from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers import TrainerCallback, set_seed
 
+import bertkit
 from bertkit.attachments.memory import MicroBatchSplit
 from bertkit.attachments.muon import MuonOptimizer
 from bertkit.attachments.used_rows import UsedEmbeddings
@@ -23,7 +26,7 @@ from bertkit.engine.clock import Clock
 from bertkit.engine.training_data import TaskData
 from bertkit.inference.runner import Runner
 from bertkit.recipe.recipe import Recipe
-from bertkit.training.job import prepare_jobs
+from bertkit.training.job import Extensions, prepare_jobs
 from bertkit.training.seed import make_trainer, new_runners
 
 Step = tuple[float, dict[str, torch.Tensor]]  # loss and gradients
@@ -66,11 +69,58 @@ def first_step(
     return next(e["loss"] for e in ours.state.log_history if "loss" in e), step.gradients
 
 
-def first_step_of(recipe: Recipe, folder: Path) -> Step:
+def focal(outputs: Any, labels: torch.Tensor, num_items_in_batch: Any, gamma: float = 2.0) -> torch.Tensor:
+    """Focal loss (Lin et al. 2017, equation 4)."""
+    losses = F.cross_entropy(outputs.logits, labels, reduction="none")
+    return ((1 - torch.exp(-losses)) ** gamma * losses).sum() / num_items_in_batch
+
+
+def mean(outputs: Any, labels: torch.Tensor, num_items_in_batch: Any) -> torch.Tensor:
+    """Divides by a count of its own."""
+    return F.cross_entropy(outputs.logits, labels)
+
+
+class Lookahead(bertkit.Attachment):
+    """After every second step, the weights go half of the way back (Zhang et al. 2019, algorithm 1)."""
+
+    def start(self, trainer: Any, checkpoint: Path | None) -> None:
+        self.model, self.even = trainer.model, False
+        self.slow = {name: p.detach().clone() for name, p in self.model.named_parameters()}
+        if checkpoint:
+            self.slow = load_file(checkpoint / "slow.safetensors")
+            self.even = json.loads((checkpoint / "even.json").read_text())
+
+    def wrap_optimizer(self, optimizer: Any, trainer: Any) -> Any:
+        optimizer.register_step_post_hook(self.look)
+        return optimizer
+
+    def look(self, *_: Any) -> None:
+        for name, parameter in self.model.named_parameters() if self.even else ():
+            parameter.data.copy_(self.slow[name].lerp_(parameter.data, 0.5))
+        self.even = not self.even
+
+    def save_files(self) -> dict[str, Any]:
+        return {"slow.safetensors": self.slow, "even.json": self.even}
+
+
+OWN: dict[str, Any] = {  # what a user adds to `train`
+    "focal": {"compute_loss_func": focal},
+    "mean": {"compute_loss_func": mean},
+    "lookahead": {"attachments": [Lookahead()]},
+}
+
+
+def trainer_of(recipe: Recipe, folder: Path, *callbacks: TrainerCallback, **own: Any) -> trainer.Trainer:
+    """The trainer of a recipe, as `train` makes it. own: a user's code."""
+    jobs = prepare_jobs(recipe, Extensions(**own))[0]
+    args = jobs.arguments(folder, 5)
+    return make_trainer(jobs, new_runners(jobs, args), args, callbacks, Clock())
+
+
+def first_step_of(recipe: Recipe, folder: Path, **own: Any) -> Step:
     """The first step of a recipe, as `train` takes it."""
-    jobs = prepare_jobs(recipe)[0]
-    args, step = jobs.arguments(folder, 5), FirstStep()
-    ours = make_trainer(jobs, new_runners(jobs, args), args, [step], Clock())
+    step = FirstStep()
+    ours = trainer_of(recipe, folder, step, **own)
     ours.train()
     return next(e["loss"] for e in ours.state.log_history if "loss" in e), step.gradients
 

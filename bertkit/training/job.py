@@ -65,9 +65,14 @@ class Extensions:
         return table.of_user(self.compute_loss_func, self.attachments)
 
     @property
+    def names(self) -> list[str]:
+        """Of what takes part: a resumed run must have the same."""
+        return [each.identify() for each in self.added]
+
+    @property
     def recorded(self) -> dict[str, list[str]]:
-        """What environment.json has of them, because a resumed run must have the same."""
-        return {"attachments": [each.identify() for each in self.added]} if self.added else {}
+        """What environment.json has of them."""
+        return {"attachments": self.names} if self.added else {}
 
 
 NO_EXTENSIONS = Extensions()
@@ -145,6 +150,8 @@ class Jobs:
 def prepare_jobs(recipe: AnyRecipe, extensions: Extensions = NO_EXTENSIONS) -> tuple[Jobs, dict[str, list[Finding]]]:
     """The jobs of a recipe, and the findings about each. Raises UserError before anything is written."""
     by_task, findings, problems = dict[str, Job](), dict[str, list[Finding]](), list[Problem]()
+    if extensions.added:
+        logger.info("with %s", ", ".join(extensions.names))
     for name, part in recipe.parts.items():
         for own in ("metrics", "compute_loss_func"):
             if name and getattr(extensions, own):
@@ -263,7 +270,7 @@ def check_model(
     """
     metrics = extensions.metrics
     if task.method and extensions.added:
-        what = f"{extensions.added[0].identify()} has no effect: task.method {task.method} takes no steps of a trainer"
+        what = f"{extensions.names[0]} has no effect: task.method {task.method} takes no steps of a trainer"
         raise RecipeError(Problem("task.method", what, "Leave it out, or train with task.method full."))
     with TemporaryDirectory() as folder, quiet_logger("bertkit"):
         args = arguments(recipe, task, data, Path(folder), recipe.seeds[0])

@@ -105,7 +105,7 @@ def require_unchanged(job: Job, run: Run, changed: bool) -> None:
     if other:
         what = f"the libraries differ from those this run was started with: {'; '.join(other)}"
         problems.append(Problem(str(environment), what, f"Install those versions, start a new run, or {ANYWAY}."))
-    attached = job.extensions.recorded.get("attachments", [])
+    attached = job.extensions.names
     started = _section(environment, "attachments", list) if environment.is_file() else attached
     if attached != started:
         first, second = (", ".join(names) or "no attachments of yours" for names in (started, attached))
