@@ -157,7 +157,7 @@ RECIPES = {  # class of an attachment -> recipes that have it, as overrides
     "MicroBatchSplit": {"split": ("training.auto_find_batch_size=true",)},
     "TeacherLoss": {"teacher": (TEACHER,)},
 }
-OURS = RECIPES.keys()
+OURS = {*RECIPES}
 RECIPES |= {"of the user": dict.fromkeys(OWN, ())}
 NAMES = {name: more for recipes in RECIPES.values() for name, more in recipes.items()}
 LORA = ("peft={r: 2}",)

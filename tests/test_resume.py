@@ -117,7 +117,7 @@ def last(run: Run) -> dict[str, str]:
     """
     folders = [checkpoint.checkpoints(seed)[-1] for seed in run.checkpoints.iterdir()]
     paths = [path for folder in folders for path in folder.glob("*.safetensors")]
-    more = [path for path in paths if path.name == "used_embeddings.safetensors"]
+    more = [path for path in paths if path.name in ("used_embeddings.safetensors", "slow.safetensors")]
     assert len(paths) - len(more) == 3 * len(folders)
     return {str(path.relative_to(run.checkpoints)): sha256(path) for path in paths}
 

@@ -67,15 +67,10 @@ class UserLoss(Attachment):
         torch.manual_seed(0)
         with translated(Exception, RecipeError, WHERE, f"{name} failed on a first micro-batch"):
             value: Any = self.function(*inputs, count)
-        if not isinstance(value, Tensor) or value.ndim:
-            what, fix = f"returned {short_repr(value)}", "Return a tensor of one number: sum over the labels."
-        elif not value.isfinite():
-            what, fix = f"is {value.item()} for the untrained model", "Look for logarithms of 0, and divisions by 0."
-        elif not value.requires_grad:
-            what, fix = "has no gradient", "Compute it from the outputs, by operations of torch."
-        else:
-            return value
-        raise RecipeError(Problem(WHERE, f"{name} {what}", fix))
+        if not (isinstance(value, Tensor) and value.ndim == 0 and value.isfinite() and value.requires_grad):
+            fix = "Return a tensor of one finite number, which has its gradient from the outputs."
+            raise RecipeError(Problem(WHERE, f"{name} returned {short_repr(value)}", fix))
+        return value
 
     def _inputs(self, outputs: Any, batch: Batch) -> tuple[Any, Tensor]:
         if (inputs := self.task.loss_inputs(outputs, batch)) is None:

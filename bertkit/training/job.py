@@ -6,6 +6,7 @@ import logging
 import math
 import re
 from collections.abc import Collection, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -63,6 +64,11 @@ class Extensions:
     def added(self) -> tuple[Attachment, ...]:
         """What takes part in the training: the attachments, after the loss."""
         return table.of_user(self.compute_loss_func, self.attachments)
+
+    @property
+    def every(self) -> tuple[Attachment, ...]:
+        """The attachments of bertkit, then what is added."""
+        return (*table.ATTACHMENTS, *self.added)
 
     @property
     def names(self) -> list[str]:
@@ -250,7 +256,9 @@ def inspect(task: Task, data: Data, headline: str) -> tuple[Dataset, list[Findin
 
 def build(recipe: Recipe, encoder: Encoder, task: Task, extensions: Extensions) -> Any:
     """The model to train: encoder and head; with fewer layers, frozen parts or LoRA on request. Raises UserError."""
-    model = table.build(recipe, task.model(encoder), extensions.added)
+    model: Any = task.model(encoder)
+    for each in extensions.every:
+        model = each.build_model(recipe, model)
     model = freeze(model, recipe.freeze) if recipe.freeze else model
     return with_lora(model, recipe.peft, task.extra_modules(model)) if recipe.peft else model
 
@@ -275,7 +283,8 @@ def check_model(
     with TemporaryDirectory() as folder, quiet_logger("bertkit"):
         args = arguments(recipe, task, data, Path(folder), recipe.seeds[0])
         model = build(recipe, encoder, task, extensions)
-        attachments = () if task.method else table.joined(Draft(recipe, args, task, model, features), extensions.added)
+        draft, candidates = Draft(recipe, args, task, model, features), () if task.method else extensions.every
+        attachments = [each for each in map(copy, candidates) if each.join(draft)]
         check_token_types(model, task.examples(features, range(min(len(features), 8))))
         findings = list(padding_findings(task, model))
         headline = headline_of(recipe, task)
