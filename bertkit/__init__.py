@@ -13,6 +13,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from bertkit.audits.audit import audit
     from bertkit.decisions.calibrate import calibrate
+    from bertkit.engine.attachment import Attachment
     from bertkit.errors import DataError, ModelError, RecipeError, UserError
     from bertkit.inference.batch import batch
     from bertkit.inference.evaluate import evaluate
@@ -25,13 +26,14 @@ if TYPE_CHECKING:
     from bertkit.training.train import train
 
 __all__ = [
-    "Classifier", "DataError", "Features", "ModelError", "Predictor", "Recipe", "RecipeError",
-    "Run", "UserError", "audit", "batch", "calibrate", "evaluate", "load", "load_recipe",
-    "load_tasks", "train",
+    "Attachment", "Classifier", "DataError", "Features", "ModelError", "Predictor", "Recipe",
+    "RecipeError", "Run", "UserError", "audit", "batch", "calibrate", "evaluate", "load",
+    "load_recipe", "load_tasks", "train",
 ]  # fmt: skip
 
 _MODULES = {
     "audits.audit": "audit",
+    "engine.attachment": "Attachment",
     "errors": "DataError ModelError RecipeError UserError",
     "inference.batch": "batch",
     "inference.evaluate": "evaluate",

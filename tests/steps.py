@@ -8,11 +8,13 @@ from typing import Any
 
 import torch
 from cases import BY_ID, Case, encoder
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
+from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers import TrainerCallback, set_seed
 
+import bertkit
 from bertkit.attachments.memory import MicroBatchSplit
 from bertkit.attachments.muon import MuonOptimizer
 from bertkit.attachments.used_rows import UsedEmbeddings
@@ -23,7 +25,7 @@ from bertkit.engine.clock import Clock
 from bertkit.engine.training_data import TaskData
 from bertkit.inference.runner import Runner
 from bertkit.recipe.recipe import Recipe
-from bertkit.training.job import prepare_jobs
+from bertkit.training.job import Extensions, prepare_jobs
 from bertkit.training.seed import make_trainer, new_runners
 
 Step = tuple[float, dict[str, torch.Tensor]]  # loss and gradients
@@ -66,11 +68,55 @@ def first_step(
     return next(e["loss"] for e in ours.state.log_history if "loss" in e), step.gradients
 
 
-def first_step_of(recipe: Recipe, folder: Path) -> Step:
+def focal(outputs: Any, labels: torch.Tensor, num_items_in_batch: Any, gamma: float = 2.0) -> torch.Tensor:
+    """Focal loss (Lin et al. 2017, equation 4)."""
+    losses = F.cross_entropy(outputs.logits, labels, reduction="none")
+    return ((1 - torch.exp(-losses)) ** gamma * losses).sum() / num_items_in_batch
+
+
+def mean(outputs: Any, labels: torch.Tensor, num_items_in_batch: Any) -> torch.Tensor:
+    """Divides by a count of its own."""
+    return F.cross_entropy(outputs.logits, labels)
+
+
+class Lookahead(bertkit.Attachment):
+    """That of docs/python.md, on the CPU."""
+
+    def start(self, trainer: Any, checkpoint: Path | None) -> None:
+        self.weights = dict(trainer.model.named_parameters())
+        slow = load_file(checkpoint / "slow.safetensors") if checkpoint else self.weights
+        self.slow = {name: tensor.detach().clone() for name, tensor in slow.items()}
+
+    def wrap_optimizer(self, optimizer: Any, trainer: Any) -> Any:
+        optimizer.register_step_post_hook(self.look)
+        return optimizer
+
+    def look(self, *_: Any) -> None:
+        for name, weight in self.weights.items():
+            weight.data.lerp_(self.slow[name].lerp_(weight.data, 0.1), 0.5)
+
+    def save_files(self) -> dict[str, Any]:
+        return {"slow.safetensors": self.slow}
+
+
+OWN: dict[str, Any] = {  # what a user adds to `train`
+    "focal": {"compute_loss_func": focal},
+    "mean": {"compute_loss_func": mean},
+    "lookahead": {"attachments": [Lookahead()]},
+}
+
+
+def trainer_of(recipe: Recipe, folder: Path, *callbacks: TrainerCallback, **own: Any) -> trainer.Trainer:
+    """The trainer of a recipe, as `train` makes it. own: a user's code."""
+    jobs = prepare_jobs(recipe, Extensions(**own))[0]
+    args = jobs.arguments(folder, 5)
+    return make_trainer(jobs, new_runners(jobs, args), args, callbacks, Clock())
+
+
+def first_step_of(recipe: Recipe, folder: Path, **own: Any) -> Step:
     """The first step of a recipe, as `train` takes it."""
-    jobs = prepare_jobs(recipe)[0]
-    args, step = jobs.arguments(folder, 5), FirstStep()
-    ours = make_trainer(jobs, new_runners(jobs, args), args, [step], Clock())
+    step = FirstStep()
+    ours = trainer_of(recipe, folder, step, **own)
     ours.train()
     return next(e["loss"] for e in ours.state.log_history if "loss" in e), step.gradients
 
@@ -83,7 +129,7 @@ def made(
     set_seed(5)
     runner = Runner(task, task.model(encoder(folder)), args.device, "fp32", 8)
     attachments: list[Attachment] = [*([MuonOptimizer()] if args.muon else ())]
-    attachments += [UsedEmbeddings(args.used_embeddings, None), *([MicroBatchSplit()] if divide else ())]
+    attachments += [UsedEmbeddings(), *([MicroBatchSplit()] if divide else ())]
     data = TaskData(runner, task.features(case.rows()), tokens=tokens)
     return trainer.Trainer(data, args, attachments=attachments, **more)
 

@@ -164,8 +164,9 @@ def taught(case: Case, home: Path, args: Arguments, step: FirstStep, **more: Any
     """The trainer of a student, after its training, and its teacher."""
     task, spec, teacher = teach(case, home, Path(args.output_dir) / "teacher", alpha=1.0, **more)
     set_seed(5)
-    loss, runner = TeacherLoss(spec, teacher, task), Runner(task, task.model(encoder(home)), args.device, "fp32", 8)
-    data = TaskData(runner, loss.features(task.features(case.rows()), args))
+    loss, runner = TeacherLoss(), Runner(task, task.model(encoder(home)), args.device, "fp32", 8)
+    loss.spec, loss.teacher, loss.task = spec, teacher, task
+    data = TaskData(runner, loss.extend_features(task.features(case.rows()), args))
     trainer = Trainer(data, args, callbacks=[step], attachments=[loss])
     trainer.train()
     return trainer, teacher

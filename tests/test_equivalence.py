@@ -19,7 +19,7 @@ import torch
 import two
 from cases import CASES, DRAWN, Case, every
 from safetensors.torch import load_file
-from steps import Step, arguments, first_step, first_step_of, made, trained
+from steps import OWN, Step, arguments, first_step, first_step_of, made, trained
 from test_resume import RHYTHM, killed, last
 from torch._dynamo.utils import counters
 from transformers import AutoModelForMaskedLM
@@ -157,15 +157,18 @@ RECIPES = {  # class of an attachment -> recipes that have it, as overrides
     "MicroBatchSplit": {"split": ("training.auto_find_batch_size=true",)},
     "TeacherLoss": {"teacher": (TEACHER,)},
 }
+OURS = {*RECIPES}
+RECIPES |= {"of the user": dict.fromkeys(OWN, ())}
 NAMES = {name: more for recipes in RECIPES.values() for name, more in recipes.items()}
 LORA = ("peft={r: 2}",)
 WITHOUT_LORA = "used", "used and muon"  # the adapters leave the word embedding as it is
 EVERY = [*NAMES, *(f"{name}, lora" for name in NAMES if name not in WITHOUT_LORA)]
-RARE = "used and muon", "muon, lora", "split, lora"  # resumed with --all alone
+# Resumed with --all alone:
+RARE = ("used and muon", "muon, lora", "split, lora", "focal", "mean", *(f"{name}, lora" for name in OWN))
 
 
 def test_the_table_is_complete() -> None:
-    assert {kind.__name__ for kind in ATTACHMENTS} == RECIPES.keys()
+    assert {type(each).__name__ for each in ATTACHMENTS} == OURS
 
 
 @pytest.fixture(scope="module")
@@ -191,12 +194,13 @@ def overrides(name: str, teacher: Path) -> tuple[str, ...]:
 def test_a_resumed_run_is_the_uninterrupted_one(name, teacher, tiny_encoder_with_dropout, tmp_path):
     """Even if what a teacher says has to be computed again."""
     more, splits = (*RHYTHM, *overrides(name, teacher)), ("train", "validation")
+    own = OWN.get(name.partition(", ")[0], {})
     recipe = small.recipe(tmp_path, tiny_encoder_with_dropout, *more, splits=splits)
     with cache_in(tmp_path / "one"):
-        run = killed(recipe, tmp_path / "killed")
+        run = killed(recipe, tmp_path / "killed", **own)
     with cache_in(tmp_path / "other"):
-        train(recipe, run.folder, resume=True)
-        whole = train(recipe, tmp_path / "whole")
+        train(recipe, run.folder, resume=True, **own)
+        whole = train(recipe, tmp_path / "whole", **own)
     assert sha256(run.model / "model.safetensors") == sha256(whole.model / "model.safetensors")
     assert last(run) == last(whole)
 
@@ -207,6 +211,10 @@ ONE_STEP = (
     "training.max_steps=1", "~training.num_train_epochs", "training.eval_strategy=no", "training.save_strategy=no",
     "training.logging_steps=1", "training.max_grad_norm=1e9", "training.bf16=false",
 )  # fmt: skip
+
+
+def step_of(name: str, recipe: Recipe, folder: Path) -> Step:
+    return first_step_of(recipe, folder, **OWN.get(name.partition(", ")[0], {}))
 
 
 def sized(recipe: Recipe, size: int, accumulation: int = 1) -> Recipe:
@@ -226,13 +234,13 @@ def attached(recipes: dict[str, Recipe], tmp_path_factory: pytest.TempPathFactor
     """The first step of each on eight rows in one batch."""
     folder = tmp_path_factory.mktemp("attached")
     with cache_in(folder / "cache"):
-        return {name: first_step_of(sized(recipe, 8), folder) for name, recipe in recipes.items()}
+        return {name: step_of(name, sized(recipe, 8), folder) for name, recipe in recipes.items()}
 
 
 @pytest.mark.parametrize("name", EVERY)
 def test_accumulation_with_an_attachment_equals_one_batch(name, recipes, attached, tmp_path):
     with cache_in(tmp_path / "cache"):
-        assert_same_step(attached[name], first_step_of(sized(recipes[name], 2, 4), tmp_path))
+        assert_same_step(attached[name], step_of(name, sized(recipes[name], 2, 4), tmp_path))
 
 
 CONFIG = {"model_type": "modernbert", "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}

@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 from small import read_data as load_data
 from test_qa_windows import TEXTS, TOKENIZERS, kinds, qa
 from test_task_contract import ask, opened
+from transformers.modeling_outputs import QuestionAnsweringModelOutput
 
 import bertkit
 from bertkit.attachments.soft_targets import SOFT_TARGETS
@@ -249,7 +250,7 @@ def test_the_loss_is_that_of_torch_over_where_an_answer_can_be(kinds: dict[str, 
     for each, gold, there in zip(logits, ([6, 7], [0, 0]), ([0, 5, 6, 7], [0, 5]), strict=True):
         for side in (0, 1):
             total -= torch.from_numpy(each[side, there]).log_softmax(0)[there.index(gold[side])].item() / 2
-    outputs = SimpleNamespace(start_logits=both[0], end_logits=both[1])
+    outputs = QuestionAnsweringModelOutput(start_logits=both[0], end_logits=both[1])
     assert float(task.loss(outputs, batch)) == pytest.approx(total, rel=1e-6)
     assert task.count(batch) == 2
 

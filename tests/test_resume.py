@@ -67,12 +67,12 @@ def kill(monkeypatch: pytest.MonkeyPatch, at: int, seed: int = 42) -> None:
     monkeypatch.setattr(Trainer, "training_step", training_step)
 
 
-def killed(recipe: Recipe, folder: Path, at: int = KILLED_AT, seed: int = 42, resume: bool = False) -> Run:
-    """The folder of a run that was killed."""
+def killed(recipe: Recipe, folder: Path, at: int = KILLED_AT, seed: int = 42, resume: bool = False, **own: Any) -> Run:
+    """The folder of a run that was killed. own: a user's code."""
     with pytest.MonkeyPatch.context() as patch:
         kill(patch, at, seed)
         with pytest.raises(Killed):
-            train(recipe, folder, resume=resume)
+            train(recipe, folder, resume=resume, **own)
     assert not Run(folder).finished
     return Run(folder)
 
@@ -117,7 +117,7 @@ def last(run: Run) -> dict[str, str]:
     """
     folders = [checkpoint.checkpoints(seed)[-1] for seed in run.checkpoints.iterdir()]
     paths = [path for folder in folders for path in folder.glob("*.safetensors")]
-    more = [path for path in paths if path.name == "used_embeddings.safetensors"]
+    more = [path for path in paths if path.name in ("used_embeddings.safetensors", "slow.safetensors")]
     assert len(paths) - len(more) == 3 * len(folders)
     return {str(path.relative_to(run.checkpoints)): sha256(path) for path in paths}
 

@@ -7,7 +7,6 @@ import math
 import sys
 from itertools import permutations
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,6 +21,7 @@ from sklearn.metrics import average_precision_score, ndcg_score
 from small import read_data as load_data
 from small import write_rows
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline, set_seed
+from transformers.modeling_outputs import SequenceClassifierOutput
 
 import bertkit
 from bertkit.encoding.padding import Collator
@@ -343,8 +343,8 @@ def test_findings_count_queries(tmp_path: Path) -> None:
 # --- losses, windows, groups
 
 
-def logits_of(values: list[float]) -> SimpleNamespace:
-    return SimpleNamespace(logits=torch.tensor(values, dtype=torch.float64)[:, None])
+def logits_of(values: list[float]) -> SequenceClassifierOutput:
+    return SequenceClassifierOutput(logits=torch.tensor(values, dtype=torch.float64)[:, None])  # type: ignore[arg-type]
 
 
 def test_losses_are_those_of_their_formulas(tiny_encoder: Path) -> None:

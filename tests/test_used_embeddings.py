@@ -264,7 +264,7 @@ def test_what_needs_all_rows_cannot_continue(tiny_encoder_with_dropout: Path, tm
             train(changed, run.folder, resume=True, changed=True)
     trainer = Mock(args=replace(arguments(tmp_path, 2, 2), optim="adafactor"))
     with pytest.raises(ModelError, match="the checkpoint is of another optimizer, or of other trained weights"):
-        UsedEmbeddings(None, None).start(trainer, newest(run))
+        UsedEmbeddings().start(trainer, newest(run))
 
 
 def test_several_tasks(tiny_encoder: Path, tmp_path: Path) -> None:

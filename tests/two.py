@@ -19,7 +19,7 @@ import torch
 from cases import DRAWN, SEVEN, Case
 from safetensors.torch import save_file
 from sharded import several
-from steps import Step, first_step, first_step_of, trained
+from steps import OWN, Step, first_step, first_step_of, trained
 
 from bertkit import processes
 from bertkit.cli.main import main
@@ -51,7 +51,8 @@ def program(encoder: Path, folder: Path) -> int:
         keep(folder / name, first_step(BY_ID[name], encoder, folder / "steps", 4, 1))
     keep(folder / MODERNBERT.id, first_step(MODERNBERT, folder / "modernbert", folder / "steps", 4, 1))
     for file in sorted((folder / "attachments").glob("*.yaml")):
-        keep(folder / file.stem, first_step_of(load_recipe(file), folder / "steps"))
+        own = OWN.get(file.stem.partition(", ")[0], {})
+        keep(folder / file.stem, first_step_of(load_recipe(file), folder / "steps", **own))
     trained(encoder, folder / "clock", 2, 5.0 if processes.first() else 1.0)
     several_tasks(encoder, folder / "tasks", 2)
     return main(["train", str(folder / "folds.yaml"), "--output-dir", str(folder / "folds")])

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Self, final
+from typing import Any, final
 
 import numpy as np
 import pyarrow as pa
@@ -142,35 +142,35 @@ def chosen_layers(total: int, count: int) -> list[int]:
 class TeacherLoss(Attachment):
     """Adds the teacher's losses, and its scores to those of the student."""
 
-    def __init__(self, spec: Distillation, teacher: Teacher, task: Task) -> None:
-        self.spec, self.teacher, self.task = spec, teacher, task
+    spec: Distillation
+    teacher: Teacher
+    task: Task
 
-    @classmethod
-    def of(cls, draft: Draft) -> Self | None:
-        if not (spec := draft.recipe.distillation):
-            return None
-        teacher = find_teacher(spec, draft.task)
-        check_sizes(teacher, draft.task, draft.model, draft.features)
-        return cls(spec, teacher, draft.task)
+    def join(self, draft: Draft) -> bool:
+        if not draft.recipe.distillation:
+            return False
+        self.spec, self.task = draft.recipe.distillation, draft.task
+        self.teacher = find_teacher(self.spec, self.task)
+        check_sizes(self.teacher, self.task, draft.model, draft.features)
+        return True
 
-    @classmethod
-    def build(cls, recipe: Recipe, model: Any) -> Any:
+    def build_model(self, recipe: Recipe, model: Any) -> Any:
         student = recipe.distillation.student if recipe.distillation else None
         return keep_layers(model, student.layers) if student else model
 
-    def features(self, features: Dataset, args: Arguments) -> Dataset:
+    def extend_features(self, features: Dataset, args: Arguments) -> Dataset:
         with args.main_process_first():  # the others read them from the cache
             return with_soft_targets(features, self.teacher)
 
-    def loss(self, loss: Loss) -> Loss:
-        def taught(outputs: Any, batch: Batch, label_smoothing: float) -> Tensor:
-            hard = loss(outputs, batch, label_smoothing)
+    def wrap_loss(self, loss: Loss) -> Loss:
+        def taught(outputs: Any, batch: Batch, terms: Tensor) -> Tensor:
+            hard = loss(outputs, batch, terms)
             soft = SOFT_TARGETS[self.task.name].loss(self.task, outputs, batch, self.spec.temperature)
             return self.spec.alpha * soft + (1 - self.spec.alpha) * hard
 
         return taught
 
-    def references(self, rows: Dataset, metrics: Sequence[Any]) -> Mapping[str, Scores]:
+    def score_references(self, rows: Dataset, metrics: Sequence[Any]) -> Mapping[str, Scores]:
         return {TEACHER: score(self.teacher.predictor, rows, metrics)[1]["metrics"]}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Self, final
+from typing import Any, final
 
 import numpy as np
 import torch
@@ -29,18 +29,17 @@ class MicroBatchSplit(Attachment):
     def __init__(self) -> None:
         self.count = 1  # parts of each micro-batch
 
-    @classmethod
-    def of(cls, draft: Draft) -> Self | None:
-        return cls() if draft.recipe.training.get("auto_find_batch_size") else None
+    def join(self, draft: Draft) -> bool:
+        return bool(draft.recipe.training.get("auto_find_batch_size"))
 
-    def prepared(self, trainer: Steps, model: Any, loader: Any, checkpoint: Path | None) -> None:
+    def prepare(self, trainer: Steps, model: Any, loader: Any, checkpoint: Path | None) -> None:
         known = checkpoint / DIVISION if checkpoint else None
         self.count = split_factor(trainer, model, loader, read_json(known)["parts"] if known and known.is_file() else 1)
 
-    def parts(self, batch: Batch) -> Iterator[Batch]:
+    def split_batch(self, batch: Batch) -> Iterator[Batch]:
         return split_batch(batch, self.count)
 
-    def files(self) -> Mapping[str, Any]:
+    def save_files(self) -> Mapping[str, Any]:
         return {DIVISION: {"parts": self.count}}
 
 

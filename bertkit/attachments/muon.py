@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Self, final
+from typing import Any, final
 
 from torch import Tensor, nn
 from torch.optim import Muon, Optimizer
@@ -15,16 +15,13 @@ from bertkit.errors import Problem, RecipeError
 class MuonOptimizer(Attachment):
     """Trains the weight matrices of the layers by Muon, all other parameters by the engine's optimizer."""
 
-    @classmethod
-    def of(cls, draft: Draft) -> Self | None:
-        if not draft.args.muon:
-            return None
-        if not layer_matrices(draft.model):
+    def join(self, draft: Draft) -> bool:
+        if draft.args.muon and not layer_matrices(draft.model):
             what = "no weight matrix of a layer is trained, and muon trains nothing else"
             raise RecipeError(Problem("training.optim", what, "Remove it, or freeze fewer layers."))
-        return cls()
+        return draft.args.muon
 
-    def optimizer(self, optimizer: Any, trainer: Steps) -> MuonWith:
+    def wrap_optimizer(self, optimizer: Any, trainer: Steps) -> MuonWith:
         args = trainer.args
         rate, momentum = args.muon_learning_rate or args.learning_rate, args.muon_momentum
         return MuonWith(optimizer, layer_matrices(trainer.model), lr=rate, momentum=momentum)

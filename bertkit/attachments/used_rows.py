@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, Self, final
+from typing import Any, NamedTuple, final
 
 import pyarrow.compute as pc
 import torch
@@ -34,25 +34,22 @@ WORTHWHILE = 1_000_000  # bytes
 class UsedEmbeddings(Attachment):
     """Trains the used rows alone where `training.used_embeddings` says so, or where it pays."""
 
-    def __init__(self, asked: bool | None, shape: tuple[int, int] | None) -> None:
-        """asked: `training.used_embeddings`. shape: (tokens, width) of an embedding that can be trained by rows."""
-        self.asked, self.shape = asked, shape
-        self.rows: UsedRows | None = None  # while it trains, if not all rows are trained
+    asked: bool | None  # `training.used_embeddings`
+    shape: tuple[int, ...] = ()  # (tokens, width) of an embedding that can be trained by rows
+    rows: UsedRows | None = None  # while it trains, if not all rows are trained
 
-    @classmethod
-    def of(cls, draft: Draft) -> Self:
-        asked = draft.args.used_embeddings
+    def join(self, draft: Draft) -> bool:
+        self.asked = draft.args.used_embeddings
         try:
-            table = word_embedding(draft.model, draft.args).weight
+            self.shape = word_embedding(draft.model, draft.args).weight.shape
         except ValueError as error:
-            if asked:
+            if self.asked:
                 problem = Problem("training.used_embeddings", f"has no effect: {error}", "Remove it.")
                 raise RecipeError(problem) from error
-            return cls(asked, None)
-        return cls(asked, (table.shape[0], table.shape[1]))
+        return True
 
-    def summary(self, features_by_task: Iterable[tuple[Task, Dataset]]) -> str | None:
-        if self.shape is None:
+    def summarize(self, features_by_task: Iterable[tuple[Task, Dataset]]) -> str | None:
+        if not self.shape:
             return None
         used = len(token_ids(features_by_task, self.shape[0]))
         counts, saves = f"word embedding: {used:,} of {self.shape[0]:,} tokens are used", saved(self.shape, used) / 1e6
@@ -84,16 +81,16 @@ class UsedEmbeddings(Attachment):
         self.rows = UsedRows(whole, ids, decay)
         _replace(model, whole, self.rows)
 
-    def optimizer(self, optimizer: Any, trainer: Steps) -> Any:
+    def wrap_optimizer(self, optimizer: Any, trainer: Steps) -> Any:
         if self.rows:
             optimizer.register_step_post_hook(self.rows.shrink)
         return optimizer
 
-    def restore(self, optimizer: Any) -> None:
+    def restore_optimizer(self, optimizer: Any) -> None:
         if self.rows:
             self.rows.extend(optimizer)
 
-    def files(self) -> Mapping[str, Any]:
+    def save_files(self) -> Mapping[str, Any]:
         return {USED_ROWS_FILE: {"ids": self.rows.ids, "decay": self.rows.others.decay}} if self.rows else {}
 
     def finish(self, model: Any) -> None:

@@ -89,7 +89,7 @@ def check(recipe: str, rest: list[str]) -> None:
         say(f"{name}: {task.name}: {task.describe()}" if name else f"{task.name}: {task.describe()}")
         say(f"first row as the model reads it: {task.tokenizer.decode(first)}")
     features_by_task = [(each.task, each.features) for each in jobs.values()]
-    for line in filter(None, (each.summary(features_by_task) for each in job.attachments)):
+    for line in filter(None, (each.summarize(features_by_task) for each in job.attachments)):
         say(line)
     divided = loaded.folds if isinstance(loaded, Recipe) else None
     ready = f" {len(loaded.seeds) + divided} times: {divided} folds, and on all rows" if divided else ""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, Self
+from types import FunctionType
+from typing import Any, Protocol
 
 import torch
 from datasets import Dataset
@@ -19,12 +21,12 @@ from bertkit.tasks.base import Batch, Task
 
 @dataclass(frozen=True)
 class Draft:
-    """A training before anything is written."""
+    """A training before anything is written; of several tasks, one of them."""
 
     recipe: Recipe
-    args: Arguments
+    args: Arguments  # transformers' arguments, with those of bertkit
     task: Task
-    model: Any
+    model: Any  # untrained, on the CPU
     features: Dataset  # of the training rows
 
 
@@ -32,9 +34,9 @@ class Steps(Protocol):
     """What an attachment sees of the trainer."""
 
     args: Arguments
-    data: TrainingData
-    model: Any
-    optimizer: Any
+    data: TrainingData  # `data.learner` is the task, `data.features_by_task` what is learned
+    model: Any  # not wrapped by accelerate
+    optimizer: Any  # None before there is one
     accelerator: Any
 
     def terms(self, batches: Sequence[Any]) -> torch.Tensor:
@@ -45,57 +47,88 @@ class Steps(Protocol):
 
 
 class Attachment:
-    """An extra of a training. Each hook does nothing here; those of several attachments run in their order.
+    """An extra of a training: a subclass overrides the hooks it needs, which do nothing here.
 
-    A trainer works on copies of its attachments, so what one keeps during a training ends with it.
+    `train(…, attachments=[…])` takes instances, in the order in which their hooks run, after those of bertkit. Each
+    training works on shallow copies, so what one keeps on itself ends with it. An exception in a hook ends the run.
+
+    >>> from torch.nn.utils import clip_grad_value_
+    >>> class ClippedValues(bertkit.Attachment):
+    ...     def wrap_optimizer(self, optimizer, trainer):
+    ...         optimizer.register_step_pre_hook(lambda *_: clip_grad_value_(trainer.model.parameters(), 0.1))
+    ...         return optimizer
+    >>> run = bertkit.train("quickstart", "runs/clipped", attachments=[ClippedValues()])
     """
 
-    @classmethod
-    def of(cls, draft: Draft) -> Self | None:
-        """The attachment of a training; None if it has no part in it. Raises UserError with what is not supported."""
-        return cls()
+    def identify(self) -> str:
+        """The name by which a run records it. A run is resumed with attachments of the same names."""
+        return name_of(self)
 
-    @classmethod
-    def build(cls, recipe: Recipe, model: Any) -> Any:
-        """The untrained model, from what it would be without this attachment."""
+    # --- before anything is written
+
+    def build_model(self, recipe: Recipe, model: Any) -> Any:
+        """The untrained model, from what it would be without this attachment. Called first, without `join`."""
         return model
 
-    def summary(self, features_by_task: Iterable[tuple[Task, Dataset]]) -> str | None:
+    def join(self, draft: Draft) -> bool:
+        """Whether it takes part in this training. Raises UserError with what is not supported."""
+        return True
+
+    def summarize(self, features_by_task: Iterable[tuple[Task, Dataset]]) -> str | None:
         """A line for `bertkit check`."""
         return None
 
-    def features(self, features: Dataset, args: Arguments) -> Dataset:
-        """The training features, possibly with further columns."""
+    # --- the training of a seed or a fold
+
+    def extend_features(self, features: Dataset, args: Arguments) -> Dataset:
+        """The training features, possibly with further columns, which batches have too."""
         return features
 
-    def loss(self, loss: Loss) -> Loss:
-        """What is minimised, from what would be without this attachment."""
+    def wrap_loss(self, loss: Loss) -> Loss:
+        """What is minimised, from what would be without this attachment.
+
+        A loss takes outputs, batch and the count of the whole step, and returns the SUM of the batch's losses, which
+        the trainer divides by that count.
+        """
         return loss
 
     def start(self, trainer: Steps, checkpoint: Path | None) -> None:
-        """Before there is an optimizer. checkpoint: from which the training continues."""
+        """Before there is an optimizer. checkpoint: from which the training continues, with the files of `save_files`.
 
-    def optimizer(self, optimizer: Any, trainer: Steps) -> Any:
+        The model has its initial weights; those of the checkpoint are loaded later.
+        """
+
+    def wrap_optimizer(self, optimizer: Any, trainer: Steps) -> Any:
         """The optimizer, from what it would be without this attachment."""
         return optimizer
 
-    def restore(self, optimizer: Any) -> None:
+    def restore_optimizer(self, optimizer: Any) -> None:
         """After the optimizer's state was loaded from a checkpoint."""
 
-    def prepared(self, trainer: Steps, model: Any, loader: Any, checkpoint: Path | None) -> None:
+    def prepare(self, trainer: Steps, model: Any, loader: Any, checkpoint: Path | None) -> None:
         """Before the first step. model: as accelerate has wrapped it."""
 
-    def parts(self, batch: Batch) -> Iterator[Batch]:
+    def split_batch(self, batch: Batch) -> Iterator[Batch]:
         """A micro-batch in the parts that are read at once."""
         yield batch
 
-    def files(self) -> Mapping[str, Any]:
+    def save_files(self) -> Mapping[str, Any]:
         """Files of a checkpoint: name -> JSON, or of a .safetensors file, its tensors."""
         return {}
 
     def finish(self, model: Any) -> None:
         """After the last step, before the best checkpoint is loaded."""
 
-    def references(self, rows: Dataset, metrics: Sequence[Any]) -> Mapping[str, Scores]:
+    # --- after it
+
+    def score_references(self, rows: Dataset, metrics: Sequence[Any]) -> Mapping[str, Scores]:
         """Scores beside those of the baselines: name of a model -> its metrics on these rows. metrics: the user's."""
         return {}
+
+
+def name_of(value: Any) -> str:
+    """Module and name of a function; of another object, those of its class."""
+    while isinstance(value, partial):
+        value = value.func
+    named = value if isinstance(value, FunctionType) else type(value)
+    return f"{named.__module__}.{named.__qualname__}"

@@ -7,6 +7,7 @@ import math
 import os
 import random
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +35,9 @@ class CheckpointTrainer(Trainer):
             what = "DeepSpeed and FSDP, which divide a model between processes, are not supported"
             raise RecipeError(Problem("training", what, "Start it with torchrun: each process has the whole model."))
 
-    def checkpoint_files(self) -> dict[str, Any]:
-        """More files of a checkpoint: name -> JSON, or of a .safetensors file, its tensors."""
-        return {}
+    def checkpoint_files(self) -> Iterable[tuple[str, Any]]:
+        """More files of a checkpoint: names, each with JSON, or of a .safetensors file, its tensors."""
+        return ()
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         self.store_flos()
@@ -56,7 +57,10 @@ class CheckpointTrainer(Trainer):
             stateful = [c for c in [*self.callback_handler.callbacks, self.control] if isinstance(c, ExportableState)]
             self.state.stateful_callbacks = {type(c).__name__: c.state() for c in stateful}  # type: ignore[assignment]
             self.state.save_to_json(str(aside / STATE))
-            for name, content in self.checkpoint_files().items():
+            for name, content in self.checkpoint_files():
+                if (aside / name).exists():
+                    what = f"two things would be saved as {name}"
+                    raise UserError(Problem("attachments", what, "Rename what `save_files` returns."))
                 if name.endswith(".safetensors"):
                     save_file(content, aside / name)
                 else:

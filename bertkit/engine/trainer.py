@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from itertools import islice
 from pathlib import Path
@@ -61,9 +61,9 @@ class Trainer(CheckpointTrainer):
         self.remove_callback(PrinterCallback)  # Progress reports instead
         self.data, self.attachments = data, [copy(each) for each in attachments]
         self.learner = data.learner
-        self.loss: Loss = self.learner.loss
+        self.loss: Loss = lambda outputs, batch, _: self.learner.loss(outputs, batch, args.label_smoothing_factor)
         for each in self.attachments:
-            self.loss = each.loss(self.loss)
+            self.loss = each.wrap_loss(self.loss)
         self.clock = clock or Clock()
         self.add_callback(self.clock)
 
@@ -91,7 +91,7 @@ class Trainer(CheckpointTrainer):
             return self.optimizer
         optimizer: Any = super().create_optimizer(model)
         for each in self.attachments:
-            optimizer = self.optimizer = each.optimizer(optimizer, self)
+            optimizer = self.optimizer = each.wrap_optimizer(optimizer, self)
         trained: Any = self.model
         for part, factor in self.learner.learning_rate_factors.items():
             words = set(part.split("."))
@@ -108,23 +108,22 @@ class Trainer(CheckpointTrainer):
             each.finish(self.model)
         return super()._finalize_training(*args, **named)  # type: ignore[no-untyped-call]
 
-    def checkpoint_files(self) -> dict[str, Any]:
-        files: dict[str, Any] = {CLOCK: {"seconds": self.clock.elapsed}}
+    def checkpoint_files(self) -> Iterator[tuple[str, Any]]:
+        yield CLOCK, {"seconds": self.clock.elapsed}
         for each in self.attachments:
-            files |= each.files()
-        return files
+            yield from each.save_files().items()
 
     def _load_optimizer_and_scheduler(self, checkpoint_folder: str | None) -> None:
         super()._load_optimizer_and_scheduler(checkpoint_folder)
         for each in self.attachments if checkpoint_folder else ():
-            each.restore(self.optimizer)
+            each.restore_optimizer(self.optimizer)
 
     def _prepare_for_training(self, max_steps: int, train_dataloader: Any, resume_from_checkpoint: Any) -> Any:
         prepared = super()._prepare_for_training(  # type: ignore[no-untyped-call]
             max_steps, train_dataloader, resume_from_checkpoint
         )
         for each in self.attachments:
-            each.prepared(self, prepared[0], train_dataloader, _path(resume_from_checkpoint))
+            each.prepare(self, prepared[0], train_dataloader, _path(resume_from_checkpoint))
         return prepared
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
@@ -178,16 +177,15 @@ class Trainer(CheckpointTrainer):
         self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
         outputs = self.learner.forward(model, inputs)
-        total = self.loss(outputs, inputs, self.args.label_smoothing_factor)
+        terms = num_items_in_batch.clamp(min=1e-12)  # it may be 0: a batch of texts without words
         # DDP averages gradients over processes; the count is already over all of them.
-        # The count may be 0: a batch of texts without words.
-        loss = (total / num_items_in_batch.clamp(min=1e-12)).sum() * self.args.world_size
+        loss = (self.loss(outputs, inputs, terms) / terms).sum() * self.args.world_size
         return (loss, outputs) if return_outputs else loss
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
         parts = [inputs]
         for each in self.attachments:
-            parts = [smaller for part in parts for smaller in each.parts(part)]
+            parts = [smaller for part in parts for smaller in each.split_batch(part)]
         losses = []
         for part in parts:  # processes exchange gradients once
             with contextlib.nullcontext() if part is parts[-1] else self.accelerator.no_sync(model):

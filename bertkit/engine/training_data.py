@@ -20,8 +20,11 @@ from bertkit.inference.runner import Runner
 from bertkit.recipe.fields import MEAN
 from bertkit.tasks.base import Batch, Task, evaluate
 
-Loss: TypeAlias = Callable[[Any, Batch, float], torch.Tensor]
-"""Outputs, batch, label smoothing -> the sum of the batch's losses, as `Task.loss`; of several tasks, `(tasks,)`."""
+Loss: TypeAlias = Callable[[Any, Batch, torch.Tensor], torch.Tensor]
+"""Outputs, batch, count of the whole step's terms -> the sum of the batch's losses, as `Task.loss`.
+
+Of several tasks count and sum are `(tasks,)`. The trainer divides the sum by the count.
+"""
 
 
 def location(row: int) -> str:

@@ -236,6 +236,13 @@ class Task(ABC, Generic[O]):
     def count(self, batch: Batch) -> float | tuple[float, ...]:
         """The number of terms in `loss` for this batch; one number per loss."""
 
+    def loss_inputs(self, outputs: Any, batch: Batch) -> tuple[Any, Tensor] | None:
+        """Outputs and labels as a user's `compute_loss_func` gets them: labels to compare with outputs one by one.
+
+        Default: None, where the loss is of another form.
+        """
+        return None
+
     def finished(self: T, model: Any) -> T:
         """The task of a model whose training is over: what only the training needed goes into the model's weights.
 

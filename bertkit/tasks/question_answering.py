@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, final
 
 import numpy as np
@@ -160,10 +160,15 @@ class QuestionAnswering(Task[QuestionAnsweringOptions]):
         """The mean of the cross-entropies of start and end, each `(windows, tokens)`, over where an answer can be."""
         from torch.nn import functional as F
 
-        logits = masked_logits(outputs.start_logits, outputs.end_logits, batch)
-        pairs = zip(logits, batch["labels"].unbind(1), strict=True)
+        outputs, labels = self.loss_inputs(outputs, batch)
+        pairs = zip((outputs.start_logits, outputs.end_logits), labels.unbind(1), strict=True)
         start, end = (F.cross_entropy(*pair, reduction="sum") for pair in pairs)
         return (start + end) / 2
+
+    def loss_inputs(self, outputs: Any, batch: Batch) -> tuple[Any, Tensor]:
+        """`start_logits`, `end_logits`, `(windows, tokens)`, low where no answer is; their tokens `(windows, 2)`."""
+        starts, ends = masked_logits(outputs.start_logits, outputs.end_logits, batch)
+        return replace(outputs, start_logits=starts, end_logits=ends), batch["labels"]
 
     def count(self, batch: Batch) -> float:
         """Windows."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, final
 
 from pydantic import Field
@@ -171,8 +171,12 @@ class Text2TextGeneration(Task[Text2TextGenerationOptions]):
         """The cross-entropy of the target tokens and [SEP], with smoothed labels (Vaswani et al. 2017, section 5.4)."""
         from torch.nn import functional as F
 
-        labels = batch["labels"][batch["labels"] != IGNORED]
-        return F.cross_entropy(outputs.logits.float(), labels, reduction="sum", label_smoothing=label_smoothing)
+        outputs, labels = self.loss_inputs(outputs, batch)
+        return F.cross_entropy(outputs.logits, labels, reduction="sum", label_smoothing=label_smoothing)
+
+    def loss_inputs(self, outputs: Any, batch: Batch) -> tuple[Any, Tensor]:
+        """`logits`, `(tokens, vocabulary)`; the ids of the target's tokens and [SEP] of all rows, `(tokens,)`."""
+        return replace(outputs, logits=outputs.logits.float()), batch["labels"][batch["labels"] != IGNORED]
 
     def count(self, batch: Batch) -> float:
         """Target tokens, [SEP] included."""

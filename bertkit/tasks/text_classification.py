@@ -275,13 +275,19 @@ class TextClassification(class_labels.Labelled, Task[TextClassificationOptions])
         """
         from torch.nn import functional as F
 
-        logits, labels = mean_of_windows(outputs.logits, batch), first_windows(batch["labels"], batch)
+        outputs, labels = self.loss_inputs(outputs, batch)
+        logits = outputs.logits
         if self.kind == "regression":
-            return F.mse_loss(logits[:, 0], labels.float(), reduction="sum")
+            return F.mse_loss(logits[:, 0], labels, reduction="sum")
         weight = class_labels.weight_tensor(self.options.class_weights, self.names, logits)
         if self.kind == "multi-label":
-            return F.binary_cross_entropy_with_logits(logits, labels.float(), reduction="sum", pos_weight=weight)
+            return F.binary_cross_entropy_with_logits(logits, labels, reduction="sum", pos_weight=weight)
         return F.cross_entropy(logits, labels, weight=weight, reduction="sum", label_smoothing=label_smoothing)
+
+    def loss_inputs(self, outputs: Any, batch: Batch) -> tuple[Any, Tensor]:
+        """`logits`, `(rows, labels)`; label ids `(rows,)`, 0.0 or 1.0 `(rows, labels)`, or `standardised`."""
+        labels, logits = first_windows(batch["labels"], batch), mean_of_windows(outputs.logits, batch)
+        return replace(outputs, logits=logits), labels if self.kind == "single-label" else labels.float()
 
     def count(self, batch: Batch) -> float:
         """Rows, each with its class weight; for multi-label, decisions."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, final
 
 import numpy as np
@@ -174,15 +174,28 @@ class TextRanking(Task[TextRankingOptions]):
 
         from bertkit.models.heads import losses
 
-        first, windows = row_windows(batch)
-        logits = losses.greatest(outputs.logits[:, 0].float(), windows, len(first))
-        targets = batch["labels"][first].float()
+        logits, targets = self._scored(outputs, batch)
         if self.options.loss == "listwise":
+            first, _ = row_windows(batch)
             return losses.listnet(logits, targets, losses.query_sizes(batch["group"][first]))
         if self.options.loss == "mse":
             scores = logits.sigmoid() if self.options.activation == "sigmoid" else logits
             return F.mse_loss(scores, targets, reduction="sum")
         return F.binary_cross_entropy_with_logits(logits, targets, reduction="sum")
+
+    def loss_inputs(self, outputs: Any, batch: Batch) -> tuple[Any, Tensor] | None:
+        """`logits`, `(rows, 1)`; targets from 0 to 1, `(rows,)`."""
+        if self.options.loss == "listwise":
+            return None
+        logits, targets = self._scored(outputs, batch)
+        return replace(outputs, logits=logits[:, None]), targets
+
+    def _scored(self, outputs: Any, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Logit and target of each row, `(rows,)` fp32."""
+        from bertkit.models.heads import losses
+
+        first, windows = row_windows(batch)
+        return losses.greatest(outputs.logits[:, 0].float(), windows, len(first)), batch["labels"][first].float()
 
     def count(self, batch: Batch) -> float:
         """Rows; for listwise, queries of several rows: one row alone has no loss."""

@@ -254,6 +254,16 @@ class TokenClassification(Task[TokenClassificationOptions]):
             return logits.sum()
         return chain_loss(logits, labels, weight, self.constrained(outputs["chain"]), batch)
 
+    def loss_inputs(self, outputs: Any, batch: Batch) -> tuple[Any, Tensor] | None:
+        """`logits`, `(windows, tokens, tags)`; tag ids `(windows, tokens)`, -100 but at the first token of a word."""
+        if self.options.head == "crf":
+            return None
+        heads = batch["heads"]
+        window, _ = (heads >= 0).nonzero(as_tuple=True)
+        labels = batch["input_ids"].new_full(batch["input_ids"].shape, -100)
+        labels[window, heads[heads >= 0]] = batch["labels"][heads >= 0]
+        return replace(outputs, logits=outputs.logits.float()), labels
+
     def constrained(self, chain: Chain) -> Chain:
         """The chain without the transitions that the scheme forbids."""
         from bertkit.models.heads import crf

@@ -188,8 +188,8 @@ def finish_job(
     if recipe.verify:
         verify(run, predictor, data.rows[list(data.rows)[-1]])
     device = predictor.device.type
-    attention = {"attention": predictor.model.config._attn_implementation}
-    write_json(run.folder / "environment.json", environment(device, predictor.precision) | attention)
+    more = {"attention": predictor.model.config._attn_implementation} | job.extensions.recorded
+    write_json(run.folder / "environment.json", environment(device, predictor.precision) | more)
     if len(outcomes) == 1:
         scores = {split: each["metrics"] for split, each in splits.items()}
         outcomes = [outcomes[0] | {"headline": scores.get("validation", {}).get(job.headline), "metrics": scores}]
@@ -222,10 +222,10 @@ def score_splits(
     answers: Iterable[Any]
     for split, rows in data.rows.items():
         if split in chosen:
-            answers, splits[split] = score(predictor, rows, job.metrics, job.recipe.data.by)
+            answers, splits[split] = score(predictor, rows, job.extensions.metrics, job.recipe.data.by)
             baselines[split] = job.task.baselines(data.rows["train"], rows, held_out)
             for each in job.attachments:
-                baselines[split] |= each.references(rows, job.metrics)
+                baselines[split] |= each.score_references(rows, job.extensions.metrics)
         elif split != "train":
             answers = predictor.task.answer(rows, predictor.predict_features)
         else:

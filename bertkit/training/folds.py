@@ -71,7 +71,7 @@ def run_folds(jobs: Jobs, run: Run, metadata: MetadataWriter, others: Collection
         files = [stack.enter_context(_answers_file(run, n).open(encoding="utf-8")) for n in range(1, count + 1)]
         answers = DiskList(json.loads(files[fold - 1].readline()) for fold in job.folds)
     write_predictions(run, OUT_OF_FOLD, rows, job.data.origins["train"], answers, {"fold": job.folds})
-    graded, scores = scored(job.task, answers, rows, job.metrics, job.recipe.data.by)
+    graded, scores = scored(job.task, answers, rows, job.extensions.metrics, job.recipe.data.by)
     means = mean_and_sd([outcome["metrics"] for outcome in outcomes])
     mean, sd = ({metric: both[name] for metric, both in means.items()} for name in ("mean", "sd"))
     folds = {"count": count, "each": outcomes, "mean": mean, "sd": sd}
@@ -123,7 +123,7 @@ def _train_fold(jobs: Jobs, fold: int, run: Run, metadata: MetadataWriter, other
     answers = _held_out_answers(judge, rows, held, runner)
     with written_aside(file) as opened:
         opened.writelines(json.dumps(answer, ensure_ascii=False) + "\n" for answer in answers)
-    metrics = all_scores(task.grade(answers, rows.select(held)), job.metrics)
+    metrics = all_scores(task.grade(answers, rows.select(held)), job.extensions.metrics)
     outcome = {"fold": fold, "rows": len(held), "metrics": metrics, **trained.facts}
     write_json(done, outcome)
     for checkpoint in checkpoints(file.parent):  # no later step needs them

@@ -6,8 +6,9 @@ import logging
 import math
 import re
 from collections.abc import Collection, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
@@ -51,6 +52,39 @@ _KEY = re.compile(r"(task|data)(\.|$)")  # of the recipe of one task
 
 
 @dataclass(frozen=True)
+class Extensions:
+    """A user's own code in a training, as for `train`. Raises RecipeError where it is of another form."""
+
+    metrics: Sequence[Any] = ()
+    callbacks: Sequence[TrainerCallback] = ()
+    compute_loss_func: Any = None
+    attachments: Sequence[Attachment] = ()
+
+    @cached_property
+    def added(self) -> tuple[Attachment, ...]:
+        """What takes part in the training: the attachments, after the loss."""
+        return table.of_user(self.compute_loss_func, self.attachments)
+
+    @property
+    def every(self) -> tuple[Attachment, ...]:
+        """The attachments of bertkit, then what is added."""
+        return (*table.ATTACHMENTS, *self.added)
+
+    @property
+    def names(self) -> list[str]:
+        """Of what takes part: a resumed run must have the same."""
+        return [each.identify() for each in self.added]
+
+    @property
+    def recorded(self) -> dict[str, list[str]]:
+        """What environment.json has of them."""
+        return {"attachments": self.names} if self.added else {}
+
+
+NO_EXTENSIONS = Extensions()
+
+
+@dataclass(frozen=True)
 class Job:
     """What a training works on, checked before anything is written."""
 
@@ -60,7 +94,7 @@ class Job:
     data: Data
     features: Dataset  # of the training rows
     attachments: Sequence[Attachment] = ()
-    metrics: Sequence[Any] = ()  # the user's own
+    extensions: Extensions = NO_EXTENSIONS
     folds: Sequence[int] = ()  # of each training row, from 1; empty without cross-validation
 
     @property
@@ -80,7 +114,6 @@ class Jobs:
 
     recipe: AnyRecipe
     by_task: Mapping[str, Job]
-    callbacks: Sequence[TrainerCallback] = ()  # the user's own
 
     @property
     def first(self) -> Job:
@@ -120,21 +153,19 @@ class Jobs:
         return -math.inf if score is None else score
 
 
-def prepare_jobs(
-    recipe: AnyRecipe, metrics: Sequence[Any] = (), callbacks: Sequence[TrainerCallback] = ()
-) -> tuple[Jobs, dict[str, list[Finding]]]:
-    """The jobs of a recipe, and the findings about each. Raises UserError before anything is written.
-
-    metrics, callbacks: the user's own.
-    """
+def prepare_jobs(recipe: AnyRecipe, extensions: Extensions = NO_EXTENSIONS) -> tuple[Jobs, dict[str, list[Finding]]]:
+    """The jobs of a recipe, and the findings about each. Raises UserError before anything is written."""
     by_task, findings, problems = dict[str, Job](), dict[str, list[Finding]](), list[Problem]()
+    if extensions.added:
+        logger.info("with %s", ", ".join(extensions.names))
     for name, part in recipe.parts.items():
-        if name and metrics:
-            raise RecipeError(Problem("metrics", "a training of several tasks takes no metrics of your own"))
+        for own in ("metrics", "compute_loss_func"):
+            if name and getattr(extensions, own):
+                raise RecipeError(Problem(own, "a training of several tasks takes none of your own"))
         if name:
             logger.info("%s:", name)
         try:
-            by_task[name], findings[name] = prepare_job(part, metrics)
+            by_task[name], findings[name] = prepare_job(part, extensions)
         except UserError as error:
             if not name:
                 raise
@@ -149,7 +180,7 @@ def prepare_jobs(
         problems += [Problem(f"tasks.{name}.data", what, fix) for name in without]
     if problems:
         raise UserError([*dict.fromkeys(problems)])  # the tasks share training:
-    jobs = Jobs(recipe, by_task, callbacks)
+    jobs = Jobs(recipe, by_task)
     if isinstance(recipe, MultiTaskRecipe):
         args, tokens = jobs.arguments(Path(), recipe.seeds[0]), recipe.batching.tokens if recipe.batching else None
         parts = {name: (job.task, job.features) for name, job in by_task.items()}
@@ -158,19 +189,19 @@ def prepare_jobs(
     return jobs, findings
 
 
-def prepare_job(recipe: Recipe, metrics: Sequence[Any] = ()) -> tuple[Job, list[Finding]]:
+def prepare_job(recipe: Recipe, extensions: Extensions = NO_EXTENSIONS) -> tuple[Job, list[Finding]]:
     """The job of one task, and the findings about its data and model. Raises UserError before anything is written."""
     encoder = resolve_encoder(recipe.model)
     logger.info("encoder: %s (%s)", encoder.name, encoder.origin)
-    task, data = prepare(recipe, encoder, metrics)
+    task, data = prepare(recipe, encoder, extensions.metrics)
     logger.info("task: %s, %s", task.name, task.describe())
     features, findings = inspect(task, data, headline_of(recipe, task))
     folds, fold_findings = list[int](), list[Finding]()
     if recipe.folds:
         folds, fold_findings = fold_rows(data, recipe.folds, recipe.data.seed, task.schema.group_columns)
         log_findings(fold_findings)
-    attachments, model_findings = check_model(recipe, encoder, task, data, features, metrics)
-    job = Job(recipe, encoder, task, data, features, attachments, metrics, folds)
+    attachments, model_findings = check_model(recipe, encoder, task, data, features, extensions)
+    job = Job(recipe, encoder, task, data, features, attachments, extensions, folds)
     return job, [*findings, *fold_findings, *model_findings]
 
 
@@ -223,25 +254,37 @@ def inspect(task: Task, data: Data, headline: str) -> tuple[Dataset, list[Findin
     return features["train"], findings
 
 
-def build(recipe: Recipe, encoder: Encoder, task: Task) -> Any:
+def build(recipe: Recipe, encoder: Encoder, task: Task, extensions: Extensions) -> Any:
     """The model to train: encoder and head; with fewer layers, frozen parts or LoRA on request. Raises UserError."""
-    model = table.build(recipe, task.model(encoder))
+    model: Any = task.model(encoder)
+    for each in extensions.every:
+        model = each.build_model(recipe, model)
     model = freeze(model, recipe.freeze) if recipe.freeze else model
     return with_lora(model, recipe.peft, task.extra_modules(model)) if recipe.peft else model
 
 
 def check_model(
-    recipe: Recipe, encoder: Encoder, task: Task, data: Data, features: Dataset, metrics: Sequence[Any] = ()
+    recipe: Recipe,
+    encoder: Encoder,
+    task: Task,
+    data: Data,
+    features: Dataset,
+    extensions: Extensions = NO_EXTENSIONS,
 ) -> tuple[Sequence[Attachment], list[Finding]]:
     """Build arguments and model once, for what transformers and peft refuse, and let the model read a few inputs.
 
-    features: of the training rows. metrics: the user's own, which are computed once, of the untrained model: only what
-    they return has their names. Returns the attachments and the findings. Raises UserError; nothing is written.
+    features: of the training rows. The user's metrics are computed once, of the untrained model: only what they return
+    has their names. Returns the attachments and the findings. Raises UserError; nothing is written.
     """
+    metrics = extensions.metrics
+    if task.method and extensions.added:
+        what = f"{extensions.names[0]} has no effect: task.method {task.method} takes no steps of a trainer"
+        raise RecipeError(Problem("task.method", what, "Leave it out, or train with task.method full."))
     with TemporaryDirectory() as folder, quiet_logger("bertkit"):
         args = arguments(recipe, task, data, Path(folder), recipe.seeds[0])
-        model = build(recipe, encoder, task)
-        attachments = () if task.method else table.attachments(Draft(recipe, args, task, model, features))
+        model = build(recipe, encoder, task, extensions)
+        draft, candidates = Draft(recipe, args, task, model, features), () if task.method else extensions.every
+        attachments = [each for each in map(copy, candidates) if each.join(draft)]
         check_token_types(model, task.examples(features, range(min(len(features), 8))))
         findings = list(padding_findings(task, model))
         headline = headline_of(recipe, task)

@@ -10,8 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from transformers import TrainerCallback
-
 from bertkit import processes
 from bertkit.data.python_rows import keep_rows
 from bertkit.data.schema import Finding
@@ -21,7 +19,7 @@ from bertkit.files import read_json, write_json, write_text
 from bertkit.models.quiet import no_bars, quiet_logger
 from bertkit.recipe.recipe import AnyRecipe, tasks_of_recipe, to_yaml
 from bertkit.run import Run, names_in, only_writer, versions
-from bertkit.training.job import Job, Jobs, prepare_jobs
+from bertkit.training.job import NO_EXTENSIONS, Extensions, Job, Jobs, prepare_jobs
 
 ANYWAY = "continue anyway with --resume --changed"
 MARK = "recipe.sha256"  # in the folder of each seed and fold: see `trained_with`
@@ -33,18 +31,17 @@ def open_run(
     run: Run,
     resume: bool,
     changed: bool = False,
-    metrics: Sequence[Any] = (),
-    callbacks: Sequence[TrainerCallback] = (),
+    extensions: Extensions = NO_EXTENSIONS,
 ) -> Iterator[tuple[Jobs, MetadataWriter]]:
     """Within the block, no other program writes into the run: its jobs, and what writes what they are trained with.
 
-    metrics, callbacks: the user's own. resume, changed: as for `train`. Raises UserError before anything is written.
+    resume, changed: as for `train`. Raises UserError before anything is written.
     """
     first = processes.first()  # under torchrun, one process writes
     if first:
         require_folder(recipe, run, resume, changed)
     with nullcontext() if first else quiet_logger("bertkit"):  # and reports for all
-        jobs, findings = prepare_jobs(recipe, metrics, callbacks)
+        jobs, findings = prepare_jobs(recipe, extensions)
     with only_writer(run) if first else nullcontext(), no_bars():
         if first:
             require_folder(recipe, run, resume, changed)  # another program may have trained there in the meantime
@@ -93,7 +90,7 @@ def require_folder(recipe: AnyRecipe, run: Run, resume: bool, changed: bool) -> 
 
 
 def require_unchanged(job: Job, run: Run, changed: bool) -> None:
-    """Raises DataError on a resume with other data or libraries; with other folds even if `changed`."""
+    """Raises DataError on a resume with other data, libraries or attachments; with other folds even if `changed`."""
     known, environment = run.folder / "data.json", run.folder / "environment.json"
     problems, now = [], versions()
     mixed = known.is_file() and _section(known, "folds") not in ({}, _folds(job))
@@ -108,6 +105,13 @@ def require_unchanged(job: Job, run: Run, changed: bool) -> None:
     if other:
         what = f"the libraries differ from those this run was started with: {'; '.join(other)}"
         problems.append(Problem(str(environment), what, f"Install those versions, start a new run, or {ANYWAY}."))
+    attached = job.extensions.names
+    started = _section(environment, "attachments", list) if environment.is_file() else attached
+    if attached != started:
+        first, second = (", ".join(names) or "no attachments of yours" for names in (started, attached))
+        what = f"the run was started with {first}, and has {second} now"
+        fix = f"Resume it from Python with the same compute_loss_func and attachments, start a new run, or {ANYWAY}."
+        problems.append(Problem(str(environment), what, fix))
     if problems and (mixed or not changed):
         raise DataError(problems)
 
@@ -124,7 +128,7 @@ def write_metadata(jobs: Jobs, run: Run, findings: Mapping[str, Sequence[Finding
     for name, part in jobs.runs(run).items():
         job = jobs.by_task[name]
         write_text(part.folder / "recipe.yaml", to_yaml(job.recipe))  # first: without it the folder is not a run
-        write_json(part.folder / "environment.json", {"versions": versions()})
+        write_json(part.folder / "environment.json", {"versions": versions()} | job.extensions.recorded)
         rows = {split: len(rows) for split, rows in job.data.rows.items()}
         facts: dict[str, Any] = {"fingerprints": job.data.fingerprints, "rows": rows}
         facts |= {"folds": folds} if (folds := _folds(job)) else {}
@@ -138,8 +142,8 @@ def _folds(job: Job) -> dict[str, Any]:
     return {"count": max(job.folds), "sha256": hashlib.sha256(parts.encode()).hexdigest()} if job.folds else {}
 
 
-def _section(file: Path, name: str) -> dict[str, Any]:
-    """A section of a JSON file; empty where it is missing or not an object."""
+def _section(file: Path, name: str, kind: type = dict) -> Any:
+    """A section of a JSON file; empty where it is missing or of another kind."""
     content = read_json(file)
     section = content.get(name) if isinstance(content, dict) else None
-    return section if isinstance(section, dict) else {}
+    return section if isinstance(section, kind) else kind()

@@ -101,7 +101,7 @@ def fit(
     callbacks: list[TrainerCallback] = [Progress(title, headline, clock), MetricsLog(log, seed), start]
     if stop:
         callbacks.append(EarlyStoppingCallback(stop.patience, stop.threshold))
-    trainer = make_trainer(jobs, runners, args, [*callbacks, *jobs.callbacks], clock)
+    trainer = make_trainer(jobs, runners, args, [*callbacks, *jobs.first.extensions.callbacks], clock)
     seconds = run_trainer(trainer, folder)
     trainer.accelerator.wait_for_everyone()  # all have read the best checkpoint, which may be deleted from here on
     if not args.should_save:
@@ -134,7 +134,8 @@ def new_runners(jobs: Jobs, args: Arguments) -> dict[str, Runner]:
     set_seed(args.seed)
     runners = dict[str, Runner]()
     for name, job in jobs.by_task.items():
-        model, precision = build(job.recipe, job.encoder, job.task), resolve_precision(job.precision, args.device)
+        model = build(job.recipe, job.encoder, job.task, job.extensions)
+        precision = resolve_precision(job.precision, args.device)
         batch_size = job.recipe.batching or args.per_device_eval_batch_size
         runners[name] = Runner(job.task, model, args.device, precision, batch_size)
     return runners
@@ -157,12 +158,12 @@ def training_data(jobs: Jobs, runners: Mapping[str, Runner], args: Arguments) ->
     for name, job in jobs.by_task.items():
         features = job.features
         for each in job.attachments:
-            features = each.features(features, args)
+            features = each.extend_features(features, args)
         parts[name] = TaskData(
             replace(runners[name], mapper=sharded_map) if args.world_size > 1 else runners[name],
             features,
             job.data.rows.get("validation"),
-            job.metrics,
+            job.extensions.metrics,
             recipe.batching.tokens if recipe.batching else None,
             job.data.origins["train"].__getitem__,
         )
@@ -224,7 +225,9 @@ def merge_and_calibrate(job: Job, runner: Runner, folder: Path) -> dict[str, dic
     save(runner.model, task, folder / "model", inference_settings(job, runner.batch_size))
     if len(recipe.seeds) == 1:
         return {}
-    return {split: evaluate(task, data.rows[split], runner, metrics=job.metrics) for split in scored_splits(data)}
+    return {
+        split: evaluate(task, data.rows[split], runner, metrics=job.extensions.metrics) for split in scored_splits(data)
+    }
 
 
 def save(model: Any, task: Task, folder: Path, settings: dict[str, Any]) -> None:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from transformers import TrainerCallback
 
 from bertkit import processes
+from bertkit.engine.attachment import Attachment
 from bertkit.errors import Problem, RecipeError
 from bertkit.models.quiet import no_bars
 from bertkit.recipe.recipe import AnyRecipe, MultiTaskRecipe, Recipe, read
 from bertkit.run import only_writer
 from bertkit.training.finish import check_hub, finish, push_run, write_reports_and_clean
 from bertkit.training.folds import calibrated, run_folds
+from bertkit.training.job import Extensions
 from bertkit.training.metadata import open_run, require_folder
 from bertkit.training.seed import train_seed
 from bertkit.validation import describe
@@ -34,6 +36,8 @@ def train(
     resume: bool = False,
     metrics: Sequence[Any] = (),
     callbacks: Sequence[TrainerCallback] = (),
+    compute_loss_func: Callable[[Any, Any, Any], Any] | None = None,
+    attachments: Sequence[Attachment] = (),
     changed: bool = False,
     **overrides: Any,
 ) -> Run:
@@ -51,6 +55,10 @@ def train(
     metrics: your own metrics, any objects with `compute(predictions=…, references=…)` that returns numbers by name;
         computed at each evaluation and at the end. `metric_for_best_model` may name one that is better when higher.
     callbacks: transformers callbacks, added to bertkit's; an exception in one ends the run, which can be resumed.
+    compute_loss_func: your own loss, as for transformers' Trainer: outputs, labels and num_items_in_batch, the count of
+        the whole step -> the sum of the losses divided by that count.
+    attachments: instances of your own subclasses of `bertkit.Attachment`. A resumed run must have the same, and the
+        same loss.
     Raises RecipeError, DataError or ModelError before anything is trained, and leaves no incomplete file.
 
     >>> rows = [{"text": f"{word} film {n}", "label": word} for n in range(12) for word in ("good", "bad")]
@@ -68,17 +76,11 @@ def train(
         ) from None
     complete_recipe = read(recipe, data, overrides)
     del data  # it is on disk: a frame that nobody else holds need not be in memory
-    return run_program(complete_recipe, folder, resume, metrics, callbacks, changed)
+    extensions = Extensions(metrics, callbacks, compute_loss_func, attachments)
+    return run_program(complete_recipe, folder, resume, changed, extensions)
 
 
-def run_program(
-    recipe: AnyRecipe,
-    folder: Path,
-    resume: bool,
-    metrics: Sequence[Any],
-    callbacks: Sequence[TrainerCallback],
-    changed: bool,
-) -> Run:
+def run_program(recipe: AnyRecipe, folder: Path, resume: bool, changed: bool, extensions: Extensions) -> Run:
     """The program, of one task or of several."""
     from bertkit.report.view import Run
 
@@ -91,7 +93,7 @@ def run_program(
                 write_reports_and_clean(run, recipe)
         logger.info("%s is finished; there is nothing to resume", run.folder)
         return run
-    with open_run(recipe, run, resume, changed, metrics, callbacks) as (jobs, metadata):
+    with open_run(recipe, run, resume, changed, extensions) as (jobs, metadata):
         held_out = run_folds(jobs, run, metadata)
         settled_jobs = calibrated(jobs, held_out)
         outcomes = [train_seed(settled_jobs, seed, run, metadata) for seed in recipe.seeds]

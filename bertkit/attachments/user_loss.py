@@ -1,0 +1,94 @@
+"""A user's own loss in the place of a task's: `compute_loss_func`, as transformers' Trainer calls it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeAlias, final
+
+import torch
+from torch import Tensor
+
+from bertkit.engine.attachment import Attachment, Draft, Steps, name_of
+from bertkit.engine.batching import Examples, batches_of
+from bertkit.engine.training_data import Loss
+from bertkit.errors import Problem, RecipeError, translated
+from bertkit.tasks.base import Batch, Task
+from bertkit.text import short_repr
+
+logger = logging.getLogger(__name__)
+
+LossFunction: TypeAlias = Callable[[Any, Tensor, Tensor], Tensor]
+"""Outputs, labels, the number of items in the step -> the loss `()`, divided by that number."""
+
+WHERE = "compute_loss_func"
+ROWS = 8  # at most, of the micro-batch on which it is tried
+TOLERANCE = 1e-3  # relative
+
+
+@final
+class UserLoss(Attachment):
+    """Replaces the loss. Where it divides by the count that it gets, steps do not depend on how they are divided."""
+
+    task: Task
+    divides: bool  # whether it divides by the count that it gets
+
+    def __init__(self, function: LossFunction) -> None:
+        self.function = function
+
+    def identify(self) -> str:
+        return f"{WHERE}={name_of(self.function)}"
+
+    def join(self, draft: Draft) -> bool:
+        """Try it on a micro-batch, with the count of its terms and twice that. Raises RecipeError."""
+        self.task, args = draft.task, draft.args
+        unused = {
+            "distillation": draft.recipe.distillation,
+            "task.class_weights": self.task.options.model_dump().get("class_weights"),
+            "training.label_smoothing_factor": args.label_smoothing_factor,
+        }
+        fix = f"Remove it; what it does can be done in {name_of(self.function)}."
+        if problems := [Problem(key, f"has no effect with {WHERE}", fix) for key, value in unused.items() if value]:
+            raise RecipeError(problems)
+        batches = batches_of(self.task, draft.features, min(ROWS, args.per_device_train_batch_size), None)
+        examples = Examples(self.task, draft.features, batches)
+        collated = self.task.scheduled(examples.__getitems__(next(iter(batches))), 0.0)
+        batch = {name: values.to(args.device) for name, values in collated.items()}
+        outputs = self.task.forward(draft.model.to(args.device).train(), batch)
+        count = torch.tensor(self.task.count(batch), device=args.device).clamp(min=1)
+        once, twice = (self._tried(outputs, batch, times * count) for times in (1, 2))
+        self.divides = bool(torch.isclose(once, 2 * twice, rtol=TOLERANCE))
+        return True
+
+    def _tried(self, outputs: Any, batch: Batch, count: Tensor) -> Tensor:
+        """Its value, with the same random numbers each time. Raises RecipeError where there is nothing to minimise."""
+        inputs, name = self._inputs(outputs, batch), name_of(self.function)
+        torch.manual_seed(0)
+        with translated(Exception, RecipeError, WHERE, f"{name} failed on a first micro-batch"):
+            value: Any = self.function(*inputs, count)
+        if not (isinstance(value, Tensor) and value.ndim == 0 and value.isfinite() and value.requires_grad):
+            fix = "Return a tensor of one finite number, which has its gradient from the outputs."
+            raise RecipeError(Problem(WHERE, f"{name} returned {short_repr(value)}", fix))
+        return value
+
+    def _inputs(self, outputs: Any, batch: Batch) -> tuple[Any, Tensor]:
+        if (inputs := self.task.loss_inputs(outputs, batch)) is None:
+            what = f"{self.task.name} ({self.task.describe()}) has no labels to compare outputs with one by one"
+            raise RecipeError(Problem(WHERE, what, "Change its own loss by `wrap_loss` of a bertkit.Attachment."))
+        return inputs
+
+    def wrap_loss(self, loss: Loss) -> Loss:
+        def own(outputs: Any, batch: Batch, terms: Tensor) -> Tensor:
+            count = terms if self.divides else terms.new_tensor(self.task.count(batch))
+            return self.function(*self._inputs(outputs, batch), count) * count
+
+        return own
+
+    def start(self, trainer: Steps, checkpoint: Path | None) -> None:
+        if not self.divides:
+            what = (
+                "%s does not divide by num_items_in_batch: it is taken for a mean over its micro-batch, so that with "
+            )
+            what += "accumulation or several processes a step is exact only if it is one"
+            logger.warning(what, name_of(self.function))
