@@ -33,7 +33,7 @@ from bertkit.inference.predict_file import predict_file
 from bertkit.inference.predictor import Predictor, load
 from bertkit.inference.runner import Runner, on_cpu
 from bertkit.serve.answer_schemas import answer_type, list_of
-from bertkit.tasks import TASKS
+from bertkit.tasks import OURS
 from bertkit.tasks.base import Task, calibrate
 from bertkit.tasks.base import evaluate as evaluate_task
 from bertkit.training.seed import save
@@ -309,7 +309,7 @@ def test_a_fresh_head_is_initialised_memory(case: Case, tiny_encoder: Path) -> N
 
 
 def test_tasks_are_immutable() -> None:
-    assert all(kind.__dataclass_params__.frozen for kind in TASKS)  # type: ignore[attr-defined]
+    assert all(kind.__dataclass_params__.frozen for kind in OURS.values())  # type: ignore[attr-defined]
 
 
 @every_case

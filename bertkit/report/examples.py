@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from bertkit.explain.explain import explain
-from bertkit.explain.targets import TARGETS
+from bertkit.explain.targets import targets_of
 from bertkit.files import write_json
 from bertkit.inference.display import answer_line
 from bertkit.inference.predictor import Predictor, load, require_torch_model
@@ -49,7 +49,7 @@ def write_explanations(folder: Path) -> Path:
     facts, predictor = read_facts(folder), require_torch_model(load(folder), folder)
     examples = []
     # Out of fold are answers of models that are gone; the run's own has learned these rows.
-    if facts.task in TARGETS and facts.split != OUT_OF_FOLD:
+    if targets_of(predictor.task) and facts.split != OUT_OF_FOLD:
         kinds = zip(_wrong_and_right(predictor.task, facts), ("mistake", "hit"), strict=False)
         examples = [each for chosen in kinds for each in islice(_explained(predictor, *chosen), EXAMPLES)]
     write_json(folder / "explanations.json", {"examples": examples})

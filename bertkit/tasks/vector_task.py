@@ -115,6 +115,8 @@ V = TypeVar("V", bound=VectorOptions)
 class VectorTask(Task[V]):
     """A task whose model gives each text a vector: an encoder in the layout of sentence-transformers."""
 
+    pipeline = "feature-extraction"
+
     sides: ClassVar[Sequence[str]]  # columns of texts, in the order of a row's features
 
     @classmethod
