@@ -19,6 +19,7 @@ from bertkit.errors import DataError, Problem
 from bertkit.explain.gradients import MAX_STEPS, Integrated, integrated_gradients
 from bertkit.explain.targets import TARGETS, Read, Target, targets_of
 from bertkit.explain.word_shares import Text, WordShare, add_feature
+from bertkit.inference.display import answer_line
 from bertkit.inference.predict_file import layout_of
 from bertkit.inference.predictor import Predictor
 from bertkit.tasks.base import Batch
@@ -46,6 +47,7 @@ class Explanation(TypedDict):
 
     texts: dict[str, str]  # column -> text, as the model read it
     answer: Answer
+    said: str  # the answer on a line
     attributed: list[Attributed]
 
 
@@ -70,6 +72,7 @@ def explain(
     return Explanation(
         texts={each.name: each.text for each in texts_of(task, own)},
         answer=answer,
+        said=answer_line(answer, forms=task.answers),
         attributed=[_attributed(predictor, batches, texts_of(task, own), each, max_steps) for each in targets],
     )
 

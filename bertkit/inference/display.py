@@ -8,16 +8,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bertkit.tasks import loaded_tasks
+from bertkit.tasks import OURS
 from bertkit.tasks.base import Task
 from bertkit.tasks.fields import AnswerForm, Key
 from bertkit.text import shell_word
 
+OUR_FORMS = [form for task in OURS.values() for form in task.forms]
+NAMES = {"set", *(field.name for form in OUR_FORMS for field in form.fields if field.holds == list[str])}
 
-def answer_line(answer: Mapping[str, Any], text: str = "") -> str:
-    """An answer on one line, followed by its text, such as `positive  0.983  a text`."""
-    forms = [form for task in loaded_tasks() for form in task.forms]
-    form = max(forms, key=lambda form: sum(field.name in answer for field in form.fields))
+
+def answer_line(answer: Mapping[str, Any], text: str = "", forms: Sequence[AnswerForm] = ()) -> str:
+    """An answer on one line, followed by its text, such as `positive  0.983  a text`.
+
+    forms: those of the task; by default of all our tasks.
+    """
+    form = max(forms or OUR_FORMS, key=lambda form: sum(field.name in answer for field in form.fields))
     shown = _shown(form, answer)
     if "interval" in answer:
         shown["score"] += " [{:.3f}, {:.3f}]".format(*answer["interval"])
@@ -64,15 +69,9 @@ def flat(answer: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
         if isinstance(value, dict):
             yield from flat(value, f"{prefix}{key}.")
         elif isinstance(value, list):
-            yield f"{prefix}{key}", "|".join(value) if _holds_names(key) else json.dumps(value, ensure_ascii=False)
+            yield f"{prefix}{key}", "|".join(value) if key in NAMES else json.dumps(value, ensure_ascii=False)
         else:
             yield f"{prefix}{key}", value
-
-
-def _holds_names(key: str) -> bool:
-    """Whether the lists under this key of an answer are of names."""
-    fields = (field for task in loaded_tasks() for form in task.forms for field in form.fields)
-    return key == "set" or any(field.name == key and field.holds == list[str] for field in fields)
 
 
 def example(source: str | Path, task: type[Task] | Task, reads: Sequence[frozenset[str]], mask: str = "[MASK]") -> str:

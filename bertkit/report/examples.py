@@ -11,7 +11,6 @@ from typing import Any, NamedTuple, TypeVar
 from bertkit.explain.explain import explain
 from bertkit.explain.targets import targets_of
 from bertkit.files import write_json
-from bertkit.inference.display import answer_line
 from bertkit.inference.predictor import Predictor, load, require_torch_model
 from bertkit.report.facts import Facts, Row, read_facts
 from bertkit.report.mistakes import DISTANCES, mistakes
@@ -72,8 +71,7 @@ def _explained(predictor: Predictor, examples: Iterable[Example], kind: str) -> 
         answered += 1
         explanation = explain(predictor, rows, example.at, max_targets=MAX_TARGETS, max_steps=MAX_STEPS)
         if explanation["attributed"]:
-            line = answer_line(explanation["answer"])
-            yield {"kind": kind, "row": example.number, "gold": example.gold, "said": line, **explanation}
+            yield {"kind": kind, "row": example.number, "gold": example.gold, **explanation}
 
 
 def _wrong_and_right(task: Task, facts: Facts) -> Iterator[Iterator[Example]]:

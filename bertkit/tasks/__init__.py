@@ -14,6 +14,7 @@ from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import TypeVar, get_args
 
+from bertkit.data.rows import Columns
 from bertkit.data.schema import Answer, Column, Finding, Schema, note, warn
 from bertkit.data.tagged import sentences
 from bertkit.encoding.texts import encode_texts
@@ -46,6 +47,7 @@ __all__ = [
     "AnswerForm",
     "Batch",
     "Column",
+    "Columns",
     "Encoder",
     "Finding",
     "Graded",
@@ -121,11 +123,6 @@ def task_names() -> list[str]:
 def all_tasks() -> list[type[Task]]:
     """All tasks that can be used, ours first."""
     return [task for name in task_names() if (task := find_task(name))]
-
-
-def loaded_tasks() -> list[type[Task]]:
-    """Our tasks, and those of others that this process has used or registered."""
-    return [*OURS.values(), *_OTHERS.values()]
 
 
 def find_task(name: object) -> type[Task] | None:
