@@ -222,7 +222,7 @@ def test_the_cards_code_gives_the_same(case: Case, tiny_encoder: Path, tmp_path:
     task, runner, _ = learned(case, with_layout(tiny_encoder, tmp_path / "encoder", LAYOUTS[2]))
     task = replace(task, options=task.options.model_copy(update={"temperature": 1.5}))
     save(runner.model, task, tmp_path / "model", SETTINGS)
-    code = task.usage.plain
+    code = task.usage_of(task.options).plain
     found: dict[str, Any] = {}
     exec(code.replace("PATH_OR_HUB_ID", str(tmp_path / "model")), found)
     pair = [{"text_a": "your text", "text_b": "another"}]

@@ -13,13 +13,14 @@ from bertkit.evaluation.intervals import COUNTS
 from bertkit.files import write_text
 from bertkit.recipe.yaml import written
 from bertkit.report import report_sections
-from bertkit.report.facts import Facts, damage_as_error, read_facts, task_of
+from bertkit.report.facts import Facts, damage_as_error, read_facts
 from bertkit.report.html import library
 from bertkit.report.rankings import is_ranked
 from bertkit.report.score_tables import baselines_table, over_folds, over_seeds
 from bertkit.report.verdict import MIN_ROWS
 from bertkit.run import OUT_OF_FOLD, Run
 from bertkit.sections import MEMORY
+from bertkit.tasks import Usage, get_task
 from bertkit.text import columns, printable
 
 BEGIN, END = "<!-- bertkit: yours -->", "<!-- bertkit: end -->"
@@ -101,7 +102,7 @@ def card(facts: Facts, repo_id: str | None = None) -> str:
 def _metadata(facts: Facts, repo_id: str | None) -> str:
     """The Hub's metadata, as YAML: https://huggingface.co/docs/hub/model-cards."""
     hub = facts.recipe.hub
-    usage = task_of(facts).usage
+    usage = usage_of(facts)
     tag, vectors = usage.tag, "sentence_transformers" in usage.plain
     base, data = hub_id(facts.recipe.model.name), hub_id(facts.recipe.data.source)
     results = list(_results(facts, tag or facts.task))
@@ -170,9 +171,15 @@ def _title(facts: Facts) -> str:
     return f"{report_sections.published(model)} on {report_sections.published(data)}"
 
 
+def usage_of(facts: Facts) -> Usage:
+    """How the card shows the model in use."""
+    task = get_task(facts.task)
+    return task.usage_of(task.Options.model_construct(**facts.options))
+
+
 def _usage(facts: Facts, name: str) -> dict[str, str]:
     """Code with plain libraries, code with bertkit, and what bertkit adds."""
-    usage = task_of(facts).usage
+    usage = usage_of(facts)
     ours = f'import bertkit\n\nbertkit.load("{name}")({usage.arguments})'
     return {"plain": usage.plain.replace(PLACEHOLDER, name), "ours": ours, "adds": usage.adds}
 

@@ -10,7 +10,7 @@ from bertkit.data import tagging
 from bertkit.data.word_spans import gold_entities
 from bertkit.evaluation import squad_metrics
 from bertkit.evaluation.translation import Translations
-from bertkit.report.facts import Facts, Row, task_of, texts_of
+from bertkit.report.facts import Facts, Row, texts_of
 from bertkit.report.rankings import Query, is_ranked, queries, target
 from bertkit.tasks import get_task
 
@@ -72,10 +72,11 @@ def mistakes(facts: Facts) -> Mistakes | None:
 
 def _of_task(facts: Facts) -> Mistakes:
     """Those that another package's task tells, the farthest off first."""
-    task = task_of(facts)
+    task = get_task(facts.task)
+    options = task.Options.model_construct(**facts.options)
 
     def find(facts: Facts, number: int, row: Row) -> Mistake | None:
-        if (wrong := task.mistake(row)) is None:
+        if (wrong := task.mistake(options, row)) is None:
             return None
         gold, answer, distance = wrong
         return Mistake(number, gold, answer, distance, _texts(row))

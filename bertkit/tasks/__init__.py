@@ -155,7 +155,7 @@ def get_task(name: str, package: object = None) -> type[Task]:
     if len(points) > 1:
         why = "several packages have a task of this name"
     if why:
-        packages = " and ".join(map(_package, points))
+        packages = " and ".join(sorted(map(_package, points)))
         raise RecipeError(Problem("task.name", f"the task {short_repr(name)} of {packages} cannot be used: {why}"))
     _OTHERS[name] = found
     return _OTHERS[name]

@@ -73,11 +73,14 @@ class Task(ABC, Generic[O]):
     chunk_size: ClassVar[int] = 4096  # rows answered at a time; the same everywhere, so that batches are the same
     shares_encoder: ClassVar[bool] = False  # whether it may be trained with other tasks, over one encoder
     pipeline: ClassVar[str] = ""  # that of transformers whose clients a server answers, of those in serve/shapes.py
+    usage: ClassVar[Usage | None] = None  # see `usage_of`
     no_graph: ClassVar[tuple[str, str] | None] = None  # why it cannot be exported, and what to do instead
     no_words: ClassVar[str] = "there is nothing to explain"  # of an answer that depends on no word
     # Methods that another package's task may have; for ours these are tables.
     explained: ClassVar[Any] = None  # (read), see explain/targets.py -> what, unit and parts of each number behind it
-    mistake: ClassVar[Any] = None  # (a row with its `answer`) -> two texts, gold and answer, and how far off; or None
+    mistake: ClassVar[Any] = (
+        None  # (options, a row with its `answer`) -> texts of gold and answer, how far off; or None
+    )
     soft_targets: ClassVar[Any] = None  # () -> the values of `SoftTargets`, see attachments/soft_targets.py
 
     options: O
@@ -98,6 +101,13 @@ class Task(ABC, Generic[O]):
     def schema_of(cls, options: O) -> Schema:
         """The schema, with what these options say about columns. Default: nothing."""
         return cls.schema
+
+    @classmethod
+    def usage_of(cls, options: O) -> Usage:
+        """How the model card shows it in use. Default: `usage`; where there is none, with bertkit alone."""
+        columns = {name: cls.schema.columns[name] for name in sorted(cls.schema.inputs[0])}
+        row = {name: ["your", "words"] if each.holds == "words" else "your text" for name, each in columns.items()}
+        return cls.usage or Usage('"your text"' if {"text"} in cls.schema.inputs else repr(row))
 
     @classmethod
     @abstractmethod
@@ -153,13 +163,6 @@ class Task(ABC, Generic[O]):
     def method(self) -> str | None:
         """The method that fits the model, in `methods/table.py`. Default: it is trained by steps."""
         return None
-
-    @property
-    def usage(self) -> Usage:
-        """How the model card shows it in use; the tokenizer is not there. Default: with bertkit."""
-        columns = {name: self.schema.columns[name] for name in sorted(self.inputs[0])}
-        row = {name: ["your", "words"] if each.holds == "words" else "your text" for name, each in columns.items()}
-        return Usage('"your text"' if {"text"} in self.inputs else repr(row))
 
     @property
     def known_labels(self) -> frozenset[str] | None:

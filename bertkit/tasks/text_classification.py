@@ -207,12 +207,12 @@ class TextClassification(class_labels.Labelled, Task[TextClassificationOptions])
     def answers(self) -> Sequence[AnswerForm]:
         return (FORMS[self.kind],)
 
-    @property
-    def usage(self) -> Usage:
-        row, inputs, texts = _PAIR if self.options.pair else _TEXT
+    @classmethod
+    def usage_of(cls, options: TextClassificationOptions) -> Usage:
+        row, inputs, texts = _PAIR if options.pair else _TEXT
         plain = f'{PIPELINE}pipeline("text-classification", model="PATH_OR_HUB_ID")({inputs})'
-        if self.method:
-            function = {"single-label": "softmax(-1)", "multi-label": "sigmoid()"}.get(self.kind)
+        if options.method in options.untrained:
+            function = {"single-label": "softmax(-1)", "multi-label": "sigmoid()"}.get(str(options.kind))
             probabilities = f"""\
 temperature = model.config.bertkit["task"]["temperature"] or 1.0
 probabilities = (logits / temperature).{function}  # a column for each of model.config.id2label"""
@@ -223,7 +223,7 @@ model = SentenceTransformer("PATH_OR_HUB_ID")
 logits = model.encode({texts}, convert_to_tensor=True)
 {probabilities if function else "scores = logits[:, 0]"}"""
         adds = "calibrated, with the fitted thresholds of multi-label models, and with a mark on truncated texts"
-        return Usage(row, plain, adds, self.name)
+        return Usage(row, plain, adds, cls.name)
 
     @property
     def decision(self) -> Decision:

@@ -156,6 +156,16 @@ class TokenClassification(Task[TokenClassificationOptions]):
         return table, []
 
     @classmethod
+    def usage_of(cls, options: TokenClassificationOptions) -> Usage:
+        plain = options.scheme == "none"
+        settings = "" if plain else ', aggregation_strategy="first"'
+        call = f'pipeline("token-classification", model="PATH_OR_HUB_ID"{settings})("your text")'
+        note, adds = _OF_PLAIN if plain else _OF_ENTITIES
+        return Usage(
+            '"your text"', f"{PIPELINE}{note}\n{call}", f"{adds}, decoded by the CRF if there is one", cls.name
+        )
+
+    @classmethod
     def infer_options(
         cls, options: TokenClassificationOptions, rows: Dataset, class_names: Sequence[str]
     ) -> dict[str, Any]:
@@ -185,15 +195,6 @@ class TokenClassification(Task[TokenClassificationOptions]):
     @property
     def answers(self) -> Sequence[AnswerForm]:
         return (WORDS if self.plain else ENTITIES,)
-
-    @property
-    def usage(self) -> Usage:
-        settings = "" if self.plain else ', aggregation_strategy="first"'
-        call = f'pipeline("token-classification", model="PATH_OR_HUB_ID"{settings})("your text")'
-        note, adds = _OF_PLAIN if self.plain else _OF_ENTITIES
-        return Usage(
-            '"your text"', f"{PIPELINE}{note}\n{call}", f"{adds}, decoded by the CRF if there is one", self.name
-        )
 
     @property
     def known_labels(self) -> frozenset[str] | None:
