@@ -253,28 +253,23 @@ def _tags(value: Any) -> list[str] | None:
     return [str(tag) for tag in value]
 
 
-def _numbers(value: Any) -> list[float] | None:
-    if value is None:
-        return None
-    if not isinstance(value, list):
+def _numbers(value: Any) -> list[float | None] | None:
+    numbers = [_number(each) for each in value] if isinstance(value, list) else None
+    if value is not None and (numbers is None or None in numbers):
         raise WrongType(value, "a list of numbers, one per word,")
-    numbers = [_number(each) for each in value]
-    if None in numbers:
-        raise ValueError(f"holds {short_repr(value)}, with a number missing")
-    return [number for number in numbers if number is not None]
+    return numbers
 
 
 def refuse_unequal(schema: Schema, values: Mapping[str, Sequence[Any]], origin: Origin) -> None:
     """Raises DataError with the rows that do not have a number for each of their words."""
-    words = next((name for name, column in schema.columns.items() if column.holds == "words" and name in values), None)
 
     def read(words: Sequence[str], numbers: Sequence[float] | None) -> None:
         if numbers is not None and len(numbers) != len(words):
             raise ValueError(f"{len(words)} words, but {len(numbers)} numbers")
 
-    for name, column in schema.columns.items():
-        if words and column.holds == "numbers" and name in values:
-            list(each_row(read, origin.__getitem__, values[words], values[name]))
+    words, numbers = ([n for n in values if schema.columns[n].holds == kind] for kind in ("words", "numbers"))
+    for name in numbers if words else ():
+        list(each_row(read, origin.__getitem__, values[words[0]], values[name]))
 
 
 def _starts(value: Any) -> list[int] | None:

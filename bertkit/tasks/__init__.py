@@ -106,10 +106,8 @@ def register(task: type[T]) -> type[T]:
     ... class WordNumbers(bertkit.tasks.Task): ...
     """
     name = str(getattr(task, "name", task.__name__))
-    why = _fault(task, name)
-    if name in OURS or name in _announced():
-        why = f"{package_of(name) or 'bertkit'} has a task of this name"
-    if why:
+    owner = "bertkit" if name in OURS else package_of(name)
+    if why := f"{owner} has a task of this name" if owner else _fault(task, name):
         raise RecipeError(Problem(f"the task {short_repr(name)}", why))
     _OTHERS[name] = task
     return task
@@ -117,7 +115,7 @@ def register(task: type[T]) -> type[T]:
 
 def task_names() -> list[str]:
     """The names of all tasks, ours first; no class is imported."""
-    return [*dict.fromkeys([*OURS, *sorted(_announced()), *_OTHERS])]
+    return [*OURS, *sorted(_announced().keys() | _OTHERS.keys())]
 
 
 def all_tasks() -> list[type[Task]]:
@@ -163,13 +161,12 @@ def get_task(name: str, package: object = None) -> type[Task]:
 
 def package_of(name: str) -> str | None:
     """Name and version of the package that announces this task; None of our own, and of one that was registered."""
-    points = _announced().get(name, ()) if name not in OURS else ()
-    return _package(points[0]) if points else None
+    return next(map(_package, _announced().get(name, ())), None)
 
 
 def is_registered(name: str) -> bool:
     """Whether other processes do not have this task."""
-    return name in _OTHERS and name not in _announced()
+    return name in _OTHERS and package_of(name) is None
 
 
 def announced_tasks() -> dict[str, str]:
@@ -178,8 +175,6 @@ def announced_tasks() -> dict[str, str]:
     for name, points in _announced().items():
         about[name] = _package(points[0])
         try:
-            if name in OURS:
-                about[name] += ": bertkit has a task of this name, which is used"
             get_task(name)
         except RecipeError as error:
             about[name] = error.problems[0].what
@@ -192,10 +187,11 @@ def _announced() -> Mapping[str, list[EntryPoint]]:
 
 @cache
 def _announced_on(path: tuple[str, ...]) -> Mapping[str, list[EntryPoint]]:
-    """Name -> the entry points that announce it. path: `sys.path`, on which they are found."""
+    """Name -> the entry points that announce it; our names are ours. path: `sys.path`, on which they are found."""
     points: dict[str, list[EntryPoint]] = {}
     for point in entry_points(group="bertkit.tasks"):
-        points.setdefault(point.name, []).append(point)
+        if point.name not in OURS:
+            points.setdefault(point.name, []).append(point)
     return points
 
 
@@ -212,8 +208,7 @@ def _fault(task: object, name: str) -> str:
         return f"it lacks {', '.join(missing)}"
     if task.name != name:
         return f"its name is {short_repr(task.name)}"
-    field = task.Options.model_fields["name"]
-    if get_args(field.annotation) != (name,):
+    if get_args(task.Options.model_fields["name"].annotation) != (name,):
         return f"its Options do not declare  name: Literal[{name!r}]"
     if task.gives("vector") and not issubclass(task, VectorTask):
         return "its answers have vectors, so that it must be a bertkit.tasks.VectorTask"
