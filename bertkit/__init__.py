@@ -22,13 +22,14 @@ if TYPE_CHECKING:
     from bertkit.inference.predictor import Predictor, load
     from bertkit.recipe.recipe import Recipe, load_recipe
     from bertkit.report.view import Run
+    from bertkit.tasks import register
     from bertkit.training.classifier import Classifier
     from bertkit.training.train import train
 
 __all__ = [
     "Attachment", "Classifier", "DataError", "Features", "ModelError", "Predictor", "Recipe",
     "RecipeError", "Run", "UserError", "audit", "batch", "calibrate", "evaluate", "load",
-    "load_recipe", "load_tasks", "train",
+    "load_recipe", "load_tasks", "register", "train",
 ]  # fmt: skip
 
 _MODULES = {
@@ -42,6 +43,7 @@ _MODULES = {
     "inference.predictor": "Predictor load",
     "recipe.recipe": "Recipe load_recipe",
     "report.view": "Run",
+    "tasks": "register",
     "decisions.calibrate": "calibrate",
     "training.classifier": "Classifier",
     "training.train": "train",

@@ -15,12 +15,11 @@ import bertkit
 from bertkit.attachments.soft_targets import SOFT_TARGETS
 from bertkit.cli import main as cli
 from bertkit.explain.targets import TARGETS
-from bertkit.export.program import NO_GRAPH
 from bertkit.recipe.recipe import Recipe, json_schema
 from bertkit.recipe.training_arguments import training_fields, training_schema
 from bertkit.report.mistakes import MISTAKES
 from bertkit.serve.shapes import SHAPES
-from bertkit.tasks import TASKS, Task
+from bertkit.tasks import OURS, Task
 from bertkit.tasks.fields import AnswerForm
 
 HEAD = "| key | type | default | meaning |\n|---|---|---|---|"
@@ -130,15 +129,15 @@ def task_page() -> str:
     uses: dict[str, Callable[[type[Task]], bool]] = {
         "report of mistakes": lambda task: task.name in MISTAKES,
         "explain": lambda task: task.name in TARGETS,
-        "serve for other clients": lambda task: task.name in SHAPES["/"],
-        "export": lambda task: task.name not in NO_GRAPH,
+        "serve for other clients": lambda task: task.pipeline in SHAPES["/"],
+        "export": lambda task: not task.no_graph,
         "distil": lambda task: task.name in SOFT_TARGETS,
         "audit of labels": lambda task: any(column.answered for column in task.schema.columns.values()),
         "sets or intervals": lambda task: "conformal" in task.Options.model_fields,
     }
-    marks = [row(task.name, *("yes" if use(task) else "–" for use in uses.values())) for task in TASKS]
+    marks = [row(task.name, *("yes" if use(task) else "–" for use in uses.values())) for task in OURS.values()]
     parts = ["\n".join([f"| task | {' | '.join(uses)} |", "|---" * (len(uses) + 1) + "|", *marks])]
-    for task in TASKS:
+    for task in OURS.values():
         parts.append(f"## {task.name}")
         parts += ["\n".join([f"{form.about}\n", FIELDS, *fields(form)]) for form in task.forms]
     return "\n\n".join(parts)

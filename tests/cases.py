@@ -36,20 +36,30 @@ class Case:
     max_length: int = 32
     class_names: list[str] = field(default_factory=list)
     across_rows: bool = False  # does the loss compare the rows of a batch with each other?
+    cuts: bool = False  # is a text beyond the limit cut, whatever the option `overflow` says?
+
+    @property
+    def kind(self) -> type[Task]:
+        return get_task(self.options["name"])
+
+    @property
+    def inputs(self) -> list[str]:
+        """Its columns that the model answers."""
+        schema = self.kind.schema
+        read = next(names for names in schema.inputs if names <= self.columns.keys())
+        return [name for name in self.columns if name in read or name in schema.context]
 
     def rows(self) -> Dataset:
         return Dataset.from_dict(self.columns)
 
     def tokenizer(self, encoder: Path) -> Any:
         """The encoder's tokenizer, as the task reads texts with it."""
-        kind = get_task(self.options["name"])
-        return load_tokenizer(encoder, split_special_tokens=not kind.schema.special_tokens)
+        return load_tokenizer(encoder, split_special_tokens=not self.kind.schema.special_tokens)
 
     def task(self, encoder: Path) -> Task:
         """The task, prepared from the rows."""
-        kind = get_task(self.options["name"])
-        options = kind.Options.model_validate(self.options)
-        return prepare(kind, options, self.tokenizer(encoder), self.max_length, self.rows(), self.class_names)
+        options = self.kind.Options.model_validate(self.options)
+        return prepare(self.kind, options, self.tokenizer(encoder), self.max_length, self.rows(), self.class_names)
 
 
 def encoder(folder: Path) -> Encoder:
@@ -153,7 +163,7 @@ CASES = [
         {**ASKED, "document": [f"{text} " * 3 for text in TEXTS], "score": GRADES},
         max_length=20,
     ),
-    Case("text-to-text", {**WRITING, "generation": {"max_new_tokens": 16}}, {"text": TEXTS, "target": EVEN}),
+    Case("text-to-text", {**WRITING, "generation": {"max_new_tokens": 16}}, {"text": TEXTS, "target": EVEN}, cuts=True),
     Case(
         "ranking-listwise",
         {**RANKING, "loss": "listwise"},

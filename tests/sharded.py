@@ -34,7 +34,7 @@ from transformers import TrainerCallback, set_seed
 from bertkit.engine.sharding import sharded_map
 from bertkit.errors import UserError
 from bertkit.inference.predictor import load
-from bertkit.tasks import TASKS
+from bertkit.tasks import OURS
 from bertkit.training.seed import save
 from bertkit.training.train import train
 
@@ -85,7 +85,7 @@ def several(count: int, folder: Path, run: Callable[[int], int | None]) -> None:
 
 def models(folder: Path, room: Path) -> None:
     """Of every case a model that answers 3 rows at a time, in batches of 2, and a file of its rows."""
-    for kind in TASKS:
+    for kind in OURS.values():
         kind.chunk_size = 3
     for case in [*CASES, *DRAWN]:
         set_seed(5)

@@ -43,7 +43,7 @@ from bertkit.recipe.recipe import read
 from bertkit.recipe.training_arguments import training_fields
 from bertkit.report.score_tables import first_to_try
 from bertkit.run import Run
-from bertkit.tasks import TASKS
+from bertkit.tasks import OURS
 from bertkit.text import json_line
 from bertkit.training.seed import save
 
@@ -290,7 +290,7 @@ def test_what_to_type_next_works_as_it_stands(case, tiny_encoder, tmp_path, caps
         monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(echoed.encode())))
     told = said(capsys, *shlex.split(command)[1:])
     assert len(told.splitlines()) == 1
-    assert {each.options["name"] for each in [*CASES, *DRAWN] if each.id in HINTED} == {task.name for task in TASKS}
+    assert {each.options["name"] for each in [*CASES, *DRAWN] if each.id in HINTED} == {*OURS}
     if typed:  # and a text alone is answered with that command
         assert f"{typed} | {command}" in refused(capsys, "predict", folder, "a text")
     if case.id == "mlm-nsp":

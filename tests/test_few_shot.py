@@ -33,7 +33,6 @@ from bertkit.methods.table import METHODS
 from bertkit.models.heads.vector_head import Dense, Layout, files
 from bertkit.recipe.fields import FEW_ROWS, TRAINING_DEFAULTS
 from bertkit.recipe.recipe import load_recipe, to_yaml
-from bertkit.report.usage import linear_head
 from bertkit.training.job import prepare_jobs
 from bertkit.training.seed import save
 
@@ -223,7 +222,7 @@ def test_the_cards_code_gives_the_same(case: Case, tiny_encoder: Path, tmp_path:
     task, runner, _ = learned(case, with_layout(tiny_encoder, tmp_path / "encoder", LAYOUTS[2]))
     task = replace(task, options=task.options.model_copy(update={"temperature": 1.5}))
     save(runner.model, task, tmp_path / "model", SETTINGS)
-    code = linear_head(dict(task.options))
+    code = task.usage_of(task.options).plain
     found: dict[str, Any] = {}
     exec(code.replace("PATH_OR_HUB_ID", str(tmp_path / "model")), found)
     pair = [{"text_a": "your text", "text_b": "another"}]

@@ -22,7 +22,7 @@ from bertkit.models.encoder import PACKAGED, load_tokenizer, resolve_encoder
 from bertkit.recipe import shipped_recipes
 from bertkit.recipe.recipe import Recipe, load_recipe
 from bertkit.sections import DataSpec, ModelSpec, seconds
-from bertkit.tasks import TASKS, get_task
+from bertkit.tasks import OURS, get_task
 from bertkit.training import seed
 from bertkit.training.train import train
 
@@ -70,7 +70,7 @@ def test_there_are_recipes() -> None:
     for name, path in several.items():
         assert f"\n# Run:  bertkit train {name} --output-dir runs/{name}" in path.read_text()
     assert {path.stem: path for path in FILES} | several == shipped_recipes()
-    assert {file.parent.name for file in FILES} == {task.name for task in TASKS}
+    assert {file.parent.name for file in FILES} == {*OURS}
 
 
 def test_they_say_what_they_are_and_how_they_are_run_and_pin_what_is_from_the_hub(subtests: pytest.Subtests) -> None:

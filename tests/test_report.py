@@ -248,10 +248,9 @@ def test_explain_of_a_run_writes_what_its_report_shows(copy: Path, capsys: pytes
 def evil_explanation() -> dict[str, Any]:
     words = [[0, 8, 0.5], [8, len(EVIL) - 6, -0.5], [len(EVIL) - 6, len(EVIL), None]]
     one = {"what": EVIL, "unit": "logit", "value": 1.0, "baseline": 0.0, "error": 0.0, "complete": True, "steps": 16}
-    answer = {"label": EVIL, "score": 0.5}
     why = [{**one, "words": {"text": words}, "rest": 0.0}]
     about = {"kind": "mistake", "row": 1, "gold": EVIL, "texts": {"text": EVIL}}
-    return {**about, "answer": answer, "attributed": why}
+    return {**about, "said": EVIL, "attributed": why}
 
 
 def test_text_of_the_data_is_text(facts: Facts) -> None:

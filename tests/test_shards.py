@@ -18,7 +18,7 @@ from transformers import set_seed
 from bertkit.cli.main import main
 from bertkit.inference import embed, features, vector_cache
 from bertkit.processes import Shard
-from bertkit.tasks import TASKS
+from bertkit.tasks import OURS
 from bertkit.training.seed import save
 
 # 11, in chunks of 3, of which some texts are repeated
@@ -38,7 +38,7 @@ def models(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
 
 @pytest.fixture(autouse=True)
 def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    for kind in TASKS:
+    for kind in OURS.values():
         monkeypatch.setattr(kind, "chunk_size", 3)
     for module in (embed, features, vector_cache):
         monkeypatch.setattr(module, "CHUNK", 3)

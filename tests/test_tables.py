@@ -14,19 +14,13 @@ import pytest
 import bertkit
 from bertkit.attachments.soft_targets import SOFT_TARGETS
 from bertkit.explain.targets import TARGETS
-from bertkit.export.extra_outputs import EXTRA_OUTPUTS
 from bertkit.report.mistakes import MISTAKES
-from bertkit.report.usage import USAGE
 from bertkit.serve.shapes import SHAPES
-from bertkit.tasks import TASKS, Task
+from bertkit.tasks import OURS, Task
 
-VECTORS = ("sentence-similarity", "retrieval")
 TABLES: dict[str, tuple[Mapping[str, Any], Collection[str]]] = {
     "explain/targets": (TARGETS, ("text2text-generation", "pretraining")),
-    "export/extra_outputs": (EXTRA_OUTPUTS, ("question-answering", *VECTORS, "text2text-generation", "pretraining")),
     "report/mistakes": (MISTAKES, ("pretraining",)),
-    "report/usage": (USAGE, ()),
-    "serve/shapes": (SHAPES["/"], ()),
     "attachments/soft_targets": (SOFT_TARGETS, ("text2text-generation", "pretraining")),
 }
 
@@ -35,13 +29,17 @@ TABLES: dict[str, tuple[Mapping[str, Any], Collection[str]]] = {
 def test_a_table_has_the_tasks(name: str) -> None:
     table, missing = TABLES[name]
     assert set(table).isdisjoint(missing)
-    assert {*table, *missing} == {task.name for task in TASKS}
+    assert {*table, *missing} == {*OURS}
+
+
+def test_each_shape_is_of_a_task_and_each_of_our_tasks_has_one() -> None:
+    assert {task.pipeline for task in OURS.values()} == SHAPES["/"].keys()
 
 
 def questions(tree: ast.AST) -> Iterator[ast.AST]:
     """Comparisons with a task's name, and calls of isinstance and issubclass with a task's class."""
-    names = {task.name for task in TASKS}
-    classes = {each.__name__ for task in TASKS for each in task.__mro__ if issubclass(each, Task)} - {"Task"}
+    names = {*OURS}
+    classes = {each.__name__ for task in OURS.values() for each in task.__mro__ if issubclass(each, Task)} - {"Task"}
     for node in ast.walk(tree):
         if isinstance(node, ast.Compare):
             compared = [each for side in (node.left, *node.comparators) for each in ast.walk(side)]
@@ -62,7 +60,7 @@ def test_nothing_outside_of_tasks_asks_which_task_it_is() -> None:
     assert not found, "declare it in the task (forms, decision, schema), or in a table by task name"
 
 
-@pytest.mark.parametrize("task", TASKS, ids=lambda task: task.name)
+@pytest.mark.parametrize("task", OURS.values(), ids=lambda task: task.name)
 def test_a_task_declares_each_field_once(task: type[Task]) -> None:
     for form in task.forms:
         names = [field.name for field in form.fields]

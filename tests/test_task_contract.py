@@ -33,7 +33,7 @@ from bertkit.inference.predict_file import predict_file
 from bertkit.inference.predictor import Predictor, load
 from bertkit.inference.runner import Runner, on_cpu
 from bertkit.serve.answer_schemas import answer_type, list_of
-from bertkit.tasks import TASKS
+from bertkit.tasks import OURS
 from bertkit.tasks.base import Task, calibrate
 from bertkit.tasks.base import evaluate as evaluate_task
 from bertkit.training.seed import save
@@ -54,11 +54,9 @@ ODD = [
     "a\r\nb\tc",
 ]
 
-INPUTS = ("text", "text_a", "text_b", "anchor", "positive", "query", "tokens", "document", "question", "context")
-
 every_case = every(CASES)
-ALONE = [case for case in CASES if case.options.get("context") != "document"]
-ALONE = [case for case in ALONE if "anchor" not in case.columns and case.options["name"] != "retrieval"]
+ALONE = [case for case in CASES if not case.kind.schema.together and case.options.get("context") != "document"]
+ALONE = [case for case in ALONE if "anchor" not in case.columns]
 every_case_of_rows_that_stand_alone = every(ALONE)
 
 
@@ -115,16 +113,13 @@ def opened(kind: Any, folder: Path, capfd: pytest.CaptureFixture[str]) -> Any:
     return model
 
 
-def numbers(answer: dict[str, Any]) -> list[float]:
-    if "generated_text" in answer:
-        return [float(ord(character)) for character in answer["generated_text"]]
-    if "words" in answer:
-        return [each["score"] for each in (*answer["words"], *answer.get("entities", ()))]
-    if "n_best" in answer:
-        return [answer["score"], answer["null_score"], *sorted(each["score"] for each in answer["n_best"])]
-    if "vector" in answer:
-        return list(answer["vector"])
-    return list(answer["scores"].values()) if "scores" in answer else [answer["score"]]
+def numbers(answer: Any) -> list[float]:
+    """The scores in an answer, and the characters of a text that was generated."""
+    if isinstance(answer, float):
+        return [answer]
+    if isinstance(answer, dict):
+        answer = [[*map(float, map(ord, value))] if key == "generated_text" else value for key, value in answer.items()]
+    return [number for value in answer for number in numbers(value)] if isinstance(answer, list) else []
 
 
 @every_case
@@ -165,7 +160,7 @@ def test_saved_and_loaded_it_gives_the_same_answers(case: Case, begun: Begun, tm
     again = load(tmp_path / "model", precision="fp32")
     assert again.task.options == task.options
     assert again.task.tokenizer.split_special_tokens
-    rows = [{k: v for k, v in row.items() if k in INPUTS} for row in case.rows()]
+    rows = case.rows().select_columns(case.inputs).to_list()
     assert dataclasses.replace(again, model=again.model.to(CPU), device=CPU)(rows) == ask(task, model)(rows)
 
 
@@ -187,7 +182,7 @@ def test_every_score_of_a_model_is_the_same_score(case: Case, tiny_encoder: Path
 @every_case_of_rows_that_stand_alone
 def test_padding_and_company_change_nothing(case: Case, begun: Begun) -> None:
     task, model = begun(case)
-    rows = [{k: v for k, v in row.items() if k in INPUTS} for row in case.rows()]
+    rows = case.rows().select_columns(case.inputs).to_list()
     with NoDoubles():
         together = ask(task, model, batch_size=8)(rows)
     TypeAdapter(list_of(answer_type(task))).validate_python(together)  # as the task declares them
@@ -195,10 +190,10 @@ def test_padding_and_company_change_nothing(case: Case, begun: Begun) -> None:
         assert numbers(ask(task, model)(row)) == pytest.approx(numbers(answer), rel=1e-5, abs=1e-6)
 
 
-@every([case for case in CASES if case.options["name"] != "text2text-generation"])
+@every([case for case in CASES if "target" not in case.columns])
 def test_only_the_encoder_rounds_to_bf16(case: Case, tiny_encoder: Path) -> None:
     """A head that rounded its outputs to 8 bits would give many rows the same score."""
-    task, drawn, columns = case.task(tiny_encoder), random.Random(0), [name for name in case.columns if name in INPUTS]
+    task, drawn, columns = case.task(tiny_encoder), random.Random(0), case.inputs
     set_seed(0)
     model: Any = task.model(encoder(tiny_encoder))
     with torch.no_grad():
@@ -228,7 +223,7 @@ def test_only_the_encoder_rounds_to_bf16(case: Case, tiny_encoder: Path) -> None
 
 @every_case_of_rows_that_stand_alone
 def test_a_frame_without_rows_has_the_columns_of_an_answer(case: Case, begun: Begun) -> None:
-    predictor, rows = ask(*begun(case)), case.rows().select_columns([n for n in case.columns if n in INPUTS])
+    predictor, rows = ask(*begun(case)), case.rows().select_columns(case.inputs)
     assert list(predictor.frame(rows.to_pandas()[:0])) == list(predictor.frame(rows.to_pandas()[:1]))
 
 
@@ -236,20 +231,14 @@ def test_a_frame_without_rows_has_the_columns_of_an_answer(case: Case, begun: Be
 def test_odd_texts_are_answered(case: Case, tiny_encoder: Path) -> None:
     task = case.task(tiny_encoder)
     predict = ask(task, task.model(encoder(tiny_encoder)))
-    pair = "text_a" in case.columns
-    rows = [{"text_a": text, "text_b": text} if pair else {"text": text} for text in ODD]
-    if task.name == "question-answering":
-        rows = [{"question": "the cat ?", "context": text} for text in ODD]
-    if task.name == "text-ranking":
-        rows = [{"query": "the cat ?", "document": text} for text in ODD]
+    read = {"text"} if {"text"} in task.inputs else task.inputs[0]
+    rows = [{name: "the cat ?" if name in ("question", "query") else text for name in read} for text in ODD]
     answers = predict(rows)
     assert len(answers) == len(ODD)
     assert np.isfinite([number for answer in answers for number in numbers(answer)]).all()
     long = answers[ODD.index("cat " * 5_000)]
-    assert long["truncated"] is (
-        pair or task.name == "text2text-generation" or getattr(task.options, "overflow", "") == "truncate"
-    )
-    if task.name == "token-classification":
+    assert long["truncated"] is (case.cuts or getattr(task.options, "overflow", "") == "truncate")
+    if "words" in long:
         assert len(long["words"]) == 5_000
         assert all(len(answer["words"]) == len(words(text)) for text, answer in zip(ODD[:8], answers, strict=False))
 
@@ -264,7 +253,7 @@ def test_special_tokens_that_a_text_spells_out_are_text(case: Case, tiny_encoder
     special = {tokenizer.cls_token_id, tokenizer.sep_token_id, tokenizer.pad_token_id, tokenizer.mask_token_id}
 
     def encoded(text: str) -> list[list[int]]:
-        columns = {name: [text] for name in case.columns if name in INPUTS}
+        columns = {name: [text] for name in case.inputs}
         columns |= {"tokens": [text.split()]} if "tokens" in columns else {}
         features = task.encode(Dataset.from_dict(columns))
         return [[token for token in ids if token in special] for ids in features["input_ids"][:]]
@@ -277,21 +266,21 @@ def test_special_tokens_that_a_text_spells_out_are_text(case: Case, tiny_encoder
 @every_case
 def test_a_surrogate_pair_is_read_as_its_character_or_refused_where_it_shifts_offsets(case: Case, begun: Begun) -> None:
     predict = ask(*begun(case))
-    row = {name: values[0] for name, values in case.columns.items() if name in INPUTS and name != "document"}
+    row = {name: values[0] for name, values in case.columns.items() if name in case.inputs and name != "document"}
     row |= {"document": case.columns["document"][0]} if "query" in row else {}
     one, two = (
         {name: [mark, *value] if isinstance(value, list) else f"{mark} {value}" for name, value in row.items()}
         for mark in ("😀", "\ud83d\ude00")
     )
-    if case.options["name"] in ("token-classification", "question-answering"):
+    if any(case.kind.schema.columns[name].located for name in row):
         with pytest.raises(DataError, match=r"row 2: `(tokens|context)` holds a character as a pair of surrogates"):
             predict([one, two])
     else:
         assert predict([two]) == predict([one])
 
 
-BARE = ("sentence-similarity", "retrieval", "text2text-generation")
-HEADED = [case for case in CASES if case.options["name"] not in BARE and "method" not in case.options]
+HEADED = [case for case in CASES if {"target", "method"}.isdisjoint([*case.columns, *case.options])]
+HEADED = [case for case in HEADED if not case.kind.gives("vector")]
 
 
 @every(HEADED)
@@ -301,7 +290,7 @@ def test_a_fresh_head_is_initialised_memory(case: Case, tiny_encoder: Path) -> N
     for _ in range(2):
         set_seed(7)
         models.append(case.task(tiny_encoder).model(encoder(tiny_encoder)))
-    head = "qa_outputs" if case.options["name"] == "question-answering" else "classifier"
+    (head,) = {name.partition(".")[0] for name, _ in models[0].named_parameters()} & {"classifier", "qa_outputs"}
     weights = [dict(model.named_parameters())[f"{head}.weight"].detach() for model in models]
     assert torch.equal(*weights)
     assert 0.005 < float(weights[0].std()) < 0.05
@@ -309,7 +298,7 @@ def test_a_fresh_head_is_initialised_memory(case: Case, tiny_encoder: Path) -> N
 
 
 def test_tasks_are_immutable() -> None:
-    assert all(kind.__dataclass_params__.frozen for kind in TASKS)  # type: ignore[attr-defined]
+    assert all(kind.__dataclass_params__.frozen for kind in OURS.values())  # type: ignore[attr-defined]
 
 
 @every_case
@@ -334,7 +323,7 @@ def test_features_of_chunks_are_those_of_all_rows(case, tiny_encoder, monkeypatc
 def test_chunks_do_not_change_answers(case: Case, tiny_encoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     task = case.task(tiny_encoder)
     predict = ask(task, task.model(encoder(tiny_encoder)))
-    rows = Dataset.from_dict({k: v for k, v in case.columns.items() if k in INPUTS})
+    rows = case.rows().select_columns(case.inputs)
     whole = list(task.answer(rows, predict.predict_features))
     monkeypatch.setattr(type(task), "chunk_size", 3)
     parts = list(task.answer(rows, predict.predict_features))

@@ -18,7 +18,7 @@ import pyarrow as pa
 from datasets import Dataset, concatenate_datasets
 from torch import Tensor, nn
 
-from bertkit.attachments.soft_targets import SOFT_TARGETS
+from bertkit.attachments.soft_targets import soft_targets_of
 from bertkit.cache import cache_root, cached_folder, model_key
 from bertkit.encoding.padding import SOFT
 from bertkit.engine.arguments import Arguments
@@ -57,16 +57,14 @@ def soft(runner: Runner) -> Runner:
     task = runner.task
 
     def keep(outputs: Any, batch: Batch) -> Sequence[Any]:
-        return list(SOFT_TARGETS[task.name].outputs(task, outputs, batch).float().cpu().numpy())
+        return list(soft_targets_of(task).outputs(task, outputs, batch).float().cpu().numpy())
 
     return replace(runner, keep=keep)
 
 
 def find_teacher(spec: Distillation, task: Task) -> Teacher:
     """The teacher named in a recipe. Raises ModelError with all that does not match the student."""
-    if task.name not in SOFT_TARGETS:
-        fix = f"Remove it; what can be distilled: {', '.join(SOFT_TARGETS)}."
-        raise UserError(Problem("distillation", f"{task.name} cannot be distilled", fix))
+    targets = soft_targets_of(task)
     try:
         folder = model_folder(spec.teacher)
         predictor = require_torch_model(load_as(task.name, folder), folder)
@@ -76,9 +74,8 @@ def find_teacher(spec: Distillation, task: Task) -> Teacher:
     if predictor.task.name != task.name:
         problems.append(Problem(WHERE, f"{spec.teacher} was trained for {predictor.task.name}, not {task.name}"))
     else:
-        must_match = SOFT_TARGETS[task.name].must_match
-        for option, ours in must_match(task).items():
-            if (theirs := must_match(predictor.task)[option]) != ours:
+        for option, ours in targets.must_match(task).items():
+            if (theirs := targets.must_match(predictor.task)[option]) != ours:
                 what = f"{option} is {short_repr(theirs)}, the student's is {short_repr(ours)}"
                 problems.append(Problem(WHERE, what, f"Write  task: {{{option}: …}}  with the teacher's value."))
     ours, theirs = (each.tokenizer for each in (task, predictor.task))
@@ -165,7 +162,7 @@ class TeacherLoss(Attachment):
     def wrap_loss(self, loss: Loss) -> Loss:
         def taught(outputs: Any, batch: Batch, terms: Tensor) -> Tensor:
             hard = loss(outputs, batch, terms)
-            soft = SOFT_TARGETS[self.task.name].loss(self.task, outputs, batch, self.spec.temperature)
+            soft = soft_targets_of(self.task).loss(self.task, outputs, batch, self.spec.temperature)
             return self.spec.alpha * soft + (1 - self.spec.alpha) * hard
 
         return taught

@@ -10,11 +10,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from bertkit.encoding.padding import first_windows, mean_of_windows, row_windows
+from bertkit.errors import Problem, UserError
 from bertkit.models.heads import losses
-from bertkit.models.heads.crf import emissions, pack_sentences, word_logits
+from bertkit.models.heads.crf import pack_sentences
 from bertkit.models.heads.forward_backward import Chain
 from bertkit.models.heads.spans import masked_logits
-from bertkit.tasks.base import Batch
+from bertkit.models.heads.tagger import emissions, word_logits
+from bertkit.tasks.base import Batch, Task
 from bertkit.tasks.class_labels import weight_tensor
 from bertkit.tasks.question_answering import QuestionAnswering
 from bertkit.tasks.text_classification import TextClassification
@@ -133,3 +135,11 @@ SOFT_TARGETS: Mapping[str, SoftTargets] = {
     "retrieval": VECTORS,
     "text-ranking": SoftTargets(_logits, _ranking_loss, lambda task: {"activation": task.options.activation}),
 }
+
+
+def soft_targets_of(task: Task) -> SoftTargets:
+    """Those of the table, or what another package's task offers. Raises UserError where it cannot be distilled."""
+    if task.name not in SOFT_TARGETS and not task.soft_targets:
+        fix = f"Remove it; what can be distilled: {', '.join(SOFT_TARGETS)}."
+        raise UserError(Problem("distillation", f"{task.name} cannot be distilled", fix))
+    return SOFT_TARGETS.get(task.name) or SoftTargets(*task.soft_targets())

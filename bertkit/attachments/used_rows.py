@@ -215,7 +215,7 @@ def token_ids(features_by_task: Iterable[tuple[Task, Dataset]], rows: int) -> Te
     """The ids below `rows` of the tokens that these tasks' features have, of special tokens and padding, `(ids,)`."""
     ids: set[int] = set()
     for task, features in features_by_task:
-        ids |= {*task.tokenizer.all_special_ids, fills(task.tokenizer, {})["input_ids"]}
+        ids |= {*task.tokenizer.all_special_ids, int(fills(task.tokenizer, {})["input_ids"])}
         columns = features.select_columns(["input_ids"]).with_format("arrow")
         for part in columns.iter(FEATURES_AT_A_TIME):
             ids |= {*pc.unique(pc.list_flatten(part["input_ids"])).to_pylist()}

@@ -28,7 +28,7 @@ from bertkit.report.facts import EDITED
 from bertkit.report.html import render
 from bertkit.report.mistakes import place_of, shortened
 from bertkit.run import OUT_OF_FOLD, Run, names_in, only_writer
-from bertkit.tasks import TASKS, get_task
+from bertkit.tasks import get_task, task_names
 from bertkit.training.folds import DEFAULT_FOLDS, cross_validate
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def audit(
         raise UserError(Problem("next", "there is no file to choose rows from", "Name it: unlabelled."))
     choose = (Path(unlabelled), 100 if next is None else next) if unlabelled else None
     folder, run = Path(output_dir), None
-    named = isinstance(source, str | Path) and data is None and source not in [task.name for task in TASKS]
+    named = isinstance(source, str | Path) and data is None and source not in task_names()
     if isinstance(source, str | Path) and Path(source, "recipe.yaml").is_file():
         run, source = Run(Path(source)), f"{source}/recipe.yaml"
     trained = [str(source), *(word for word in overrides if word.startswith("data."))]

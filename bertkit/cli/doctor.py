@@ -24,6 +24,7 @@ def examine() -> dict[str, Any]:
     from huggingface_hub import get_token
 
     from bertkit.run import environment
+    from bertkit.tasks import announced_tasks
 
     device, precision, why = "cpu", "fp32", "torch is not installed"
     if find_spec("torch"):
@@ -37,6 +38,7 @@ def examine() -> dict[str, Any]:
         "devices": list(_devices()),
         "precision": {"used": precision, "why": why},
         "promises": _promises(device),
+        "tasks": announced_tasks(),
         "variables": {name: os.environ.get(name) for name in VARIABLES},
         "hub_token": get_token() is not None,
     }
@@ -76,6 +78,7 @@ def doctor_text(facts: dict[str, Any]) -> str:
         *(["device", text] for text in facts["devices"]),
         ["precision", f"{facts['precision']['used']}: {facts['precision']['why']}"],
         *([name, text] for name, text in facts["promises"].items()),
+        *([f"task {name}", text] for name, text in facts["tasks"].items()),
         ["Hub token", "yes" if facts["hub_token"] else "no"],
         *([name, value] for name, value in facts["variables"].items() if value is not None),
     ]

@@ -161,8 +161,9 @@ def _predict_texts(predictor: Any, source: str, texts: list[str], context: Path 
     rows = [{"question": text, "context": passage} if context else text for text in texts]
     for text, answer in zip(texts, predictor.stream(rows), strict=True):
         both = {"text": text, "answer": answer}
-        lines = [answer_line(answer, text)] if alone else [text]
-        lines += () if alone else (f"  {name}: {answer_line(own)}" for name, own in answer.items())
+        lines = [answer_line(answer, text, predictor.task.answers)] if alone else [text]
+        parts = {} if alone else predictor.tasks
+        lines += [f"  {name}: {answer_line(answer[name], '', each.task.answers)}" for name, each in parts.items()]
         say(json_line(both) if as_json else "\n".join(map(escape_controls, lines)))
 
 

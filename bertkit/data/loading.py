@@ -16,7 +16,7 @@ from bertkit.data.sources import Part, open_source
 from bertkit.data.splits import SPLITS, hold_out, known_only, limit_rows, names_of
 from bertkit.data.squad import with_starts
 from bertkit.data.table import Data, Loaded, Origin, Table, features_of, fingerprint, in_blocks, locations, on_disk
-from bertkit.data.values import convert, is_blank, split_labels, without_decimals
+from bertkit.data.values import convert, is_blank, refuse_unequal, split_labels, without_decimals
 from bertkit.errors import DataError, Problem
 from bertkit.sections import MEMORY, DataSpec
 from bertkit.text import counted, listed
@@ -157,6 +157,7 @@ def _read_tables(
     for split, table in tables.items():
         read = [name for name in schema.targets if name in table.values]
         table, changes = validate_rows(table, split)
+        refuse_unequal(schema, table.values, table.origin)
         tables[split], notes = table, list[Finding]()
         if targets := [name for name in schema.targets if name in table.values]:
             # `validate_rows` may make tags of the spans that were read: messages name the column of the spans

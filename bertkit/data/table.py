@@ -212,6 +212,7 @@ def features_of(holds: Mapping[str, str]) -> Features:
     strings, offset = List(Value("string")), Value("int64")
     types = {"text": Value("string"), "label": Value("string"), "number": Value("float64")}
     types |= dict.fromkeys(("name", "value"), Value("string"))
+    types["numbers"] = List(Value("float64"))
     types["answers"] = {"text": strings, "answer_start": List(offset)}
     types["spans"] = List({"start": offset, "end": offset, "label": Value("string")})
     return Features({name: types.get(kind, strings) for name, kind in holds.items()})

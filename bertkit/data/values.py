@@ -253,6 +253,25 @@ def _tags(value: Any) -> list[str] | None:
     return [str(tag) for tag in value]
 
 
+def _numbers(value: Any) -> list[float | None] | None:
+    numbers = [_number(each) for each in value] if isinstance(value, list) else None
+    if value is not None and (numbers is None or None in numbers):
+        raise WrongType(value, "a list of numbers, one per word,")
+    return numbers
+
+
+def refuse_unequal(schema: Schema, values: Mapping[str, Sequence[Any]], origin: Origin) -> None:
+    """Raises DataError with the rows that do not have a number for each of their words."""
+
+    def read(words: Sequence[str], numbers: Sequence[float] | None) -> None:
+        if numbers is not None and len(numbers) != len(words):
+            raise ValueError(f"{len(words)} words, but {len(numbers)} numbers")
+
+    words, numbers = ([n for n in values if schema.columns[n].holds == kind] for kind in ("words", "numbers"))
+    for name in numbers if words else ():
+        list(each_row(read, origin.__getitem__, values[words[0]], values[name]))
+
+
 def _starts(value: Any) -> list[int] | None:
     if is_blank(value):
         return None
@@ -295,6 +314,7 @@ _READ: dict[str, Callable[[Any], Any]] = {
     "words": _words,
     "tags": _tags,
     "word_labels": _tags,
+    "numbers": _numbers,
     "spans": lambda value: value,
     "name": read_name,
     "value": _value,

@@ -22,7 +22,7 @@ Arrays = dict[str, np.ndarray[Any, Any]]
 T = TypeVar("T")
 
 
-def fills(tokenizer: PreTrainedTokenizerBase, extra: Mapping[str, int]) -> dict[str, int]:
+def fills(tokenizer: PreTrainedTokenizerBase, extra: Mapping[str, int | float]) -> dict[str, int | float]:
     """Token-level column -> its padding value: the tokenizer's columns, and those of a task."""
     return {"input_ids": int(tokenizer.pad_token_id or 0), "token_type_ids": 0, **extra}
 
@@ -99,7 +99,7 @@ class Collator:
     padding: Mapping[str, int | float]  # column -> its padding value
 
     @classmethod
-    def of(cls, tokenizer: PreTrainedTokenizerBase, extra: Mapping[str, int]) -> Collator:
+    def of(cls, tokenizer: PreTrainedTokenizerBase, extra: Mapping[str, int | float]) -> Collator:
         """The collator of a tokenizer's own inputs and a task's token-level columns."""
         return cls({**fills(tokenizer, extra), SOFT: 0.0})
 

@@ -17,17 +17,12 @@ from bertkit.data.word_spans import words
 from bertkit.encoding.padding import Collator
 from bertkit.errors import DataError, Problem
 from bertkit.explain.gradients import MAX_STEPS, Integrated, integrated_gradients
-from bertkit.explain.targets import TARGETS, Read, Target
+from bertkit.explain.targets import TARGETS, Read, Target, targets_of
 from bertkit.explain.word_shares import Text, WordShare, add_feature
+from bertkit.inference.display import answer_line
 from bertkit.inference.predict_file import layout_of
 from bertkit.inference.predictor import Predictor
 from bertkit.tasks.base import Batch
-
-NO_WORDS: Mapping[str, str] = {
-    "token-classification": "no entity, or no labelled word, was found in it, so there is nothing to explain",
-    "sentence-similarity": "an explanation needs two texts: the cosine between them is explained",
-    "retrieval": "an explanation needs a query and a document: the cosine between them is explained",
-}
 
 
 class Attributed(TypedDict):
@@ -49,6 +44,7 @@ class Explanation(TypedDict):
 
     texts: dict[str, str]  # column -> text, as the model read it
     answer: Answer
+    said: str  # the answer on a line
     attributed: list[Attributed]
 
 
@@ -67,11 +63,13 @@ def explain(
     read = Read(task, rows[row], [features[index] for index in indices], [items[index] for index in indices], answer)
     collate = Collator.of(task.tokenizer, task.padding)
     columns = [collate(task.examples(features, [index])) for index in indices]
-    own, targets = rows.select([row]), TARGETS[task.name](read)[:max_targets]
+    explained = targets_of(task)
+    own, targets = rows.select([row]), explained(read)[:max_targets] if explained else []
     batches = [{name: values.to(predictor.device) for name, values in each.items()} for each in columns]
     return Explanation(
         texts={each.name: each.text for each in texts_of(task, own)},
         answer=answer,
+        said=answer_line(answer, forms=task.answers),
         attributed=[_attributed(predictor, batches, texts_of(task, own), each, max_steps) for each in targets],
     )
 
@@ -140,14 +138,14 @@ def explain_rows(predictor: Predictor, rows: Iterable[str | Mapping[str, Any]]) 
     rows: as for `Predictor.stream`. Raises DataError for a task whose answers are not explained, a row without the
     task's columns, and an answer with nothing to explain.
     """
-    if predictor.task.name not in TARGETS:
+    if targets_of(predictor.task) is None:
         what = f"answers of {predictor.task.name} are not explained"
         raise DataError(Problem("the model", what, f"What is explained: {', '.join(TARGETS)}."))
 
     def explained(number: int, given: str | Mapping[str, Any]) -> Explanation:
         explanation = explain(predictor, predictor.canonical([given], number - 1))
         if not explanation["attributed"]:
-            raise DataError(Problem(f"row {number}", NO_WORDS.get(predictor.task.name, "there is nothing to explain")))
+            raise DataError(Problem(f"row {number}", predictor.task.no_words))
         return explanation
 
     return [explained(number, row) for number, row in enumerate(predictor.rows_of(rows), 1)]

@@ -129,3 +129,10 @@ TARGETS: Mapping[str, Callable[[Read], list[Target]]] = {
     "retrieval": pair,
     "text-ranking": relevance,
 }
+
+
+def targets_of(task: type[Task] | Task) -> Callable[[Read], list[Target]] | None:
+    """The function of the table, or that of another package's task; None: answers are not explained."""
+    if task.name in TARGETS or not task.explained:
+        return TARGETS.get(task.name)
+    return lambda read: [Target(*each) for each in task.explained(read)]

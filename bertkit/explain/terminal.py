@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from bertkit.inference.display import answer_line
 from bertkit.text import counted, escape_controls
 
 if TYPE_CHECKING:
@@ -27,7 +26,7 @@ def difference_line(each: Attributed) -> str:
 
 def lines(explanation: Explanation, colour: bool = False) -> Iterator[str]:
     """An explanation as text: each word with its attribution and a bar, full and blue if positive, else orange."""
-    yield escape_controls(answer_line(explanation["answer"]))
+    yield escape_controls(explanation["said"])
     for each in explanation["attributed"]:
         yield ""
         yield f"{escape_controls(each['what'])}: {difference_line(each)}"

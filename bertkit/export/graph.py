@@ -16,7 +16,6 @@ from torch import Tensor, nn
 
 from bertkit.encoding.padding import Arrays, fills, pad
 from bertkit.errors import ModelError, Problem, extras_required
-from bertkit.export.extra_outputs import EXTRA_OUTPUTS
 from bertkit.export.viterbi import viterbi
 from bertkit.inference.predictor import Predictor
 from bertkit.models.heads.posteriors import constrained
@@ -36,13 +35,12 @@ class Reduced(nn.Module):
 
     def __init__(self, task: Task, model: Any, *, extra: bool = True) -> None:
         super().__init__()
-        self.task, self.model = task, model
-        self.extra = EXTRA_OUTPUTS.get(task.name) if extra else None
+        self.task, self.model, self.extra = task, model, extra
 
     def forward(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
         """Outputs by their names."""
         reduced = self.task.reduce(self.task.forward(self.model, batch), batch)
-        return {**reduced, **(self.extra(self.task, reduced) if self.extra else {})}
+        return {**reduced, **(self.task.extra_outputs(reduced) if self.extra else {})}
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import math
 import os
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -28,16 +28,13 @@ from bertkit.inference.onnx_session import GRAPH, OnnxModel, open_model
 from bertkit.inference.predictor import Predictor, load, model_folder
 from bertkit.models.encoder import save_tokenizer
 from bertkit.sections import Batching
+from bertkit.tasks import package_of
 from bertkit.text import counted
 
 logger = logging.getLogger(__name__)
 
 SAMPLE = 32  # features by which the graph is built, and int8 is compared with fp32
 MAX_ROWS = 100_000  # on which models are compared
-NO_GRAPH: Mapping[str, tuple[str, str]] = {  # task that cannot be exported -> why, and what to do instead
-    "pretraining": ("which tokens are predicted depends on the masks", "Fine-tune the model, and export that run."),
-    "text2text-generation": ("each token is computed from those before it", "Predict and serve it with torch."),
-}
 
 
 class Reference(NamedTuple):
@@ -99,8 +96,8 @@ def _reference(source: str | Path, data: Path | None) -> Reference:
     name = predictor.task.name
     if predictor.backend == "onnx":
         raise ModelError(Problem(str(source), "is already exported", "Name the run that it was exported from."))
-    if name in NO_GRAPH:
-        why, fix = NO_GRAPH[name]
+    if predictor.task.no_graph:
+        why, fix = predictor.task.no_graph
         raise ModelError(Problem(str(source), f"{name} has no graph from texts to answers: {why}", fix))
     try:
         split, rows = rows_of_split(source, predictor, data, None, ("validation", "test"))
@@ -120,6 +117,7 @@ def _write_config(predictor: Predictor, graph: Graph, folder: Path, precision: s
     config, task = predictor.model.config, predictor.task
     config.bertkit = {
         "version": version("bertkit"),
+        "package": package_of(task.name),
         "precision": precision,
         "batch_size": rows.model_dump() if isinstance(rows := predictor.batch_size, Batching) else rows,
         "columns": dict(predictor.columns),

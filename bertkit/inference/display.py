@@ -8,18 +8,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bertkit.tasks import TASKS
+from bertkit.tasks import OURS
 from bertkit.tasks.base import Task
 from bertkit.tasks.fields import AnswerForm, Key
 from bertkit.text import shell_word
 
-FORMS = tuple(form for task in TASKS for form in task.forms)
-NAMES = {"set", *(field.name for form in FORMS for field in form.fields if field.holds == list[str])}
+OUR_FORMS = [form for task in OURS.values() for form in task.forms]
+NAMES = {"set", *(field.name for form in OUR_FORMS for field in form.fields if field.holds == list[str])}
 
 
-def answer_line(answer: Mapping[str, Any], text: str = "") -> str:
-    """An answer on one line, followed by its text, such as `positive  0.983  a text`."""
-    form = max(FORMS, key=lambda form: sum(field.name in answer for field in form.fields))
+def answer_line(answer: Mapping[str, Any], text: str = "", forms: Sequence[AnswerForm] = ()) -> str:
+    """An answer on one line, followed by its text, such as `positive  0.983  a text`.
+
+    forms: those of the task; by default of all our tasks.
+    """
+    form = max(forms or OUR_FORMS, key=lambda form: sum(field.name in answer for field in form.fields))
     shown = _shown(form, answer)
     if "interval" in answer:
         shown["score"] += " [{:.3f}, {:.3f}]".format(*answer["interval"])

@@ -29,7 +29,6 @@ from bertkit.models.device import ModelPrecision, Precision, best_device, resolv
 from bertkit.models.encoder import Encoder, load_config, load_tokenizer, resolve_encoder
 from bertkit.models.untrusted import read_object, require_model
 from bertkit.sections import ModelSpec
-from bertkit.tasks import get_task
 from bertkit.tasks.base import Task
 from bertkit.tasks.vector_task import stacked
 from bertkit.text import beginning, shell_word
@@ -292,7 +291,7 @@ def load(
     """
     folder = model_folder(source, revision)
     settings = read_settings(folder, task, str(source))
-    kind = get_task(settings.task["name"])
+    kind = settings.kind(str(source))
     exported = settings.onnx is not None
     tokenizer = load_tokenizer(folder, split_special_tokens=not kind.schema.special_tokens, exported=exported)
     encoder = Encoder(str(source), folder, "folder")

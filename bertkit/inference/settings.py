@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from bertkit.errors import ModelError, Problem
+from bertkit.errors import ModelError, Problem, RecipeError
 from bertkit.models.encoder import Encoder, unused_positions
 from bertkit.models.untrusted import read_object
 from bertkit.sections import Batching
-from bertkit.tasks import TASKS
+from bertkit.tasks import get_task, task_names
+from bertkit.tasks.base import Task
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -31,6 +32,14 @@ class Settings(BaseModel):
     batch_size: Annotated[int, Field(gt=0)] | Batching = 32
     columns: dict[str, str | list[str]] = {}
     onnx: Annotated[list[str], Field(min_length=1)] | None = None  # an exported model: the outputs the task reads
+    package: str | None = None  # name and version, of a task that is not ours
+
+    def kind(self, source: str) -> type[Task]:
+        """The class of the task. Raises ModelError where it is missing. source: as for `read_settings`."""
+        try:
+            return get_task(self.task["name"], self.package)
+        except RecipeError as error:
+            raise ModelError(problem._replace(where=source) for problem in error.problems) from None
 
 
 def read_settings(folder: Path, task: str | None, source: str) -> Settings:
@@ -40,7 +49,7 @@ def read_settings(folder: Path, task: str | None, source: str) -> Settings:
     """
     section = read_object(folder / "config.json").get("bertkit")
     if section is None and task is None:
-        fix = f"Name its task: --task NAME, or load(…, task=NAME). Known: {', '.join(t.name for t in TASKS)}."
+        fix = f"Name its task: --task NAME, or load(…, task=NAME). Known: {', '.join(task_names())}."
         raise ModelError(Problem(source, "was not trained by bertkit", fix))
     if section is None:
         return Settings(task={"name": task})

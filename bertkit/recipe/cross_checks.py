@@ -21,7 +21,7 @@ from bertkit.data.reader import COMPRESSIONS
 from bertkit.data.readers import by_name, by_suffix, suffix_of
 from bertkit.errors import DataError, Problem
 from bertkit.sections import MEMORY, REPO_ID, TrainingKeys
-from bertkit.tasks import TASKS
+from bertkit.tasks import get_task
 from bertkit.tasks.base import TaskOptions
 from bertkit.text import KeyPath, escape_controls, short_repr
 from bertkit.validation import KeyProblem, did_you_mean
@@ -30,8 +30,7 @@ ROWS = ("per_device_train_batch_size", "per_device_eval_batch_size")
 DECAY = {"num_decay_steps": 0.2}  # of warmup_stable_decay, where the recipe has none
 STEP_KWARGS = ("num_decay_steps", "num_stable_steps")  # of `training.lr_scheduler_kwargs`: below 1, shares of all steps
 HEAD = ("pooling", "dropout")  # keys of `model` for the head of a classification
-WITHOUT_TRAINER = ("head", "contrastive")  # methods of text-classification that transformers' Trainer does not run
-STILL_READ = (  # of `training`, by these methods
+STILL_READ = (  # of `training`, by methods that transformers' Trainer does not run
     *("per_device_eval_batch_size", "bf16", "metric_for_best_model", "greater_is_better"),
     *("eval_strategy", "save_strategy"),  # which every written recipe has
 )
@@ -61,7 +60,7 @@ def check_settings(
         *_loss_rules(task, training, options),
         *_training_rules(data, training, options),
         *_schedule_rules(training),
-        *_method_rules(data, task, training),
+        *_method_rules(data, task, training, options),
     )
     for applies, key, what, fix in rules:
         if applies:
@@ -166,7 +165,7 @@ def _training_rules(
     early, peft, freeze, batching, folds = (
         data.get(key) is not None for key in ("early_stopping", "peft", "freeze", "batching", "folds")
     )
-    corpus = any(each.schema.corpus for each in TASKS if each.Options is options)
+    corpus = options and get_task(data["task"]["name"]).schema.corpus
     muon = training.get("optim") == "muon"
     model = data.get("model", {})
     return (
@@ -229,17 +228,18 @@ def _schedule_rules(training: Mapping[str, Any]) -> Iterator[_Rule]:
     yield by_time and by_steps, "training.lr_scheduler_type", what, "write linear, cosine or warmup_stable_decay"
 
 
-def _method_rules(data: Mapping[str, Any], task: Mapping[str, Any], training: Mapping[str, Any]) -> Iterator[_Rule]:
+def _method_rules(
+    data: Mapping[str, Any], task: Mapping[str, Any], training: Mapping[str, Any], options: type[TaskOptions] | None
+) -> Iterator[_Rule]:
     method = task.get("method")
-    if method in (None, "full"):
+    if options is None or method not in options.untrained:
         return
-    without = method in WITHOUT_TRAINER
     what, fix = f"has no effect with task.method {method}", "remove it, or write method: full"
-    for section in ("distillation", *(("early_stopping", "peft", "freeze") if without else ())):
+    for section in ("distillation", "early_stopping", "peft", "freeze"):
         yield data.get(section) is not None, section, what, fix
-    for key in HEAD if without else ():
+    for key in HEAD:
         yield data.get("model", {}).get(key) is not None, f"model.{key}", what, fix
-    for key in training if without else ():
+    for key in training:
         fix = f"remove it (~training.{key} on the command line), or write method: full"
         yield key not in STILL_READ, f"training.{key}", what, fix
     yield (

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from functools import reduce
-from operator import or_
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Field, PlainValidator, SerializeAsAny, ValidationInfo, field_validator
 
 from bertkit import sections
-from bertkit.recipe.cross_checks import ROWS, STILL_READ, WITHOUT_TRAINER
+from bertkit.recipe.cross_checks import ROWS, STILL_READ
 from bertkit.sections import DataSpec, ModelSpec, Section, Seed, Text
-from bertkit.tasks import TASKS
+from bertkit.tasks import find_task
 from bertkit.tasks.base import TaskOptions
 
-OPTIONS: Mapping[str, type[TaskOptions]] = {task.name: task.Options for task in TASKS}
-if TYPE_CHECKING:
-    AnyTask = TaskOptions
-else:
-    AnyTask = Annotated[reduce(or_, OPTIONS.values()), Field(discriminator="name")]
 
+def _options(value: Any) -> TaskOptions:
+    """The options of the task that is named. Raises ValueError where there is none of this name."""
+    if isinstance(value, TaskOptions) or not isinstance(value, dict):
+        return TaskOptions.model_validate(value)
+    if (task := find_task(value.get("name"))) is None:
+        raise ValueError("no task of this name")
+    return task.Options.model_validate(value)
+
+
+AnyTask = Annotated[SerializeAsAny[TaskOptions], PlainValidator(_options)]
 TRAINING_DEFAULTS = {
     "learning_rate": 5e-5,
     "num_train_epochs": 3,
@@ -95,8 +98,8 @@ class Sections(Section):
 
 def _training_defaults(task: TaskOptions | None) -> dict[str, Any]:
     """TRAINING_DEFAULTS, as the task's method changes them."""
-    method = dict(task or ()).get("method")
-    if method in WITHOUT_TRAINER:
+    method = getattr(task, "method", None)
+    if task and method in task.untrained:
         return {name: value for name, value in TRAINING_DEFAULTS.items() if name in STILL_READ}
     return {**TRAINING_DEFAULTS, **(FEW_ROWS if method else {})}
 

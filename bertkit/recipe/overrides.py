@@ -14,11 +14,12 @@ from pydantic import BaseModel
 from bertkit import sections
 from bertkit.data.python_inputs import data_section
 from bertkit.data.python_rows import Rows, RowsFolder
-from bertkit.recipe.fields import OPTIONS, Sections, Several
+from bertkit.recipe.fields import Sections, Several
 from bertkit.recipe.key_problems import Report
 from bertkit.recipe.training_arguments import DECIDED, training_fields
 from bertkit.recipe.yaml import MAX_DEPTH, parse
 from bertkit.sections import MEMORY, DataSpec, ModelSpec
+from bertkit.tasks import find_task
 from bertkit.tasks.base import TaskOptions
 from bertkit.text import dotted
 from bertkit.validation import KeyProblem, describe, did_you_mean, unknown_key
@@ -143,9 +144,9 @@ def fill_sections(stated: dict[str, Any], values: Mapping[str, Any], report: Rep
 
 def options_of(stated: Mapping[str, Any]) -> type[TaskOptions] | None:
     """The type of the options of the task that is named, if there is one of this name."""
-    task = stated.get("task")
-    name = task.get("name") if isinstance(task, dict) else None
-    return OPTIONS.get(name) if isinstance(name, str) else None
+    section = stated.get("task")
+    task = find_task(section.get("name")) if isinstance(section, dict) else None
+    return task.Options if task else None
 
 
 def sections_of_keys(options: type[TaskOptions]) -> dict[str, list[str]]:

@@ -8,17 +8,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from bertkit.errors import RecipeError
+from bertkit.files import read_json
 from bertkit.recipe.cross_checks import check_settings, format_problems, resolve_paths, without
-from bertkit.recipe.fields import MEAN, OPTIONS, Sections, Several
+from bertkit.recipe.fields import MEAN, Sections, Several
 from bertkit.recipe.key_problems import Report
 from bertkit.recipe.overrides import SCRIPTS, SECTIONS, options_of, sections_of_keys
 from bertkit.recipe.training_arguments import check_training
 from bertkit.sections import MEMORY, ModelSpec
+from bertkit.tasks import all_tasks, find_task, get_task, task_names
 from bertkit.tasks.base import TaskOptions
 from bertkit.text import KeyPath, short_repr
 from bertkit.validation import KeyProblem, describe, did_you_mean, validate
 
-TASKS = ("text-classification", "token-classification", "question-answering", "sentence-similarity")
 SHARED = (  # sections of a recipe of several tasks that one of one task has too
     *("model", "batching", "training", "seeds", "early_stopping", "peft", "freeze", "verify", "explain"),
     "checkpoints",
@@ -56,7 +58,7 @@ def check_parts(
         _name_folder(one.get("data"), report, name)
         place = partial(_place, name, entry)
         folder = partial(_folder, report, name, entry)
-        clean[name], wrong = _check_one(one, folder, check_files, own_metrics)
+        clean[name], wrong = _check_one(one, folder, report.home / name, check_files, own_metrics)
         problems |= dict.fromkeys(problem._replace(path=place(problem.path)) for problem in wrong)
     report.add(*problems)
     report.raise_if_any()
@@ -113,9 +115,9 @@ def _check_several(sections: Mapping[str, Any]) -> Iterator[KeyProblem]:
             what = "is not a name of a task, which is a folder of the run"
             fix = f"letters, digits, - and _, at most 64, and not one of {', '.join(_RESERVED)}"
             yield KeyProblem(("tasks", name), what, fix)
-        if task.get("name") in OPTIONS and task["name"] not in TASKS:
-            what = f"{task['name']} is trained by itself"
-            yield KeyProblem(("tasks", name, "task", "name"), what, f"known here: {', '.join(TASKS)}")
+        if (kind := find_task(task.get("name"))) and not kind.shares_encoder:
+            fix = f"known here: {', '.join(each.name for each in all_tasks() if each.shares_encoder)}"
+            yield KeyProblem(("tasks", name, "task", "name"), f"{kind.name} is trained by itself", fix)
         if task.get("method") is not None:
             what = "several tasks are trained in one way, by fine-tuning everything"
             yield KeyProblem(("tasks", name, "task", "method"), what, "remove it")
@@ -132,10 +134,13 @@ def _check_several(sections: Mapping[str, Any]) -> Iterator[KeyProblem]:
 
 
 def _check_one(
-    data: dict[str, Any], folder: Callable[[KeyPath], Path], check_files: bool, own_metrics: bool
+    data: dict[str, Any], folder: Callable[[KeyPath], Path], run: Path, check_files: bool, own_metrics: bool
 ) -> tuple[dict[str, Any], list[KeyProblem]]:
-    """The values that are right, paths as absolute ones, and everything that is wrong. folder: as `resolve_paths`."""
-    options, problems = options_of(data), [*_task_problems(data)]
+    """The values that are right, paths as absolute ones, and everything that is wrong.
+
+    folder: as `resolve_paths`. run: the folder, which may be that of a run of this recipe.
+    """
+    options, problems = options_of(data), [*_task_problems(data, run)]
     kinds = {**SECTIONS, "task": options or TaskOptions}
     homes = {
         **SCRIPTS,
@@ -160,12 +165,19 @@ def _check_one(
     return clean, [*problems, *format_problems(clean), *resolve_paths(clean, folder, must_exist=check_files)]
 
 
-def _task_problems(data: Mapping[str, Any]) -> Iterator[KeyProblem]:
+def _task_problems(data: Mapping[str, Any], run: Path) -> Iterator[KeyProblem]:
     """What is wrong with the name of the task."""
     task = data.get("task")
-    if isinstance(task, dict) and not options_of(data):
-        name = task.get("name")
+    if not isinstance(task, dict) or options_of(data):
+        return
+    name = task.get("name")
+    if not isinstance(name, str):
         what = "missing" if "name" not in task else f"expected text, found {describe(name)}"
-        if isinstance(name, str):
-            what = f"no task {short_repr(name)}{did_you_mean(name, OPTIONS)}"
-        yield KeyProblem(("task", "name"), what, f"known: {', '.join(OPTIONS)}")
+        yield KeyProblem(("task", "name"), what, f"known: {', '.join(task_names())}")
+        return
+    config = run / "model" / "config.json"
+    stated = mapping(mapping(read_json(config)).get("bertkit")) if config.is_file() else {}
+    try:
+        get_task(name, stated.get("package"))
+    except RecipeError as error:
+        yield from (KeyProblem(("task", "name"), problem.what, problem.fix) for problem in error.problems)

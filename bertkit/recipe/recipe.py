@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from functools import reduce
+from operator import or_
 from pathlib import Path
-from typing import Any, TypeAlias, cast
+from typing import Annotated, Any, TypeAlias, cast
+
+from pydantic import Field, TypeAdapter
 
 from bertkit import sections
 from bertkit.data.python_rows import Rows, store_rows
@@ -13,13 +17,14 @@ from bertkit.data.readers import formats
 from bertkit.errors import Problem, RecipeError
 from bertkit.recipe import shipped_recipes
 from bertkit.recipe.cross_checks import format_problems, resolve_paths, texts_in, without
-from bertkit.recipe.fields import MEAN, OPTIONS, Sections, Several, TaskPart, Training
+from bertkit.recipe.fields import MEAN, Sections, Several, TaskPart, Training
 from bertkit.recipe.key_problems import Report
 from bertkit.recipe.overrides import apply_overrides, fill_sections, plain_sections
-from bertkit.recipe.parts import SHARED, TASKS, check_parts, mapping
+from bertkit.recipe.parts import SHARED, check_parts, mapping
 from bertkit.recipe.training_arguments import training_schema
 from bertkit.recipe.yaml import written
 from bertkit.sections import DataSpec, ModelSpec, Section, Seed
+from bertkit.tasks import all_tasks, task_names
 from bertkit.text import KeyPath, escape_controls
 from bertkit.validation import KeyProblem, describe, did_you_mean, validate
 
@@ -221,9 +226,14 @@ def json_schema() -> dict[str, Any]:
     several["properties"] |= {name: one["properties"][name] for name in SHARED}
     several["required"] = ["tasks", "model"]
     definitions["DataSpec"]["properties"]["format"]["anyOf"][0]["enum"] = [reader.name for reader in formats()]
-    choice = definitions["TaskPart"]["properties"]["task"]
-    references = choice.pop("discriminator")["mapping"]
-    choice["oneOf"] = [{"$ref": references[name]} for name in TASKS]
+    tasks = all_tasks()
+    options: Any = Annotated[reduce(or_, [task.Options for task in tasks]), Field(discriminator="name")]
+    choice = TypeAdapter(options).json_schema()
+    definitions |= choice.pop("$defs")
+    references = choice["discriminator"]["mapping"]
+    one["properties"]["task"] = choice
+    several_too = [{"$ref": references[task.name]} for task in tasks if task.shares_encoder]
+    definitions["TaskPart"]["properties"]["task"] = {"oneOf": several_too}
     version = "https://json-schema.org/draft/2020-12/schema"
     return {"$schema": version, "if": {"required": ["tasks"]}, "then": several, "else": one, "$defs": definitions}
 
@@ -279,7 +289,7 @@ def _source(source: Any) -> tuple[dict[str, Any], dict[str, Mapping[str, Rows]],
     if not isinstance(source, str | Path):
         what = f"expected a task, a recipe or its name first, found {describe(source)}"
         raise RecipeError(Problem("", what, 'bertkit.train("text-classification", "runs/x", data=…, model=…)'))
-    if str(source) in OPTIONS:
+    if str(source) in task_names():
         return {"task": {"name": str(source)}}, {}, Report("")
     shipped = shipped_recipes()
     file = shipped.get(str(source)) or Path(os.path.expanduser(source))
@@ -294,6 +304,6 @@ def _source(source: Any) -> tuple[dict[str, Any], dict[str, Mapping[str, Rows]],
         if not isinstance(error.__cause__, FileNotFoundError):
             raise
         near = [path.name for path in file.absolute().parent.glob("*.y*ml")]
-        what = f"no such recipe or task{did_you_mean(file.name, [*OPTIONS, *shipped, *near])}"
-        fix = f"tasks: {', '.join(OPTIONS)}; shipped recipes: {', '.join(shipped) or 'none'}"
+        what = f"no such recipe or task{did_you_mean(file.name, [*task_names(), *shipped, *near])}"
+        fix = f"tasks: {', '.join(task_names())}; shipped recipes: {', '.join(shipped) or 'none'}"
         raise RecipeError(Problem(report.name, what, fix)) from None

@@ -17,17 +17,17 @@ from bertkit.report.facts import Facts, damage_as_error, read_facts
 from bertkit.report.html import library
 from bertkit.report.rankings import is_ranked
 from bertkit.report.score_tables import baselines_table, over_folds, over_seeds
-from bertkit.report.usage import USAGE, WORD_LABELS, linear_head
 from bertkit.report.verdict import MIN_ROWS
 from bertkit.run import OUT_OF_FOLD, Run
 from bertkit.sections import MEMORY
+from bertkit.tasks import Usage, get_task
 from bertkit.text import columns, printable
 
 BEGIN, END = "<!-- bertkit: yours -->", "<!-- bertkit: end -->"
 YOURS = re.compile(rf"^{BEGIN}[ \t]*\n(.*?)^{END}[ \t]*$", re.MULTILINE | re.DOTALL)
 FRONT = re.compile(r"\A\s*---\n.*?^---$", re.MULTILINE | re.DOTALL)
 LEADERBOARD = ".eval_results/bertkit.yaml"  # beside the card
-PLACEHOLDER = "PATH_OR_HUB_ID"  # stands for the model in `USAGE`
+PLACEHOLDER = "PATH_OR_HUB_ID"  # stands for the model in `Usage`
 FIRST = ("library_name", "pipeline_tag", "license", "language", "base_model", "base_model_relation", "datasets", "tags")
 
 
@@ -102,9 +102,8 @@ def card(facts: Facts, repo_id: str | None = None) -> str:
 def _metadata(facts: Facts, repo_id: str | None) -> str:
     """The Hub's metadata, as YAML: https://huggingface.co/docs/hub/model-cards."""
     hub = facts.recipe.hub
-    usage = USAGE[facts.task]
-    tag = facts.task if usage.tag == "" else usage.tag
-    vectors = facts.linear or "sentence_transformers" in usage.plain
+    usage = usage_of(facts)
+    tag, vectors = usage.tag, "sentence_transformers" in usage.plain
     base, data = hub_id(facts.recipe.model.name), hub_id(facts.recipe.data.source)
     results = list(_results(facts, tag or facts.task))
     return ModelCardData(
@@ -172,16 +171,17 @@ def _title(facts: Facts) -> str:
     return f"{report_sections.published(model)} on {report_sections.published(data)}"
 
 
+def usage_of(facts: Facts) -> Usage:
+    """How the card shows the model in use."""
+    task = get_task(facts.task)
+    return task.usage_of(task.Options.model_construct(**facts.options))
+
+
 def _usage(facts: Facts, name: str) -> dict[str, str]:
     """Code with plain libraries, code with bertkit, and what bertkit adds."""
-    plain, arguments, adds, _ = WORD_LABELS if facts.options.get("scheme") == "none" else USAGE[facts.task]
-    if facts.options.get("pair"):
-        plain = plain.replace('"your text"', '{"text": "your text", "text_pair": "another"}')
-        arguments = '{"text_a": "your text", "text_b": "another"}'
-    if facts.linear:
-        plain = linear_head(facts.options)
-    ours = f'import bertkit\n\nbertkit.load("{name}")({arguments})'
-    return {"plain": plain.replace(PLACEHOLDER, name), "ours": ours, "adds": adds}
+    usage = usage_of(facts)
+    ours = f'import bertkit\n\nbertkit.load("{name}")({usage.arguments})'
+    return {"plain": usage.plain.replace(PLACEHOLDER, name), "ours": ours, "adds": usage.adds}
 
 
 def _limits(facts: Facts) -> Iterator[str]:

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from bertkit.explain.explain import explain
-from bertkit.explain.targets import TARGETS
+from bertkit.explain.targets import targets_of
 from bertkit.files import write_json
-from bertkit.inference.display import answer_line
 from bertkit.inference.predictor import Predictor, load, require_torch_model
 from bertkit.report.facts import Facts, Row, read_facts
 from bertkit.report.mistakes import DISTANCES, mistakes
@@ -49,7 +48,7 @@ def write_explanations(folder: Path) -> Path:
     facts, predictor = read_facts(folder), require_torch_model(load(folder), folder)
     examples = []
     # Out of fold are answers of models that are gone; the run's own has learned these rows.
-    if facts.task in TARGETS and facts.split != OUT_OF_FOLD:
+    if targets_of(predictor.task) and facts.split != OUT_OF_FOLD:
         kinds = zip(_wrong_and_right(predictor.task, facts), ("mistake", "hit"), strict=False)
         examples = [each for chosen in kinds for each in islice(_explained(predictor, *chosen), EXAMPLES)]
     write_json(folder / "explanations.json", {"examples": examples})
@@ -72,8 +71,7 @@ def _explained(predictor: Predictor, examples: Iterable[Example], kind: str) -> 
         answered += 1
         explanation = explain(predictor, rows, example.at, max_targets=MAX_TARGETS, max_steps=MAX_STEPS)
         if explanation["attributed"]:
-            line = answer_line(explanation["answer"])
-            yield {"kind": kind, "row": example.number, "gold": example.gold, "said": line, **explanation}
+            yield {"kind": kind, "row": example.number, "gold": example.gold, **explanation}
 
 
 def _wrong_and_right(task: Task, facts: Facts) -> Iterator[Iterator[Example]]:

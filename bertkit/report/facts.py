@@ -26,7 +26,6 @@ from bertkit.report.verdict import reported_split
 from bertkit.run import Run
 from bertkit.tasks import get_task
 from bertkit.tasks.base import Task
-from bertkit.tasks.text_classification import ON_VECTORS
 
 Row = Mapping[str, Any]
 
@@ -53,7 +52,6 @@ class Facts:
     rows: tuple[Row, ...] = field(repr=False)  # its rows, each with its `answer`; empty without predictions
     max_length: int  # tokens of a window
     transitions: Any  # of a CRF, `(tags, tags)` fp64, from row to column; else None
-    linear: bool  # whether the model is an encoder with a linear head, which only sentence-transformers computes
     parameters: int  # of the saved model
     megabytes: float  # of its safetensors
     explanations: Mapping[str, Any] = field(default_factory=dict, repr=False)  # explanations.json, if it exists
@@ -127,7 +125,6 @@ def read_facts(folder: str | Path, split: str = "") -> Facts:
         rows=rows,
         max_length=settings["max_length"],
         transitions=load_file(crf)["transitions"].astype(float) if crf.is_file() else None,
-        linear=options.get("method") in ON_VECTORS and (run.model / "modules.json").is_file(),
         parameters=sum(prod(shape) for file in weights for shape in shapes_of(file)),
         megabytes=sum(file.stat().st_size for file in weights) / 1e6,
         explanations=_mapping(explanations, ("examples",)) if explanations.is_file() else {},

@@ -12,6 +12,7 @@ from bertkit.evaluation import squad_metrics
 from bertkit.evaluation.translation import Translations
 from bertkit.report.facts import Facts, Row
 from bertkit.report.rankings import Query, is_ranked, queries, target
+from bertkit.tasks import get_task
 
 MAX_MISTAKES = 50  # that a report lists, beside those of other confusions
 MAX_CONFUSIONS = 150  # with more, gold and answer are texts rather than labels
@@ -65,8 +66,22 @@ class Mistakes(NamedTuple):
 
 def mistakes(facts: Facts) -> Mistakes | None:
     """The mistakes on the reported split; None if the run folder has no answers, or the task no right ones."""
-    find = MISTAKES.get(facts.task)
+    find = MISTAKES.get(facts.task) or (_of_task if get_task(facts.task).mistake else None)
     return find(facts) if find and facts.rows else None
+
+
+def _of_task(facts: Facts) -> Mistakes:
+    """Those that another package's task tells, the farthest off first."""
+    task = get_task(facts.task)
+    options = task.Options.model_construct(**facts.options)
+
+    def find(facts: Facts, number: int, row: Row) -> Mistake | None:
+        if (wrong := task.mistake(options, row)) is None:
+            return None
+        gold, answer, distance = wrong
+        return Mistake(number, gold, answer, distance, _texts(facts, row))
+
+    return _by_row(facts, "off by", find)
 
 
 def _sorted(unit: str, measure: str, total: int, mistakes: Iterable[Mistake | None]) -> Mistakes:

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 from bertkit.data.schema import Finding, warn
 from bertkit.explain.terminal import difference_line
-from bertkit.inference.display import answer_line
 from bertkit.report import pictures
 from bertkit.report.facts import Facts, graded, task_of
 from bertkit.report.mistakes import Span
@@ -273,7 +272,7 @@ def explained(explanations: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]
     return [
         {
             "title": f"{KINDS[each['kind']]}, row {each['row']}" if "kind" in each else f"Row {place}",
-            "answer": answer_line(each["answer"]),
+            "answer": each["said"],
             "gold": each.get("gold", ""),
             "attributions": [_attribution(each["texts"], one) for one in each["attributed"]],
         }

@@ -131,7 +131,7 @@ def _add_answer_paths(app: FastAPI, service: Service) -> None:
     _add_path(app, "/predict", service.predict, *service.predict_types(), summary, service.example)
     _add_path(app, "/tokenize", service.tokenize, tei.TokenizeRequest, list_of(list_of(tei.Token)), "Tokens of texts")
     for path, shapes in SHAPES.items():
-        shape = shapes.get(name)
+        shape = shapes.get(service.task.pipeline)
         if shape is None:
             _refuse(app, path, f"a model for {name} does not answer {path}")
         else:

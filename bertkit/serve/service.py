@@ -50,7 +50,7 @@ class Service:
         answers = described(list_of(answer_type(self.task)), "one per row, in the order of the rows")
         request = schema("PredictRequest", "Rows.", rows=self.reader.annotation)
         response = schema("PredictResponse", "Answers.", answers=answers)
-        if SHAPES["/"].get(self.task.name) is not CLASSIFY:
+        if SHAPES["/"].get(self.task.pipeline) is not CLASSIFY:
             return request, response
         rows: Any = Annotated[request, Tag("of rows")]
         body = Annotated[rows | Annotated[tei.ClassifyRequest, Tag("of inputs")], Discriminator(_kind)]

@@ -1,4 +1,4 @@
-"""What clients send and what they get: by path and task, as clients of other servers, and of /search."""
+"""What clients send and what they get: by path and pipeline, as clients of other servers, and of /search."""
 
 from __future__ import annotations
 
@@ -83,21 +83,17 @@ GENERATE = Shape(
 )
 
 
-def _of_vectors(shape: Shape) -> dict[str, Shape]:
-    return dict.fromkeys(("sentence-similarity", "retrieval"), shape)
-
-
-SHAPES: Mapping[str, Mapping[str, Shape]] = {  # path -> task -> shape
+SHAPES: Mapping[str, Mapping[str, Shape]] = {  # path -> pipeline of the task -> shape
     "/": {
         "text-classification": CLASSIFY,
         "token-classification": TAG,
         "question-answering": ANSWER,
         "text-ranking": RERANK,
         "text2text-generation": GENERATE,
-        "pretraining": FILL,
-        **_of_vectors(EMBED),
+        "fill-mask": FILL,
+        "feature-extraction": EMBED,
     },
-    "/embed": _of_vectors(EMBED),
+    "/embed": {"feature-extraction": EMBED},
     "/rerank": {"text-ranking": RERANK},
 }
 

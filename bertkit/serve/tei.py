@@ -248,14 +248,13 @@ def _embedding(task: Any) -> dict[str, Any]:
     return {"embedding": {"pooling": task.options.pooling}}
 
 
-MODEL_TYPES: Mapping[str, Callable[[Any], dict[str, Any]]] = {
+MODEL_TYPES: Mapping[str, Callable[[Any], dict[str, Any]]] = {  # by pipeline
     "text-classification": lambda task: {"classifier": _labels(task.names or ["score"])},
     "text-ranking": lambda task: {"reranker": _labels(["score"])},
-    "sentence-similarity": _embedding,
-    "retrieval": _embedding,
+    "feature-extraction": _embedding,
 }
 
 
 def model_type(task: Task) -> dict[str, Any]:
     """`model_type` in the response of /info; empty for tasks that text-embeddings-inference does not know."""
-    return MODEL_TYPES.get(task.name, lambda task: {})(task)
+    return MODEL_TYPES.get(task.pipeline, lambda task: {})(task)

@@ -1,9 +1,31 @@
-"""The tasks of bertkit: one file each, listed in TASKS."""
+"""The tasks: those of bertkit, one file each; those that installed packages announce; and those of `register`.
+
+An author imports what a task is made of from here. A package announces a task as an entry point of the group
+`bertkit.tasks`, by the task's name; its class is imported when the task is asked for.
+"""
 
 from __future__ import annotations
 
+import re
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from typing import TypeVar, get_args
+
+from bertkit.data.rows import Columns
+from bertkit.data.schema import Answer, Column, Finding, Schema, note, warn
+from bertkit.data.tagged import sentences
+from bertkit.encoding.texts import encode_texts
+from bertkit.encoding.word_windows import encode_words
 from bertkit.errors import Problem, RecipeError
-from bertkit.tasks.base import Task
+from bertkit.evaluation.graded import Graded, Scored
+from bertkit.evaluation.metrics import regression
+from bertkit.models.encoder import Encoder, classifier, load_model
+from bertkit.models.heads.tagger import emissions, window_emissions, word_logits, words_of_rows
+from bertkit.tasks.base import Batch, Predict, Task, TaskOptions
+from bertkit.tasks.fields import NUMBER, READ, SCORE, SPAN, AnswerForm, Key, Usage, form
 from bertkit.tasks.pretraining import Pretraining
 from bertkit.tasks.question_answering import QuestionAnswering
 from bertkit.tasks.retrieval import Retrieval
@@ -12,22 +34,182 @@ from bertkit.tasks.text2text_generation import Text2TextGeneration
 from bertkit.tasks.text_classification import TextClassification
 from bertkit.tasks.text_ranking import TextRanking
 from bertkit.tasks.token_classification import TokenClassification
+from bertkit.tasks.vector_task import VectorTask
+from bertkit.text import short_repr
+from bertkit.validation import did_you_mean
 
-TASKS: tuple[type[Task], ...] = (
-    TextClassification,
-    TokenClassification,
-    QuestionAnswering,
-    SentenceSimilarity,
-    Retrieval,
-    TextRanking,
-    Text2TextGeneration,
-    Pretraining,
-)
+__all__ = [
+    "NUMBER",
+    "READ",
+    "SCORE",
+    "SPAN",
+    "Answer",
+    "AnswerForm",
+    "Batch",
+    "Column",
+    "Columns",
+    "Encoder",
+    "Finding",
+    "Graded",
+    "Key",
+    "Predict",
+    "Schema",
+    "Scored",
+    "Task",
+    "TaskOptions",
+    "Usage",
+    "VectorTask",
+    "classifier",
+    "emissions",
+    "encode_texts",
+    "encode_words",
+    "form",
+    "load_model",
+    "note",
+    "register",
+    "regression",
+    "sentences",
+    "warn",
+    "window_emissions",
+    "word_logits",
+    "words_of_rows",
+]  # fmt: skip
+
+T = TypeVar("T", bound=Task)
+
+OURS: Mapping[str, type[Task]] = {
+    task.name: task
+    for task in (
+        TextClassification,
+        TokenClassification,
+        QuestionAnswering,
+        SentenceSimilarity,
+        Retrieval,
+        TextRanking,
+        Text2TextGeneration,
+        Pretraining,
+    )
+}
+# The state of this process: tasks of packages, once they are used, and those of `register`.
+_OTHERS: dict[str, type[Task]] = {}
+_PACKAGE = re.compile(r"([A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?) [\w.!+-]+", re.ASCII)  # name and version
 
 
-def get_task(name: str) -> type[Task]:
-    """The task of this name. Raises RecipeError."""
-    for task in TASKS:
-        if task.name == name:
-            return task
-    raise RecipeError(Problem("task.name", f"no task {name!r}", f"Known: {', '.join(task.name for task in TASKS)}."))
+def register(task: type[T]) -> type[T]:
+    """Let this process use a task of your own, by its name; also as a decorator. Returns the class.
+
+    Other processes know it only if they register it too: a package announces it instead. A second class of the same
+    name replaces the first, as where a notebook's cell is run again. Raises RecipeError where the name is taken, or
+    the class is not a complete task.
+
+    >>> @bertkit.register  # doctest: +SKIP
+    ... class WordNumbers(bertkit.tasks.Task): ...
+    """
+    name = str(getattr(task, "name", task.__name__))
+    owner = "bertkit" if name in OURS else package_of(name)
+    if why := f"{owner} has a task of this name" if owner else _fault(task, name):
+        raise RecipeError(Problem(f"the task {short_repr(name)}", why))
+    _OTHERS[name] = task
+    return task
+
+
+def task_names() -> list[str]:
+    """The names of all tasks, ours first; no class is imported."""
+    return [*OURS, *sorted(_announced().keys() | _OTHERS.keys())]
+
+
+def all_tasks() -> list[type[Task]]:
+    """All tasks that can be used, ours first."""
+    return [task for name in task_names() if (task := find_task(name))]
+
+
+def find_task(name: object) -> type[Task] | None:
+    """The task of this name; None: there is none, or it cannot be used."""
+    with suppress(RecipeError):
+        return get_task(name) if isinstance(name, str) else None
+    return None
+
+
+def get_task(name: str, package: object = None) -> type[Task]:
+    """The task of this name. package: what a config.json, which anyone may have written, says that it is of.
+
+    Raises RecipeError: there is no such task, with the package to install; or it cannot be used, with the reason.
+    """
+    if task := OURS.get(name) or _OTHERS.get(name):
+        return task
+    points = _announced().get(name, ())
+    if not points:
+        if stated := _PACKAGE.fullmatch(str(package)):
+            what = f"its task {short_repr(name)} is of the package {stated[1]}, which is not installed"
+            raise RecipeError(Problem("task.name", what, f"pip install {stated[1]}"))
+        names = task_names()
+        what = f"no task {short_repr(name)}{did_you_mean(name, names)}"
+        raise RecipeError(Problem("task.name", what, f"known: {', '.join(names)}"))
+    try:
+        found = points[0].load()
+        why = _fault(found, name)
+    except Exception as error:  # whatever a module of another package raises
+        why = f"{type(error).__name__}: {error}"
+    if len(points) > 1:
+        why = "several packages have a task of this name"
+    if why:
+        packages = " and ".join(sorted(map(_package, points)))
+        raise RecipeError(Problem("task.name", f"the task {short_repr(name)} of {packages} cannot be used: {why}"))
+    _OTHERS[name] = found
+    return _OTHERS[name]
+
+
+def package_of(name: str) -> str | None:
+    """Name and version of the package that announces this task; None of our own, and of one that was registered."""
+    return next(map(_package, _announced().get(name, ())), None)
+
+
+def is_registered(name: str) -> bool:
+    """Whether other processes do not have this task."""
+    return name in _OTHERS and package_of(name) is None
+
+
+def announced_tasks() -> dict[str, str]:
+    """Name of a task of another package -> the package, or why it cannot be used."""
+    about = {}
+    for name, points in _announced().items():
+        about[name] = _package(points[0])
+        try:
+            get_task(name)
+        except RecipeError as error:
+            about[name] = error.problems[0].what
+    return about
+
+
+def _announced() -> Mapping[str, list[EntryPoint]]:
+    return _announced_on(tuple(sys.path))
+
+
+@cache
+def _announced_on(path: tuple[str, ...]) -> Mapping[str, list[EntryPoint]]:
+    """Name -> the entry points that announce it; our names are ours. path: `sys.path`, on which they are found."""
+    points: dict[str, list[EntryPoint]] = {}
+    for point in entry_points(group="bertkit.tasks"):
+        if point.name not in OURS:
+            points.setdefault(point.name, []).append(point)
+    return points
+
+
+def _package(point: EntryPoint) -> str:
+    return f"{point.dist.name} {point.dist.version}" if point.dist else "an unknown package"
+
+
+def _fault(task: object, name: str) -> str:
+    """Why a class cannot be the task of this name; empty if it can."""
+    if not (isinstance(task, type) and issubclass(task, Task)):
+        return f"{short_repr(task)} is not a subclass of bertkit.tasks.Task"
+    missing = [each for each in ("name", "Options", "schema", "forms") if getattr(task, each, None) is None]
+    if missing := [*missing, *sorted(getattr(task, "__abstractmethods__", ()))]:
+        return f"it lacks {', '.join(missing)}"
+    if task.name != name:
+        return f"its name is {short_repr(task.name)}"
+    if get_args(task.Options.model_fields["name"].annotation) != (name,):
+        return f"its Options do not declare  name: Literal[{name!r}]"
+    if task.gives("vector") and not issubclass(task, VectorTask):
+        return "its answers have vectors, so that it must be a bertkit.tasks.VectorTask"
+    return ""

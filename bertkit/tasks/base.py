@@ -1,8 +1,8 @@
 """The contract of a task: what training, evaluation and prediction need to know of one use of an encoder.
 
-A task is a final, immutable class in one file of this folder. It turns rows (the user's examples, in canonical
-columns) into features (model inputs), and model outputs into answers and scores. What other programs add for a task
-(explanations, report, HTTP schemas, soft targets, exported outputs) is a table in their folder, by task name.
+A task is an immutable class in one file, of this folder or of another package. It turns rows (the user's examples, in
+canonical columns) into features (model inputs), and model outputs into answers and scores. What other programs need for
+a task (explanations, report, HTTP schemas, soft targets) is an optional member, or for ours a table in their folder.
 
 Heavy libraries are imported inside the methods that need them, so that recipes can be read without them.
 """
@@ -31,7 +31,7 @@ from bertkit.evaluation.graded import Graded, all_scores
 from bertkit.evaluation.intervals import Scores
 from bertkit.models.encoder import Encoder
 from bertkit.sections import Section
-from bertkit.tasks.fields import AnswerForm, Decision, Role
+from bertkit.tasks.fields import AnswerForm, Decision, Role, Usage
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -53,6 +53,7 @@ class TaskOptions(Section):
     metrics: ClassVar[frozenset[str]] = frozenset()  # every name that `metric_for_best_model` may have
     unsmoothed: ClassVar[tuple[str, str] | None] = None  # what label smoothing has no meaning for, and why
     head_settings: ClassVar[tuple[str, ...]] = ()  # keys of `model` that the head reads
+    untrained: ClassVar[tuple[str, ...]] = ()  # values of `method` that transformers' Trainer does not run
 
 
 O = TypeVar("O", bound=TaskOptions, default=Any)  # noqa: E741
@@ -67,9 +68,20 @@ class Task(ABC, Generic[O]):
     name: ClassVar[str]  # the Hub's pipeline tag, where it has one
     schema: ClassVar[Schema]  # columns, inputs, targets, context, groups
     forms: ClassVar[Sequence[AnswerForm]]  # of answers, which depend on the row and on the options
-    padding: ClassVar[Mapping[str, int]] = {}  # token-level columns besides the tokenizer's -> padding value
+    padding: ClassVar[Mapping[str, int | float]] = {}  # token-level columns besides the tokenizer's -> padding value
     reduce_inputs: ClassVar[Sequence[str]] = ()  # batch columns that `reduce` reads
     chunk_size: ClassVar[int] = 4096  # rows answered at a time; the same everywhere, so that batches are the same
+    shares_encoder: ClassVar[bool] = False  # whether it may be trained with other tasks, over one encoder
+    pipeline: ClassVar[str] = ""  # that of transformers whose clients a server answers, of those in serve/shapes.py
+    usage: ClassVar[Usage | None] = None  # see `usage_of`
+    no_graph: ClassVar[tuple[str, str] | None] = None  # why it cannot be exported, and what to do instead
+    no_words: ClassVar[str] = "there is nothing to explain"  # of an answer that depends on no word
+    # Methods that another package's task may have; for ours these are tables.
+    explained: ClassVar[Any] = None  # (read), see explain/targets.py -> what, unit and parts of each number behind it
+    mistake: ClassVar[Any] = (
+        None  # (options, a row with its `answer`) -> texts of gold and answer, how far off; or None
+    )
+    soft_targets: ClassVar[Any] = None  # () -> the values of `SoftTargets`, see attachments/soft_targets.py
 
     options: O
     tokenizer: PreTrainedTokenizerBase
@@ -89,6 +101,13 @@ class Task(ABC, Generic[O]):
     def schema_of(cls, options: O) -> Schema:
         """The schema, with what these options say about columns. Default: nothing."""
         return cls.schema
+
+    @classmethod
+    def usage_of(cls, options: O) -> Usage:
+        """How the model card shows it in use. Default: `usage`; where there is none, with bertkit alone."""
+        columns = {name: cls.schema.columns[name] for name in sorted(cls.schema.inputs[0])}
+        row = {name: ["your", "words"] if each.holds == "words" else "your text" for name, each in columns.items()}
+        return cls.usage or Usage('"your text"' if {"text"} in cls.schema.inputs else repr(row))
 
     @classmethod
     @abstractmethod
@@ -258,6 +277,10 @@ class Task(ABC, Generic[O]):
 
         The first dimension is the features', except for what all features share.
         """
+
+    def extra_outputs(self, reduced: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Further outputs of an exported graph, for its readers without bertkit: name -> tensor. Default: none."""
+        return {}
 
     def items(self, arrays: Arrays) -> Sequence[Any]:
         """What `reduce` returned, as one item per feature. Default: the rows of the only array."""

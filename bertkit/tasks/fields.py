@@ -61,3 +61,15 @@ READ = (  # of rows that are texts; `with_input_flags` adds all but the first
     Key("unreadable", "mark", bool, "all tokens of a text of the row are unknown to the tokenizer"),
 )
 NUMBER = form("Number", "The value of a regression, or the score of a document.", SCORE, *READ)
+
+
+class Usage(NamedTuple):
+    """How the model card shows a task's models in use."""
+
+    arguments: str  # what `load("PATH_OR_HUB_ID")(…)` is called with
+    plain: str = ""  # code without bertkit, where there is any; PATH_OR_HUB_ID stands for the model
+    adds: str = ""  # what bertkit's answers have that those of `plain` lack
+    tag: str | None = None  # the Hub's pipeline tag; None: the Hub has none
+
+
+PIPELINE = "from transformers import pipeline\n\n"

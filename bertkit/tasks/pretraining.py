@@ -23,7 +23,7 @@ from bertkit.models.bert.masking import Masking, Pairs, fewer_masks
 from bertkit.models.encoder import Encoder
 from bertkit.sections import Section
 from bertkit.tasks.base import Batch, HeldOut, Task, TaskOptions
-from bertkit.tasks.fields import SCORE, Key, form
+from bertkit.tasks.fields import PIPELINE, SCORE, Key, Usage, form
 from bertkit.tasks.masks import GUESSES, BestTokens, MaskedItem, filled
 from bertkit.text import counted
 
@@ -91,6 +91,14 @@ class Pretraining(Task[PretrainingOptions]):
         special_tokens=True,  # `encode` splits all but the mask
     )
     forms = (FILLED, MASKED_LOSS)
+    pipeline = "fill-mask"
+    no_graph = "which tokens are predicted depends on the masks", "Fine-tune the model, and export that run."
+    usage = Usage(
+        '"A text with one [MASK] in it."',
+        f'{PIPELINE}pipeline("fill-mask", model="PATH_OR_HUB_ID")("A text with one [MASK] in it.")',
+        "for texts with any number of masked words, and with the scores of whole documents",
+        pipeline,
+    )
     chunk_size = 256
     padding: ClassVar[Mapping[str, int]] = {"labels": -100, "mask_order": 0}
 

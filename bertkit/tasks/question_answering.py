@@ -30,7 +30,7 @@ from bertkit.models.heads.spans import (
     window_spans,
 )
 from bertkit.tasks.base import Batch, HeldOut, Predict, Task, TaskOptions, predicted
-from bertkit.tasks.fields import READ, SPAN, Decision, Key, form
+from bertkit.tasks.fields import READ, SPAN, Decision, Key, Usage, form
 from bertkit.text import counted
 
 if TYPE_CHECKING:
@@ -93,6 +93,18 @@ class QuestionAnswering(Task[QuestionAnsweringOptions]):
         group_columns={"context": "splits may share texts, of which other questions are asked"},
     )
     forms = (BEST_SPAN,)
+    shares_encoder = True
+    pipeline = name
+    usage = Usage(
+        'question="…", context="…"',
+        """\
+from transformers import AutoModelForQuestionAnswering, AutoTokenizer
+
+model = AutoModelForQuestionAnswering.from_pretrained("PATH_OR_HUB_ID")
+tokenizer = AutoTokenizer.from_pretrained("PATH_OR_HUB_ID")""",
+        "the best span of a text of any length, calibrated, with the fitted threshold of no answer",
+        name,
+    )
     chunk_size = 2048  # a context may have many windows; 1,024 left 2.6 % of padding
     reduce_inputs = ("place", "low", "count", "first", "end")
 

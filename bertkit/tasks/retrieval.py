@@ -19,7 +19,7 @@ from bertkit.evaluation import baselines
 from bertkit.evaluation.ranking import KS, GradedSearches, first_rows, searched
 from bertkit.evaluation.similarity import unit
 from bertkit.tasks.base import PAIRS, HeldOut, Predict
-from bertkit.tasks.fields import SCORE, Key, form
+from bertkit.tasks.fields import SCORE, Key, Usage, form
 from bertkit.tasks.vector_task import VECTOR, VectorOptions, VectorTask, stacked
 
 if TYPE_CHECKING:
@@ -73,6 +73,17 @@ class Retrieval(VectorTask[RetrievalOptions]):
         together=True,
     )
     forms = (VECTOR, RANKED)
+    no_words = "an explanation needs a query and a document: the cosine between them is explained"
+    usage = Usage(
+        '[{"query": "your question", "document": "a text"}]',
+        """\
+from sentence_transformers import SentenceTransformer
+
+model = SentenceTransformer("PATH_OR_HUB_ID")
+model.encode_query("your question") @ model.encode_document(["a text", "another"]).T""",
+        "cosines and ranks, with a mark on truncated texts",
+        "sentence-similarity",
+    )
 
     # --- from a recipe
 

@@ -18,7 +18,7 @@ from bertkit.evaluation import baselines, similarity
 from bertkit.evaluation.graded import Graded
 from bertkit.tasks.base import PAIRS, Batch, HeldOut, Predict
 from bertkit.tasks.class_labels import Labelled, Labels, as_targets, names_of, settle_labels
-from bertkit.tasks.fields import READ, SCORE, Decision, Key, form
+from bertkit.tasks.fields import READ, SCORE, Decision, Key, Usage, form
 from bertkit.tasks.vector_task import VECTOR, VectorOptions, VectorTask, stacked
 from bertkit.text import escape_controls
 
@@ -98,6 +98,17 @@ class SentenceSimilarity(Labelled, VectorTask[SentenceSimilarityOptions]):
         context=("positive", "negative"),
     )
     forms = (VECTOR, SIMILARITY)
+    shares_encoder = True
+    no_words = "an explanation needs two texts: the cosine between them is explained"
+    usage = Usage(
+        '{"text_a": "your text", "text_b": "another"}',
+        """\
+from sentence_transformers import SentenceTransformer
+
+SentenceTransformer("PATH_OR_HUB_ID").encode(["your text", "another"])""",
+        "scores of pairs, with labels by the fitted threshold, and with a mark on truncated texts",
+        name,
+    )
 
     # --- from a recipe
 

@@ -22,7 +22,7 @@ from bertkit.evaluation.translation import Translations
 from bertkit.models.encoder import Encoder
 from bertkit.sections import Section
 from bertkit.tasks.base import Batch, HeldOut, Task, TaskOptions
-from bertkit.tasks.fields import READ, Key, form
+from bertkit.tasks.fields import READ, Key, Usage, form
 from bertkit.text import part_of
 
 if TYPE_CHECKING:
@@ -73,6 +73,19 @@ class Text2TextGeneration(Task[Text2TextGenerationOptions]):
         targets=("target",),
     )
     forms = (GENERATED,)
+    pipeline = name
+    no_graph = "each token is computed from those before it", "Predict and serve it with torch."
+    usage = Usage(  # its tag is one that transformers 5 has no pipeline for; the Hub lists such models by their others
+        '"your text"',
+        """\
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+model = AutoModelForSeq2SeqLM.from_pretrained("PATH_OR_HUB_ID")
+tokenizer = AutoTokenizer.from_pretrained("PATH_OR_HUB_ID")
+inputs = tokenizer("your text", return_tensors="pt", return_token_type_ids=False)
+tokenizer.decode(model.generate(**inputs)[0], skip_special_tokens=True)""",
+        "the same text, with a mark on a source or an answer that was cut",
+    )
     chunk_size = 1024
     padding: ClassVar[dict[str, int]] = {"labels": IGNORED}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, final
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, final, get_args
 
 import numpy as np
 from pydantic import Field
@@ -27,7 +27,7 @@ from bertkit.models.untrusted import read_object
 from bertkit.tasks import class_labels
 from bertkit.tasks.base import Batch, HeldOut, Predict, Task, TaskOptions
 from bertkit.tasks.class_labels import Labels, Probability, Weights
-from bertkit.tasks.fields import NUMBER, READ, SCORE, AnswerForm, Decision, Key, form
+from bertkit.tasks.fields import NUMBER, PIPELINE, READ, SCORE, AnswerForm, Decision, Key, Usage, form
 from bertkit.text import escape_controls
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
 
 TARGETS: dict[Kind, str] = {"single-label": "label", "multi-label": "labels", "regression": "score"}
-ON_VECTORS = ("head", "contrastive")  # methods whose model is linear in the vectors of its encoder
+OnVectors = Literal["head", "contrastive"]  # methods whose model is linear in the vectors of its encoder
 LABEL = Key("label", "label", str | None, "null where its probability is below its threshold")
 LABELS = Key("labels", "label", list[str])
 SCORES = Key("scores", "score", dict[str, float], "label -> calibrated probability")
@@ -46,6 +46,13 @@ FORMS: dict[Kind, AnswerForm] = {
     "multi-label": form("Labels", "The labels above their thresholds.", LABELS, SCORES, *READ),
     "regression": NUMBER,
 }
+# as bertkit, transformers' pipeline and sentence-transformers read them
+_TEXT = '"your text"', '"your text"', '["your text", "another"]'
+_PAIR = (
+    '{"text_a": "your text", "text_b": "another"}',
+    '{"text": "your text", "text_pair": "another"}',
+    '[["your text", "another"]]',
+)
 PROBLEMS = {kind: f"{kind.replace('-', '_')}_classification" for kind in TARGETS} | {"regression": "regression"}
 
 
@@ -54,13 +61,14 @@ class TextClassificationOptions(TaskOptions):
 
     metrics: ClassVar[frozenset[str]] = metrics.SELECTING
     head_settings = "pooling", "dropout"
+    untrained = get_args(OnVectors)
     name: Literal["text-classification"]
     kind: Literal["single-label", "multi-label", "regression"] | None = Field(
         None, description="null: from the columns (`label`, `labels`, `score`)."
     )
     pair: bool | None = Field(None, description="null: by the columns, `text` or `text_a` and `text_b`.")
     labels: Labels = Field(None, description="Label names in order, or {value in the data: name}. null: from train.")
-    method: Literal["head", "contrastive", "full"] | None = Field(
+    method: Literal[OnVectors, "full"] | None = Field(
         None,
         description="For few rows. head: a linear model on the frozen encoder. contrastive: contrastive fine-tuning of "
         "encoder and head. full: fine-tuning, with defaults for few rows. null: fine-tuning.",
@@ -111,7 +119,7 @@ class TextClassification(class_labels.Labelled, Task[TextClassificationOptions])
     """Labels for texts, from the pooled first token (Devlin et al. 2019, section 4.1).
 
     The model is transformers' own `…ForSequenceClassification`, or an encoder with a linear head, where a method of
-    `ON_VECTORS` needs one. Under `overflow: window` a row's logits are the mean of its windows' logits, in training as
+    `OnVectors` needs one. Under `overflow: window` a row's logits are the mean of its windows' logits, in training as
     in prediction.
     """
 
@@ -130,6 +138,8 @@ class TextClassification(class_labels.Labelled, Task[TextClassificationOptions])
         targets=("label", "labels", "score"),
     )
     forms = tuple(FORMS.values())
+    shares_encoder = True
+    pipeline = name
 
     # --- from a recipe, or from a model not trained by bertkit
 
@@ -197,6 +207,24 @@ class TextClassification(class_labels.Labelled, Task[TextClassificationOptions])
     def answers(self) -> Sequence[AnswerForm]:
         return (FORMS[self.kind],)
 
+    @classmethod
+    def usage_of(cls, options: TextClassificationOptions) -> Usage:
+        row, inputs, texts = _PAIR if options.pair else _TEXT
+        plain = f'{PIPELINE}pipeline("text-classification", model="PATH_OR_HUB_ID")({inputs})'
+        if options.method in options.untrained:
+            function = {"single-label": "softmax(-1)", "multi-label": "sigmoid()"}.get(str(options.kind))
+            probabilities = f"""\
+temperature = model.config.bertkit["task"]["temperature"] or 1.0
+probabilities = (logits / temperature).{function}  # a column for each of model.config.id2label"""
+            plain = f"""\
+from sentence_transformers import SentenceTransformer
+
+model = SentenceTransformer("PATH_OR_HUB_ID")
+logits = model.encode({texts}, convert_to_tensor=True)
+{probabilities if function else "scores = logits[:, 0]"}"""
+        adds = "calibrated, with the fitted thresholds of multi-label models, and with a mark on truncated texts"
+        return Usage(row, plain, adds, cls.name)
+
     @property
     def decision(self) -> Decision:
         return Decision(self.kind, "" if self.kind == "regression" else "thresholds")
@@ -234,7 +262,7 @@ class TextClassification(class_labels.Labelled, Task[TextClassificationOptions])
 
     @property
     def method(self) -> str | None:
-        return self.options.method if self.options.method in ON_VECTORS else None
+        return self.options.method if self.options.method in self.options.untrained else None
 
     def model(self, encoder: Encoder, *, new_head: bool = True) -> PreTrainedModel:
         from transformers import AutoModelForSequenceClassification
@@ -312,6 +340,13 @@ class TextClassification(class_labels.Labelled, Task[TextClassificationOptions])
     def reduce(self, outputs: Any, batch: Batch) -> dict[str, Tensor]:
         """`logits`, `(features, labels)` fp32."""
         return {"logits": outputs.logits.float()}
+
+    def extra_outputs(self, reduced: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """`scores`, `(features, labels)`: calibrated probabilities; for regression, the number."""
+        if self.kind == "regression":
+            return {"scores": reduced["logits"].clone()}
+        logits = reduced["logits"] / (self.options.temperature or 1)
+        return {"scores": logits.softmax(-1) if self.kind == "single-label" else logits.sigmoid()}
 
     def decode(self, items: Sequence[np.ndarray], features: Dataset, rows: Dataset) -> list[Answer]:
         """`label` (None below its threshold), `score` and `scores`; or `labels` and `scores`; or `score`; with

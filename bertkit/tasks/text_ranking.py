@@ -20,7 +20,7 @@ from bertkit.evaluation import baselines, reranking, similarity
 from bertkit.models.encoder import Encoder, classifier, load_model
 from bertkit.tasks import cross_encoder
 from bertkit.tasks.base import PAIRS, Batch, HeldOut, Task, TaskOptions
-from bertkit.tasks.fields import NUMBER
+from bertkit.tasks.fields import NUMBER, Usage
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -84,6 +84,16 @@ class TextRanking(Task[TextRankingOptions]):
     )
 
     forms = (NUMBER,)
+    pipeline = name
+    usage = Usage(
+        'query="your query", document="a document"',
+        """\
+from sentence_transformers import CrossEncoder
+
+CrossEncoder("PATH_OR_HUB_ID").rank("your query", ["a document", "another"])""",
+        "the same scores, for documents of any length, with a mark on truncated texts",
+        name,
+    )
 
     # --- from a recipe, or from a model not trained by bertkit
 
@@ -211,6 +221,11 @@ class TextRanking(Task[TextRankingOptions]):
     def reduce(self, outputs: Any, batch: Batch) -> dict[str, Tensor]:
         """`logits`, `(features,)` fp32."""
         return {"logits": outputs.logits[:, 0].float()}
+
+    def extra_outputs(self, reduced: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """`scores`, `(features,)`, after the activation."""
+        logits = reduced["logits"]
+        return {"scores": logits.clone() if self.options.activation == "identity" else logits.sigmoid()}
 
     def decode(self, items: Sequence[np.float32], features: Dataset, rows: Dataset) -> list[Answer]:
         """`score`, as the activation gives it, and `truncated`. Raises ModelError."""

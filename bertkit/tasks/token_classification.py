@@ -24,7 +24,7 @@ from bertkit.models.heads import tagger
 from bertkit.tasks import tags
 from bertkit.tasks.base import Batch, HeldOut, Predict, Task, TaskOptions, predicted
 from bertkit.tasks.class_labels import Name, Weights, weight_tensor
-from bertkit.tasks.fields import READ, SPAN, AnswerForm, Key, form
+from bertkit.tasks.fields import PIPELINE, READ, SPAN, AnswerForm, Key, Usage, form
 from bertkit.text import counted
 
 if TYPE_CHECKING:
@@ -46,6 +46,15 @@ ENTITY = form("Entity", _PLACE, Key("text", "text", str), LABEL, *SPAN, line="{l
 OF_WORDS, OF_ENTITIES = Key("words", "span", [WORD]), Key("entities", "span", [ENTITY])
 WORDS = form("Words", "Words, each with its label.", OF_WORDS, *READ, line="{words}")
 ENTITIES = form("Entities", "Tagged words.", OF_WORDS, OF_ENTITIES, *READ, line="{entities}")
+# how transformers' pipeline differs, and what bertkit adds to it
+_OF_ENTITIES = (
+    "# The best tag of each token. Entities as scored above, decoded by the CRF if there is one, need bertkit.",
+    "for whole words and long texts, with calibrated scores of entities",
+)
+_OF_PLAIN = (
+    "# The best label of each token; the label of a word is that of its first token. The path of a CRF needs bertkit.",
+    "one label for each word of texts of any length, with calibrated scores",
+)
 
 
 class TokenClassificationOptions(TaskOptions):
@@ -112,6 +121,9 @@ class TokenClassification(Task[TokenClassificationOptions]):
         group_columns={"document": "documents lose sentences, and splits share documents"},
     )
     forms = (WORDS, ENTITIES)
+    shares_encoder = True
+    pipeline = name
+    no_words = "no entity, or no labelled word, was found in it, so there is nothing to explain"
     padding: ClassVar[Mapping[str, int]] = {"heads": -1, "words": -1, "labels": -1}
     reduce_inputs = ("heads",)
 
@@ -142,6 +154,16 @@ class TokenClassification(Task[TokenClassificationOptions]):
             table, changes = tagged.tag_words(table, split, "none" if options.scheme == "none" else options.data_scheme)
             return table, findings + changes
         return table, []
+
+    @classmethod
+    def usage_of(cls, options: TokenClassificationOptions) -> Usage:
+        plain = options.scheme == "none"
+        settings = "" if plain else ', aggregation_strategy="first"'
+        call = f'pipeline("token-classification", model="PATH_OR_HUB_ID"{settings})("your text")'
+        note, adds = _OF_PLAIN if plain else _OF_ENTITIES
+        return Usage(
+            '"your text"', f"{PIPELINE}{note}\n{call}", f"{adds}, decoded by the CRF if there is one", cls.name
+        )
 
     @classmethod
     def infer_options(
@@ -244,9 +266,9 @@ class TokenClassification(Task[TokenClassificationOptions]):
         """
         from torch.nn import functional as F
 
-        from bertkit.models.heads.crf import chain_loss, word_logits
+        from bertkit.models.heads.crf import chain_loss
 
-        logits, labels = word_logits(outputs["logits"], batch).float(), batch["labels"][batch["heads"] >= 0]
+        logits, labels = tagger.word_logits(outputs["logits"], batch).float(), batch["labels"][batch["heads"] >= 0]
         weight = self.weights(labels)
         if self.options.head == "softmax":
             return F.cross_entropy(logits, labels, weight, reduction="sum", label_smoothing=label_smoothing)
@@ -289,6 +311,13 @@ class TokenClassification(Task[TokenClassificationOptions]):
         from bertkit.models.heads.crf import reduced_words
 
         return reduced_words(outputs, batch, crf=self.options.head == "crf")
+
+    def extra_outputs(self, reduced: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """`tags` and `scores`, `(windows, words)`: the most probable tag and its probability; nothing for a CRF."""
+        if self.options.head == "crf":  # its best path is added by `bertkit.export.viterbi`
+            return {}
+        best = (reduced["emissions"] / (self.options.temperature or 1)).softmax(-1).max(-1)
+        return {"tags": best.indices, "scores": best.values}
 
     def items(self, arrays: Arrays) -> Sequence[tagger.Emissions]:
         return tagger.window_emissions(arrays, len(self.tags), crf=self.options.head == "crf")

@@ -110,6 +110,8 @@ V = TypeVar("V", bound=VectorOptions)
 class VectorTask(Task[V]):
     """A task whose model gives each text a vector: an encoder in the layout of sentence-transformers."""
 
+    pipeline = "feature-extraction"
+
     @classmethod
     def from_config(cls, config: PretrainedConfig, tokenizer: Any) -> tuple[dict[str, Any], int | None]:
         """What the model's sentence-transformers files state: modules, prompts, `truncate_dim` and the token limit.

@@ -29,6 +29,7 @@ from bertkit.inference.predictor import Predictor, load
 from bertkit.recipe.fields import MEAN
 from bertkit.recipe.recipe import AnyRecipe
 from bertkit.run import OUT_OF_FOLD, Run, delete_checkpoints, environment
+from bertkit.tasks import is_registered
 from bertkit.tasks.base import HeldOut
 from bertkit.text import shell_word
 from bertkit.training.job import Job, Jobs, scored_splits
@@ -185,8 +186,7 @@ def finish_job(
     scoring = [split for split in scored_splits(data) if split != "train" or held_out is None]
     fitting = fitted_on(data) or (held_out.fitted_on if held_out else ())
     splits, baselines = score_splits(run, predictor, job, scoring, fitting)
-    if recipe.verify:
-        verify(run, predictor, data.rows[list(data.rows)[-1]])
+    verified = recipe.verify and verify(run, predictor, data.rows[list(data.rows)[-1]])
     device = predictor.device.type
     more = {"attention": predictor.model.config._attn_implementation} | job.extensions.recorded
     write_json(run.folder / "environment.json", environment(device, predictor.precision) | more)
@@ -204,7 +204,7 @@ def finish_job(
         "over_seeds": over_seeds(outcomes),
         **({"folds": held_out.folds} if held_out else {}),
         "seconds": time.monotonic() - started,
-        "verified": recipe.verify,
+        "verified": verified,
         "expected": recipe.expected,
         **({"trained_with": list(trained_with)} if trained_with else {}),
     }
@@ -257,8 +257,14 @@ def mean_and_sd(scores: Sequence[Scores]) -> dict[str, dict[str, float]]:
     return {name: {"mean": fmean(v), "sd": stdev(v) if len(v) > 1 else 0.0} for name, v in defined.items()}
 
 
-def verify(run: Run, predictor: Predictor, rows: Dataset) -> None:
-    """Load the saved model in a fresh process and compare its answers with this process's. Raises ModelError."""
+def verify(run: Run, predictor: Predictor, rows: Dataset) -> bool:
+    """Load the saved model in a fresh process and compare its answers with this process's. Raises ModelError.
+
+    False: no other process can load it, whose task was registered in this one.
+    """
+    if is_registered(predictor.task.name):
+        logger.warning("not verified: a fresh process does not know %s, which this one registered", predictor.task.name)
+        return False
     inputs = frozenset(predictor.task.schema.context).union(*predictor.task.inputs)
     probe = [{name: row[name] for name in inputs if name in row} for row in rows.select(range(min(len(rows), 64)))]
     with TemporaryDirectory() as folder:
@@ -280,3 +286,4 @@ def verify(run: Run, predictor: Predictor, rows: Dataset) -> None:
         what = f"a fresh process answers {len(different)} of {len(ours)} rows differently, first row {different[0] + 1}"
         raise ModelError(Problem(str(run.model), what, "This is a bug of bertkit; please report it with the recipe."))
     logger.info("verified: a fresh process gives the same %d answers", len(ours))
+    return True

@@ -35,6 +35,7 @@ from bertkit.models.encoder import save_tokenizer
 from bertkit.models.trained_parts import merged, save_adapter
 from bertkit.recipe.recipe import AnyRecipe, Recipe
 from bertkit.run import Run
+from bertkit.tasks import package_of
 from bertkit.tasks.base import Task, calibrate, evaluate
 from bertkit.training.job import Job, Jobs, build, scored_splits
 from bertkit.training.metadata import MARK, trained_with
@@ -237,6 +238,7 @@ def save(model: Any, task: Task, folder: Path, settings: dict[str, Any]) -> None
     extra = task.extra_modules(model)
     model.config.bertkit = {
         **settings,
+        "package": package_of(task.name),
         "max_length": task.max_length,
         "task": task.options.model_dump(mode="json"),
         "extra_weights": {name: f"{name}.safetensors" for name in extra},

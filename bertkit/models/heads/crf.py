@@ -1,4 +1,4 @@
-"""Logits of words, and a linear-chain CRF (Lafferty et al. 2001) over them: its scores and its loss, on any device.
+"""A linear-chain CRF (Lafferty et al. 2001) over the logits of words: its scores and its loss, on any device.
 
 Answers are decoded by `posteriors`, in NumPy. Arguments that functions share:
 
@@ -23,6 +23,7 @@ from bertkit.models.encoder import Encoder, load_extra_module
 from bertkit.models.heads import posteriors
 from bertkit.models.heads.forward_backward import Chain, posterior
 from bertkit.models.heads.posteriors import FORBIDDEN
+from bertkit.models.heads.tagger import emissions
 
 Batch = Mapping[str, Tensor]
 
@@ -106,19 +107,6 @@ def _wide(emissions: Tensor, mask: Tensor, chain: Chain) -> tuple[Tensor, Chain]
     """Mask and chain, in fp64, where the sums are done: on CUDA or on the CPU, since other devices may lack fp64."""
     device = emissions.device if emissions.is_cuda else torch.device("cpu")
     return mask.to(device), Chain(*(x.to(device).double() for x in chain))
-
-
-def word_logits(logits: Tensor, batch: Batch) -> Tensor:
-    """The logits of the first tokens of all words that the windows own, one after the other: `(words, tags)`."""
-    heads = batch["heads"]
-    window, _ = (heads >= 0).nonzero(as_tuple=True)
-    return logits[window, heads[heads >= 0]]
-
-
-def emissions(logits: Tensor, batch: Batch) -> Tensor:
-    """The logits of the words of each window, padded: `(windows, words, tags)` fp32."""
-    at = batch["heads"].clamp(min=0)[..., None].expand(-1, -1, logits.shape[-1])
-    return logits.float().gather(1, at)
 
 
 def reduced_words(outputs: Any, batch: Batch, *, crf: bool) -> dict[str, Tensor]:

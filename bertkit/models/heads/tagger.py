@@ -13,6 +13,7 @@ from bertkit.models.heads import posteriors
 
 if TYPE_CHECKING:
     from datasets import Dataset
+    from torch import Tensor
 
 
 Find = Callable[[Sequence[str]], Sequence[tuple[str, int, int]]]
@@ -43,6 +44,19 @@ class Tagged(NamedTuple):
     scores: list[float]  # the posterior of each tag
     entities: list[Entity]
     posterior: np.ndarray  # of all tags, (words, tags)
+
+
+def word_logits(logits: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
+    """The logits of the first tokens of all words that the windows own, one after the other: `(words, tags)`."""
+    heads = batch["heads"]
+    window, _ = (heads >= 0).nonzero(as_tuple=True)
+    return logits[window, heads[heads >= 0]]
+
+
+def emissions(logits: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
+    """The logits of the words of each window, padded: `(windows, words, tags)` fp32."""
+    at = batch["heads"].clamp(min=0)[..., None].expand(-1, -1, logits.shape[-1])
+    return logits.float().gather(1, at)
 
 
 def window_emissions(arrays: Mapping[str, np.ndarray], tags: int, *, crf: bool) -> list[Emissions]:

