@@ -15,12 +15,12 @@ import bertkit
 from bertkit.attachments.soft_targets import SOFT_TARGETS
 from bertkit.audits.audit import LABELS
 from bertkit.cli import main as cli
-from bertkit.explain.targets import TARGETS
-from bertkit.export.program import NO_GRAPH
+from bertkit.explanations.targets import TARGETS
+from bertkit.exports.program import NO_GRAPH
 from bertkit.recipe.recipe import Recipe, json_schema
 from bertkit.recipe.training_arguments import training_fields, training_schema
 from bertkit.report.mistakes import MISTAKES
-from bertkit.serve.shapes import SHAPES
+from bertkit.serving.shapes import SHAPES
 from bertkit.tasks import TASKS, Task
 from bertkit.tasks.fields import AnswerForm
 

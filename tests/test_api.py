@@ -95,10 +95,10 @@ def test_house_rules() -> None:
     Errors of any kind are caught where other libraries open what anyone may have made, where a server goes on,
     and after a training. A panic in Rust is not an Exception: three places catch it.
     """
-    panics = ("cli/main.py", "errors.py", "serve/batcher.py")
+    panics = ("cli/main.py", "errors.py", "serving/batcher.py")
     boundaries = (
-        *("models/encoder.py", "models/bert/pretraining_data.py", "export/graph.py", "inference/onnx_session.py"),
-        *("serve/batcher.py", "serve/middleware.py", "training/finish.py"),
+        *("models/encoder.py", "models/bert/pretraining_data.py", "exports/graph.py", "inference/onnx_session.py"),
+        *("serving/batcher.py", "serving/middleware.py", "training/finish.py"),
     )
     for file in sorted(PACKAGE.rglob("*.py")):
         name = file.relative_to(PACKAGE).as_posix()

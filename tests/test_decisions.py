@@ -26,7 +26,7 @@ from bertkit.errors import DataError, UserError
 from bertkit.evaluation.calibration import ROUNDING
 from bertkit.evaluation.conformal import MAX_PROBABILITIES, conformal, inclusion_threshold
 from bertkit.evaluation.graded_labels import GradedLabels
-from bertkit.explain.explain import explain_rows
+from bertkit.explanations.explain import explain_rows
 from bertkit.inference.decisions import decisions
 from bertkit.inference.display import answer_line
 from bertkit.inference.predictor import Predictor

@@ -17,10 +17,10 @@ from transformers import set_seed
 
 from bertkit.data.word_spans import words
 from bertkit.errors import DataError
-from bertkit.explain.explain import explain, explain_frame, explain_rows, rows_of
-from bertkit.explain.gradients import integrated_gradients
-from bertkit.explain.terminal import lines
-from bertkit.explain.word_shares import Text, add_feature
+from bertkit.explanations.explain import explain, explain_frame, explain_rows, rows_of
+from bertkit.explanations.gradients import integrated_gradients
+from bertkit.explanations.terminal import lines
+from bertkit.explanations.word_shares import Text, add_feature
 from bertkit.inference.display import answer_line
 from bertkit.inference.predictor import Predictor
 from bertkit.models.encoder import load_tokenizer

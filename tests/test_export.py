@@ -27,12 +27,12 @@ from starlette.testclient import TestClient
 
 import bertkit
 from bertkit.errors import DataError, ModelError, UserError, not_installed
-from bertkit.export import program
-from bertkit.export.agreement import output_difference, same
-from bertkit.export.graph import Graph, Reduced, _exported, batch_of, build
-from bertkit.export.int8 import quantized
-from bertkit.export.program import export
-from bertkit.export.viterbi import viterbi
+from bertkit.exports import program
+from bertkit.exports.agreement import output_difference, same
+from bertkit.exports.graph import Graph, Reduced, _exported, batch_of, build
+from bertkit.exports.int8 import quantized
+from bertkit.exports.program import export
+from bertkit.exports.viterbi import viterbi
 from bertkit.files import sha256
 from bertkit.inference.evaluate import score
 from bertkit.inference.predictor import Predictor, load
@@ -40,7 +40,7 @@ from bertkit.models.encoder import save_tokenizer
 from bertkit.models.heads import crf, posteriors
 from bertkit.models.heads.crf import Chain
 from bertkit.run import Run
-from bertkit.serve.limits import Limits
+from bertkit.serving.limits import Limits
 
 ROOT = Path(__file__).resolve().parent.parent
 PROVIDERS = ["CPUExecutionProvider"]
@@ -253,9 +253,9 @@ def test_without_torch_every_task_answers_and_what_needs_it_says_so(run, exporte
         ["index", str(run), "--documents", texts, "--store", new],
     ]
     code = """
-import bertkit.serve.server
+import bertkit.serving.server
 run, exported, file, page, folders, rows, asked, heavy, model, texts, store = map(json.loads, sys.argv[1:])
-bertkit.serve.server.serve = lambda predictor, *_, **__: print(predictor.task.name)
+bertkit.serving.server.serve = lambda predictor, *_, **__: print(predictor.task.name)
 say("serve", ["serve", exported])
 needed = {"store": sorted({"pyarrow", "bertkit.retrieval.store"} & sys.modules.keys())}
 answers = {name: bertkit.load(folder)(rows[name]) for name, folder in folders.items()}

@@ -29,9 +29,9 @@ from bertkit.inference.predictor import Predictor, load
 from bertkit.retrieval.commands import index_file, searcher
 from bertkit.retrieval.store import Store
 from bertkit.retrieval.vector_models import dual_encoder
-from bertkit.serve.limits import Limits
-from bertkit.serve.request_rows import RowReader
-from bertkit.serve.service import MAX_SEARCHES
+from bertkit.serving.limits import Limits
+from bertkit.serving.request_rows import RowReader
+from bertkit.serving.service import MAX_SEARCHES
 
 
 @pytest.fixture
@@ -605,7 +605,7 @@ def test_the_command_reads_a_model_as_the_store_does(tiny_encoder, tmp_path, mon
     shutil.copytree(tiny_encoder, model / "model")
     index_file(str(model), store, write(tmp_path / "documents.jsonl", DOCUMENTS))
     served = []
-    monkeypatch.setattr("bertkit.serve.server.serve", lambda predictor, *_, **__: served.append(predictor.task.name))
+    monkeypatch.setattr("bertkit.serving.server.serve", lambda predictor, *_, **__: served.append(predictor.task.name))
     assert main(["serve", str(model), "--store", store]) == 0
     assert main(["serve", str(model), "--store", store, "--task", "retrieval"]) == 0
     assert served == ["sentence-similarity", "retrieval"]

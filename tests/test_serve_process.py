@@ -30,11 +30,11 @@ from serving import KEPT, SECRET, Model, alike, bug, make_app, predictor_of
 from bertkit.cli.main import main
 from bertkit.errors import UserError
 from bertkit.inference.predictor import Predictor, load
-from bertkit.serve.batcher import Batcher
-from bertkit.serve.limits import Limits
-from bertkit.serve.middleware import LimitsMiddleware
-from bertkit.serve.prometheus import Metrics
-from bertkit.serve.server import listen, make_server, name_for_clients, serve
+from bertkit.serving.batcher import Batcher
+from bertkit.serving.limits import Limits
+from bertkit.serving.middleware import LimitsMiddleware
+from bertkit.serving.prometheus import Metrics
+from bertkit.serving.server import listen, make_server, name_for_clients, serve
 
 # --- the whole application, with a model that waits ------------------------------------------------------------------
 

@@ -14,21 +14,21 @@ import pytest
 import bertkit
 from bertkit.attachments.soft_targets import SOFT_TARGETS
 from bertkit.audits.audit import LABELS
-from bertkit.explain.targets import TARGETS
-from bertkit.export.extra_outputs import EXTRA_OUTPUTS
+from bertkit.explanations.targets import TARGETS
+from bertkit.exports.extra_outputs import EXTRA_OUTPUTS
 from bertkit.report.mistakes import MISTAKES
 from bertkit.report.usage import USAGE
-from bertkit.serve.shapes import SHAPES
+from bertkit.serving.shapes import SHAPES
 from bertkit.tasks import TASKS, Task
 
 VECTORS = ("sentence-similarity", "retrieval")
 TABLES: dict[str, tuple[Mapping[str, Any], Collection[str]]] = {
     "audits/audit": (LABELS, ("retrieval", "text-ranking", "text2text-generation", "pretraining")),
-    "explain/targets": (TARGETS, ("text2text-generation", "pretraining")),
-    "export/extra_outputs": (EXTRA_OUTPUTS, ("question-answering", *VECTORS, "text2text-generation", "pretraining")),
+    "explanations/targets": (TARGETS, ("text2text-generation", "pretraining")),
+    "exports/extra_outputs": (EXTRA_OUTPUTS, ("question-answering", *VECTORS, "text2text-generation", "pretraining")),
     "report/mistakes": (MISTAKES, ("pretraining",)),
     "report/usage": (USAGE, ()),
-    "serve/shapes": (SHAPES["/"], ()),
+    "serving/shapes": (SHAPES["/"], ()),
     "attachments/soft_targets": (SOFT_TARGETS, ("text2text-generation", "pretraining")),
 }
 

@@ -195,8 +195,8 @@ def explain(
         raise UserError("--column works only with --input FILE")
     if not rest and not input:
         return _explain_run(source, output=output, json=as_json, **options)
-    from bertkit.explain.explain import explain_rows, rows_of, rows_of_file
-    from bertkit.explain.terminal import LEGEND, lines
+    from bertkit.explanations.explain import explain_rows, rows_of, rows_of_file
+    from bertkit.explanations.terminal import LEGEND, lines
     from bertkit.inference.predict_file import with_columns
     from bertkit.inference.predictor import load, require_torch_model
     from bertkit.report.html import write_explanations_page

@@ -41,7 +41,7 @@ def report(runs: list[Path], output: Path | None) -> None:
     page="export",
 )
 def export(source: str, output: Path, **options: Any) -> None:
-    from bertkit.export.program import export
+    from bertkit.exports.program import export
 
     try:
         facts = export(source, output, **options)

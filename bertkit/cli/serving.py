@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.cli.shared import REVISION, TASK, argument, command, path
-from bertkit.serve.limits import Limits
+from bertkit.serving.limits import Limits
 
 
 def positive_number(text: str) -> int:
@@ -48,7 +48,7 @@ def serve(
     api_key_file: Path | None, **limits: Any,
 ) -> None:  # fmt: skip
     from bertkit.inference.predictor import load
-    from bertkit.serve.server import read_api_key, serve
+    from bertkit.serving.server import read_api_key, serve
 
     options: dict[str, Any] = {"host": host, "port": port, "limits": Limits(**limits)}
     options["api_key"] = read_api_key(api_key_file)

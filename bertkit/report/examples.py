@@ -8,8 +8,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from bertkit.explain.explain import explain
-from bertkit.explain.targets import TARGETS
+from bertkit.explanations.explain import explain
+from bertkit.explanations.targets import TARGETS
 from bertkit.files import write_json
 from bertkit.inference.display import answer_line
 from bertkit.inference.predictor import Predictor, load, require_torch_model

@@ -19,9 +19,9 @@ from datasets import Dataset
 from bertkit.data.schema import Answer
 from bertkit.encoding.padding import Arrays
 from bertkit.errors import DataError, ModelError, Problem, RecipeError, UserError
-from bertkit.export.agreement import CLOSE, agreement, compared, output_difference, same
-from bertkit.export.graph import OPSET, Graph, batch_of, build, described
-from bertkit.export.int8 import quantized
+from bertkit.exports.agreement import CLOSE, agreement, compared, output_difference, same
+from bertkit.exports.graph import OPSET, Graph, batch_of, build, described
+from bertkit.exports.int8 import quantized
 from bertkit.files import errors_naming, sha256, write_json
 from bertkit.inference.evaluate import rows_of_split
 from bertkit.inference.onnx_session import GRAPH, OnnxModel, open_model

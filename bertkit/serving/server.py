@@ -18,9 +18,9 @@ from fastapi import FastAPI
 
 from bertkit.errors import Problem, UserError
 from bertkit.inference.predictor import Predictor
-from bertkit.serve.app import model_app
-from bertkit.serve.limits import Limits
-from bertkit.serve.service import Service
+from bertkit.serving.app import model_app
+from bertkit.serving.limits import Limits
+from bertkit.serving.service import Service
 
 if TYPE_CHECKING:
     from bertkit.retrieval.store import Store  # which imports pyarrow

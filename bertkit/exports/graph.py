@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from bertkit.encoding.padding import Arrays, fills, pad
 from bertkit.errors import ModelError, Problem, extras_required
-from bertkit.export.extra_outputs import EXTRA_OUTPUTS
-from bertkit.export.viterbi import viterbi
+from bertkit.exports.extra_outputs import EXTRA_OUTPUTS
+from bertkit.exports.viterbi import viterbi
 from bertkit.inference.predictor import Predictor
 from bertkit.models.heads.posteriors import constrained
 from bertkit.models.quiet import quiet_logger

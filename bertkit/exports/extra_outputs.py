@@ -18,7 +18,7 @@ def _text_classification(task: Any, reduced: Mapping[str, Tensor]) -> dict[str, 
 
 def _token_classification(task: Any, reduced: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """`tags` and `scores`, `(windows, words)`: the most probable tag and its probability; nothing for a CRF."""
-    if task.options.head == "crf":  # its best path is added by `bertkit.export.viterbi`
+    if task.options.head == "crf":  # its best path is added by `bertkit.exports.viterbi`
         return {}
     best = (reduced["emissions"] / (task.options.temperature or 1)).softmax(-1).max(-1)
     return {"tags": best.indices, "scores": best.values}

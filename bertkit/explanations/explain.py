@@ -16,9 +16,9 @@ from bertkit.data.schema import Answer
 from bertkit.data.word_spans import words
 from bertkit.encoding.padding import Collator
 from bertkit.errors import DataError, Problem
-from bertkit.explain.gradients import MAX_STEPS, Integrated, integrated_gradients
-from bertkit.explain.targets import TARGETS, Read, Target
-from bertkit.explain.word_shares import Text, WordShare, add_feature
+from bertkit.explanations.gradients import MAX_STEPS, Integrated, integrated_gradients
+from bertkit.explanations.targets import TARGETS, Read, Target
+from bertkit.explanations.word_shares import Text, WordShare, add_feature
 from bertkit.inference.predict_file import layout_of
 from bertkit.inference.predictor import Predictor
 from bertkit.tasks.base import Batch
