@@ -11,39 +11,67 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from bertkit.audits.audit import audit
-    from bertkit.decisions.calibrate import calibrate
-    from bertkit.errors import DataError, ModelError, RecipeError, UserError
-    from bertkit.inference.batch import batch
-    from bertkit.inference.evaluate import evaluate
-    from bertkit.inference.features import Features
-    from bertkit.inference.multitask_predictor import load_tasks
-    from bertkit.inference.predictor import Predictor, load
-    from bertkit.recipe.recipe import Recipe, load_recipe
-    from bertkit.report.view import Run
-    from bertkit.training.classifier import Classifier
-    from bertkit.training.train import train
-
-__all__ = [
-    "Classifier", "DataError", "Features", "ModelError", "Predictor", "Recipe", "RecipeError",
-    "Run", "UserError", "audit", "batch", "calibrate", "evaluate", "load", "load_recipe",
-    "load_tasks", "train",
-]  # fmt: skip
+    from bertkit.audits.audit import audit as audit
+    from bertkit.data.schema import Finding as Finding
+    from bertkit.data.sources import samples_folder as samples_folder
+    from bertkit.decisions.calibrate import calibrate as calibrate
+    from bertkit.errors import (
+        DataError as DataError,
+        ModelError as ModelError,
+        RecipeError as RecipeError,
+        UserError as UserError,
+    )
+    from bertkit.explanations.explain import explain as explain
+    from bertkit.exports.program import export as export
+    from bertkit.hub.push import push as push
+    from bertkit.inference.batch import batch as batch
+    from bertkit.inference.evaluate import evaluate as evaluate
+    from bertkit.inference.features import Features as Features
+    from bertkit.inference.multitask_predictor import load_tasks as load_tasks
+    from bertkit.inference.predict_file import predict as predict
+    from bertkit.inference.predictor import Predictor as Predictor, load as load
+    from bertkit.models.bert import bert as bert, transformer as transformer
+    from bertkit.recipe.recipe import Recipe as Recipe, load_recipe as load_recipe
+    from bertkit.report.html import compare as compare
+    from bertkit.report.view import Run as Run
+    from bertkit.retrieval.commands import embed as embed, index as index, mine as mine, search as search
+    from bertkit.serving.server import serve as serve
+    from bertkit.sweeps.sweep import Sweep as Sweep, sweep as sweep
+    from bertkit.training.check import check as check
+    from bertkit.training.classifier import Classifier as Classifier
+    from bertkit.training.folds import cross_validate as cross_validate
+    from bertkit.training.tokenizer import train_tokenizer as train_tokenizer
+    from bertkit.training.train import train as train
 
 _MODULES = {
     "audits.audit": "audit",
+    "data.schema": "Finding",
+    "data.sources": "samples_folder",
+    "decisions.calibrate": "calibrate",
     "errors": "DataError ModelError RecipeError UserError",
+    "explanations.explain": "explain",
+    "exports.program": "export",
+    "hub.push": "push",
     "inference.batch": "batch",
     "inference.evaluate": "evaluate",
     "inference.features": "Features",
     "inference.multitask_predictor": "load_tasks",
+    "inference.predict_file": "predict",
     "inference.predictor": "Predictor load",
+    "models.bert": "bert transformer",
     "recipe.recipe": "Recipe load_recipe",
+    "report.html": "compare",
     "report.view": "Run",
-    "decisions.calibrate": "calibrate",
+    "retrieval.commands": "embed index mine search",
+    "serving.server": "serve",
+    "sweeps.sweep": "Sweep sweep",
+    "training.check": "check",
     "training.classifier": "Classifier",
+    "training.folds": "cross_validate",
+    "training.tokenizer": "train_tokenizer",
     "training.train": "train",
 }
+__all__ = sorted(" ".join(_MODULES.values()).split())
 
 
 def _choose_bar() -> None:
@@ -60,7 +88,8 @@ def __getattr__(name: str) -> Any:
         if name in names.split():
             _choose_bar()
             try:
-                return getattr(import_module(f"bertkit.{module}"), name)
+                home = import_module(f"bertkit.{module}")
+                return vars(home)[name] if name in vars(home) else import_module(f"{home.__name__}.{name}")
             except ModuleNotFoundError as error:
                 raise import_module("bertkit.errors").not_installed(error) from error
     raise AttributeError(f"module 'bertkit' has no attribute {name!r}")

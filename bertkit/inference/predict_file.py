@@ -19,11 +19,11 @@ from bertkit.data.excel import write_sheet
 from bertkit.data.readers import FORMATS, one_text_per_line, read_rows, read_stream, suffix_of, written_like
 from bertkit.data.schema import Answer
 from bertkit.data.table import Problems
-from bertkit.errors import DataError, Problem
+from bertkit.errors import DataError, Problem, UserError
 from bertkit.files import require_no_pipe, require_suffix, written_aside
 from bertkit.inference.display import flat
-from bertkit.inference.multitask_predictor import MultiTaskPredictor
-from bertkit.inference.output_formats import ENTITY, Pairs, Writer, entity_cells, write_jsonl
+from bertkit.inference.multitask_predictor import MultiTaskPredictor, load_any
+from bertkit.inference.output_formats import ENTITY, Pairs, Writer, entity_cells, write_jsonl, writer_of
 from bertkit.inference.predictor import Predictor
 from bertkit.inference.progress import progress
 from bertkit.processes import Shard
@@ -36,6 +36,54 @@ logger = logging.getLogger(__name__)
 _NUMBER = re.compile(r"[+-]?\d+([.,]\d+)?([eE][+-]?\d+)?")  # in columns of the input, which no spreadsheet runs
 
 AnyPredictor = TypeVar("AnyPredictor", Predictor, MultiTaskPredictor)
+
+
+def predict(
+    source: str | Path,
+    input: str | Path,
+    output: str | Path | None,
+    *,
+    columns: Mapping[str, str] = {},
+    overrides: Sequence[str] = (),
+    format: str | None = None,
+    raw_cells: bool = False,
+    shard: str | None = None,
+    task: str | None = None,
+    revision: str | None = None,
+    threshold: float | None = None,
+    coverage: float | None = None,
+    top_k: int | None = None,
+) -> int:
+    """Answer every row of a file, in constant memory; returns the number of rows. For texts: `bertkit.load(…)(texts)`.
+
+    source, task, revision: as for `load`, or a run of several tasks. input: csv, tsv, xlsx, json, jsonl, parquet,
+    conll, or txt with a text a line; "-": lines of stdin. output: .jsonl, .csv or .xlsx, the row's own columns and its
+    answer, see `format`; None: jsonl to stdout.
+    columns: column that the model reads -> its name in the file. overrides: how the file is written, such as
+    `data.delimiter=";"`; by default as the data of the run.
+    format: `entities`, a row for each; `masked`, texts without them; `conll`, or `label-studio`.
+    raw_cells: leave cells of csv as they are, also those that a spreadsheet would run as a formula.
+    shard: `i/n`, the i-th of n parts of the rows; the parts of jsonl, one after the other, are the whole.
+    threshold, coverage, top_k: as for `Predictor.with_decisions`.
+    Raises UserError, ModelError, RecipeError or DataError, and then leaves no output.
+
+    >>> bertkit.predict("runs/quickstart", "reviews.csv", "answers.csv")
+    2
+    """
+    file, target, part = str(input), Path(output) if output else None, Shard.parse(shard)
+    if raw_cells and (target is None or target.suffix != ".csv"):
+        raise UserError(Problem("raw_cells", "only csv output has cells"))
+    if file == "-" and part:
+        raise UserError(Problem("input -", "stdin cannot be read twice, as for a shard", "Name a file of rows."))
+    if part and (format not in (None, "entities", "masked") or (target and target.suffix != ".jsonl")):
+        what = "the parts must be such as can be concatenated"
+        raise UserError(Problem("shard", what, "Write .jsonl, also in the formats entities and masked."))
+    decisions = {"threshold": threshold, "coverage": coverage, "top_k": top_k}
+    predictor: Any = load_any(source, task, revision, decisions, format=format, shard=shard)
+    writer = writer_of(format, target, predictor, columns) if format else None
+    return predict_file(
+        predictor, str(source), file, target, columns, overrides, writer, part, raw_cells, format == "entities"
+    )
 
 
 def predict_file(
@@ -181,7 +229,7 @@ def like_data(spec: DataSpec, file: str, overrides: Sequence[str] = ()) -> DataS
 def _rows(file: str, spec: DataSpec, documents: bool, problems: Problems) -> Iterator[tuple[int, dict[str, Any]]]:
     if file == "-":
         if sys.stdin is None:
-            raise DataError(Problem("--input -", "stdin is closed", "Write lines to it, or name a file."))
+            raise DataError(Problem("stdin", "is closed", "Write lines to it, or name a file."))
         return read_stream(sys.stdin.buffer, "stdin", spec)
     return read_rows(Path(file), spec if documents else one_text_per_line(Path(file), spec), problems)
 

@@ -40,7 +40,7 @@ def read_settings(folder: Path, task: str | None, source: str) -> Settings:
     """
     section = read_object(folder / "config.json").get("bertkit")
     if section is None and task is None:
-        fix = f"Name its task: --task NAME, or load(…, task=NAME). Known: {', '.join(t.name for t in TASKS)}."
+        fix = f"Name its task. Known: {', '.join(t.name for t in TASKS)}."
         raise ModelError(Problem(source, "was not trained by bertkit", fix))
     if section is None:
         return Settings(task={"name": task})

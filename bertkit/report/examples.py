@@ -8,7 +8,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from bertkit.explanations.explain import explain
+from bertkit.explanations.explain import explain_row
 from bertkit.explanations.targets import TARGETS
 from bertkit.files import write_json
 from bertkit.inference.display import answer_line
@@ -70,7 +70,7 @@ def _explained(predictor: Predictor, examples: Iterable[Example], kind: str) -> 
         if answered == MAX_ANSWERED:
             return
         answered += 1
-        explanation = explain(predictor, rows, example.at, max_targets=MAX_TARGETS, max_steps=MAX_STEPS)
+        explanation = explain_row(predictor, rows, example.at, max_targets=MAX_TARGETS, max_steps=MAX_STEPS)
         if explanation["attributed"]:
             line = answer_line(explanation["answer"])
             yield {"kind": kind, "row": example.number, "gold": example.gold, "said": line, **explanation}

@@ -9,7 +9,7 @@ from functools import cache
 from importlib.metadata import version
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
@@ -35,7 +35,7 @@ def write_report(runs: Sequence[str | Path], output: str | Path | None = None) -
     if not runs:
         raise UserError(Problem("", "no run to report on", "bertkit report RUN"))
     if len(runs) > 1:
-        return write_comparison(runs, output)[0]
+        return compare(runs, output).page
     path = Path(output) if output else Path(runs[0]) / "report.html"
     table = path.with_name(f"{path.stem}-mistakes.csv" if output else "mistakes.csv")
     with damage_as_error(runs[0]):
@@ -66,10 +66,21 @@ def write_mistakes(facts: Facts, mistakes: Mistakes, path: Path) -> None:
         write_csv(file, chain([header], cells), path.name)
 
 
-def write_comparison(runs: Sequence[str | Path], output: str | Path | None = None) -> tuple[Path, list[Pair]]:
-    """Write the comparison of several runs, by default ./comparison.html; returns its path, and the pairs compared.
+class Comparison(NamedTuple):
+    """The page that `compare` wrote; and the pairs, the first run with each of the others: `verdict`, `differences`."""
 
-    The first run is compared with each of the others. Raises as `write_report` does, and UserError for different tasks.
+    page: Path
+    pairs: list[Pair]
+
+
+def compare(runs: Sequence[str | Path], output: str | Path | None = None) -> Comparison:
+    """Compare the scores, answers, sizes and recipes of several runs of one task, on a page.
+
+    output: by default ./comparison.html. The first run is compared with each of the others, by paired tests.
+    Raises ModelError for a folder that is not a finished run, UserError for damaged files or different tasks.
+
+    >>> (pair,) = bertkit.compare(["runs/quickstart", "runs/quickstart"]).pairs
+    >>> pair.better
     """
     path, facts = Path(output or "comparison.html"), []
     for run in runs:
@@ -80,8 +91,8 @@ def write_comparison(runs: Sequence[str | Path], output: str | Path | None = Non
         if shared and len({each.split for each in facts}) > 1:
             facts = [read_facts(run, shared[-1]) for run in runs]
         pairs = comparison.pairs(facts)
-        write_text(path, compare(facts, pairs))
-    return path, pairs
+        write_text(path, page_of(facts, pairs))
+    return Comparison(path, pairs)
 
 
 def write_explanations_page(explanations: Sequence[Mapping[str, Any]], source: str, output: Path) -> Path:
@@ -108,7 +119,7 @@ def report(facts: Facts, wrong: Mistakes | None, table: str) -> str:
     )
 
 
-def compare(facts: Sequence[Facts], pairs: Sequence[Pair]) -> str:
+def page_of(facts: Sequence[Facts], pairs: Sequence[Pair]) -> str:
     """The page of several runs, which pictures identify by number and tables by name."""
     return render("comparison.html", facts=facts, pairs=pairs, names=comparison.names(facts), comparison=comparison)
 

@@ -142,7 +142,7 @@ def _add_answer_paths(app: FastAPI, service: Service) -> None:
     else:
         _refuse(app, "/v1/embeddings", f"a model for {name} does not answer /v1/embeddings")
     if service.store is None:
-        _refuse(app, "/search", "there is no store: start the server with --store STORE")
+        _refuse(app, "/search", "there is no store: start the server with one")
     else:
         _add_path(app, "/search", service.search, SearchRequest, SearchResponse, "Documents nearest to queries")
 

@@ -199,7 +199,7 @@ def _check_settings(files: Sequence[Path], output: Path, sizes: Mapping[str, int
         if value < SMALLEST[name]
     ]
     if not files:
-        problems.append(Problem("", "no files to train on", "Name them: --input FILE."))
+        problems.append(Problem("", "no files to train on"))
     for file in files:
         if not file.is_file():
             what = "cannot be read twice: not a regular file" if file.exists() else "no such file"
