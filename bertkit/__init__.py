@@ -12,6 +12,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from bertkit.audits.audit import audit as audit
+    from bertkit.audits.check import check as check
     from bertkit.data.schema import Finding as Finding
     from bertkit.data.sources import samples_folder as samples_folder
     from bertkit.decisions.calibrate import calibrate as calibrate
@@ -34,17 +35,18 @@ if TYPE_CHECKING:
     from bertkit.recipe.recipe import Recipe as Recipe, load_recipe as load_recipe
     from bertkit.report.html import compare as compare
     from bertkit.report.view import Run as Run
-    from bertkit.retrieval.commands import embed as embed, index as index, mine as mine, search as search
+    from bertkit.retrieval.commands import embed as embed, index as index, search as search
+    from bertkit.retrieval.mining import mine as mine
     from bertkit.serving.server import serve as serve
     from bertkit.sweeps.sweep import Sweep as Sweep, sweep as sweep
-    from bertkit.training.check import check as check
+    from bertkit.tokenizer.train import train_tokenizer as train_tokenizer
     from bertkit.training.classifier import Classifier as Classifier
     from bertkit.training.folds import cross_validate as cross_validate
-    from bertkit.training.tokenizer import train_tokenizer as train_tokenizer
     from bertkit.training.train import train as train
 
 _MODULES = {
     "audits.audit": "audit",
+    "audits.check": "check",
     "data.schema": "Finding",
     "data.sources": "samples_folder",
     "decisions.calibrate": "calibrate",
@@ -62,13 +64,13 @@ _MODULES = {
     "recipe.recipe": "Recipe load_recipe",
     "report.html": "compare",
     "report.view": "Run",
-    "retrieval.commands": "embed index mine search",
+    "retrieval.commands": "embed index search",
+    "retrieval.mining": "mine",
     "serving.server": "serve",
     "sweeps.sweep": "Sweep sweep",
-    "training.check": "check",
+    "tokenizer.train": "train_tokenizer",
     "training.classifier": "Classifier",
     "training.folds": "cross_validate",
-    "training.tokenizer": "train_tokenizer",
     "training.train": "train",
 }
 __all__ = sorted(" ".join(_MODULES.values()).split())

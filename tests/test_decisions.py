@@ -216,7 +216,7 @@ def test_a_model_without_calibration_rows_gets_them(tiny_encoder: Path, tmp_path
     run = train(small.recipe(tmp_path, tiny_encoder, splits=("train", "test")), tmp_path / "run")
     assert "coverage" not in run.results["splits"]["test"]
     small.raises(UserError, r"no calibration rows\n.*bertkit calibrate", run.load().with_decisions, coverage=0.9)
-    small.raises(DataError, r"no labelled validation rows\n.*--data FILE", bertkit.calibrate, run.folder)
+    small.raises(DataError, r"no labelled validation rows\n.*as `data`", bertkit.calibrate, run.folder)
     found = bertkit.calibrate(run, small.rows("single-label", 30, start=40))
     assert set(found["options"]) == {"temperature", "thresholds", "cutoffs"}
     assert run.load().with_decisions(coverage=0.9).task.options.conformal["rows"] == 30

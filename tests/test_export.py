@@ -255,7 +255,7 @@ def test_without_torch_every_task_answers_and_what_needs_it_says_so(run, exporte
     code = """
 import bertkit.serving.server
 run, exported, file, page, folders, rows, asked, heavy, model, texts, store = map(json.loads, sys.argv[1:])
-bertkit.serving.server.serve = lambda predictor, *_, **__: print(predictor.task.name)
+bertkit.serving.server.run = lambda predictor, *_, **__: print(predictor.task.name)
 say("serve", ["serve", exported])
 needed = {"store": sorted({"pyarrow", "bertkit.retrieval.store"} & sys.modules.keys())}
 answers = {name: bertkit.load(folder)(rows[name]) for name, folder in folders.items()}
@@ -421,11 +421,11 @@ def test_an_export_that_scores_lower_or_is_another_model_is_not_written(run, gra
 def test_what_can_not_be_exported(run: Path, exported: Path, tmp_path: Path) -> None:
     raises(UserError, "already exists", export, run, exported)
     raises(ModelError, "is already exported", export, exported, tmp_path / "out")
-    raises(DataError, r"has no data.*\n.*--data FILE", export, run / "model", tmp_path / "out")
+    raises(DataError, r"has no data.*\n.*as `data`", export, run / "model", tmp_path / "out")
     moved = shutil.copytree(run, tmp_path / "moved")
     kept = moved / "recipe.yaml"
     kept.write_text(kept.read_text().replace("train.jsonl", "gone.jsonl"))
-    with pytest.raises(DataError, match=r"gone(.|\n)*compared with the run on labelled rows\n.*--data FILE"):
+    with pytest.raises(DataError, match=r"gone(.|\n)*compared with the run on labelled rows\n.*as `data`"):
         export(moved, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

@@ -22,10 +22,10 @@ FLOORS = [
     {"report"},
     {"hub"},
     {"training"},
-    {"sweeps", "audits", "decisions"},
+    {"sweeps", "audits", "decisions", "tokenizer"},
     {"cli"},
 ]
-OPTIONAL = {"audits", "cli", "decisions", "explanations", "exports", "hub", "report", "retrieval", "serving", "sweeps"}
+OPTIONAL = set("audits cli decisions explanations exports hub report retrieval serving sweeps tokenizer".split())
 CORE = {name for names in FLOORS for name in names} - OPTIONAL
 FLOOR = {name: number for number, names in enumerate(FLOORS) for name in names}
 MODULES = {

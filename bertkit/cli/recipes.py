@@ -81,7 +81,7 @@ def check(recipe: str, rest: list[str]) -> None:
     from bertkit.recipe.recipe import read
 
     loaded = read(recipe, overrides=rest, own_metrics=False)
-    from bertkit.training.check import check
+    from bertkit.audits.check import check
 
     for line in check(loaded).lines():
         say(line)
@@ -173,7 +173,7 @@ def audit(source: str, rest: list[str], output_dir: Path, **files: Any) -> None:
     page="tokenizer",
 )
 def tokenizer_train(rest: list[str], input: list[str], output: Path, **options: Any) -> None:
-    from bertkit.training.tokenizer import train_tokenizer
+    from bertkit.tokenizer.train import train_tokenizer
 
     overrides = [word for word in (*input, *rest) if word.lstrip("~").startswith("data.") and "=" in word]
     files = [word for word in (*input, *rest) if word not in overrides]

@@ -50,7 +50,7 @@ def embed(rest: list[str], output: Path, **options: Any) -> None:
 )
 @one_process
 def mine(source: str, data: Path, output: Path, **options: Any) -> None:
-    from bertkit.retrieval.commands import mine
+    from bertkit.retrieval.mining import mine
 
     mined = mine(source, data, output, **options)
     said = [f"{counted(mined.rows, 'row')} in {output}"]

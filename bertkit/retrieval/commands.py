@@ -1,4 +1,4 @@
-"""The commands about vectors: `embed`, `index`, `mine` and `search`: files and models in, counts and hits out."""
+"""The commands about vectors: `embed`, `index` and `search`: files and models in, counts and hits out."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ from bertkit.processes import Shard
 from bertkit.recipe.recipe import parse_layout
 from bertkit.retrieval import search as ranking
 from bertkit.retrieval.filters import Filter, parse_filter, to_sql
-from bertkit.retrieval.mining import Form, Mined, mine_file
 from bertkit.retrieval.search import Hit
 from bertkit.retrieval.store import Store
 from bertkit.retrieval.vector_models import cached_vectors, dual_encoder, reranker
@@ -66,31 +65,6 @@ def embed(
     """
     encode = cached_vectors(str(source), side)
     return embed_file(encode, input, Path(output), column=column, overrides=overrides, shard=Shard.parse(shard))
-
-
-def mine(
-    source: str | Path,
-    data: str | Path,
-    output: str | Path,
-    *,
-    split: str = "train",
-    form: Form = "negatives",
-    count: int = 1,
-    skip: int = 0,
-) -> Mined:
-    """Write hard negatives, or candidates for reranking, as jsonl; returns how many, for how many queries.
-
-    source: a run, folder or Hub id. data: a folder in BEIR's layout, and the split of its queries.
-    form: `negatives` for the task retrieval: `count` rows per relevant document, each with one `negative`;
-    `candidates` for text-ranking: the relevant documents and the `count` nearest others of each query, `label`
-    1 or 0, in one `group`. skip: number of nearest others to skip, as they may be unjudged answers.
-    Raises DataError and ModelError.
-
-    >>> mined = bertkit.mine("runs/retriever", bertkit.samples_folder() / "retrieval", "negatives.jsonl")
-    >>> mined.rows >= mined.queries
-    True
-    """
-    return mine_file(dual_encoder(str(source)), Path(data), split, Path(output), form=form, count=count, skip=skip)
 
 
 def index(
