@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from itertools import groupby
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import bertkit
@@ -118,6 +119,8 @@ def api_page() -> str:
 def directive(name: str) -> str:
     """The directive of one public name."""
     thing = getattr(bertkit, name)
+    if isinstance(thing, ModuleType):
+        return f".. py:data:: bertkit.{name}\n\n   The module ``{thing.__name__}``. {thing.__doc__.strip()}"
     if not isinstance(thing, type):
         return f".. autofunction:: bertkit.{name}"
     if issubclass(thing, Exception):

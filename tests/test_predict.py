@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -31,6 +32,7 @@ from finished import finished
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import bertkit
 from bertkit.cli.main import main
 from bertkit.errors import DataError, ModelError
 from bertkit.inference import progress
@@ -47,6 +49,12 @@ COUNT = 13
 def predictor(learned: Run) -> Predictor:
     """In fp32, where different texts have different scores."""
     return load(learned.folder, precision="fp32")
+
+
+@pytest.fixture(autouse=True)
+def fp32(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files are answered in the precision of `predictor`."""
+    monkeypatch.setattr("bertkit.inference.multitask_predictor.load", partial(load, precision="fp32"))
 
 
 @pytest.fixture(scope="module")

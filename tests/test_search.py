@@ -301,7 +301,7 @@ def test_a_bad_query_is_refused(animals: Store, store: Store) -> None:
     for changes, message in (
         ({"query": " \n"}, "query: is empty"),
         ({"top_k": 0}, "top_k: must be at least 1, got 0"),
-        ({"store": store}, r"the store is empty\n.*bertkit index"),
+        ({"store": store}, r"the store is empty\n.*Index documents"),
     ):
         with pytest.raises(DataError, match=message):
             search(**{"store": animals, "query": "cat", "vector": np.ones(SIZE), **changes})
