@@ -120,7 +120,9 @@ def directive(name: str) -> str:
     """The directive of one public name."""
     thing = getattr(bertkit, name)
     if isinstance(thing, ModuleType):
-        return f".. py:data:: bertkit.{name}\n\n   The module ``{thing.__name__}``. {thing.__doc__.strip()}"
+        return (
+            f".. py:data:: bertkit.{name}\n\n   The module ``{thing.__name__}``. {str(thing.__doc__).splitlines()[0]}"
+        )
     if not isinstance(thing, type):
         return f".. autofunction:: bertkit.{name}"
     if issubclass(thing, Exception):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import count
+from os import fspath
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -79,7 +80,7 @@ def explain(
     """
     predictor = with_columns(require_torch_model(load(source, revision=revision, task=task), source), columns)
     if input is not None:
-        layout = one_text_per_line(Path(input), layout_of(str(source), str(input), overrides))
+        layout = one_text_per_line(Path(input), layout_of(fspath(source), str(input), overrides))
         rows = [row for _, row in read_rows(Path(input), layout)]
     elif isinstance(rows, list | tuple) and all(isinstance(row, str) for row in rows):
         rows = rows_of(predictor, rows)

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from itertools import chain, islice, tee
+from os import fspath
 from pathlib import Path
 from typing import Any, TextIO, TypeVar
 
@@ -90,7 +91,7 @@ def predict(
     table = bool(target and writer is None and target.suffix != ".jsonl")
     corpus = isinstance(predictor, Predictor) and predictor.task.schema.corpus
     count, problems = 0, Problems(file)
-    spec = layout_of(str(source), file, overrides)
+    spec = layout_of(fspath(source), file, overrides)
     predictor = with_columns(predictor, columns)
     start, stop = 0, sys.maxsize
     if part and isinstance(predictor, Predictor):

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict
 from itertools import chain
+from os import fspath
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -63,7 +64,7 @@ def embed(
     >>> bertkit.embed("runs/retriever", "reviews.csv", "vectors.parquet")
     2
     """
-    encode = cached_vectors(str(source), side)
+    encode = cached_vectors(fspath(source), side)
     return embed_file(encode, input, Path(output), column=column, overrides=overrides, shard=Shard.parse(shard))
 
 
@@ -93,7 +94,7 @@ def index(
         documents, spec = Path(documents), parse_layout(overrides)
         prefix, rows = row_prefix(str(documents), format_of(documents, spec)), read_rows(documents, spec)
         rows = chain([next(rows)], rows)
-        encoder = dual_encoder(str(source))
+        encoder = dual_encoder(fspath(source))
         opened = Store.open(store, encoder)
     if opened is None:
         raise UserError("nothing to do", "Name documents, to add or to delete.")

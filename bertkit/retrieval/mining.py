@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
+from os import fspath
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -56,7 +57,7 @@ def mine(
     require_suffix(output, ".jsonl")
     if count < 1 or skip < 0:
         raise DataError(Problem("", f"count {count}, skip {skip}: at least 1 and 0 are required"))
-    beir, model = read_beir(folder), dual_encoder(str(source))
+    beir, model = read_beir(folder), dual_encoder(fspath(source))
     if split not in beir.qrels:
         raise DataError(Problem(str(folder), f"no {split} split; available: {', '.join(beir.qrels)}"))
     judged = beir.qrels[split]

@@ -9,6 +9,7 @@ import signal
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from os import fspath
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -71,7 +72,7 @@ def serve(
     >>> bertkit.serve("runs/quickstart", port=8000)  # doctest: +SKIP
     """
     limits = Limits(max_batch_tokens, max_client_batch_size, max_concurrent_requests, payload_limit, timeout)
-    name, api_key, opened = str(source), read_api_key(api_key_file), None
+    name, api_key, opened = fspath(source), read_api_key(api_key_file), None
     if store is None:
         predictor = load(source, revision=revision, task=task)
     else:

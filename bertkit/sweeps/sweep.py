@@ -40,8 +40,8 @@ WITHOUT_SIDE_EFFECTS = {"hub": None, "expected": None, "folds": None, "verify": 
 class Sweep:
     """A sweep's folder: study.jsonl, trials/, best/, defaults/, best.yaml and sweep.json.
 
-    >>> bertkit.Sweep("sweeps/mine").best.metrics()["accuracy"]  # doctest: +SKIP
-    0.8125
+    >>> bertkit.Sweep("sweeps/mine").best.model.as_posix()
+    'sweeps/mine/best/model'
     """
 
     folder: Path  # a str becomes one

@@ -71,7 +71,7 @@ def train_tokenizer(
     Raises RecipeError, and DataError with all that is wrong with settings or files. Then nothing is left behind.
 
     >>> len(bertkit.train_tokenizer(["reviews.csv"], "tokenizer", vocab_size=60))
-    34
+    29
     """
     files, output = [Path(file) for file in input], Path(output)
     sizes = {"vocab_size": vocab_size, "min_frequency": min_frequency, "max_length": max_length}
