@@ -111,7 +111,7 @@ def test_every_task_has_a_report(case, tiny_encoder, tmp_path, monkeypatch):
     monkeypatch.setattr(examples, "EXAMPLES", 1)
     folder = finished(case, tiny_encoder, tmp_path / "run").folder
     write_explanations(folder)
-    path = write_report([folder])
+    path = write_report(folder)
     assert path == folder / "report.html"
     page, results = well_formed(path.read_text(encoding="utf-8")), read_json(folder / "results.json")
     scores = results["splits"]["validation"]
@@ -621,7 +621,7 @@ def test_every_confusion_is_listed(facts: Facts) -> None:
 
 
 def test_all_mistakes_are_written_beside_the_page(copy: Path, facts: Facts, tmp_path: Path) -> None:
-    assert write_report([copy]) == copy / "report.html"
+    assert write_report(copy) == copy / "report.html"
     found = mistakes.mistakes(facts)
     with (copy / "mistakes.csv").open(encoding="utf-8-sig", newline="") as file:
         rows = list(csv.DictReader(file))
@@ -640,7 +640,7 @@ def test_all_mistakes_are_written_beside_the_page(copy: Path, facts: Facts, tmp_
         }
     assert 'href="mistakes.csv" download' in (copy / "report.html").read_text(encoding="utf-8")
     (tmp_path / "pages").mkdir()
-    write_report([copy], tmp_path / "pages" / "one.html")
+    write_report(copy, tmp_path / "pages" / "one.html")
     assert {file.name for file in (tmp_path / "pages").iterdir()} == {"one.html", "one-mistakes.csv"}
     assert 'href="one-mistakes.csv"' in (tmp_path / "pages" / "one.html").read_text(encoding="utf-8")
     formula = with_rows(facts, [row_of("=1+1", "a", "b", 0.9)])

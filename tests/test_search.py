@@ -404,7 +404,6 @@ def test_messages_of_the_commands(tmp_path: Path, loaded: list[Any]) -> None:
         commands.index("b/model", store, write(tmp_path / "fine.jsonl", numbered(1)))
     with pytest.raises(SystemExit, match="2"):
         main(["search", store, "x", "--filter"])
-    assert main(["search", store]) == main(["search", store, "two", "words"]) == 2
 
 
 def test_nothing_is_deleted_where_the_rest_can_not_be_done(tmp_path: Path) -> None:

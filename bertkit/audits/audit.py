@@ -88,7 +88,7 @@ def audit(
 
     >>> audit = bertkit.audit("my.yaml", "audits/mine")
     >>> [part.name for part in audit.parts]
-    ['labels', 'near-duplicates']
+    ['labels', 'duplicates']
     """
     if next is not None and not unlabelled:
         raise UserError(Problem("next", "there is no file to choose rows from", "Name it: unlabelled."))

@@ -21,7 +21,7 @@ def report(runs: list[Path], output: Path | None) -> None:
     from bertkit.text import columns
 
     if len(runs) == 1:
-        say(write_report(runs, output))
+        say(write_report(runs[0], output))
         return
     page, pairs = compare(runs, output)
     for pair in pairs:

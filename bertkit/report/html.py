@@ -25,21 +25,17 @@ from bertkit.report.score_tables import by_rows
 from bertkit.text import printable
 
 
-def write_report(runs: Sequence[str | Path], output: str | Path | None = None) -> Path:
-    """Write the report of one run, with a csv of its mistakes, or the comparison of several; returns the page's path.
+def write_report(run: str | Path, output: str | Path | None = None) -> Path:
+    """Write the report of a run, with a csv of its mistakes; returns the page's path.
 
-    output: by default RUN/report.html for one run, beside mistakes.csv; ./comparison.html for several. The mistakes of
-    NAME.html are in NAME-mistakes.csv; there is no such file beside a device.
-    Raises ModelError for a folder that is not a finished run, UserError for damaged files.
+    output: by default RUN/report.html, beside mistakes.csv. The mistakes of NAME.html are in NAME-mistakes.csv; there
+    is no such file beside a device. Raises ModelError for a folder that is not a finished run, UserError for damaged
+    files.
     """
-    if not runs:
-        raise UserError(Problem("", "no run to report on", "bertkit report RUN"))
-    if len(runs) > 1:
-        return compare(runs, output).page
-    path = Path(output) if output else Path(runs[0]) / "report.html"
+    path = Path(output) if output else Path(run) / "report.html"
     table = path.with_name(f"{path.stem}-mistakes.csv" if output else "mistakes.csv")
-    with damage_as_error(runs[0]):
-        facts = read_facts(runs[0])
+    with damage_as_error(run):
+        facts = read_facts(run)
         wrong, beside = mistakes(facts), not is_special(path)
         page = report(facts, wrong, table.name if beside else "")
         if wrong and beside:
@@ -80,8 +76,11 @@ def compare(runs: Sequence[str | Path], output: str | Path | None = None) -> Com
     Raises ModelError for a folder that is not a finished run, UserError for damaged files or different tasks.
 
     >>> (pair,) = bertkit.compare(["runs/quickstart", "runs/quickstart"]).pairs
-    >>> pair.better
+    >>> pair.better  # neither
+    ''
     """
+    if len(runs) < 2:
+        raise UserError(Problem("runs", "one run cannot be compared", "Name two or more."))
     path, facts = Path(output or "comparison.html"), []
     for run in runs:
         with damage_as_error(run):

@@ -131,8 +131,7 @@ def search(
     >>> [hit.id for hit in bertkit.search("articles.store", "how do vaccines work", top_k=1)]
     [...]
     """
-    options = {"top_k": top_k, "hybrid": hybrid}
-    found = searcher(str(store), model=model, filter=filter, rerank=rerank, **options)
+    found = searcher(str(store), model=model, filter=filter, rerank=rerank, top_k=top_k, hybrid=hybrid)
     return next(found([query])) if isinstance(query, str) else list(found(query))
 
 

@@ -11,7 +11,7 @@ both ways; they are called by these sizes:
 
 >>> model = bertkit.bert.BertForPreTraining(bertkit.bert.config("tiny", vocab_size=100))
 >>> model.num_parameters()
-491878
+509030
 """
 
 from __future__ import annotations
