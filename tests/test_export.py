@@ -400,7 +400,7 @@ def test_an_export_that_scores_lower_or_is_another_model_is_not_written(run, gra
     with pytest.raises(ModelError, match=r"int8: accuracy falls by -?0\.\d+ on validation, which is more than -1"):
         export(run, tmp_path / "int8", int8=True, max_drop=-1.0)
     told = said_when_refused(capsys, "export", run, "--output", tmp_path / "int8", "--int8", "--max-drop", -1)
-    assert "Export without int8, or with a larger --max-drop." in told
+    assert "Export without int8, or with a larger max_drop." in told
     figures = {"answered": {"torch": 0.96, "onnx": 0.93}, "metrics": {"torch": {"accuracy": 0.94}, "onnx": {}}}
     assert program._unanswered(figures).endswith("96.0% of the rows are answered, 97.9% of them right, in int8 93.0%")
     assert not list(tmp_path.iterdir())

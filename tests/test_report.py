@@ -30,7 +30,7 @@ from bertkit.report import comparison, examples, matrices, mistakes, pictures, r
 from bertkit.report.card import write_card
 from bertkit.report.examples import write_explanations
 from bertkit.report.facts import Facts, Row, read_facts
-from bertkit.report.html import compare, write_mistakes, write_report
+from bertkit.report.html import page_of, write_mistakes, write_report
 from bertkit.report.score_tables import after_training, number
 from bertkit.report.verdict import BASELINES, Verdict, best_baseline, score_findings, verdict
 from bertkit.run import Run
@@ -267,7 +267,7 @@ def test_text_of_the_data_is_text(facts: Facts) -> None:
         results={**facts.results, "task": {**facts.results["task"], "description": EVIL}},
         explanations={"examples": [evil_explanation()]},
     )
-    for html in (report(evil), compare([evil, facts], [])):
+    for html in (report(evil), page_of([evil, facts], [])):
         page = well_formed(html)
         assert "img" not in {tag for tag, _ in page.elements}
         assert EVIL in page.text
@@ -494,7 +494,7 @@ def test_runs_side_by_side(facts: Facts) -> None:
     recipe = facts.recipe.model_copy(update={"seeds": [7]})
     prints = {**facts.data["fingerprints"], "test": "0" * 64}
     other = replace(facts, name="other", recipe=recipe, data={**facts.data, "fingerprints": prints})
-    page = well_formed(compare([facts, other, facts], comparison.pairs([facts, other, facts])))
+    page = well_formed(page_of([facts, other, facts], comparison.pairs([facts, other, facts])))
     assert "3 runs compared" in page.text
     assert "The rows of test differ between the runs" in page.text
     assert "1. run, 2. other, 3. run." in page.text  # they share the highest score

@@ -202,7 +202,7 @@ def like_data(spec: DataSpec, file: str, overrides: Sequence[str] = ()) -> DataS
 def _rows(file: str, spec: DataSpec, documents: bool, problems: Problems) -> Iterator[tuple[int, dict[str, Any]]]:
     if file == "-":
         if sys.stdin is None:
-            raise DataError(Problem("stdin", "is closed", "Write lines to it, or name a file."))
+            raise DataError(Problem("", "stdin is closed", "Write lines to it, or name a file."))
         return read_stream(sys.stdin.buffer, "stdin", spec)
     return read_rows(Path(file), spec if documents else one_text_per_line(Path(file), spec), problems)
 

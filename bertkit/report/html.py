@@ -28,8 +28,8 @@ from bertkit.text import printable
 def write_report(run: str | Path, output: str | Path | None = None) -> Path:
     """Write the report of a run, with a csv of its mistakes; returns the page's path.
 
-    output: by default RUN/report.html, beside mistakes.csv. The mistakes of NAME.html are in NAME-mistakes.csv; there
-    is no such file beside a device. Raises ModelError for a folder that is not a finished run, UserError for damaged
+    output: by default RUN/report.html, beside mistakes.csv. The mistakes of NAME.html are in NAME-mistakes.csv, but
+    not beside a device. Raises ModelError for a folder that is not a finished run, UserError for damaged
     files.
     """
     path = Path(output) if output else Path(run) / "report.html"

@@ -73,11 +73,11 @@ def train_tokenizer(
     >>> len(bertkit.train_tokenizer(["reviews.csv"], "tokenizer", vocab_size=60))
     29
     """
-    files, output = [Path(file) for file in input], Path(output)
+    files, output, spec = [Path(file) for file in input], Path(output), parse_layout(overrides)
     sizes = {"vocab_size": vocab_size, "min_frequency": min_frequency, "max_length": max_length}
     _check_settings(files, output, sizes if byte_level else {**sizes, "limit_alphabet": limit_alphabet})
     normalizer = normalizers.Sequence([]) if byte_level else BertNormalizer(lowercase=not cased)
-    corpus = Corpus(files, columns, parse_layout(overrides), normalizer)
+    corpus = Corpus(files, columns, spec, normalizer)
     if byte_level:
         vocab, merges = _learn_bytes(corpus, vocab_size, min_frequency)
         trained: Any = RobertaTokenizer(vocab=vocab, merges=merges, model_max_length=max_length)
