@@ -215,7 +215,7 @@ def test_rows_without_a_label_are_scored_shown_and_explained(tiny_encoder: Path,
 def test_a_model_without_calibration_rows_gets_them(tiny_encoder: Path, tmp_path: Path) -> None:
     run = train(small.recipe(tmp_path, tiny_encoder, splits=("train", "test")), tmp_path / "run")
     assert "coverage" not in run.results["splits"]["test"]
-    small.raises(UserError, r"no calibration rows\n.*bertkit calibrate", run.load().with_decisions, coverage=0.9)
+    small.raises(UserError, r"no calibration rows\n.*Calibrate it", run.load().with_decisions, coverage=0.9)
     small.raises(DataError, r"no labelled validation rows\n.*as `data`", bertkit.calibrate, run.folder)
     found = bertkit.calibrate(run, small.rows("single-label", 30, start=40))
     assert set(found["options"]) == {"temperature", "thresholds", "cutoffs"}

@@ -17,6 +17,7 @@ from cases import BY_ID, CASES, Case, every
 from finished import finished
 from test_report import well_formed
 
+import bertkit
 from bertkit.cli.main import main
 from bertkit.evaluation import metrics
 from bertkit.evaluation.graded import Scored
@@ -249,6 +250,7 @@ def test_the_command_says_which_run_is_better(runs, tmp_path, capsys):
 
 def test_pretraining_runs_have_no_answers_to_compare(tiny_encoder: Path, tmp_path: Path) -> None:
     run = finished(BY_ID["mlm-nsp"], tiny_encoder, tmp_path / "run").folder
+    small.raises(bertkit.UserError, "Name two or more", compare, [run])
     page, found = compare([run, run], tmp_path / "both.html")
     assert found == []
     text = well_formed(page.read_text(encoding="utf-8")).text

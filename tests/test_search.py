@@ -422,7 +422,9 @@ def test_a_search_loads_the_model_that_the_store_names_or_one_that_is_named(tmp_
         raise ModelError(f"no model {name}")
 
     index(Store.open(tmp_path / "store", dual()), numbered(3))
-    assert len(search_store(str(tmp_path / "store"), "document")) == 3
+    hits = search_store(str(tmp_path / "store"), "document")
+    assert commands.search(tmp_path / "store", ["document"] * 2, filter={"id": {"ne": "x"}}) == [hits, hits]
+    assert (len(hits), loaded.pop()) == (3, ("a/model", "c0ffee"))
     assert loaded == [("a/model", "c0ffee")]
     monkeypatch.setattr(commands, "dual_encoder", absent)
     with pytest.raises(ModelError, match=r"no model a/model\n.*was made with a/model\n.*name it: model"):
