@@ -128,10 +128,10 @@ def measured(command: str, folder: Path, file: Path) -> dict[str, float]:
 
         evaluate(folder, data=file)
     elif command == "predict":
-        from bertkit.inference.predict_file import predict_file
+        from bertkit.inference.predict_file import predict
         from bertkit.inference.predictor import load
 
-        predict_file(load(folder), str(folder), str(file), file.with_suffix(".answers.jsonl"), {})
+        predict(folder, file, file.with_suffix(".answers.jsonl"))
     elif command == "train":
         from bertkit.recipe.recipe import load_recipe
         from bertkit.training.train import train

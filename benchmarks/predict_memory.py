@@ -14,7 +14,7 @@ from pathlib import Path
 
 from transformers import BertConfig, BertForSequenceClassification, BertTokenizer
 
-from bertkit.inference.predict_file import predict_file
+from bertkit.inference.predict_file import predict
 from bertkit.inference.predictor import load
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{i}" for i in range(1000))]
@@ -44,7 +44,7 @@ def main() -> None:
         predictor = load(folder, task="text-classification")
         predictor("warm up")
         before, started = peak(), time.perf_counter()
-        count = predict_file(predictor, str(folder), str(source), target, {})
+        count = predict(folder, source, target)
         seconds = time.perf_counter() - started
         with target.open() as file:
             assert sum(1 for _ in file) == count == rows

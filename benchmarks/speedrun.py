@@ -21,9 +21,9 @@ from pathlib import Path
 from glue import over_seeds, recipe_of
 
 from bertkit.errors import UserError
-from bertkit.models.bert.train_tokenizer import train_wordpiece
 from bertkit.recipe.recipe import Recipe, load_recipe
 from bertkit.run import Run
+from bertkit.tokenizer.train import train_tokenizer
 from bertkit.training.train import train
 
 SCORES = {  # task -> metric on its development set
@@ -83,7 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     folder, tokenizer = args.output_dir, args.output_dir / "tokenizer"
     try:
         if not tokenizer.is_dir():
-            train_wordpiece(args.corpora, tokenizer, vocab_size=args.vocab_size)
+            train_tokenizer(args.corpora, tokenizer, vocab_size=args.vocab_size)
         corpora = json.dumps([str(file) for file in args.corpora])
         given = [f"data.source.train={corpora}", f"model.tokenizer={tokenizer}", COUNTED, *args.overrides]
         recipe = load_recipe(args.recipe, given)

@@ -49,14 +49,14 @@ class Shard:
 
     @classmethod
     def parse(cls, text: str | None) -> Shard | None:
-        """The shard that `--shard i/n` names; None without it. Raises UserError."""
+        """The shard that a text such as 1/4 names; None without it. Raises UserError."""
         if text is None:
             return None
         match = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", text)
         made = cls(*map(int, match.groups())) if match else cls(0, 0)
         if not 1 <= made.number <= made.count:
             what = "not a part: i/n is expected, with i from 1 to n"
-            raise UserError(Problem(f"--shard {text}", what, "For example, --shard 1/4 to --shard 4/4."))
+            raise UserError(Problem(f"shard {text}", what, "For example, 1/4 to 4/4."))
         return made
 
     def rows(self, file: str | Path, rows: int, chunk: int = 1) -> range:
@@ -69,6 +69,6 @@ class Shard:
             what = f"{file} has {counted(rows, 'row')}"
             what += f" in {counted(chunks, 'chunk')} of up to {chunk:,}, which are not divided"
             fix = f"Use at most {counted(chunks, 'shard')}."
-            raise DataError(Problem(f"--shard {self.number}/{self.count}", what, fix))
+            raise DataError(Problem(f"shard {self.number}/{self.count}", what, fix))
         start, end = (chunks * part // self.count * chunk for part in (self.number - 1, self.number))
         return range(start, min(end, rows))

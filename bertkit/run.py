@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from bertkit import processes
-from bertkit.errors import Problem, UserError, translated
+from bertkit.errors import ModelError, Problem, UserError, translated
 from bertkit.files import read_json
 from bertkit.inference.multitask_predictor import tasks_of_run
 from bertkit.recipe.recipe import Recipe, load_recipe
@@ -66,6 +66,15 @@ class Run:
     def results(self) -> dict[str, Any]:
         """Metrics per split and seed, intervals, baselines. Raises OSError before the run is finished."""
         return dict(read_json(self.folder / "results.json"))
+
+    def metrics(self, split: str | None = None) -> dict[str, float | None]:
+        """The scores on a split, by default validation, or else the first that was scored. Raises ModelError."""
+        scored = self.results.get("splits", {}) if self.finished else {}
+        name = split or next((name for name in ("validation", *scored) if name in scored), "validation")
+        if name not in scored:
+            what = f"has no scores on {name}, only on: {', '.join(scored) or 'no split'}"
+            raise ModelError(Problem(str(self.folder), what, "Name a split of a finished run of one task."))
+        return dict(scored[name]["metrics"])
 
     @property
     def recipe(self) -> Recipe:

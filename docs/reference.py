@@ -9,16 +9,17 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from itertools import groupby
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import bertkit
 from bertkit.attachments.soft_targets import SOFT_TARGETS
 from bertkit.cli import main as cli
-from bertkit.explain.targets import TARGETS
+from bertkit.explanations.targets import TARGETS
 from bertkit.recipe.recipe import Recipe, json_schema
 from bertkit.recipe.training_arguments import training_fields, training_schema
 from bertkit.report.mistakes import MISTAKES
-from bertkit.serve.shapes import SHAPES
+from bertkit.serving.shapes import SHAPES
 from bertkit.tasks import OURS, Task
 from bertkit.tasks.fields import AnswerForm
 
@@ -116,6 +117,10 @@ def api_page() -> str:
 def directive(name: str) -> str:
     """The directive of one public name."""
     thing = getattr(bertkit, name)
+    if isinstance(thing, ModuleType):
+        return (
+            f".. py:data:: bertkit.{name}\n\n   The module ``{thing.__name__}``. {str(thing.__doc__).splitlines()[0]}"
+        )
     if not isinstance(thing, type):
         return f".. autofunction:: bertkit.{name}"
     if issubclass(thing, Exception):

@@ -17,11 +17,11 @@ from starlette.testclient import TestClient
 from bertkit.errors import DataError, Problem
 from bertkit.inference.predictor import Predictor
 from bertkit.retrieval.store import Store
-from bertkit.serve.app import model_app
-from bertkit.serve.batcher import Batcher
-from bertkit.serve.limits import Limits
-from bertkit.serve.server import listen, make_server
-from bertkit.serve.service import Service
+from bertkit.serving.app import model_app
+from bertkit.serving.batcher import Batcher
+from bertkit.serving.limits import Limits
+from bertkit.serving.server import listen, make_server
+from bertkit.serving.service import Service
 
 SECRET = "the-cat-is-a-secret"
 KEPT = BY_ID

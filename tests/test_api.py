@@ -5,37 +5,125 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
+import json
 import pkgutil
+import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
+import small
 
 import bertkit
+from bertkit.cli.main import COMMANDS
+from bertkit.cli.shared import Command
+from bertkit.text import json_line
 
 PACKAGE = Path(bertkit.__file__).parent
+ROOT = PACKAGE.parent
 MODULES = {"bertkit", *(each.name for each in pkgutil.walk_packages([str(PACKAGE)], "bertkit."))} - {"bertkit.__main__"}
 BANNED = "hasattr eval exec pickle.load pickle.loads torch.load yaml.load __import__".split()  # calls
 
 
-def test_the_public_names_are_few_sorted_there_and_seen_by_type_checkers() -> None:
+def test_the_public_names_are_sorted_there_and_seen_by_type_checkers() -> None:
     names = bertkit.__all__
-    assert len(names) <= 18
-    assert names == sorted(names)
+    assert len(names) <= 38
     assert sorted([*names, "__version__"]) == dir(bertkit)
     for name in names:
         there = getattr(bertkit, name)
-        assert there.__module__.startswith("bertkit.")
-        assert there.__name__ == name
+        where = there.__name__ if isinstance(there, ModuleType) else f"{there.__module__}.{there.__name__}"
+        assert where.startswith("bertkit.")
+        assert where.endswith(f".{name}")
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         _ = bertkit.nonsense
-    tree = ast.parse((PACKAGE / "__init__.py").read_text())
-    seen = {alias.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names}
-    assert seen - {"annotations", "import_module", "TYPE_CHECKING", "Any"} == set(bertkit.__all__)
+    (typed,) = (node for node in ast.parse((PACKAGE / "__init__.py").read_text()).body if isinstance(node, ast.If))
+    aliases = [alias for node in typed.body if isinstance(node, ast.ImportFrom) for alias in node.names]
+    assert sorted(alias.name for alias in aliases if alias.asname == alias.name) == names  # others are not re-exported
+
+
+ELSEWHERE = {  # command -> the public name, or none: what these print is for people at a terminal
+    **dict.fromkeys(("recipes", "show", "copy"), "load_recipe"),
+    **{"report": "compare", "tokenizer train": "train_tokenizer", "completion": "", "doctor": ""},
+}
+ONLY_THERE = {  # options for a terminal, texts among words, and files of what Python hands over
+    "load_recipe": {"schema", "file", "recipe"},
+    "predict": {"context"},
+    "explain": {"output"},
+    "search": {"input", "output", "column"},
+}
+
+
+@pytest.mark.parametrize("command", [*chain(*COMMANDS.values())], ids=lambda command: command.name)
+def test_what_the_command_line_does_python_does_by_the_same_names(command: Command) -> None:
+    if name := ELSEWHERE.get(command.name, command.name):
+        taken = inspect.signature(getattr(bertkit, name)).parameters
+        options = {
+            more.get("dest") or option.lstrip("-").replace("-", "_")
+            for option, more in command.arguments
+            if option != "rest"
+        } - {"as_json"}
+        other = {"column"} & options if "columns" in taken else set()  # a mapping, of what the option names one by one
+        assert options - set(taken) - other <= ONLY_THERE.get(name, set())
+
+
+def test_it_returns_what_the_command_line_prints(learned: bertkit.Run, tmp_path: Path, capsys: Any) -> None:
+    file = small.write_rows(tmp_path / "rows.jsonl", [{"text": "the dog was bad", "label": "bad"}])
+    recipe = learned.folder / "recipe.yaml"
+    made: dict[tuple[Any, ...], Any] = {
+        ("check", recipe): "\n".join(bertkit.check(recipe).lines()),
+        ("evaluate", learned.folder, "--data", file, "--json"): json.dumps(bertkit.evaluate(learned, file), indent=2),
+        ("explain", learned.folder, "the dog was bad", "--json"): json_line(
+            bertkit.explain(learned, ["the dog was bad"])[0]
+        ),
+    }
+    assert bertkit.predict(learned, file, tmp_path / "out.jsonl") == 1
+    assert capsys.readouterr().out == ""
+    made["predict", learned.folder, "--input", file] = (tmp_path / "out.jsonl").read_text().rstrip()
+    for words, told in made.items():
+        assert small.said(capsys, *words).rstrip() == told
+
+
+def test_a_run_has_the_metrics_of_a_split(learned: bertkit.Run, tmp_path: Path) -> None:
+    assert learned.metrics() == learned.metrics("validation") == learned.results["splits"]["validation"]["metrics"]
+    small.raises(bertkit.ModelError, "no scores on dev, only on: validation", learned.metrics, "dev")
+    small.raises(bertkit.ModelError, "only on: no split", bertkit.Run(tmp_path).metrics)
+
+
+def code_of(file: Path) -> Iterator[str]:
+    """The Python of a page, a notebook or a program."""
+    text = file.read_text(encoding="utf-8")
+    if file.suffix == ".ipynb":
+        yield from ("".join(cell["source"]) for cell in json.loads(text)["cells"] if cell["cell_type"] == "code")
+    else:
+        yield from [text] if file.suffix == ".py" else re.findall(r"^```python\n(.*?)^```$", text, re.M | re.S)
+
+
+SHOWN = [
+    *ROOT.glob("*.md"),
+    *(ROOT / "docs").glob("*.md"),
+    *ROOT.glob("notebooks/*.ipynb"),
+    *ROOT.glob("recipes/**/*.py"),
+]
+
+
+def test_what_is_shown_to_users_takes_public_names_only() -> None:
+    used = Counter[str]()
+    for node in (node for file in SHOWN for code in code_of(file) for node in ast.walk(ast.parse(code))):
+        match node:
+            case ast.ImportFrom(module=str(module)) if module.partition(".")[0] == "bertkit":
+                used.update(alias.name if module == "bertkit" else module for alias in node.names)
+            case ast.Import():
+                used.update(alias.name for alias in node.names if alias.name.startswith("bertkit."))
+            case ast.Attribute(value=ast.Name(id="bertkit"), attr=name):
+                used[name] += 1
+    assert used["train"] > 8
+    assert not used.keys() - {*bertkit.__all__, "__version__"}
 
 
 def members(module: ModuleType) -> Iterator[tuple[str, Any]]:
@@ -95,10 +183,10 @@ def test_house_rules() -> None:
     Errors of any kind are caught where other libraries open what anyone may have made, where a package announces code,
     where a server goes on, and after a training. A panic in Rust is not an Exception: three places catch it.
     """
-    panics = ("cli/main.py", "errors.py", "serve/batcher.py")
+    panics = ("cli/main.py", "errors.py", "serving/batcher.py")
     boundaries = (
-        *("models/encoder.py", "models/bert/pretraining_data.py", "export/graph.py", "inference/onnx_session.py"),
-        *("serve/batcher.py", "serve/middleware.py", "training/finish.py", "data/readers.py"),
+        *("models/encoder.py", "models/bert/pretraining_data.py", "exports/graph.py", "inference/onnx_session.py"),
+        *("serving/batcher.py", "serving/middleware.py", "training/finish.py", "data/readers.py"),
         "tasks/__init__.py",
     )
     for file in sorted(PACKAGE.rglob("*.py")):
@@ -115,13 +203,18 @@ def test_house_rules() -> None:
                     assert not trusts, f"{file}:{node.lineno}"
 
 
-def test_errors_of_the_library_name_its_arguments_and_no_options_of_the_command_line() -> None:
-    """Only what parses those, and the engine of the command line, may begin with one."""
-    command_line = ("processes.py", "inference/predict_file.py", "inference/ray_engine.py", "inference/ray_vectors.py")
+def test_the_library_names_its_arguments_and_no_options_of_the_command_line() -> None:
+    """Not in an error, nor in a log. Options are named by what calls another program, or prints lines for a shell."""
+    shells = (
+        "audits/audit.py",
+        "training/finish.py",
+        "report/score_tables.py",
+        "report/usage.py",
+        "inference/display.py",
+    )
+    others = ("--force-reinstall", "--nproc-per-node", "--s")  # of pip and torchrun; a line and its markers
     for file in sorted(PACKAGE.rglob("*.py")):
         name = file.relative_to(PACKAGE).as_posix()
-        if name.startswith("cli/") or name in command_line:
-            continue
-        for node in ast.walk(ast.parse(file.read_text())):
-            if isinstance(node, ast.Call) and ast.unparse(node.func) == "Problem" and node.args:
-                assert not ast.unparse(node.args[0]).lstrip("f'\"").startswith("--"), f"{name}:{node.lineno}"
+        for node in ast.walk(ast.parse(file.read_text())) if not name.startswith("cli/") and name not in shells else ():
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and "\n" not in node.value:
+                assert not {*re.findall(r"--[a-z][a-z-]*", node.value)}.difference(others), f"{name}:{node.lineno}"

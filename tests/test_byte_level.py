@@ -16,8 +16,8 @@ from tokenizers import ByteLevelBPETokenizer
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, RobertaTokenizer
 
 from bertkit.errors import DataError
-from bertkit.models.bert.train_tokenizer import BYTE_LEVEL_SPECIALS, train_byte_level
 from bertkit.models.encoder import load_tokenizer
+from bertkit.tokenizer.train import BYTE_LEVEL_SPECIALS, train_tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +25,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tokenizer of 1,000 tokens, of the sample's training texts."""
     home = tmp_path_factory.mktemp("byte-level")
     texts = small.write_rows(home / "texts.jsonl", [{"text": text} for text in sentiment("train")])
-    train_byte_level([texts], home / "out", vocab_size=1000, max_length=77)
+    train_tokenizer([texts], home / "out", vocab_size=1000, byte_level=True, max_length=77)
     return home / "out"
 
 
@@ -70,7 +70,7 @@ def test_the_same_bytes_each_time(tmp_path):
     """Every pair is as frequent as many others."""
     (tmp_path / "ties.txt").write_text(TIES + "\n" + TIES[::-1] + "\n")
     for name in ("one", "other"):
-        train_byte_level([tmp_path / "ties.txt"], tmp_path / name, vocab_size=400, min_frequency=1)
+        train_tokenizer([tmp_path / "ties.txt"], tmp_path / name, vocab_size=400, byte_level=True, min_frequency=1)
     for file in (tmp_path / "one").iterdir():
         assert file.read_bytes() == (tmp_path / "other" / file.name).read_bytes()
 
@@ -91,15 +91,23 @@ def test_the_command_reads_several_columns(kind: list[str], capsys: Any, tmp_pat
 def test_what_is_wrong_is_said_before_anything_is_written(tmp_path: Path) -> None:
     (tmp_path / "texts.txt").write_text("a dog\n")
     for size, said_so in ((3, "vocab_size: 3 is too small"), (260, "5 are special, 256 are bytes")):
-        small.raises(DataError, said_so, train_byte_level, [tmp_path / "texts.txt"], tmp_path / "out", vocab_size=size)
+        small.raises(
+            DataError,
+            said_so,
+            train_tokenizer,
+            [tmp_path / "texts.txt"],
+            tmp_path / "out",
+            vocab_size=size,
+            byte_level=True,
+        )
     assert not (tmp_path / "out").exists()
-    smallest = train_byte_level([tmp_path / "texts.txt"], tmp_path / "out", vocab_size=261)
+    smallest = train_tokenizer([tmp_path / "texts.txt"], tmp_path / "out", vocab_size=261, byte_level=True)
     assert decoded(smallest, "Größe") == "Größe"
 
 
 def test_it_reports_what_it_learned(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "texts.txt").write_text("dog dog dog\n")
     with caplog.at_level(logging.INFO, "bertkit"):
-        train_byte_level([tmp_path / "texts.txt"], tmp_path / "out", vocab_size=1000)
+        train_tokenizer([tmp_path / "texts.txt"], tmp_path / "out", vocab_size=1000, byte_level=True)
     assert "1 texts, 3 words, 3 characters" in caplog.text
     assert "of 1,000 requested" in caplog.text

@@ -19,7 +19,7 @@ import bertkit
 from bertkit.decisions.goals import LabelDecisions, ThresholdTarget, few_rows, fitted
 from bertkit.errors import ModelError, UserError
 from bertkit.evaluation import calibration, similarity
-from bertkit.export.program import export
+from bertkit.exports.program import export
 from bertkit.report.card import write_card
 from bertkit.run import Run
 from bertkit.tasks.class_labels import assigned_labels

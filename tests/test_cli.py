@@ -387,7 +387,7 @@ def test_what_a_message_tells_to_type_can_be_typed(capsys, learned, tiny_encoder
 def test_explain_reads_columns_of_other_names(capsys: Any, learned: Run, tmp_path: Path) -> None:
     file = small.write_rows(tmp_path / "named.jsonl", [{"review": "the dog was bad"}])
     words = ("explain", learned.folder, "--input", file, "--json")
-    assert "--column text=NAME names it" in refused(capsys, *words)
+    assert "name it in `columns`" in refused(capsys, *words)
     told = said(capsys, *words, "--column", "text=review")
     assert told == said(capsys, "explain", learned.folder, "the dog was bad", "--json")
     assert "this model reads no column 'txt'" in refused(capsys, *words, "--column", "txt=review")
@@ -465,8 +465,8 @@ def test_a_run_that_is_none(command: str, capsys: Any, learned: Run, tiny_encode
     for folder, what in (
         (tmp_path / "nowhere", "no such folder"),
         (tmp_path / "empty", "neither a run nor a model folder"),
-        (tmp_path / "killed", "--resume"),
-        (tiny_encoder, "--task NAME"),
+        (tmp_path / "killed", "Resume its training"),
+        (tiny_encoder, "Name its task"),
         (Path("nobody/nothing"), "the Hub cannot be reached"),
     ):
         told = refused(capsys, command, folder, *words)
@@ -479,7 +479,7 @@ def test_a_model_of_someone_else_is_answered_with_its_task_named(capsys, learned
     config = json.loads((foreign / "config.json").read_text())
     del config["bertkit"]
     (foreign / "config.json").write_text(json.dumps(config))
-    assert "--task NAME" in refused(capsys, "predict", foreign, "the dog was bad")
+    assert "Name its task" in refused(capsys, "predict", foreign, "the dog was bad")
     assert said(capsys, "predict", foreign, "the dog was bad", "--task", "text-classification").startswith("bad")
     assert "no task 'nonsense'" in refused(capsys, "predict", foreign, "the dog was bad", "--task", "nonsense")
     assert "was trained for text-classification" in refused(

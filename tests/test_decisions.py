@@ -26,7 +26,7 @@ from bertkit.errors import DataError, UserError
 from bertkit.evaluation.calibration import ROUNDING
 from bertkit.evaluation.conformal import MAX_PROBABILITIES, conformal, inclusion_threshold
 from bertkit.evaluation.graded_labels import GradedLabels
-from bertkit.explain.explain import explain_rows
+from bertkit.explanations.explain import explain_rows
 from bertkit.inference.decisions import decisions
 from bertkit.inference.display import answer_line
 from bertkit.inference.predictor import Predictor
@@ -215,8 +215,8 @@ def test_rows_without_a_label_are_scored_shown_and_explained(tiny_encoder: Path,
 def test_a_model_without_calibration_rows_gets_them(tiny_encoder: Path, tmp_path: Path) -> None:
     run = train(small.recipe(tmp_path, tiny_encoder, splits=("train", "test")), tmp_path / "run")
     assert "coverage" not in run.results["splits"]["test"]
-    small.raises(UserError, r"no calibration rows\n.*bertkit calibrate", run.load().with_decisions, coverage=0.9)
-    small.raises(DataError, r"no labelled validation rows\n.*--data FILE", bertkit.calibrate, run.folder)
+    small.raises(UserError, r"no calibration rows\n.*Calibrate it", run.load().with_decisions, coverage=0.9)
+    small.raises(DataError, r"no labelled validation rows\n.*as `data`", bertkit.calibrate, run.folder)
     found = bertkit.calibrate(run, small.rows("single-label", 30, start=40))
     assert set(found["options"]) == {"temperature", "thresholds", "cutoffs"}
     assert run.load().with_decisions(coverage=0.9).task.options.conformal["rows"] == 30

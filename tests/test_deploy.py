@@ -13,7 +13,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from bertkit.cli.main import parse
-from bertkit.serve.middleware import OPEN
+from bertkit.serving.middleware import OPEN
 
 ROOT = Path(__file__).resolve().parent.parent
 DEPLOY = ROOT / "deploy"

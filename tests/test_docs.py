@@ -65,6 +65,23 @@ def tiny_trainings(tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.Monke
         return real(task, folder, **{**settings, **quick})
 
     monkeypatch.chdir(tmp_path)
+    shutil.copytree(tiny_encoder, "runs/retriever")
+    rows = [{"id": str(n), "text": f"{word} film {n}", "label": word} for n in range(12) for word in ("good", "bad")]
+    small.write_rows(Path("reviews.csv"), "text\nNot bad at all.\nNever again.\n")
+    small.write_rows(Path("articles.jsonl"), rows[:3:2])
+    small.write_rows(Path("rows.jsonl"), rows)
+    settings = {"training": {"max_steps": 2}, "explain": False, "verify": False}
+    small.write_rows(
+        Path("my.yaml"),
+        [
+            settings
+            | {
+                "task": {"name": "text-classification"},
+                "model": {"name": str(tiny_encoder), "max_length": 32},
+                "data": {"source": "rows.jsonl", "validation": 0.25},
+            }
+        ],
+    )
     monkeypatch.setattr(bertkit, "train", train)
     monkeypatch.setattr(classifier, "train", train)
 
@@ -80,6 +97,7 @@ def test_the_first_lines_of_python_train_a_frame() -> None:
 @pytest.mark.usefixtures("tiny_trainings")
 @pytest.mark.parametrize("name", [n for n in bertkit.__all__ if not n.endswith("Error") or n == "UserError"])
 def test_the_example_in_a_docstring_runs(name: str, learned: bertkit.Run) -> None:
+    """And nothing is printed, which would be part of what it gives."""
     shutil.copytree(learned.folder, "runs/quickstart")
     (example,) = doctest.DocTestFinder(recurse=False).find(getattr(bertkit, name), name, globs={"bertkit": bertkit})
     assert example.examples

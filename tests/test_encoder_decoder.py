@@ -19,9 +19,9 @@ from bertkit.inference.predictor import load
 from bertkit.models.bert.transformer import EncoderDecoderModel
 from bertkit.models.trained_parts import freeze, merged, with_lora
 from bertkit.sections import Freeze, Lora
-from bertkit.serve.app import model_app
-from bertkit.serve.limits import Limits
-from bertkit.serve.service import Service
+from bertkit.serving.app import model_app
+from bertkit.serving.limits import Limits
+from bertkit.serving.service import Service
 
 CASE = BY_ID["text-to-text"]
 BATCH = {

@@ -24,7 +24,7 @@ from bertkit.data.excel import MAX_CELL, sheet_records, write_sheet
 from bertkit.data.schema import Finding
 from bertkit.data.table import Problems
 from bertkit.errors import DataError, UserError
-from bertkit.inference.predict_file import _write_csv, predict_file
+from bertkit.inference.predict_file import _write_csv, predict
 from bertkit.recipe.recipe import load_recipe
 from bertkit.run import Run
 from bertkit.sections import DataSpec
@@ -242,7 +242,7 @@ def test_from_a_german_file_to_predictions_that_open_in_excel(encoding, expected
     assert [sorted(each) for each in asked] == expected
     predictor = train(recipe, tmp_path / "run").load()
     out = tmp_path / "out.csv"
-    assert predict_file(predictor, str(tmp_path / "run"), str(tmp_path / "tickets.csv"), out, {}) == COUNT
+    assert predict(tmp_path / "run", tmp_path / "tickets.csv", out) == COUNT
     marks = {"cp1252": b"Nr;", "utf-8-sig": b"\xef\xbb\xbfNr;", "utf-16": "Nr;".encode("utf-16")}
     assert out.read_bytes().startswith(marks[encoding])
     with out.open(encoding=encoding, newline="") as file:
@@ -251,8 +251,7 @@ def test_from_a_german_file_to_predictions_that_open_in_excel(encoding, expected
     told = predictor([row[1] for row in rows[1:]])
     at = written[0].index("answer.score")
     assert [row[at] for row in written[1:]] == [str(answer["score"]) for answer in told]
-    named = str(tmp_path / "run"), str(tmp_path / "tickets.csv")
-    assert predict_file(predictor, *named, tmp_path / "o.xlsx", {}) == COUNT
+    assert predict(tmp_path / "run", tmp_path / "tickets.csv", tmp_path / "o.xlsx") == COUNT
     sheet = list(openpyxl.load_workbook(tmp_path / "o.xlsx").active.values)
     assert [list(row[:5]) for row in sheet] == rows
     assert [row[at] for row in sheet[1:]] == pytest.approx([answer["score"] for answer in told], rel=1e-14)
@@ -261,7 +260,7 @@ def test_from_a_german_file_to_predictions_that_open_in_excel(encoding, expected
 def test_a_workbook_is_answered(learned: Run, tmp_path: Path) -> None:
     path, predictor = tmp_path / "a.xlsx", learned.load()
     workbook(path, ["text", "n"], ["the cat was good", 1], ["the dog was bad\nand it sat", 2.5])
-    assert predict_file(predictor, str(learned.folder), str(path), tmp_path / "out.xlsx", {}) == 2
+    assert predict(learned.folder, path, tmp_path / "out.xlsx") == 2
     told = predictor(["the cat was good", "the dog was bad\nand it sat"])
     header, *rows = openpyxl.load_workbook(tmp_path / "out.xlsx").active.values
     assert header[:3] == ("text", "n", "answer.label")

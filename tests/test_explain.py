@@ -17,10 +17,10 @@ from transformers import set_seed
 
 from bertkit.data.word_spans import words
 from bertkit.errors import DataError
-from bertkit.explain.explain import explain, explain_frame, explain_rows, rows_of
-from bertkit.explain.gradients import integrated_gradients
-from bertkit.explain.terminal import lines
-from bertkit.explain.word_shares import Text, add_feature
+from bertkit.explanations.explain import explain_frame, explain_row, explain_rows, rows_of
+from bertkit.explanations.gradients import integrated_gradients
+from bertkit.explanations.terminal import lines
+from bertkit.explanations.word_shares import Text, add_feature
 from bertkit.inference.display import answer_line
 from bertkit.inference.predictor import Predictor
 from bertkit.models.encoder import load_tokenizer
@@ -59,7 +59,7 @@ def test_what_words_add_is_the_difference_to_no_words(name: str, tiny_encoder: P
     answers = list(task.answer(rows, predictor.predict_features))
     # An untrained tagger may find no entity in a sentence: one that has some.
     row = next(i for i, answer in enumerate(answers) if answer.get("entities", True))
-    made = explain(predictor, rows, row, max_targets=2)
+    made = explain_row(predictor, rows, row, max_targets=2)
     assert made["attributed"]
     for each in made["attributed"]:
         scores = [share.score for shares in each["words"].values() for share in shares if share.score is not None]
@@ -86,7 +86,7 @@ def test_the_number_is_the_one_that_the_answer_comes_from(tiny_encoder: Path) ->
         task, rows = predictor.task, inputs_of(case, task)
         answers = list(task.answer(rows, predictor.predict_features))
         kept[name] = predictor.predict_features(task.encode(rows))
-        found[name] = answers[1], explain(predictor, rows, 1)["attributed"]
+        found[name] = answers[1], explain_row(predictor, rows, 1)["attributed"]
     for name in ("regression", "similarity-cosent"):
         answer, several = found[name]
         assert [one["value"] for one in several] == pytest.approx([answer["score"]] * len(several), rel=1e-5)
@@ -121,7 +121,7 @@ def test_a_crf_is_explained_along_its_path(tiny_encoder: Path) -> None:
     starts = np.cumsum([0, *(len(word) + 1 for word in rows["tokens"][row])])[:-1]
     inside = [i for i, start in enumerate(starts) if first["start"] <= start < first["end"]]
     wanted = sum(kept.scores[word][task.options.tags.index(tags[word])] for word in inside)
-    made = explain(predictor, rows, row, max_targets=1)["attributed"][0]
+    made = explain_row(predictor, rows, row, max_targets=1)["attributed"][0]
     assert made["value"] == pytest.approx(wanted, abs=1e-4)
     assert made["what"] == f"{first['label']} {first['text']}"
 

@@ -27,12 +27,12 @@ from starlette.testclient import TestClient
 
 import bertkit
 from bertkit.errors import DataError, ModelError, UserError, not_installed
-from bertkit.export import program
-from bertkit.export.agreement import output_difference, same
-from bertkit.export.graph import Graph, Reduced, _exported, batch_of, build
-from bertkit.export.int8 import quantized
-from bertkit.export.program import export
-from bertkit.export.viterbi import viterbi
+from bertkit.exports import program
+from bertkit.exports.agreement import output_difference, same
+from bertkit.exports.graph import Graph, Reduced, _exported, batch_of, build
+from bertkit.exports.int8 import quantized
+from bertkit.exports.program import export
+from bertkit.exports.viterbi import viterbi
 from bertkit.files import sha256
 from bertkit.inference.evaluate import score
 from bertkit.inference.predictor import Predictor, load
@@ -40,7 +40,7 @@ from bertkit.models.encoder import save_tokenizer
 from bertkit.models.heads import crf, posteriors
 from bertkit.models.heads.crf import Chain
 from bertkit.run import Run
-from bertkit.serve.limits import Limits
+from bertkit.serving.limits import Limits
 
 ROOT = Path(__file__).resolve().parent.parent
 PROVIDERS = ["CPUExecutionProvider"]
@@ -253,9 +253,9 @@ def test_without_torch_every_task_answers_and_what_needs_it_says_so(run, exporte
         ["index", str(run), "--documents", texts, "--store", new],
     ]
     code = """
-import bertkit.serve.server
+import bertkit.serving.server
 run, exported, file, page, folders, rows, asked, heavy, model, texts, store = map(json.loads, sys.argv[1:])
-bertkit.serve.server.serve = lambda predictor, *_, **__: print(predictor.task.name)
+bertkit.serving.server.run = lambda predictor, *_, **__: print(predictor.task.name)
 say("serve", ["serve", exported])
 needed = {"store": sorted({"pyarrow", "bertkit.retrieval.store"} & sys.modules.keys())}
 answers = {name: bertkit.load(folder)(rows[name]) for name, folder in folders.items()}
@@ -400,7 +400,7 @@ def test_an_export_that_scores_lower_or_is_another_model_is_not_written(run, gra
     with pytest.raises(ModelError, match=r"int8: accuracy falls by -?0\.\d+ on validation, which is more than -1"):
         export(run, tmp_path / "int8", int8=True, max_drop=-1.0)
     told = said_when_refused(capsys, "export", run, "--output", tmp_path / "int8", "--int8", "--max-drop", -1)
-    assert "Export without int8, or with a larger --max-drop." in told
+    assert "Export without int8, or with a larger max_drop." in told
     figures = {"answered": {"torch": 0.96, "onnx": 0.93}, "metrics": {"torch": {"accuracy": 0.94}, "onnx": {}}}
     assert program._unanswered(figures).endswith("96.0% of the rows are answered, 97.9% of them right, in int8 93.0%")
     assert not list(tmp_path.iterdir())
@@ -421,11 +421,11 @@ def test_an_export_that_scores_lower_or_is_another_model_is_not_written(run, gra
 def test_what_can_not_be_exported(run: Path, exported: Path, tmp_path: Path) -> None:
     raises(UserError, "already exists", export, run, exported)
     raises(ModelError, "is already exported", export, exported, tmp_path / "out")
-    raises(DataError, r"has no data.*\n.*--data FILE", export, run / "model", tmp_path / "out")
+    raises(DataError, r"has no data.*\n.*as `data`", export, run / "model", tmp_path / "out")
     moved = shutil.copytree(run, tmp_path / "moved")
     kept = moved / "recipe.yaml"
     kept.write_text(kept.read_text().replace("train.jsonl", "gone.jsonl"))
-    with pytest.raises(DataError, match=r"gone(.|\n)*compared with the run on labelled rows\n.*--data FILE"):
+    with pytest.raises(DataError, match=r"gone(.|\n)*compared with the run on labelled rows\n.*as `data`"):
         export(moved, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

@@ -24,7 +24,7 @@ from transformers import AutoModel, AutoModelForSequenceClassification
 
 import bertkit
 from bertkit.errors import DataError, RecipeError
-from bertkit.export.program import export
+from bertkit.exports.program import export
 from bertkit.inference.predictor import load
 from bertkit.inference.runner import Runner
 from bertkit.methods import contrastive, head, linear

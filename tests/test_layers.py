@@ -17,15 +17,15 @@ FLOORS = [
     {"tasks"},
     {"recipe"},
     {"inference"},
-    {"run", "explain", "export", "retrieval", "engine", "methods"},
-    {"serve", "attachments"},
+    {"run", "explanations", "exports", "retrieval", "engine", "methods"},
+    {"serving", "attachments"},
     {"report"},
     {"hub"},
     {"training"},
-    {"sweeps", "audits", "decisions"},
+    {"sweeps", "audits", "decisions", "tokenizer"},
     {"cli"},
 ]
-OPTIONAL = {"audits", "cli", "decisions", "explain", "export", "hub", "report", "retrieval", "serve", "sweeps"}
+OPTIONAL = set("audits cli decisions explanations exports hub report retrieval serving sweeps tokenizer".split())
 CORE = {name for names in FLOORS for name in names} - OPTIONAL
 FLOOR = {name: number for number, names in enumerate(FLOORS) for name in names}
 MODULES = {

@@ -28,7 +28,7 @@ from bertkit.data import load, read_rows
 from bertkit.data.python_inputs import data_section
 from bertkit.data.python_rows import column_names, store_rows
 from bertkit.data.sources import samples_folder
-from bertkit.explain.explain import explain_rows
+from bertkit.explanations.explain import explain_rows
 from bertkit.files import read_json, sha256
 from bertkit.recipe.recipe import Recipe, read, to_yaml
 from bertkit.sections import DataSpec

@@ -17,7 +17,7 @@ from test_task_contract import ask, numbers
 from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer, ModernBertConfig
 
 from bertkit.errors import ModelError
-from bertkit.export.program import export
+from bertkit.exports.program import export
 from bertkit.inference.predictor import load
 from bertkit.models.encoder import Encoder, resolve_encoder
 from bertkit.models.new_config import _DEFAULTS, MODERNBERT, PRESETS, BertConfig

@@ -129,7 +129,7 @@ def test_five_cells_show_a_frame_a_run_its_mistakes_answers_and_curves(tmp_path:
 @pytest.mark.usefixtures("kernel")
 def test_it_runs_offline_and_says_what_a_push_needs(tmp_path: Path) -> None:
     said = printed(OFFLINE, tmp_path)
-    assert re.search(r"(?m)^model\.safetensors +[\d,]+ +[0-9a-f]{64}$", said)
+    assert re.search(r"(?m)^model\.safetensors +[\d,]+$", said)
     assert "Nothing was sent. Log in" in said
 
 

@@ -17,6 +17,7 @@ from cases import BY_ID, CASES, Case, every
 from finished import finished
 from test_report import well_formed
 
+import bertkit
 from bertkit.cli.main import main
 from bertkit.evaluation import metrics
 from bertkit.evaluation.graded import Scored
@@ -24,7 +25,7 @@ from bertkit.evaluation.paired_tests import RESAMPLES, Difference, differences, 
 from bertkit.inference.predictor import load
 from bertkit.report.comparison import pairs
 from bertkit.report.facts import Facts, Row, read_facts
-from bertkit.report.html import compare, write_comparison
+from bertkit.report.html import compare, page_of
 from bertkit.report.paired import MAX_LISTED, Pair, compared
 
 NAMES = ("one", "other")
@@ -111,7 +112,7 @@ def test_runs_of_every_task_are_compared(case: Case, tiny_encoder: Path, tmp_pat
         assert set(found.metrics) >= {name for name in (first.headline,) if scores[0][name] is not None}
         assert 0 < sum(found.counts.values()) <= int(found.units.split()[0])
         assert sum(found.counts[kind] for kind in {each.kind for each in found.every}) == len(found.every)
-        page = well_formed(compare(sides, [found]))
+        page = well_formed(page_of(sides, [found]))
         assert found.verdict in page.text
         assert all(kind in page.text for kind in found.counts)
     assert not same.every
@@ -198,7 +199,7 @@ def test_rows_that_one_run_lacks_are_left_out_and_counted(facts: Facts) -> None:
     )
     none = compared(first, replace(facts, rows=answered("a", "a", "z")), NAMES)
     assert none.verdict == f"one and other cannot be compared: they have answered no row of {facts.split} in common."
-    assert none.verdict in well_formed(compare([first, second], [none])).text
+    assert none.verdict in well_formed(page_of([first, second], [none])).text
     often, twice = (replace(facts, rows=answered(n * "a", n * "a", n * "x")) for n in (3, 2))
     assert compared(often, twice, NAMES).units == "2 rows"
 
@@ -249,7 +250,8 @@ def test_the_command_says_which_run_is_better(runs, tmp_path, capsys):
 
 def test_pretraining_runs_have_no_answers_to_compare(tiny_encoder: Path, tmp_path: Path) -> None:
     run = finished(BY_ID["mlm-nsp"], tiny_encoder, tmp_path / "run").folder
-    page, found = write_comparison([run, run], tmp_path / "both.html")
+    small.raises(bertkit.UserError, "Name two or more", compare, [run])
+    page, found = compare([run, run], tmp_path / "both.html")
     assert found == []
     text = well_formed(page.read_text(encoding="utf-8")).text
     assert "Differences on the same rows" not in text
@@ -276,5 +278,5 @@ def test_the_split_that_all_runs_have_is_compared(runs: list[Path], tmp_path: Pa
     data = json.loads((both / "data.json").read_text())
     data["fingerprints"]["test"], data["rows"]["test"] = "1" * 64, 8
     (both / "data.json").write_text(json.dumps(data))
-    _, (pair,) = write_comparison([runs[0], both], tmp_path / "page.html")
+    _, (pair,) = compare([runs[0], both], tmp_path / "page.html")
     assert pair.rows == "Compared on 8 rows of validation that both runs have answered."

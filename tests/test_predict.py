@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -31,12 +32,12 @@ from finished import finished
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import bertkit
 from bertkit.cli.main import main
 from bertkit.errors import DataError, ModelError
 from bertkit.inference import progress
 from bertkit.inference.display import answer_line
 from bertkit.inference.evaluate import evaluate
-from bertkit.inference.predict_file import predict_file
 from bertkit.inference.predictor import Predictor, load
 from bertkit.run import Run
 from bertkit.tasks.text_classification import TextClassification
@@ -48,6 +49,12 @@ COUNT = 13
 def predictor(learned: Run) -> Predictor:
     """In fp32, where different texts have different scores."""
     return load(learned.folder, precision="fp32")
+
+
+@pytest.fixture(autouse=True)
+def fp32(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files are answered in the precision of `predictor`."""
+    monkeypatch.setattr("bertkit.inference.multitask_predictor.load", partial(load, precision="fp32"))
 
 
 @pytest.fixture(scope="module")
@@ -81,8 +88,8 @@ def write(path: Path) -> Path:
     return path
 
 
-def answer_file(predictor: Predictor, learned: Run, file: Path | str, output: Path | None, **columns: str) -> int:
-    return predict_file(predictor, str(learned.folder), str(file), output, columns)
+def answer_file(learned: Run, file: Path | str, output: Path | None, **columns: str) -> int:
+    return bertkit.predict(learned.folder, file, output, columns=columns)
 
 
 # --- files
@@ -94,7 +101,7 @@ def test_every_format_in_and_out(name: str, predictor: Predictor, learned: Run, 
     """Order is kept over three chunks, other columns pass through, and the answers are those of a call."""
     suffix = ".csv" if name == "a.jsonl" else ".jsonl"
     out = tmp_path / f"out{suffix}"
-    assert answer_file(predictor, learned, write(tmp_path / name), out) == COUNT
+    assert answer_file(learned, write(tmp_path / name), out) == COUNT
     told = predictor([row["text"] for row in made()])
     assert len({answer["score"] for answer in told}) >= 8  # as many as different texts: a wrong order would show
     if suffix == ".jsonl":
@@ -117,7 +124,7 @@ def test_no_cell_of_a_csv_is_a_formula(
     texts = ["=1+1", "+49 30 1", "@SUM(A1)", "- a cat", "'=1", "\ta cat", "a\x1bcat\r\ndog", "a=b"]
     rows = [{"text": text, "score": "-3,5", "count": "+4"} for text in texts]
     source, out = small.write_rows(tmp_path / "rows.jsonl", rows), tmp_path / "out.csv"
-    predict_file(predictor, str(learned.folder), str(source), out, {}, raw_cells=raw_cells)
+    bertkit.predict(learned.folder, source, out, raw_cells=raw_cells)
     with out.open(newline="") as file:
         told = list(csv.DictReader(file))
     safe = [*(f"'{text}" for text in texts[:6]), r"a\x1bcat" + "\r\ndog", texts[7]]
@@ -153,7 +160,7 @@ def test_a_bad_line_of_stdin_ends_the_answers(predictor, learned, monkeypatch, c
     for bad, said in ((b"{smile}", "stdin:2: not JSON"), (b'{"text": 5}', "row 2: `text` holds 5, where text is")):
         monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(b"the cat\n" + bad + b"\nthe dog\n")))
         with pytest.raises(DataError, match=re.escape(said)):
-            answer_file(predictor, learned, "-", None)
+            answer_file(learned, "-", None)
         assert [json.loads(line)["text"] for line in capsys.readouterr().out.splitlines()] == ["the cat"]
 
 
@@ -164,7 +171,7 @@ def test_in_txt_each_line_is_a_text(name: str, predictor: Predictor, learned: Ru
     opener: Any = gzip.open if name.endswith(".gz") else open
     with opener(tmp_path / name, "wt", encoding="utf-8", newline="") as file:
         file.write("\r\n".join(lines))
-    assert predict_file(predictor, str(learned.folder), str(tmp_path / name), tmp_path / "out.jsonl", {}) == 4
+    assert bertkit.predict(learned.folder, tmp_path / name, tmp_path / "out.jsonl") == 4
     rows = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text(encoding="utf-8").splitlines()]
     assert [row["text"] for row in rows] == lines
     assert [row["answer"] for row in rows] == predictor(lines)
@@ -172,8 +179,8 @@ def test_in_txt_each_line_is_a_text(name: str, predictor: Predictor, learned: Ru
 
 def test_columns_are_found_under_the_names_that_are_given(predictor: Predictor, learned: Run, tmp_path: Path) -> None:
     file = small.write_rows(tmp_path / "a.jsonl", [{"review": "the dog was bad", "text": "the cat was good"}])
-    answer_file(predictor, learned, file, tmp_path / "mapped.jsonl", text="review")
-    answer_file(predictor, learned, file, tmp_path / "plain.jsonl")
+    answer_file(learned, file, tmp_path / "mapped.jsonl", text="review")
+    answer_file(learned, file, tmp_path / "plain.jsonl")
     labels = [small.read_rows(tmp_path / f"{name}.jsonl")[0]["answer"]["label"] for name in ("mapped", "plain")]
     assert labels == ["bad", "good"]
 
@@ -182,7 +189,7 @@ def refused(predictor: Predictor, learned: Run, file: Path | str, output: Path, 
     """The message of a DataError, after which there is no output and nothing half-written."""
     before = set(output.parent.iterdir())
     with pytest.raises(DataError) as caught:
-        answer_file(predictor, learned, file, output, **columns)
+        answer_file(learned, file, output, **columns)
     assert set(output.parent.iterdir()) == before
     return str(caught.value)
 
@@ -204,7 +211,7 @@ def test_what_can_not_be_answered_leaves_no_output(predictor: Predictor, learned
     assert "no such" in refused(predictor, learned, tmp_path / "nowhere.jsonl", out).lower()
     pq.write_table(pa.table({"text": [None, "a"]}), tmp_path / "a.parquet")
     assert "row 1: `text` is missing" in refused(predictor, learned, tmp_path / "a.parquet", out)
-    answer_file(predictor, learned, write(tmp_path / "a.csv"), out)
+    answer_file(learned, write(tmp_path / "a.csv"), out)
     before = out.read_bytes()  # which stays when the new one fails
     refused(predictor, learned, small.write_rows(file, [{"text": "a"}, {}]), out)
     assert out.read_bytes() == before
@@ -212,13 +219,13 @@ def test_what_can_not_be_answered_leaves_no_output(predictor: Predictor, learned
 
 def test_a_csv_is_not_answered_over_its_own_answers(predictor: Predictor, learned: Run, tmp_path: Path) -> None:
     """What predict wrote can be its input again only where no column would be lost."""
-    answer_file(predictor, learned, write(tmp_path / "a.csv"), tmp_path / "once.csv")
+    answer_file(learned, write(tmp_path / "a.csv"), tmp_path / "once.csv")
     assert "answer.label" in refused(predictor, learned, tmp_path / "once.csv", tmp_path / "twice.csv")
-    answer_file(predictor, learned, tmp_path / "once.csv", tmp_path / "twice.jsonl")
+    answer_file(learned, tmp_path / "once.csv", tmp_path / "twice.jsonl")
     assert "answer.label" in small.read_rows(tmp_path / "twice.jsonl")[0]
     file = small.write_rows(tmp_path / "a.jsonl", [{"text": "a"}, {"text": "b", "more": 1}])  # rows that differ
     assert "more" in refused(predictor, learned, file, tmp_path / "out.csv")
-    assert answer_file(predictor, learned, file, tmp_path / "out.jsonl") == 2
+    assert answer_file(learned, file, tmp_path / "out.jsonl") == 2
 
 
 @pytest.mark.usefixtures("small_chunks")
@@ -231,7 +238,7 @@ def test_each_label_has_a_column_whatever_the_best_labels_are(first, suffix, pre
     best = predictor.with_decisions(top_k=1)
     told = [answer["scores"] for answer in best([row["text"] for row in rows])]
     assert [*told[0]] == [first] != [*told[-1]]
-    assert answer_file(best, learned, file, out) == COUNT
+    assert bertkit.predict(learned.folder, file, out, top_k=1) == COUNT
     if suffix == ".csv":
         with out.open(newline="") as stream:
             header, *cells = csv.reader(stream)
@@ -251,7 +258,7 @@ def test_each_label_has_a_column_whatever_the_best_labels_are(first, suffix, pre
 def test_a_full_disk_names_the_output(predictor: Predictor, learned: Run, tmp_path: Path, name: str) -> None:
     file, out = write(tmp_path / "a.jsonl"), tmp_path / name
     with pytest.raises(OSError, match="File too large") as error, small.largest_file(500):
-        answer_file(predictor, learned, file, out)
+        answer_file(learned, file, out)
     assert error.value.filename == str(out)
     assert sorted(tmp_path.iterdir()) == [file]
 
@@ -261,7 +268,7 @@ def test_texts_that_are_odd(predictor: Predictor, learned: Run, tmp_path: Path) 
     texts.append('a "quoted", text\r\nb')
     file = small.write_rows(tmp_path / "odd.jsonl", [{"text": text} for text in texts])
     for name in ("out.jsonl", "out.csv"):
-        assert answer_file(predictor, learned, file, tmp_path / name) == len(texts)
+        assert answer_file(learned, file, tmp_path / name) == len(texts)
     told = small.read_rows(tmp_path / "out.jsonl")
     assert [row["text"] for row in told] == texts
     assert [row["answer"]["truncated"] for row in told].count(True) == 1
@@ -356,7 +363,7 @@ def test_texts_without_a_token_are_counted(predictor, learned, tmp_path, caplog)
     assert answer_line(answers[4]).endswith("  (unreadable)")
     file = small.write_rows(tmp_path / "rows.jsonl", [{"text": text} for text in texts])
     with caplog.at_level("WARNING", "bertkit"):
-        answer_file(predictor, learned, file, tmp_path / "answers.csv")
+        answer_file(learned, file, tmp_path / "answers.csv")
     assert caplog.messages == [
         "3 of 7 rows (42.9%) are empty: a text has no token, so nothing of it is read; `empty` is true in the answer",
         "1 of 7 rows (14.3%) is unreadable: a text has only tokens that are unknown to the model, so nothing of it is "

@@ -32,7 +32,6 @@ from bertkit.encoding.padding import Collator
 from bertkit.encoding.pieces import tokenize
 from bertkit.errors import DataError, ModelError
 from bertkit.evaluation import squad_metrics
-from bertkit.inference.predict_file import predict_file
 from bertkit.models.encoder import load_tokenizer
 from bertkit.models.heads.spans import WindowSpans
 from bertkit.recipe.recipe import load_recipe
@@ -565,7 +564,7 @@ def test_the_fitted_threshold_travels_in_config_json(runs: dict[str, Run], tmp_p
         scores = bertkit.evaluate(folder, data=file)["metrics"]
         answered[threshold] = scores["f1_no_answer"]
         assert scores["f1"] < run.results["splits"]["validation"]["metrics"]["f1"]
-        predict_file(bertkit.load(folder), str(folder), str(file), tmp_path / "out.jsonl", {})
+        bertkit.predict(folder, file, tmp_path / "out.jsonl")
         lines = small.read_rows(tmp_path / "out.jsonl")
         assert {bool(line["answer"]["answer"]) for line in lines} == {threshold > 0}
     assert answered == {-1e9: 1.0, 1e9: 0.0}

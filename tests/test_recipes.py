@@ -17,12 +17,12 @@ from bertkit.data import check
 from bertkit.data.sources import open_source, samples_folder
 from bertkit.engine.clock import Clock
 from bertkit.errors import UserError
-from bertkit.models.bert.train_tokenizer import train_byte_level
 from bertkit.models.encoder import PACKAGED, load_tokenizer, resolve_encoder
 from bertkit.recipe import shipped_recipes
 from bertkit.recipe.recipe import Recipe, load_recipe
 from bertkit.sections import DataSpec, ModelSpec, seconds
 from bertkit.tasks import OURS, get_task
+from bertkit.tokenizer.train import train_tokenizer
 from bertkit.training import seed
 from bertkit.training.train import train
 
@@ -170,7 +170,9 @@ def test_its_task_reads_it_and_its_page_counts_it(name: str) -> None:
 
 def test_the_tokenizer_of_translations_is_that_of_its_command(tmp_path: Path) -> None:
     folder = samples_folder() / "translation"
-    train_byte_level([folder / "train.jsonl"], tmp_path / "out", vocab_size=600, columns=["text", "target"])
+    train_tokenizer(
+        [folder / "train.jsonl"], tmp_path / "out", vocab_size=600, byte_level=True, columns=["text", "target"]
+    )
     for name in ("tokenizer.json", "tokenizer_config.json"):
         assert (folder / "tokenizer" / name).read_bytes() == (tmp_path / "out" / name).read_bytes()
     tokenizer = load_tokenizer(folder / "tokenizer")

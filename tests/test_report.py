@@ -30,7 +30,7 @@ from bertkit.report import comparison, examples, matrices, mistakes, pictures, r
 from bertkit.report.card import write_card
 from bertkit.report.examples import write_explanations
 from bertkit.report.facts import Facts, Row, read_facts
-from bertkit.report.html import compare, write_mistakes, write_report
+from bertkit.report.html import page_of, write_mistakes, write_report
 from bertkit.report.score_tables import after_training, number
 from bertkit.report.verdict import BASELINES, Verdict, best_baseline, score_findings, verdict
 from bertkit.run import Run
@@ -111,7 +111,7 @@ def test_every_task_has_a_report(case, tiny_encoder, tmp_path, monkeypatch):
     monkeypatch.setattr(examples, "EXAMPLES", 1)
     folder = finished(case, tiny_encoder, tmp_path / "run").folder
     write_explanations(folder)
-    path = write_report([folder])
+    path = write_report(folder)
     assert path == folder / "report.html"
     page, results = well_formed(path.read_text(encoding="utf-8")), read_json(folder / "results.json")
     scores = results["splits"]["validation"]
@@ -266,7 +266,7 @@ def test_text_of_the_data_is_text(facts: Facts) -> None:
         results={**facts.results, "task": {**facts.results["task"], "description": EVIL}},
         explanations={"examples": [evil_explanation()]},
     )
-    for html in (report(evil), compare([evil, facts], [])):
+    for html in (report(evil), page_of([evil, facts], [])):
         page = well_formed(html)
         assert "img" not in {tag for tag, _ in page.elements}
         assert EVIL in page.text
@@ -493,7 +493,7 @@ def test_runs_side_by_side(facts: Facts) -> None:
     recipe = facts.recipe.model_copy(update={"seeds": [7]})
     prints = {**facts.data["fingerprints"], "test": "0" * 64}
     other = replace(facts, name="other", recipe=recipe, data={**facts.data, "fingerprints": prints})
-    page = well_formed(compare([facts, other, facts], comparison.pairs([facts, other, facts])))
+    page = well_formed(page_of([facts, other, facts], comparison.pairs([facts, other, facts])))
     assert "3 runs compared" in page.text
     assert "The rows of test differ between the runs" in page.text
     assert "1. run, 2. other, 3. run." in page.text  # they share the highest score
@@ -620,7 +620,7 @@ def test_every_confusion_is_listed(facts: Facts) -> None:
 
 
 def test_all_mistakes_are_written_beside_the_page(copy: Path, facts: Facts, tmp_path: Path) -> None:
-    assert write_report([copy]) == copy / "report.html"
+    assert write_report(copy) == copy / "report.html"
     found = mistakes.mistakes(facts)
     with (copy / "mistakes.csv").open(encoding="utf-8-sig", newline="") as file:
         rows = list(csv.DictReader(file))
@@ -639,7 +639,7 @@ def test_all_mistakes_are_written_beside_the_page(copy: Path, facts: Facts, tmp_
         }
     assert 'href="mistakes.csv" download' in (copy / "report.html").read_text(encoding="utf-8")
     (tmp_path / "pages").mkdir()
-    write_report([copy], tmp_path / "pages" / "one.html")
+    write_report(copy, tmp_path / "pages" / "one.html")
     assert {file.name for file in (tmp_path / "pages").iterdir()} == {"one.html", "one-mistakes.csv"}
     assert 'href="one-mistakes.csv"' in (tmp_path / "pages" / "one.html").read_text(encoding="utf-8")
     formula = with_rows(facts, [row_of("=1+1", "a", "b", 0.9)])

@@ -514,7 +514,7 @@ def test_a_refused_checkpoint_leaves_the_run_as_it_was(recipe: Recipe, uninterru
     others = {"versions": environment["versions"] | {"torch": "1.0", "peft": None}}
     write_json(run.folder / "environment.json", others)
     before = files(run)
-    with pytest.raises(UserError, match=r"(?s)torch 1\.0, now .*; peft None, now .*--resume --changed"):
+    with pytest.raises(UserError, match=r"(?s)torch 1\.0, now .*; peft None, now .*resume and changed"):
         train(recipe, run.folder, resume=True)
     given = {split: small.rows("single-label", 16) for split in ("train", "validation")}  # rows that a run folder keeps
     with pytest.raises(ModelError, match="of another optimizer"):
@@ -627,7 +627,7 @@ def test_a_training_with_another_recipe_is_not_taken_for_this_ones(recipe: Recip
         shutil.copytree(folder, started.checkpoints / "seed-42")
         write_text(started.folder / "recipe.yaml", to_yaml(mine))
         before = files(started)
-        with pytest.raises(RecipeError, match=r"seed-42: holds a training with another recipe\n.*--resume --changed"):
+        with pytest.raises(RecipeError, match=r"seed-42: holds a training with another recipe\n.*resume and changed"):
             train(mine, started.folder, resume=True)
         assert files(started) == before
     (seed / "recipe.sha256").unlink()

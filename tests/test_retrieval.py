@@ -22,7 +22,7 @@ from bertkit.evaluation.ranking import searched
 from bertkit.inference.evaluate import evaluate_two_stages, reranked
 from bertkit.inference.predictor import load_as
 from bertkit.models.encoder import load_tokenizer
-from bertkit.retrieval.mining import mine_file, nearest
+from bertkit.retrieval.mining import mine, nearest
 from bertkit.retrieval.vector_models import cached_vectors, dual_encoder, reranker
 from bertkit.sections import DataSpec
 from bertkit.tasks.base import prepare
@@ -199,12 +199,12 @@ def test_mined_negatives_are_the_nearest_that_do_not_answer(tiny_encoder: Path, 
     }
     assert nearest(model, list(QUERIES.values()), DOCUMENTS, 3) == [names[:3] for names in order.values()]
     out = tmp_path / "mined.jsonl"
-    assert mine_file(model, folder, "train", out, form="negatives", count=2, skip=1) == (6, 3, 0, 0)
+    assert mine(tmp_path / "m", folder, out, form="negatives", count=2, skip=1) == (6, 3, 0, 0)
     rows = small.read_rows(out)
     for query, document, _ in JUDGED["train"]:
         wanted = [DOCUMENTS[name] for name in order[query] if name != document][1:3]
         assert [row["negative"] for row in rows if row["query_id"] == query] == wanted
-    assert mine_file(model, folder, "test", out, form="candidates", count=2) == (6, 2, 0, 0)
+    assert mine(tmp_path / "m", folder, out, split="test", form="candidates", count=2) == (6, 2, 0, 0)
     rows = small.read_rows(out)
     assert [row["label"] for row in rows] == [1, 0, 0, 1, 0, 0]
     assert rows[0]["document"] == DOCUMENTS["d3"]
@@ -223,7 +223,8 @@ def test_mining_in_blocks_finds_the_same(tiny_encoder, tmp_path, monkeypatch, ca
 
 
 def test_what_answers_under_any_id_and_the_query_itself_are_never_mined(tiny_encoder, tmp_path, capsys):
-    model, folder = dual_encoder(str(made(tiny_encoder, tmp_path / "m"))), beir(tmp_path / "beir")
+    made(tiny_encoder, tmp_path / "m")
+    folder = beir(tmp_path / "beir")
     with (folder / "corpus.jsonl").open("a") as corpus:
         for name, text in (("twin", DOCUMENTS["d0"]), ("q1", "good cat"), ("empty", " ")):
             corpus.write(json.dumps({"_id": name, "title": "", "text": text}) + "\n")
@@ -240,7 +241,7 @@ def test_what_answers_under_any_id_and_the_query_itself_are_never_mined(tiny_enc
     assert "" not in [row["negative"] for row in rows]
     for form in ("negatives", "candidates"):
         with pytest.raises(DataError, match="no query has a relevant document and another one after the 9 skipped"):
-            mine_file(model, folder, "train", tmp_path / "none.jsonl", form=form, count=1, skip=9)
+            mine(tmp_path / "m", folder, tmp_path / "none.jsonl", form=form, count=1, skip=9)
     assert not (tmp_path / "none.jsonl").exists()
 
 

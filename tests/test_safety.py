@@ -555,7 +555,7 @@ def test_a_file_keeps_its_mode_and_what_is_no_file_is_written_into(tmp_path: Pat
     assert link.is_symlink()
     rows = small.write_rows(tmp_path / "rows.jsonl", [{"text": "a cat"}])
     for name, write in {
-        "report.html": lambda path: write_report([learned.folder], path),
+        "report.html": lambda path: write_report(learned.folder, path),
         "answers.jsonl": lambda path: main(
             ["predict", str(learned.folder), "--input", str(rows), "--output", str(path)]
         ),

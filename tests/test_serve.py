@@ -26,12 +26,12 @@ from starlette.testclient import TestClient
 from bertkit.cli.main import main
 from bertkit.errors import ModelError
 from bertkit.inference.predictor import Predictor, load
-from bertkit.retrieval.commands import index_file, searcher
+from bertkit.retrieval.commands import index, searcher
 from bertkit.retrieval.store import Store
 from bertkit.retrieval.vector_models import dual_encoder
-from bertkit.serve.limits import Limits
-from bertkit.serve.request_rows import RowReader
-from bertkit.serve.service import MAX_SEARCHES
+from bertkit.serving.limits import Limits
+from bertkit.serving.request_rows import RowReader
+from bertkit.serving.service import MAX_SEARCHES
 
 
 @pytest.fixture
@@ -451,7 +451,7 @@ def room(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a model, and of a store of DOCUMENTS that nobody changes."""
     folder = tmp_path_factory.mktemp("search")
     model = retriever(tiny_encoder, folder / "model")
-    index_file(model, str(folder / "store"), write(folder / "documents.jsonl", DOCUMENTS))
+    index(model, str(folder / "store"), write(folder / "documents.jsonl", DOCUMENTS))
     return folder
 
 
@@ -535,7 +535,7 @@ def test_a_store_that_is_written_emptied_removed_or_replaced_while_it_is_served(
     own_client: TestClient, own: Store, room: Path, tiny_encoder: Path, tmp_path: Path
 ) -> None:
     new = {"id": "new", "text": "the cat", "lang": "en"}
-    index_file(str(room / "model"), own.uri, write(tmp_path / "more.jsonl", [new]), delete=["d"])
+    index(str(room / "model"), own.uri, write(tmp_path / "more.jsonl", [new]), delete=["d"])
     own.table.checkout_latest()  # which LanceDB does by itself once 5 seconds have passed
     hits = {hit["id"]: hit for hit in said(own_client, "/search", query="the cat")["hits"]}
     assert hits.keys() == {"a", "b", "c", "new"}
@@ -545,12 +545,12 @@ def test_a_store_that_is_written_emptied_removed_or_replaced_while_it_is_served(
     own.delete(list(hits))
     own.table.checkout_latest()
     assert "the store is empty" in said(own_client, "/search", status=500, query="the cat")["error"]
-    index_file(str(room / "model"), own.uri, room / "documents.jsonl")
+    index(str(room / "model"), own.uri, room / "documents.jsonl")
     own.table.checkout_latest()
     assert len(said(own_client, "/search", query="the cat")["hits"]) == 4
     shutil.rmtree(own.uri)
     assert said(own_client, "/search", status=500, query="the cat")["error_type"] == "Backend"
-    index_file(retriever(tiny_encoder, tmp_path / "other", prefix="no "), own.uri, room / "documents.jsonl")
+    index(retriever(tiny_encoder, tmp_path / "other", prefix="no "), own.uri, room / "documents.jsonl")
     own.table.checkout_latest()
     assert "is another model" in said(own_client, "/search", status=500, query="the cat")["error"]
 
@@ -596,16 +596,16 @@ def test_late_searches_stop_no_other_answer(room: Path, predictor: Predictor, mo
 @pytest.mark.parametrize("name", ["retrieval", "single-label"])
 def test_without_a_store(name: str, tiny_encoder: Path) -> None:
     with TestClient(make_app(predictor_of(KEPT[name], tiny_encoder), "small", Limits())) as searching:
-        assert "--store" in said(searching, "/search", status=424, query="a")["error"]
+        assert "with one" in said(searching, "/search", status=424, query="a")["error"]
         assert "/search" not in searching.get("/openapi.json").json()["paths"]
 
 
 def test_the_command_reads_a_model_as_the_store_does(tiny_encoder, tmp_path, monkeypatch, capsys):
     model, store = tmp_path / "named", str(tmp_path / "store")
     shutil.copytree(tiny_encoder, model / "model")
-    index_file(str(model), store, write(tmp_path / "documents.jsonl", DOCUMENTS))
+    index(str(model), store, write(tmp_path / "documents.jsonl", DOCUMENTS))
     served = []
-    monkeypatch.setattr("bertkit.serve.server.serve", lambda predictor, *_, **__: served.append(predictor.task.name))
+    monkeypatch.setattr("bertkit.serving.server.run", lambda predictor, *_, **__: served.append(predictor.task.name))
     assert main(["serve", str(model), "--store", store]) == 0
     assert main(["serve", str(model), "--store", store, "--task", "retrieval"]) == 0
     assert served == ["sentence-similarity", "retrieval"]

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from serving import SECRET, Model, bug
 
 from bertkit.errors import DataError
-from bertkit.serve.batcher import Batcher, estimated_tokens
-from bertkit.serve.limits import Limits, Refused
-from bertkit.serve.prometheus import Metrics
+from bertkit.serving.batcher import Batcher, estimated_tokens
+from bertkit.serving.limits import Limits, Refused
+from bertkit.serving.prometheus import Metrics
 
 
 def row(number: int, size: int = 1, **more: Any) -> dict[str, Any]:

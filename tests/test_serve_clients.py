@@ -23,8 +23,8 @@ from starlette.testclient import TestClient
 from bertkit.cli.main import main
 from bertkit.errors import UserError
 from bertkit.inference.predictor import Predictor
-from bertkit.serve.limits import Limits
-from bertkit.serve.server import read_api_key
+from bertkit.serving.limits import Limits
+from bertkit.serving.server import read_api_key
 
 
 @pytest.fixture
@@ -354,7 +354,7 @@ def test_the_command_line_takes_a_file_with_the_key(tiny_encoder, tmp_path, monk
         raise UserError("enough")
 
     monkeypatch.setattr("bertkit.inference.predictor.load", lambda *_, **__: predictor)
-    monkeypatch.setattr("bertkit.serve.server.model_app", make)
+    monkeypatch.setattr("bertkit.serving.server.model_app", make)
     (tmp_path / "key").write_text(KEY)
     assert main(["serve", "small", "--port", "0", "--api-key-file", str(tmp_path / "key")]) == 2
     assert keys == [KEY]

@@ -30,11 +30,11 @@ from serving import KEPT, SECRET, Model, alike, bug, make_app, predictor_of
 from bertkit.cli.main import main
 from bertkit.errors import UserError
 from bertkit.inference.predictor import Predictor, load
-from bertkit.serve.batcher import Batcher
-from bertkit.serve.limits import Limits
-from bertkit.serve.middleware import LimitsMiddleware
-from bertkit.serve.prometheus import Metrics
-from bertkit.serve.server import listen, make_server, name_for_clients, serve
+from bertkit.serving.batcher import Batcher
+from bertkit.serving.limits import Limits
+from bertkit.serving.middleware import LimitsMiddleware
+from bertkit.serving.prometheus import Metrics
+from bertkit.serving.server import listen, make_server, name_for_clients, run
 
 # --- the whole application, with a model that waits ------------------------------------------------------------------
 
@@ -362,6 +362,6 @@ def test_a_server_that_no_longer_answers_ends(tiny_encoder, monkeypatch, caplog)
     monkeypatch.setattr(Batcher, "_next_batch", bug)
     predictor = predictor_of(KEPT["single-label"], tiny_encoder)
     with pytest.raises(UserError, match=r"the server: requests are no longer answered \(ZeroDivisionError\)"):
-        serve(predictor, "small", host="127.0.0.1", port=0, limits=Limits())
+        run(predictor, "small", host="127.0.0.1", port=0, limits=Limits())
     assert "in bug" in caplog.text
     assert SECRET not in caplog.text

@@ -101,10 +101,10 @@ def test_shards_that_are_none_or_more_than_chunks_are_refused(models, rows, tmp_
     for command in commands(models, rows, tmp_path / "out"):
         for shard in ("0/4", "5/4", "a/b", "1/0", "1", "1/2/3", "-1/4", "1.5/4", "", f"1/1{0:05000}"):
             assert main([*command, f"--shard={shard}"]) == 2
-            assert f"error: --shard {shard}: not a part: i/n is expected" in capsys.readouterr().err
+            assert f"error: shard {shard}: not a part: i/n is expected" in capsys.readouterr().err
         assert main([*command, "--shard", "1/12"]) == 2
         said = capsys.readouterr().err
-        assert f"error: --shard 1/12: {rows} has 11 rows" in said
+        assert f"error: shard 1/12: {rows} has 11 rows" in said
         assert "4 chunks of up to 3" in said
         assert "at most 4 shards" in said
     assert not (tmp_path / "out").exists()

@@ -13,13 +13,13 @@ import pytest
 
 import bertkit
 from bertkit.attachments.soft_targets import SOFT_TARGETS
-from bertkit.explain.targets import TARGETS
+from bertkit.explanations.targets import TARGETS
 from bertkit.report.mistakes import MISTAKES
-from bertkit.serve.shapes import SHAPES
+from bertkit.serving.shapes import SHAPES
 from bertkit.tasks import OURS, Task
 
 TABLES: dict[str, tuple[Mapping[str, Any], Collection[str]]] = {
-    "explain/targets": (TARGETS, ("text2text-generation", "pretraining")),
+    "explanations/targets": (TARGETS, ("text2text-generation", "pretraining")),
     "report/mistakes": (MISTAKES, ("pretraining",)),
     "attachments/soft_targets": (SOFT_TARGETS, ("text2text-generation", "pretraining")),
 }

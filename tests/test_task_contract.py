@@ -29,10 +29,10 @@ from bertkit.engine.trainer import Trainer
 from bertkit.engine.training_data import TaskData
 from bertkit.errors import DataError
 from bertkit.inference.evaluate import evaluate
-from bertkit.inference.predict_file import predict_file
+from bertkit.inference.predict_file import predict
 from bertkit.inference.predictor import Predictor, load
 from bertkit.inference.runner import Runner, on_cpu
-from bertkit.serve.answer_schemas import answer_type, list_of
+from bertkit.serving.answer_schemas import answer_type, list_of
 from bertkit.tasks import OURS
 from bertkit.tasks.base import Task, calibrate
 from bertkit.tasks.base import evaluate as evaluate_task
@@ -172,11 +172,10 @@ def test_every_score_of_a_model_is_the_same_score(case: Case, tiny_encoder: Path
     file, out = small.write_rows(tmp_path / "rows.jsonl", case.rows().to_list()), tmp_path / "out.jsonl"
     for source in (run.folder, run.model):
         assert evaluate(source, data=file)["metrics"] == scores
-    predictor = run.load()
-    assert predict_file(predictor, str(run.model), str(file), out, {}) == len(case.rows())
+    assert predict(run.model, file, out) == len(case.rows())
     answers = [row["answer"] for row in small.read_rows(out)]
     assert [row["answer"] for row in small.read_rows(run.predictions("validation"))] == answers
-    assert predictor.task.grade(answers, case.rows()).scores == scores
+    assert run.load().task.grade(answers, case.rows()).scores == scores
 
 
 @every_case_of_rows_that_stand_alone

@@ -28,7 +28,7 @@ from transformers import AutoTokenizer, BertTokenizer
 
 import bertkit
 from bertkit.errors import DataError
-from bertkit.models.bert.train_tokenizer import BERT_LAYOUT, SPECIALS, cut, reserved, train_wordpiece
+from bertkit.tokenizer.train import BERT_LAYOUT, SPECIALS, cut, reserved, train_tokenizer
 
 SAMPLES = Path(bertkit.__file__).parent / "samples" / "sentiment"
 HARD = (
@@ -90,7 +90,7 @@ def vocabulary(folder: Path) -> list[str]:
 
 def test_merges_are_those_of_the_definition(tmp_path: Path) -> None:
     file = small.write_rows(tmp_path / "texts.jsonl", [{"text": text} for text in sentiment("test")])
-    tokenizer = train_wordpiece([file], tmp_path / "out", vocab_size=300)
+    tokenizer = train_tokenizer([file], tmp_path / "out", vocab_size=300)
     wanted = [*SPECIALS, *merged_by_definition(sentiment("test"), 295, 2)]
     assert len(tokenizer) == 300
     assert vocabulary(tmp_path / "out") == wanted
@@ -102,7 +102,7 @@ def test_words_are_cut_as_after_the_librarys_own_training(lowercase: bool, corpu
     """Their trainer breaks ties by chance, so not all is the same: 12 to 16 of 1,000 pieces were not."""
     theirs = BertWordPieceTokenizer(lowercase=lowercase)
     theirs.train_from_iterator(sentiment("train"), vocab_size=1000, show_progress=False)
-    ours = train_wordpiece([corpus], tmp_path / "out", vocab_size=1000, lowercase=lowercase)
+    ours = train_tokenizer([corpus], tmp_path / "out", vocab_size=1000, cased=not lowercase)
     assert len(ours.get_vocab().keys() & theirs.get_vocab().keys()) > 970
     words = [word for text in sentiment("train") for word in text.split()]
     cut = theirs.encode_batch(words, add_special_tokens=False)
@@ -118,15 +118,15 @@ TIES = "".join(f"{a}{b}{c} " for a in "hgfedcba" for b in "stuvwxyz" for c in "1
 PROGRAM = """
 import sys
 from pathlib import Path
-from bertkit.models.bert.train_tokenizer import train_wordpiece
-train_wordpiece([Path(sys.argv[1])], Path(sys.argv[2]), vocab_size=150, min_frequency=1)
+from bertkit.tokenizer.train import train_tokenizer
+train_tokenizer([Path(sys.argv[1])], Path(sys.argv[2]), vocab_size=150, min_frequency=1)
 """
 
 
 def test_the_same_bytes_in_every_process_and_with_threads(tmp_path: Path) -> None:
     """Every pair is as frequent as many others, and 126 of 1,192 merges are wanted: chance would show."""
     (tmp_path / "ties.txt").write_text(TIES + "\n" + TIES[::-1] + "\n")
-    train_wordpiece([tmp_path / "ties.txt"], tmp_path / "here", vocab_size=150, min_frequency=1)
+    train_tokenizer([tmp_path / "ties.txt"], tmp_path / "here", vocab_size=150, min_frequency=1)
     environment = {**os.environ, "TOKENIZERS_PARALLELISM": "true", "RAYON_NUM_THREADS": "3"}
     command = [sys.executable, "-W", "error", "-c", PROGRAM, str(tmp_path / "ties.txt"), str(tmp_path / "there")]
     subprocess.run(command, check=True, env=environment, capture_output=True)
@@ -157,7 +157,7 @@ def test_special_tokens_have_berts_ids_where_there_is_room(vocab_size: int, coun
 
 def test_a_vocabulary_is_as_large_as_was_asked_for_or_says_so(corpus: Path, tmp_path: Path, caplog: Any) -> None:
     caplog.set_level(logging.INFO, "bertkit")
-    tokenizer = train_wordpiece([corpus], tmp_path / "full", vocab_size=1200)
+    tokenizer = train_tokenizer([corpus], tmp_path / "full", vocab_size=1200)
     assert len(tokenizer) == len(vocabulary(tmp_path / "full")) == 1200
     assert [tokenizer.convert_tokens_to_ids(token) for token in SPECIALS] == [0, 100, 101, 102, 103]
     assert "requested" not in caplog.text
@@ -165,7 +165,7 @@ def test_a_vocabulary_is_as_large_as_was_asked_for_or_says_so(corpus: Path, tmp_
     assert "1,200 tokens" in caplog.text
     (tmp_path / "few.txt").write_text("low lower lowest\n" * 9)
     caplog.clear()
-    assert len(train_wordpiece([tmp_path / "few.txt"], tmp_path / "few", vocab_size=60)) == 24
+    assert len(train_tokenizer([tmp_path / "few.txt"], tmp_path / "few", vocab_size=60)) == 24
     assert "no more than these, of 60 requested" in caplog.text
     assert "no room for BERT's own ids" in caplog.text
     assert "9 texts, 27 words, 7 characters\n" in caplog.text
@@ -174,7 +174,7 @@ def test_a_vocabulary_is_as_large_as_was_asked_for_or_says_so(corpus: Path, tmp_
 def test_rare_characters_are_left_out_and_counted(tmp_path: Path, caplog: Any) -> None:
     caplog.set_level(logging.INFO, "bertkit")
     (tmp_path / "some.txt").write_text("abc abc abc abd zab yab xab\n")
-    tokenizer = train_wordpiece([tmp_path / "some.txt"], tmp_path / "out", vocab_size=60, limit_alphabet=4)
+    tokenizer = train_tokenizer([tmp_path / "some.txt"], tmp_path / "out", vocab_size=60, limit_alphabet=4)
     singles = [piece.removeprefix("##") for piece in vocabulary(tmp_path / "out")[5:] if len(piece.lstrip("#")) == 1]
     assert sorted(set(singles)) == ["a", "b", "c", "d"]
     assert tokenizer.tokenize("abc yab") == ["abc", "[UNK]"]
@@ -187,7 +187,7 @@ def test_rare_characters_are_left_out_and_counted(tmp_path: Path, caplog: Any) -
 @pytest.mark.parametrize("lowercase", [True, False])
 def test_others_open_the_folder_and_read_the_same(lowercase: bool, corpus: Path, tmp_path: Path) -> None:
     out = tmp_path / "deep" / "out"
-    returned = train_wordpiece([corpus], out, vocab_size=600, lowercase=lowercase, max_length=77)
+    returned = train_tokenizer([corpus], out, vocab_size=600, cased=not lowercase, max_length=77)
     assert {path.name for path in out.iterdir()} == set(FILES)
     assert [path.name for path in out.parent.iterdir()] == ["out"]
     opened = AutoTokenizer.from_pretrained(out)
@@ -221,8 +221,8 @@ def write(path: Path, texts: list[str]) -> Path:
 def test_one_corpus_in_two_formats_and_two_files_gives_the_same(corpus: Path, tmp_path: Path) -> None:
     texts = sentiment("train")
     parts = [write(tmp_path / "a.txt.xz", texts[:200]), write(tmp_path / "b.parquet", texts[200:])]
-    train_wordpiece(parts, tmp_path / "parts", vocab_size=300)
-    train_wordpiece([corpus], tmp_path / "whole", vocab_size=300)
+    train_tokenizer(parts, tmp_path / "parts", vocab_size=300)
+    train_tokenizer([corpus], tmp_path / "whole", vocab_size=300)
     for name in FILES:
         assert (tmp_path / "parts" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 
@@ -239,7 +239,7 @@ def test_long_texts_are_cut_at_blanks_and_nothing_is_lost(text: str, size: int) 
 def test_one_endless_line_is_as_many_short_ones(tmp_path: Path) -> None:
     texts = sentiment("train")
     for name, joint in (("line", " "), ("lines", "\n")):
-        train_wordpiece([write(tmp_path / f"{name}.txt", [joint.join(texts)])], tmp_path / name, vocab_size=300)
+        train_tokenizer([write(tmp_path / f"{name}.txt", [joint.join(texts)])], tmp_path / name, vocab_size=300)
     assert vocabulary(tmp_path / "line") == vocabulary(tmp_path / "lines")
 
 
@@ -250,7 +250,7 @@ def test_memory_does_not_grow_with_the_corpus(tmp_path: Path) -> None:
     for name, lines in (("first", 1_000), ("small", 1_000), ("large", 7_000)):
         (tmp_path / f"{name}.txt").write_text(f"{line}\n" * lines)
         tracemalloc.start()
-        train_wordpiece([tmp_path / f"{name}.txt"], tmp_path / name, vocab_size=100)
+        train_tokenizer([tmp_path / f"{name}.txt"], tmp_path / name, vocab_size=100)
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     assert (tmp_path / "large.txt").stat().st_size > 600_000
@@ -299,11 +299,11 @@ def test_everything_that_is_wrong_is_said_at_once(capsys: Any, tmp_path: Path) -
 def test_a_vocabulary_that_can_not_hold_the_alphabet(tmp_path: Path) -> None:
     file = write(tmp_path / "some.txt", ["abc cab bca"])
     with pytest.raises(DataError, match=r"10 is too small: 5 are special, 6 are the alphabet\n.*more than 11"):
-        train_wordpiece([file], tmp_path / "out", vocab_size=10, min_frequency=1)
-    assert len(train_wordpiece([file], tmp_path / "out", vocab_size=11, min_frequency=1)) == 11
+        train_tokenizer([file], tmp_path / "out", vocab_size=10, min_frequency=1)
+    assert len(train_tokenizer([file], tmp_path / "out", vocab_size=11, min_frequency=1)) == 11
     for files, said_of_them in (([], "no files"), ([write(tmp_path / "blank.txt", ["", " \t "])], "holds no words")):
         with pytest.raises(DataError, match=said_of_them):
-            train_wordpiece(files, tmp_path / "none")
+            train_tokenizer(files, tmp_path / "none")
 
 
 # --- the command, and real text
@@ -315,8 +315,8 @@ def test_the_command_reports_and_writes_what_the_function_writes(capsys: Any, co
     other = small.write_rows(tmp_path / "other.jsonl", rows)
     said(capsys, "tokenizer", "train", "--input", other, "--column", "body", "--output", out, "--vocab-size", "300",
          "--cased", "--min-frequency", "3", "--limit-alphabet", "50", "--max-length", "64")  # fmt: skip
-    train_wordpiece(
-        [corpus], tmp_path / "same", vocab_size=300, lowercase=False, min_frequency=3, limit_alphabet=50, max_length=64
+    train_tokenizer(
+        [corpus], tmp_path / "same", vocab_size=300, cased=True, min_frequency=3, limit_alphabet=50, max_length=64
     )
     for name in FILES:
         assert (out / name).read_bytes() == (tmp_path / "same" / name).read_bytes()

@@ -85,8 +85,9 @@ def audit(
     unlabelled: a file from which `next` rows are chosen for labelling, 100 by default.
     Raises UserError, RecipeError, DataError or ModelError before anything is trained; ModelError on damaged answers.
 
-    >>> audit = bertkit.audit("my.yaml", "audits/mine")  # doctest: +SKIP
-    >>> audit.frame("labels")  # doctest: +SKIP
+    >>> audit = bertkit.audit("my.yaml", "audits/mine")
+    >>> [part.name for part in audit.parts]
+    ['labels', 'duplicates']
     """
     if next is not None and not unlabelled:
         raise UserError(Problem("next", "there is no file to choose rows from", "Name it: unlabelled."))

@@ -11,7 +11,6 @@ from typing import Any
 from bertkit.cli import shared
 from bertkit.cli.shared import argument, column_names, command, flag, one_process, path, say
 from bertkit.errors import DataError, Problem, UserError
-from bertkit.processes import Shard
 from bertkit.text import counted, json_line, shell_word
 
 
@@ -94,51 +93,30 @@ def predict(
     shard: str | None, format: str | None, task: str | None, revision: str | None, as_json: bool, raw_cells: bool,
     **decisions: Any,
 ) -> None:  # fmt: skip
-    if raw_cells and (output is None or output.suffix != ".csv"):
-        raise UserError("--raw-cells works only with --output FILE.csv")
     if not (rest or input) or (input and any(not text.startswith("data.") for text in rest)):
         raise UserError("predict needs texts, or --input FILE", "bertkit predict RUN 'some text'")
     if input and context:
         raise UserError("--context works only with TEXTs; rows of --input have a context each")
-    if not input and (output or column or format or shard):
-        raise UserError("--output, --column, --format and --shard work only with --input FILE")
-    columns, part = column_names(column), Shard.parse(shard)
-    if input == "-" and part:
-        raise UserError(Problem("--input -", "stdin cannot be read twice, as --shard does", "Name a file of rows."))
-    if part and (format not in (None, "entities", "masked") or (output and output.suffix != ".jsonl")):
-        raise UserError("--shard writes parts that can be concatenated: .jsonl, also with --format entities or masked")
-    from bertkit.inference.predictor import load
+    if not input and (output or column or format or shard or raw_cells):
+        raise UserError("--output, --column, --format, --shard and --raw-cells work only with --input FILE")
+    if input:
+        from bertkit.inference.predict_file import predict
 
-    predictor: Any
-    if several := _has_tasks(Path(source).expanduser()):
-        of_one = (context, format, shard, task, revision, *decisions.values())
-        if any(each is not None and each is not False for each in of_one):
-            options = "--context, --format, --shard, --task, --revision, --threshold, --coverage or --top-k"
-            what, fix = f"a run of several tasks takes no {options}", f"Name the run of one task: {source}/NAME"
-            raise UserError(Problem(source, what, fix))
-        from bertkit.inference.multitask_predictor import load_tasks
+        options: Any = {"format": format, "raw_cells": raw_cells, "shard": shard, "task": task, "revision": revision}
+        columns = column_names(column)
+        count = predict(source, input, output, columns=columns, overrides=rest, **options, **decisions)
+        say(counted(count, "row") + (f" in {output}" if output else ""), file=sys.stderr)
+    elif Path(source).expanduser().joinpath("recipe.yaml").is_file():
+        from bertkit.inference.multitask_predictor import load_any
 
-        predictor = load_tasks(source)
-    else:
+        several: Any = load_any(source, task, revision, decisions, context=context)
+        predictor = several if "task" in vars(several) else several.reading(rest[0])
+        _predict_texts(predictor, source, rest, context, as_json)
+    else:  # no YAML is imported
+        from bertkit.inference.predictor import load
+
         predictor = load(source, revision=revision, task=task).with_decisions(**decisions)
-    if not input:
-        return _predict_texts(predictor.reading(rest[0]) if several else predictor, source, rest, context, as_json)
-    from bertkit.inference.output_formats import writer_of
-    from bertkit.inference.predict_file import predict_file
-
-    writer = writer_of(format, output, predictor, columns) if format else None
-    by_entity = format == "entities"
-    count = predict_file(predictor, source, str(input), output, columns, rest, writer, part, raw_cells, by_entity)
-    say(counted(count, "row") + (f" in {output}" if output else ""), file=sys.stderr)
-
-
-def _has_tasks(folder: Path) -> bool:
-    """Whether it is a run of several tasks. For a model without a recipe no YAML is imported."""
-    if not (folder / "recipe.yaml").is_file():
-        return False
-    from bertkit.inference.multitask_predictor import tasks_of_run
-
-    return bool(tasks_of_run(folder))
+        _predict_texts(predictor, source, rest, context, as_json)
 
 
 def _predict_texts(predictor: Any, source: str, texts: list[str], context: Path | None, as_json: bool) -> None:
@@ -196,15 +174,11 @@ def explain(
         raise UserError("--column works only with --input FILE")
     if not rest and not input:
         return _explain_run(source, output=output, json=as_json, **options)
-    from bertkit.explain.explain import explain_rows, rows_of, rows_of_file
-    from bertkit.explain.terminal import LEGEND, lines
-    from bertkit.inference.predict_file import with_columns
-    from bertkit.inference.predictor import load, require_torch_model
+    from bertkit.explanations.explain import explain
+    from bertkit.explanations.terminal import LEGEND, lines
     from bertkit.report.html import write_explanations_page
 
-    predictor = with_columns(require_torch_model(load(source, **options), source), column_names(column))
-    rows = rows_of_file(source, input, rest) if input else rows_of(predictor, rest)
-    explanations = explain_rows(predictor, rows)
+    explanations = explain(source, rest, input=input, columns=column_names(column), overrides=rest, **options)
     colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
     for each in explanations:
         if as_json:

@@ -78,25 +78,13 @@ def copy(recipe: str, file: Path) -> None:
     page="command-line",
 )
 def check(recipe: str, rest: list[str]) -> None:
-    from bertkit.recipe.recipe import Recipe, read
+    from bertkit.recipe.recipe import read
 
     loaded = read(recipe, overrides=rest, own_metrics=False)
-    from bertkit.training.job import prepare_jobs
+    from bertkit.audits.check import check
 
-    jobs = prepare_jobs(loaded)[0].by_task
-    for name, job in jobs.items():
-        task, first = job.task, job.task.examples(job.features, [0])["input_ids"][0]
-        say(f"{name}: {task.name}: {task.describe()}" if name else f"{task.name}: {task.describe()}")
-        say(f"first row as the model reads it: {task.tokenizer.decode(first)}")
-    features_by_task = [(each.task, each.features) for each in jobs.values()]
-    for line in filter(None, (each.summarize(features_by_task) for each in job.attachments)):
+    for line in check(loaded).lines():
         say(line)
-    divided = loaded.folds if isinstance(loaded, Recipe) else None
-    ready = f" {len(loaded.seeds) + divided} times: {divided} folds, and on all rows" if divided else ""
-    if budget := loaded.training.get("budget"):
-        ready += ", each" if divided else " each seed" if len(loaded.seeds) > 1 else ""
-        ready += f" for {budget}"
-    say(f"ready to train{ready}")
 
 
 @command(
@@ -184,16 +172,9 @@ def audit(source: str, rest: list[str], output_dir: Path, **files: Any) -> None:
     example="bertkit tokenizer train --input books.txt --output tokenizer",
     page="tokenizer",
 )
-def tokenizer_train(
-    rest: list[str], input: list[str], output: Path, byte_level: bool, cased: bool, limit_alphabet: int, **options: Any
-) -> None:
-    from bertkit.models.bert.train_tokenizer import train_byte_level, train_wordpiece
-    from bertkit.recipe.recipe import parse_layout
+def tokenizer_train(rest: list[str], input: list[str], output: Path, **options: Any) -> None:
+    from bertkit.tokenizer.train import train_tokenizer
 
     overrides = [word for word in (*input, *rest) if word.lstrip("~").startswith("data.") and "=" in word]
-    files = [Path(word) for word in (*input, *rest) if word not in overrides]
-    spec = parse_layout(overrides)
-    if byte_level:
-        train_byte_level(files, output, spec=spec, **options)
-    else:
-        train_wordpiece(files, output, lowercase=not cased, limit_alphabet=limit_alphabet, spec=spec, **options)
+    files = [word for word in (*input, *rest) if word not in overrides]
+    train_tokenizer(files, output, overrides=overrides, **options)

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.cli.shared import RUN, argument, command, flag, path, say
-from bertkit.errors import ModelError
 from bertkit.text import counted
 
 
@@ -18,13 +17,13 @@ from bertkit.text import counted
     page="report",
 )
 def report(runs: list[Path], output: Path | None) -> None:
-    from bertkit.report.html import write_comparison, write_report
+    from bertkit.report.html import compare, write_report
     from bertkit.text import columns
 
     if len(runs) == 1:
-        say(write_report(runs, output))
+        say(write_report(runs[0], output))
         return
-    page, pairs = write_comparison(runs, output)
+    page, pairs = compare(runs, output)
     for pair in pairs:
         say(f"{columns(pair.differences)}\n\n{pair.verdict} {pair.rows}\n" if pair.units else f"{pair.rows}\n")
     say(page)
@@ -41,14 +40,9 @@ def report(runs: list[Path], output: Path | None) -> None:
     page="export",
 )
 def export(source: str, output: Path, **options: Any) -> None:
-    from bertkit.export.program import export
+    from bertkit.exports.program import export
 
-    try:
-        facts = export(source, output, **options)
-    except ModelError as error:
-        raise ModelError(
-            each._replace(fix=each.fix.replace("max_drop", "--max-drop")) for each in error.problems
-        ) from None
+    facts = export(source, output, **options)
     headline = facts["headline"]
     rows = f"{counted(facts['fp32']['rows'], 'row')} ({facts['split']})"
     say(f"{output}: {facts['task']}, compared with the model on {rows}")

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import argparse
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from bertkit.cli.shared import REVISION, TASK, argument, command, path
-from bertkit.serve.limits import Limits
+from bertkit.serving.limits import Limits
 
 
 def positive_number(text: str) -> int:
@@ -43,22 +42,7 @@ _limit = partial(argument, type=positive_number)
     example="bertkit serve runs/quickstart --port 8000",
     page="serve",
 )
-def serve(
-    source: str, task: str | None, revision: str | None, host: str, port: int, store: str | None,
-    api_key_file: Path | None, **limits: Any,
-) -> None:  # fmt: skip
-    from bertkit.inference.predictor import load
-    from bertkit.serve.server import read_api_key, serve
+def serve(**options: Any) -> None:
+    from bertkit.serving.server import serve
 
-    options: dict[str, Any] = {"host": host, "port": port, "limits": Limits(**limits)}
-    options["api_key"] = read_api_key(api_key_file)
-    if store is None:
-        serve(load(source, revision=revision, task=task), source, **options)
-        return
-    from bertkit.retrieval.store import Store  # which imports pyarrow
-    from bertkit.retrieval.vector_models import dual_encoder, load_vectors
-
-    opened = Store.open(store)
-    predictor = load(source, revision=revision, task=task) if task else load_vectors(source, revision)
-    opened.require(dual_encoder(source, revision, predictor).files)
-    serve(predictor, source, opened, **options)
+    serve(**options)

@@ -9,7 +9,6 @@ from typing import Any
 from bertkit.cli import shared
 from bertkit.cli.shared import argument, column_names, command, flag, one_process, path, say
 from bertkit.errors import Problem, UserError
-from bertkit.processes import Shard
 from bertkit.text import beginning, counted, escape_controls, json_line
 
 COUNTS = ("added", "replaced", "unchanged", "repeated", "empty")  # documents of `bertkit index`
@@ -29,12 +28,10 @@ MAX_PASSAGE = 200  # characters on the screen
     page="sentence-similarity",
 )
 @one_process
-def embed(source: str, rest: list[str], input: Path, output: Path, shard: str | None, column: str, side: str) -> None:
-    from bertkit.inference.embed import embed_file
-    from bertkit.retrieval.vector_models import cached_vectors
+def embed(rest: list[str], output: Path, **options: Any) -> None:
+    from bertkit.retrieval.commands import embed
 
-    options: dict[str, Any] = {"column": column, "overrides": rest, "shard": Shard.parse(shard)}
-    count = embed_file(cached_vectors(source, side), input, output, **options)
+    count = embed(options.pop("source"), options.pop("input"), output, overrides=rest, **options)
     say(f"{counted(count, 'vector')} in {output}", file=sys.stderr)
 
 
@@ -51,11 +48,10 @@ def embed(source: str, rest: list[str], input: Path, output: Path, shard: str | 
     page="retrieval",
 )
 @one_process
-def mine(source: str, data: Path, split: str, output: Path, **options: Any) -> None:
-    from bertkit.retrieval.mining import mine_file
-    from bertkit.retrieval.vector_models import dual_encoder
+def mine(source: str, data: Path, output: Path, **options: Any) -> None:
+    from bertkit.retrieval.mining import mine
 
-    mined = mine_file(dual_encoder(source), data, split, output, **options)
+    mined = mine(source, data, output, **options)
     said = [f"{counted(mined.rows, 'row')} in {output}"]
     if mined.short:
         said.append(
@@ -81,26 +77,19 @@ def mine(source: str, data: Path, split: str, output: Path, **options: Any) -> N
 def index(
     source: str, rest: list[str], store: str, documents: Path | None, delete: list[str], column: list[str]
 ) -> None:
-    from bertkit.data.values import replace_surrogates
-    from bertkit.retrieval.commands import index_file
-    from bertkit.retrieval.store import Store
+    from bertkit.retrieval.commands import index
 
-    if not documents and not delete:
-        raise UserError("nothing to do", "Add --documents FILE, or --delete ID.")
-    if documents:
-        names = column_names(column)
-        opened, deleted, counts = index_file(source, store, documents, delete=delete, columns=names, overrides=rest)
-    else:
-        opened = Store.open(store)
-        deleted = opened.delete(delete)
-    if absent := [name for name in map(replace_surrogates, delete) if name not in deleted]:
-        say(f"not in the store: {', '.join(absent)}", file=sys.stderr)
+    done = index(source, store, documents, delete=delete, columns=column_names(column), overrides=rest)
+    if done.absent:
+        say(f"not in the store: {', '.join(done.absent)}", file=sys.stderr)
     if delete:
-        say(f"{counted(len(deleted), 'document')} deleted")
+        say(f"{counted(len(done.deleted), 'document')} deleted")
     if documents:
-        numbers = ", ".join(f"{counts[name]:,} {name}" for name in COUNTS if counts[name] or name in COUNTS[:3])
-        say(f"documents: {numbers}; {counted(counts['passages'], 'passage')} written")
-    say(f"{store} holds {counted(len(opened), 'passage')}")
+        numbers = ", ".join(
+            f"{done.counts[name]:,} {name}" for name in COUNTS if done.counts[name] or name in COUNTS[:3]
+        )
+        say(f"documents: {numbers}; {counted(done.counts['passages'], 'passage')} written")
+    say(f"{store} holds {counted(done.passages, 'passage')}")
 
 
 @command(
@@ -135,13 +124,13 @@ def search(
         raise UserError([Problem("", f"--{name} works only with --input FILE") for name in misplaced])
     from dataclasses import asdict
 
-    from bertkit.retrieval.commands import search_file, searcher
+    from bertkit.retrieval.commands import search, search_file
 
     if input:
         count = search_file(store, input, output, column=column or "text", overrides=rest, **options)
         say(counted(count, "row") + (f" in {output}" if output else ""), file=sys.stderr)
         return
-    (hits,) = searcher(store, **options)(rest)
+    hits: Any = search(store, rest[0], **options)
     for rank, hit in enumerate(hits, 1):
         head = escape_controls(f"{rank:>3}  {hit.relevance:.4f}  {hit.id}  {hit.title}".rstrip())
         say(json_line(asdict(hit)) if as_json else f"{head}\n     {beginning(hit.text, MAX_PASSAGE)}")

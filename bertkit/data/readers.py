@@ -160,7 +160,7 @@ def read_texts(file: Path, spec: DataSpec, column: str = "text", *, skip_missing
         value = row.get(column)
         if column not in row:
             cells = ", ".join(map(str, row)) or "nothing"
-            what, fix = f"no column {column!r}; found {cells}", "Name it: --column NAME."
+            what, fix = f"no column {column!r}; found {cells}", "Name the column."
             problems.add(f"{where}{number}", what, fix, kind="no column")
         elif isinstance(value, str):
             yield TextRow(f"{where}{number}", value, row)

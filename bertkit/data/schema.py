@@ -128,7 +128,11 @@ class Schema:
 
 
 class Finding(NamedTuple):
-    """What `check` reports about the data. A `fail` stops `train` before a model is built."""
+    """What `check` reports about the data. A `fail` stops `train` before a model is built.
+
+    >>> bertkit.Finding("warn", "12 rows are repeated", "Remove them.").title
+    'Warning'
+    """
 
     level: Literal["fail", "severe", "warn", "note"]
     what: str

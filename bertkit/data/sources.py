@@ -136,7 +136,11 @@ def _beir_part(beir: Beir, split: str, name: str) -> Part:
 
 
 def samples_folder() -> Path:
-    """Where the packaged samples are."""
+    """Where the packaged samples are, which a recipe reads as `sample:NAME`.
+
+    >>> sorted(path.name for path in (bertkit.samples_folder() / "sentiment").glob("*.jsonl"))
+    ['test.jsonl', 'train.jsonl', 'validation.jsonl']
+    """
     return Path(str(files("bertkit").joinpath("samples")))
 
 

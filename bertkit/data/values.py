@@ -64,7 +64,7 @@ def read_inputs(
     if chosen is None:
         needed = " or ".join(", ".join(sorted(names)) for names in inputs)
         what = f"no {needed} in this row; it has {', '.join(map(str, first)) or 'nothing'}"
-        raise DataError(Problem(where, what, "Rename your column; on the command line, --column text=NAME names it."))
+        raise DataError(Problem(where, what, "Rename your column, or name it in `columns`."))
     context = {name for name in schema.context if has_columns(first, [name], mapped)}
     columns: dict[str, list[Any]] = {name: [] for name in schema.columns if name in chosen | context}
     given_names = {name: given_name(name, mapped) for name in columns}

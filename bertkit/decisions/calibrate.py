@@ -62,7 +62,7 @@ def calibrate(
     section = None if data is None or file else scored_section(data)
     split, rows = rows_of_split(source, predictor, file, None, ("validation",), overrides, section)
     if data is None and split != "validation":
-        raise DataError(Problem(str(source), "has no labelled validation rows", "Name labelled rows: --data FILE"))
+        raise DataError(Problem(str(source), "has no labelled validation rows", "Name labelled rows as `data`."))
     names = [name for name in FITTED if name in type(predictor.task.options).model_fields]
     task, scores = _fitted(predictor, names, rows, goal)
     log_findings(few_rows(scores["labels"], goal))

@@ -62,7 +62,7 @@ def inclusion_threshold(known: Conformal, coverage: float) -> float:
     rows, needed = known["rows"], _rows_needed(coverage)
     if rows < needed:
         what = f"{coverage:g} requires {needed:,} calibration rows, but the model has {rows:,}"
-        fix = "Use more rows, bertkit calibrate RUN --data FILE, or a lower coverage."
+        fix = "Calibrate it on more rows, or ask for a lower coverage."
         raise UserError(Problem("coverage", what, fix))
     rank = ceil((rows + 1) * _decimal(coverage))
     least = known["gold"][(rank - 1) * len(known["gold"]) // rows]

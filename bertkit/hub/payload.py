@@ -14,7 +14,6 @@ from bertkit.files import read_json
 from bertkit.report.card import LEADERBOARD, write_card
 from bertkit.report.facts import local_paths
 from bertkit.run import Run
-from bertkit.text import shell_word
 
 logger = logging.getLogger(__name__)
 
@@ -45,8 +44,7 @@ def payload(run: Run, repo_id: str) -> dict[str, Path]:
     if not run.finished:
         what, fix = "is not a finished run: it has no results.json", "Name the folder that `bertkit train` wrote."
         if (run.folder / "recipe.yaml").is_file():
-            folder = shell_word(run.folder)
-            fix = f"Finish it: bertkit train {folder}/recipe.yaml --output-dir {folder} --resume"
+            fix = "Resume its training."
         raise ModelError(Problem(str(run.folder), what, fix))
     problems = _problems(lambda: write_card(run, repo_id))
     found = {file.relative_to(run.model).as_posix(): file for file in sorted(run.model.rglob("*")) if not file.is_dir()}

@@ -57,6 +57,10 @@ def push(
     revision: a branch, created if it is missing; by default main.
     Files of an older model that a loader would mistake for this one's, `READ`, are deleted by the same commit. Raises
     ModelError; the message gives the state on the Hub.
+
+    >>> pushed = bertkit.push("runs/quickstart", "you/quickstart", dry_run=True)
+    >>> [path for path in pushed.files if path.endswith(".safetensors")], pushed.url
+    (['model.safetensors'], None)
     """
     if problems := target_problems(repo_id, revision):
         raise ModelError(problems)
@@ -126,9 +130,7 @@ def name_problems(recipe: Recipe) -> list[Problem]:
         return []
     what = f"the card would name what is private on the Hub, or not there: {', '.join(names)}"
     return [
-        Problem(
-            "push", what, "Add the option name-private if everybody may read these names; or keep the model private."
-        )
+        Problem("push", what, "Allow it (name_private) if everybody may read these names; or keep the model private.")
     ]
 
 
@@ -178,7 +180,7 @@ def _repository(api: HfApi, repo_id: str, public: bool) -> bool:
         api.create_repo(repo_id, private=True, exist_ok=True)
         return False
     if known.private is not True and not public:
-        what, fix = f"{repo_id} is public, so the model would be too", "Add --public, or name another repository."
+        what, fix = f"{repo_id} is public, so the model would be too", "Push it as public, or name another repository."
         raise ModelError(Problem("push", what, fix))
     return known.private is not True
 

@@ -39,7 +39,7 @@ def decisions(
         if kind not in _SETS:
             raise UserError(Problem("coverage", f"{about} does not support prediction sets"))
         if task.options.conformal is None:
-            what, fix = "the model has no calibration rows", "Add them: bertkit calibrate RUN --data FILE"
+            what, fix = "the model has no calibration rows", "Calibrate it on labelled rows."
             raise UserError(Problem("coverage", what, fix))
         rule = partial(_SETS[kind], inclusion_threshold(task.options.conformal, coverage))
     if top_k is not None:

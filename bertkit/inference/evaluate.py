@@ -130,7 +130,7 @@ def rows_of_split(
     if recipe.is_file():
         spec = load_recipe(recipe, overrides, check_files=given is None).data
     elif given is None:
-        raise DataError(Problem(str(source), "has no data: it is not a run", "Name labelled rows: --data FILE"))
+        raise DataError(Problem(str(source), "has no data: it is not a run", "Name labelled rows as `data`."))
     else:
         spec = parse_data_spec({**given, "columns": dict(predictor.columns)}, overrides)
     task, splits, known_labels = predictor.task, None, None

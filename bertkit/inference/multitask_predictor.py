@@ -123,6 +123,22 @@ def tasks_of_run(folder: Path) -> list[str]:
     return list(read_json(results).get("tasks", ())) if several else []
 
 
+def load_any(
+    source: str | Path, task: str | None, revision: str | None, decisions: Mapping[str, Any], **others: Any
+) -> Predictor | MultiTaskPredictor:
+    """The predictor of one task, with these decisions; or of a run of several.
+
+    others: further options that several tasks do not take. Raises ModelError, and UserError where they are set.
+    """
+    if not tasks_of_run(Path(source).expanduser()):
+        return load(source, revision=revision, task=task).with_decisions(**decisions)
+    of_one = {"task": task, "revision": revision, **decisions, **others}
+    if taken := [name for name, value in of_one.items() if value is not None]:
+        what = f"a run of several tasks takes no {taken[0]}"
+        raise UserError(Problem(str(source), what, f"Name the run of one task: {source}/NAME"))
+    return load_tasks(source)
+
+
 def load_tasks(
     folder: str | Path, *, precision: Precision | None = None, batch_size: int | None = None
 ) -> MultiTaskPredictor:

@@ -21,7 +21,7 @@ ENTITY = ("row", "id", "start", "end", "label", "text", "score")  # the columns 
 
 
 def writer_of(name: str, output: Path | None, predictor: Predictor, columns: Mapping[str, str]) -> Writer | None:
-    """What writes the answers of this predictor; None for `entities`, a table that `predict_file` writes.
+    """What writes the answers of this predictor; None for `entities`, a table that `predict` writes.
 
     name: `entities`, or one of OUTPUT_FORMATS. output: None for stdout. columns: canonical column -> column of the
     rows, in addition to the predictor's.

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from itertools import chain, islice, tee
+from os import fspath
 from pathlib import Path
 from typing import Any, TextIO, TypeVar
 
@@ -19,11 +20,11 @@ from bertkit.data.excel import write_sheet
 from bertkit.data.readers import by_suffix, one_text_per_line, read_rows, read_stream, suffix_of, written_like
 from bertkit.data.schema import Answer
 from bertkit.data.table import Problems
-from bertkit.errors import DataError, Problem
+from bertkit.errors import DataError, Problem, UserError
 from bertkit.files import require_no_pipe, require_suffix, written_aside
 from bertkit.inference.display import flat
-from bertkit.inference.multitask_predictor import MultiTaskPredictor
-from bertkit.inference.output_formats import ENTITY, Pairs, Writer, entity_cells, write_jsonl
+from bertkit.inference.multitask_predictor import MultiTaskPredictor, load_any
+from bertkit.inference.output_formats import ENTITY, Pairs, entity_cells, write_jsonl, writer_of
 from bertkit.inference.predictor import Predictor
 from bertkit.inference.progress import progress
 from bertkit.processes import Shard
@@ -38,45 +39,65 @@ _NUMBER = re.compile(r"[+-]?\d+([.,]\d+)?([eE][+-]?\d+)?")  # in columns of the 
 AnyPredictor = TypeVar("AnyPredictor", Predictor, MultiTaskPredictor)
 
 
-def predict_file(
-    predictor: AnyPredictor,
-    source: str,
-    file: str,
-    output: Path | None,
-    columns: Mapping[str, str],
+def predict(
+    source: str | Path,
+    input: str | Path,
+    output: str | Path | None,
+    *,
+    columns: Mapping[str, str] = {},
     overrides: Sequence[str] = (),
-    writer: Writer | None = None,
-    shard: Shard | None = None,
+    format: str | None = None,
     raw_cells: bool = False,
-    by_entity: bool = False,
+    shard: str | None = None,
+    task: str | None = None,
+    revision: str | None = None,
+    threshold: float | None = None,
+    coverage: float | None = None,
+    top_k: int | None = None,
 ) -> int:
-    """Write `{…the row's own columns, "answer": {…}}` for each row of `file`; returns the number of rows.
+    """Answer every row of a file, in constant memory; returns the number of rows. For texts: `bertkit.load(…)(texts)`.
 
-    predictor: of several tasks, those answer that read the columns of the first row: `"answer": {NAME: {…}}`.
-    source: the run, whose data layout `file` has. file: a path, or - for lines of stdin, each a JSON object or a text;
-    without `output` each is answered alone, before the next is read.
-    output: .jsonl, or .csv or .xlsx with columns such as `answer.label`, which are empty where an answer lacks them;
-    None: jsonl to stdout. A csv file has the delimiter and encoding of a csv file that was read.
-    In csv, what a spreadsheet would run as a formula begins with an apostrophe, and control characters are escaped.
-    columns: canonical column -> column of the file. overrides: of the layout, such as `data.delimiter=";"`.
-    writer: of another format, see `writer_of`. shard: the part of the rows to answer, by the model of one task; the
-    file is then read twice. raw_cells: leave the cells of csv as they are. by_entity: write a row per entity, with the
-    columns of `ENTITY`.
+    source, task, revision: as for `load`, or a run of several tasks. input: csv, tsv, xlsx, json, jsonl, parquet,
+    conll, or txt with a text a line; "-": lines of stdin, each a JSON object or a text. Of several tasks, those answer
+    that read the columns of the first row. output: .jsonl, the row's own columns and its `answer`; .csv or .xlsx, with
+    columns such as `answer.label`, empty where an answer lacks them; None: jsonl to stdout, where lines of stdin are
+    answered one by one. csv has the delimiter and encoding of a csv file that was read, and an apostrophe before what
+    a spreadsheet would run as a formula.
+    columns: column that the model reads -> its name in the file. overrides: how the file is written, such as
+    `data.delimiter=";"`; by default as the data of the run.
+    format: `entities`, a row for each; `masked`, texts without them; `conll`, or `label-studio`.
+    raw_cells: leave cells of csv as they are, also those that a spreadsheet would run as a formula.
+    shard: `i/n`, the i-th of n parts of the rows; the parts of jsonl, one after the other, are the whole.
+    threshold, coverage, top_k: as for `Predictor.with_decisions`.
+    Raises UserError, ModelError, RecipeError or DataError, and then leaves no output.
 
-    Raises DataError or RecipeError, and then leaves no output.
+    >>> bertkit.predict("runs/quickstart", "reviews.csv", "answers.csv")
+    2
     """
-    if output and writer is None:
-        require_suffix(output, ".jsonl", ".csv", ".xlsx")
-    table = bool(output and writer is None and output.suffix != ".jsonl")
+    file, target, part = str(input), Path(output) if output else None, Shard.parse(shard)
+    if raw_cells and (target is None or target.suffix != ".csv"):
+        raise UserError(Problem("raw_cells", "only csv output has cells"))
+    if file == "-" and part:
+        raise UserError(Problem("input -", "stdin cannot be read twice, as for a shard", "Name a file of rows."))
+    if part and (format not in (None, "entities", "masked") or (target and target.suffix != ".jsonl")):
+        what = "only parts that can be concatenated are written"
+        raise UserError(Problem("shard", what, "Write .jsonl, also in the formats entities and masked."))
+    decisions = {"threshold": threshold, "coverage": coverage, "top_k": top_k}
+    predictor: Any = load_any(source, task, revision, decisions, format=format, shard=shard)
+    writer = writer_of(format, target, predictor, columns) if format else None
+    if target and writer is None:
+        require_suffix(target, ".jsonl", ".csv", ".xlsx")
+    by_entity = format == "entities"
+    table = bool(target and writer is None and target.suffix != ".jsonl")
     corpus = isinstance(predictor, Predictor) and predictor.task.schema.corpus
     count, problems = 0, Problems(file)
-    spec = layout_of(source, file, overrides)
+    spec = layout_of(fspath(source), file, overrides)
     predictor = with_columns(predictor, columns)
     start, stop = 0, sys.maxsize
-    if shard and isinstance(predictor, Predictor):
+    if part and isinstance(predictor, Predictor):
         require_no_pipe(Path(file))
-        part = shard.rows(file, sum(1 for _ in _rows(file, spec, corpus, Problems(file))), predictor.task.chunk_size)
-        start, stop = part.start, part.stop
+        chosen = part.rows(file, sum(1 for _ in _rows(file, spec, corpus, Problems(file))), predictor.task.chunk_size)
+        start, stop = chosen.start, chosen.stop
 
     def checked() -> Iterator[dict[str, Any]]:
         nonlocal count
@@ -98,22 +119,22 @@ def predict_file(
     answered = list[str]()
     if table and not by_entity and first and isinstance(predictor, Predictor):  # several tasks have no decisions
         answered = [f"answer.{name}" for name in predictor.answer_columns(first[0])]
-    live = file == "-" and output is None and not (isinstance(predictor, Predictor) and predictor.task.schema.together)
+    live = file == "-" and target is None and not (isinstance(predictor, Predictor) and predictor.task.schema.together)
     given = chain(first, given)
     rows, read = tee(given if live else progress(given, "row"))
     stream: Iterable[Answer] = predictor.stream(read, start)
     if live:
         stream = chain.from_iterable(predictor.stream([row], number) for number, row in enumerate(read))
     answers = _unread_counted(stream, several=isinstance(predictor, MultiTaskPredictor))
-    suffix, answered_rows = output.suffix if output else ".jsonl", zip(answers, rows, strict=True)
+    suffix, answered_rows = target.suffix if target else ".jsonl", zip(answers, rows, strict=True)
     pairs: Pairs = _flushed(answered_rows) if live else answered_rows
     delimiter, encoding = written_like(Path(file), spec) if suffix == ".csv" and file != "-" else (",", "utf-8")
     cells = entity_cells(pairs, start) if by_entity else _flat_rows(pairs, answered)
-    with written_aside(output, encoding) if output else nullcontext(sys.stdout) as out:
+    with written_aside(target, encoding) if target else nullcontext(sys.stdout) as out:
         if writer is not None:
             writer(out, pairs)
         elif suffix == ".csv":
-            _write_csv(out, cells, str(output), delimiter, raw_cells)
+            _write_csv(out, cells, str(target), delimiter, raw_cells)
         elif suffix == ".xlsx":
             write_sheet(out.buffer, cells)
         elif by_entity:
@@ -181,7 +202,7 @@ def like_data(spec: DataSpec, file: str, overrides: Sequence[str] = ()) -> DataS
 def _rows(file: str, spec: DataSpec, documents: bool, problems: Problems) -> Iterator[tuple[int, dict[str, Any]]]:
     if file == "-":
         if sys.stdin is None:
-            raise DataError(Problem("--input -", "stdin is closed", "Write lines to it, or name a file."))
+            raise DataError(Problem("", "stdin is closed", "Write lines to it, or name a file."))
         return read_stream(sys.stdin.buffer, "stdin", spec)
     return read_rows(Path(file), spec if documents else one_text_per_line(Path(file), spec), problems)
 

@@ -31,7 +31,7 @@ from bertkit.models.untrusted import read_object, require_model
 from bertkit.sections import ModelSpec
 from bertkit.tasks.base import Task
 from bertkit.tasks.vector_task import stacked
-from bertkit.text import beginning, shell_word
+from bertkit.text import beginning
 
 logger = logging.getLogger(__name__)
 
@@ -258,9 +258,7 @@ def model_folder(source: str | Path, revision: str | None = None) -> Path:
         if tasks := sorted(str(file.parents[1]) for file in path.glob("*/model/config.json")):
             fix = f"Name one of them, {', '.join(tasks)}; in Python, bertkit.load_tasks loads all."
             raise ModelError(Problem(str(source), "a run of several tasks", fix))
-        word = shell_word(path)
-        fix = f"Finish it: bertkit train {word}/recipe.yaml --output-dir {word} --resume"
-        raise ModelError(Problem(str(source), "this run has no model yet", fix))
+        raise ModelError(Problem(str(source), "this run has no model yet", "Resume its training."))
     if path.is_dir():
         require_model(path)
     if path.exists():

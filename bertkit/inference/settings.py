@@ -49,7 +49,7 @@ def read_settings(folder: Path, task: str | None, source: str) -> Settings:
     """
     section = read_object(folder / "config.json").get("bertkit")
     if section is None and task is None:
-        fix = f"Name its task: --task NAME, or load(…, task=NAME). Known: {', '.join(task_names())}."
+        fix = f"Name its task. Known: {', '.join(task_names())}."
         raise ModelError(Problem(source, "was not trained by bertkit", fix))
     if section is None:
         return Settings(task={"name": task})

@@ -201,7 +201,7 @@ def parse_layout(overrides: Sequence[str]) -> DataSpec:
     spec = parse_data_spec({"source": "-"}, overrides)
     if other := spec.model_fields_set.difference(LAYOUT, ["source"]):
         what = f"only the layout of the file can be given here: {', '.join(f'data.{name}' for name in LAYOUT)}"
-        raise RecipeError(Problem(f"override data.{min(other)}", what, "Columns are named by --column."))
+        raise RecipeError(Problem(f"override data.{min(other)}", what, "Columns have an argument of their own."))
     return spec
 
 

@@ -35,8 +35,8 @@ _HUB = "remove it; `bertkit push RUN` uploads a run"
 DECIDED = {
     name: answer
     for answer, names in {
-        "remove it, and name the folder on the command line: --output-dir RUN": "output_dir",
-        "remove it, and resume on the command line: --output-dir RUN --resume": "resume_from_checkpoint",
+        "remove it; the folder is an argument of train": "output_dir",
+        "remove it; to resume is an argument of train": "resume_from_checkpoint",
         "remove it; the commands `bertkit train`, `evaluate` and `predict` decide it": "do_train do_eval do_predict",
         _HUB: "push_to_hub hub_private_repo hub_model_id hub_strategy hub_always_push hub_revision",
         _HUB + _SECRET: "hub_token",
@@ -64,7 +64,7 @@ _RENAMED = {
     "no_cuda": "training.use_cpu",
     "warmup_ratio": "training.warmup_steps",
 }
-_ALL = "`bertkit show --schema` lists the keys, those of the installed transformers.TrainingArguments"
+_ALL = "the JSON Schema of recipes lists the keys, those of the installed transformers.TrainingArguments"
 
 _SHARE = ("label_smoothing_factor", "adam_beta1", "adam_beta2")
 # bound of pydantic -> fields

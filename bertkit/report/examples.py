@@ -8,8 +8,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from bertkit.explain.explain import explain
-from bertkit.explain.targets import targets_of
+from bertkit.explanations.explain import explain_row
+from bertkit.explanations.targets import targets_of
 from bertkit.files import write_json
 from bertkit.inference.predictor import Predictor, load, require_torch_model
 from bertkit.report.facts import Facts, Row, read_facts
@@ -69,7 +69,7 @@ def _explained(predictor: Predictor, examples: Iterable[Example], kind: str) -> 
         if answered == MAX_ANSWERED:
             return
         answered += 1
-        explanation = explain(predictor, rows, example.at, max_targets=MAX_TARGETS, max_steps=MAX_STEPS)
+        explanation = explain_row(predictor, rows, example.at, max_targets=MAX_TARGETS, max_steps=MAX_STEPS)
         if explanation["attributed"]:
             yield {"kind": kind, "row": example.number, "gold": example.gold, **explanation}
 

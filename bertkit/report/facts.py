@@ -90,7 +90,7 @@ def read_facts(folder: str | Path, split: str = "") -> Facts:
     """
     run = Run(Path(folder))
     if not run.finished:
-        what, fix = "is not a finished run: it has no results.json", "Finish its training with --resume."
+        what, fix = "is not a finished run: it has no results.json", "Resume its training."
         raise ModelError(Problem(str(run.folder), what, fix))
     recipe, results = run.recipe, _mapping(run.folder / "results.json", RESULTS)
     settings = _mapping(run.model / "config.json", ("bertkit",))["bertkit"]

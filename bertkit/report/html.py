@@ -9,7 +9,7 @@ from functools import cache
 from importlib.metadata import version
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
@@ -25,21 +25,17 @@ from bertkit.report.score_tables import by_rows
 from bertkit.text import printable
 
 
-def write_report(runs: Sequence[str | Path], output: str | Path | None = None) -> Path:
-    """Write the report of one run, with a csv of its mistakes, or the comparison of several; returns the page's path.
+def write_report(run: str | Path, output: str | Path | None = None) -> Path:
+    """Write the report of a run, with a csv of its mistakes; returns the page's path.
 
-    output: by default RUN/report.html for one run, beside mistakes.csv; ./comparison.html for several. The mistakes of
-    NAME.html are in NAME-mistakes.csv; there is no such file beside a device.
-    Raises ModelError for a folder that is not a finished run, UserError for damaged files.
+    output: by default RUN/report.html, beside mistakes.csv. The mistakes of NAME.html are in NAME-mistakes.csv, but
+    not beside a device. Raises ModelError for a folder that is not a finished run, UserError for damaged
+    files.
     """
-    if not runs:
-        raise UserError(Problem("", "no run to report on", "bertkit report RUN"))
-    if len(runs) > 1:
-        return write_comparison(runs, output)[0]
-    path = Path(output) if output else Path(runs[0]) / "report.html"
+    path = Path(output) if output else Path(run) / "report.html"
     table = path.with_name(f"{path.stem}-mistakes.csv" if output else "mistakes.csv")
-    with damage_as_error(runs[0]):
-        facts = read_facts(runs[0])
+    with damage_as_error(run):
+        facts = read_facts(run)
         wrong, beside = mistakes(facts), not is_special(path)
         page = report(facts, wrong, table.name if beside else "")
         if wrong and beside:
@@ -66,11 +62,25 @@ def write_mistakes(facts: Facts, mistakes: Mistakes, path: Path) -> None:
         write_csv(file, chain([header], cells), path.name)
 
 
-def write_comparison(runs: Sequence[str | Path], output: str | Path | None = None) -> tuple[Path, list[Pair]]:
-    """Write the comparison of several runs, by default ./comparison.html; returns its path, and the pairs compared.
+class Comparison(NamedTuple):
+    """The page that `compare` wrote; and the pairs, the first run with each of the others: `verdict`, `differences`."""
 
-    The first run is compared with each of the others. Raises as `write_report` does, and UserError for different tasks.
+    page: Path
+    pairs: list[Pair]
+
+
+def compare(runs: Sequence[str | Path], output: str | Path | None = None) -> Comparison:
+    """Compare the scores, answers, sizes and recipes of several runs of one task, on a page.
+
+    output: by default ./comparison.html. The first run is compared with each of the others, by paired tests.
+    Raises ModelError for a folder that is not a finished run, UserError for damaged files or different tasks.
+
+    >>> (pair,) = bertkit.compare(["runs/quickstart", "runs/quickstart"]).pairs
+    >>> pair.better  # neither
+    ''
     """
+    if len(runs) < 2:
+        raise UserError(Problem("runs", "one run cannot be compared", "Name two or more."))
     path, facts = Path(output or "comparison.html"), []
     for run in runs:
         with damage_as_error(run):
@@ -80,8 +90,8 @@ def write_comparison(runs: Sequence[str | Path], output: str | Path | None = Non
         if shared and len({each.split for each in facts}) > 1:
             facts = [read_facts(run, shared[-1]) for run in runs]
         pairs = comparison.pairs(facts)
-        write_text(path, compare(facts, pairs))
-    return path, pairs
+        write_text(path, page_of(facts, pairs))
+    return Comparison(path, pairs)
 
 
 def write_explanations_page(explanations: Sequence[Mapping[str, Any]], source: str, output: Path) -> Path:
@@ -108,7 +118,7 @@ def report(facts: Facts, wrong: Mistakes | None, table: str) -> str:
     )
 
 
-def compare(facts: Sequence[Facts], pairs: Sequence[Pair]) -> str:
+def page_of(facts: Sequence[Facts], pairs: Sequence[Pair]) -> str:
     """The page of several runs, which pictures identify by number and tables by name."""
     return render("comparison.html", facts=facts, pairs=pairs, names=comparison.names(facts), comparison=comparison)
 

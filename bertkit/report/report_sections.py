@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bertkit.data.schema import Finding, warn
-from bertkit.explain.terminal import difference_line
+from bertkit.explanations.terminal import difference_line
 from bertkit.report import pictures
 from bertkit.report.facts import Facts, graded, task_of
 from bertkit.report.mistakes import Span

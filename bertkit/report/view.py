@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from bertkit import run
 from bertkit.errors import ModelError, Problem
-from bertkit.explain.explain import explain_frame
+from bertkit.explanations.explain import explain_frame
 from bertkit.files import lines_of
 from bertkit.report.facts import Facts, damage_as_error, read_facts
 from bertkit.report.mistakes import mistakes

@@ -1,4 +1,4 @@
-"""The commands `index` and `search`: files and models in, counts and hits out."""
+"""The commands about vectors: `embed`, `index` and `search`: files and models in, counts and hits out."""
 
 from __future__ import annotations
 
@@ -8,43 +8,96 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict
 from itertools import chain
+from os import fspath
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from bertkit.data.readers import read_rows, read_texts, reader_of
 from bertkit.data.table import Problems
-from bertkit.errors import ModelError, Problem
+from bertkit.data.values import replace_surrogates
+from bertkit.errors import ModelError, Problem, UserError
 from bertkit.files import require_suffix, written_aside
+from bertkit.inference.embed import embed_file
 from bertkit.inference.progress import progress
+from bertkit.processes import Shard
 from bertkit.recipe.recipe import parse_layout
-from bertkit.retrieval.filters import parse_filter, to_sql
-from bertkit.retrieval.search import Hit, search
+from bertkit.retrieval import search as ranking
+from bertkit.retrieval.filters import Filter, parse_filter, to_sql
+from bertkit.retrieval.search import Hit
 from bertkit.retrieval.store import Store
-from bertkit.retrieval.vector_models import dual_encoder, reranker
+from bertkit.retrieval.vector_models import cached_vectors, dual_encoder, reranker
 from bertkit.text import json_line
 
 HITS = "hits"  # the added column of a file of queries
 QUERY_BATCH = 256  # queries encoded at a time
 
 
-def index_file(
-    model: str, store: str, documents: Path, *, delete: Sequence[str] = (), columns: Mapping[str, str] = {},
-    overrides: Sequence[str] = (),
-) -> tuple[Store, list[str], Counter[str]]:  # fmt: skip
-    """Delete documents from a store, then add and replace those of a file; the store is created if there is none.
+class Indexed(NamedTuple):
+    """What `index` did. counts: documents added, replaced, unchanged, repeated and empty, and passages written.
 
-    model: a run, folder or Hub id. documents: in any format that bertkit reads; see `Store.index`.
-    columns: `id`, `text`, `title` or another column -> its name in the file. overrides: how the file is written, such
-    as `data.delimiter=";"`. Returns the store, the ids that were deleted, and the counts of `Store.index`.
-    Raises DataError, RecipeError and ModelError, before the model is loaded where possible.
+    deleted, absent: the ids that were deleted, and those that were not there. passages: in the store now.
     """
-    spec = parse_layout(overrides)
-    prefix, rows = reader_of(documents, spec).prefix(str(documents)), read_rows(documents, spec)
-    rows = chain([next(rows)], rows)
-    if delete:
-        Store.open(store)
-    encoder = dual_encoder(model)
-    opened = Store.open(store, encoder)
+
+    counts: Counter[str]
+    deleted: list[str]
+    absent: list[str]
+    passages: int
+
+
+def embed(
+    source: str | Path,
+    input: str | Path,
+    output: str | Path,
+    *,
+    column: str = "text",
+    side: Literal["text", "query", "document"] = "text",
+    overrides: Sequence[str] = (),
+    shard: str | None = None,
+) -> int:
+    """Write the vector of each row's text, in constant memory; returns how many. For texts: `Predictor.encode`.
+
+    source: a run, folder or Hub id. input: csv, tsv, xlsx, json, jsonl, parquet, or txt with a text a line. output:
+    .parquet, the row's own columns and `vector`; or .npy, float32 `(rows, size)`. column: of the texts. side: the
+    prefix that they get. overrides: how the file is written, such as `data.delimiter=";"`. shard: as for `predict`.
+    Vectors are cached on disk. Raises DataError, RecipeError and ModelError, and then leaves no output.
+
+    >>> bertkit.embed("runs/retriever", "reviews.csv", "vectors.parquet")
+    2
+    """
+    encode = cached_vectors(fspath(source), side)
+    return embed_file(encode, input, Path(output), column=column, overrides=overrides, shard=Shard.parse(shard))
+
+
+def index(
+    source: str | Path,
+    store: str | Path,
+    documents: str | Path | None = None,
+    *,
+    delete: Sequence[str] = (),
+    columns: Mapping[str, str] = {},
+    overrides: Sequence[str] = (),
+) -> Indexed:
+    """Delete documents from a vector store, then add and replace those of a file; a missing store is created.
+
+    source: a run, folder or Hub id. store: a folder, or the URI of an object store. documents: a file of rows with
+    `id`, `text`, and any others. delete: ids. columns: `id`, `text`, `title` or another column -> its name in the
+    file. overrides: how the file is written, such as `data.delimiter=";"`.
+    Raises UserError, DataError, RecipeError and ModelError, before the model is loaded where possible.
+
+    >>> bertkit.index("runs/retriever", "articles.store", "articles.jsonl").passages
+    2
+    """
+    opened, encoder = Store.open(store) if delete else None, None
+    rows: Iterator[tuple[int, dict[str, Any]]] = iter(())
+    prefix = ""
+    if documents is not None:
+        documents, spec = Path(documents), parse_layout(overrides)
+        prefix, rows = reader_of(documents, spec).prefix(str(documents)), read_rows(documents, spec)
+        rows = chain([next(rows)], rows)
+        encoder = dual_encoder(fspath(source))
+        opened = Store.open(store, encoder)
+    if opened is None:
+        raise UserError("nothing to do", "Name documents, to add or to delete.")
     deleted = opened.delete(delete)
 
     def renamed(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -52,26 +105,61 @@ def index_file(
         return {name: row[theirs] for name, theirs in columns.items() if theirs in row} | others
 
     located = ((f"{prefix}{number}", renamed(row)) for number, row in progress(rows, "document"))
-    return opened, deleted, opened.index(located, encoder)
+    counts = opened.index(located, encoder) if encoder else Counter[str]()
+    absent = [name for name in map(replace_surrogates, delete) if name not in deleted]
+    return Indexed(counts, deleted, absent, len(opened))
+
+
+def search(
+    store: str | Path,
+    query: str | Sequence[str],
+    *,
+    top_k: int = 10,
+    filter: Filter | Sequence[str] = (),
+    hybrid: bool = False,
+    rerank: str | None = None,
+    model: str | None = None,
+) -> list[Hit] | list[list[Hit]]:
+    """The documents of a store that are nearest to a query, best first; of several queries, a list for each.
+
+    top_k: how many. filter: such as `{"lang": "en", "year": {"gte": 2020}}`, or conditions as text: `["year>=2020"]`.
+    hybrid: fuse the ranks with those of full-text search. rerank: a cross-encoder that reorders the first documents.
+    model: the new location of the store's model, if it was moved.
+    Raises DataError: an empty store or query, a bad `top_k` or filter; ModelError: a store of another model.
+
+    >>> _ = bertkit.index("runs/retriever", "articles.store", "articles.jsonl")
+    >>> [hit.id for hit in bertkit.search("articles.store", "how do vaccines work", top_k=1)]
+    [...]
+    """
+    found = searcher(str(store), model=model, filter=filter, rerank=rerank, top_k=top_k, hybrid=hybrid)
+    return next(found([query])) if isinstance(query, str) else list(found(query))
 
 
 def searcher(
-    store: str, *, model: str | None = None, filter: Sequence[str] = (), rerank: str | None = None, **options: Any
+    store: str,
+    *,
+    model: str | None = None,
+    filter: Filter | Sequence[str] = (),
+    rerank: str | None = None,
+    **options: Any,
 ) -> Callable[[Sequence[str]], Iterator[list[Hit]]]:
     """Queries -> the hits of each, in a store, by the model that made it.
 
-    model: its new location, if it was moved. filter: conditions such as `year>=2020`. rerank: a cross-encoder. options:
-    of `search`. Raises as `search` does, and ModelError for another model; a wrong filter before a model is loaded.
+    model, filter, rerank: as for `search`. options: of `bertkit.retrieval.search.search`. A wrong filter is an error
+    before a model is loaded.
     """
     opened = Store.open(store)
-    wanted, made_with = parse_filter(filter, opened.columns), opened.made_with
+    wanted, made_with = (
+        filter if isinstance(filter, Mapping) else parse_filter(filter, opened.columns),
+        opened.made_with,
+    )
     to_sql(wanted, opened.columns)
     try:
         encoder = dual_encoder(model) if model else dual_encoder(made_with.name, made_with.revision)
     except ModelError as error:
         if model:
             raise
-        moved = Problem(store, f"was made with {made_with.name}", "If that model was moved, add --model MODEL.")
+        moved = Problem(store, f"was made with {made_with.name}", "If that model was moved, name it: model.")
         raise ModelError([*error.problems, moved]) from error
     opened.require(encoder.files)
     ranks = reranker(rerank) if rerank else None
@@ -80,7 +168,7 @@ def searcher(
         for start in range(0, len(queries), QUERY_BATCH):
             batch = queries[start : start + QUERY_BATCH]
             for query, vector in zip(batch, encoder.encode_queries(batch), strict=True):
-                yield search(opened, query, vector, filter=wanted, rerank=ranks, **options)
+                yield ranking.search(opened, query, vector, filter=wanted, rerank=ranks, **options)
 
     return find
 

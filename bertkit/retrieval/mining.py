@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
+from os import fspath
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -15,7 +16,7 @@ from bertkit.data.beir import Beir, read_beir
 from bertkit.errors import DataError, Problem
 from bertkit.files import require_suffix, written_aside
 from bertkit.inference.progress import progress
-from bertkit.retrieval.vector_models import DualEncoder
+from bertkit.retrieval.vector_models import DualEncoder, dual_encoder
 
 BLOCK, MOST_SCORES = 4096, 2**24  # documents, and scores, in memory at a time
 Form = Literal["negatives", "candidates"]
@@ -30,20 +31,33 @@ class Mined(NamedTuple):
     idle: int
 
 
-def mine_file(
-    model: DualEncoder, folder: Path, split: str, output: Path, *, form: Form, count: int, skip: int = 0
+def mine(
+    source: str | Path,
+    data: str | Path,
+    output: str | Path,
+    *,
+    split: str = "train",
+    form: Form = "negatives",
+    count: int = 1,
+    skip: int = 0,
 ) -> Mined:
-    """Write the nearest documents of the queries of a BEIR split as jsonl.
+    """Write hard negatives, or candidates for reranking, as jsonl; returns how many, for how many queries.
 
+    source: a run, folder or Hub id. data: a folder in BEIR's layout, and the split of its queries.
     form: `negatives` for the task retrieval: `count` rows per relevant document, each with one `negative`;
     `candidates` for text-ranking: the relevant documents and the `count` nearest others of each query, `label`
     1 or 0, in one `group`. skip: number of nearest others to skip, as they may be unjudged answers.
-    Raises DataError.
+    Raises DataError and ModelError.
+
+    >>> mined = bertkit.mine("runs/retriever", bertkit.samples_folder() / "retrieval", "negatives.jsonl")
+    >>> mined.rows >= mined.queries
+    True
     """
+    output, folder = Path(output), Path(data)
     require_suffix(output, ".jsonl")
     if count < 1 or skip < 0:
         raise DataError(Problem("", f"count {count}, skip {skip}: at least 1 and 0 are required"))
-    beir = read_beir(folder)
+    beir, model = read_beir(folder), dual_encoder(fspath(source))
     if split not in beir.qrels:
         raise DataError(Problem(str(folder), f"no {split} split; available: {', '.join(beir.qrels)}"))
     judged = beir.qrels[split]

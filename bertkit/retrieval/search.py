@@ -62,7 +62,7 @@ def search(
     if top_k < 1:
         raise DataError(Problem("top_k", f"must be at least 1, got {top_k}"))
     if not (size := len(store)):
-        fix = "Add documents: bertkit index MODEL --documents FILE"
+        fix = "Index documents first."
         raise StoreError(Problem(store.uri, "the store is empty", fix))
     wide = max(top_k, CANDIDATES) if hybrid or rerank else top_k
     rows = _documents(partial(ranked.nearest, exact=exact or not store.approximate), wide, size)

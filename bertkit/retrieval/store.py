@@ -20,7 +20,6 @@ from bertkit.errors import DataError, ModelError, Problem, StoreError, extras_re
 from bertkit.retrieval.documents import HIDDEN, TYPE_NAMES, Document, new_columns, read_documents
 from bertkit.retrieval.passages import passages
 from bertkit.retrieval.vector_models import DualEncoder, ModelFiles
-from bertkit.text import shell_word
 
 ANN_FROM = 50_000  # minimum number of passages for an approximate index; fewer are compared one by one
 TABLE, NOTE, FORMAT = "passages", b"bertkit", 2
@@ -43,8 +42,7 @@ class Store:
         Raises DataError: no store, or a folder with other files; ModelError: a store of another model.
         """
         local, uri = None if "://" in str(uri) else Path(uri), str(uri)
-        fix = f"bertkit index MODEL --documents FILE --store {shell_word(uri)}"
-        absent = Problem(uri, "is not a store of bertkit", fix)
+        absent = Problem(uri, "is not a store of bertkit", "Index documents first.")
         if local and not (local / f"{TABLE}.lance").is_dir():
             if encoder is None:
                 raise DataError(absent)

@@ -23,7 +23,7 @@ _KEY = re.compile(r"[^\s=~.]+(\.[^\s=~.]+)*")
 
 # keys that no trial may change -> why
 FIXED: Mapping[str, str] = {
-    "seeds": "every trial has the recipe's first seed; --confirm sets the number of fresh seeds for the winner",
+    "seeds": "every trial has the recipe's first seed; `confirm` sets the number of fresh seeds for the winner",
     "data": "scores on other rows cannot be compared",
     "task.name": "scores of other tasks cannot be compared",
     "training.metric_for_best_model": "scores by other metrics cannot be compared",
@@ -84,15 +84,15 @@ def brief(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else value if isinstance(value, str) else json.dumps(value)
 
 
-def read_space(file: Path, recipe: Recipe) -> tuple[Space, Report, dict[KeyPath, Recipe]]:
+def read_space(source: str | Path | Mapping[str, Any], recipe: Recipe) -> tuple[Space, Report, dict[KeyPath, Recipe]]:
     """The space, a report for further problems, and the recipe with each value alone, by the value's path in the file.
 
     Raises RecipeError with all problems of the file, its keys and values.
     """
-    report = Report(escape_controls(str(file)))
+    report = Report("" if isinstance(source, Mapping) else escape_controls(str(source)))
     space: Space = {}
     fix = "write keys of the recipe: training.learning_rate: {low: 1e-5, high: 1e-4}"
-    settings = report.read_file(file, "space", fix)
+    settings = source if isinstance(source, Mapping) else report.read_file(Path(source), "space", fix)
     if not settings:
         report.add(KeyProblem((), "the space is empty", fix))
     for key, value in settings.items():

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from bertkit import processes
 from bertkit.data import Data
@@ -19,7 +19,7 @@ from bertkit.files import read_json, write_json, write_text
 from bertkit.models.encoder import resolve_encoder
 from bertkit.models.quiet import quiet_logger
 from bertkit.recipe.key_problems import Report
-from bertkit.recipe.recipe import Recipe, to_yaml
+from bertkit.recipe.recipe import Recipe, read, to_yaml
 from bertkit.run import Run, names_in, only_writer
 from bertkit.tasks.base import Task
 from bertkit.text import KeyPath, columns, counted
@@ -38,9 +38,16 @@ WITHOUT_SIDE_EFFECTS = {"hub": None, "expected": None, "folds": None, "verify": 
 
 @dataclass(frozen=True)
 class Sweep:
-    """A sweep's folder: study.jsonl, trials/, best/, defaults/, best.yaml and sweep.json."""
+    """A sweep's folder: study.jsonl, trials/, best/, defaults/, best.yaml and sweep.json.
 
-    folder: Path
+    >>> bertkit.Sweep("sweeps/mine").best.model.as_posix()
+    'sweeps/mine/best/model'
+    """
+
+    folder: Path  # a str becomes one
+
+    def __post_init__(self) -> None:
+        vars(self)["folder"] = Path(self.folder)
 
     @property
     def results(self) -> dict[str, Any]:
@@ -73,24 +80,33 @@ class Sweep:
 
 
 def sweep(
-    recipe: Recipe,
-    space: str | Path,
+    recipe: Recipe | Mapping[str, Any] | str | Path,
+    space: Mapping[str, Any] | str | Path,
     output_dir: str | Path,
     *,
+    data: Any = None,
     trials: int = 20,
     timeout: float | None = None,
     confirm: int = 3,
+    **overrides: Any,
 ) -> Sweep:
     """Search a space of settings in sequential trials; train the winner on fresh seeds; write the results.
 
-    space: a YAML file, key of the recipe -> {low, high, log, step} or a list of choices.
+    recipe, data, overrides: as for `train`. space: key of the recipe -> {low, high, log, step} or a list of choices;
+    or a YAML file of this.
     trials: in total; trial 0 is the base recipe. timeout: seconds after which no trial starts. confirm: fresh seeds.
     The same call resumes an interrupted sweep; with more trials it continues a finished one. Values are proposed by a
     tree-structured Parzen estimator (Bergstra et al. 2011); weak trials are stopped by the median rule
     (Golovin et al. 2017).
 
-    Raises RecipeError or DataError with all problems before anything is trained.
+    Raises UserError, RecipeError or DataError with all problems before anything is trained.
+
+    >>> space = {"training.learning_rate": {"low": 1e-5, "high": 1e-3, "log": True}}
+    >>> done = bertkit.sweep("my.yaml", space, "sweeps/mine", trials=2, confirm=1)
+    >>> len(done.results["trials"])
+    2
     """
+    recipe = cast(Recipe, read(recipe, data, overrides, several=False))
     _check_call(trials, timeout, confirm)
     with extras_required():
         from bertkit.sweeps.space import read_space
@@ -98,7 +114,7 @@ def sweep(
 
     folder, base = Path(output_dir), recipe.model_copy(update={**WITHOUT_SIDE_EFFECTS, "seeds": recipe.seeds[:1]})
     _check_folder(folder)
-    dimensions, report, variants = read_space(Path(space), base)
+    dimensions, report, variants = read_space(space, base)
     task, data = _dry_run(base, variants, report)
     metric = str(base.training.get("metric_for_best_model", task.metrics[0]))
     deadline = None if timeout is None else time.monotonic() + timeout

@@ -45,7 +45,7 @@ def read(config: PretrainedConfig) -> tuple[Literal["sigmoid", "identity"], int 
     folder = Path(str(config.name_or_path))
     if config.num_labels != 1:
         what = f"its head has {config.num_labels} outputs; text-ranking is for models with one"
-        raise ModelError(Problem(str(folder), what, "Several are classes: --task text-classification."))
+        raise ModelError(Problem(str(folder), what, "Several are classes: name the task text-classification."))
     known, file = config.to_dict(), folder / "config_sentence_transformers.json"
     current = known.get("sentence_transformers")
     path = (

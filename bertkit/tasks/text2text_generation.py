@@ -148,7 +148,7 @@ tokenizer.decode(model.generate(**inputs)[0], skip_special_tokens=True)""",
         if "lost_target" not in features.column_names:
             return
         limit, rows = f"{self.max_length} tokens", len(features)
-        fix = "A byte-level tokenizer spells any text: bertkit tokenizer train --byte-level"
+        fix = "Train a byte-level tokenizer, which spells any text."
         for column, what, remedy in (
             ("lost_target", f"truncated at {limit}", "Raise model.max_length."),
             ("misspelled", "not texts that the tokenizer can spell, so that no answer equals them", fix),

@@ -314,7 +314,7 @@ class TokenClassification(Task[TokenClassificationOptions]):
 
     def extra_outputs(self, reduced: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """`tags` and `scores`, `(windows, words)`: the most probable tag and its probability; nothing for a CRF."""
-        if self.options.head == "crf":  # its best path is added by `bertkit.export.viterbi`
+        if self.options.head == "crf":  # its best path is added by `bertkit.exports.viterbi`
             return {}
         best = (reduced["emissions"] / (self.options.temperature or 1)).softmax(-1).max(-1)
         return {"tags": best.indices, "scores": best.values}

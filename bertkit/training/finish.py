@@ -106,8 +106,8 @@ def write_reports(run: Run, explains: bool) -> None:
 
     parts: list[tuple[str, Callable[[], object], str]] = [
         ("explanation", explain, f"bertkit explain {shell_word(run.folder)}"),
-        ("report", partial(write_report, [run.folder]), f"bertkit report {shell_word(run.folder)}"),
-        ("model card", partial(write_card, run), f"bertkit push {shell_word(run.folder)} OWNER/MODEL --dry-run"),
+        ("report", partial(write_report, run.folder), f"bertkit report {shell_word(run.folder)}"),
+        ("model card", partial(write_card, run), f"bertkit push {shell_word(run.folder)} OWNER/MODEL"),
     ]
     for name, write, retry in parts if explains else parts[1:]:
         try:

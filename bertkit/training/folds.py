@@ -43,6 +43,9 @@ def cross_validate(recipe: Recipe, folder: str | Path) -> Path:
     The model of the first fold also answers the rows of the other splits, beside that file. The recipe's number of
     folds, by default 5. folds.json beside predictions/ has their scores. The same call continues what was interrupted.
     Raises RecipeError, DataError or ModelError before anything is trained.
+
+    >>> bertkit.cross_validate(bertkit.load_recipe("my.yaml", ["folds=2"]), "folds/mine").name
+    'train-oof.jsonl'
     """
     recipe = recipe if recipe.folds else recipe.with_(f"folds={DEFAULT_FOLDS}")
     run = Run(Path(folder))

@@ -21,7 +21,7 @@ from bertkit.recipe.recipe import AnyRecipe, tasks_of_recipe, to_yaml
 from bertkit.run import Run, names_in, only_writer, versions
 from bertkit.training.job import NO_EXTENSIONS, Extensions, Job, Jobs, prepare_jobs
 
-ANYWAY = "continue anyway with --resume --changed"
+ANYWAY = "continue anyway: resume and changed"
 MARK = "recipe.sha256"  # in the folder of each seed and fold: see `trained_with`
 
 
@@ -64,11 +64,11 @@ def require_folder(recipe: AnyRecipe, run: Run, resume: bool, changed: bool) -> 
         return
     if not resume:
         what = "holds a finished run" if run.finished else "is not empty"
-        fix = "Name another folder" + ("." if run.finished else ", or continue with --resume.")
+        fix = "Name another folder" + ("." if run.finished else ", or resume it.")
         raise UserError(Problem(str(folder), what, fix))
     if not stored.is_file():
         what = "is not a run: it has no recipe.yaml"
-        raise UserError(Problem(str(folder), what, "Leave out --resume, or name a run."))
+        raise UserError(Problem(str(folder), what, "Do not resume, or name a run."))
     text, before = to_yaml(recipe), stored.read_text(encoding="utf-8", errors="replace")
     if before != text and not changed:
         new = [line.strip() for line in text.splitlines() if line not in before.splitlines()]

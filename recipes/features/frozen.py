@@ -14,23 +14,21 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+import pandas as pd
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import accuracy_score, f1_score
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from bertkit.data.readers import read_rows
-from bertkit.data.sources import samples_folder
-from bertkit.inference.features import Features
-from bertkit.sections import DataSpec
+from bertkit import Features, samples_folder
 
 
 def main() -> None:
     sample = samples_folder() / "sentiment"
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", default="sentence-transformers/all-MiniLM-L6-v2")
-    parser.add_argument("--train", type=Path, default=sample / "train.jsonl", help="csv, tsv, json, jsonl or parquet")
+    parser.add_argument("--train", type=Path, default=sample / "train.jsonl", help="csv, tsv or jsonl")
     parser.add_argument("--test", type=Path, default=sample / "test.jsonl")
     parser.add_argument("--text", default="text", help="the column of the texts")
     parser.add_argument("--label", default="label", help="the column of the labels")
@@ -38,13 +36,16 @@ def main() -> None:
     parser.add_argument("--pool", default="mean", choices=["mean", "cls", "max"])
     args = parser.parse_args()
 
-    train, test = ([row for _, row in read_rows(f, DataSpec(source=str(f)))] for f in (args.train, args.test))
+    train, test = (
+        pd.read_json(file, lines=True) if file.suffix == ".jsonl" else pd.read_csv(file, sep=None, engine="python")
+        for file in (args.train, args.test)
+    )
     head = make_pipeline(
         Features(args.model, layers=args.layers, pool=args.pool), StandardScaler(), LogisticRegression(max_iter=1000)
     )
     search = GridSearchCV(head, {"logisticregression__C": [1e-4, 1e-3, 1e-2, 1e-1]}, cv=5)
-    search.fit([row[args.text] for row in train], [row[args.label] for row in train])
-    expected, found = [row[args.label] for row in test], search.predict([row[args.text] for row in test])
+    search.fit(train[args.text], train[args.label])
+    expected, found = test[args.label], search.predict(test[args.text])
     print(f"{len(train):,} rows of train, {len(test):,} of test, {search.best_params_}")
     print(f"accuracy {accuracy_score(expected, found):.4f}  macro F1 {f1_score(expected, found, average='macro'):.4f}")
 

@@ -8,6 +8,10 @@ both ways; they are called by these sizes:
     length    tokens per text, padded         heads    attention heads (A, h)
     chosen    tokens to be predicted          size     numbers per head: hidden / heads (d_k)
     vocab     size of the vocabulary          inner    width of the feed-forward network (4 H, d_ff)
+
+>>> model = bertkit.bert.BertForPreTraining(bertkit.bert.config("tiny", vocab_size=100))
+>>> model.num_parameters()
+509030
 """
 
 from __future__ import annotations

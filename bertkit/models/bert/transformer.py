@@ -8,6 +8,10 @@ the names of transformers' EncoderDecoderModel of two BERTs, so that weights go 
     source    tokens per source text, padded
     target    tokens per target text in this call, padded at the end
     past      target tokens of earlier calls, whose keys and values are in the cache
+
+>>> half = bertkit.bert.config("tiny", vocab_size=100)
+>>> config = bertkit.transformer.config(half, decoder_start_token_id=1, eos_token_id=2)
+>>> model = bertkit.transformer.EncoderDecoderModel(config)
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from datasets import Dataset
 
 from bertkit.data.schema import Answer
 from bertkit.encoding.padding import Arrays
-from bertkit.export.graph import Reduced
+from bertkit.exports.graph import Reduced
 from bertkit.inference.onnx_session import OnnxModel
 from bertkit.inference.predictor import Predictor
 from bertkit.inference.runner import Runner

@@ -19,9 +19,9 @@ from scipy.special import expit, logit
 from bertkit.data.schema import Answer
 from bertkit.data.values import replace_surrogates
 from bertkit.evaluation.similarity import unit
-from bertkit.serve.answer_schemas import described, list_of, schema
-from bertkit.serve.limits import Refused
-from bertkit.serve.pipelines import Request, TopK
+from bertkit.serving.answer_schemas import described, list_of, schema
+from bertkit.serving.limits import Refused
+from bertkit.serving.pipelines import Request, TopK
 from bertkit.tasks.base import Task
 
 Strings = Annotated[list[str], Field(fail_fast=True)]  # one error for a list, however long

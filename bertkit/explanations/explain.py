@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import count
+from os import fspath
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -16,12 +17,12 @@ from bertkit.data.schema import Answer
 from bertkit.data.word_spans import words
 from bertkit.encoding.padding import Collator
 from bertkit.errors import DataError, Problem
-from bertkit.explain.gradients import MAX_STEPS, Integrated, integrated_gradients
-from bertkit.explain.targets import TARGETS, Read, Target, targets_of
-from bertkit.explain.word_shares import Text, WordShare, add_feature
+from bertkit.explanations.gradients import MAX_STEPS, Integrated, integrated_gradients
+from bertkit.explanations.targets import TARGETS, Read, Target, targets_of
+from bertkit.explanations.word_shares import Text, WordShare, add_feature
 from bertkit.inference.display import answer_line
-from bertkit.inference.predict_file import layout_of
-from bertkit.inference.predictor import Predictor
+from bertkit.inference.predict_file import layout_of, with_columns
+from bertkit.inference.predictor import Predictor, load, require_torch_model
 from bertkit.tasks.base import Batch
 
 
@@ -49,6 +50,38 @@ class Explanation(TypedDict):
 
 
 def explain(
+    source: str | Path,
+    rows: Any = (),
+    *,
+    input: str | Path | None = None,
+    columns: Mapping[str, str] = {},
+    overrides: Sequence[str] = (),
+    task: str | None = None,
+    revision: str | None = None,
+) -> list[Explanation]:
+    """Explain a model's answers: which words led to each, by integrated gradients.
+
+    source, task, revision: as for `load`. rows: texts, rows or a frame, each explained by itself; the two texts of a
+    task that reads pairs. input: a file of rows in place of `rows`; columns, overrides: as for `predict`.
+    Returns a dict for each row: `texts`, the `answer`, and `attributed`, the numbers behind it with `words`: column ->
+    (start, end, attribution) of each word, None for one that was not read.
+    Raises ModelError, RecipeError, and DataError for a task whose answers are not explained, a row without the task's
+    columns, and an answer with nothing to explain.
+
+    >>> (explanation,) = bertkit.explain("runs/quickstart", ["Not bad at all."])
+    >>> [explanation["texts"]["text"][start:end] for start, end, _ in explanation["attributed"][0]["words"]["text"]]
+    ['Not', 'bad', 'at', 'all', '.']
+    """
+    predictor = with_columns(require_torch_model(load(source, revision=revision, task=task), source), columns)
+    if input is not None:
+        layout = one_text_per_line(Path(input), layout_of(fspath(source), str(input), overrides))
+        rows = [row for _, row in read_rows(Path(input), layout)]
+    elif isinstance(rows, list | tuple) and all(isinstance(row, str) for row in rows):
+        rows = rows_of(predictor, rows)
+    return explain_rows(predictor, rows)
+
+
+def explain_row(
     predictor: Predictor, rows: Dataset, row: int = 0, *, max_targets: int | None = None, max_steps: int = MAX_STEPS
 ) -> Explanation:
     """Explain the answer to row number `row` of `rows`.
@@ -111,11 +144,6 @@ def _attributed(
     )
 
 
-def rows_of_file(source: str, file: Path, overrides: Sequence[str] = ()) -> list[dict[str, Any]]:
-    """The rows of a file, which is written as `predict_file` expects it. Raises DataError and RecipeError."""
-    return [row for _, row in read_rows(file, one_text_per_line(file, layout_of(source, str(file), overrides)))]
-
-
 def rows_of(predictor: Predictor, texts: Sequence[str]) -> Sequence[str | Mapping[str, Any]]:
     """One row of two texts if the task reads pairs, else a row for each text.
 
@@ -128,7 +156,7 @@ def rows_of(predictor: Predictor, texts: Sequence[str]) -> Sequence[str | Mappin
         return list(texts)
     if len(texts) != 2:
         what = f"this model reads two texts together, {' and '.join(pair)}; {len(texts)} given"
-        raise DataError(Problem("", what, "bertkit explain RUN TEXT TEXT; or rows of a file, with --input FILE"))
+        raise DataError(Problem("", what, "Give both texts, or rows that have both."))
     return [dict(zip(pair, texts, strict=True))]
 
 
@@ -143,7 +171,7 @@ def explain_rows(predictor: Predictor, rows: Iterable[str | Mapping[str, Any]]) 
         raise DataError(Problem("the model", what, f"What is explained: {', '.join(TARGETS)}."))
 
     def explained(number: int, given: str | Mapping[str, Any]) -> Explanation:
-        explanation = explain(predictor, predictor.canonical([given], number - 1))
+        explanation = explain_row(predictor, predictor.canonical([given], number - 1))
         if not explanation["attributed"]:
             raise DataError(Problem(f"row {number}", predictor.task.no_words))
         return explanation

@@ -20,12 +20,12 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Route
 
 from bertkit.errors import DataError, StoreError, UserError
-from bertkit.serve import tei
-from bertkit.serve.answer_schemas import list_of, schema
-from bertkit.serve.limits import Refused
-from bertkit.serve.middleware import OPEN, CountedRoute, LimitsMiddleware, cancel_on_disconnect, error_response
-from bertkit.serve.service import Service
-from bertkit.serve.shapes import SHAPES, SearchRequest, SearchResponse
+from bertkit.serving import tei
+from bertkit.serving.answer_schemas import list_of, schema
+from bertkit.serving.limits import Refused
+from bertkit.serving.middleware import OPEN, CountedRoute, LimitsMiddleware, cancel_on_disconnect, error_response
+from bertkit.serving.service import Service
+from bertkit.serving.shapes import SHAPES, SearchRequest, SearchResponse
 from bertkit.text import dotted
 from bertkit.validation import did_you_mean, fields_at
 
@@ -96,7 +96,7 @@ def _protect(app: FastAPI, service: Service, api_key: str | None) -> None:
 
 
 def _add_service_paths(app: FastAPI, service: Service) -> None:
-    pages = Environment(loader=PackageLoader("bertkit.serve", "."), autoescape=True, undefined=StrictUndefined)
+    pages = Environment(loader=PackageLoader("bertkit.serving", "."), autoescape=True, undefined=StrictUndefined)
     pages.filters["as_json"] = lambda value: json.dumps(value, indent=2, ensure_ascii=False)
 
     @app.get("/health", summary="Health check")
@@ -142,7 +142,7 @@ def _add_answer_paths(app: FastAPI, service: Service) -> None:
     else:
         _refuse(app, "/v1/embeddings", f"a model for {name} does not answer /v1/embeddings")
     if service.store is None:
-        _refuse(app, "/search", "there is no store: start the server with --store STORE")
+        _refuse(app, "/search", "there is no store: start the server with one")
     else:
         _add_path(app, "/search", service.search, SearchRequest, SearchResponse, "Documents nearest to queries")
 

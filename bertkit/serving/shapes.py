@@ -8,10 +8,10 @@ from typing import Any, NamedTuple, Self
 from pydantic import Field, model_validator
 
 from bertkit.data.schema import Answer
-from bertkit.serve import pipelines, tei
-from bertkit.serve.answer_schemas import described, list_of, schema
-from bertkit.serve.limits import Refused
-from bertkit.serve.request_rows import Row
+from bertkit.serving import pipelines, tei
+from bertkit.serving.answer_schemas import described, list_of, schema
+from bertkit.serving.limits import Refused
+from bertkit.serving.request_rows import Row
 from bertkit.tasks.base import Task
 
 MAX_HITS = 10_000  # documents of a store in a response: they are in memory at once

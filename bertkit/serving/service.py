@@ -16,14 +16,14 @@ from pydantic import Discriminator, Tag
 from bertkit.data.schema import Answer
 from bertkit.data.values import replace_surrogates
 from bertkit.inference.predictor import Predictor
-from bertkit.serve import tei
-from bertkit.serve.answer_schemas import answer_type, described, list_of, schema
-from bertkit.serve.batcher import Batcher, estimated_tokens, guarded
-from bertkit.serve.limits import RETRY, Limits, Refused
-from bertkit.serve.pipelines import Request
-from bertkit.serve.prometheus import Metrics
-from bertkit.serve.request_rows import Row, RowReader
-from bertkit.serve.shapes import CLASSIFY, SHAPES, SearchRequest, Shape
+from bertkit.serving import tei
+from bertkit.serving.answer_schemas import answer_type, described, list_of, schema
+from bertkit.serving.batcher import Batcher, estimated_tokens, guarded
+from bertkit.serving.limits import RETRY, Limits, Refused
+from bertkit.serving.pipelines import Request
+from bertkit.serving.prometheus import Metrics
+from bertkit.serving.request_rows import Row, RowReader
+from bertkit.serving.shapes import CLASSIFY, SHAPES, SearchRequest, Shape
 
 if TYPE_CHECKING:
     from bertkit.retrieval.store import Store  # which imports pyarrow

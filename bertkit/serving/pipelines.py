@@ -12,8 +12,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from bertkit.data.schema import Answer
 from bertkit.data.values import replace_surrogates
-from bertkit.serve.answer_schemas import schema
-from bertkit.serve.limits import Refused
+from bertkit.serving.answer_schemas import schema
+from bertkit.serving.limits import Refused
 from bertkit.tasks import fields
 from bertkit.tasks.base import Task
 from bertkit.tasks.masks import GUESSES, inserted

@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field, PlainValidator, create_model
 from bertkit.data.schema import Source
 from bertkit.data.values import read_inputs
 from bertkit.errors import DataError, Problem
-from bertkit.serve.limits import Limits
+from bertkit.serving.limits import Limits
 from bertkit.tasks.base import Task
 from bertkit.text import short_repr
 

@@ -19,9 +19,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from bertkit.serve.batcher import traceback_without_message
-from bertkit.serve.limits import RETRY, Limits, Refused
-from bertkit.serve.prometheus import Metrics
+from bertkit.serving.batcher import traceback_without_message
+from bertkit.serving.limits import RETRY, Limits, Refused
+from bertkit.serving.prometheus import Metrics
 from bertkit.text import KeyPath, dotted
 
 logger = logging.getLogger(__name__)

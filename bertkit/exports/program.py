@@ -19,9 +19,9 @@ from datasets import Dataset
 from bertkit.data.schema import Answer
 from bertkit.encoding.padding import Arrays
 from bertkit.errors import DataError, ModelError, Problem, RecipeError, UserError
-from bertkit.export.agreement import CLOSE, agreement, compared, output_difference, same
-from bertkit.export.graph import OPSET, Graph, batch_of, build, described
-from bertkit.export.int8 import quantized
+from bertkit.exports.agreement import CLOSE, agreement, compared, output_difference, same
+from bertkit.exports.graph import OPSET, Graph, batch_of, build, described
+from bertkit.exports.int8 import quantized
 from bertkit.files import errors_naming, sha256, write_json
 from bertkit.inference.evaluate import rows_of_split
 from bertkit.inference.onnx_session import GRAPH, OnnxModel, open_model
@@ -46,7 +46,7 @@ class Reference(NamedTuple):
 
 
 def export(
-    source: str | Path, output: Path, *, int8: bool = False, max_drop: float = 0.005, data: Path | None = None
+    source: str | Path, output: Path, *, int8: bool = False, max_drop: float = 0.005, data: str | Path | None = None
 ) -> dict[str, Any]:
     """Write `output`: model.onnx, tokenizer, config.json, export.json. Returns the contents of export.json.
 
@@ -54,10 +54,13 @@ def export(
     1e-4, and answers and metrics are equal. int8: quantised; the headline metric may fall by `max_drop`.
     Raises UserError for an output that is not empty, DataError without rows, ModelError for a model that cannot be
     exported or an export that differs.
+
+    >>> bertkit.export("runs/quickstart", "runs/onnx")["fp32"]["answers_differ"]
+    0
     """
     output = Path(os.path.realpath(output))
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
-        raise UserError(Problem(str(output), "already exists", "Name a new folder with --output."))
+        raise UserError(Problem(str(output), "already exists", "Name a new folder."))
     reference = _reference(source, data)
     predictor, _, rows = reference
     started = time.monotonic()
@@ -90,7 +93,7 @@ def export(
     return facts
 
 
-def _reference(source: str | Path, data: Path | None) -> Reference:
+def _reference(source: str | Path, data: str | Path | None) -> Reference:
     """The model in fp32 on the CPU, and its rows."""
     predictor = load(source, precision="fp32")
     name = predictor.task.name
@@ -105,7 +108,7 @@ def _reference(source: str | Path, data: Path | None) -> Reference:
         if data is not None:
             raise
         what = "an export is compared with the run on labelled rows"
-        fix = "Name some in the layout of the run's data: --data FILE"
+        fix = "Name some as `data`, in the layout of the run's."
         raise DataError([*error.problems, Problem(str(source), what, fix)]) from error
     rows = rows.select(range(min(len(rows), MAX_ROWS)))
     cpu = torch.device("cpu")

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from bertkit.encoding.padding import Arrays, fills, pad
 from bertkit.errors import ModelError, Problem, extras_required
-from bertkit.export.viterbi import viterbi
+from bertkit.exports.viterbi import viterbi
 from bertkit.inference.predictor import Predictor
 from bertkit.models.heads.posteriors import constrained
 from bertkit.models.quiet import quiet_logger

@@ -15,8 +15,8 @@ from typing import Any, Self, TypeVar
 
 from bertkit.data.schema import Answer
 from bertkit.errors import UserError
-from bertkit.serve.limits import RETRY, Limits, Refused
-from bertkit.serve.prometheus import Metrics
+from bertkit.serving.limits import RETRY, Limits, Refused
+from bertkit.serving.prometheus import Metrics
 
 logger = logging.getLogger(__name__)
 

@@ -9,6 +9,7 @@ import signal
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from os import fspath
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -17,10 +18,10 @@ import uvicorn
 from fastapi import FastAPI
 
 from bertkit.errors import Problem, UserError
-from bertkit.inference.predictor import Predictor
-from bertkit.serve.app import model_app
-from bertkit.serve.limits import Limits
-from bertkit.serve.service import Service
+from bertkit.inference.predictor import Predictor, load
+from bertkit.serving.app import model_app
+from bertkit.serving.limits import Limits
+from bertkit.serving.service import Service
 
 if TYPE_CHECKING:
     from bertkit.retrieval.store import Store  # which imports pyarrow
@@ -46,6 +47,45 @@ def read_api_key(file: Path | None) -> str | None:
 
 
 def serve(
+    source: str | Path,
+    *,
+    store: str | None = None,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    task: str | None = None,
+    revision: str | None = None,
+    api_key_file: Path | None = None,
+    max_batch_tokens: int = Limits.max_batch_tokens,
+    max_client_batch_size: int = Limits.max_client_batch_size,
+    max_concurrent_requests: int = Limits.max_concurrent_requests,
+    payload_limit: int = Limits.payload_limit,
+    timeout: float = Limits.timeout,
+) -> None:
+    """Serve predictions over HTTP until SIGTERM or Ctrl-C, from the main thread.
+
+    source, task, revision: as for `load`. store: a vector store of `index`, for /search. host: by default reachable
+    from this machine only. port: 0 for any free one. api_key_file: the key that clients must send; by default the
+    variable BERTKIT_API_KEY, or none. max_batch_tokens: estimated, of a row and of a call. max_client_batch_size: rows
+    per request. max_concurrent_requests: further ones get a 429. payload_limit: bytes of a body. timeout: seconds to
+    read a body, and again to answer. Raises UserError, ModelError or DataError.
+
+    >>> bertkit.serve("runs/quickstart", port=8000)  # doctest: +SKIP
+    """
+    limits = Limits(max_batch_tokens, max_client_batch_size, max_concurrent_requests, payload_limit, timeout)
+    name, api_key, opened = fspath(source), read_api_key(api_key_file), None
+    if store is None:
+        predictor = load(source, revision=revision, task=task)
+    else:
+        from bertkit.retrieval.store import Store  # which imports pyarrow
+        from bertkit.retrieval.vector_models import dual_encoder, load_vectors
+
+        opened = Store.open(store)
+        predictor = load(source, revision=revision, task=task) if task else load_vectors(name, revision)
+        opened.require(dual_encoder(name, revision, predictor).files)
+    run(predictor, name, opened, host=host, port=port, limits=limits, api_key=api_key)
+
+
+def run(
     predictor: Predictor, source: str, store: Store | None = None, *, host: str, port: int, limits: Limits,
     api_key: str | None = None,
 ) -> None:  # fmt: skip
@@ -111,7 +151,7 @@ def listen(host: str, port: int) -> socket.socket:
         return listener
     except (OSError, OverflowError) as error:
         what = f"cannot listen on this address: {getattr(error, 'strerror', None) or error}"
-        raise UserError(Problem(f"{host}:{port}", what, "Try another --port; 0 takes any free one.")) from error
+        raise UserError(Problem(f"{host}:{port}", what, "Try another port; 0 takes any free one.")) from error
 
 
 @contextmanager

@@ -25,6 +25,7 @@ from bertkit.data.readers import read_texts
 from bertkit.errors import DataError, Problem
 from bertkit.files import write_text
 from bertkit.models.encoder import load_tokenizer, save_tokenizer
+from bertkit.recipe.recipe import parse_layout
 from bertkit.sections import DataSpec
 
 SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -41,72 +42,68 @@ PART = 10_000  # characters that are processed at a time
 logger = logging.getLogger(__name__)
 
 
-def train_wordpiece(
-    files: Sequence[Path],
-    output: Path,
+def train_tokenizer(
+    input: Sequence[str | Path],
+    output: str | Path,
     *,
     vocab_size: int = 30522,
-    lowercase: bool = True,
+    byte_level: bool = False,
+    cased: bool = False,
     min_frequency: int = 2,
     limit_alphabet: int = 1000,
     columns: Sequence[str] = ("text",),
     max_length: int = 512,
-    spec: DataSpec | None = None,
+    overrides: Sequence[str] = (),
 ) -> PreTrainedTokenizerBase:
-    """Train WordPiece (Devlin et al. 2019, section 3) on the texts of `files`.
+    """Train WordPiece (Devlin et al. 2019, section 3) on the texts of files, or byte-level BPE.
 
     Writes a folder that AutoTokenizer opens, and returns that tokenizer.
 
-    files: see `read_texts`, written as `spec` says; missing texts are skipped. They are read twice for each of
-    `columns`, and only the counts of words are held in memory. output: a new or an empty folder. vocab_size: of the
-    result, special tokens included (see `reserved`). min_frequency: of pairs that are merged. limit_alphabet: how many
-    characters are learned, the most frequent; words with any other become [UNK]. max_length: tokens that the model will
-    read. The same texts and settings give the same bytes.
+    input: see `read_texts`, written as `overrides` say, such as `data.delimiter=";"`; missing texts are skipped. They
+    are read twice for each of `columns`, and only the counts of words are held in memory. output: a new or an empty
+    folder. vocab_size: of the result, special tokens included (see `reserved`).
+    byte_level: BPE of bytes (Radford et al. 2019, section 2.2), as a RobertaTokenizer. Case is kept, no text has an
+    unknown token, and what is decoded is the text that was encoded. cased: keep case and accents.
+    min_frequency: of pairs that are merged. limit_alphabet: how many characters WordPiece learns, the most frequent;
+    words with any other become [UNK]. max_length: tokens that the model will read. The same texts and settings give
+    the same bytes.
 
-    Raises DataError, with all that is wrong with the settings or the files. Then nothing is left behind.
+    Raises RecipeError, and DataError with all that is wrong with settings or files. Then nothing is left behind.
+
+    >>> len(bertkit.train_tokenizer(["reviews.csv"], "tokenizer", vocab_size=60))
+    29
     """
-    sizes = {"vocab_size": vocab_size, "min_frequency": min_frequency, "limit_alphabet": limit_alphabet}
-    _check_settings(files, output, {**sizes, "max_length": max_length})
-    normalizer, layout = BertNormalizer(lowercase=lowercase), reserved(vocab_size)
+    files, output, spec = [Path(file) for file in input], Path(output), parse_layout(overrides)
+    sizes = {"vocab_size": vocab_size, "min_frequency": min_frequency, "max_length": max_length}
+    _check_settings(files, output, sizes if byte_level else {**sizes, "limit_alphabet": limit_alphabet})
+    normalizer = normalizers.Sequence([]) if byte_level else BertNormalizer(lowercase=not cased)
     corpus = Corpus(files, columns, spec, normalizer)
-    alphabet = corpus.alphabet(limit_alphabet)
+    if byte_level:
+        vocab, merges = _learn_bytes(corpus, vocab_size, min_frequency)
+        trained: Any = RobertaTokenizer(vocab=vocab, merges=merges, model_max_length=max_length)
+        return _written(trained, output, {}, corpus, vocab_size)
+    layout, alphabet = reserved(vocab_size), corpus.alphabet(limit_alphabet)
     if (needed := len(layout) + len(alphabet)) > vocab_size:
         what = f"{vocab_size:,} is too small: {len(layout)} are special, {len(alphabet):,} are the alphabet"
         fix = f"Take more than {needed:,}, or learn fewer characters (limit_alphabet)."
         raise DataError(Problem("vocab_size", what, fix))
     tokens = [*layout, *_learn(corpus, alphabet, vocab_size - len(layout), min_frequency)]
     vocab = {token: index for index, token in enumerate(tokens)}
-    trained = BertTokenizer(vocab=vocab, do_lower_case=lowercase, model_max_length=max_length)
+    trained = BertTokenizer(vocab=vocab, do_lower_case=not cased, model_max_length=max_length)
     vocabulary = {"vocab.txt": "".join(f"{token}\n" for token in tokens)}
     return _written(trained, output, vocabulary, corpus, vocab_size, limit_alphabet)
 
 
-def train_byte_level(
-    files: Sequence[Path],
-    output: Path,
-    *,
-    vocab_size: int = 30522,
-    min_frequency: int = 2,
-    columns: Sequence[str] = ("text",),
-    max_length: int = 512,
-    spec: DataSpec | None = None,
-) -> PreTrainedTokenizerBase:
-    """Train byte-level BPE (Radford et al. 2019, section 2.2); the tokenizer is a RobertaTokenizer.
-
-    Arguments and errors are those of `train_wordpiece`. Case is kept, no text has an unknown token, and what is
-    decoded is the text that was encoded.
-    """
-    sizes = {"vocab_size": vocab_size, "min_frequency": min_frequency, "max_length": max_length}
-    _check_settings(files, output, sizes)
+def _learn_bytes(corpus: Corpus, size: int, min_frequency: int) -> tuple[dict[str, int], Any]:
+    """Vocabulary and merges of byte-level BPE."""
     alphabet = sorted(ByteLevel.alphabet())
-    if (needed := len(BYTE_LEVEL_SPECIALS) + len(alphabet)) > vocab_size:
-        what = f"{vocab_size:,} is too small: {len(BYTE_LEVEL_SPECIALS)} are special, {len(alphabet)} are bytes"
+    if (needed := len(BYTE_LEVEL_SPECIALS) + len(alphabet)) > size:
+        what = f"{size:,} is too small: {len(BYTE_LEVEL_SPECIALS)} are special, {len(alphabet)} are bytes"
         raise DataError(Problem("vocab_size", what, f"Take {needed:,} or more."))
-    corpus = Corpus(files, columns, spec, normalizers.Sequence([]))
     learned = Tokenizer(models.BPE())
     learned.pre_tokenizer = ByteLevel(add_prefix_space=False)
     trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size,
+        vocab_size=size,
         min_frequency=min_frequency,
         special_tokens=list(BYTE_LEVEL_SPECIALS),
         initial_alphabet=alphabet,
@@ -114,9 +111,7 @@ def train_byte_level(
     )
     learned.train_from_iterator(corpus.parts(), trainer)
     model = json.loads(learned.to_str())["model"]
-    merges: Any = [tuple(pair) for pair in model["merges"]]  # annotated as texts
-    trained = RobertaTokenizer(vocab=model["vocab"], merges=merges, model_max_length=max_length)
-    return _written(trained, output, {}, corpus, vocab_size)
+    return model["vocab"], [tuple(pair) for pair in model["merges"]]
 
 
 def reserved(vocab_size: int) -> tuple[str, ...]:
@@ -132,11 +127,9 @@ def reserved(vocab_size: int) -> tuple[str, ...]:
 class Corpus:
     """The texts in these columns of files, one column of a file after the other, and statistics of their reading."""
 
-    def __init__(
-        self, files: Sequence[Path], columns: Sequence[str], spec: DataSpec | None, normalizer: Normalizer
-    ) -> None:
+    def __init__(self, files: Sequence[Path], columns: Sequence[str], spec: DataSpec, normalizer: Normalizer) -> None:
         """Read everything once. Raises DataError with all that is wrong, or where there are no words."""
-        self.files, self.columns, self.spec = files, columns, spec or DataSpec(source="-")
+        self.files, self.columns, self.spec = files, columns, spec
         self.normalizer, self.texts, self.words = normalizer, 0, 0  # words: between spaces
         self.characters = Counter[str]()
         self.continuing = set[str]()  # characters seen within words, not only at their beginning
@@ -199,7 +192,7 @@ def _check_settings(files: Sequence[Path], output: Path, sizes: Mapping[str, int
         if value < SMALLEST[name]
     ]
     if not files:
-        problems.append(Problem("", "no files to train on", "Name them: --input FILE."))
+        problems.append(Problem("", "no files to train on"))
     for file in files:
         if not file.is_file():
             what = "cannot be read twice: not a regular file" if file.exists() else "no such file"

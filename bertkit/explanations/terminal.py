@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from bertkit.text import counted, escape_controls
 
 if TYPE_CHECKING:
-    from bertkit.explain.explain import Attributed, Explanation
+    from bertkit.explanations.explain import Attributed, Explanation
 
 MAX_BAR = 24  # characters
 MAX_WORDS = 40  # of a text, those with the largest attributions

@@ -1,0 +1,53 @@
+"""`check`: everything that `train` checks before it trains, as a value."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bertkit.data.schema import Finding
+from bertkit.recipe.recipe import MultiTaskRecipe, Recipe, read
+from bertkit.training.job import Jobs, prepare_jobs
+
+
+@dataclass(frozen=True)
+class Checked:
+    """A recipe that can be trained. findings: about data and model, by task, the most severe first."""
+
+    findings: Mapping[str, Sequence[Finding]]
+    jobs: Jobs = field(repr=False)
+
+    def lines(self) -> Iterator[str]:
+        """What the model reads and how often it is trained, for people."""
+        for name, job in self.jobs.by_task.items():
+            task, first = job.task, job.task.examples(job.features, [0])["input_ids"][0]
+            yield f"{f'{name}: ' if name else ''}{task.name}: {task.describe()}"
+            yield f"first row as the model reads it: {task.tokenizer.decode(first)}"
+        features_by_task = [(job.task, job.features) for job in self.jobs.by_task.values()]
+        yield from filter(None, (each.summarize(features_by_task) for each in self.jobs.first.attachments))
+        recipe = self.jobs.recipe
+        divided = recipe.folds if isinstance(recipe, Recipe) else None
+        ready = f" {len(recipe.seeds) + divided} times: {divided} folds, and on all rows" if divided else ""
+        if budget := recipe.training.get("budget"):
+            ready += ", each" if divided else " each seed" if len(recipe.seeds) > 1 else ""
+            ready += f" for {budget}"
+        yield f"ready to train{ready}"
+
+
+def check(
+    recipe: Recipe | MultiTaskRecipe | Mapping[str, Any] | str | Path, *, data: Any = None, **overrides: Any
+) -> Checked:
+    """Check a recipe, its data and its model, without training.
+
+    recipe, data, overrides: as for `train`. Returns `findings`: name of the task -> what is worth knowing of its data
+    and model, each with `level` (severe, warn or note), `what` and `fix`; they are logged too.
+    Raises RecipeError, DataError or ModelError, as `train` does, on what cannot be trained, such as a finding `fail`.
+
+    >>> checked = bertkit.check("my.yaml")
+    >>> [finding.what for finding in checked.findings["text-classification"] if finding.level == "severe"]
+    []
+    """
+    jobs, findings = prepare_jobs(read(recipe, data, overrides))
+    return Checked({name or jobs.only.task.name: found for name, found in findings.items()}, jobs)

@@ -1,0 +1,1 @@
+"""Tokenizers from texts: `bertkit tokenizer train`."""
