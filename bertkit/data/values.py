@@ -267,8 +267,9 @@ def refuse_unequal(schema: Schema, values: Mapping[str, Sequence[Any]], origin: 
         if numbers is not None and len(numbers) != len(words):
             raise ValueError(f"{len(words)} words, but {len(numbers)} numbers")
 
-    words, numbers = ([n for n in values if schema.columns[n].holds == kind] for kind in ("words", "numbers"))
-    for name in numbers if words else ():
+    holds = {name: column.holds for name, column in schema.columns.items() if name in values}
+    words = [name for name, kind in holds.items() if kind == "words"]
+    for name in (name for name, kind in holds.items() if kind == "numbers" and words):
         list(each_row(read, origin.__getitem__, values[words[0]], values[name]))
 
 

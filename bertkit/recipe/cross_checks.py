@@ -21,7 +21,7 @@ from bertkit.data.reader import COMPRESSIONS
 from bertkit.data.readers import by_name, by_suffix, suffix_of
 from bertkit.errors import DataError, Problem
 from bertkit.sections import MEMORY, REPO_ID, TrainingKeys
-from bertkit.tasks import get_task
+from bertkit.tasks import find_task
 from bertkit.tasks.base import TaskOptions
 from bertkit.text import KeyPath, escape_controls, short_repr
 from bertkit.validation import KeyProblem, did_you_mean
@@ -165,7 +165,7 @@ def _training_rules(
     early, peft, freeze, batching, folds = (
         data.get(key) is not None for key in ("early_stopping", "peft", "freeze", "batching", "folds")
     )
-    corpus = options and get_task(data["task"]["name"]).schema.corpus
+    kind = find_task(data["task"].get("name"))
     muon = training.get("optim") == "muon"
     model = data.get("model", {})
     return (
@@ -188,7 +188,7 @@ def _training_rules(
         (folds and data.get("distillation") is not None, "folds",
          "the teacher may have learned the rows that a fold holds out, and scores would be too high",
          "remove `folds` or `distillation`"),
-        (folds and corpus, "folds",
+        (folds and kind and kind.schema.corpus, "folds",
          "documents of pretraining have no targets that a fold could be scored by", "remove it"),
         *((not muon and training.get(key, field.default) != field.default, f"training.{key}",
            "has no effect without `optim: muon`", "remove it, or write optim: muon")
