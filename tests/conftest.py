@@ -9,6 +9,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Iterator
 from multiprocessing.util import Finalize
@@ -28,6 +29,8 @@ import hypothesis
 import pytest
 import torch
 import transformers
+from huggingface_hub import constants
+from huggingface_hub.utils import close_session
 from margins import Margins
 from matplotlib.figure import Figure
 
@@ -187,3 +190,25 @@ def real_data() -> Path:
         if folder.is_dir():
             return folder
     pytest.skip("no ../shared/data beside the checkout")
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A Hub that huggingface_hub talks to, with an empty cache and a token; nobody waits in earnest."""
+    from fakehub import TOKEN, running
+
+    with running() as server:
+        for name, value in {
+            "ENDPOINT": server.url,
+            "HUGGINGFACE_CO_URL_TEMPLATE": server.url + "/{repo_id}/resolve/{revision}/{filename}",
+            "HF_HUB_OFFLINE": False,
+            "HF_HUB_DISABLE_XET": True,
+            "HF_HUB_CACHE": str(tmp_path / "cache"),
+            "HF_TOKEN_PATH": str(tmp_path / "token"),
+        }.items():
+            monkeypatch.setattr(constants, name, value)
+        monkeypatch.setenv("HF_TOKEN", TOKEN)
+        monkeypatch.setattr(time, "sleep", lambda _: None)
+        close_session()
+        yield server
+        close_session()

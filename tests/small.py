@@ -40,6 +40,17 @@ def recompute_activations(model: PreTrainedModel) -> None:
     getattr(model, f"{CHECKPOINTING}_enable")()
 
 
+def install(folder: Path, pyproject: dict[str, Any]) -> None:
+    """What pip writes about a package, of its pyproject.toml."""
+    project = pyproject["project"]
+    about = folder / f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
+    about.mkdir(parents=True)
+    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n")
+    groups = project["entry-points"].items()
+    lines = [line for group, points in groups for line in (f"[{group}]", *(f"{n} = {v}" for n, v in points.items()))]
+    (about / "entry_points.txt").write_text("\n".join(lines))
+
+
 def read_data(spec: DataSpec, kind: type[Task], options: TaskOptions, **more: Any) -> Data:
     """The rows of a data section, as this task reads them."""
     return load(spec, kind.schema_of(options), partial(kind.validate_rows, options), **more)

@@ -20,7 +20,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
-from small import message_of, raises
+from small import install, message_of, raises
 from test_data import SCHEMA
 
 from bertkit.data import check, label_names, load, read_rows, read_stream
@@ -704,12 +704,11 @@ def packages(tmp_path, monkeypatch):
     """The folder of packages that announce readers."""
     (tmp_path / "pipes_reader.py").write_text(PIPES)
     for package, points in ANNOUNCED.items():
-        (folder := tmp_path / f"{package}-1.0.dist-info").mkdir()
-        (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
-        lines = (
-            f"{name} = {'no_module' if name == 'lost' else 'pipes_reader'}:{value}" for name, value in points.items()
+        modules = {name: "no_module" if name == "lost" else "pipes_reader" for name in points}
+        readers = {name: f"{modules[name]}:{value}" for name, value in points.items()}
+        install(
+            tmp_path, {"project": {"name": package, "version": "1.0", "entry-points": {"bertkit.readers": readers}}}
         )
-        (folder / "entry_points.txt").write_text("\n".join(["[bertkit.readers]", *lines]))
     monkeypatch.syspath_prepend(str(tmp_path))
     yield tmp_path
     sys.modules.pop("pipes_reader", None)

@@ -6,8 +6,7 @@ import json
 import logging
 import re
 import shutil
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,10 +15,9 @@ import pytest
 import small
 import torch
 from cases import CASES, DRAWN, Case
-from fakehub import TOKEN, FakeHub, Fault, running
+from fakehub import TOKEN, FakeHub, Fault
 from finished import finished, restate
 from huggingface_hub import ModelCard, constants, parse_eval_result_entries
-from huggingface_hub.utils import close_session
 from ruamel.yaml import YAML
 from safetensors.torch import load_file, save, save_file
 
@@ -41,26 +39,6 @@ from bertkit.training.train import train
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=<...>' to upload raw bytes:DeprecationWarning")
 
 ME = "me/model"
-
-
-@pytest.fixture
-def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
-    """A Hub that huggingface_hub talks to, with an empty cache and a token; nobody waits in earnest."""
-    with running() as server:
-        for name, value in {
-            "ENDPOINT": server.url,
-            "HUGGINGFACE_CO_URL_TEMPLATE": server.url + "/{repo_id}/resolve/{revision}/{filename}",
-            "HF_HUB_OFFLINE": False,
-            "HF_HUB_DISABLE_XET": True,
-            "HF_HUB_CACHE": str(tmp_path / "cache"),
-            "HF_TOKEN_PATH": str(tmp_path / "token"),
-        }.items():
-            monkeypatch.setattr(constants, name, value)
-        monkeypatch.setenv("HF_TOKEN", TOKEN)
-        monkeypatch.setattr(time, "sleep", lambda _: None)
-        close_session()
-        yield server
-        close_session()
 
 
 @pytest.fixture(scope="module")

@@ -38,10 +38,9 @@ class Mine(TextClassification):
 
 def install(folder: Path, package: str, module: str, announced: str, code: str) -> None:
     """A package as pip leaves it. announced: its entry point."""
-    about = folder / f"{package}-1.2.dist-info"
-    about.mkdir(parents=True)
-    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.2\n")
-    (about / "entry_points.txt").write_text(f"[bertkit.tasks]\n{announced}\n")
+    name, _, value = announced.partition(" = ")
+    about = {"name": package, "version": "1.2", "entry-points": {"bertkit.tasks": {name: value}}}
+    small.install(folder, {"project": about})
     (folder / f"{module}.py").write_text(code)
 
 
