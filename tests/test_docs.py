@@ -6,9 +6,10 @@ import argparse
 import doctest
 import re
 import shutil
+import sys
 import tomllib
 from collections.abc import Iterator
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -17,7 +18,10 @@ import pytest
 import small
 
 import bertkit
+from bertkit import tasks
 from bertkit.cli import main as cli
+from bertkit.data import readers
+from bertkit.errors import DataError
 from bertkit.recipe.recipe import Recipe, load_recipe
 from bertkit.recipe.training_arguments import DECIDED, training_fields
 from bertkit.tasks import OURS
@@ -140,6 +144,26 @@ def test_the_command_page_has_every_command_and_option(reference: ModuleType) ->
         for action in parser._actions:
             for option in action.option_strings or action.choices or [str(action.metavar or action.dest)]:
                 assert option in sections[name], (name, option)
+
+
+EXTENDING = re.findall(r"^```python\n(.*?)^```$", (DOCS / "extending.md").read_text(encoding="utf-8"), re.M | re.S)
+
+
+@pytest.mark.usefixtures("tiny_trainings")
+@pytest.mark.parametrize("program", EXTENDING, ids=range(len(EXTENDING)))
+def test_the_programs_of_extending_run(program: str, tiny_encoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tasks, "_OTHERS", {})
+    monkeypatch.setitem(sys.modules, "program", ModuleType("program"))  # where the names of its classes are looked up
+    names: dict[str, Any] = {"__name__": "program"}
+    exec(compile(program, "extending.md", "exec", dont_inherit=True), names)
+    if "READER" not in names:
+        (results,) = Path("runs").glob("*/results.json")
+        assert bertkit.Run(results.parent).results["splits"]
+        return
+    Path("rows.bars").write_text("good | a film\nbad film\n", encoding="utf-8")
+    monkeypatch.setattr(readers, "READERS", (*readers.READERS, names["READER"]))
+    check = partial(bertkit.check, "text-classification", data="rows.bars", model=tiny_encoder, max_length=32)
+    small.raises(DataError, "rows.bars:2: no ' | ' after the label", check)
 
 
 def test_the_pages_of_python_and_of_modules_have_every_name(reference: ModuleType) -> None:
