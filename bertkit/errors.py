@@ -42,10 +42,10 @@ class UserError(Exception):
     override training.epochs=1
     """
 
-    def __init__(self, problems: Problem | str | Iterable[Problem], fix: str = "") -> None:
-        """problems: one or several, or a text that says what is wrong. fix: of a text: what to do about it."""
+    def __init__(self, problems: Problem | str | Iterable[Problem], what: str = "", fix: str = "") -> None:
+        """problems: one or several; or where one is, with what it is and how to fix it; or a text that says it all."""
         if isinstance(problems, str):
-            problems = Problem("", problems, fix)
+            problems = Problem(problems, what, fix) if what else Problem("", problems)
         self.problems: tuple[Problem, ...] = (problems,) if isinstance(problems, Problem) else tuple(problems)
         super().__init__("\n".join(map(str, self.problems)))
 
@@ -62,7 +62,7 @@ def not_installed(error: ModuleNotFoundError) -> UserError:
     if package == "bertkit":
         raise error
     fix = f'pip install "bertkit[{EXTRAS[package]}]"' if package in EXTRAS else "pip install bertkit"
-    return UserError(f"this needs {package}, which is not installed", fix)
+    return UserError("", f"this needs {package}, which is not installed", fix)
 
 
 @contextmanager
@@ -133,4 +133,4 @@ def require_finite(finite: Iterable[Any], unit: str = "rows") -> None:
     bad = sum(not each for each in flags)
     if bad:
         what = f"its outputs are not finite for {bad} of {len(flags)} {unit}"
-        raise ModelError(Problem("the model", what, "Its weights are damaged, or its training diverged."))
+        raise ModelError("the model", what, "Its weights are damaged, or its training diverged.")

@@ -113,7 +113,7 @@ def read_all(stream: IO[bytes], name: str, instead: str) -> bytes:
     """All bytes of a stream. Raises DataError where they would fill the memory; instead: the fix."""
     data = stream.read(MAX_WHOLE + 1)
     if len(data) > MAX_WHOLE:
-        raise DataError(Problem(name, f"holds more than {MAX_WHOLE:,} bytes, and must be read into memory", instead))
+        raise DataError(name, f"holds more than {MAX_WHOLE:,} bytes, and must be read into memory", instead)
     return data
 
 

@@ -19,7 +19,7 @@ from bertkit.data.splits import names_of
 from bertkit.data.table import MAX_LOCATIONS, Origin, Problems, Table
 from bertkit.data.tagged import spans_of, tag_words
 from bertkit.data.values import convert, split_labels
-from bertkit.errors import DataError, Problem
+from bertkit.errors import DataError
 from bertkit.sections import DataSpec
 from bertkit.text import counted, listed
 from bertkit.validation import did_you_mean
@@ -112,7 +112,7 @@ def _read_file(file: Path, spec: DataSpec, columns: Mapping[str, Column], proble
     layout = DataSpec(source=str(file))
     reader = reader_of(file, layout)
     if reader.name not in FORMATS:
-        raise DataError(Problem(str(file), f"a list of rows is expected as .{' or .'.join(FORMATS)}"))
+        raise DataError(str(file), f"a list of rows is expected as .{' or .'.join(FORMATS)}")
     rows, origin = [], Origin([reader.prefix(str(file))])
     for number, row in read_rows(file, layout):
         origin.add(0, number)
@@ -197,7 +197,7 @@ def _refined(
     kept = [row for row in range(len(table)) if row not in gone]
     if gone:
         if not kept:
-            raise DataError(Problem("data.exclude", f"no row of {split} remains"))
+            raise DataError("data.exclude", f"no row of {split} remains")
         table = table.select(kept)
         findings.append(note(f"{split}: {counted(len(gone), 'row')} excluded by {_files(gone.values())}"))
     records = {place: new[split, row] for place, row in enumerate(kept) if (split, row) in new}

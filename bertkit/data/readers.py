@@ -30,7 +30,7 @@ from bertkit.data.label_studio import is_export, task_rows
 from bertkit.data.reader import GROUP, OpenFile, Reader, by_lines, opened, uncompressed
 from bertkit.data.squad import is_squad, squad_rows
 from bertkit.data.table import NumberedRow, Problems, WrongType, setting
-from bertkit.errors import DataError, Problem
+from bertkit.errors import DataError
 from bertkit.sections import DataSpec
 from bertkit.validation import did_you_mean
 
@@ -56,7 +56,7 @@ def by_name(name: str) -> Reader:
         return readers[0]
     names = [reader.name for reader in formats()]
     what = _announced(tuple(sys.path)).get(name, f"no format {name!r}{did_you_mean(name, names)}")
-    raise DataError(Problem("data.format", str(what), f"known: {', '.join(names)}"))
+    raise DataError("data.format", str(what), f"known: {', '.join(names)}")
 
 
 def formats() -> list[Reader]:
@@ -95,15 +95,15 @@ def reader_of(path: Path, spec: DataSpec) -> Reader:
     suffix = suffix_of(path)
     readers = by_suffix(suffix)
     if not readers and suffix in ("xls", "xlsb", "xlsm", "ods", "arrow"):
-        raise DataError(Problem(str(path), f"a .{suffix} file is not read", "save it as .xlsx, .csv or .parquet"))
+        raise DataError(str(path), f"a .{suffix} file is not read", "save it as .xlsx, .csv or .parquet")
     if len(readers) > 1:
         what = f"several formats have this suffix: {', '.join(reader.name for reader in readers)}"
-        raise DataError(Problem(str(path), what, setting("format", readers[0].name)))
+        raise DataError(str(path), what, setting("format", readers[0].name))
     if not readers:
         known = ", ".join(f".{suffix}" for reader in formats() for suffix in reader.suffixes)
         broken = "".join(f"; {what}" for what in _announced(tuple(sys.path)).values() if isinstance(what, str))
         what = f"unknown file format; known: {known}, each also with .gz or .xz{broken}"
-        raise DataError(Problem(str(path), what, f"Rename it, or {setting('format', 'csv')}"))
+        raise DataError(str(path), what, f"Rename it, or {setting('format', 'csv')}")
     return readers[0]
 
 
@@ -128,7 +128,7 @@ def read_rows(path: Path, spec: DataSpec, problems: Problems | None = None) -> I
                 yield number, row
         problems.raise_if_any()
         if not number:
-            raise DataError(Problem(problems.name, "holds no rows"))
+            raise DataError(problems.name, "holds no rows")
 
 
 def rows_or_problems(path: Path, spec: DataSpec, problems: Problems) -> Iterator[NumberedRow]:
@@ -259,7 +259,7 @@ def _json(file: OpenFile) -> Iterator[NumberedRow]:
         what = _not_json(error) if text.strip() else "the file is empty"
         fix = f"if every line is an object, {setting('format', 'jsonl')}" if "Extra data" in what else ""
         where = f"{name}:{error.lineno}" if isinstance(error, json.JSONDecodeError) else name
-        raise DataError(Problem(where, what, fix)) from error
+        raise DataError(where, what, fix) from error
     lists = {k: v for k, v in content.items() if isinstance(v, list)} if isinstance(content, dict) else {}
     rows = content if isinstance(content, list) else lists.get("data")
     if rows is None and len(lists) == 1:
@@ -267,7 +267,7 @@ def _json(file: OpenFile) -> Iterator[NumberedRow]:
     if rows is None:
         what = 'expected a list of objects, or an object with one such list, e.g. {"data": […]}'
         fix = 'With pandas: frame.to_json("FILE.jsonl", orient="records", lines=True).'
-        raise DataError(Problem(name, what, fix))
+        raise DataError(name, what, fix)
     escapes, where = text if _SURROGATE.search(text) else "", JSON.prefix(name)
     numbered: Iterator[NumberedRow] = enumerate(rows, 1)
     if is_squad(content):

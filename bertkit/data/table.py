@@ -171,7 +171,7 @@ def each_row(
         try:
             value = read(*values)
         except WrongColumn as error:
-            raise DataError(Problem(where(row), f"{prefix}{error}")) from None
+            raise DataError(where(row), f"{prefix}{error}") from None
         except ValueError as error:
             problems.add_error(where(row), error, prefix)
         if not problems:
@@ -271,14 +271,14 @@ def release(rows: Dataset) -> None:
         pages.release()
 
 
-def numbers(rows: Dataset, name: str) -> np.ndarray[Any, Any]:
+def numbers(rows: Dataset, name: str) -> np.ndarray:
     """A column of numbers, `(rows,)`: eight bytes each, where `rows[name][:]` makes objects of them."""
     if isinstance(rows, Columns):
         import numpy as np
 
         return np.asarray(rows[name])
     # dtype=None: by default the format makes fp32 of fp64.
-    values: np.ndarray[Any, Any] = rows.with_format("numpy", dtype=None).select_columns([name])[:][name]
+    values: np.ndarray = rows.with_format("numpy", dtype=None).select_columns([name])[:][name]
     return values
 
 
@@ -335,5 +335,5 @@ def required(rows: Dataset, *names: str) -> str:
     if found is None:
         where = f"column{'s' * (len(names) > 1)} {' and '.join(f'`{name}`' for name in names)}"
         what = f"not in the rows, which have {', '.join(rows.column_names)}"
-        raise DataError(Problem(where, what, f"Map it, e.g.  data: {{columns: {{{names[0]}: …}}}}"))
+        raise DataError(where, what, f"Map it, e.g.  data: {{columns: {{{names[0]}: …}}}}")
     return found

@@ -100,12 +100,12 @@ def _scheme_of(values: Sequence[Sequence[str] | None], where: Callable[[int], st
     tags = set(chain.from_iterable(value or () for value in values))
     if tags and all(tag.isdecimal() for tag in tags):
         fix = "Name them, in the order of their numbers:  task: {labels: [O, B-PER, I-PER, …]}"
-        raise DataError(Problem(where(0), f"its tags are numbers: {listed(sorted(tags, key=int))}", fix))
+        raise DataError(where(0), f"its tags are numbers: {listed(sorted(tags, key=int))}", fix)
     if without_prefixes(tags):
         what = f"its tags are of an unknown scheme, without prefixes such as B-: {listed(sorted(tags))}"
         labels = "If each is the label of one word, such as a part of speech, write  task: {scheme: none}"
         entities = "If adjacent words with one tag are one entity, write  task: {data_scheme: IO}"
-        raise DataError(Problem(where(0), what, f"{labels}. {entities}."))
+        raise DataError(where(0), what, f"{labels}. {entities}.")
 
     def checked(tags: Sequence[str] | None) -> Sequence[str]:
         check_prefixes(tags or (), "BIOES")
@@ -123,7 +123,7 @@ def tag_spans(table: Table, split: str, alignment: Any) -> tuple[Table, list[Fin
     if "text" not in table.values:
         what = "has `spans`, which need a `text`, but has `tokens`"
         fix = "map the text, e.g.  data: {columns: {text: …}}; or give `tags`"
-        raise DataError(Problem(table.origin[0], what, fix))
+        raise DataError(table.origin[0], what, fix)
     counts, occurrences = Counter[str](), Counter[str]()
     kept = set[str]()
     misfits = list[tuple[str, list[dict[str, Any]]]]()
@@ -169,7 +169,7 @@ def tag_spans(table: Table, split: str, alignment: Any) -> tuple[Table, list[Fin
     )
     if split == "train" and occurrences and not kept:
         what = f"with {alignment}, none of the {counted(occurrences.total(), 'span')} of train is left"
-        raise DataError(Problem("task.alignment", what, fix))
+        raise DataError("task.alignment", what, fix)
     findings += [
         warn(f"{split}: {counted(counts[key], 'span')} {what}", fix) for key, what in REPORTED.items() if counts[key]
     ]

@@ -128,7 +128,7 @@ def _factor(step: int, steps: int) -> float:
     return (step + 1) / warm if step < warm else (steps - step) / max(steps - warm, 1)
 
 
-def _vectors(runner: Runner, texts: Texts, chosen: np.ndarray[Any, Any]) -> torch.Tensor:
+def _vectors(runner: Runner, texts: Texts, chosen: np.ndarray) -> torch.Tensor:
     """The vectors of these texts `(texts, size)`, with gradients; texts of similar length are padded together."""
     collate, device = Collator.of(runner.task.tokenizer, runner.task.padding), next(runner.model.parameters()).device
     order = chosen[np.argsort([len(texts.inputs["input_ids"][text]) for text in chosen], kind="stable")]

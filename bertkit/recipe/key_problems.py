@@ -47,7 +47,7 @@ class Report:
                 self.document = document = parse(stream.read(MAX_BYTES + 1))
         except (OSError, ValueError) as error:  # ValueError: a null character in the name
             what = str(error.strerror) if isinstance(error, OSError) else "not a valid file name"
-            raise RecipeError(Problem(self.name, f"cannot be read: {what}")) from error
+            raise RecipeError(self.name, f"cannot be read: {what}") from error
         self.read(document)
         data: Any = document.data
         if isinstance(data, dict):

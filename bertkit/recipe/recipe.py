@@ -14,7 +14,7 @@ from pydantic import Field, TypeAdapter
 from bertkit import sections
 from bertkit.data.python_rows import Rows, store_rows
 from bertkit.data.readers import formats
-from bertkit.errors import Problem, RecipeError
+from bertkit.errors import RecipeError
 from bertkit.recipe import shipped_recipes
 from bertkit.recipe.cross_checks import format_problems, resolve_paths, texts_in, without
 from bertkit.recipe.fields import MEAN, Sections, Several, TaskPart, Training
@@ -201,7 +201,7 @@ def parse_layout(overrides: Sequence[str]) -> DataSpec:
     spec = parse_data_spec({"source": "-"}, overrides)
     if other := spec.model_fields_set.difference(LAYOUT, ["source"]):
         what = f"only the layout of the file can be given here: {', '.join(f'data.{name}' for name in LAYOUT)}"
-        raise RecipeError(Problem(f"override data.{min(other)}", what, "Columns have an argument of their own."))
+        raise RecipeError(f"override data.{min(other)}", what, "Columns have an argument of their own.")
     return spec
 
 
@@ -288,7 +288,7 @@ def _source(source: Any) -> tuple[dict[str, Any], dict[str, Mapping[str, Rows]],
         return *plain_sections(source), Report("")
     if not isinstance(source, str | Path):
         what = f"expected a task, a recipe or its name first, found {describe(source)}"
-        raise RecipeError(Problem("", what, 'bertkit.train("text-classification", "runs/x", data=…, model=…)'))
+        raise RecipeError("", what, 'bertkit.train("text-classification", "runs/x", data=…, model=…)')
     if str(source) in task_names():
         return {"task": {"name": str(source)}}, {}, Report("")
     shipped = shipped_recipes()
@@ -306,4 +306,4 @@ def _source(source: Any) -> tuple[dict[str, Any], dict[str, Mapping[str, Rows]],
         near = [path.name for path in file.absolute().parent.glob("*.y*ml")]
         what = f"no such recipe or task{did_you_mean(file.name, [*task_names(), *shipped, *near])}"
         fix = f"tasks: {', '.join(task_names())}; shipped recipes: {', '.join(shipped) or 'none'}"
-        raise RecipeError(Problem(report.name, what, fix)) from None
+        raise RecipeError(report.name, what, fix) from None

@@ -19,7 +19,7 @@ from bertkit.data.schema import Answer, Column, Finding, Schema, note, warn
 from bertkit.data.tagged import sentences
 from bertkit.encoding.texts import encode_texts
 from bertkit.encoding.word_windows import encode_words
-from bertkit.errors import Problem, RecipeError
+from bertkit.errors import RecipeError
 from bertkit.evaluation.graded import Graded, Scored
 from bertkit.evaluation.metrics import regression
 from bertkit.models.encoder import Encoder, classifier, load_model
@@ -108,7 +108,7 @@ def register(task: type[T]) -> type[T]:
     name = str(getattr(task, "name", task.__name__))
     owner = "bertkit" if name in OURS else package_of(name)
     if why := f"{owner} has a task of this name" if owner else _fault(task, name):
-        raise RecipeError(Problem(f"the task {short_repr(name)}", why))
+        raise RecipeError(f"the task {short_repr(name)}", why)
     _OTHERS[name] = task
     return task
 
@@ -141,10 +141,10 @@ def get_task(name: str, package: object = None) -> type[Task]:
     if not points:
         if stated := _PACKAGE.fullmatch(str(package)):
             what = f"its task {short_repr(name)} is of the package {stated[1]}, which is not installed"
-            raise RecipeError(Problem("task.name", what, f"pip install {stated[1]}"))
+            raise RecipeError("task.name", what, f"pip install {stated[1]}")
         names = task_names()
         what = f"no task {short_repr(name)}{did_you_mean(name, names)}"
-        raise RecipeError(Problem("task.name", what, f"known: {', '.join(names)}"))
+        raise RecipeError("task.name", what, f"known: {', '.join(names)}")
     try:
         found = points[0].load()
         why = _fault(found, name)
@@ -154,7 +154,7 @@ def get_task(name: str, package: object = None) -> type[Task]:
         why = "several packages have a task of this name"
     if why:
         packages = " and ".join(sorted(map(_package, points)))
-        raise RecipeError(Problem("task.name", f"the task {short_repr(name)} of {packages} cannot be used: {why}"))
+        raise RecipeError("task.name", f"the task {short_repr(name)} of {packages} cannot be used: {why}")
     _OTHERS[name] = found
     return _OTHERS[name]
 

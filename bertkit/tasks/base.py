@@ -202,7 +202,7 @@ class Task(ABC, Generic[O]):
         columns: dict[str, list[Any]] = features[indices]
         return columns
 
-    def units(self, features: Dataset) -> np.ndarray[Any, Any]:
+    def units(self, features: Dataset) -> np.ndarray:
         """For each feature, the unit that must not be split between batches. Default: the feature itself."""
         return np.arange(len(features))
 

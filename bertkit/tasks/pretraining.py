@@ -15,7 +15,7 @@ from bertkit.cache import cache_root
 from bertkit.data.schema import Answer, Column, Finding, Schema, note, warn
 from bertkit.data.table import numbers
 from bertkit.encoding.padding import Arrays, model_inputs
-from bertkit.errors import DataError, Problem, require_finite
+from bertkit.errors import DataError, require_finite
 from bertkit.evaluation import pretraining_metrics
 from bertkit.evaluation.graded import Scored
 from bertkit.evaluation.pretraining_metrics import COUNTED
@@ -109,7 +109,7 @@ class Pretraining(Task[PretrainingOptions]):
         """Raises DataError where next sentences need a second document."""
         if options.nsp == "nsp" and len(rows) < 2:
             what = "nsp takes sentences from another document, and there is one"
-            raise DataError(Problem("task.nsp", what, "Give more documents, or write none."))
+            raise DataError("task.nsp", what, "Give more documents, or write none.")
         return {}
 
     @classmethod

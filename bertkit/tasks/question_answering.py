@@ -17,7 +17,7 @@ from bertkit.data.table import Table, required
 from bertkit.encoding.padding import Arrays
 from bertkit.encoding.pieces import tokenize
 from bertkit.encoding.question_windows import Windows, encode_pairs, label_windows
-from bertkit.errors import DataError, Problem, require_finite
+from bertkit.errors import DataError, require_finite
 from bertkit.evaluation import squad_metrics
 from bertkit.models.encoder import Encoder, load_model
 from bertkit.models.heads.spans import (
@@ -122,11 +122,11 @@ tokenizer = AutoTokenizer.from_pretrained("PATH_OR_HUB_ID")""",
         """Whether there may be no answer. Raises DataError where there is never one."""
         answered = [bool(answers["text"]) for answers in rows["answers"]]
         if not any(answered):
-            raise DataError(Problem("data", "no question of train has an answer: there is nothing to learn"))
+            raise DataError("data", "no question of train has an answer: there is nothing to learn")
         if options.unanswerable is False and not all(answered):
             without = counted(answered.count(False), "question")
             what = f"task.unanswerable is false, but train has {without} without an answer"
-            raise DataError(Problem("task.unanswerable", what, "Leave it out, or remove these rows."))
+            raise DataError("task.unanswerable", what, "Leave it out, or remove these rows.")
         return {"unanswerable": not all(answered) if options.unanswerable is None else options.unanswerable}
 
     @classmethod

@@ -14,7 +14,7 @@ from bertkit.data.beir import check_pairs
 from bertkit.data.disk_list import DiskList
 from bertkit.data.schema import Answer, Column, Finding, Schema, note
 from bertkit.data.table import Table
-from bertkit.errors import DataError, Problem, RowsError, UserError
+from bertkit.errors import DataError, RowsError, UserError
 from bertkit.evaluation import baselines
 from bertkit.evaluation.ranking import KS, GradedSearches, first_rows, searched
 from bertkit.evaluation.similarity import unit
@@ -104,16 +104,16 @@ model.encode_query("your question") @ model.encode_document(["a text", "another"
         idle, total = len(table) - len(kept), len(table)
         what = f"train: {idle:,} of {total:,} rows have the grade 0 or no query, and teach nothing"
         if idle and not kept:
-            raise DataError(Problem("data", what, "Give documents that answer a grade of 1 or more."))
+            raise DataError("data", what, "Give documents that answer a grade of 1 or more.")
         return (table.select(kept), [note(what)]) if idle else (table, [])
 
     @classmethod
     def infer_options(cls, options: RetrievalOptions, rows: Dataset, class_names: Sequence[str]) -> dict[str, Any]:
         """Raises UserError if the extra is missing, DataError if the rows are not pairs."""
         if importlib.util.find_spec("ir_measures") is None:
-            raise UserError(Problem("", "retrieval is scored by ir-measures", 'pip install "bertkit[retrieval]"'))
+            raise UserError("", "retrieval is scored by ir-measures", 'pip install "bertkit[retrieval]"')
         if "query" not in rows.column_names:
-            raise DataError(Problem("data.columns", "retrieval learns from `query` and `document`", "Map them."))
+            raise DataError("data.columns", "retrieval learns from `query` and `document`", "Map them.")
         return {}
 
     @property

@@ -13,7 +13,7 @@ from bertkit.data.columns import label_names
 from bertkit.data.rows import Columns
 from bertkit.data.schema import Answer, Column, Finding, Schema
 from bertkit.data.table import column_values, numbers, required
-from bertkit.errors import DataError, Problem
+from bertkit.errors import DataError
 from bertkit.evaluation import baselines, similarity
 from bertkit.evaluation.graded import Graded
 from bertkit.tasks.base import PAIRS, Batch, HeldOut, Predict
@@ -122,21 +122,21 @@ SentenceTransformer("PATH_OR_HUB_ID").encode(["your text", "another"])""",
         loss = options.loss or LOSSES[target][0]
         if loss not in LOSSES[target]:
             what = f"{loss} does not learn from `{target}`, which the rows have"
-            raise DataError(Problem("task.loss", what, f"Write {' or '.join(LOSSES[target])}, or leave it out."))
+            raise DataError("task.loss", what, f"Write {' or '.join(LOSSES[target])}, or leave it out.")
         settled: dict[str, Any] = {"loss": loss}
         if target == "label":
             settled["labels"] = settle_labels(options.labels, label_names(rows["label"][:], class_names))
             names = names_of(settled["labels"])
             if len(names) != 2:
                 what = f"{loss} learns from two labels, but train has {', '.join(names)}"
-                raise DataError(Problem("task.labels", what, "Write task: text-classification, which reads pairs too."))
+                raise DataError("task.labels", what, "Write task: text-classification, which reads pairs too.")
         if target == "score" and loss == "cosine-mse":
             least, greatest = min(rows["score"]), max(rows["score"])
             settled["score_range"] = options.score_range or [least, greatest]
             low, high = sorted(settled["score_range"])
             if not low <= least <= greatest <= high:
                 what = f"[{low:g}, {high:g}], but scores of train go from {least:g} to {greatest:g}"
-                raise DataError(Problem("task.score_range", what, "Widen it, or leave it out."))
+                raise DataError("task.score_range", what, "Widen it, or leave it out.")
         return settled
 
     @property
@@ -216,7 +216,7 @@ SentenceTransformer("PATH_OR_HUB_ID").encode(["your text", "another"])""",
         if "score" in rows.column_names or "positive" in rows.column_names:
             return similarity.of_rows(answers, rows)
         if not self.names:
-            raise DataError(Problem("column `label`", "this model learned no labels, only cosines", "Map a `score`."))
+            raise DataError("column `label`", "this model learned no labels, only cosines", "Map a `score`.")
         truth = np.asarray(self._numbers(rows, "label"))
         return similarity.LabelledPairs(truth, similarity.of(answers, "score"), self.options.threshold)
 

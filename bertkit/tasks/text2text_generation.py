@@ -14,7 +14,7 @@ from bertkit.data.table import numbers, required
 from bertkit.encoding.padding import mask_of
 from bertkit.encoding.pieces import tokenize
 from bertkit.encoding.texts import encode_texts, length_findings
-from bertkit.errors import ModelError, Problem, RecipeError, extras_required, require_finite
+from bertkit.errors import ModelError, RecipeError, extras_required, require_finite
 from bertkit.evaluation import translation
 from bertkit.evaluation.baselines import enough
 from bertkit.evaluation.intervals import Scores
@@ -94,10 +94,10 @@ tokenizer.decode(model.generate(**inputs)[0], skip_special_tokens=True)""",
         longest = self.generation["max_new_tokens"]
         if longest > self.max_length:
             what = f"{longest} tokens, but the model generates at most {self.max_length}"
-            raise RecipeError(Problem("task.generation.max_new_tokens", what, "Lower it, or raise model.max_length."))
+            raise RecipeError("task.generation.max_new_tokens", what, "Lower it, or raise model.max_length.")
         if self.tokenizer.cls_token_id is None or self.tokenizer.sep_token_id is None:
             what = "the tokenizer has no [CLS] or no [SEP], between which BERT's texts are"
-            raise ModelError(Problem("model.name", what, "Use a BERT."))
+            raise ModelError("model.name", what, "Use a BERT.")
 
     @property
     def generation(self) -> dict[str, Any]:

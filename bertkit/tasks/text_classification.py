@@ -15,7 +15,7 @@ from bertkit.data.schema import Answer, Column, Schema
 from bertkit.data.table import column_values, numbers, required
 from bertkit.encoding.padding import first_windows, mean_of_windows
 from bertkit.encoding.texts import encode_texts
-from bertkit.errors import DataError, ModelError, Problem, require_finite
+from bertkit.errors import DataError, ModelError, require_finite
 from bertkit.evaluation import baselines, metrics
 from bertkit.evaluation.calibration import apply_temperature
 from bertkit.evaluation.conformal import Conformal
@@ -109,7 +109,7 @@ class TextClassificationOptions(TaskOptions):
         pairs = "text_b" in rows.column_names
         if self.pair not in (None, pairs):
             what = f"task.pair is {str(self.pair).lower()}, but the rows have {', '.join(rows.column_names)}"
-            raise DataError(Problem("task.pair", what, "Map `text`, or `text_a` and `text_b`, under data.columns."))
+            raise DataError("task.pair", what, "Map `text`, or `text_a` and `text_b`, under data.columns.")
         return pairs
 
 
@@ -162,13 +162,13 @@ class TextClassification(class_labels.Labelled, Task[TextClassificationOptions])
         kind, pair = options.kind or kinds[0], options.pairs(rows)
         if kind not in kinds:
             what = f"{kind} learns from a column `{TARGETS[kind]}`, but the rows have {', '.join(rows.column_names)}"
-            raise DataError(Problem("task.kind", what, f"Map it, e.g.  data: {{columns: {{{TARGETS[kind]}: …}}}}"))
+            raise DataError("task.kind", what, f"Map it, e.g.  data: {{columns: {{{TARGETS[kind]}: …}}}}")
         if kind == "regression" and options.method == "contrastive":
-            raise DataError(Problem("task.method", "contrastive fine-tuning learns from labels, not from numbers"))
+            raise DataError("task.method", "contrastive fine-tuning learns from labels, not from numbers")
         trained = kind == "regression" and options.method != "head"
         if options.target_scale and not (trained and options.target_scale[1] > 0):
             what = "a mean and a standard deviation above 0, of a regression that is not task.method head"
-            raise DataError(Problem("task.target_scale", f"expected {what}", "Remove it."))
+            raise DataError("task.target_scale", f"expected {what}", "Remove it.")
         if kind == "regression":
             scale = options.target_scale or class_labels.mean_and_deviation(column_values(rows, "score"))
             return {"kind": kind, "pair": pair, "target_scale": scale if trained else None}
@@ -190,7 +190,7 @@ class TextClassification(class_labels.Labelled, Task[TextClassificationOptions])
         if config.num_labels != 1:
             what = f"problem_type is regression, with {config.num_labels} outputs; bertkit reads one number"
             fix = "Correct problem_type, or use a model with one output."
-            raise ModelError(Problem(f"{config.name_or_path}/config.json", what, fix))
+            raise ModelError(f"{config.name_or_path}/config.json", what, fix)
         return {"kind": kind}, None
 
     def describe(self) -> str:
@@ -254,7 +254,7 @@ logits = model.encode({texts}, convert_to_tensor=True)
         mean, deviation = self.options.target_scale
         return (targets - mean) / deviation
 
-    def units(self, features: Dataset) -> np.ndarray[Any, Any]:
+    def units(self, features: Dataset) -> np.ndarray:
         """All windows of a row are trained on together, because their logits are pooled."""
         return numbers(features, "row")
 

@@ -164,7 +164,7 @@ CrossEncoder("PATH_OR_HUB_ID").rank("your query", ["a document", "another"])""",
         read = order[numbers(features, "row")]
         return features.remove_columns("row").add_column("row", read).add_column("group", queries[read])
 
-    def units(self, features: Dataset) -> np.ndarray[Any, Any]:
+    def units(self, features: Dataset) -> np.ndarray:
         """All windows of a row are trained on together; for listwise, all rows of a query."""
         return numbers(features, "group" if "group" in features.column_names else "row")
 

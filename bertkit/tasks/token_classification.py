@@ -236,7 +236,7 @@ class TokenClassification(Task[TokenClassificationOptions]):
             columns["labels"] = tags.window_labels(rows["tags"][:], columns, self.options)
         return Columns(columns)
 
-    def units(self, features: Dataset) -> np.ndarray[Any, Any]:
+    def units(self, features: Dataset) -> np.ndarray:
         """All windows of a sentence are trained on together where they are one chain."""
         return numbers(features, "row") if self.options.head == "crf" else super().units(features)
 

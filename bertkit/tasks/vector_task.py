@@ -14,7 +14,7 @@ from bertkit.data.rows import Columns
 from bertkit.data.schema import Answer
 from bertkit.data.table import numbers
 from bertkit.encoding.texts import encode_texts
-from bertkit.errors import ModelError, Problem, UserError, require_finite
+from bertkit.errors import ModelError, UserError, require_finite
 from bertkit.models.encoder import Encoder
 from bertkit.models.untrusted import read_object
 from bertkit.tasks.base import Batch, Task, TaskOptions
@@ -83,17 +83,17 @@ def _sentence_transformers(file: Path, *, unit: bool) -> dict[str, Any]:
     settings = read_object(file) if file.is_file() else {}
     prompts, default = settings.get("prompts") or {}, settings.get("default_prompt_name")
     if not isinstance(prompts, dict) or not all(isinstance(prompt, str | None) for prompt in prompts.values()):
-        raise ModelError(Problem(str(file), "its `prompts` do not map names to texts"))
+        raise ModelError(str(file), "its `prompts` do not map names to texts")
     if default is not None and (prompt := prompts.get(str(default))):
         what = f"default_prompt_name is {default!r}, but bertkit prepends prompts only to queries and documents"
         fix = "Set it to null in a copy of the model, and prepend the prompt to your own texts."
-        raise ModelError(Problem(str(file), f"{what}, not {prompt!r:.60} to every text", fix))
+        raise ModelError(str(file), f"{what}, not {prompt!r:.60} to every text", fix)
     similarity, size = settings.get("similarity_fn_name") or "cosine", settings.get("truncate_dim")
     if size is not None and (type(size) is not int or size < 1):
-        raise ModelError(Problem(str(file), f"truncate_dim is {size!r:.60}", "Expected a whole number from 1 on."))
+        raise ModelError(str(file), f"truncate_dim is {size!r:.60}", "Expected a whole number from 1 on.")
     if similarity != "cosine" and not (similarity == "dot" and unit and size is None):
         what = f"similarity_fn_name is {similarity!r:.60}, but bertkit compares vectors by their cosine"
-        raise ModelError(Problem(str(file), what, "If the cosine suits you, write it there in a copy of the model."))
+        raise ModelError(str(file), what, "If the cosine suits you, write it there in a copy of the model.")
     prefixes = {f"{side}_prefix": prompts[side] for side in ("query", "document") if prompts.get(side)}
     return {**prefixes, "truncate_dim": size}
 
@@ -124,7 +124,7 @@ class VectorTask(Task[V]):
         layout, longest, lowercased = read_layout(folder)
         if lowercased and tokenizer.tokenize("A") != tokenizer.tokenize("a"):
             what = "its texts are lower-cased for a case-sensitive tokenizer, which bertkit does not do"
-            raise ModelError(Problem(str(folder / "sentence_bert_config.json"), what))
+            raise ModelError(str(folder / "sentence_bert_config.json"), what)
         own = _sentence_transformers(folder / "config_sentence_transformers.json", unit=layout.normalize)
         return {**layout._asdict(), **own}, longest
 
@@ -161,7 +161,7 @@ class VectorTask(Task[V]):
         rows = range(len(encoded[0]["row"]))
         return Columns({name: [side[name][row] for row in rows for side in encoded] for name in encoded[0]})
 
-    def units(self, features: Dataset) -> np.ndarray[Any, Any]:
+    def units(self, features: Dataset) -> np.ndarray:
         """The texts of a row are trained on together."""
         return numbers(features, "row")
 
@@ -173,7 +173,7 @@ class VectorTask(Task[V]):
         size = self.options.size(model.config.hidden_size)
         if self.options.dims and max(self.options.dims) > size:
             what = f"{max(self.options.dims)}, where vectors have {counted(size, 'number')}"
-            raise UserError(Problem("task.dims", what, "Name no larger size, or a larger `dense` or `truncate_dim`."))
+            raise UserError("task.dims", what, "Name no larger size, or a larger `dense` or `truncate_dim`.")
         return model
 
     @property
