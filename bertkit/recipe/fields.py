@@ -55,25 +55,27 @@ class Sections(Section):
     task: AnyTask
     model: ModelSpec
     data: DataSpec
-    batching: sections.Batching | None = Field(None, description="null: training.per_device_train_batch_size rows.")
-    training: dict[str, Any] = Field(
-        default_factory=dict,
-        validate_default=True,
-        description="Fields of transformers' TrainingArguments, and bertkit's.",
-    )
-    seeds: list[Seed] = Field([42], min_length=1, description="One training each; the best on validation is kept.")
-    folds: Annotated[int, Field(ge=2)] | None = Field(
-        None, description="Cross-validation: the number of parts of train, each answered by a model of the others."
-    )
+    batching: sections.Batching | None = None
+    """null: training.per_device_train_batch_size rows."""
+    training: dict[str, Any] = Field(default_factory=dict, validate_default=True)
+    """Fields of transformers' TrainingArguments, and bertkit's."""
+    seeds: list[Seed] = Field([42], min_length=1)
+    """One training each; the best on validation is kept."""
+    folds: Annotated[int, Field(ge=2)] | None = None
+    """Cross-validation: the number of parts of train, each answered by a model of the others."""
     early_stopping: sections.EarlyStopping | None = None
     peft: sections.Lora | None = None
     freeze: sections.Freeze | None = None
     distillation: sections.Distillation | None = None
     hub: sections.Hub | None = None
-    verify: bool = Field(True, description="Reload the saved model in a new process and compare its predictions.")
-    explain: bool = Field(True, description="Explain a few predictions, for the report.")
-    checkpoints: sections.Checkpoints = Field("keep", description="What a finished run keeps: all, the best, none.")
-    expected: dict[str, Any] | None = Field(None, description="Measured scores: {metric: [low, high], ...}.")
+    verify: bool = True
+    """Reload the saved model in a new process and compare its predictions."""
+    explain: bool = True
+    """Explain a few predictions, for the report."""
+    checkpoints: sections.Checkpoints = "keep"
+    """What a finished run keeps: all, the best, none."""
+    expected: dict[str, Any] | None = None
+    """Measured scores: {metric: [low, high], ...}."""
 
     @field_validator("expected")
     @classmethod
@@ -117,16 +119,21 @@ class TaskPart(Section):
 
     task: AnyTask
     data: DataSpec
-    weight: Positive = Field(1.0, description="Factor on this task's loss.")
-    max_length: Annotated[int, Field(ge=8)] | None = Field(None, description="null: model.max_length.")
-    metric_for_best_model: Text | None = Field(None, description="null: the task's selection metric.")
-    expected: dict[str, Any] | None = Field(None, description="Measured scores: {metric: [low, high], ...}.")
+    weight: Positive = 1.0
+    """Factor on this task's loss."""
+    max_length: Annotated[int, Field(ge=8)] | None = None
+    """null: model.max_length."""
+    metric_for_best_model: Text | None = None
+    """null: the task's selection metric."""
+    expected: dict[str, Any] | None = None
+    """Measured scores: {metric: [low, high], ...}."""
 
 
 class Several(Section):
     """The fields that only a recipe of several tasks has."""
 
-    tasks: Annotated[dict[str, TaskPart], Field(min_length=1)] = Field(description="Name -> task and data.")
+    tasks: Annotated[dict[str, TaskPart], Field(min_length=1)]
+    """Name -> task and data."""
     mixing: Literal["proportional", "sqrt", "uniform"] | Annotated[dict[str, Positive], Field(min_length=1)] = Field(
         "proportional",
         description="How often a task is drawn: in proportion to its batches per epoch, to their square root, equally "

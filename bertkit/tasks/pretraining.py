@@ -52,8 +52,10 @@ MASKED_LOSS = form(
 class MaskSchedule(Section):
     """A share of masked tokens that changes linearly in the course of the training."""
 
-    start: Share = Field(description="Share of tokens to predict when the training begins.")
-    end: Share = Field(description="Share when it ends, and in evaluation.")
+    start: Share
+    """Share of tokens to predict when the training begins."""
+    end: Share
+    """Share when it ends, and in evaluation."""
 
 
 class PretrainingOptions(TaskOptions):
@@ -61,14 +63,14 @@ class PretrainingOptions(TaskOptions):
 
     metrics: ClassVar[frozenset[str]] = frozenset({"mlm_accuracy", "nsp_accuracy"})
     name: Literal["pretraining"]
-    nsp: Pairs = Field("nsp", description="Second segment: from another document half the time; or none.")
-    mask_probability: Share | MaskSchedule = Field(
-        0.15, description="Share of tokens to predict; `{start: …, end: …}`: changing linearly."
-    )
-    whole_word: bool = Field(False, description="Mask all tokens of a word or none.")
-    short_sequences: Annotated[float, Field(ge=0, le=1)] = Field(
-        0.1, description="Share of examples that are made shorter than max_length on purpose."
-    )
+    nsp: Pairs = "nsp"
+    """Second segment: from another document half the time; or none."""
+    mask_probability: Share | MaskSchedule = 0.15
+    """Share of tokens to predict; `{start: …, end: …}`: changing linearly."""
+    whole_word: bool = False
+    """Mask all tokens of a word or none."""
+    short_sequences: Annotated[float, Field(ge=0, le=1)] = 0.1
+    """Share of examples that are made shorter than max_length on purpose."""
 
 
 @final

@@ -52,18 +52,18 @@ class QuestionAnsweringOptions(TaskOptions):
     metrics: ClassVar[frozenset[str]] = frozenset([*squad_metrics.metric_names(True), "no_answer_auc"])
     unsmoothed = "question-answering", "its targets are positions, not labels"
     name: Literal["question-answering"]
-    stride: int = Field(128, ge=0, description="Tokens of the context that adjacent windows share.")
-    max_answer_length: int = Field(30, ge=1, le=1000, description="Tokens of the longest answer.")
-    n_best: int = Field(20, ge=1, le=200, description="Candidates per window that are ranked.")
-    unanswerable: bool | None = Field(None, description="May there be no answer? null: if train has such questions.")
-    null_threshold: float | None = Field(
-        None,
-        description="Log odds of no answer versus the best span, above which no answer is predicted. "
-        "null: fitted on validation.",
-    )
-    temperature: Annotated[float, Field(ge=1e-3)] | None = Field(
-        None, description="Divides the scores of candidates. null: fitted on validation."
-    )
+    stride: int = Field(128, ge=0)
+    """Tokens of the context that adjacent windows share."""
+    max_answer_length: int = Field(30, ge=1, le=1000)
+    """Tokens of the longest answer."""
+    n_best: int = Field(20, ge=1, le=200)
+    """Candidates per window that are ranked."""
+    unanswerable: bool | None = None
+    """May there be no answer? null: if train has such questions."""
+    null_threshold: float | None = None
+    """Log odds of no answer versus the best span, above which no answer is predicted. null: fitted on validation."""
+    temperature: Annotated[float, Field(ge=1e-3)] | None = None
+    """Divides the scores of candidates. null: fitted on validation."""
 
 
 @final

@@ -50,18 +50,14 @@ class SentenceSimilarityOptions(VectorOptions):
     metrics: ClassVar[frozenset[str]] = frozenset(similarity.SELECTING)
     unsmoothed = PAIRS
     name: Literal["sentence-similarity"]
-    loss: Literal["cosent", "cosine-mse", "multiple-negatives-ranking"] | None = Field(
-        None, description="null: cosent for `score` and `label`, multiple-negatives-ranking for `positive`."
-    )
-    labels: Labels = Field(
-        None, description="Two label names, or {value in the data: name}: the second means similar. null: from train."
-    )
-    score_range: Annotated[list[float], Field(min_length=2, max_length=2)] | None = Field(
-        None, description="cosine-mse: the scores that mean cosine 0 and 1. null: minimum and maximum of train."
-    )
-    threshold: float | None = Field(
-        None, description="Two labels by cosine: the cosine from which a pair is similar. null: fitted on validation."
-    )
+    loss: Literal["cosent", "cosine-mse", "multiple-negatives-ranking"] | None = None
+    """null: cosent for `score` and `label`, multiple-negatives-ranking for `positive`."""
+    labels: Labels = None
+    """Two label names, or {value in the data: name}: the second means similar. null: from train."""
+    score_range: Annotated[list[float], Field(min_length=2, max_length=2)] | None = None
+    """cosine-mse: the scores that mean cosine 0 and 1. null: minimum and maximum of train."""
+    threshold: float | None = None
+    """Two labels by cosine: the cosine from which a pair is similar. null: fitted on validation."""
 
     @field_validator("loss", mode="before")
     @classmethod

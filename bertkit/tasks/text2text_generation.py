@@ -39,10 +39,10 @@ GENERATED = form("Generated", "A text generated from the source.", Key("generate
 class Generation(Section):
     """How answers are generated; names are those of transformers' GenerationConfig."""
 
-    max_new_tokens: int | None = Field(
-        None, ge=1, description="Tokens of the longest answer; null: 64, or model.max_length if that is lower."
-    )
-    num_beams: int = Field(1, ge=1, le=100, description="Beams of the beam search; 1 is greedy.")
+    max_new_tokens: int | None = Field(None, ge=1)
+    """Tokens of the longest answer; null: 64, or model.max_length if that is lower."""
+    num_beams: int = Field(1, ge=1, le=100)
+    """Beams of the beam search; 1 is greedy."""
 
 
 class Text2TextGenerationOptions(TaskOptions):
@@ -50,7 +50,8 @@ class Text2TextGenerationOptions(TaskOptions):
 
     metrics: ClassVar[frozenset[str]] = frozenset(translation.METRICS)
     name: Literal["text2text-generation"]
-    generation: Generation = Field(Generation(), description="How answers are generated.")
+    generation: Generation = Generation()
+    """How answers are generated."""
 
 
 @final

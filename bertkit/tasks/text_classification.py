@@ -63,28 +63,28 @@ class TextClassificationOptions(TaskOptions):
     head_settings = "pooling", "dropout"
     untrained = get_args(OnVectors)
     name: Literal["text-classification"]
-    kind: Literal["single-label", "multi-label", "regression"] | None = Field(
-        None, description="null: from the columns (`label`, `labels`, `score`)."
-    )
-    pair: bool | None = Field(None, description="null: by the columns, `text` or `text_a` and `text_b`.")
-    labels: Labels = Field(None, description="Label names in order, or {value in the data: name}. null: from train.")
+    kind: Literal["single-label", "multi-label", "regression"] | None = None
+    """null: from the columns (`label`, `labels`, `score`)."""
+    pair: bool | None = None
+    """null: by the columns, `text` or `text_a` and `text_b`."""
+    labels: Labels = None
+    """Label names in order, or {value in the data: name}. null: from train."""
     method: Literal[OnVectors, "full"] | None = Field(
         None,
         description="For few rows. head: a linear model on the frozen encoder. contrastive: contrastive fine-tuning of "
         "encoder and head. full: fine-tuning, with defaults for few rows. null: fine-tuning.",
     )
-    overflow: Literal["truncate", "window", "error"] = Field(
-        "truncate", description="Texts longer than max_length: truncated and counted, pooled over windows, or refused."
-    )
-    stride: int = Field(32, ge=0, description="Tokens that adjacent windows share.")
+    overflow: Literal["truncate", "window", "error"] = "truncate"
+    """Texts longer than max_length: truncated and counted, pooled over windows, or refused."""
+    stride: int = Field(32, ge=0)
+    """Tokens that adjacent windows share."""
     class_weights: Weights | None = Field(
         None,
         description="auto: n / (labels * count), scikit-learn's `balanced`. With several labels per row: weights of a "
         "label's positive rows; auto: negatives / positives, at most 100.",
     )
-    temperature: Annotated[float, Field(ge=1e-3)] | None = Field(
-        None, description="Softmax or sigmoid temperature. null: fitted on validation."
-    )
+    temperature: Annotated[float, Field(ge=1e-3)] | None = None
+    """Softmax or sigmoid temperature. null: fitted on validation."""
     thresholds: Probability | dict[str, Probability] | None = Field(
         None,
         description="Probability from which a label is assigned. null: for multi-label fitted on validation, for "
@@ -100,9 +100,8 @@ class TextClassificationOptions(TaskOptions):
         description="regression: the mean and the standard deviation of the targets, which are learned as 0 and 1. "
         "null: those of train, or median and quartiles where a few targets are extreme.",
     )
-    conformal: Conformal | None = Field(
-        None, description="What sets and intervals with a coverage are taken from. null: fitted on validation."
-    )
+    conformal: Conformal | None = None
+    """What sets and intervals with a coverage are taken from. null: fitted on validation."""
 
     def pairs(self, rows: Dataset) -> bool:
         """Whether the rows are pairs of texts. Raises DataError where `pair` says otherwise."""

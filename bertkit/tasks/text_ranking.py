@@ -38,24 +38,20 @@ class TextRankingOptions(TaskOptions):
     unsmoothed = PAIRS
     head_settings = "pooling", "dropout"
     name: Literal["text-ranking"]
-    loss: Literal["binary", "mse", "listwise"] | None = Field(
-        None, description="null: binary where targets are 0 and 1, else mse. listwise: over the documents of a query."
-    )
-    activation: Literal["sigmoid", "identity"] | None = Field(
-        None, description="From logits to scores, here and in CrossEncoder. null: sigmoid; for listwise, identity."
-    )
-    score_range: Annotated[list[float], Field(min_length=2, max_length=2)] | None = Field(
-        None, description="binary, mse: the targets that are learned as 0 and 1. null: minimum and maximum of train."
-    )
-    graded: bool | None = Field(None, description="Are there targets other than 0 and 1? null: from train.")
-    grouped: bool | None = Field(
-        None, description="Score the order of each query's documents? null: if a query of train has several."
-    )
-    overflow: Literal["truncate", "window", "error"] = Field(
-        "truncate",
-        description="Pairs longer than max_length: the longer text truncated and counted, windows, or refused.",
-    )
-    stride: int = Field(32, ge=0, description="Tokens that adjacent windows share.")
+    loss: Literal["binary", "mse", "listwise"] | None = None
+    """null: binary where targets are 0 and 1, else mse. listwise: over the documents of a query."""
+    activation: Literal["sigmoid", "identity"] | None = None
+    """From logits to scores, here and in CrossEncoder. null: sigmoid; for listwise, identity."""
+    score_range: Annotated[list[float], Field(min_length=2, max_length=2)] | None = None
+    """binary, mse: the targets that are learned as 0 and 1. null: minimum and maximum of train."""
+    graded: bool | None = None
+    """Are there targets other than 0 and 1? null: from train."""
+    grouped: bool | None = None
+    """Score the order of each query's documents? null: if a query of train has several."""
+    overflow: Literal["truncate", "window", "error"] = "truncate"
+    """Pairs longer than max_length: the longer text truncated and counted, windows, or refused."""
+    stride: int = Field(32, ge=0)
+    """Tokens that adjacent windows share."""
 
 
 @final

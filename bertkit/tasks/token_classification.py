@@ -63,31 +63,28 @@ class TokenClassificationOptions(TaskOptions):
     metrics: ClassVar[frozenset[str]] = frozenset([*word_metrics.metric_names([], "BIO"), *PER_LABEL])
     head_settings = ("dropout",)
     name: Literal["token-classification"]
-    head: Literal["softmax", "crf"] = Field("softmax", description="Each word by itself, or the sentence as a chain.")
-    scheme: Literal["BIO", "BIOES", "none"] = Field(
-        "BIO", description="Entities: the tags that the model learns; data are converted. none: a label for each word."
-    )
-    labels: Annotated[list[Name], Field(min_length=1)] | None = Field(
-        None, description="Types of entities, their tags from O on, or labels of words, in order. null: from train."
-    )
-    tags: Annotated[list[Name], Field(min_length=2)] | None = Field(
-        None, description="Tags in the order of their ids. null: O, then those of each type in the scheme's order."
-    )
-    data_scheme: Literal["IO", "IOB1", "BIO", "BIOES"] | None = Field(None, description="Of the data. null: inferred.")
-    alignment: Literal["strict", "expand", "contract"] = Field(
-        "strict", description="Spans that cut a word: refused, expanded to whole words, or shrunk to them."
-    )
-    context: Literal["sentence", "document"] = Field(
-        "sentence", description="document: adjacent sentences fill the window; the loss covers the sentence alone."
-    )
-    stride: int = Field(64, ge=0, description="Tokens that adjacent windows of a long sentence share.")
-    class_weights: Weights | None = Field(
-        None, description="Of types and O, or labels. auto: as scikit-learn's `balanced`."
-    )
-    temperature: Annotated[float, Field(ge=1e-3)] | None = Field(
-        None, description="Of the tags' scores, transitions included. null: fitted on validation."
-    )
-    word_scores: bool = Field(False, description="Each word has the `scores` of O and all types, or of all labels.")
+    head: Literal["softmax", "crf"] = "softmax"
+    """Each word by itself, or the sentence as a chain."""
+    scheme: Literal["BIO", "BIOES", "none"] = "BIO"
+    """Entities: the tags that the model learns; data are converted. none: a label for each word."""
+    labels: Annotated[list[Name], Field(min_length=1)] | None = None
+    """Types of entities, their tags from O on, or labels of words, in order. null: from train."""
+    tags: Annotated[list[Name], Field(min_length=2)] | None = None
+    """Tags in the order of their ids. null: O, then those of each type in the scheme's order."""
+    data_scheme: Literal["IO", "IOB1", "BIO", "BIOES"] | None = None
+    """Of the data. null: inferred."""
+    alignment: Literal["strict", "expand", "contract"] = "strict"
+    """Spans that cut a word: refused, expanded to whole words, or shrunk to them."""
+    context: Literal["sentence", "document"] = "sentence"
+    """document: adjacent sentences fill the window; the loss covers the sentence alone."""
+    stride: int = Field(64, ge=0)
+    """Tokens that adjacent windows of a long sentence share."""
+    class_weights: Weights | None = None
+    """Of types and O, or labels. auto: as scikit-learn's `balanced`."""
+    temperature: Annotated[float, Field(ge=1e-3)] | None = None
+    """Of the tags' scores, transitions included. null: fitted on validation."""
+    word_scores: bool = False
+    """Each word has the `scores` of O and all types, or of all labels."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

@@ -35,27 +35,31 @@ VECTOR = form("Vector", "The vector of a text.", Key("vector", "vector", list[fl
 class VectorOptions(TaskOptions):
     """How a text becomes a vector, and how vectors are learned."""
 
-    pooling: Literal["mean", "cls", "max"] = Field("mean", description="Over the tokens of the last layer.")
-    dense: int = Field(0, ge=0, le=65_536, description="Outputs of a dense layer after the pooling. 0: none.")
-    activation: Literal["Identity", "Tanh", "ReLU", "GELU", "Sigmoid"] = Field(
-        "Identity", description="Of the dense layer, by torch.nn's name."
-    )
-    bias: bool = Field(True, description="Of the dense layer.")
-    normalize: bool = Field(True, description="Normalise vectors to length 1.")
-    truncate_dim: int | None = Field(
-        None, ge=1, description="Keep the first numbers of each vector, after all of the above. null: all of them."
-    )
+    pooling: Literal["mean", "cls", "max"] = "mean"
+    """Over the tokens of the last layer."""
+    dense: int = Field(0, ge=0, le=65_536)
+    """Outputs of a dense layer after the pooling. 0: none."""
+    activation: Literal["Identity", "Tanh", "ReLU", "GELU", "Sigmoid"] = "Identity"
+    """Of the dense layer, by torch.nn's name."""
+    bias: bool = True
+    """Of the dense layer."""
+    normalize: bool = True
+    """Normalise vectors to length 1."""
+    truncate_dim: int | None = Field(None, ge=1)
+    """Keep the first numbers of each vector, after all of the above. null: all of them."""
     dims: Annotated[list[Annotated[int, Field(ge=1)]], Field(min_length=1)] | None = Field(
         None,
         description="Sizes, such as [384, 128]: the first numbers of vectors are learned and scored as vectors of "
         "these sizes (Matryoshka), and the largest is kept. null: whole vectors.",
     )
-    scale: float = Field(20.0, gt=0, description="Factor on cosines: 1 / temperature.")
-    overflow: Literal["truncate", "error"] = Field(
-        "truncate", description="Texts longer than max_length: truncated, or refused."
-    )
-    query_prefix: str = Field("", max_length=10_000, description="Prepended to queries and anchors, such as `query: `.")
-    document_prefix: str = Field("", max_length=10_000, description="Prepended to documents, positives and negatives.")
+    scale: float = Field(20.0, gt=0)
+    """Factor on cosines: 1 / temperature."""
+    overflow: Literal["truncate", "error"] = "truncate"
+    """Texts longer than max_length: truncated, or refused."""
+    query_prefix: str = Field("", max_length=10_000)
+    """Prepended to queries and anchors, such as `query: `."""
+    document_prefix: str = Field("", max_length=10_000)
+    """Prepended to documents, positives and negatives."""
 
     @property
     def layout(self) -> Layout:
