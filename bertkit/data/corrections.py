@@ -16,7 +16,7 @@ from bertkit.data.disk_list import DiskList
 from bertkit.data.readers import read_rows, reader_of
 from bertkit.data.schema import ID, Column, Finding, Schema, note
 from bertkit.data.splits import names_of
-from bertkit.data.table import MAX_LOCATIONS, Origin, Problems, Table
+from bertkit.data.table import MAX_LOCATIONS, Checked, Origin, Problems, Table
 from bertkit.data.tagged import spans_of, tag_words
 from bertkit.data.values import convert, split_labels
 from bertkit.errors import DataError
@@ -24,7 +24,7 @@ from bertkit.sections import DataSpec
 from bertkit.text import counted, listed
 from bertkit.validation import did_you_mean
 
-ValidateRows = Callable[[Table, str], tuple[Table, list[Finding]]]
+ValidateRows = Callable[[Table, str], Checked]
 Place = tuple[str, int]  # split, row
 FORMATS = ("jsonl", "csv")  # as `bertkit audit` writes its lists
 _LOCATION = re.compile(r"(.*?\D\d+)(?:, id .*)?", re.DOTALL)  # as `Origin` writes it
@@ -191,7 +191,7 @@ def _refined(
     new: Mapping[Place, _Record],
     table: Table,
     split: str,
-) -> tuple[Table, list[Finding]]:
+) -> Checked:
     """What `validate_rows` makes of a split whose rows were corrected, and what was corrected."""
     findings, gone = list[Finding](), {row: record for (own, row), record in out.items() if own == split}
     kept = [row for row in range(len(table)) if row not in gone]
@@ -262,9 +262,7 @@ def _targets(
     return final, values, spans, findings
 
 
-def _replaced(
-    table: Table, split: str, name: str, column: Column, values: Mapping[int, Any], by: str
-) -> tuple[Table, list[Finding]]:
+def _replaced(table: Table, split: str, name: str, column: Column, values: Mapping[int, Any], by: str) -> Checked:
     """The table with these values of a column, by row, and how many of them are new."""
     old: Sequence[Any] = table.values.get(name, [None] * len(table))
     names, plain = names_of(column), column.holds in ("label", "labels")

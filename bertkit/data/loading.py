@@ -15,7 +15,18 @@ from bertkit.data.schema import BY, ID, Finding, Schema, Source, cell, columns_o
 from bertkit.data.sources import Part, open_source
 from bertkit.data.splits import SPLITS, hold_out, known_only, limit_rows, names_of
 from bertkit.data.squad import with_starts
-from bertkit.data.table import Data, Loaded, Origin, Table, features_of, fingerprint, in_blocks, locations, on_disk
+from bertkit.data.table import (
+    Checked,
+    Data,
+    Loaded,
+    Origin,
+    Table,
+    features_of,
+    fingerprint,
+    in_blocks,
+    locations,
+    on_disk,
+)
 from bertkit.data.values import convert, is_blank, refuse_unequal, split_labels, without_decimals
 from bertkit.errors import DataError, Problem
 from bertkit.sections import MEMORY, DataSpec
@@ -251,9 +262,7 @@ def _read(parts: Sequence[Part], schema: Schema, spec: DataSpec) -> Table:
     return Table({**read}, replace(origin, ids=read.get("id", ())))
 
 
-def _drop_unlabelled(
-    table: Table, split: str, targets: Sequence[str], theirs: str, spec: DataSpec
-) -> tuple[Table, list[Finding]]:
+def _drop_unlabelled(table: Table, split: str, targets: Sequence[str], theirs: str, spec: DataSpec) -> Checked:
     """Without targets that no row of a test split has, and without rows that lack the first of them.
 
     theirs: what the user calls it. `data.missing_labels`: "error" raises a DataError where some rows, or train, lack

@@ -20,7 +20,7 @@ from weakref import finalize
 from bertkit.cache import file_digest, sha256_of_json
 from bertkit.data.arrow import plain_rows
 from bertkit.data.disk_list import AT_A_TIME, disk_full_as_error
-from bertkit.data.table import Problems
+from bertkit.data.table import Problems, Row
 from bertkit.data.values import is_missing
 from bertkit.errors import DataError
 from bertkit.sections import MEMORY, DataSpec
@@ -37,7 +37,7 @@ def is_frame(value: Any) -> bool:
     return is_a(value, "pandas.DataFrame", "polars.DataFrame", "pyarrow.Table", "datasets.Dataset")
 
 
-def frame_rows(frame: Any, names: Collection[str]) -> Iterator[dict[str, Any]]:
+def frame_rows(frame: Any, names: Collection[str]) -> Iterator[Row]:
     """The rows of a frame or a dict of columns, one at a time, with those of these columns that it has, or with all.
 
     Missing values are None. Raises DataError where a column holds values of several types.

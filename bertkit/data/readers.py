@@ -29,7 +29,7 @@ from bertkit.data.excel import XLSX
 from bertkit.data.label_studio import is_export, task_rows
 from bertkit.data.reader import GROUP, OpenFile, Reader, by_lines, opened, uncompressed
 from bertkit.data.squad import is_squad, squad_rows
-from bertkit.data.table import NumberedRow, Problems, WrongType, setting
+from bertkit.data.table import NumberedRow, Problems, Row, WrongType, setting
 from bertkit.errors import DataError
 from bertkit.sections import DataSpec
 from bertkit.validation import did_you_mean
@@ -144,7 +144,7 @@ class TextRow(NamedTuple):
 
     where: str
     text: str
-    row: dict[str, Any]
+    row: Row
 
 
 def read_texts(file: Path, spec: DataSpec, column: str = "text", *, skip_missing: bool = False) -> Iterator[TextRow]:

@@ -43,7 +43,7 @@ class Part:
     name: str
     prefix: str  # before the number of a row in messages
     columns: list[str]  # of json lines: those of the first row
-    rows: Iterator[tuple[int, dict[str, Any]]]
+    rows: Iterator[NumberedRow]
     class_names: dict[str, list[str]]
     findings: Sequence[Finding] = ()  # of this part or the whole source; complete once all rows are read
     mapping: Mapping[str, Source] = field(default_factory=dict)  # canonical column -> column, once columns are chosen

@@ -195,6 +195,9 @@ class Table:
         return Table(values, self.origin.select(indices))
 
 
+Checked = tuple[Table, list[Finding]]  # rows that were checked or changed, and what was found
+
+
 def _select(values: Sequence[Any], indices: Sequence[int]) -> Sequence[Any]:
     return values.select(indices) if isinstance(values, DiskList) else [values[i] for i in indices]
 

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from bertkit.data import offsets
 from bertkit.data.disk_list import DiskList
 from bertkit.data.schema import Finding, note, warn
-from bertkit.data.table import Table, column_values, each_row, locations
+from bertkit.data.table import Checked, Table, column_values, each_row, locations
 from bertkit.data.tagging import Scheme, check_prefixes, entities, find_scheme, to_bio, without_prefixes
-from bertkit.data.word_spans import gold_entities, read_spans, spans_to_tags, words
+from bertkit.data.word_spans import Span, gold_entities, read_spans, spans_to_tags, words
 from bertkit.errors import DataError, Problem
 from bertkit.text import counted, listed
 
@@ -43,7 +43,7 @@ def named_documents(table: Table, *, wanted: bool) -> Table:
     return Table(values, table.origin)
 
 
-def named_tags(table: Table, split: str, names: Sequence[str]) -> tuple[Table, list[Finding]]:
+def named_tags(table: Table, split: str, names: Sequence[str]) -> Checked:
     """Rows whose tags are numbers -> the same with the names of these numbers, which are indices; others as they are.
 
     Raises DataError with the rows that hold a number without a name.
@@ -63,7 +63,7 @@ def named_tags(table: Table, split: str, names: Sequence[str]) -> tuple[Table, l
     return Table({**table.values, "tags": DiskList(each_row(named, where, values))}, table.origin), findings
 
 
-def tag_words(table: Table, split: str, scheme: Scheme | Literal["none"] | None) -> tuple[Table, list[Finding]]:
+def tag_words(table: Table, split: str, scheme: Scheme | Literal["none"] | None) -> Checked:
     """Rows with `tokens` and `tags` -> the same with tags in BIO. scheme: of the data; None: found from the tags.
 
     In the scheme `none`, tags stay as they are. Raises DataError with the location and the number of every tag that its
@@ -114,7 +114,7 @@ def _scheme_of(values: Sequence[Sequence[str] | None], where: Callable[[int], st
     return find_scheme(each_row(checked, where, values))
 
 
-def tag_spans(table: Table, split: str, alignment: Any) -> tuple[Table, list[Finding]]:
+def tag_spans(table: Table, split: str, alignment: Any) -> Checked:
     """Rows with `text` and `spans` -> the same with `tags`, in BIO, for the words of the text, to learn from.
 
     `spans`, trimmed, remain for the scores. Raises DataError with the locations of spans that are outside the text, or
@@ -126,10 +126,10 @@ def tag_spans(table: Table, split: str, alignment: Any) -> tuple[Table, list[Fin
         raise DataError(table.origin[0], what, fix)
     counts, occurrences = Counter[str](), Counter[str]()
     kept = set[str]()
-    misfits = list[tuple[str, list[dict[str, Any]]]]()
+    misfits = list[tuple[str, list[Span]]]()
     where, texts, values = table.origin.__getitem__, table.values["text"], table.values["spans"]
 
-    def readable(text: str, value: object) -> tuple[str, list[dict[str, Any]]]:
+    def readable(text: str, value: object) -> tuple[str, list[Span]]:
         with suppress(ValueError):
             return text, read_spans(value)
         return text, []
@@ -195,7 +195,7 @@ def given_entities(rows: Dataset) -> dict[int, list[tuple[Any, ...]]]:
     return gold
 
 
-def spans_of(text: str, tags: Sequence[str]) -> list[dict[str, Any]]:
+def spans_of(text: str, tags: Sequence[str]) -> list[Span]:
     """The entities of a text's words as spans of characters."""
     places = words(text)
     borders = ((kind, places[first][0], places[end - 1][1]) for kind, first, end in entities(tags))

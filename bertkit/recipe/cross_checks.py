@@ -23,7 +23,7 @@ from bertkit.errors import DataError, Problem
 from bertkit.sections import MEMORY, REPO_ID, TrainingKeys
 from bertkit.tasks import find_task
 from bertkit.tasks.base import TaskOptions
-from bertkit.text import KeyPath, escape_controls, short_repr
+from bertkit.text import KeyPath, PlainData, escape_controls, short_repr
 from bertkit.validation import KeyProblem, did_you_mean
 
 ROWS = ("per_device_train_batch_size", "per_device_eval_batch_size")
@@ -275,7 +275,7 @@ def texts_in(value: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, str]]:
 
 
 def resolve_paths(
-    data: dict[str, Any], folder: Callable[[KeyPath], Path], *, must_exist: bool = True
+    data: PlainData, folder: Callable[[KeyPath], Path], *, must_exist: bool = True
 ) -> Iterator[KeyProblem]:
     """Make the paths in `data` absolute, in place, and yield those that do not exist.
 

@@ -12,6 +12,7 @@ from bertkit.recipe.cross_checks import ROWS, STILL_READ
 from bertkit.sections import DataSpec, ModelSpec, Section, Seed, Text
 from bertkit.tasks import find_task
 from bertkit.tasks.base import TaskOptions
+from bertkit.text import PlainData
 
 
 def _options(value: Any) -> TaskOptions:
@@ -57,7 +58,7 @@ class Sections(Section):
     data: DataSpec
     batching: sections.Batching | None = None
     """null: training.per_device_train_batch_size rows."""
-    training: dict[str, Any] = Field(default_factory=dict, validate_default=True)
+    training: PlainData = Field(default_factory=dict, validate_default=True)
     """Fields of transformers' TrainingArguments, and bertkit's."""
     seeds: list[Seed] = Field([42], min_length=1)
     """One training each; the best on validation is kept."""
@@ -74,12 +75,12 @@ class Sections(Section):
     """Explain a few predictions, for the report."""
     checkpoints: sections.Checkpoints = "keep"
     """What a finished run keeps: all, the best, none."""
-    expected: dict[str, Any] | None = None
+    expected: PlainData | None = None
     """Measured scores: {metric: [low, high], ...}."""
 
     @field_validator("expected")
     @classmethod
-    def _bounded(cls, value: dict[str, Any] | None) -> dict[str, Any] | None:
+    def _bounded(cls, value: PlainData | None) -> PlainData | None:
         for name, bounds in (value or {}).items():
             if isinstance(bounds, list):
                 numbers = all(isinstance(b, int | float) and not isinstance(b, bool) for b in bounds)
@@ -89,7 +90,7 @@ class Sections(Section):
 
     @field_validator("training")
     @classmethod
-    def _fill_defaults(cls, given: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+    def _fill_defaults(cls, given: PlainData, info: ValidationInfo) -> PlainData:
         """The values that are not given."""
         by_tokens = info.data.get("batching") is not None
         known = _training_defaults(info.data.get("task"))
@@ -98,7 +99,7 @@ class Sections(Section):
         return Training({**defaults, **_saving(given), **given}, given)
 
 
-def _training_defaults(task: TaskOptions | None) -> dict[str, Any]:
+def _training_defaults(task: TaskOptions | None) -> PlainData:
     """TRAINING_DEFAULTS, as the task's method changes them."""
     method = getattr(task, "method", None)
     if task and method in task.untrained:
@@ -106,7 +107,7 @@ def _training_defaults(task: TaskOptions | None) -> dict[str, Any]:
     return {**TRAINING_DEFAULTS, **(FEW_ROWS if method else {})}
 
 
-def _saving(training: Mapping[str, Any]) -> dict[str, Any]:
+def _saving(training: Mapping[str, Any]) -> PlainData:
     """Checkpoints are written at every evaluation, which they are selected by."""
     strategy = training.get("eval_strategy", training.get("save_strategy", "epoch"))
     strategy = "epoch" if strategy == "best" else strategy  # which says when to save, not when to evaluate
@@ -125,7 +126,7 @@ class TaskPart(Section):
     """null: model.max_length."""
     metric_for_best_model: Text | None = None
     """null: the task's selection metric."""
-    expected: dict[str, Any] | None = None
+    expected: PlainData | None = None
     """Measured scores: {metric: [low, high], ...}."""
 
 

@@ -18,7 +18,7 @@ from bertkit.recipe.training_arguments import check_training
 from bertkit.sections import MEMORY, ModelSpec
 from bertkit.tasks import all_tasks, find_task, get_task, task_names
 from bertkit.tasks.base import TaskOptions
-from bertkit.text import KeyPath, short_repr
+from bertkit.text import KeyPath, PlainData, short_repr
 from bertkit.validation import KeyProblem, describe, did_you_mean, validate
 
 SHARED = (  # sections of a recipe of several tasks that one of one task has too
@@ -41,18 +41,16 @@ _OF_PART = {"max_length": "model", "metric_for_best_model": "training"}  # key o
 _OWN = ("task", "data", "expected")  # sections of a task
 
 
-def check_parts(
-    sections: dict[str, Any], report: Report, check_files: bool, own_metrics: bool
-) -> dict[str, dict[str, Any]]:
+def check_parts(sections: PlainData, report: Report, check_files: bool, own_metrics: bool) -> dict[str, PlainData]:
     """Task -> plain data of the recipe that trains it by itself, with absolute paths.
 
     "" is the task of a recipe of one. Raises RecipeError with everything that is wrong.
     """
-    entries, problems = {"": dict[str, Any]()}, dict[KeyProblem, None]()  # what the tasks share is reported once
+    entries, problems = {"": PlainData()}, dict[KeyProblem, None]()  # what the tasks share is reported once
     if "tasks" in sections:
         own_metrics, entries = False, {k: v for k, v in mapping(sections["tasks"]).items() if isinstance(v, dict)}
         problems = dict.fromkeys(_check_several(sections))
-    clean = dict[str, dict[str, Any]]()
+    clean = dict[str, PlainData]()
     for name, entry in entries.items():
         one = _by_itself(sections, entry) if name else sections
         _name_folder(one.get("data"), report, name)
@@ -65,7 +63,7 @@ def check_parts(
     return clean
 
 
-def mapping(value: Any) -> dict[str, Any]:
+def mapping(value: Any) -> PlainData:
     """The value if it is a mapping; otherwise an empty one."""
     return value if isinstance(value, dict) else {}
 
@@ -90,7 +88,7 @@ def _folder(report: Report, task: str, entry: Mapping[str, Any], path: KeyPath) 
     return report.folder(_place(task, entry, path))
 
 
-def _by_itself(sections: Mapping[str, Any], entry: Mapping[str, Any]) -> dict[str, Any]:
+def _by_itself(sections: Mapping[str, Any], entry: Mapping[str, Any]) -> PlainData:
     """Plain data of the recipe that would train this task by itself."""
     one = {name: sections[name] for name in SHARED if name in sections}
     one |= {name: entry[name] for name in _OWN if name in entry}
@@ -134,8 +132,8 @@ def _check_several(sections: Mapping[str, Any]) -> Iterator[KeyProblem]:
 
 
 def _check_one(
-    data: dict[str, Any], folder: Callable[[KeyPath], Path], run: Path, check_files: bool, own_metrics: bool
-) -> tuple[dict[str, Any], list[KeyProblem]]:
+    data: PlainData, folder: Callable[[KeyPath], Path], run: Path, check_files: bool, own_metrics: bool
+) -> tuple[PlainData, list[KeyProblem]]:
     """The values that are right, paths as absolute ones, and everything that is wrong.
 
     folder: as `resolve_paths`. run: the folder, which may be that of a run of this recipe.
@@ -152,7 +150,7 @@ def _check_one(
     if isinstance(data.get("training"), dict):
         problems += check_training(data["training"], homes)
     bad = {each.path for each in problems} | ({("task",)} if options is None else set())
-    clean: dict[str, Any] = without(data, bad)
+    clean: PlainData = without(data, bad)
     settings = {
         **clean,
         "model": vars(ModelSpec.model_construct(**clean.get("model", {}))),

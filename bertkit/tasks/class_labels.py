@@ -17,6 +17,7 @@ from bertkit.data.table import column_values
 from bertkit.errors import DataError, ModelError
 from bertkit.evaluation import calibration
 from bertkit.evaluation.intervals import Floats
+from bertkit.tasks.base import OptionValues
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -145,7 +146,7 @@ def mean_and_deviation(targets: Iterable[float]) -> list[float]:
     return [float(values.mean()), deviation if np.ptp(values) else 1.0]
 
 
-def settle_classes(options: Any, rows: Dataset, column: str, class_names: Sequence[str]) -> dict[str, Any]:
+def settle_classes(options: Any, rows: Dataset, column: str, class_names: Sequence[str]) -> OptionValues:
     """`labels` and `class_weights` of these options, settled from the training rows. Raises DataError."""
     labels = settle_labels(options.labels, label_names(flat_labels(rows, column), class_names))
     names = names_of(labels)

@@ -22,7 +22,7 @@ from bertkit.evaluation.pretraining_metrics import COUNTED
 from bertkit.models.bert.masking import Masking, Pairs, fewer_masks
 from bertkit.models.encoder import Encoder
 from bertkit.sections import Section
-from bertkit.tasks.base import Batch, HeldOut, Task, TaskOptions
+from bertkit.tasks.base import Baselines, Batch, HeldOut, OptionValues, Task, TaskOptions
 from bertkit.tasks.fields import PIPELINE, SCORE, Key, Usage, form
 from bertkit.tasks.masks import GUESSES, BestTokens, MaskedItem, filled
 from bertkit.text import counted
@@ -107,7 +107,7 @@ class Pretraining(Task[PretrainingOptions]):
     # --- from a recipe, or from a model not trained by bertkit
 
     @classmethod
-    def infer_options(cls, options: PretrainingOptions, rows: Dataset, class_names: Sequence[str]) -> dict[str, Any]:
+    def infer_options(cls, options: PretrainingOptions, rows: Dataset, class_names: Sequence[str]) -> OptionValues:
         """Raises DataError where next sentences need a second document."""
         if options.nsp == "nsp" and len(rows) < 2:
             what = "nsp takes sentences from another document, and there is one"
@@ -115,7 +115,7 @@ class Pretraining(Task[PretrainingOptions]):
         return {}
 
     @classmethod
-    def from_config(cls, config: PretrainedConfig, tokenizer: Any) -> tuple[dict[str, Any], int | None]:
+    def from_config(cls, config: PretrainedConfig, tokenizer: Any) -> tuple[OptionValues, int | None]:
         """NSP where its checkpoint was trained with it, masks of 15 %."""
         return {"nsp": "nsp" if "BertForPreTraining" in (config.architectures or []) else "none"}, None
 
@@ -293,7 +293,7 @@ class Pretraining(Task[PretrainingOptions]):
     def grade(self, answers: Sequence[Answer], rows: Dataset) -> Scored:
         return pretraining_metrics.scored(answers, pairs=self.options.nsp != "none")
 
-    def baselines(self, train: Dataset, rows: Dataset, held_out: HeldOut = ()) -> dict[str, dict[str, float | None]]:
+    def baselines(self, train: Dataset, rows: Dataset, held_out: HeldOut = ()) -> Baselines:
         """Unigrams: the most frequent token everywhere, and the perplexity of train's frequencies."""
         held_out = self.encode(rows)
         sampled = self.examples(held_out, range(min(len(held_out), pretraining_metrics.SAMPLE)))

@@ -11,9 +11,9 @@ import numpy as np
 from pydantic import Field
 
 from bertkit.data.disk_list import DiskList
-from bertkit.data.schema import Answer, Column, Finding, Schema
+from bertkit.data.schema import Answer, Column, Schema
 from bertkit.data.squad import locate_answers
-from bertkit.data.table import Table, required
+from bertkit.data.table import Checked, Table, required
 from bertkit.encoding.padding import Arrays
 from bertkit.encoding.pieces import tokenize
 from bertkit.encoding.question_windows import Windows, encode_pairs, label_windows
@@ -29,7 +29,7 @@ from bertkit.models.heads.spans import (
     merge_texts,
     window_spans,
 )
-from bertkit.tasks.base import Batch, HeldOut, Predict, Task, TaskOptions, predicted
+from bertkit.tasks.base import Baselines, Batch, HeldOut, OptionValues, Predict, Task, TaskOptions, predicted
 from bertkit.tasks.fields import READ, SPAN, Decision, Key, Usage, form
 from bertkit.text import counted
 
@@ -111,14 +111,14 @@ tokenizer = AutoTokenizer.from_pretrained("PATH_OR_HUB_ID")""",
     # --- from a recipe, or from a model not trained by bertkit
 
     @classmethod
-    def validate_rows(cls, options: QuestionAnsweringOptions, table: Table, split: str) -> tuple[Table, list[Finding]]:
+    def validate_rows(cls, options: QuestionAnsweringOptions, table: Table, split: str) -> Checked:
         """Answers as {text, answer_start}, each where it occurs in its context."""
         return locate_answers(table, split) if "answers" in table.values else (table, [])
 
     @classmethod
     def infer_options(
         cls, options: QuestionAnsweringOptions, rows: Dataset, class_names: Sequence[str]
-    ) -> dict[str, Any]:
+    ) -> OptionValues:
         """Whether there may be no answer. Raises DataError where there is never one."""
         answered = [bool(answers["text"]) for answers in rows["answers"]]
         if not any(answered):
@@ -130,7 +130,7 @@ tokenizer = AutoTokenizer.from_pretrained("PATH_OR_HUB_ID")""",
         return {"unanswerable": not all(answered) if options.unanswerable is None else options.unanswerable}
 
     @classmethod
-    def from_config(cls, config: PretrainedConfig, tokenizer: Any) -> tuple[dict[str, Any], int | None]:
+    def from_config(cls, config: PretrainedConfig, tokenizer: Any) -> tuple[OptionValues, int | None]:
         """Defaults: always an answer, at most 30 tokens, temperature 1."""
         return {"unanswerable": False}, 384
 
@@ -227,7 +227,7 @@ tokenizer = AutoTokenizer.from_pretrained("PATH_OR_HUB_ID")""",
         silent = not ranked or (self.unanswerable and squad_metrics.log_odds(null, ranked[0]["score"]) > null_threshold)
         return {**(none if silent else ranked[0]), "n_best": ranked, "null_score": null, "truncated": False}
 
-    def fit(self, rows: Dataset, predict: Predict) -> dict[str, Any]:
+    def fit(self, rows: Dataset, predict: Predict) -> OptionValues:
         """The temperature that makes the best answers' scores their chance of being right, then the null threshold of
         best F1; what the recipe fixed stays."""
         candidates, contexts, gold = list[Candidates](), rows["context"][:], [each["text"] for each in rows["answers"]]
@@ -254,7 +254,7 @@ tokenizer = AutoTokenizer.from_pretrained("PATH_OR_HUB_ID")""",
         fitted = {"temperature": self.options.temperature or 1.0, "null_threshold": self.options.null_threshold}
         return squad_metrics.GradedAnswers(answers, rows, self.unanswerable, fitted)
 
-    def baselines(self, train: Dataset, rows: Dataset, held_out: HeldOut = ()) -> dict[str, Any]:
+    def baselines(self, train: Dataset, rows: Dataset, held_out: HeldOut = ()) -> Baselines:
         """Never an answer, where some questions have none."""
         if all(answers["text"] for answers in rows["answers"]):
             return {}

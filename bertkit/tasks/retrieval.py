@@ -12,13 +12,13 @@ import numpy as np
 
 from bertkit.data.beir import check_pairs
 from bertkit.data.disk_list import DiskList
-from bertkit.data.schema import Answer, Column, Finding, Schema, note
-from bertkit.data.table import Table
+from bertkit.data.schema import Answer, Column, Schema, note
+from bertkit.data.table import Checked, Table
 from bertkit.errors import DataError, RowsError, UserError
 from bertkit.evaluation import baselines
 from bertkit.evaluation.ranking import KS, GradedSearches, first_rows, searched
 from bertkit.evaluation.similarity import unit
-from bertkit.tasks.base import PAIRS, HeldOut, Predict
+from bertkit.tasks.base import PAIRS, Baselines, HeldOut, OptionValues, Predict
 from bertkit.tasks.fields import SCORE, Key, Usage, form
 from bertkit.tasks.vector_task import VECTOR, VectorOptions, VectorTask, stacked
 
@@ -88,7 +88,7 @@ model.encode_query("your question") @ model.encode_document(["a text", "another"
     # --- from a recipe
 
     @classmethod
-    def validate_rows(cls, options: Any, table: Table, split: str) -> tuple[Table, list[Finding]]:
+    def validate_rows(cls, options: Any, table: Table, split: str) -> Checked:
         """Train learns from pairs with a query and a grade above 0; the others are left out, and counted.
 
         Raises DataError: ids with two texts, pairs with two grades, grades that are not whole, nothing to learn from.
@@ -108,7 +108,7 @@ model.encode_query("your question") @ model.encode_document(["a text", "another"
         return (table.select(kept), [note(what)]) if idle else (table, [])
 
     @classmethod
-    def infer_options(cls, options: RetrievalOptions, rows: Dataset, class_names: Sequence[str]) -> dict[str, Any]:
+    def infer_options(cls, options: RetrievalOptions, rows: Dataset, class_names: Sequence[str]) -> OptionValues:
         """Raises UserError if the extra is missing, DataError if the rows are not pairs."""
         if importlib.util.find_spec("ir_measures") is None:
             raise UserError("", "retrieval is scored by ir-measures", 'pip install "bertkit[retrieval]"')
@@ -155,7 +155,7 @@ model.encode_query("your question") @ model.encode_document(["a text", "another"
     def grade(self, answers: Sequence[Answer], rows: Dataset) -> GradedSearches:
         return GradedSearches(answers, rows)
 
-    def baselines(self, train: Dataset, rows: Dataset, held_out: HeldOut = ()) -> dict[str, dict[str, float | None]]:
+    def baselines(self, train: Dataset, rows: Dataset, held_out: HeldOut = ()) -> Baselines:
         """Searches by random vectors, and by those of TF-IDF, learned on the split's own documents."""
         queries, documents = first_rows(rows, "query"), first_rows(rows, "document")
         queries.pop("", None)

@@ -16,7 +16,7 @@ from bertkit.data.table import column_values, numbers, required
 from bertkit.errors import DataError
 from bertkit.evaluation import baselines, similarity
 from bertkit.evaluation.graded import Graded
-from bertkit.tasks.base import PAIRS, Batch, HeldOut, Predict
+from bertkit.tasks.base import PAIRS, Baselines, Batch, HeldOut, OptionValues, Predict
 from bertkit.tasks.class_labels import Labelled, Labels, as_targets, names_of, settle_labels
 from bertkit.tasks.fields import READ, SCORE, Decision, Key, Usage, form
 from bertkit.tasks.vector_task import VECTOR, VectorOptions, VectorTask, stacked
@@ -111,7 +111,7 @@ SentenceTransformer("PATH_OR_HUB_ID").encode(["your text", "another"])""",
     @classmethod
     def infer_options(
         cls, options: SentenceSimilarityOptions, rows: Dataset, class_names: Sequence[str]
-    ) -> dict[str, Any]:
+    ) -> OptionValues:
         """Loss, labels and range. Raises DataError on contradictions."""
         target = next(name for name in cls.schema.targets if name in rows.column_names)
         required(rows, "anchor" if target == "positive" else "text_a")
@@ -119,7 +119,7 @@ SentenceTransformer("PATH_OR_HUB_ID").encode(["your text", "another"])""",
         if loss not in LOSSES[target]:
             what = f"{loss} does not learn from `{target}`, which the rows have"
             raise DataError("task.loss", what, f"Write {' or '.join(LOSSES[target])}, or leave it out.")
-        settled: dict[str, Any] = {"loss": loss}
+        settled: OptionValues = {"loss": loss}
         if target == "label":
             settled["labels"] = settle_labels(options.labels, label_names(rows["label"][:], class_names))
             names = names_of(settled["labels"])
@@ -203,7 +203,7 @@ SentenceTransformer("PATH_OR_HUB_ID").encode(["your text", "another"])""",
         cut = (numbers(features, "lost").reshape(len(rows), -1).sum(axis=1) > 0).tolist()
         return [answer | {"truncated": t} for answer, t in zip(answers, cut, strict=True)]
 
-    def fit(self, rows: Dataset, predict: Predict) -> dict[str, Any]:
+    def fit(self, rows: Dataset, predict: Predict) -> OptionValues:
         """The threshold of best accuracy, where there are labels and it is left open."""
         return self.grade([*self.answer(rows, predict)], rows).calibrated() if self.names else {}
 
@@ -216,7 +216,7 @@ SentenceTransformer("PATH_OR_HUB_ID").encode(["your text", "another"])""",
         truth = np.asarray(self._numbers(rows, "label"))
         return similarity.LabelledPairs(truth, similarity.of(answers, "score"), self.options.threshold)
 
-    def baselines(self, train: Dataset, rows: Dataset, held_out: HeldOut = ()) -> dict[str, dict[str, float | None]]:
+    def baselines(self, train: Dataset, rows: Dataset, held_out: HeldOut = ()) -> Baselines:
         """The cosine of TF-IDF vectors, learned on the texts of train; of positives, also that of random ones.
 
         Thresholds are their own, fitted on the held-out rows.

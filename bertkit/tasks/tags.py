@@ -14,6 +14,7 @@ from bertkit.data.columns import label_names
 from bertkit.data.schema import Answer
 from bertkit.errors import DataError, ModelError
 from bertkit.models.heads.tagger import Tagged, expand_to_words
+from bertkit.tasks.base import OptionValues
 from bertkit.tasks.class_labels import output_names, repeated, settle_weights
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
 
-def settle_tags(options: Any, rows: Dataset, class_names: Sequence[str]) -> dict[str, Any]:
+def settle_tags(options: Any, rows: Dataset, class_names: Sequence[str]) -> OptionValues:
     """`labels`, `tags` and `class_weights` of these options, settled from the training rows. Raises DataError."""
     if options.context == "document" and "document" not in rows.column_names:
         what = "context: document needs to know which sentences belong together"
@@ -55,7 +56,7 @@ def settle_tags(options: Any, rows: Dataset, class_names: Sequence[str]) -> dict
     return {"labels": types, "tags": tags, "class_weights": weights}
 
 
-def options_of_config(config: PretrainedConfig) -> dict[str, Any]:
+def options_of_config(config: PretrainedConfig) -> OptionValues:
     """`labels`, `tags` and `scheme` by a model's id2label: `none` where no label has a prefix such as B-.
 
     Raises ModelError where some labels are entity tags and others are not, and where they repeat.

@@ -17,11 +17,10 @@ from bertkit.encoding.texts import encode_texts, length_findings
 from bertkit.errors import ModelError, RecipeError, extras_required, require_finite
 from bertkit.evaluation import translation
 from bertkit.evaluation.baselines import enough
-from bertkit.evaluation.intervals import Scores
 from bertkit.evaluation.translation import Translations
 from bertkit.models.encoder import Encoder
 from bertkit.sections import Section
-from bertkit.tasks.base import Batch, HeldOut, Task, TaskOptions
+from bertkit.tasks.base import Baselines, Batch, HeldOut, OptionValues, Task, TaskOptions
 from bertkit.tasks.fields import READ, Key, Usage, form
 from bertkit.text import part_of
 
@@ -111,7 +110,7 @@ tokenizer.decode(model.generate(**inputs)[0], skip_special_tokens=True)""",
     @classmethod
     def infer_options(
         cls, options: Text2TextGenerationOptions, rows: Dataset, class_names: Sequence[str]
-    ) -> dict[str, Any]:
+    ) -> OptionValues:
         """Nothing. Raises UserError where sacrebleu is not installed."""
         with extras_required():
             import sacrebleu  # noqa: F401
@@ -221,7 +220,7 @@ tokenizer.decode(model.generate(**inputs)[0], skip_special_tokens=True)""",
         unfinished = sum(not answer["finished"] for answer in answers)
         return Translations([answer["generated_text"] for answer in answers], rows["target"][:], unfinished)
 
-    def baselines(self, train: Dataset, rows: Dataset, held_out: HeldOut = ()) -> dict[str, Scores]:
+    def baselines(self, train: Dataset, rows: Dataset, held_out: HeldOut = ()) -> Baselines:
         """The source itself; the target of the nearest source of train."""
         known = enough(train)
         return translation.baselines(known["text"][:], known["target"][:], rows["text"][:], rows["target"][:])

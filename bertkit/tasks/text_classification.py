@@ -20,12 +20,11 @@ from bertkit.evaluation import baselines, metrics
 from bertkit.evaluation.calibration import apply_temperature
 from bertkit.evaluation.conformal import Conformal
 from bertkit.evaluation.graded_labels import GradedLabels
-from bertkit.evaluation.intervals import Scores
 from bertkit.evaluation.metrics import Kind
 from bertkit.models.encoder import Encoder, classifier, load_and_report
 from bertkit.models.untrusted import read_object
 from bertkit.tasks import class_labels
-from bertkit.tasks.base import Batch, HeldOut, Predict, Task, TaskOptions
+from bertkit.tasks.base import Baselines, Batch, HeldOut, OptionValues, Predict, Task, TaskOptions
 from bertkit.tasks.class_labels import Labels, Probability, Weights
 from bertkit.tasks.fields import NUMBER, PIPELINE, READ, SCORE, AnswerForm, Decision, Key, Usage, form
 from bertkit.text import escape_controls
@@ -155,7 +154,7 @@ class TextClassification(class_labels.Labelled, Task[TextClassificationOptions])
     @classmethod
     def infer_options(
         cls, options: TextClassificationOptions, rows: Dataset, class_names: Sequence[str]
-    ) -> dict[str, Any]:
+    ) -> OptionValues:
         """Kind, labels and weights. Raises DataError on contradictions."""
         kinds = [kind for kind, column in TARGETS.items() if column in rows.column_names]
         kind, pair = options.kind or kinds[0], options.pairs(rows)
@@ -175,7 +174,7 @@ class TextClassification(class_labels.Labelled, Task[TextClassificationOptions])
         return {"kind": kind, "pair": pair, **classes}
 
     @classmethod
-    def from_config(cls, config: PretrainedConfig, tokenizer: Any) -> tuple[dict[str, Any], int | None]:
+    def from_config(cls, config: PretrainedConfig, tokenizer: Any) -> tuple[OptionValues, int | None]:
         """Its id2label; softmax; as in transformers' pipeline a sigmoid if it is multi-label, or has one output and is
         no regression; no temperature, truncation.
 
@@ -371,7 +370,7 @@ logits = model.encode({texts}, convert_to_tensor=True)
     def metrics(self) -> Sequence[str]:
         return metrics.selecting(self.kind, self.names)
 
-    def fit(self, rows: Dataset, predict: Predict) -> dict[str, Any]:
+    def fit(self, rows: Dataset, predict: Predict) -> OptionValues:
         """Temperature (Guo et al. 2017), thresholds of best F1 and the calibration of sets, where left open."""
         return self.grade(DiskList(self.answer(rows, predict)), rows).calibrated()
 
@@ -379,7 +378,7 @@ logits = model.encode({texts}, convert_to_tensor=True)
         fixed = {name: getattr(self.options, name) for name in ("temperature", "thresholds", "cutoffs", "conformal")}
         return GradedLabels.of(self.kind, self.names, self._targets(rows), answers, **fixed)
 
-    def baselines(self, train: Dataset, rows: Dataset, held_out: HeldOut = ()) -> dict[str, Scores]:
+    def baselines(self, train: Dataset, rows: Dataset, held_out: HeldOut = ()) -> Baselines:
         def read(part: Dataset) -> baselines.TextRows:
             return baselines.TextRows(baselines.joined_texts(part), self._targets(part))
 

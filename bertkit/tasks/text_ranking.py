@@ -11,15 +11,15 @@ from pydantic import Field
 
 from bertkit.data.judged import check_labels, contradictions, query_findings
 from bertkit.data.rows import Columns
-from bertkit.data.schema import Answer, Column, Finding, Schema
-from bertkit.data.table import Table, numbers
+from bertkit.data.schema import Answer, Column, Schema
+from bertkit.data.table import Checked, Table, numbers
 from bertkit.encoding.padding import row_windows
 from bertkit.encoding.texts import encode_texts
 from bertkit.errors import DataError, RowsError, require_finite
 from bertkit.evaluation import baselines, reranking, similarity
 from bertkit.models.encoder import Encoder, classifier, load_model
 from bertkit.tasks import cross_encoder
-from bertkit.tasks.base import PAIRS, Batch, HeldOut, Task, TaskOptions
+from bertkit.tasks.base import PAIRS, Baselines, Batch, HeldOut, OptionValues, Task, TaskOptions
 from bertkit.tasks.fields import NUMBER, Usage
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ CrossEncoder("PATH_OR_HUB_ID").rank("your query", ["a document", "another"])""",
     # --- from a recipe, or from a model not trained by bertkit
 
     @classmethod
-    def validate_rows(cls, options: TextRankingOptions, table: Table, split: str) -> tuple[Table, list[Finding]]:
+    def validate_rows(cls, options: TextRankingOptions, table: Table, split: str) -> Checked:
         """The rows as they are; labels are checked, and queries counted."""
         check_labels(table, split)
         target = next((table.values[name] for name in cls.schema.targets if name in table.values), None)
@@ -104,7 +104,7 @@ CrossEncoder("PATH_OR_HUB_ID").rank("your query", ["a document", "another"])""",
         return table, list(query_findings(split, queries.tolist(), target))
 
     @classmethod
-    def infer_options(cls, options: TextRankingOptions, rows: Dataset, class_names: Sequence[str]) -> dict[str, Any]:
+    def infer_options(cls, options: TextRankingOptions, rows: Dataset, class_names: Sequence[str]) -> OptionValues:
         """Loss, activation and what is scored. Raises DataError on contradictions."""
         truth, groups = reranking.targets(rows).tolist(), reranking.queries(rows).tolist()
         graded, several = not set(truth) <= {0.0, 1.0}, len(set(groups)) < len(groups)
@@ -120,7 +120,7 @@ CrossEncoder("PATH_OR_HUB_ID").rank("your query", ["a document", "another"])""",
         }
 
     @classmethod
-    def from_config(cls, config: PretrainedConfig, tokenizer: Any) -> tuple[dict[str, Any], int | None]:
+    def from_config(cls, config: PretrainedConfig, tokenizer: Any) -> tuple[OptionValues, int | None]:
         """The activation and the length that CrossEncoder takes, truncation."""
         activation, longest = cross_encoder.read(config)
         return {"activation": activation}, longest
@@ -237,7 +237,7 @@ CrossEncoder("PATH_OR_HUB_ID").rank("your query", ["a document", "another"])""",
     def grade(self, answers: Sequence[Answer], rows: Dataset) -> reranking.RankedRows:
         return self._ranked(similarity.of(answers, "score"), rows)
 
-    def baselines(self, train: Dataset, rows: Dataset, held_out: HeldOut = ()) -> dict[str, dict[str, float | None]]:
+    def baselines(self, train: Dataset, rows: Dataset, held_out: HeldOut = ()) -> Baselines:
         """Random scores, and the cosine of query and document as TF-IDF vectors, learned on the texts of train."""
         train = baselines.enough(train)
         given: dict[str, ArrayLike] = {"random": np.random.default_rng(0).random(len(rows))}

@@ -12,17 +12,16 @@ from pydantic import Field, model_validator
 from bertkit.data import tagged, tagging
 from bertkit.data.rows import Columns
 from bertkit.data.schema import Answer, Column, Finding, Schema, note, warn
-from bertkit.data.table import Table, column_values, numbers, required
+from bertkit.data.table import Checked, Table, column_values, numbers, required
 from bertkit.encoding.padding import Arrays
 from bertkit.encoding.word_windows import encode_words
 from bertkit.evaluation import baselines, calibration, word_metrics
 from bertkit.evaluation.graded import Graded
-from bertkit.evaluation.intervals import Scores
 from bertkit.evaluation.metrics import PER_LABEL
 from bertkit.models.encoder import Encoder, classifier, load_model
 from bertkit.models.heads import tagger
 from bertkit.tasks import tags
-from bertkit.tasks.base import Batch, HeldOut, Predict, Task, TaskOptions, predicted
+from bertkit.tasks.base import Baselines, Batch, HeldOut, OptionValues, Predict, Task, TaskOptions, predicted
 from bertkit.tasks.class_labels import Name, Weights, weight_tensor
 from bertkit.tasks.fields import PIPELINE, READ, SPAN, AnswerForm, Key, Usage, form
 from bertkit.text import counted
@@ -136,9 +135,7 @@ class TokenClassification(Task[TokenClassificationOptions]):
         return replace(cls.schema, columns={**columns, "tags": labels}, targets=("tags",))
 
     @classmethod
-    def validate_rows(
-        cls, options: TokenClassificationOptions, table: Table, split: str
-    ) -> tuple[Table, list[Finding]]:
+    def validate_rows(cls, options: TokenClassificationOptions, table: Table, split: str) -> Checked:
         """Tags in BIO for every row: converted from their scheme, or made of the spans. Labels stay as they are."""
         table = tagged.named_documents(table, wanted=options.context == "document")
         if any(value is not None for value in table.values.get("spans", ())):
@@ -165,12 +162,12 @@ class TokenClassification(Task[TokenClassificationOptions]):
     @classmethod
     def infer_options(
         cls, options: TokenClassificationOptions, rows: Dataset, class_names: Sequence[str]
-    ) -> dict[str, Any]:
+    ) -> OptionValues:
         """Types, tags and weights. Raises DataError on contradictions."""
         return tags.settle_tags(options, rows, class_names)
 
     @classmethod
-    def from_config(cls, config: PretrainedConfig, tokenizer: Any) -> tuple[dict[str, Any], int | None]:
+    def from_config(cls, config: PretrainedConfig, tokenizer: Any) -> tuple[OptionValues, int | None]:
         """Its id2label as tags or labels, softmax, no temperature, single sentences. Raises ModelError."""
         return tags.options_of_config(config), None
 
@@ -334,7 +331,7 @@ class TokenClassification(Task[TokenClassificationOptions]):
         best = tagger.decode_tags(scores, items[0].chain, self.tags, temperature, plain=self.plain)
         return [tags.as_answer(*each, self.options) for each in zip(texts, words, read, best, strict=True)]
 
-    def fit(self, rows: Dataset, predict: Predict) -> dict[str, Any]:
+    def fit(self, rows: Dataset, predict: Predict) -> OptionValues:
         """The temperature that makes the gold tags' posteriors most likely, where it is left open."""
         if self.options.temperature is not None:
             return {}
@@ -357,7 +354,7 @@ class TokenClassification(Task[TokenClassificationOptions]):
         scheme, temperature = self.options.scheme, self.options.temperature or 1.0
         return word_metrics.graded(gold, answers, self.types, scheme, temperature, tagged.given_entities(rows))
 
-    def baselines(self, train: Dataset, rows: Dataset, held_out: HeldOut = ()) -> dict[str, Scores]:
+    def baselines(self, train: Dataset, rows: Dataset, held_out: HeldOut = ()) -> Baselines:
         """`lookup`: every word gets the tag that it most often had in train."""
         seen, new = ((tagged.words_of(each), each["tags"][:]) for each in (baselines.enough(train), rows))
         given = tagged.given_entities(rows)

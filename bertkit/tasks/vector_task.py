@@ -17,7 +17,7 @@ from bertkit.encoding.texts import encode_texts
 from bertkit.errors import ModelError, UserError, require_finite
 from bertkit.models.encoder import Encoder
 from bertkit.models.untrusted import read_object
-from bertkit.tasks.base import Batch, Task, TaskOptions
+from bertkit.tasks.base import Batch, OptionValues, Task, TaskOptions
 from bertkit.tasks.fields import READ, Key, form
 from bertkit.text import counted
 
@@ -117,7 +117,7 @@ class VectorTask(Task[V]):
     pipeline = "feature-extraction"
 
     @classmethod
-    def from_config(cls, config: PretrainedConfig, tokenizer: Any) -> tuple[dict[str, Any], int | None]:
+    def from_config(cls, config: PretrainedConfig, tokenizer: Any) -> tuple[OptionValues, int | None]:
         """What the model's sentence-transformers files state: modules, prompts, `truncate_dim` and the token limit.
 
         Mean pooling of a model without them. Raises ModelError on modules and settings that bertkit does not support.
