@@ -216,7 +216,7 @@ def _refined(
         if spans:
             old = table.values.get("spans", [None] * len(table))
             new_spans = DiskList(spans.get(row, value) for row, value in enumerate(old))
-            table = Table({**table.values, "spans": new_spans}, table.origin)
+            table = table.with_(spans=new_spans)
     else:
         table, changes = _replaced(table, split, name, column, values, by)
         table, more = validate_rows(table, split)
@@ -282,7 +282,7 @@ def _replaced(table: Table, split: str, name: str, column: Column, values: Mappi
             findings.append(note(f"{split}: the label {label!r} is new, from {by}{did_you_mean(label, known)}"))
     kind = DiskList if isinstance(old, DiskList) else list
     replaced = kind(changed.get(row, value) for row, value in enumerate(old))
-    return Table({**table.values, name: replaced}, table.origin), findings
+    return table.with_(**{name: replaced}), findings
 
 
 def _notes(findings: Iterable[Finding]) -> list[Finding]:

@@ -111,7 +111,7 @@ def locate_answers(table: Table, split: str) -> Checked:
         return located
 
     answers = DiskList(each_row(locate, table.origin.__getitem__, table.values["context"], table.values["answers"]))
-    return Table({**table.values, "answers": answers}, table.origin), list(_findings(split, names, answers, moved))
+    return table.with_(answers=answers), list(_findings(split, names, answers, moved))
 
 
 def _findings(split: str, names: Sequence[Any], located: Sequence[Any], moved: int) -> Iterator[Finding]:

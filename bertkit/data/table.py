@@ -8,7 +8,7 @@ import mmap
 import tempfile
 from array import array
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -194,6 +194,10 @@ class Table:
         values = {name: _select(column, indices) for name, column in self.values.items()}
         return Table(values, self.origin.select(indices))
 
+    def with_(self, **columns: Sequence[Any]) -> Table:
+        """The rows with these columns, added or in the place of others of their names."""
+        return replace(self, values={**self.values, **columns})
+
 
 Checked = tuple[Table, list[Finding]]  # rows that were checked or changed, and what was found
 
@@ -283,6 +287,13 @@ def numbers(rows: Dataset, name: str) -> np.ndarray:
     # dtype=None: by default the format makes fp32 of fp64.
     values: np.ndarray = rows.with_format("numpy", dtype=None).select_columns([name])[:][name]
     return values
+
+
+def first_features(features: Dataset) -> np.ndarray:
+    """The first feature of each row, `(rows,)`."""
+    import numpy as np
+
+    return np.unique(numbers(features, "row"), return_index=True)[1]
 
 
 def column_values(rows: Dataset, name: str) -> Iterator[Any]:

@@ -60,7 +60,7 @@ def named_tags(table: Table, split: str, names: Sequence[str]) -> Checked:
 
     shown = listed([f"{number} {name}" for number, name in enumerate(names)])
     findings = [note(f"{split}: its tags are numbers; read as {shown}")]
-    return Table({**table.values, "tags": DiskList(each_row(named, where, values))}, table.origin), findings
+    return table.with_(tags=DiskList(each_row(named, where, values))), findings
 
 
 def tag_words(table: Table, split: str, scheme: Scheme | Literal["none"] | None) -> Checked:
@@ -92,7 +92,7 @@ def tag_words(table: Table, split: str, scheme: Scheme | Literal["none"] | None)
         what = f"{split}: {counted(len(repaired), 'sentence')} with an entity that begins with I-; read as B-"
         fix = "Correct the tags where the entity begins earlier, or has another type."
         findings.append(warn(f"{what}: {locations(table.origin, repaired)}", fix))
-    return Table({**table.values, "tags": bio}, table.origin), findings
+    return table.with_(tags=bio), findings
 
 
 def _scheme_of(values: Sequence[Sequence[str] | None], where: Callable[[int], str]) -> Scheme:
@@ -177,7 +177,7 @@ def tag_spans(table: Table, split: str, alignment: Any) -> Checked:
         what = f"{split}: types of which no span is left: {listed(lost)}"
         findings.append(Finding("severe", f"{what}; {MISSED}", fix))
     tags, spans = (DiskList(row[place] for row in aligned_rows) for place in (0, 1))
-    return Table({**table.values, "spans": spans, "tags": tags}, table.origin), findings
+    return table.with_(spans=spans, tags=tags), findings
 
 
 def given_entities(rows: Dataset) -> dict[int, list[tuple[Any, ...]]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, PlainValidator, SerializeAsAny, ValidationInfo, field_validator
@@ -45,7 +45,7 @@ Positive = Annotated[float, Field(gt=0)]
 class Training(dict[str, Any]):
     """The values of `training:`. stated: the names of those that the recipe states; the others are defaults."""
 
-    def __init__(self, values: Mapping[str, Any], stated: Iterable[str]) -> None:
+    def __init__(self, values: PlainData, stated: Iterable[str]) -> None:
         super().__init__(values)
         self.stated = frozenset(stated)
 
@@ -107,7 +107,7 @@ def _training_defaults(task: TaskOptions | None) -> PlainData:
     return {**TRAINING_DEFAULTS, **(FEW_ROWS if method else {})}
 
 
-def _saving(training: Mapping[str, Any]) -> PlainData:
+def _saving(training: PlainData) -> PlainData:
     """Checkpoints are written at every evaluation, which they are selected by."""
     strategy = training.get("eval_strategy", training.get("save_strategy", "epoch"))
     strategy = "epoch" if strategy == "best" else strategy  # which says when to save, not when to evaluate

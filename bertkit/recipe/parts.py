@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -75,7 +75,7 @@ def _name_folder(section: Any, report: Report, task: str) -> None:
         section.setdefault("folder", str(folder))
 
 
-def _place(task: str, entry: Mapping[str, Any], path: KeyPath) -> KeyPath:
+def _place(task: str, entry: PlainData, path: KeyPath) -> KeyPath:
     """Where a key of the recipe that would train this task by itself is in that of all: in the task, or shared."""
     if not task:
         return path
@@ -84,11 +84,11 @@ def _place(task: str, entry: Mapping[str, Any], path: KeyPath) -> KeyPath:
     return ("tasks", task, *path[1:]) if len(path) > 1 and path[1] in _OF_PART and path[1] in entry else path
 
 
-def _folder(report: Report, task: str, entry: Mapping[str, Any], path: KeyPath) -> Path:
+def _folder(report: Report, task: str, entry: PlainData, path: KeyPath) -> Path:
     return report.folder(_place(task, entry, path))
 
 
-def _by_itself(sections: Mapping[str, Any], entry: Mapping[str, Any]) -> PlainData:
+def _by_itself(sections: PlainData, entry: PlainData) -> PlainData:
     """Plain data of the recipe that would train this task by itself."""
     one = {name: sections[name] for name in SHARED if name in sections}
     one |= {name: entry[name] for name in _OWN if name in entry}
@@ -100,7 +100,7 @@ def _by_itself(sections: Mapping[str, Any], entry: Mapping[str, Any]) -> PlainDa
     return one
 
 
-def _check_several(sections: Mapping[str, Any]) -> Iterator[KeyProblem]:
+def _check_several(sections: PlainData) -> Iterator[KeyProblem]:
     """What is wrong with the keys that only a recipe of several tasks has, and with those that it must not have."""
     for name in sections.keys() & _OF_ONE.keys():
         yield KeyProblem((name,), "has no place in a recipe of several tasks", _OF_ONE[name])
@@ -163,7 +163,7 @@ def _check_one(
     return clean, [*problems, *format_problems(clean), *resolve_paths(clean, folder, must_exist=check_files)]
 
 
-def _task_problems(data: Mapping[str, Any], run: Path) -> Iterator[KeyProblem]:
+def _task_problems(data: PlainData, run: Path) -> Iterator[KeyProblem]:
     """What is wrong with the name of the task."""
     task = data.get("task")
     if not isinstance(task, dict) or options_of(data):

@@ -23,7 +23,7 @@ from typing_extensions import TypeVar
 
 from bertkit.data.disk_list import DiskList
 from bertkit.data.schema import Answer, Finding, Schema
-from bertkit.data.table import MAX_PROBLEMS, Checked, Table, numbers, on_disk, release
+from bertkit.data.table import MAX_PROBLEMS, Checked, Table, first_features, numbers, on_disk, release
 from bertkit.encoding.padding import Arrays, model_inputs
 from bertkit.encoding.texts import length_findings
 from bertkit.errors import RowsError
@@ -88,6 +88,9 @@ class Task(ABC, Generic[O]):
     options: O
     tokenizer: PreTrainedTokenizerBase
     max_length: int
+
+    def __post_init__(self) -> None:
+        """Raises UserError where the tokenizer or the options are not for this task. Default: nothing."""
 
     # --- from a recipe, or from a model not trained by bertkit
 
@@ -360,7 +363,7 @@ def with_input_flags(answers: Sequence[Answer], features: Dataset) -> Iterator[A
     if "unread" not in features.column_names:
         yield from answers
         return
-    _, starts = np.unique(numbers(features, "row"), return_index=True)
+    starts = first_features(features)
     for answer, little in zip(answers, np.maximum.reduceat(numbers(features, "unread"), starts).tolist(), strict=True):
         yield {**answer, "empty": little == 2, "unreadable": little == 1}
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, final
@@ -61,7 +60,7 @@ class MaskSchedule(Section):
 class PretrainingOptions(TaskOptions):
     """What a recipe may say under `task:`."""
 
-    metrics: ClassVar[frozenset[str]] = frozenset({"mlm_accuracy", "nsp_accuracy"})
+    metrics = frozenset({"mlm_accuracy", "nsp_accuracy"})
     name: Literal["pretraining"]
     nsp: Pairs = "nsp"
     """Second segment: from another document half the time; or none."""
@@ -74,7 +73,6 @@ class PretrainingOptions(TaskOptions):
 
 
 @final
-@dataclass(frozen=True)
 class Pretraining(Task[PretrainingOptions]):
     """BERT's two objectives (Devlin et al. 2019, section 3.1).
 

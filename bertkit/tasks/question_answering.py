@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, final
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any, Literal, final
 
 import numpy as np
 from pydantic import Field
@@ -49,7 +49,7 @@ BEST_SPAN = form("BestSpan", BEST, *_ANSWER, N_BEST, NULL_SCORE, *READ, line="{a
 class QuestionAnsweringOptions(TaskOptions):
     """What a recipe may say under `task:`. null means: inferred from the data, or fitted on validation."""
 
-    metrics: ClassVar[frozenset[str]] = frozenset([*squad_metrics.metric_names(True), "no_answer_auc"])
+    metrics = frozenset([*squad_metrics.metric_names(True), "no_answer_auc"])
     unsmoothed = "question-answering", "its targets are positions, not labels"
     name: Literal["question-answering"]
     stride: int = Field(128, ge=0)
@@ -67,7 +67,6 @@ class QuestionAnsweringOptions(TaskOptions):
 
 
 @final
-@dataclass(frozen=True)
 class QuestionAnswering(Task[QuestionAnsweringOptions]):
     """The span of best start and end logit over all windows of the context (Devlin et al. 2019, sections 4.2 and 4.3).
 

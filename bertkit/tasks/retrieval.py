@@ -5,8 +5,7 @@ from __future__ import annotations
 import importlib.util
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, final
+from typing import TYPE_CHECKING, Any, Literal, final
 
 import numpy as np
 
@@ -39,13 +38,12 @@ RANKED = form(
 class RetrievalOptions(VectorOptions):
     """What a recipe may say under `task:`."""
 
-    metrics: ClassVar[frozenset[str]] = frozenset({"ndcg@10", "mrr@10", "map", *(f"recall@{k}" for k in KS)})
+    metrics = frozenset({"ndcg@10", "mrr@10", "map", *(f"recall@{k}" for k in KS)})
     unsmoothed = PAIRS
     name: Literal["retrieval"]
 
 
 @final
-@dataclass(frozen=True)
 class Retrieval(VectorTask[RetrievalOptions]):
     """A dual encoder (Karpukhin et al. 2020) with one BERT for queries and documents.
 

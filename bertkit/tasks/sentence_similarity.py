@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, final
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any, Literal, final
 
 import numpy as np
 from pydantic import Field, field_validator
@@ -47,7 +47,7 @@ SIMILARITY = form(
 class SentenceSimilarityOptions(VectorOptions):
     """What a recipe may say under `task:`. null means: inferred from the data, or fitted on validation."""
 
-    metrics: ClassVar[frozenset[str]] = frozenset(similarity.SELECTING)
+    metrics = frozenset(similarity.SELECTING)
     unsmoothed = PAIRS
     name: Literal["sentence-similarity"]
     loss: Literal["cosent", "cosine-mse", "multiple-negatives-ranking"] | None = None
@@ -68,7 +68,6 @@ class SentenceSimilarityOptions(VectorOptions):
 
 
 @final
-@dataclass(frozen=True)
 class SentenceSimilarity(Labelled, VectorTask[SentenceSimilarityOptions]):
     """One vector per text, compared by cosine (Reimers & Gurevych 2019).
 

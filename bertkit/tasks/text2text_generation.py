@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, final
 
 from pydantic import Field
@@ -47,14 +47,13 @@ class Generation(Section):
 class Text2TextGenerationOptions(TaskOptions):
     """What a recipe may say under `task:`."""
 
-    metrics: ClassVar[frozenset[str]] = frozenset(translation.METRICS)
+    metrics = frozenset(translation.METRICS)
     name: Literal["text2text-generation"]
     generation: Generation = Generation()
     """How answers are generated."""
 
 
 @final
-@dataclass(frozen=True)
 class Text2TextGeneration(Task[Text2TextGenerationOptions]):
     """A target text from a source text (Vaswani et al. 2017), trained on the tokens of the target one after another.
 

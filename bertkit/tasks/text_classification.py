@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, final, get_args
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any, Literal, final, get_args
 
 import numpy as np
 from pydantic import Field
@@ -58,7 +58,7 @@ PROBLEMS = {kind: f"{kind.replace('-', '_')}_classification" for kind in TARGETS
 class TextClassificationOptions(TaskOptions):
     """What a recipe may say under `task:`. null means: inferred from the data, or fitted on validation."""
 
-    metrics: ClassVar[frozenset[str]] = metrics.SELECTING
+    metrics = metrics.SELECTING
     head_settings = "pooling", "dropout"
     untrained = get_args(OnVectors)
     name: Literal["text-classification"]
@@ -112,7 +112,6 @@ class TextClassificationOptions(TaskOptions):
 
 
 @final
-@dataclass(frozen=True)
 class TextClassification(class_labels.Labelled, Task[TextClassificationOptions]):
     """Labels for texts, from the pooled first token (Devlin et al. 2019, section 4.1).
 

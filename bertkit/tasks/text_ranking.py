@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, final
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any, Literal, final
 
 import numpy as np
 from pydantic import Field
@@ -12,7 +12,7 @@ from pydantic import Field
 from bertkit.data.judged import check_labels, contradictions, query_findings
 from bertkit.data.rows import Columns
 from bertkit.data.schema import Answer, Column, Schema
-from bertkit.data.table import Checked, Table, numbers
+from bertkit.data.table import Checked, Table, first_features, numbers
 from bertkit.encoding.padding import row_windows
 from bertkit.encoding.texts import encode_texts
 from bertkit.errors import DataError, RowsError, require_finite
@@ -32,9 +32,7 @@ if TYPE_CHECKING:
 class TextRankingOptions(TaskOptions):
     """What a recipe may say under `task:`. null means: inferred from train."""
 
-    metrics: ClassVar[frozenset[str]] = frozenset(
-        reranking.metric_names(True, True) + reranking.metric_names(True, False)
-    )
+    metrics = frozenset(reranking.metric_names(True, True) + reranking.metric_names(True, False))
     unsmoothed = PAIRS
     head_settings = "pooling", "dropout"
     name: Literal["text-ranking"]
@@ -55,7 +53,6 @@ class TextRankingOptions(TaskOptions):
 
 
 @final
-@dataclass(frozen=True)
 class TextRanking(Task[TextRankingOptions]):
     """One score for a query and a document, read together (Nogueira & Cho 2019).
 
@@ -227,7 +224,7 @@ CrossEncoder("PATH_OR_HUB_ID").rank("your query", ["a document", "another"])""",
         """`score`, as the activation gives it, and `truncated`. Raises ModelError."""
         from scipy.special import expit
 
-        _, starts = np.unique(numbers(features, "row"), return_index=True)
+        starts = first_features(features)
         logits = np.asarray(items, dtype=np.float64)
         require_finite(np.logical_and.reduceat(np.isfinite(logits), starts))
         best, cut = np.maximum.reduceat(logits, starts), numbers(features, "lost")[starts] > 0

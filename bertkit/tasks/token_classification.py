@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, final
 
 import numpy as np
@@ -59,7 +59,7 @@ _OF_PLAIN = (
 class TokenClassificationOptions(TaskOptions):
     """What a recipe may say under `task:`. null means: inferred from the data, or fitted on validation."""
 
-    metrics: ClassVar[frozenset[str]] = frozenset([*word_metrics.metric_names([], "BIO"), *PER_LABEL])
+    metrics = frozenset([*word_metrics.metric_names([], "BIO"), *PER_LABEL])
     head_settings = ("dropout",)
     name: Literal["token-classification"]
     head: Literal["softmax", "crf"] = "softmax"
@@ -92,7 +92,6 @@ class TokenClassificationOptions(TaskOptions):
 
 
 @final
-@dataclass(frozen=True)
 class TokenClassification(Task[TokenClassificationOptions]):
     """Tags for words, each read at its first token (Devlin et al. 2019, section 5.3).
 
