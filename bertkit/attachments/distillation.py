@@ -187,7 +187,7 @@ def with_soft_targets(features: Dataset, teacher: Teacher) -> Dataset:
     except OSError as error:
         what = f"the teacher's outputs cannot be cached ({error.strerror or error})"
         fix = "Start again. If this happens again, free some space, or name another folder in BERTKIT_CACHE."
-        raise UserError(str(cache_root()), what, fix) from error
+        raise UserError(cache_root(), what, fix) from error
     source = "from the cache" if hit else f"computed in {time.monotonic() - started:.0f} s"
     logger.info("teacher: %s features (%s)", f"{len(features):,}", source)
     return concatenate_datasets([features, targets], axis=1)

@@ -121,7 +121,7 @@ def saved_tables(folder: Path) -> Mapping[str, Dataset]:
     from pyarrow import ArrowException, OSFile, ipc
 
     damage = (OSError, ValueError, LookupError, TypeError, ArrowException)
-    with translated(damage, DataError, str(folder), "not a data set as datasets saves it", "Save it again."):
+    with translated(damage, DataError, folder, "not a data set as datasets saves it", "Save it again."):
         checked = {file.resolve() for file in folder.rglob("*.arrow")}
         for path in checked:  # datasets maps files, and Arrow follows an offset of a damaged one out of its memory
             with OSFile(str(path)) as file:

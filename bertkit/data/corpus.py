@@ -78,7 +78,7 @@ def _cached(parts: Sequence[Part], spec: DataSpec, split: str, share: float | No
         _read(parts, spec, split, share, folder)
 
     fix = "make room, or name another folder in BERTKIT_CACHE"
-    with translated(OSError, DataError, str(root), "the corpus cannot be cached here", fix):
+    with translated(OSError, DataError, root, "the corpus cannot be cached here", fix):
         return cached_folder({"corpus": key}, write, root=root)[0]
 
 

@@ -112,7 +112,7 @@ def _read_file(file: Path, spec: DataSpec, columns: Mapping[str, Column], proble
     layout = DataSpec(source=str(file))
     reader = reader_of(file, layout)
     if reader.name not in FORMATS:
-        raise DataError(str(file), f"a list of rows is expected as .{' or .'.join(FORMATS)}")
+        raise DataError(file, f"a list of rows is expected as .{' or .'.join(FORMATS)}")
     rows, origin = [], Origin([reader.prefix(str(file))])
     for number, row in read_rows(file, layout):
         origin.add(0, number)

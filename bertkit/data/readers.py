@@ -95,15 +95,15 @@ def reader_of(path: Path, spec: DataSpec) -> Reader:
     suffix = suffix_of(path)
     readers = by_suffix(suffix)
     if not readers and suffix in ("xls", "xlsb", "xlsm", "ods", "arrow"):
-        raise DataError(str(path), f"a .{suffix} file is not read", "save it as .xlsx, .csv or .parquet")
+        raise DataError(path, f"a .{suffix} file is not read", "save it as .xlsx, .csv or .parquet")
     if len(readers) > 1:
         what = f"several formats have this suffix: {', '.join(reader.name for reader in readers)}"
-        raise DataError(str(path), what, setting("format", readers[0].name))
+        raise DataError(path, what, setting("format", readers[0].name))
     if not readers:
         known = ", ".join(f".{suffix}" for reader in formats() for suffix in reader.suffixes)
         broken = "".join(f"; {what}" for what in _announced(tuple(sys.path)).values() if isinstance(what, str))
         what = f"unknown file format; known: {known}, each also with .gz or .xz{broken}"
-        raise DataError(str(path), what, f"Rename it, or {setting('format', 'csv')}")
+        raise DataError(path, what, f"Rename it, or {setting('format', 'csv')}")
     return readers[0]
 
 

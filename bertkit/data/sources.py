@@ -194,7 +194,7 @@ def _files_at(folder: Path, spec: DataSpec) -> dict[str, list[Path]]:
     if not matched:
         there = ", ".join(sorted(p.name for p in folder.iterdir())[:20]) or "nothing"
         what = f"no file of a split, such as train.csv; the folder holds: {there}"
-        raise DataError(str(folder), what, "name the files:  data: {source: {train: FILE}}")
+        raise DataError(folder, what, "name the files:  data: {source: {train: FILE}}")
     return matched
 
 
@@ -249,7 +249,7 @@ def _parallel_files(stem: Path, spec: DataSpec) -> dict[str, Path]:
     sides = {column: file for suffix, column in files.items() if (file := Path(f"{stem}.{suffix}")).is_file()}
     if missing := sides and [f"{stem}.{column}" for column in columns if column not in sides]:
         what = f"no {' and no '.join(missing)}, plain or as {' or '.join(COMPRESSIONS)}, to go with it"
-        raise DataError(str(next(iter(sides.values()))), what, "Correct data.columns, or add the file.")
+        raise DataError(next(iter(sides.values())), what, "Correct data.columns, or add the file.")
     return sides
 
 

@@ -102,7 +102,7 @@ class CheckpointTrainer(Trainer):
         best = Path(str(self.state.best_model_checkpoint))
         if not is_intact(best):
             fix = "Restore it and resume the run, or start a new one."
-            raise ModelError(str(best), "the best checkpoint is damaged or missing", fix)
+            raise ModelError(best, "the best checkpoint is damaged or missing", fix)
         super()._load_best_model()
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
@@ -164,7 +164,7 @@ def load_optimizer(folder: Path, optimizer: Any, scheduler: Any, scaler: Any = N
 def other_optimizer(folder: Path) -> ModelError:
     """The error about a checkpoint from which the optimizer cannot continue."""
     what = "the checkpoint is of another optimizer, or of other trained weights (training.optim, freeze, peft)"
-    return ModelError(str(folder), what, AS_STARTED)
+    return ModelError(folder, what, AS_STARTED)
 
 
 def save_random(folder: Path, rank: int) -> None:

@@ -87,17 +87,17 @@ def _sentence_transformers(file: Path, *, unit: bool) -> dict[str, Any]:
     settings = read_object(file) if file.is_file() else {}
     prompts, default = settings.get("prompts") or {}, settings.get("default_prompt_name")
     if not isinstance(prompts, dict) or not all(isinstance(prompt, str | None) for prompt in prompts.values()):
-        raise ModelError(str(file), "its `prompts` do not map names to texts")
+        raise ModelError(file, "its `prompts` do not map names to texts")
     if default is not None and (prompt := prompts.get(str(default))):
         what = f"default_prompt_name is {default!r}, but bertkit prepends prompts only to queries and documents"
         fix = "Set it to null in a copy of the model, and prepend the prompt to your own texts."
-        raise ModelError(str(file), f"{what}, not {prompt!r:.60} to every text", fix)
+        raise ModelError(file, f"{what}, not {prompt!r:.60} to every text", fix)
     similarity, size = settings.get("similarity_fn_name") or "cosine", settings.get("truncate_dim")
     if size is not None and (type(size) is not int or size < 1):
-        raise ModelError(str(file), f"truncate_dim is {size!r:.60}", "Expected a whole number from 1 on.")
+        raise ModelError(file, f"truncate_dim is {size!r:.60}", "Expected a whole number from 1 on.")
     if similarity != "cosine" and not (similarity == "dot" and unit and size is None):
         what = f"similarity_fn_name is {similarity!r:.60}, but bertkit compares vectors by their cosine"
-        raise ModelError(str(file), what, "If the cosine suits you, write it there in a copy of the model.")
+        raise ModelError(file, what, "If the cosine suits you, write it there in a copy of the model.")
     prefixes = {f"{side}_prefix": prompts[side] for side in ("query", "document") if prompts.get(side)}
     return {**prefixes, "truncate_dim": size}
 
@@ -128,7 +128,7 @@ class VectorTask(Task[V]):
         layout, longest, lowercased = read_layout(folder)
         if lowercased and tokenizer.tokenize("A") != tokenizer.tokenize("a"):
             what = "its texts are lower-cased for a case-sensitive tokenizer, which bertkit does not do"
-            raise ModelError(str(folder / "sentence_bert_config.json"), what)
+            raise ModelError(folder / "sentence_bert_config.json", what)
         own = _sentence_transformers(folder / "config_sentence_transformers.json", unit=layout.normalize)
         return {**layout._asdict(), **own}, longest
 

@@ -208,7 +208,7 @@ def run_trainer(trainer: Trainer, folder: Path) -> float:
 def written_to(folder: Path) -> AbstractContextManager[None]:
     """Within the block, weights that cannot be written there are a ModelError."""
     fix = "Free some space; a resumed run continues from its last checkpoint."
-    return translated(SafetensorError, ModelError, str(folder), "cannot be written", fix)
+    return translated(SafetensorError, ModelError, folder, "cannot be written", fix)
 
 
 def merge_and_calibrate(job: Job, runner: Runner, folder: Path) -> dict[str, dict[str, float | None]]:
