@@ -13,14 +13,12 @@ import codecs
 import io
 import json
 import re
-import sys
 from collections.abc import Iterator
-from functools import cache
-from importlib.metadata import EntryPoint, entry_points
 from itertools import chain
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
+from bertkit.data import plugins
 from bertkit.data.arrow import MAX_WHOLE, PARQUET, read_all
 from bertkit.data.conll import CONLL, CONLLU
 from bertkit.data.decoding import Lines, text_lines
@@ -32,7 +30,7 @@ from bertkit.data.squad import is_squad, squad_rows
 from bertkit.data.table import NumberedRow, Problems, Row, WrongType, setting
 from bertkit.errors import DataError
 from bertkit.sections import DataSpec
-from bertkit.validation import did_you_mean
+from bertkit.validation import describe, did_you_mean
 
 MAX_DOCUMENT = 100_000_000  # characters of txt without a blank line
 _SURROGATE = re.compile(r"\\u[dD]")
@@ -55,37 +53,28 @@ def by_name(name: str) -> Reader:
     if readers := ours or [reader for reader in formats() if reader.name == name]:
         return readers[0]
     names = [reader.name for reader in formats()]
-    what = _announced(tuple(sys.path)).get(name, f"no format {name!r}{did_you_mean(name, names)}")
+    what = _others().get(name, f"no format {name!r}{did_you_mean(name, names)}")
     raise DataError("data.format", str(what), f"known: {', '.join(names)}")
 
 
 def formats() -> list[Reader]:
     """The readers of bertkit, and those of other packages that can be used."""
-    return [*READERS, *(reader for reader in _announced(tuple(sys.path)).values() if isinstance(reader, Reader))]
+    return [*READERS, *(reader for reader in _others().values() if isinstance(reader, Reader))]
 
 
-@cache
-def _announced(path: tuple[str, ...]) -> dict[str, Reader | str]:
-    """Format -> its reader in another package, or why it cannot be used. path: `sys.path`, where packages are."""
-    points = entry_points(group=GROUP)
-    names = sorted(points.names - {reader.name for reader in READERS})
-    return {name: _loaded(name, *points.select(name=name)) for name in names}
+def _others() -> dict[str, Reader | str]:
+    """Format -> its reader in another package, or why it cannot be used."""
+    names = sorted(plugins.announced(GROUP).keys() - {reader.name for reader in READERS})
+    loaded = {name: plugins.load(GROUP, name, _fault) for name in names}
+    return {name: each if isinstance(each, str) else each._replace(name=name) for name, each in loaded.items()}
 
 
-def _loaded(name: str, point: EntryPoint, *others: EntryPoint) -> Reader | str:
-    """The reader of this entry point, or a sentence that says why it cannot be used. others: of the same name."""
-    packages = sorted(each.dist.name if each.dist else each.module for each in (point, *others))
-    what = f"the reader of {name} in {' and in '.join(packages)} cannot be used"
-    if others:
-        return f"{what}: one of them has to be uninstalled"
-    try:
-        reader = point.load()
-    except Exception as error:  # whatever the code of another package raises
-        return f"{what}: {type(error).__name__}: {error}"
+def _fault(reader: object, name: str) -> str:
+    """Why this cannot be the reader of a format; empty if it can."""
     if not isinstance(reader, Reader):
-        return f"{what}: {point.value} is not a Reader"
+        return f"{describe(reader)} is not a bertkit.data.Reader"
     taken = [f".{suffix}" for ours in READERS for suffix in ours.suffixes if suffix in reader.suffixes]
-    return f"{what}: bertkit reads {', '.join(taken)} itself" if taken else reader._replace(name=name)
+    return f"bertkit reads {', '.join(taken)} itself" if taken else ""
 
 
 def reader_of(path: Path, spec: DataSpec) -> Reader:
@@ -101,7 +90,7 @@ def reader_of(path: Path, spec: DataSpec) -> Reader:
         raise DataError(path, what, setting("format", readers[0].name))
     if not readers:
         known = ", ".join(f".{suffix}" for reader in formats() for suffix in reader.suffixes)
-        broken = "".join(f"; {what}" for what in _announced(tuple(sys.path)).values() if isinstance(what, str))
+        broken = "".join(f"; {what}" for what in _others().values() if isinstance(what, str))
         what = f"unknown file format; known: {known}, each also with .gz or .xz{broken}"
         raise DataError(path, what, f"Rename it, or {setting('format', 'csv')}")
     return readers[0]
