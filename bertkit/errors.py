@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from copyreg import __newobj__  # type: ignore[attr-defined]
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from bertkit.text import first_line, printable
@@ -42,10 +43,10 @@ class UserError(Exception):
     override training.epochs=1
     """
 
-    def __init__(self, problems: Problem | str | Iterable[Problem], fix: str = "") -> None:
-        """problems: one or several, or a text that says what is wrong. fix: of a text: what to do about it."""
-        if isinstance(problems, str):
-            problems = Problem("", problems, fix)
+    def __init__(self, problems: Problem | str | Path | Iterable[Problem], what: str = "", fix: str = "") -> None:
+        """problems: one or several; or where one is, with what it is and how to fix it; or a text that says it all."""
+        if isinstance(problems, str | Path):
+            problems = Problem(str(problems), what, fix) if what else Problem("", str(problems))
         self.problems: tuple[Problem, ...] = (problems,) if isinstance(problems, Problem) else tuple(problems)
         super().__init__("\n".join(map(str, self.problems)))
 
@@ -62,7 +63,7 @@ def not_installed(error: ModuleNotFoundError) -> UserError:
     if package == "bertkit":
         raise error
     fix = f'pip install "bertkit[{EXTRAS[package]}]"' if package in EXTRAS else "pip install bertkit"
-    return UserError(f"this needs {package}, which is not installed", fix)
+    return UserError("", f"this needs {package}, which is not installed", fix)
 
 
 @contextmanager
@@ -78,7 +79,7 @@ def extras_required() -> Iterator[None]:
 def translated(
     exceptions: type[BaseException] | tuple[type[BaseException], ...],
     kind: type[UserError],
-    where: str,
+    where: str | Path,
     what: str,
     fix: str = "",
 ) -> Iterator[None]:
@@ -94,7 +95,7 @@ def translated(
         if not isinstance(error, exceptions) and type(error).__module__ != "pyo3_runtime":
             raise
         reason = first_line((isinstance(error, OSError) and error.strerror) or error)
-        raise kind(Problem(where, f"{what}: {reason}", fix)) from error
+        raise kind(where, f"{what}: {reason}", fix) from error
 
 
 class RecipeError(UserError):
@@ -133,4 +134,4 @@ def require_finite(finite: Iterable[Any], unit: str = "rows") -> None:
     bad = sum(not each for each in flags)
     if bad:
         what = f"its outputs are not finite for {bad} of {len(flags)} {unit}"
-        raise ModelError(Problem("the model", what, "Its weights are damaged, or its training diverged."))
+        raise ModelError("the model", what, "Its weights are damaged, or its training diverged.")

@@ -33,21 +33,24 @@ def _duration(value: Any) -> Any:
 class Section(BaseModel):
     """Immutable, without unknown keys, coercion, or numbers that are not finite."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True
+    )
 
 
 class ModelSpec(Section):
     """The encoder: a pretrained one by its name, or a new one from a config and a tokenizer."""
 
-    name: Text | None = Field(None, description="A Hub id, or a folder with weights, config and tokenizer.")
-    config: Text | Annotated[dict[str, Any], Field(min_length=1)] | None = Field(
-        None, description="Random weights: a preset, such as mini (BERT) or modernbert-mini; or a config's fields."
-    )
-    tokenizer: Text | None = Field(
-        None, description="With `config`: a Hub id, a folder with a tokenizer, or sample:NAME."
-    )
-    revision: str | None = Field(None, description="Commit, tag or branch on the Hub. Pin a commit to repeat a run.")
-    max_length: int = Field(128, ge=8, description="Tokens per window, special tokens included.")
+    name: Text | None = None
+    """A Hub id, or a folder with weights, config and tokenizer."""
+    config: Text | Annotated[dict[str, Any], Field(min_length=1)] | None = None
+    """Random weights: a preset, such as mini (BERT) or modernbert-mini; or a config's fields."""
+    tokenizer: Text | None = None
+    """With `config`: a Hub id, a folder with a tokenizer, or sample:NAME."""
+    revision: str | None = None
+    """Commit, tag or branch on the Hub. Pin a commit to repeat a run."""
+    max_length: int = Field(128, ge=8)
+    """Tokens per window, special tokens included."""
     pooling: Literal["cls", "mean", "bos", "late"] | None = Field(
         None,
         description="With `name`: what the head of a text classification or ranking reads. ModernBERT: cls, mean. "
@@ -83,58 +86,52 @@ class DataSpec(Section):
         description="A Hub id, a folder of split files, one file, sample:NAME, or {split: file or files}. `memory` "
         "stands for rows that were given from Python, which a run keeps in data/."
     )
-    fingerprint: Text | None = Field(None, description="With `memory`: sha256 over the files of the rows.")
-    folder: Annotated[Text, WrapValidator(_as_it_is)] | None = Field(
-        None, description="With `memory`: where the rows are. null: data/ beside the recipe. Not recorded."
-    )
-    revision: str | None = Field(None, description="Commit, tag or branch of a Hub data set.")
-    subset: str | None = Field(None, description="Configuration of a Hub data set, such as `cola` of nyu-mll/glue.")
-    splits: dict[Split, str] | None = Field(None, description="Split -> its name at the source, if it differs.")
-    columns: dict[str, str | Texts] = Field(
-        default_factory=dict, description="Canonical column -> column at the source; several text columns are joined."
-    )
-    format: Text | None = Field(None, description="null: from the file's name. Quotes group fields in csv, not in tsv.")
-    header: bool | list[str] = Field(
-        True,
-        description="true, or the column names of csv, tsv and xlsx without a header. conll: names, or by position.",
-    )
-    sheet: Text | None = Field(None, description="Of an .xlsx workbook; null: the first.")
-    delimiter: Annotated[str, Field(max_length=1, pattern=r'[^"\r\n]')] | None = Field(
-        None, description="null: comma for csv, tab for tsv, tabs or spaces for conll."
-    )
-    encoding: str = Field("utf-8", description="Of text files: utf-8, cp1252, latin-1, utf-16, or any Python knows.")
-    extra_fields: Literal["error", "ignore"] = Field(
-        "error", description="csv, tsv and xlsx rows with more fields than columns."
-    )
-    missing_fields: Literal["error", "ignore"] = Field(
-        "error", description="csv and tsv rows with fewer fields than columns: stop, or leave them out and report them."
-    )
-    validation: Annotated[float, Field(gt=0, lt=1)] | None = Field(
-        None, description="Fraction of train to hold out, stratified by label, if the source has no validation split."
-    )
-    group_by: Text | None = Field(
-        None, description="A column, such as a customer or a document, whose rows with one value are held out together."
-    )
-    by: Text | None = Field(
-        None, description="A column, such as a language or a source: scores are also reported by its values."
-    )
-    seed: Seed = Field(42, description="Seed of the hold-out and of `limit`.")
-    limit: Annotated[int, Field(ge=1)] | dict[Split, Annotated[int, Field(ge=1)]] | None = Field(
-        None, description="Maximum number of rows per split, sampled by label with `seed`, for quick runs."
-    )
-    exclude: Text | Texts | None = Field(
-        None, description="Lists (jsonl, csv, tsv, xlsx) of rows to leave out, by `location` or `id`."
-    )
-    relabel: Text | Texts | None = Field(
-        None, description="Lists of rows whose target is replaced by the one in the list."
-    )
-    labels_separator: Text = Field("|", description="Between the labels of a row, where `labels` is text.")
-    missing_labels: Literal["error", "ignore"] = Field(
-        "error", description="Rows without a label: stop, or leave them out and report them."
-    )
-    unseen_labels: Literal["error", "ignore"] = Field(
-        "error", description="Labels that train does not have: stop, or drop those rows and report them."
-    )
+    fingerprint: Text | None = None
+    """With `memory`: sha256 over the files of the rows."""
+    folder: Annotated[Text, WrapValidator(_as_it_is)] | None = None
+    """With `memory`: where the rows are. null: data/ beside the recipe. Not recorded."""
+    revision: str | None = None
+    """Commit, tag or branch of a Hub data set."""
+    subset: str | None = None
+    """Configuration of a Hub data set, such as `cola` of nyu-mll/glue."""
+    splits: dict[Split, str] | None = None
+    """Split -> its name at the source, if it differs."""
+    columns: dict[str, str | Texts] = {}
+    """Canonical column -> column at the source; several text columns are joined."""
+    format: Text | None = None
+    """null: from the file's name. Quotes group fields in csv, not in tsv."""
+    header: bool | list[str] = True
+    """true, or the column names of csv, tsv and xlsx without a header. conll: names, or by position."""
+    sheet: Text | None = None
+    """Of an .xlsx workbook; null: the first."""
+    delimiter: Annotated[str, Field(max_length=1, pattern=r'[^"\r\n]')] | None = None
+    """null: comma for csv, tab for tsv, tabs or spaces for conll."""
+    encoding: str = "utf-8"
+    """Of text files: utf-8, cp1252, latin-1, utf-16, or any Python knows."""
+    extra_fields: Literal["error", "ignore"] = "error"
+    """csv, tsv and xlsx rows with more fields than columns."""
+    missing_fields: Literal["error", "ignore"] = "error"
+    """csv and tsv rows with fewer fields than columns: stop, or leave them out and report them."""
+    validation: Annotated[float, Field(gt=0, lt=1)] | None = None
+    """Fraction of train to hold out, stratified by label, if the source has no validation split."""
+    group_by: Text | None = None
+    """A column, such as a customer or a document, whose rows with one value are held out together."""
+    by: Text | None = None
+    """A column, such as a language or a source: scores are also reported by its values."""
+    seed: Seed = 42
+    """Seed of the hold-out and of `limit`."""
+    limit: Annotated[int, Field(ge=1)] | dict[Split, Annotated[int, Field(ge=1)]] | None = None
+    """Maximum number of rows per split, sampled by label with `seed`, for quick runs."""
+    exclude: Text | Texts | None = None
+    """Lists (jsonl, csv, tsv, xlsx) of rows to leave out, by `location` or `id`."""
+    relabel: Text | Texts | None = None
+    """Lists of rows whose target is replaced by the one in the list."""
+    labels_separator: Text = "|"
+    """Between the labels of a row, where `labels` is text."""
+    missing_labels: Literal["error", "ignore"] = "error"
+    """Rows without a label: stop, or leave them out and report them."""
+    unseen_labels: Literal["error", "ignore"] = "error"
+    """Labels that train does not have: stop, or drop those rows and report them."""
 
     @field_validator("encoding")
     @classmethod
@@ -150,13 +147,12 @@ class DataSpec(Section):
 class TrainingKeys(Section):
     """What `training:` may have besides the fields of transformers' TrainingArguments."""
 
-    budget: Annotated[str, BeforeValidator(_duration)] | None = Field(
-        None, description="The time that a training takes, evaluations included, such as 90s, 60m or 1.5h."
-    )
-    muon_learning_rate: float | None = Field(
-        None, gt=0, description="With optim: muon, of the weight matrices of the layers. null: learning_rate."
-    )
-    muon_momentum: float = Field(0.95, ge=0, lt=1, description="With optim: muon, of the same matrices.")
+    budget: Annotated[str, BeforeValidator(_duration)] | None = None
+    """The time that a training takes, evaluations included, such as 90s, 60m or 1.5h."""
+    muon_learning_rate: float | None = Field(None, gt=0)
+    """With optim: muon, of the weight matrices of the layers. null: learning_rate."""
+    muon_momentum: float = Field(0.95, ge=0, lt=1)
+    """With optim: muon, of the same matrices."""
     used_embeddings: bool | None = Field(
         None,
         description="Train only the rows of the word embedding whose tokens the training data have, with the same "
@@ -167,66 +163,88 @@ class TrainingKeys(Section):
 class EarlyStopping(Section):
     """Stop when the headline metric has not improved for a while."""
 
-    patience: int = Field(ge=1, description="Evaluations without an improvement before training stops.")
-    threshold: float = Field(0.0, ge=0, description="The smallest difference that counts as an improvement.")
+    patience: int = Field(ge=1)
+    """Evaluations without an improvement before training stops."""
+    threshold: float = Field(0.0, ge=0)
+    """The smallest difference that counts as an improvement."""
 
 
 class Lora(Section):
     """LoRA (Hu et al. 2021), by peft; names are LoraConfig's. The head is always trained and saved."""
 
-    r: int = Field(8, ge=1, description="Rank.")
-    lora_alpha: int = Field(16, ge=1, description="Scale: lora_alpha / r.")
-    lora_dropout: float = Field(0.0, ge=0, lt=1, description="Dropout before the adapter.")
-    target_modules: Literal["all-linear"] | list[str] | None = Field(
-        None, description="null: peft's choice for this architecture. all-linear: every linear layer but the head's."
-    )
-    use_rslora: bool = Field(False, description="rsLoRA (Kalajdzievski 2023): the scale is lora_alpha / sqrt(r).")
-    use_dora: bool = Field(False, description="DoRA (Liu et al. 2024): learns magnitudes of weights too.")
-    layers_to_transform: list[int] | None = Field(None, description="Layers with adapters, from 0; null: all.")
-    rank_pattern: dict[str, int] = Field({}, description="Modules with another rank: name or regular expression -> r.")
-    alpha_pattern: dict[str, int] = Field({}, description="Modules with another lora_alpha, as rank_pattern.")
-    init_lora_weights: Literal[True, "gaussian", "orthogonal"] = Field(True, description="Of A; B begins at zero.")
+    r: int = Field(8, ge=1)
+    """Rank."""
+    lora_alpha: int = Field(16, ge=1)
+    """Scale: lora_alpha / r."""
+    lora_dropout: float = Field(0.0, ge=0, lt=1)
+    """Dropout before the adapter."""
+    target_modules: Literal["all-linear"] | list[str] | None = None
+    """null: peft's choice for this architecture. all-linear: every linear layer but the head's."""
+    use_rslora: bool = False
+    """rsLoRA (Kalajdzievski 2023): the scale is lora_alpha / sqrt(r)."""
+    use_dora: bool = False
+    """DoRA (Liu et al. 2024): learns magnitudes of weights too."""
+    layers_to_transform: list[int] | None = None
+    """Layers with adapters, from 0; null: all."""
+    rank_pattern: dict[str, int] = {}
+    """Modules with another rank: name or regular expression -> r."""
+    alpha_pattern: dict[str, int] = {}
+    """Modules with another lora_alpha, as rank_pattern."""
+    init_lora_weights: Literal[True, "gaussian", "orthogonal"] = True
+    """Of A; B begins at zero."""
 
 
 class Freeze(Section):
     """Parts of the encoder, and of the decoder if there is one, that keep their pretrained weights."""
 
-    embeddings: bool = Field(False, description="Freeze the embeddings too.")
-    layers: int = Field(0, ge=0, description="Number of layers to freeze, from the first; of a decoder too.")
+    embeddings: bool = False
+    """Freeze the embeddings too."""
+    layers: int = Field(0, ge=0)
+    """Number of layers to freeze, from the first; of a decoder too."""
 
 
 class Batching(Section):
     """Training batches by their number of tokens, instead of a number of rows."""
 
-    tokens: int = Field(ge=8, description="Size of a micro-batch: its features x the tokens of the longest.")
+    tokens: int = Field(ge=8)
+    """Size of a micro-batch: its features x the tokens of the longest."""
 
 
 class Student(Section):
     """The student, if it is smaller than the model that `model` names."""
 
-    layers: int = Field(ge=1, description="Encoder layers to keep, evenly spaced, with the first and the last.")
+    layers: int = Field(ge=1)
+    """Encoder layers to keep, evenly spaced, with the first and the last."""
 
 
 class Distillation(Section):
     """Learning from a teacher's outputs (Hinton et al. 2015)."""
 
-    teacher: Text = Field(description="A run, a model folder or a Hub id with the same task, labels and tokenizer.")
-    temperature: float = Field(2.0, gt=0, description="Divides the logits of teacher and student.")
-    alpha: float = Field(0.5, ge=0, le=1, description="Weight of the soft loss; the labels' loss has 1 - alpha.")
-    student: Student | None = Field(None, description="null: all layers of the model that `model` names.")
+    teacher: Text
+    """A run, a model folder or a Hub id with the same task, labels and tokenizer."""
+    temperature: float = Field(2.0, gt=0)
+    """Divides the logits of teacher and student."""
+    alpha: float = Field(0.5, ge=0, le=1)
+    """Weight of the soft loss; the labels' loss has 1 - alpha."""
+    student: Student | None = None
+    """null: all layers of the model that `model` names."""
 
 
 class Hub(Section):
     """What the model card states, and whether the trained model is pushed to the Hub."""
 
-    repo_id: str | None = Field(None, description="owner/model. null: nothing is pushed.")
-    private: bool = Field(True, description="false: public, once the upload is complete.")
-    revision: Text | None = Field(None, description="A branch, created if it does not exist. null: main.")
-    benchmark: Text | None = Field(None, description="Task of the benchmark that is data.source, for its leaderboard.")
-    license: str | None = Field(None, description="The model's licence, by the Hub's name, such as apache-2.0.")
-    language: str | Annotated[list[str], Field(min_length=1)] | None = Field(
-        None, description="Language of the texts: ISO 639 codes such as en, or multilingual."
-    )
+    repo_id: str | None = None
+    """owner/model. null: nothing is pushed."""
+    private: bool = True
+    """false: public, once the upload is complete."""
+    revision: Text | None = None
+    """A branch, created if it does not exist. null: main."""
+    benchmark: Text | None = None
+    """Task of the benchmark that is data.source, for its leaderboard."""
+    license: str | None = None
+    """The model's licence, by the Hub's name, such as apache-2.0."""
+    language: str | Annotated[list[str], Field(min_length=1)] | None = None
+    """Language of the texts: ISO 639 codes such as en, or multilingual."""
 
     @field_validator("repo_id")
     @classmethod

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 KeyPath = tuple[str | int, ...]
+PlainData = dict[str, Any]  # as YAML has it: dicts, lists, texts and numbers
 _MOVES = "\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff"  # a regular expression's set
 _CONTROLS = f"[\t\n{_MOVES}]"
 

@@ -737,12 +737,14 @@ def test_files_of_another_packages_format(packages, suffix, pack):
 
 def test_a_reader_that_cannot_be_used_says_why_and_harms_no_other(packages):
     for name, what in {
-        "lost": "the reader of lost in two cannot be used: ModuleNotFoundError: No module named 'no_module'",
-        "gone": "the reader of gone in one cannot be used: AttributeError: module 'pipes_reader' has"
+        "lost": "the reader 'lost' of two 1.0 cannot be used: ModuleNotFoundError: No module named 'no_module'",
+        "gone": "the reader 'gone' of one 1.0 cannot be used: AttributeError: module 'pipes_reader' has"
         " no attribute 'NONE'",
-        "greedy": "the reader of greedy in toy cannot be used: bertkit reads .csv itself",
-        "function": "the reader of function in toy cannot be used: pipes_reader:rows is not a Reader",
-        "twice": "the reader of twice in one and in two cannot be used: one of them has to be uninstalled",
+        "greedy": "the reader 'greedy' of toy 1.0 cannot be used: bertkit reads .csv itself",
+        "function": "the reader 'function' of toy 1.0 cannot be used: "
+        "an object of type function is not a bertkit.data.Reader",
+        "twice": "the reader 'twice' of one 1.0 and two 1.0 cannot be used: "
+        "several packages have a reader of this name",
         "pipe": "no format 'pipe'; did you mean 'pipes'?",
     }.items():
         known = "csv, tsv, xlsx, json, jsonl, parquet, conll, conllu, txt, lines, bars, pipes"
@@ -750,8 +752,8 @@ def test_a_reader_that_cannot_be_used_says_why_and_harms_no_other(packages):
         where = str(packages / "t.mine")
         raises(RecipeError, what, parse_data_spec, {"source": where}, [f"data.format={name}"])
     message = fails(packages, "t.mine", "x|a")
-    assert ".conllu, .txt, .bars, .pipes, .bars, each also with .gz or .xz; the reader of function in" in message
-    assert "; the reader of lost in two cannot be used: Module" in message
+    assert ".conllu, .txt, .bars, .pipes, .bars, each also with .gz or .xz; the reader 'function' of" in message
+    assert "; the reader 'lost' of two 1.0 cannot be used: Module" in message
     assert "several formats have this suffix: bars, pipes\n    set  data: {format: bars}" in fails(
         packages, "t.bars", "x"
     )

@@ -100,7 +100,7 @@ def check_sizes(teacher: Teacher, task: Task, model: Any, features: Dataset) -> 
     theirs, ours = (len(soft(each)(features.select([0]))[0]) for each in (teacher.predictor.predict_features, student))
     if theirs != ours:
         what = f"its vectors have {theirs:,} numbers, the student's {ours:,}"
-        raise ModelError(Problem(WHERE, what, f"Give the student a dense layer:  task: {{dense: {theirs}}}"))
+        raise ModelError(WHERE, what, f"Give the student a dense layer:  task: {{dense: {theirs}}}")
 
 
 def keep_layers(model: Any, count: int) -> Any:
@@ -113,7 +113,7 @@ def keep_layers(model: Any, count: int) -> Any:
     total = int(config.num_hidden_layers)
     if count > total:
         what = f"{count} layers to keep, but the encoder has {total}"
-        raise ModelError(Problem("distillation.student.layers", what))
+        raise ModelError("distillation.student.layers", what)
     homes = [
         (owner, name)
         for owner in model.base_model.modules()
@@ -122,7 +122,7 @@ def keep_layers(model: Any, count: int) -> Any:
     ]
     if len(homes) != 1 or len(set(config.to_dict().get("layer_types") or [None])) > 1:
         what = f"the layers of a {config.model_type} are of several kinds and cannot be removed one by one"
-        raise ModelError(Problem("distillation.student", what, "Remove this section and name a smaller model."))
+        raise ModelError("distillation.student", what, "Remove this section and name a smaller model.")
     owner, name = homes[0]
     stack: Any = getattr(owner, name)
     setattr(owner, name, nn.ModuleList(stack[index] for index in chosen_layers(total, count)))
@@ -187,7 +187,7 @@ def with_soft_targets(features: Dataset, teacher: Teacher) -> Dataset:
     except OSError as error:
         what = f"the teacher's outputs cannot be cached ({error.strerror or error})"
         fix = "Start again. If this happens again, free some space, or name another folder in BERTKIT_CACHE."
-        raise UserError(Problem(str(cache_root()), what, fix)) from error
+        raise UserError(cache_root(), what, fix) from error
     source = "from the cache" if hit else f"computed in {time.monotonic() - started:.0f} s"
     logger.info("teacher: %s features (%s)", f"{len(features):,}", source)
     return concatenate_datasets([features, targets], axis=1)
@@ -213,7 +213,7 @@ def _write(features: Dataset, teacher: Teacher, folder: Path) -> None:
                 targets = runner(features.select(range(start, min(start + CHUNK, len(features)))))
                 if not all(np.isfinite(row).all() for row in targets):
                     fix = "Its weights are damaged, or its training diverged."
-                    raise ModelError(Problem(WHERE, "its outputs are not finite", fix))
+                    raise ModelError(WHERE, "its outputs are not finite", fix)
                 stream.write_batch(pa.record_batch([pa.array(targets, kind)], schema=schema))
         raw.flush()
         os.fsync(raw.fileno())

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.optim import Muon, Optimizer
 
 from bertkit.engine.attachment import Attachment, Draft, Steps
-from bertkit.errors import Problem, RecipeError
+from bertkit.errors import RecipeError
 
 
 @final
@@ -18,7 +18,7 @@ class MuonOptimizer(Attachment):
     def join(self, draft: Draft) -> bool:
         if draft.args.muon and not layer_matrices(draft.model):
             what = "no weight matrix of a layer is trained, and muon trains nothing else"
-            raise RecipeError(Problem("training.optim", what, "Remove it, or freeze fewer layers."))
+            raise RecipeError("training.optim", what, "Remove it, or freeze fewer layers.")
         return draft.args.muon
 
     def wrap_optimizer(self, optimizer: Any, trainer: Steps) -> MuonWith:

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from bertkit.encoding.padding import first_windows, mean_of_windows, row_windows
-from bertkit.errors import Problem, UserError
+from bertkit.errors import UserError
 from bertkit.models.heads import losses
 from bertkit.models.heads.crf import pack_sentences
 from bertkit.models.heads.forward_backward import Chain
@@ -141,5 +141,5 @@ def soft_targets_of(task: Task) -> SoftTargets:
     """Those of the table, or what another package's task offers. Raises UserError where it cannot be distilled."""
     if task.name not in SOFT_TARGETS and not task.soft_targets:
         fix = f"Remove it; what can be distilled: {', '.join(SOFT_TARGETS)}."
-        raise UserError(Problem("distillation", f"{task.name} cannot be distilled", fix))
+        raise UserError("distillation", f"{task.name} cannot be distilled", fix)
     return SOFT_TARGETS.get(task.name) or SoftTargets(*task.soft_targets())

@@ -10,7 +10,7 @@ from bertkit.attachments.muon import MuonOptimizer
 from bertkit.attachments.used_rows import UsedEmbeddings
 from bertkit.attachments.user_loss import UserLoss
 from bertkit.engine.attachment import Attachment
-from bertkit.errors import Problem, RecipeError
+from bertkit.errors import RecipeError
 from bertkit.validation import describe
 
 ATTACHMENTS: tuple[Attachment, ...] = (
@@ -25,10 +25,10 @@ def of_user(compute_loss_func: Any, attachments: Any) -> tuple[Attachment, ...]:
     """A user's own attachments, after their loss. Raises RecipeError where one is something else."""
     if compute_loss_func is not None and not callable(compute_loss_func):
         what = f"expected a function of outputs, labels and num_items_in_batch, found {describe(compute_loss_func)}"
-        raise RecipeError(Problem("compute_loss_func", what))
+        raise RecipeError("compute_loss_func", what)
     listed = attachments if isinstance(attachments, list | tuple) else [attachments]
     for each in listed:
         if not isinstance(each, Attachment):
             fix = "attachments=[MyAttachment()], where class MyAttachment(bertkit.Attachment)"
-            raise RecipeError(Problem("attachments", f"expected instances of Attachment, found {describe(each)}", fix))
+            raise RecipeError("attachments", f"expected instances of Attachment, found {describe(each)}", fix)
     return (*([UserLoss(compute_loss_func)] if compute_loss_func else ()), *listed)

@@ -130,7 +130,7 @@ class UsedRows(nn.Embedding):
             if not input.is_cuda and absent.any():  # without waiting for CUDA, whose kernel asserts it
                 what = f"the tokens with ids {sorted({*input[absent].tolist()})[:8]} are in no training row"
                 fix = "Write training: {used_embeddings: false}, and please report this."
-                raise UserError(Problem("training.used_embeddings", what, fix))
+                raise UserError("training.used_embeddings", what, fix)
             return embedding(places, self.weight, self.padding_idx)
         vectors = embedding(places.clamp(min=0), self.weight)
         vectors[absent] = self.others.whole.weight.detach()[input[absent]] * self.others.decay

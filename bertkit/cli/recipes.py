@@ -47,7 +47,7 @@ def show(recipe: str | None, rest: list[str], schema: bool) -> None:
     if schema:
         say(json.dumps(json_schema(), indent=2))
     elif recipe is None:
-        raise UserError("no recipe given", "`bertkit recipes` lists the shipped ones.")
+        raise UserError("", "no recipe given", "`bertkit recipes` lists the shipped ones.")
     else:
         say(to_yaml(read(recipe, overrides=rest, check_files=False)), end="")
 
@@ -102,7 +102,7 @@ def train(recipe: str, rest: list[str], output_dir: Path, resume: bool, changed:
     from bertkit.recipe.recipe import read
 
     if changed and not resume:
-        raise UserError("--changed works only with --resume", "Give both.")
+        raise UserError("", "--changed works only with --resume", "Give both.")
     loaded = read(recipe, overrides=rest, own_metrics=False)
     from bertkit.report.score_tables import after_training
     from bertkit.training.train import train

@@ -11,7 +11,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from bertkit.data.disk_list import AT_A_TIME
 from bertkit.data.reader import Reader
-from bertkit.data.table import Problems, each_row
+from bertkit.data.table import NumberedRow, Problems, Row, each_row
 from bertkit.errors import DataError, Problem, translated
 from bertkit.sections import DataSpec
 
@@ -23,7 +23,7 @@ MAX_WHOLE = 500_000_000  # bytes of a file that must be held in memory
 _SECRET = re.compile(r"hf_\w+|(?<=://)[^/@\s]+@|\?\S+")
 
 
-def parquet_rows(stream: IO[bytes], problems: Problems) -> Iterator[tuple[int, dict[str, Any]]]:
+def parquet_rows(stream: IO[bytes], problems: Problems) -> Iterator[NumberedRow]:
     """Stream a file as (row counted from 1, {column: value}); DataError where it cannot be read.
 
     problems: gets class names that `datasets` wrote.
@@ -48,9 +48,9 @@ def parquet_rows(stream: IO[bytes], problems: Problems) -> Iterator[tuple[int, d
 PARQUET = Reader("parquet", lambda file: parquet_rows(file.stream, file.problems), ("parquet",), "row", "fixed")
 
 
-def plain_rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
+def plain_rows(batch: pa.RecordBatch) -> list[Row]:
     """The rows as Python values; those that Arrow holds as JSON, because their types differ, are decoded."""
-    rows: list[dict[str, Any]] = batch.to_pylist()
+    rows: list[Row] = batch.to_pylist()
     mixed = [column for column in batch.schema if "arrow.json" in str(column.type)]
     for row in rows if mixed else ():
         row.update({column.name: _decoded(row[column.name], column.type) for column in mixed})
@@ -77,15 +77,13 @@ def class_names(features: Features) -> dict[str, list[str]]:
     return {column: list(f.names) for column, f in inner.items() if isinstance(f, ClassLabel) and f.names}
 
 
-def named_rows(
-    rows: Iterable[dict[str, Any]], names: Mapping[str, Sequence[str]], prefix: str
-) -> Iterator[tuple[int, dict[str, Any]]]:
+def named_rows(rows: Iterable[Row], names: Mapping[str, Sequence[str]], prefix: str) -> Iterator[NumberedRow]:
     """Number rows from 1 and replace ClassLabel numbers by names; -1 (unlabelled) becomes None.
 
     Raises DataError for numbers without a name, located at `prefix` + number.
     """
 
-    def named(row: dict[str, Any]) -> dict[str, Any]:
+    def named(row: Row) -> Row:
         faults = list[str]()
         for column, known in names.items():
             value = row[column]
@@ -113,7 +111,7 @@ def read_all(stream: IO[bytes], name: str, instead: str) -> bytes:
     """All bytes of a stream. Raises DataError where they would fill the memory; instead: the fix."""
     data = stream.read(MAX_WHOLE + 1)
     if len(data) > MAX_WHOLE:
-        raise DataError(Problem(name, f"holds more than {MAX_WHOLE:,} bytes, and must be read into memory", instead))
+        raise DataError(name, f"holds more than {MAX_WHOLE:,} bytes, and must be read into memory", instead)
     return data
 
 
@@ -123,7 +121,7 @@ def saved_tables(folder: Path) -> Mapping[str, Dataset]:
     from pyarrow import ArrowException, OSFile, ipc
 
     damage = (OSError, ValueError, LookupError, TypeError, ArrowException)
-    with translated(damage, DataError, str(folder), "not a data set as datasets saves it", "Save it again."):
+    with translated(damage, DataError, folder, "not a data set as datasets saves it", "Save it again."):
         checked = {file.resolve() for file in folder.rglob("*.arrow")}
         for path in checked:  # datasets maps files, and Arrow follows an offset of a damaged one out of its memory
             with OSFile(str(path)) as file:

@@ -9,7 +9,7 @@ from itertools import chain
 from bertkit.data.decoding import Lines
 from bertkit.data.reader import Reader, by_lines
 from bertkit.data.table import NumberedRow, Problems, setting
-from bertkit.errors import DataError, Problem
+from bertkit.errors import DataError
 from bertkit.sections import DataSpec
 from bertkit.text import counted
 
@@ -33,7 +33,7 @@ def conll_rows(lines: Lines, spec: DataSpec, problems: Problems) -> Iterator[Num
     """
     names = spec.header if isinstance(spec.header, list) else []
     if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise DataError(Problem("data.header", f"names a column twice: {', '.join(twice)}"))
+        raise DataError("data.header", f"names a column twice: {', '.join(twice)}")
     sentence: list[list[str]] = []
     first = document = 0
     for number, line in chain(lines, [(0, "")]):

@@ -24,7 +24,7 @@ from bertkit.data.sources import Part
 from bertkit.data.splits import SPLITS
 from bertkit.data.table import Loaded, Origin, Problems, WrongType, locations
 from bertkit.data.values import folded, is_blank
-from bertkit.errors import DataError, Problem, translated
+from bertkit.errors import DataError, translated
 from bertkit.files import read_json, write_json
 from bertkit.sections import DataSpec
 from bertkit.text import counted
@@ -48,7 +48,7 @@ def read_corpus(
     for part in (part for own in parts.values() for part in own):
         if not part.fingerprint and not Path(part.name).is_file():
             fix = "name a file of documents, such as its corpus.jsonl"
-            raise DataError(Problem(part.name, "holds judged pairs, not documents", fix))
+            raise DataError(part.name, "holds judged pairs, not documents", fix)
     loaded, hashes, findings = dict[str, Loaded](), dict[str, Hashes](), dict[str, list[Finding]]()
     for split, own in parts.items():
         folder = _cached(own, spec, split, share if split == "train" else None)
@@ -78,7 +78,7 @@ def _cached(parts: Sequence[Part], spec: DataSpec, split: str, share: float | No
         _read(parts, spec, split, share, folder)
 
     fix = "make room, or name another folder in BERTKIT_CACHE"
-    with translated(OSError, DataError, str(root), "the corpus cannot be cached here", fix):
+    with translated(OSError, DataError, root, "the corpus cannot be cached here", fix):
         return cached_folder({"corpus": key}, write, root=root)[0]
 
 
@@ -107,9 +107,9 @@ def _read(parts: Sequence[Part], spec: DataSpec, split: str, share: float | None
         sizes = [len(writer.origin) for writer in writers.values()]
         if share is not None and 0 in sizes:
             what = f"{share} of {sum(sizes)} documents cannot be held out"
-            raise DataError(Problem("data.validation", what, "add documents, or name a validation file"))
+            raise DataError("data.validation", what, "add documents, or name a validation file")
         if not any(sizes):
-            raise DataError(Problem(parts[0].name, "holds no documents with text"))
+            raise DataError(parts[0].name, "holds no documents with text")
         for each, writer in writers.items():
             writer.finish(each)
 

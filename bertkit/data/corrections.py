@@ -16,15 +16,15 @@ from bertkit.data.disk_list import DiskList
 from bertkit.data.readers import read_rows, reader_of
 from bertkit.data.schema import ID, Column, Finding, Schema, note
 from bertkit.data.splits import names_of
-from bertkit.data.table import MAX_LOCATIONS, Origin, Problems, Table
+from bertkit.data.table import MAX_LOCATIONS, Checked, Origin, Problems, Table
 from bertkit.data.tagged import spans_of, tag_words
 from bertkit.data.values import convert, split_labels
-from bertkit.errors import DataError, Problem
+from bertkit.errors import DataError
 from bertkit.sections import DataSpec
 from bertkit.text import counted, listed
 from bertkit.validation import did_you_mean
 
-ValidateRows = Callable[[Table, str], tuple[Table, list[Finding]]]
+ValidateRows = Callable[[Table, str], Checked]
 Place = tuple[str, int]  # split, row
 FORMATS = ("jsonl", "csv")  # as `bertkit audit` writes its lists
 _LOCATION = re.compile(r"(.*?\D\d+)(?:, id .*)?", re.DOTALL)  # as `Origin` writes it
@@ -112,7 +112,7 @@ def _read_file(file: Path, spec: DataSpec, columns: Mapping[str, Column], proble
     layout = DataSpec(source=str(file))
     reader = reader_of(file, layout)
     if reader.name not in FORMATS:
-        raise DataError(Problem(str(file), f"a list of rows is expected as .{' or .'.join(FORMATS)}"))
+        raise DataError(file, f"a list of rows is expected as .{' or .'.join(FORMATS)}")
     rows, origin = [], Origin([reader.prefix(str(file))])
     for number, row in read_rows(file, layout):
         origin.add(0, number)
@@ -191,13 +191,13 @@ def _refined(
     new: Mapping[Place, _Record],
     table: Table,
     split: str,
-) -> tuple[Table, list[Finding]]:
+) -> Checked:
     """What `validate_rows` makes of a split whose rows were corrected, and what was corrected."""
     findings, gone = list[Finding](), {row: record for (own, row), record in out.items() if own == split}
     kept = [row for row in range(len(table)) if row not in gone]
     if gone:
         if not kept:
-            raise DataError(Problem("data.exclude", f"no row of {split} remains"))
+            raise DataError("data.exclude", f"no row of {split} remains")
         table = table.select(kept)
         findings.append(note(f"{split}: {counted(len(gone), 'row')} excluded by {_files(gone.values())}"))
     records = {place: new[split, row] for place, row in enumerate(kept) if (split, row) in new}
@@ -216,7 +216,7 @@ def _refined(
         if spans:
             old = table.values.get("spans", [None] * len(table))
             new_spans = DiskList(spans.get(row, value) for row, value in enumerate(old))
-            table = Table({**table.values, "spans": new_spans}, table.origin)
+            table = table.with_(spans=new_spans)
     else:
         table, changes = _replaced(table, split, name, column, values, by)
         table, more = validate_rows(table, split)
@@ -262,9 +262,7 @@ def _targets(
     return final, values, spans, findings
 
 
-def _replaced(
-    table: Table, split: str, name: str, column: Column, values: Mapping[int, Any], by: str
-) -> tuple[Table, list[Finding]]:
+def _replaced(table: Table, split: str, name: str, column: Column, values: Mapping[int, Any], by: str) -> Checked:
     """The table with these values of a column, by row, and how many of them are new."""
     old: Sequence[Any] = table.values.get(name, [None] * len(table))
     names, plain = names_of(column), column.holds in ("label", "labels")
@@ -284,7 +282,7 @@ def _replaced(
             findings.append(note(f"{split}: the label {label!r} is new, from {by}{did_you_mean(label, known)}"))
     kind = DiskList if isinstance(old, DiskList) else list
     replaced = kind(changed.get(row, value) for row, value in enumerate(old))
-    return Table({**table.values, name: replaced}, table.origin), findings
+    return table.with_(**{name: replaced}), findings
 
 
 def _notes(findings: Iterable[Finding]) -> list[Finding]:

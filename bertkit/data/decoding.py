@@ -12,7 +12,7 @@ from typing import IO, Any, cast
 
 from bertkit.data.schema import Finding, warn
 from bertkit.data.table import Problems, setting
-from bertkit.errors import DataError, Problem
+from bertkit.errors import DataError
 
 Lines = Iterator[tuple[int, str]]  # of a file, numbered from 1
 MAX_LINE = 10_000_000  # characters of a line and of a quoted field: bounds an unclosed quote
@@ -92,7 +92,7 @@ def without_mark(text: str, encoding: str, name: str) -> str:
         start = text[:4].encode(encoding, "surrogateescape")
         other = next((theirs for mark, theirs in _MARKS.items() if start.startswith(mark)), "")
         if other and not codecs.lookup(encoding).name.startswith((other[:6], "utf-32")):
-            raise DataError(Problem(name, f"the file is {other.upper()}", setting("encoding", other)))
+            raise DataError(name, f"the file is {other.upper()}", setting("encoding", other))
     return text.removeprefix("\ufeff")
 
 

@@ -16,7 +16,7 @@ from bertkit.data.decoding import MAX_LINE, Lines
 from bertkit.data.reader import Reader, by_lines
 from bertkit.data.schema import Finding, note
 from bertkit.data.table import MAX_LOCATIONS, NumberedRow, Problems, setting
-from bertkit.errors import DataError, Problem
+from bertkit.errors import DataError
 from bertkit.sections import DataSpec
 from bertkit.text import counted, listed, printable
 
@@ -131,11 +131,11 @@ def fields_of(line: str, delimiter: str) -> int:
 def _header(records: Iterator[tuple[int, list[str]]], spec: DataSpec, problems: Problems, prefix: str) -> list[str]:
     if not spec.header:
         fix = f"name the columns, e.g. {setting('header', '[label, text]')}"
-        raise DataError(Problem(problems.name, "a file without a header needs the names of its columns", fix))
+        raise DataError(problems.name, "a file without a header needs the names of its columns", fix)
     number, fields = next(records, (0, []))
     problems.raise_if_any()
     if not number:
-        raise DataError(Problem(problems.name, "the file is empty"))
+        raise DataError(problems.name, "the file is empty")
     names = [field.strip().removeprefix("\ufeff").strip() for field in fields]
     if twice := sorted(name for name, count in Counter(names).items() if name and count > 1):
         problems.add(f"{prefix}{number}", f"duplicate columns in the header: {listed(twice)}")

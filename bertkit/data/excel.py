@@ -19,7 +19,7 @@ from bertkit.data.disk_list import AT_A_TIME
 from bertkit.data.reader import OpenFile, Reader
 from bertkit.data.schema import Finding
 from bertkit.data.table import NumberedRow, Problems, setting
-from bertkit.errors import DataError, Problem, extras_required, translated
+from bertkit.errors import DataError, extras_required, translated
 from bertkit.text import listed
 from bertkit.validation import did_you_mean
 
@@ -55,7 +55,7 @@ def sheet_records(
     ):
         with zipfile.ZipFile(stream) as archive:
             if sum(part.file_size for part in archive.infolist()) > MAX_WHOLE:
-                raise DataError(Problem(name, f"holds more than {MAX_WHOLE:,} bytes when unpacked", _AS_CSV))
+                raise DataError(name, f"holds more than {MAX_WHOLE:,} bytes when unpacked", _AS_CSV)
         with _quiet():
             book = openpyxl.load_workbook(stream, read_only=True, data_only=True, keep_links=False)
         chosen = _chosen(book.worksheets, sheet, problems)
@@ -64,7 +64,7 @@ def sheet_records(
         while block := _block(rows):
             for number, cells in block:
                 if number > MAX_ROWS:
-                    raise DataError(Problem(name, f"numbers its rows beyond {MAX_ROWS:,}", _AS_CSV))
+                    raise DataError(name, f"numbers its rows beyond {MAX_ROWS:,}", _AS_CSV)
                 texts = [_text(cell) for cell in cells]
                 while texts and not texts[-1]:
                     texts.pop()
@@ -90,11 +90,11 @@ def write_sheet(file: IO[bytes], rows: Iterable[Sequence[Any]]) -> None:
         for number, values in enumerate(rows, 1):
             where = f"xlsx output, row {number}"
             if number > MAX_ROWS or any(isinstance(value, str) and len(value) > MAX_CELL for value in values):
-                raise DataError(Problem(where, f"a sheet holds {MAX_ROWS:,} rows, a cell {MAX_CELL:,} characters", fix))
+                raise DataError(where, f"a sheet holds {MAX_ROWS:,} rows, a cell {MAX_CELL:,} characters", fix)
             try:
                 cells = [WriteOnlyCell(sheet, value) for value in values]
             except IllegalCharacterError as error:
-                raise DataError(Problem(where, "a cell cannot hold control characters", fix)) from error
+                raise DataError(where, "a cell cannot hold control characters", fix) from error
             for cell, value in zip(cells, values, strict=True):
                 cell.data_type = "s" if isinstance(value, str) else cell.data_type
             sheet.append(cells)
@@ -112,7 +112,7 @@ def _chosen(sheets: Sequence[Any], wanted: str | None, problems: Problems) -> An
         return sheets[0]
     if wanted not in names:
         what = f"has no sheet {wanted!r}{did_you_mean(wanted, names)}"
-        raise DataError(Problem(problems.name, what, f"data.sheet is one of: {', '.join(names)}"))
+        raise DataError(problems.name, what, f"data.sheet is one of: {', '.join(names)}")
     return sheets[names.index(wanted)]
 
 

@@ -15,7 +15,18 @@ from bertkit.data.schema import BY, ID, Finding, Schema, Source, cell, columns_o
 from bertkit.data.sources import Part, open_source
 from bertkit.data.splits import SPLITS, hold_out, known_only, limit_rows, names_of
 from bertkit.data.squad import with_starts
-from bertkit.data.table import Data, Loaded, Origin, Table, features_of, fingerprint, in_blocks, locations, on_disk
+from bertkit.data.table import (
+    Checked,
+    Data,
+    Loaded,
+    Origin,
+    Table,
+    features_of,
+    fingerprint,
+    in_blocks,
+    locations,
+    on_disk,
+)
 from bertkit.data.values import convert, is_blank, refuse_unequal, split_labels, without_decimals
 from bertkit.errors import DataError, Problem
 from bertkit.sections import MEMORY, DataSpec
@@ -51,12 +62,12 @@ def load(
     share = spec.validation if needs_train else None
     opened = splits if splits is None or share is None else {*splits, "train"} - {"validation"}
     if schema.corpus and spec.group_by:
-        raise DataError(Problem("data.group_by", "documents of a corpus have no groups; equal texts stay together"))
+        raise DataError("data.group_by", "documents of a corpus have no groups; equal texts stay together")
     if schema.corpus and (spec.exclude or spec.relabel):
-        raise DataError(Problem("data", "`exclude` and `relabel` are not for a corpus", "Correct its files."))
+        raise DataError("data", "`exclude` and `relabel` are not for a corpus", "Correct its files.")
     if spec.by and (schema.corpus or schema.together):
         what = "scores by a column need rows that are scored one by one, and not documents of a corpus or a search"
-        raise DataError(Problem("data.by", what))
+        raise DataError("data.by", what)
     complete = splits is None or (isinstance(spec.source, dict) and {*splits} >= spec.source.keys())
     if not schema.corpus:
         more = {"id": ID, **({spec.by: BY} if spec.by else {})}
@@ -64,7 +75,7 @@ def load(
     sources = [spec.columns.get(name, name) for name in (*schema.columns, *filter(None, [spec.group_by]))]
     unmapped = open_source(spec, opened, {*chain.from_iterable(map(columns_of, sources))})
     if splits is None and "train" not in unmapped:
-        raise DataError(Problem(str(spec.source), f"no train split; available: {', '.join(unmapped)}"))
+        raise DataError(str(spec.source), f"no train split; available: {', '.join(unmapped)}")
     parts = _map_columns(unmapped, spec, schema)
     wanted = [split for split in SPLITS if splits is None or split in splits]
     target: str | None = "text"
@@ -83,7 +94,7 @@ def load(
     if spec.by and spec.by not in present:
         columns = list(dict.fromkeys(name for part in every for name in part.columns))
         what = f"no column `{spec.by}`, which `data.by` names; found: {listed(columns)}"
-        raise DataError(Problem(str(spec.source), f"{what}{did_you_mean(spec.by, columns)}"))
+        raise DataError(str(spec.source), f"{what}{did_you_mean(spec.by, columns)}")
     return Data(
         rows={split: each.rows for split, each in loaded.items()},
         columns={name: column for name, column in schema.columns.items() if name in present},
@@ -125,7 +136,7 @@ def _choose(part: Part, spec: DataSpec, schema: Schema, split: str) -> tuple[Par
         group_by = _group_column(chosen, spec)
         if split == "train" and group_by and group_by not in part.columns:
             what = f"no column `{group_by}`, which `data.group_by` names; found: {listed(part.columns)}"
-            raise DataError(Problem(part.name, f"{what}{did_you_mean(group_by, part.columns)}"))
+            raise DataError(part.name, f"{what}{did_you_mean(group_by, part.columns)}")
     except DataError:
         if part.all_keys is None:
             raise
@@ -251,9 +262,7 @@ def _read(parts: Sequence[Part], schema: Schema, spec: DataSpec) -> Table:
     return Table({**read}, replace(origin, ids=read.get("id", ())))
 
 
-def _drop_unlabelled(
-    table: Table, split: str, targets: Sequence[str], theirs: str, spec: DataSpec
-) -> tuple[Table, list[Finding]]:
+def _drop_unlabelled(table: Table, split: str, targets: Sequence[str], theirs: str, spec: DataSpec) -> Checked:
     """Without targets that no row of a test split has, and without rows that lack the first of them.
 
     theirs: what the user calls it. `data.missing_labels`: "error" raises a DataError where some rows, or train, lack
@@ -274,10 +283,10 @@ def _drop_unlabelled(
         return table, []
     where = locations(table.origin, sorted(missing))
     if len(missing) == len(table):
-        raise DataError(Problem("", f"{what}: {where}", f"is the right column mapped?{pandas}"))
+        raise DataError("", f"{what}: {where}", f"is the right column mapped?{pandas}")
     if spec.missing_labels == "error":
         fix = "fill it in, or leave these rows out:  data: {missing_labels: ignore}"
-        raise DataError(Problem("", f"{what}: {where}", f"{fix}{pandas}"))
+        raise DataError("", f"{what}: {where}", f"{fix}{pandas}")
     kept = [index for index in range(len(table)) if index not in missing]
     return table.select(kept), [note(f"{what}; left out: {where}{pandas}")]
 

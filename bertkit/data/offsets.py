@@ -8,7 +8,7 @@ from typing import Any
 from unicodedata import combining, normalize
 
 from bertkit.data.schema import Finding, warn
-from bertkit.data.word_spans import spans_to_tags
+from bertkit.data.word_spans import Span, spans_to_tags
 from bertkit.text import counted
 
 UTF_16 = "counted in UTF-16, as JavaScript and Java do"
@@ -25,10 +25,10 @@ UNITS: Mapping[
 }
 
 
-def moved(text: str, spans: Sequence[Mapping[str, Any]], unit: str) -> list[dict[str, Any]] | None:
+def moved(text: str, spans: Sequence[Mapping[str, Any]], unit: str) -> list[Span] | None:
     """The spans with offsets in code points, from this unit; None where one of them is not between two characters."""
     place_of = {units: place for place, units in enumerate(accumulate(UNITS[unit](text), initial=0))}
-    copies = list[dict[str, Any]]()
+    copies = list[Span]()
     for span in spans:
         ends = (span.get("start"), span.get("end"))
         start, end = (place_of.get(place) if type(place) is int else None for place in ends)

@@ -101,7 +101,7 @@ def _matched(splits: Mapping[str, Any], names: Any) -> dict[str, Rows]:
     matched = match_splits(splits, DataSpec.model_construct(source="the DatasetDict", splits=names))
     if not matched:
         what = f"no split train; it has {listed(list(splits)) or 'none'}"
-        raise DataError(Problem("data", what, "Name them: {'source': …, 'splits': {'train': NAME}}."))
+        raise DataError("data", what, "Name them: {'source': …, 'splits': {'train': NAME}}.")
     return {split: splits[name] for split, name in matched.items()}
 
 

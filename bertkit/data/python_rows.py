@@ -20,9 +20,9 @@ from weakref import finalize
 from bertkit.cache import file_digest, sha256_of_json
 from bertkit.data.arrow import plain_rows
 from bertkit.data.disk_list import AT_A_TIME, disk_full_as_error
-from bertkit.data.table import Problems
+from bertkit.data.table import Problems, Row
 from bertkit.data.values import is_missing
-from bertkit.errors import DataError, Problem
+from bertkit.errors import DataError
 from bertkit.sections import MEMORY, DataSpec
 from bertkit.text import first_line, listed, short_repr
 
@@ -37,7 +37,7 @@ def is_frame(value: Any) -> bool:
     return is_a(value, "pandas.DataFrame", "polars.DataFrame", "pyarrow.Table", "datasets.Dataset")
 
 
-def frame_rows(frame: Any, names: Collection[str]) -> Iterator[dict[str, Any]]:
+def frame_rows(frame: Any, names: Collection[str]) -> Iterator[Row]:
     """The rows of a frame or a dict of columns, one at a time, with those of these columns that it has, or with all.
 
     Missing values are None. Raises DataError where a column holds values of several types.
@@ -130,7 +130,7 @@ def write_rows(rows: Mapping[str, Rows], folder: Path) -> str:
             writer = writer or pq.ParquetWriter(folder / f"{split}.parquet", table.schema)
             writer.write_table(table)
         if writer is None:
-            raise DataError(Problem(split, "holds no rows"))
+            raise DataError(split, "holds no rows")
         writer.close()
     return _fingerprint(folder)
 
@@ -160,7 +160,7 @@ def stored_files(spec: DataSpec) -> dict[str, Path]:
         return {file.stem: file for file in sorted(folder.glob("*.parquet"))}
     what = "the recipe's rows were given from Python, and its `data` folder is not beside it, or was changed"
     fix = "The run that was trained on them keeps them: name its folder, data.folder=RUN/data, or give them again: "
-    raise DataError(Problem("data.source: memory", what, f"{fix}bertkit.train(recipe, output_dir, data=…)."))
+    raise DataError("data.source: memory", what, f"{fix}bertkit.train(recipe, output_dir, data=…).")
 
 
 def keep_rows(spec: DataSpec, folder: Path) -> dict[str, str]:
@@ -208,7 +208,7 @@ def _tables(given: Rows, split: str, names: Collection[str] | None = None) -> It
         return
     problems, arrays, columns = Problems(), {}, _columns(given, split)
     if twice := [name for name, count in Counter(name for name, _ in columns).items() if count > 1]:
-        raise DataError(Problem(split, f"several columns are called {listed(twice)}", "Give each its own name."))
+        raise DataError(split, f"several columns are called {listed(twice)}", "Give each its own name.")
     for name, values in columns:
         if names is not None and name not in names:
             continue
@@ -222,7 +222,7 @@ def _tables(given: Rows, split: str, names: Collection[str] | None = None) -> It
     problems.raise_if_any()
     if len({len(array) for array in arrays.values()}) > 1:
         lengths = ", ".join(f"`{name}` {len(array):,}" for name, array in arrays.items())
-        raise DataError(Problem(split, f"columns of different lengths: {lengths}", "Give each row a value in each."))
+        raise DataError(split, f"columns of different lengths: {lengths}", "Give each row a value in each.")
     table = pa.table(arrays)
     if len(table):
         yield table

@@ -13,14 +13,12 @@ import codecs
 import io
 import json
 import re
-import sys
 from collections.abc import Iterator
-from functools import cache
-from importlib.metadata import EntryPoint, entry_points
 from itertools import chain
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
+from bertkit.data import plugins
 from bertkit.data.arrow import MAX_WHOLE, PARQUET, read_all
 from bertkit.data.conll import CONLL, CONLLU
 from bertkit.data.decoding import Lines, text_lines
@@ -29,10 +27,10 @@ from bertkit.data.excel import XLSX
 from bertkit.data.label_studio import is_export, task_rows
 from bertkit.data.reader import GROUP, OpenFile, Reader, by_lines, opened, uncompressed
 from bertkit.data.squad import is_squad, squad_rows
-from bertkit.data.table import NumberedRow, Problems, WrongType, setting
-from bertkit.errors import DataError, Problem
+from bertkit.data.table import NumberedRow, Problems, Row, WrongType, setting
+from bertkit.errors import DataError
 from bertkit.sections import DataSpec
-from bertkit.validation import did_you_mean
+from bertkit.validation import describe, did_you_mean
 
 MAX_DOCUMENT = 100_000_000  # characters of txt without a blank line
 _SURROGATE = re.compile(r"\\u[dD]")
@@ -55,37 +53,28 @@ def by_name(name: str) -> Reader:
     if readers := ours or [reader for reader in formats() if reader.name == name]:
         return readers[0]
     names = [reader.name for reader in formats()]
-    what = _announced(tuple(sys.path)).get(name, f"no format {name!r}{did_you_mean(name, names)}")
-    raise DataError(Problem("data.format", str(what), f"known: {', '.join(names)}"))
+    what = _others().get(name, f"no format {name!r}{did_you_mean(name, names)}")
+    raise DataError("data.format", str(what), f"known: {', '.join(names)}")
 
 
 def formats() -> list[Reader]:
     """The readers of bertkit, and those of other packages that can be used."""
-    return [*READERS, *(reader for reader in _announced(tuple(sys.path)).values() if isinstance(reader, Reader))]
+    return [*READERS, *(reader for reader in _others().values() if isinstance(reader, Reader))]
 
 
-@cache
-def _announced(path: tuple[str, ...]) -> dict[str, Reader | str]:
-    """Format -> its reader in another package, or why it cannot be used. path: `sys.path`, where packages are."""
-    points = entry_points(group=GROUP)
-    names = sorted(points.names - {reader.name for reader in READERS})
-    return {name: _loaded(name, *points.select(name=name)) for name in names}
+def _others() -> dict[str, Reader | str]:
+    """Format -> its reader in another package, or why it cannot be used."""
+    names = sorted(plugins.announced(GROUP).keys() - {reader.name for reader in READERS})
+    loaded = {name: plugins.load(GROUP, name, _fault) for name in names}
+    return {name: each if isinstance(each, str) else each._replace(name=name) for name, each in loaded.items()}
 
 
-def _loaded(name: str, point: EntryPoint, *others: EntryPoint) -> Reader | str:
-    """The reader of this entry point, or a sentence that says why it cannot be used. others: of the same name."""
-    packages = sorted(each.dist.name if each.dist else each.module for each in (point, *others))
-    what = f"the reader of {name} in {' and in '.join(packages)} cannot be used"
-    if others:
-        return f"{what}: one of them has to be uninstalled"
-    try:
-        reader = point.load()
-    except Exception as error:  # whatever the code of another package raises
-        return f"{what}: {type(error).__name__}: {error}"
+def _fault(reader: object, name: str) -> str:
+    """Why this cannot be the reader of a format; empty if it can."""
     if not isinstance(reader, Reader):
-        return f"{what}: {point.value} is not a Reader"
+        return f"{describe(reader)} is not a bertkit.data.Reader"
     taken = [f".{suffix}" for ours in READERS for suffix in ours.suffixes if suffix in reader.suffixes]
-    return f"{what}: bertkit reads {', '.join(taken)} itself" if taken else reader._replace(name=name)
+    return f"bertkit reads {', '.join(taken)} itself" if taken else ""
 
 
 def reader_of(path: Path, spec: DataSpec) -> Reader:
@@ -95,15 +84,15 @@ def reader_of(path: Path, spec: DataSpec) -> Reader:
     suffix = suffix_of(path)
     readers = by_suffix(suffix)
     if not readers and suffix in ("xls", "xlsb", "xlsm", "ods", "arrow"):
-        raise DataError(Problem(str(path), f"a .{suffix} file is not read", "save it as .xlsx, .csv or .parquet"))
+        raise DataError(path, f"a .{suffix} file is not read", "save it as .xlsx, .csv or .parquet")
     if len(readers) > 1:
         what = f"several formats have this suffix: {', '.join(reader.name for reader in readers)}"
-        raise DataError(Problem(str(path), what, setting("format", readers[0].name)))
+        raise DataError(path, what, setting("format", readers[0].name))
     if not readers:
         known = ", ".join(f".{suffix}" for reader in formats() for suffix in reader.suffixes)
-        broken = "".join(f"; {what}" for what in _announced(tuple(sys.path)).values() if isinstance(what, str))
+        broken = "".join(f"; {what}" for what in _others().values() if isinstance(what, str))
         what = f"unknown file format; known: {known}, each also with .gz or .xz{broken}"
-        raise DataError(Problem(str(path), what, f"Rename it, or {setting('format', 'csv')}"))
+        raise DataError(path, what, f"Rename it, or {setting('format', 'csv')}")
     return readers[0]
 
 
@@ -128,7 +117,7 @@ def read_rows(path: Path, spec: DataSpec, problems: Problems | None = None) -> I
                 yield number, row
         problems.raise_if_any()
         if not number:
-            raise DataError(Problem(problems.name, "holds no rows"))
+            raise DataError(problems.name, "holds no rows")
 
 
 def rows_or_problems(path: Path, spec: DataSpec, problems: Problems) -> Iterator[NumberedRow]:
@@ -144,7 +133,7 @@ class TextRow(NamedTuple):
 
     where: str
     text: str
-    row: dict[str, Any]
+    row: Row
 
 
 def read_texts(file: Path, spec: DataSpec, column: str = "text", *, skip_missing: bool = False) -> Iterator[TextRow]:
@@ -259,7 +248,7 @@ def _json(file: OpenFile) -> Iterator[NumberedRow]:
         what = _not_json(error) if text.strip() else "the file is empty"
         fix = f"if every line is an object, {setting('format', 'jsonl')}" if "Extra data" in what else ""
         where = f"{name}:{error.lineno}" if isinstance(error, json.JSONDecodeError) else name
-        raise DataError(Problem(where, what, fix)) from error
+        raise DataError(where, what, fix) from error
     lists = {k: v for k, v in content.items() if isinstance(v, list)} if isinstance(content, dict) else {}
     rows = content if isinstance(content, list) else lists.get("data")
     if rows is None and len(lists) == 1:
@@ -267,7 +256,7 @@ def _json(file: OpenFile) -> Iterator[NumberedRow]:
     if rows is None:
         what = 'expected a list of objects, or an object with one such list, e.g. {"data": […]}'
         fix = 'With pandas: frame.to_json("FILE.jsonl", orient="records", lines=True).'
-        raise DataError(Problem(name, what, fix))
+        raise DataError(name, what, fix)
     escapes, where = text if _SURROGATE.search(text) else "", JSON.prefix(name)
     numbered: Iterator[NumberedRow] = enumerate(rows, 1)
     if is_squad(content):

@@ -24,7 +24,7 @@ from bertkit.data.readers import by_suffix, read_rows, reader_of, rows_or_proble
 from bertkit.data.schema import Finding, Source, mapped_columns, note
 from bertkit.data.splits import SPLITS, VALIDATION, match_splits
 from bertkit.data.table import NumberedRow, Problems
-from bertkit.errors import DataError, Problem
+from bertkit.errors import DataError
 from bertkit.sections import MEMORY, DataSpec
 from bertkit.text import listed
 from bertkit.validation import did_you_mean
@@ -43,7 +43,7 @@ class Part:
     name: str
     prefix: str  # before the number of a row in messages
     columns: list[str]  # of json lines: those of the first row
-    rows: Iterator[tuple[int, dict[str, Any]]]
+    rows: Iterator[NumberedRow]
     class_names: dict[str, list[str]]
     findings: Sequence[Finding] = ()  # of this part or the whole source; complete once all rows are read
     mapping: Mapping[str, Source] = field(default_factory=dict)  # canonical column -> column, once columns are chosen
@@ -64,16 +64,16 @@ def open_source(spec: DataSpec, splits: Collection[str] | None, wanted: Collecti
     path = None if spec.source == MEMORY or isinstance(spec.source, dict) else local_path(spec.source)
     if spec.splits and (path is None or path.is_file()):
         fix = "`splits:` is for folders and the Hub; write  data: {source: {train: FILE, validation: FILE}}"
-        raise DataError(Problem("data.splits", "this source names its splits itself", fix))
+        raise DataError("data.splits", "this source names its splits itself", fix)
     sources = ((look, look(spec, path, wanted)) for look in SOURCES)
     look, (opens, names) = next((look, source) for look, source in sources if source)
     if spec.validation is not None and "validation" in opens and look is not _judgements:
         fix = "remove `validation:`, or name only train, e.g.  data: {source: {train: FILE}}"
-        raise DataError(Problem("data.validation", "the source has a validation split of its own", fix))
+        raise DataError("data.validation", "the source has a validation split of its own", fix)
     missing = [split for split in splits or () if split not in opens]
     if missing:
         what = f"no {' and no '.join(missing)} split; available: {', '.join(names) or 'none'}"
-        raise DataError(Problem(str(spec.source), what))
+        raise DataError(str(spec.source), what)
     wanted_splits = [split for split in SPLITS if split in opens and (splits is None or split in splits)]
     return {split: [open_part() for open_part in opens[split]] for split in wanted_splits}
 
@@ -108,7 +108,7 @@ def _data_set(spec: DataSpec, path: Path | None, wanted: Collection[str]) -> _So
         source = str(spec.source)
         like_a_file = by_suffix(suffix_of(path)) or path.suffix in COMPRESSIONS
         if like_a_file or source.startswith((".", "/", "~")) or source.count("/") > 1 or "\\" in source:
-            raise DataError(Problem(source, f"no such file or folder (looked from {Path.cwd()})"))
+            raise DataError(source, f"no such file or folder (looked from {Path.cwd()})")
         tables = hub_tables(spec)
     names = match_splits(tables, spec).items()
     opens = {split: [partial(_table_part, tables[name], f"{spec.source}, {name}", wanted)] for split, name in names}
@@ -170,7 +170,7 @@ def local_path(source: str) -> Path:
     known = sorted(p.name for p in root.iterdir() if p.is_dir() and not p.name.startswith(("_", ".")))
     if name not in known:
         what = f"no such sample{did_you_mean(name, known)}"
-        raise DataError(Problem(source, what, f"samples: {', '.join(known)}"))
+        raise DataError(source, what, f"samples: {', '.join(known)}")
     return root / name
 
 
@@ -194,7 +194,7 @@ def _files_at(folder: Path, spec: DataSpec) -> dict[str, list[Path]]:
     if not matched:
         there = ", ".join(sorted(p.name for p in folder.iterdir())[:20]) or "nothing"
         what = f"no file of a split, such as train.csv; the folder holds: {there}"
-        raise DataError(Problem(str(folder), what, "name the files:  data: {source: {train: FILE}}"))
+        raise DataError(folder, what, "name the files:  data: {source: {train: FILE}}")
     return matched
 
 
@@ -249,7 +249,7 @@ def _parallel_files(stem: Path, spec: DataSpec) -> dict[str, Path]:
     sides = {column: file for suffix, column in files.items() if (file := Path(f"{stem}.{suffix}")).is_file()}
     if missing := sides and [f"{stem}.{column}" for column in columns if column not in sides]:
         what = f"no {' and no '.join(missing)}, plain or as {' or '.join(COMPRESSIONS)}, to go with it"
-        raise DataError(Problem(str(next(iter(sides.values()))), what, "Correct data.columns, or add the file."))
+        raise DataError(next(iter(sides.values())), what, "Correct data.columns, or add the file.")
     return sides
 
 
@@ -276,7 +276,7 @@ def _parallel_rows(files: Mapping[str, Path], spec: DataSpec) -> Iterator[Number
 def _table_part(rows: Dataset, name: str, wanted: Collection[str]) -> Part:
     columns, prefix, fingerprint = list(rows.column_names), f"{name}, row ", rows._fingerprint
     if not len(rows):
-        raise DataError(Problem(name, "holds no rows"))
+        raise DataError(name, "holds no rows")
     rows = rows.select_columns([c for c in columns if c in wanted]).with_format(None)
     names = class_names(rows.features)
     dicts = (dict(zip(b, row, strict=True)) for b in rows.iter(AT_A_TIME) for row in zip(*b.values(), strict=True))

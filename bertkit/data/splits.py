@@ -67,7 +67,7 @@ def hold_out(
     if not 0 < len(out) < len(train):
         why = "each label must keep a row in train, and rows of the same texts or group (`data.group_by`) stay together"
         what = f"validation: {share} of {len(train):,} rows of train cannot be held out: {why}"
-        raise DataError(Problem("data.validation", what, "add rows, or name a validation file under data.source"))
+        raise DataError("data.validation", what, "add rows, or name a validation file under data.source")
     return train.select([i for i in range(len(train)) if i not in out]), train.select(sorted(out))
 
 
@@ -91,7 +91,7 @@ def folds(
     if len(units) < count:
         what = f"{count} folds of {counted(len(table), 'row')} of train, which make {counted(len(units), 'group')}: "
         what += "rows of the same texts or group stay together"
-        raise DataError(Problem("folds", what, "Write fewer folds, or add rows."))
+        raise DataError("folds", what, "Write fewer folds, or add rows.")
     draw = _draw(table, random.Random(seed))
     strata = _strata(table, target, _labels(table, target, names))
     sizes, members, lengths = Counter(strata), [Counter[Any]() for _ in range(count)], [0] * count
@@ -222,7 +222,7 @@ def known_only(
             problems.append(Problem(table.origin[rows[0]], what))
             findings.append(note(f"{what} (first: {table.origin[rows[0]]}); left out"))
         if len(out) == len(table) and policy == "ignore":
-            raise DataError(Problem("", f"{split}: no row remains; none of its labels is in train"))
+            raise DataError("", f"{split}: no row remains; none of its labels is in train")
         if out:
             known_tables[split] = table.select([i for i in range(len(table)) if i not in out])
     if problems and policy == "error":

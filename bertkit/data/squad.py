@@ -9,7 +9,7 @@ from typing import Any
 
 from bertkit.data.disk_list import DiskList
 from bertkit.data.schema import Finding, note, warn
-from bertkit.data.table import Problems, Table, each_row
+from bertkit.data.table import Checked, NumberedRow, Problems, Table, each_row
 from bertkit.text import counted, short_repr
 
 _FORMS = (
@@ -23,7 +23,7 @@ def is_squad(document: object) -> bool:
     return isinstance(articles, list) and any(isinstance(each, dict) and "paragraphs" in each for each in articles)
 
 
-def squad_rows(document: Any, problems: Problems) -> Iterator[tuple[int, dict[str, Any]]]:
+def squad_rows(document: Any, problems: Problems) -> Iterator[NumberedRow]:
     """The questions of a SQuAD document as (number from 1, row), in the layout of the Hub's `squad`.
 
     A row has the texts `id`, `title`, `question` and `context`, and `answers`: {"text": [...], "answer_start":
@@ -98,7 +98,7 @@ def check_answers(context: str, answers: object) -> tuple[dict[str, Any], int]:
     return {"text": [text for text, _ in given], "answer_start": starts}, moved
 
 
-def locate_answers(table: Table, split: str) -> tuple[Table, list[Finding]]:
+def locate_answers(table: Table, split: str) -> Checked:
     """Answers as {text, answer_start}, and findings. Raises DataError on answers that their context lacks."""
     names, moved = table.values.get("id", [None] * len(table)), 0
 
@@ -111,7 +111,7 @@ def locate_answers(table: Table, split: str) -> tuple[Table, list[Finding]]:
         return located
 
     answers = DiskList(each_row(locate, table.origin.__getitem__, table.values["context"], table.values["answers"]))
-    return Table({**table.values, "answers": answers}, table.origin), list(_findings(split, names, answers, moved))
+    return table.with_(answers=answers), list(_findings(split, names, answers, moved))
 
 
 def _findings(split: str, names: Sequence[Any], located: Sequence[Any], moved: int) -> Iterator[Finding]:

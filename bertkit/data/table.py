@@ -8,7 +8,7 @@ import mmap
 import tempfile
 from array import array
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -171,7 +171,7 @@ def each_row(
         try:
             value = read(*values)
         except WrongColumn as error:
-            raise DataError(Problem(where(row), f"{prefix}{error}")) from None
+            raise DataError(where(row), f"{prefix}{error}") from None
         except ValueError as error:
             problems.add_error(where(row), error, prefix)
         if not problems:
@@ -193,6 +193,13 @@ class Table:
         """These rows, in this order."""
         values = {name: _select(column, indices) for name, column in self.values.items()}
         return Table(values, self.origin.select(indices))
+
+    def with_(self, **columns: Sequence[Any]) -> Table:
+        """The rows with these columns, added or in the place of others of their names."""
+        return replace(self, values={**self.values, **columns})
+
+
+Checked = tuple[Table, list[Finding]]  # rows that were checked or changed, and what was found
 
 
 def _select(values: Sequence[Any], indices: Sequence[int]) -> Sequence[Any]:
@@ -271,15 +278,22 @@ def release(rows: Dataset) -> None:
         pages.release()
 
 
-def numbers(rows: Dataset, name: str) -> np.ndarray[Any, Any]:
+def numbers(rows: Dataset, name: str) -> np.ndarray:
     """A column of numbers, `(rows,)`: eight bytes each, where `rows[name][:]` makes objects of them."""
     if isinstance(rows, Columns):
         import numpy as np
 
         return np.asarray(rows[name])
     # dtype=None: by default the format makes fp32 of fp64.
-    values: np.ndarray[Any, Any] = rows.with_format("numpy", dtype=None).select_columns([name])[:][name]
+    values: np.ndarray = rows.with_format("numpy", dtype=None).select_columns([name])[:][name]
     return values
+
+
+def first_features(features: Dataset) -> np.ndarray:
+    """The first feature of each row, `(rows,)`."""
+    import numpy as np
+
+    return np.unique(numbers(features, "row"), return_index=True)[1]
 
 
 def column_values(rows: Dataset, name: str) -> Iterator[Any]:
@@ -335,5 +349,5 @@ def required(rows: Dataset, *names: str) -> str:
     if found is None:
         where = f"column{'s' * (len(names) > 1)} {' and '.join(f'`{name}`' for name in names)}"
         what = f"not in the rows, which have {', '.join(rows.column_names)}"
-        raise DataError(Problem(where, what, f"Map it, e.g.  data: {{columns: {{{names[0]}: …}}}}"))
+        raise DataError(where, what, f"Map it, e.g.  data: {{columns: {{{names[0]}: …}}}}")
     return found

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from bertkit.data import offsets
 from bertkit.data.disk_list import DiskList
 from bertkit.data.schema import Finding, note, warn
-from bertkit.data.table import Table, column_values, each_row, locations
+from bertkit.data.table import Checked, Table, column_values, each_row, locations
 from bertkit.data.tagging import Scheme, check_prefixes, entities, find_scheme, to_bio, without_prefixes
-from bertkit.data.word_spans import gold_entities, read_spans, spans_to_tags, words
+from bertkit.data.word_spans import Span, gold_entities, read_spans, spans_to_tags, words
 from bertkit.errors import DataError, Problem
 from bertkit.text import counted, listed
 
@@ -43,7 +43,7 @@ def named_documents(table: Table, *, wanted: bool) -> Table:
     return Table(values, table.origin)
 
 
-def named_tags(table: Table, split: str, names: Sequence[str]) -> tuple[Table, list[Finding]]:
+def named_tags(table: Table, split: str, names: Sequence[str]) -> Checked:
     """Rows whose tags are numbers -> the same with the names of these numbers, which are indices; others as they are.
 
     Raises DataError with the rows that hold a number without a name.
@@ -60,10 +60,10 @@ def named_tags(table: Table, split: str, names: Sequence[str]) -> tuple[Table, l
 
     shown = listed([f"{number} {name}" for number, name in enumerate(names)])
     findings = [note(f"{split}: its tags are numbers; read as {shown}")]
-    return Table({**table.values, "tags": DiskList(each_row(named, where, values))}, table.origin), findings
+    return table.with_(tags=DiskList(each_row(named, where, values))), findings
 
 
-def tag_words(table: Table, split: str, scheme: Scheme | Literal["none"] | None) -> tuple[Table, list[Finding]]:
+def tag_words(table: Table, split: str, scheme: Scheme | Literal["none"] | None) -> Checked:
     """Rows with `tokens` and `tags` -> the same with tags in BIO. scheme: of the data; None: found from the tags.
 
     In the scheme `none`, tags stay as they are. Raises DataError with the location and the number of every tag that its
@@ -92,7 +92,7 @@ def tag_words(table: Table, split: str, scheme: Scheme | Literal["none"] | None)
         what = f"{split}: {counted(len(repaired), 'sentence')} with an entity that begins with I-; read as B-"
         fix = "Correct the tags where the entity begins earlier, or has another type."
         findings.append(warn(f"{what}: {locations(table.origin, repaired)}", fix))
-    return Table({**table.values, "tags": bio}, table.origin), findings
+    return table.with_(tags=bio), findings
 
 
 def _scheme_of(values: Sequence[Sequence[str] | None], where: Callable[[int], str]) -> Scheme:
@@ -100,12 +100,12 @@ def _scheme_of(values: Sequence[Sequence[str] | None], where: Callable[[int], st
     tags = set(chain.from_iterable(value or () for value in values))
     if tags and all(tag.isdecimal() for tag in tags):
         fix = "Name them, in the order of their numbers:  task: {labels: [O, B-PER, I-PER, …]}"
-        raise DataError(Problem(where(0), f"its tags are numbers: {listed(sorted(tags, key=int))}", fix))
+        raise DataError(where(0), f"its tags are numbers: {listed(sorted(tags, key=int))}", fix)
     if without_prefixes(tags):
         what = f"its tags are of an unknown scheme, without prefixes such as B-: {listed(sorted(tags))}"
         labels = "If each is the label of one word, such as a part of speech, write  task: {scheme: none}"
         entities = "If adjacent words with one tag are one entity, write  task: {data_scheme: IO}"
-        raise DataError(Problem(where(0), what, f"{labels}. {entities}."))
+        raise DataError(where(0), what, f"{labels}. {entities}.")
 
     def checked(tags: Sequence[str] | None) -> Sequence[str]:
         check_prefixes(tags or (), "BIOES")
@@ -114,7 +114,7 @@ def _scheme_of(values: Sequence[Sequence[str] | None], where: Callable[[int], st
     return find_scheme(each_row(checked, where, values))
 
 
-def tag_spans(table: Table, split: str, alignment: Any) -> tuple[Table, list[Finding]]:
+def tag_spans(table: Table, split: str, alignment: Any) -> Checked:
     """Rows with `text` and `spans` -> the same with `tags`, in BIO, for the words of the text, to learn from.
 
     `spans`, trimmed, remain for the scores. Raises DataError with the locations of spans that are outside the text, or
@@ -123,13 +123,13 @@ def tag_spans(table: Table, split: str, alignment: Any) -> tuple[Table, list[Fin
     if "text" not in table.values:
         what = "has `spans`, which need a `text`, but has `tokens`"
         fix = "map the text, e.g.  data: {columns: {text: …}}; or give `tags`"
-        raise DataError(Problem(table.origin[0], what, fix))
+        raise DataError(table.origin[0], what, fix)
     counts, occurrences = Counter[str](), Counter[str]()
     kept = set[str]()
-    misfits = list[tuple[str, list[dict[str, Any]]]]()
+    misfits = list[tuple[str, list[Span]]]()
     where, texts, values = table.origin.__getitem__, table.values["text"], table.values["spans"]
 
-    def readable(text: str, value: object) -> tuple[str, list[dict[str, Any]]]:
+    def readable(text: str, value: object) -> tuple[str, list[Span]]:
         with suppress(ValueError):
             return text, read_spans(value)
         return text, []
@@ -169,7 +169,7 @@ def tag_spans(table: Table, split: str, alignment: Any) -> tuple[Table, list[Fin
     )
     if split == "train" and occurrences and not kept:
         what = f"with {alignment}, none of the {counted(occurrences.total(), 'span')} of train is left"
-        raise DataError(Problem("task.alignment", what, fix))
+        raise DataError("task.alignment", what, fix)
     findings += [
         warn(f"{split}: {counted(counts[key], 'span')} {what}", fix) for key, what in REPORTED.items() if counts[key]
     ]
@@ -177,7 +177,7 @@ def tag_spans(table: Table, split: str, alignment: Any) -> tuple[Table, list[Fin
         what = f"{split}: types of which no span is left: {listed(lost)}"
         findings.append(Finding("severe", f"{what}; {MISSED}", fix))
     tags, spans = (DiskList(row[place] for row in aligned_rows) for place in (0, 1))
-    return Table({**table.values, "spans": spans, "tags": tags}, table.origin), findings
+    return table.with_(spans=spans, tags=tags), findings
 
 
 def given_entities(rows: Dataset) -> dict[int, list[tuple[Any, ...]]]:
@@ -195,7 +195,7 @@ def given_entities(rows: Dataset) -> dict[int, list[tuple[Any, ...]]]:
     return gold
 
 
-def spans_of(text: str, tags: Sequence[str]) -> list[dict[str, Any]]:
+def spans_of(text: str, tags: Sequence[str]) -> list[Span]:
     """The entities of a text's words as spans of characters."""
     places = words(text)
     borders = ((kind, places[first][0], places[end - 1][1]) for kind, first, end in entities(tags))

@@ -12,7 +12,7 @@ from typing import Any
 
 from bertkit.data.schema import Column, Schema, Source, cell, columns_of, given_name
 from bertkit.data.table import Origin, Problems, WrongColumn, WrongType, each_row
-from bertkit.errors import DataError, Problem
+from bertkit.errors import DataError
 from bertkit.text import short_repr
 
 # of no width: soft hyphen, joiners, marks of direction, byte order mark
@@ -64,7 +64,7 @@ def read_inputs(
     if chosen is None:
         needed = " or ".join(", ".join(sorted(names)) for names in inputs)
         what = f"no {needed} in this row; it has {', '.join(map(str, first)) or 'nothing'}"
-        raise DataError(Problem(where, what, "Rename your column, or name it in `columns`."))
+        raise DataError(where, what, "Rename your column, or name it in `columns`.")
     context = {name for name in schema.context if has_columns(first, [name], mapped)}
     columns: dict[str, list[Any]] = {name: [] for name in schema.columns if name in chosen | context}
     given_names = {name: given_name(name, mapped) for name in columns}
@@ -165,7 +165,7 @@ def _refuse_fractions(values: Sequence[Any], name: str, origin: Origin) -> None:
         if number and not (math.isnan(float(value)) or float(value).is_integer()):
             what = f"`{name}` holds numbers such as {short_repr(value)}"
             fix = "for regression map the column as the score, e.g.  data: {columns: {score: …}}"
-            raise DataError(Problem(origin[index], what, fix))
+            raise DataError(origin[index], what, fix)
 
 
 def _text(value: Any) -> str:

@@ -17,6 +17,7 @@ from bertkit.text import counted, short_repr
 Alignment = Literal["strict", "expand", "contract"]
 
 ZERO_WIDTH_SPACE, JOINER = "\u200b", "\u200d"  # of category Cf
+Span = dict[str, Any]  # start, end and label
 _KEYS = ("start", "end", "label")
 
 
@@ -24,7 +25,7 @@ class Aligned(NamedTuple):
     """The tags of a text's words, and what was done to its spans."""
 
     tags: list[str]  # BIO, one per word
-    spans: list[dict[str, Any]]  # start, end and label of every span that has a word, as given, but trimmed
+    spans: list[Span]  # start, end and label of every span that has a word, as given, but trimmed
     counts: dict[str, int]  # trimmed, empty, misaligned, cut, lost, overlapping: see `spans_to_tags`
     problems: list[str]  # spans that cannot be used, by their numbers from 1
 
@@ -55,7 +56,7 @@ def spans_to_tags(text: str, spans: Sequence[Mapping[str, Any]], alignment: Alig
     starts, ends = [start for start, _ in offsets], [end for _, end in offsets]
     counts = dict.fromkeys(("trimmed", "empty", "misaligned", "cut", "lost", "overlapping"), 0)
     problems: list[str] = []
-    trimmed: list[dict[str, Any]] = []
+    trimmed: list[Span] = []
     aligned: list[tuple[int, Entity]] = []
     for number, span in enumerate(spans, 1):
         if fault := _fault(text, span):
@@ -101,7 +102,7 @@ def gold_entities(offsets: Sequence[tuple[int, int]], spans: Iterable[Mapping[st
     return sorted(gold, key=lambda entity: entity[1:])
 
 
-def read_spans(value: object) -> list[dict[str, Any]]:
+def read_spans(value: object) -> list[Span]:
     """The spans of one row as {start, end, label}; a key they lack is left out.
 
     Known: lists of [start, end, label] or {start, end, label}, where a label may be in a list; also as JSON text.
@@ -153,7 +154,7 @@ def _disjoint(aligned: Sequence[tuple[int, Entity]]) -> list[Entity]:
     return disjoint
 
 
-def _read_span(number: int, value: object) -> dict[str, Any]:
+def _read_span(number: int, value: object) -> Span:
     if isinstance(value, list | tuple) and len(value) == 3:  # polars makes texts of all three
         numbers = [int(n) if isinstance(n, str) and n.isdecimal() else n for n in value[:2]]
         return dict(zip(_KEYS, (*numbers, value[2]), strict=True))

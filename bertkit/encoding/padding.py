@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 BatchSize = int | Batching  # features, or slots
 CPU_SLOTS = 2048  # whose states stay in a processor's caches: a fifth faster than 8,192 (benchmarks/encode.py)
-Arrays = dict[str, np.ndarray[Any, Any]]
+Arrays = dict[str, np.ndarray]
 T = TypeVar("T")
 
 
@@ -58,7 +58,7 @@ def mask_of(batch: Mapping[str, Tensor]) -> Tensor:
     return batch["attention_mask"] if "attention_mask" in batch else torch.ones_like(batch["input_ids"])
 
 
-def _padded(values: Sequence[Any], fill: float | None) -> np.ndarray[Any, Any]:
+def _padded(values: Sequence[Any], fill: float | None) -> np.ndarray:
     if fill is None or not isinstance(values[0], list):
         plain = np.asarray(values)
         return plain.astype(np.float32) if plain.dtype == np.float64 else plain
@@ -69,9 +69,7 @@ def _padded(values: Sequence[Any], fill: float | None) -> np.ndarray[Any, Any]:
     return table
 
 
-def batches_by_length(
-    lengths: Sequence[int], batch_size: BatchSize, on_cpu: bool = False
-) -> list[np.ndarray[Any, Any]]:
+def batches_by_length(lengths: Sequence[int], batch_size: BatchSize, on_cpu: bool = False) -> list[np.ndarray]:
     """Feature indices in batches of nearly one length, longest first, for prediction.
 
     on_cpu: a batch of several features has at most `CPU_SLOTS` slots, too.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from bertkit.data.schema import LARGE_SHARE, Finding, note
-from bertkit.data.table import MAX_PROBLEMS, numbers
+from bertkit.data.table import MAX_PROBLEMS, first_features, numbers
 from bertkit.encoding.pieces import unread
 from bertkit.errors import RowsError
 from bertkit.text import counted, part_of
@@ -76,7 +76,7 @@ def length_findings(features: Dataset, split: str, max_length: int, *, has_windo
 
     has_windows: whether the task has the option `overflow: window`.
     """
-    _, starts = np.unique(numbers(features, "row"), return_index=True)
+    starts = first_features(features)
     lengths = numbers(features, "length")
     median, high = np.percentile(lengths, [50, 95])
     what = f"{split}: tokens per window: median {median:.0f}, 95 % within {high:.0f}, at most {lengths.max()}"

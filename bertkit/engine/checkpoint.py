@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from transformers import Trainer
 from transformers.trainer_callback import ExportableState
 
-from bertkit.errors import ModelError, Problem, RecipeError, UserError
+from bertkit.errors import ModelError, RecipeError, UserError
 from bertkit.files import read_json, sha256, write_json, write_text
 
 MANIFEST = "manifest.json"
@@ -33,7 +33,7 @@ class CheckpointTrainer(Trainer):
         super().__init__(**arguments)
         if self.is_deepspeed_enabled or self.is_fsdp_enabled:  # by accelerate's configuration
             what = "DeepSpeed and FSDP, which divide a model between processes, are not supported"
-            raise RecipeError(Problem("training", what, "Start it with torchrun: each process has the whole model."))
+            raise RecipeError("training", what, "Start it with torchrun: each process has the whole model.")
 
     def checkpoint_files(self) -> Iterable[tuple[str, Any]]:
         """More files of a checkpoint: names, each with JSON, or of a .safetensors file, its tensors."""
@@ -60,7 +60,7 @@ class CheckpointTrainer(Trainer):
             for name, content in self.checkpoint_files():
                 if (aside / name).exists():
                     what = f"two things would be saved as {name}"
-                    raise UserError(Problem("attachments", what, "Rename what `save_files` returns."))
+                    raise UserError("attachments", what, "Rename what `save_files` returns.")
                 if name.endswith(".safetensors"):
                     save_file(content, aside / name)
                 else:
@@ -102,7 +102,7 @@ class CheckpointTrainer(Trainer):
         best = Path(str(self.state.best_model_checkpoint))
         if not is_intact(best):
             fix = "Restore it and resume the run, or start a new one."
-            raise ModelError(Problem(str(best), "the best checkpoint is damaged or missing", fix))
+            raise ModelError(best, "the best checkpoint is damaged or missing", fix)
         super()._load_best_model()
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
@@ -164,7 +164,7 @@ def load_optimizer(folder: Path, optimizer: Any, scheduler: Any, scaler: Any = N
 def other_optimizer(folder: Path) -> ModelError:
     """The error about a checkpoint from which the optimizer cannot continue."""
     what = "the checkpoint is of another optimizer, or of other trained weights (training.optim, freeze, peft)"
-    return ModelError(Problem(str(folder), what, AS_STARTED))
+    return ModelError(folder, what, AS_STARTED)
 
 
 def save_random(folder: Path, rank: int) -> None:

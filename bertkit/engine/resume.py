@@ -12,7 +12,7 @@ from transformers import TrainerState
 from transformers.utils import SAFE_WEIGHTS_NAME
 
 from bertkit.engine.checkpoint import AS_STARTED, OPTIMIZER, STATE, CheckpointTrainer, checkpoints, is_intact, step_of
-from bertkit.errors import ModelError, Problem, UserError
+from bertkit.errors import ModelError, UserError
 from bertkit.files import read_json
 
 
@@ -33,7 +33,7 @@ def require_resumable(folder: Path, trainer: CheckpointTrainer) -> None:
     if now != before:  # each process has its own random states there, and its part of every step
         what = f"the number of processes was {before} when it was written, and is {now} now"
         fix = f"Continue with {before} (torchrun --nproc-per-node), or start a new run in another folder."
-        raise ModelError(Problem(str(folder), what, fix))
+        raise ModelError(folder, what, fix)
     _require_weights(folder, trainer)
 
 
@@ -47,7 +47,7 @@ def require_own_format(folder: Path) -> None:
     if not known:
         what = "was written by another version of bertkit or transformers, in a format that this one does not read"
         fix = "Finish the run with that version, or start a new run in another folder."
-        raise ModelError(Problem(str(folder), what, fix))
+        raise ModelError(folder, what, fix)
 
 
 def _require_weights(folder: Path, trainer: CheckpointTrainer) -> None:
@@ -60,7 +60,7 @@ def _require_weights(folder: Path, trainer: CheckpointTrainer) -> None:
     weights = folder / (ADAPTER if lora else SAFE_WEIGHTS_NAME)
     if not weights.is_file():
         what = f"has no {weights.name}: peft is not what it was written with"
-        raise ModelError(Problem(str(folder), what, AS_STARTED))
+        raise ModelError(folder, what, AS_STARTED)
     whole = model.state_dict()
     own = get_peft_model_state_dict(model, save_embedding_layers=False) if lora else whole
     not_saved = whole.keys() - own.keys()  # with LoRA; peft may have written an embedding of these all the same
@@ -72,4 +72,4 @@ def _require_weights(folder: Path, trainer: CheckpointTrainer) -> None:
         before, now = (each.get(name, "absent") for each in (saved, shapes))
         if before != now:
             what = f"the weight {name} was {before} when it was written, and is {now} now"
-            raise ModelError(Problem(str(folder), what, AS_STARTED))
+            raise ModelError(folder, what, AS_STARTED)

@@ -11,7 +11,7 @@ from safetensors.numpy import load, save
 from torch import distributed
 
 from bertkit.encoding.padding import Arrays
-from bertkit.errors import Problem, UserError
+from bertkit.errors import UserError
 from bertkit.text import first_line
 
 
@@ -49,7 +49,7 @@ def _exchange(content: bytes, batches: int) -> list[bytes]:
     _all_gather(gathered, padded)
     if len(set(counts)) > 1:
         what, fix = "the processes read different rows", "Data and model must be the same on every machine."
-        raise UserError(Problem("", what, fix))
+        raise UserError("", what, fix)
     return [each[:size].cpu().numpy().tobytes() for each, size in zip(gathered, sizes, strict=True)]
 
 
@@ -58,4 +58,4 @@ def _all_gather(into: list[torch.Tensor], values: torch.Tensor) -> None:
         distributed.all_gather(into, values)
     except RuntimeError as error:
         what = f"another process has ended ({first_line(error)})"
-        raise UserError(Problem("", what, "See the messages above; it may have run out of memory.")) from error
+        raise UserError("", what, "See the messages above; it may have run out of memory.") from error

@@ -22,7 +22,7 @@ from bertkit.engine.batching import EpochLoader, unchanged
 from bertkit.engine.checkpoint import CheckpointTrainer
 from bertkit.engine.clock import TICKS, Clock, follow, schedule
 from bertkit.engine.training_data import Loss, TrainingData
-from bertkit.errors import Problem, UserError
+from bertkit.errors import UserError
 from bertkit.files import read_json
 from bertkit.models.cpu_kernels import faster
 from bertkit.models.device import attention_kernels
@@ -194,7 +194,7 @@ class Trainer(CheckpointTrainer):
         if not torch.isfinite(loss):
             what = f"the loss is {loss.item()} at step {self.state.global_step + 1}, over {self._rows_of_step()}"
             fix = "Lower training.learning_rate, or check the rows with `bertkit check`."
-            raise UserError(Problem("training", what, fix + " Earlier checkpoints are intact."))
+            raise UserError("training", what, fix + " Earlier checkpoints are intact.")
         return loss
 
     def _rows_of_step(self) -> str:

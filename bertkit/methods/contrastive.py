@@ -17,7 +17,7 @@ from datasets import Dataset
 from torch.nn import functional as F
 
 from bertkit.data.rows import Columns
-from bertkit.data.table import numbers
+from bertkit.data.table import first_features
 from bertkit.encoding.padding import Collator, model_inputs
 from bertkit.evaluation.intervals import Floats
 from bertkit.inference.runner import Runner
@@ -59,7 +59,7 @@ def fit(runner: Runner, features: Dataset, seed: int) -> tuple[Any, dict[str, An
     started = time.monotonic()
     task: TextClassification = runner.task  # type: ignore[assignment]
     single, words = task.kind == "single-label", label_words(task)
-    _, starts = np.unique(numbers(features, "row"), return_index=True)
+    starts = first_features(features)
     columns = task.examples(features, starts.tolist())
     inputs, targets = model_inputs(task.tokenizer, columns), np.asarray(columns["labels"])
     targets = np.eye(len(task.names))[targets] if single else targets
@@ -128,7 +128,7 @@ def _factor(step: int, steps: int) -> float:
     return (step + 1) / warm if step < warm else (steps - step) / max(steps - warm, 1)
 
 
-def _vectors(runner: Runner, texts: Texts, chosen: np.ndarray[Any, Any]) -> torch.Tensor:
+def _vectors(runner: Runner, texts: Texts, chosen: np.ndarray) -> torch.Tensor:
     """The vectors of these texts `(texts, size)`, with gradients; texts of similar length are padded together."""
     collate, device = Collator.of(runner.task.tokenizer, runner.task.padding), next(runner.model.parameters()).device
     order = chosen[np.argsort([len(texts.inputs["input_ids"][text]) for text in chosen], kind="stable")]

@@ -37,7 +37,7 @@ class Examples:
     """Vectors `(rows, size)` and their targets: label ids, 0/1 `(rows, labels)`, or numbers `(rows,)`."""
 
     vectors: Floats
-    targets: np.ndarray[Any, Any]
+    targets: np.ndarray
 
     def __getitem__(self, rows: Any) -> Examples:
         return Examples(self.vectors[rows], self.targets[rows])
@@ -182,7 +182,7 @@ def _binary(
 
 
 def _regressions(
-    vectors: Floats, targets: np.ndarray[Any, Any], strengths: Sequence[float], weights: Weights, tolerance: float
+    vectors: Floats, targets: np.ndarray, strengths: Sequence[float], weights: Weights, tolerance: float
 ) -> Iterator[tuple[float, Floats, Floats]]:
     """C, coefficients and intercepts for each strength."""
     if len(present := np.unique(targets)) == 1:
@@ -199,7 +199,7 @@ def _regressions(
         yield C, model.coef_, model.intercept_ - model.coef_ @ mean
 
 
-def losses_of(kind: Kind, logits: Floats, targets: np.ndarray[Any, Any]) -> Floats:
+def losses_of(kind: Kind, logits: Floats, targets: np.ndarray) -> Floats:
     """The log loss of each row `(rows,)`, in nats; multi-label: the mean over its labels."""
     if kind == "single-label":
         chosen: Floats = logsumexp(logits, axis=1) - logits[np.arange(len(targets)), targets]

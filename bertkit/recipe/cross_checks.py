@@ -23,7 +23,7 @@ from bertkit.errors import DataError, Problem
 from bertkit.sections import MEMORY, REPO_ID, TrainingKeys
 from bertkit.tasks import find_task
 from bertkit.tasks.base import TaskOptions
-from bertkit.text import KeyPath, escape_controls, short_repr
+from bertkit.text import KeyPath, PlainData, escape_controls, short_repr
 from bertkit.validation import KeyProblem, did_you_mean
 
 ROWS = ("per_device_train_batch_size", "per_device_eval_batch_size")
@@ -48,7 +48,7 @@ _Rule = tuple[Any, str, str, str]  # does it apply?, dotted key, what is wrong, 
 
 
 def check_settings(
-    data: Mapping[str, Any], options: type[TaskOptions] | None, own_metrics: bool = False
+    data: PlainData, options: type[TaskOptions] | None, own_metrics: bool = False
 ) -> Iterator[KeyProblem]:
     """Contradictions between settings; `task` and `model` have their defaults filled in.
 
@@ -68,18 +68,18 @@ def check_settings(
     if options is not None:
         yield from _check_headline(training, options.metrics, own_metrics)
     yield from _check_labels(task)
-    for seed, count in Counter(data.get("seeds", ())).items():
+    for seed, count in Counter[int](data.get("seeds", ())).items():
         if count > 1:
             yield KeyProblem(("seeds",), f"{seed} is listed {count} times", "a repeated seed repeats the same training")
 
 
-def settled_problems(options: TaskOptions, training: Mapping[str, Any]) -> list[Problem]:
+def settled_problems(options: TaskOptions, training: PlainData) -> list[Problem]:
     """Settings without effect, of a task whose kind the data have settled."""
     rules = _loss_rules(vars(options), training, type(options))
     return [Problem(key, what, fix) for applies, key, what, fix in rules if applies]
 
 
-def _check_headline(training: Mapping[str, Any], metrics: frozenset[str], own_metrics: bool) -> Iterator[KeyProblem]:
+def _check_headline(training: PlainData, metrics: frozenset[str], own_metrics: bool) -> Iterator[KeyProblem]:
     """`metric_for_best_model` must be one of `metrics`; a name ending in `/` stands for one metric per label."""
     if training.get("greater_is_better") is False:
         fix = "remove it; a metric of your own may return its negative"
@@ -96,7 +96,7 @@ def _check_headline(training: Mapping[str, Any], metrics: frozenset[str], own_me
         yield KeyProblem(path, what, f"known here: {', '.join(known)}; {own}")
 
 
-def _section_rules(data: Mapping[str, Any], task: Mapping[str, Any]) -> tuple[_Rule, ...]:
+def _section_rules(data: PlainData, task: PlainData) -> tuple[_Rule, ...]:
     model, distillation, rows = data.get("model", {}), data.get("distillation") or {}, data.get("data", {})
     name, config, tokenizer = (model.get(key) is not None for key in ("name", "config", "tokenizer"))
     stride, max_length = task.get("stride", 0), model.get("max_length", math.inf)
@@ -132,7 +132,7 @@ def _section_rules(data: Mapping[str, Any], task: Mapping[str, Any]) -> tuple[_R
     )  # fmt: skip
 
 
-def format_problems(data: Mapping[str, Any]) -> Iterator[KeyProblem]:
+def format_problems(data: PlainData) -> Iterator[KeyProblem]:
     """What is wrong with `data.format`."""
     name = (data.get("data") or {}).get("format")
     try:
@@ -141,9 +141,7 @@ def format_problems(data: Mapping[str, Any]) -> Iterator[KeyProblem]:
         yield from (KeyProblem(("data", "format"), what, fix) for _, what, fix in error.problems)
 
 
-def _loss_rules(
-    task: Mapping[str, Any], training: Mapping[str, Any], options: type[TaskOptions] | None
-) -> Iterator[_Rule]:
+def _loss_rules(task: PlainData, training: PlainData, options: type[TaskOptions] | None) -> Iterator[_Rule]:
     """Settings that the loss, or the decisions, of this kind of task do not read."""
     kind, unsmoothed = task.get("kind"), options.unsmoothed if options else None
     for key in ("class_weights", "thresholds", "temperature", "labels") if kind == "regression" else ():
@@ -159,12 +157,9 @@ def _loss_rules(
         yield smooth, "training.label_smoothing_factor", f"has no meaning for {what}", f"remove it; {fix}"
 
 
-def _training_rules(
-    data: Mapping[str, Any], training: Mapping[str, Any], options: type[TaskOptions] | None
-) -> tuple[_Rule, ...]:
-    early, peft, freeze, batching, folds = (
-        data.get(key) is not None for key in ("early_stopping", "peft", "freeze", "batching", "folds")
-    )
+def _training_rules(data: PlainData, training: PlainData, options: type[TaskOptions] | None) -> tuple[_Rule, ...]:
+    stated = {key for key, value in data.items() if value is not None}
+    early, folds = "early_stopping" in stated, "folds" in stated
     kind = find_task(data["task"].get("name"))
     muon = training.get("optim") == "muon"
     model = data.get("model", {})
@@ -175,17 +170,17 @@ def _training_rules(
          "best needs evaluations", "write epoch or steps, or remove eval_strategy"),
         (early and training.get("load_best_model_at_end") is False, "training.load_best_model_at_end",
          "early_stopping keeps the best checkpoint, not the last one", "remove it, or remove early_stopping"),
-        *((batching and key in training, f"training.{key}", "has no effect when `batching` counts tokens",
+        *(("batching" in stated and key in training, f"training.{key}", "has no effect when `batching` counts tokens",
            f"remove it (~training.{key} on the command line), or remove `batching`") for key in ROWS),
         (options and "pooling" in options.model_fields and training.get("auto_find_batch_size"),
          "training.auto_find_batch_size", "would change a loss that compares rows",
          "remove it, and write gradient_checkpointing: true"),
-        (data.get("distillation") is not None and data.get("task", {}).get("loss") == "listwise", "task.loss",
+        ("distillation" in stated and data["task"].get("loss") == "listwise", "task.loss",
          "listwise does not learn from a teacher", "write another loss, or remove `distillation`"),
         ((data.get("distillation") or {}).get("alpha") == 1 and training.get("label_smoothing_factor"),
          "training.label_smoothing_factor", "has no effect with distillation.alpha 1, which leaves the labels out",
          "remove it"),
-        (folds and data.get("distillation") is not None, "folds",
+        (folds and "distillation" in stated, "folds",
          "the teacher may have learned the rows that a fold holds out, and scores would be too high",
          "remove `folds` or `distillation`"),
         (folds and kind and kind.schema.corpus, "folds",
@@ -196,11 +191,12 @@ def _training_rules(
         *((model.get(key) is not None and (model.get("config") or (options and key not in options.head_settings)),
            f"model.{key}", "is for a classification by a pretrained encoder",
            "remove it; a new encoder has what model.config says") for key in HEAD),
-        (peft and freeze, "freeze", "`peft` already freezes the whole encoder", "remove `freeze` or `peft`"),
+        ({"peft", "freeze"} <= stated, "freeze", "`peft` already freezes the whole encoder",
+         "remove `freeze` or `peft`"),
     )  # fmt: skip
 
 
-def _schedule_rules(training: Mapping[str, Any]) -> Iterator[_Rule]:
+def _schedule_rules(training: PlainData) -> Iterator[_Rule]:
     """Numbers of steps that are none, and those that a budget of time leaves open."""
     by_time, kwargs = training.get("budget") is not None, training.get("lr_scheduler_kwargs") or {}
     shares = {"warmup_steps": training.get("warmup_steps", 0)}
@@ -229,7 +225,7 @@ def _schedule_rules(training: Mapping[str, Any]) -> Iterator[_Rule]:
 
 
 def _method_rules(
-    data: Mapping[str, Any], task: Mapping[str, Any], training: Mapping[str, Any], options: type[TaskOptions] | None
+    data: PlainData, task: PlainData, training: PlainData, options: type[TaskOptions] | None
 ) -> Iterator[_Rule]:
     method = task.get("method")
     if options is None or method not in options.untrained:
@@ -250,7 +246,7 @@ def _method_rules(
     )
 
 
-def _check_labels(task: Mapping[str, Any]) -> Iterator[KeyProblem]:
+def _check_labels(task: PlainData) -> Iterator[KeyProblem]:
     given = task.get("labels")
     if not given:
         return
@@ -275,7 +271,7 @@ def texts_in(value: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, str]]:
 
 
 def resolve_paths(
-    data: dict[str, Any], folder: Callable[[KeyPath], Path], *, must_exist: bool = True
+    data: PlainData, folder: Callable[[KeyPath], Path], *, must_exist: bool = True
 ) -> Iterator[KeyProblem]:
     """Make the paths in `data` absolute, in place, and yield those that do not exist.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, PlainValidator, SerializeAsAny, ValidationInfo, field_validator
@@ -12,6 +12,7 @@ from bertkit.recipe.cross_checks import ROWS, STILL_READ
 from bertkit.sections import DataSpec, ModelSpec, Section, Seed, Text
 from bertkit.tasks import find_task
 from bertkit.tasks.base import TaskOptions
+from bertkit.text import PlainData
 
 
 def _options(value: Any) -> TaskOptions:
@@ -44,7 +45,7 @@ Positive = Annotated[float, Field(gt=0)]
 class Training(dict[str, Any]):
     """The values of `training:`. stated: the names of those that the recipe states; the others are defaults."""
 
-    def __init__(self, values: Mapping[str, Any], stated: Iterable[str]) -> None:
+    def __init__(self, values: PlainData, stated: Iterable[str]) -> None:
         super().__init__(values)
         self.stated = frozenset(stated)
 
@@ -55,29 +56,31 @@ class Sections(Section):
     task: AnyTask
     model: ModelSpec
     data: DataSpec
-    batching: sections.Batching | None = Field(None, description="null: training.per_device_train_batch_size rows.")
-    training: dict[str, Any] = Field(
-        default_factory=dict,
-        validate_default=True,
-        description="Fields of transformers' TrainingArguments, and bertkit's.",
-    )
-    seeds: list[Seed] = Field([42], min_length=1, description="One training each; the best on validation is kept.")
-    folds: Annotated[int, Field(ge=2)] | None = Field(
-        None, description="Cross-validation: the number of parts of train, each answered by a model of the others."
-    )
+    batching: sections.Batching | None = None
+    """null: training.per_device_train_batch_size rows."""
+    training: PlainData = Field(default_factory=dict, validate_default=True)
+    """Fields of transformers' TrainingArguments, and bertkit's."""
+    seeds: list[Seed] = Field([42], min_length=1)
+    """One training each; the best on validation is kept."""
+    folds: Annotated[int, Field(ge=2)] | None = None
+    """Cross-validation: the number of parts of train, each answered by a model of the others."""
     early_stopping: sections.EarlyStopping | None = None
     peft: sections.Lora | None = None
     freeze: sections.Freeze | None = None
     distillation: sections.Distillation | None = None
     hub: sections.Hub | None = None
-    verify: bool = Field(True, description="Reload the saved model in a new process and compare its predictions.")
-    explain: bool = Field(True, description="Explain a few predictions, for the report.")
-    checkpoints: sections.Checkpoints = Field("keep", description="What a finished run keeps: all, the best, none.")
-    expected: dict[str, Any] | None = Field(None, description="Measured scores: {metric: [low, high], ...}.")
+    verify: bool = True
+    """Reload the saved model in a new process and compare its predictions."""
+    explain: bool = True
+    """Explain a few predictions, for the report."""
+    checkpoints: sections.Checkpoints = "keep"
+    """What a finished run keeps: all, the best, none."""
+    expected: PlainData | None = None
+    """Measured scores: {metric: [low, high], ...}."""
 
     @field_validator("expected")
     @classmethod
-    def _bounded(cls, value: dict[str, Any] | None) -> dict[str, Any] | None:
+    def _bounded(cls, value: PlainData | None) -> PlainData | None:
         for name, bounds in (value or {}).items():
             if isinstance(bounds, list):
                 numbers = all(isinstance(b, int | float) and not isinstance(b, bool) for b in bounds)
@@ -87,7 +90,7 @@ class Sections(Section):
 
     @field_validator("training")
     @classmethod
-    def _fill_defaults(cls, given: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+    def _fill_defaults(cls, given: PlainData, info: ValidationInfo) -> PlainData:
         """The values that are not given."""
         by_tokens = info.data.get("batching") is not None
         known = _training_defaults(info.data.get("task"))
@@ -96,7 +99,7 @@ class Sections(Section):
         return Training({**defaults, **_saving(given), **given}, given)
 
 
-def _training_defaults(task: TaskOptions | None) -> dict[str, Any]:
+def _training_defaults(task: TaskOptions | None) -> PlainData:
     """TRAINING_DEFAULTS, as the task's method changes them."""
     method = getattr(task, "method", None)
     if task and method in task.untrained:
@@ -104,7 +107,7 @@ def _training_defaults(task: TaskOptions | None) -> dict[str, Any]:
     return {**TRAINING_DEFAULTS, **(FEW_ROWS if method else {})}
 
 
-def _saving(training: Mapping[str, Any]) -> dict[str, Any]:
+def _saving(training: PlainData) -> PlainData:
     """Checkpoints are written at every evaluation, which they are selected by."""
     strategy = training.get("eval_strategy", training.get("save_strategy", "epoch"))
     strategy = "epoch" if strategy == "best" else strategy  # which says when to save, not when to evaluate
@@ -117,16 +120,21 @@ class TaskPart(Section):
 
     task: AnyTask
     data: DataSpec
-    weight: Positive = Field(1.0, description="Factor on this task's loss.")
-    max_length: Annotated[int, Field(ge=8)] | None = Field(None, description="null: model.max_length.")
-    metric_for_best_model: Text | None = Field(None, description="null: the task's selection metric.")
-    expected: dict[str, Any] | None = Field(None, description="Measured scores: {metric: [low, high], ...}.")
+    weight: Positive = 1.0
+    """Factor on this task's loss."""
+    max_length: Annotated[int, Field(ge=8)] | None = None
+    """null: model.max_length."""
+    metric_for_best_model: Text | None = None
+    """null: the task's selection metric."""
+    expected: PlainData | None = None
+    """Measured scores: {metric: [low, high], ...}."""
 
 
 class Several(Section):
     """The fields that only a recipe of several tasks has."""
 
-    tasks: Annotated[dict[str, TaskPart], Field(min_length=1)] = Field(description="Name -> task and data.")
+    tasks: Annotated[dict[str, TaskPart], Field(min_length=1)]
+    """Name -> task and data."""
     mixing: Literal["proportional", "sqrt", "uniform"] | Annotated[dict[str, Positive], Field(min_length=1)] = Field(
         "proportional",
         description="How often a task is drawn: in proportion to its batches per epoch, to their square root, equally "

@@ -8,7 +8,7 @@ from typing import Any
 
 from bertkit.errors import Problem, RecipeError
 from bertkit.recipe.yaml import MAX_BYTES, Document, parse
-from bertkit.text import KeyPath, counted, dotted, short_repr
+from bertkit.text import KeyPath, PlainData, counted, dotted, short_repr
 from bertkit.validation import KeyProblem, describe
 
 MAX_PROBLEMS = 50
@@ -40,14 +40,14 @@ class Report:
         for path in paths:
             self._move(path, 0)
 
-    def read_file(self, file: Path, kind: str, fix: str) -> dict[str, Any]:
+    def read_file(self, file: Path, kind: str, fix: str) -> PlainData:
         """The keys of a YAML file. kind: of the file, for messages; fix: for an empty one. Raises RecipeError."""
         try:
             with open(file, "rb") as stream:
                 self.document = document = parse(stream.read(MAX_BYTES + 1))
         except (OSError, ValueError) as error:  # ValueError: a null character in the name
             what = str(error.strerror) if isinstance(error, OSError) else "not a valid file name"
-            raise RecipeError(Problem(self.name, f"cannot be read: {what}")) from error
+            raise RecipeError(self.name, f"cannot be read: {what}") from error
         self.read(document)
         data: Any = document.data
         if isinstance(data, dict):

@@ -14,7 +14,7 @@ from pydantic import Field, TypeAdapter
 from bertkit import sections
 from bertkit.data.python_rows import Rows, store_rows
 from bertkit.data.readers import formats
-from bertkit.errors import Problem, RecipeError
+from bertkit.errors import RecipeError
 from bertkit.recipe import shipped_recipes
 from bertkit.recipe.cross_checks import format_problems, resolve_paths, texts_in, without
 from bertkit.recipe.fields import MEAN, Sections, Several, TaskPart, Training
@@ -25,7 +25,7 @@ from bertkit.recipe.training_arguments import training_schema
 from bertkit.recipe.yaml import written
 from bertkit.sections import DataSpec, ModelSpec, Section, Seed
 from bertkit.tasks import all_tasks, task_names
-from bertkit.text import KeyPath, escape_controls
+from bertkit.text import KeyPath, PlainData, escape_controls
 from bertkit.validation import KeyProblem, describe, did_you_mean, validate
 
 
@@ -64,7 +64,7 @@ class MultiTaskRecipe(Several):
 
     model: ModelSpec
     batching: sections.Batching | None
-    training: dict[str, Any]
+    training: PlainData
     seeds: list[Seed]
     early_stopping: sections.EarlyStopping | None
     peft: sections.Lora | None
@@ -160,10 +160,10 @@ def load_recipe(
 def copied(source: str | Path, target: Path) -> str:
     """The text of a recipe for the file `target`: its relative paths name what they name now. Raises RecipeError."""
     stated, _, report = _source(source)
-    sections: dict[str, Any] = without(stated, set())
+    sections: PlainData = without(stated, set())
     check_parts(stated, report, check_files=False, own_metrics=True)
     home, paths = os.path.abspath(target.parent), dict[KeyPath, str]()
-    entries: list[tuple[KeyPath, dict[str, Any]]] = [((), sections)]
+    entries: list[tuple[KeyPath, PlainData]] = [((), sections)]
     entries += [(("tasks", name), part) for name, part in mapping(sections.get("tasks")).items()]
     for prefix, entry in entries:
         before = dict(texts_in(entry))
@@ -201,7 +201,7 @@ def parse_layout(overrides: Sequence[str]) -> DataSpec:
     spec = parse_data_spec({"source": "-"}, overrides)
     if other := spec.model_fields_set.difference(LAYOUT, ["source"]):
         what = f"only the layout of the file can be given here: {', '.join(f'data.{name}' for name in LAYOUT)}"
-        raise RecipeError(Problem(f"override data.{min(other)}", what, "Columns have an argument of their own."))
+        raise RecipeError(f"override data.{min(other)}", what, "Columns have an argument of their own.")
     return spec
 
 
@@ -211,11 +211,11 @@ def to_yaml(recipe: sections.Section, without: Iterable[str] = ()) -> str:
     The folder of rows given from Python is left out: a run has them in data/, wherever it is moved. without: sections
     that are left out too.
     """
-    left_out: dict[str, Any] = {"data": {"folder"}, "tasks": {"__all__": {"data": {"folder"}}}}
+    left_out: PlainData = {"data": {"folder"}, "tasks": {"__all__": {"data": {"folder"}}}}
     return written(recipe.model_dump(exclude=left_out | dict.fromkeys(without, True)))
 
 
-def json_schema() -> dict[str, Any]:
+def json_schema() -> PlainData:
     """The JSON Schema of a recipe: of several tasks where it has `tasks`, of one where it does not.
 
     With the training fields of the installed transformers.
@@ -252,7 +252,7 @@ def _checked(
     check_files: bool = True,
     own_metrics: bool = True,
     several: bool = True,
-) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+) -> tuple[PlainData, dict[str, PlainData]]:
     """What a recipe states, as plain data, and task -> what the recipe of this task states, checked, as `check_parts`.
 
     Rows given from Python are stored in the cache. Arguments and errors are those of `read`.
@@ -272,7 +272,7 @@ def _checked(
     return stated, clean
 
 
-def _source(source: Any) -> tuple[dict[str, Any], dict[str, Mapping[str, Rows]], Report]:
+def _source(source: Any) -> tuple[PlainData, dict[str, Mapping[str, Rows]], Report]:
     """What a source of `read` states, as plain data; the rows among it, by task and split; and what is wrong so far.
 
     A file is read once: it may be a pipe. Raises RecipeError where it cannot be read.
@@ -288,7 +288,7 @@ def _source(source: Any) -> tuple[dict[str, Any], dict[str, Mapping[str, Rows]],
         return *plain_sections(source), Report("")
     if not isinstance(source, str | Path):
         what = f"expected a task, a recipe or its name first, found {describe(source)}"
-        raise RecipeError(Problem("", what, 'bertkit.train("text-classification", "runs/x", data=…, model=…)'))
+        raise RecipeError("", what, 'bertkit.train("text-classification", "runs/x", data=…, model=…)')
     if str(source) in task_names():
         return {"task": {"name": str(source)}}, {}, Report("")
     shipped = shipped_recipes()
@@ -306,4 +306,4 @@ def _source(source: Any) -> tuple[dict[str, Any], dict[str, Mapping[str, Rows]],
         near = [path.name for path in file.absolute().parent.glob("*.y*ml")]
         what = f"no such recipe or task{did_you_mean(file.name, [*task_names(), *shipped, *near])}"
         fix = f"tasks: {', '.join(task_names())}; shipped recipes: {', '.join(shipped) or 'none'}"
-        raise RecipeError(Problem(report.name, what, fix)) from None
+        raise RecipeError(report.name, what, fix) from None

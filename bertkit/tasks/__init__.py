@@ -7,19 +7,17 @@ An author imports what a task is made of from here. A package announces a task a
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Mapping
 from contextlib import suppress
-from functools import cache
-from importlib.metadata import EntryPoint, entry_points
 from typing import TypeVar, get_args
 
+from bertkit.data import plugins
 from bertkit.data.rows import Columns
 from bertkit.data.schema import Answer, Column, Finding, Schema, note, warn
 from bertkit.data.tagged import sentences
 from bertkit.encoding.texts import encode_texts
 from bertkit.encoding.word_windows import encode_words
-from bertkit.errors import Problem, RecipeError
+from bertkit.errors import RecipeError
 from bertkit.evaluation.graded import Graded, Scored
 from bertkit.evaluation.metrics import regression
 from bertkit.models.encoder import Encoder, classifier, load_model
@@ -90,8 +88,9 @@ OURS: Mapping[str, type[Task]] = {
         Pretraining,
     )
 }
-# The state of this process: tasks of packages, once they are used, and those of `register`.
+# The state of this process: tasks of `register`.
 _OTHERS: dict[str, type[Task]] = {}
+GROUP = "bertkit.tasks"  # of entry points: name of a task -> module:class
 _PACKAGE = re.compile(r"([A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?) [\w.!+-]+", re.ASCII)  # name and version
 
 
@@ -108,14 +107,14 @@ def register(task: type[T]) -> type[T]:
     name = str(getattr(task, "name", task.__name__))
     owner = "bertkit" if name in OURS else package_of(name)
     if why := f"{owner} has a task of this name" if owner else _fault(task, name):
-        raise RecipeError(Problem(f"the task {short_repr(name)}", why))
+        raise RecipeError(f"the task {short_repr(name)}", why)
     _OTHERS[name] = task
     return task
 
 
 def task_names() -> list[str]:
     """The names of all tasks, ours first; no class is imported."""
-    return [*OURS, *sorted(_announced().keys() | _OTHERS.keys())]
+    return [*OURS, *sorted(announced_packages().keys() | _OTHERS.keys())]
 
 
 def all_tasks() -> list[type[Task]]:
@@ -137,66 +136,39 @@ def get_task(name: str, package: object = None) -> type[Task]:
     """
     if task := OURS.get(name) or _OTHERS.get(name):
         return task
-    points = _announced().get(name, ())
-    if not points:
+    if not package_of(name):
         if stated := _PACKAGE.fullmatch(str(package)):
             what = f"its task {short_repr(name)} is of the package {stated[1]}, which is not installed"
-            raise RecipeError(Problem("task.name", what, f"pip install {stated[1]}"))
+            raise RecipeError("task.name", what, f"pip install {stated[1]}")
         names = task_names()
         what = f"no task {short_repr(name)}{did_you_mean(name, names)}"
-        raise RecipeError(Problem("task.name", what, f"known: {', '.join(names)}"))
-    try:
-        found = points[0].load()
-        why = _fault(found, name)
-    except Exception as error:  # whatever a module of another package raises
-        why = f"{type(error).__name__}: {error}"
-    if len(points) > 1:
-        why = "several packages have a task of this name"
-    if why:
-        packages = " and ".join(sorted(map(_package, points)))
-        raise RecipeError(Problem("task.name", f"the task {short_repr(name)} of {packages} cannot be used: {why}"))
-    _OTHERS[name] = found
-    return _OTHERS[name]
+        raise RecipeError("task.name", what, f"known: {', '.join(names)}")
+    other: type[Task] | str = plugins.load(GROUP, name, _fault)
+    if isinstance(other, str):
+        raise RecipeError("task.name", other)
+    return other
+
+
+def announced_packages() -> dict[str, str]:
+    """Name of a task of another package -> the packages that announce it; our names are ours."""
+    return {name: packages for name, packages in plugins.announced(GROUP).items() if name not in OURS}
 
 
 def package_of(name: str) -> str | None:
     """Name and version of the package that announces this task; None of our own, and of one that was registered."""
-    return next(map(_package, _announced().get(name, ())), None)
+    return announced_packages().get(name)
 
 
 def is_registered(name: str) -> bool:
     """Whether other processes do not have this task."""
-    return name in _OTHERS and package_of(name) is None
+    return name in _OTHERS
 
 
 def announced_tasks() -> dict[str, str]:
     """Name of a task of another package -> the package, or why it cannot be used."""
-    about = {}
-    for name, points in _announced().items():
-        about[name] = _package(points[0])
-        try:
-            get_task(name)
-        except RecipeError as error:
-            about[name] = error.problems[0].what
-    return about
-
-
-def _announced() -> Mapping[str, list[EntryPoint]]:
-    return _announced_on(tuple(sys.path))
-
-
-@cache
-def _announced_on(path: tuple[str, ...]) -> Mapping[str, list[EntryPoint]]:
-    """Name -> the entry points that announce it; our names are ours. path: `sys.path`, on which they are found."""
-    points: dict[str, list[EntryPoint]] = {}
-    for point in entry_points(group="bertkit.tasks"):
-        if point.name not in OURS:
-            points.setdefault(point.name, []).append(point)
-    return points
-
-
-def _package(point: EntryPoint) -> str:
-    return f"{point.dist.name} {point.dist.version}" if point.dist else "an unknown package"
+    packages = announced_packages()
+    loaded = {name: plugins.load(GROUP, name, _fault) for name in packages}
+    return packages | {name: why for name, why in loaded.items() if isinstance(why, str)}
 
 
 def _fault(task: object, name: str) -> str:

@@ -23,7 +23,7 @@ from typing_extensions import TypeVar
 
 from bertkit.data.disk_list import DiskList
 from bertkit.data.schema import Answer, Finding, Schema
-from bertkit.data.table import MAX_PROBLEMS, Table, numbers, on_disk, release
+from bertkit.data.table import MAX_PROBLEMS, Checked, Table, first_features, numbers, on_disk, release
 from bertkit.encoding.padding import Arrays, model_inputs
 from bertkit.encoding.texts import length_findings
 from bertkit.errors import RowsError
@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 Batch: TypeAlias = "dict[str, Tensor]"
 PAIRS = "a loss of pairs", "smoothing is for labels"  # `unsmoothed` of tasks that learn from pairs alone
 HeldOut: TypeAlias = "Sequence[tuple[Dataset, Dataset]]"  # rows learned from, and others, which `fit` reads
+Baselines: TypeAlias = "dict[str, Scores]"  # name -> scores
+OptionValues: TypeAlias = dict[str, Any]  # option -> value
 Predict: TypeAlias = "Callable[[Dataset], Sequence[Any]]"  # features -> one item per feature, in order
 
 
@@ -87,10 +89,13 @@ class Task(ABC, Generic[O]):
     tokenizer: PreTrainedTokenizerBase
     max_length: int
 
+    def __post_init__(self) -> None:
+        """Raises UserError where the tokenizer or the options are not for this task. Default: nothing."""
+
     # --- from a recipe, or from a model not trained by bertkit
 
     @classmethod
-    def validate_rows(cls, options: O, table: Table, split: str) -> tuple[Table, list[Finding]]:
+    def validate_rows(cls, options: O, table: Table, split: str) -> Checked:
         """The rows of a split as they were read -> rows checked against each other, and what was found.
 
         Targets may be None: rows without a target are handled later. Raises DataError with file and line.
@@ -111,7 +116,7 @@ class Task(ABC, Generic[O]):
 
     @classmethod
     @abstractmethod
-    def infer_options(cls, options: O, rows: Dataset, class_names: Sequence[str]) -> dict[str, Any]:
+    def infer_options(cls, options: O, rows: Dataset, class_names: Sequence[str]) -> OptionValues:
         """What the training rows decide (labels, kind, weights): option -> value.
 
         class_names: names and order of the target in the data set itself (ClassLabel). Raises DataError where rows and
@@ -119,7 +124,7 @@ class Task(ABC, Generic[O]):
         """
 
     @classmethod
-    def from_config(cls, config: PretrainedConfig, tokenizer: Any) -> tuple[dict[str, Any], int | None]:
+    def from_config(cls, config: PretrainedConfig, tokenizer: Any) -> tuple[OptionValues, int | None]:
         """For a model not trained by bertkit: options that are not defaults, and its limit in tokens, if it has one.
 
         Raises ModelError.
@@ -202,7 +207,7 @@ class Task(ABC, Generic[O]):
         columns: dict[str, list[Any]] = features[indices]
         return columns
 
-    def units(self, features: Dataset) -> np.ndarray[Any, Any]:
+    def units(self, features: Dataset) -> np.ndarray:
         """For each feature, the unit that must not be split between batches. Default: the feature itself."""
         return np.arange(len(features))
 
@@ -311,7 +316,7 @@ class Task(ABC, Generic[O]):
     def metrics(self) -> Sequence[str]:
         """Metrics that may select the checkpoint, the default first. Higher is better."""
 
-    def fit(self, rows: Dataset, predict: Predict) -> dict[str, Any]:
+    def fit(self, rows: Dataset, predict: Predict) -> OptionValues:
         """Temperature and thresholds fitted on validation rows: option -> value. Default: nothing to fit."""
         return {}
 
@@ -319,7 +324,7 @@ class Task(ABC, Generic[O]):
     def grade(self, answers: Sequence[Answer], rows: Dataset) -> Graded:
         """The answers compared with the targets. Raises DataError where the rows have none."""
 
-    def baselines(self, train: Dataset, rows: Dataset, held_out: HeldOut = ()) -> dict[str, Scores]:
+    def baselines(self, train: Dataset, rows: Dataset, held_out: HeldOut = ()) -> Baselines:
         """Scores of baselines that this model must beat, by name. held_out: what their `fit` is for, as the model's."""
         return {}
 
@@ -358,7 +363,7 @@ def with_input_flags(answers: Sequence[Answer], features: Dataset) -> Iterator[A
     if "unread" not in features.column_names:
         yield from answers
         return
-    _, starts = np.unique(numbers(features, "row"), return_index=True)
+    starts = first_features(features)
     for answer, little in zip(answers, np.maximum.reduceat(numbers(features, "unread"), starts).tolist(), strict=True):
         yield {**answer, "empty": little == 2, "unreadable": little == 1}
 

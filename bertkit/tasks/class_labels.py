@@ -14,9 +14,10 @@ from pydantic import BeforeValidator, Field, PlainSerializer
 from bertkit.data.columns import label_names
 from bertkit.data.schema import Answer, Schema
 from bertkit.data.table import column_values
-from bertkit.errors import DataError, ModelError, Problem
+from bertkit.errors import DataError, ModelError
 from bertkit.evaluation import calibration
 from bertkit.evaluation.intervals import Floats
+from bertkit.tasks.base import OptionValues
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -64,7 +65,7 @@ def output_names(config: PretrainedConfig) -> list[str]:
     names = [str(name) for _, name in sorted((config.id2label or {}).items())]
     if twice := repeated(names):
         what = f"id2label gives several outputs the same name: {', '.join(map(repr, twice[:10]))}"
-        raise ModelError(Problem(f"{config.name_or_path}/config.json", what, "Give each output a name of its own."))
+        raise ModelError(f"{config.name_or_path}/config.json", what, "Give each output a name of its own.")
     return names
 
 
@@ -122,7 +123,7 @@ def as_targets(rows: Dataset, column: str, labels: Any) -> np.ndarray:
     unknown = [value for value in dict.fromkeys(flat_labels(rows, column)) if value not in ids]
     if unknown:
         what = f"labels that the model does not know: {', '.join(map(repr, unknown[:10]))}"
-        raise DataError(Problem(f"column `{column}`", what, f"It knows {', '.join(names)}."))
+        raise DataError(f"column `{column}`", what, f"It knows {', '.join(names)}.")
     if column == "label":
         return np.fromiter((ids[value] for value in column_values(rows, column)), np.int64, len(rows))
     table = np.zeros((len(rows), len(names)), dtype=np.float64)
@@ -145,12 +146,12 @@ def mean_and_deviation(targets: Iterable[float]) -> list[float]:
     return [float(values.mean()), deviation if np.ptp(values) else 1.0]
 
 
-def settle_classes(options: Any, rows: Dataset, column: str, class_names: Sequence[str]) -> dict[str, Any]:
+def settle_classes(options: Any, rows: Dataset, column: str, class_names: Sequence[str]) -> OptionValues:
     """`labels` and `class_weights` of these options, settled from the training rows. Raises DataError."""
     labels = settle_labels(options.labels, label_names(flat_labels(rows, column), class_names))
     names = names_of(labels)
     if column == "label" and len(names) < 2:
-        raise DataError(Problem("task.labels", f"only one label, {names[0]}: there is nothing to learn"))
+        raise DataError("task.labels", f"only one label, {names[0]}: there is nothing to learn")
     each = ([value] if column == "label" else value for value in column_values(rows, column))
     counts = Counter(name for several in each for name in {labels[value] for value in several})
     rows_of_labels = None if column == "label" else len(rows)
@@ -172,7 +173,7 @@ def settle_labels(wanted: list[str] | dict[str, str] | None, values: Sequence[st
     Raises DataError when a value of the data has no name.
     """
     if not values:
-        raise DataError(Problem("data", "no row of train has a label"))
+        raise DataError("data", "no row of train has a label")
     if wanted is None:
         return {value: value for value in values}
     names = ", ".join(wanted) + (f" (or 0 to {len(wanted) - 1})" if isinstance(wanted, list) else "")
@@ -183,7 +184,7 @@ def settle_labels(wanted: list[str] | dict[str, str] | None, values: Sequence[st
     unknown = [value for value in values if value not in wanted]
     if unknown:
         what = f"train has labels that task.labels does not name: {', '.join(unknown[:10])}"
-        raise DataError(Problem("task.labels", what, f"It names {names}; add them, or leave it out."))
+        raise DataError("task.labels", what, f"It names {names}; add them, or leave it out.")
     return wanted
 
 
@@ -206,7 +207,7 @@ def settle_weights(
     unknown = [name for name in wanted if name not in names]
     if unknown:
         what = f"no label {', '.join(map(repr, unknown))}; the labels are {', '.join(names)}"
-        raise DataError(Problem("task.class_weights", what))
+        raise DataError("task.class_weights", what)
     return {name: wanted.get(name, 1.0) for name in names}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from bertkit.errors import ModelError, Problem
+from bertkit.errors import ModelError
 from bertkit.models.untrusted import read_object
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def read(config: PretrainedConfig) -> tuple[Literal["sigmoid", "identity"], int 
     folder = Path(str(config.name_or_path))
     if config.num_labels != 1:
         what = f"its head has {config.num_labels} outputs; text-ranking is for models with one"
-        raise ModelError(Problem(str(folder), what, "Several are classes: name the task text-classification."))
+        raise ModelError(folder, what, "Several are classes: name the task text-classification.")
     known, file = config.to_dict(), folder / "config_sentence_transformers.json"
     current = known.get("sentence_transformers")
     path = (
@@ -56,5 +56,5 @@ def read(config: PretrainedConfig) -> tuple[Literal["sigmoid", "identity"], int 
     )
     kind = str(path).rpartition(".")[2]
     if kind not in ("Sigmoid", "Identity"):
-        raise ModelError(Problem(str(folder), f"its scores are made by {path}; bertkit knows Sigmoid and Identity"))
+        raise ModelError(folder, f"its scores are made by {path}; bertkit knows Sigmoid and Identity")
     return "sigmoid" if kind == "Sigmoid" else "identity", read_limits(folder)[0]

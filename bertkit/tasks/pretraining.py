@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, final
@@ -15,14 +14,14 @@ from bertkit.cache import cache_root
 from bertkit.data.schema import Answer, Column, Finding, Schema, note, warn
 from bertkit.data.table import numbers
 from bertkit.encoding.padding import Arrays, model_inputs
-from bertkit.errors import DataError, Problem, require_finite
+from bertkit.errors import DataError, require_finite
 from bertkit.evaluation import pretraining_metrics
 from bertkit.evaluation.graded import Scored
 from bertkit.evaluation.pretraining_metrics import COUNTED
 from bertkit.models.bert.masking import Masking, Pairs, fewer_masks
 from bertkit.models.encoder import Encoder
 from bertkit.sections import Section
-from bertkit.tasks.base import Batch, HeldOut, Task, TaskOptions
+from bertkit.tasks.base import Baselines, Batch, HeldOut, OptionValues, Task, TaskOptions
 from bertkit.tasks.fields import PIPELINE, SCORE, Key, Usage, form
 from bertkit.tasks.masks import GUESSES, BestTokens, MaskedItem, filled
 from bertkit.text import counted
@@ -52,27 +51,28 @@ MASKED_LOSS = form(
 class MaskSchedule(Section):
     """A share of masked tokens that changes linearly in the course of the training."""
 
-    start: Share = Field(description="Share of tokens to predict when the training begins.")
-    end: Share = Field(description="Share when it ends, and in evaluation.")
+    start: Share
+    """Share of tokens to predict when the training begins."""
+    end: Share
+    """Share when it ends, and in evaluation."""
 
 
 class PretrainingOptions(TaskOptions):
     """What a recipe may say under `task:`."""
 
-    metrics: ClassVar[frozenset[str]] = frozenset({"mlm_accuracy", "nsp_accuracy"})
+    metrics = frozenset({"mlm_accuracy", "nsp_accuracy"})
     name: Literal["pretraining"]
-    nsp: Pairs = Field("nsp", description="Second segment: from another document half the time; or none.")
-    mask_probability: Share | MaskSchedule = Field(
-        0.15, description="Share of tokens to predict; `{start: …, end: …}`: changing linearly."
-    )
-    whole_word: bool = Field(False, description="Mask all tokens of a word or none.")
-    short_sequences: Annotated[float, Field(ge=0, le=1)] = Field(
-        0.1, description="Share of examples that are made shorter than max_length on purpose."
-    )
+    nsp: Pairs = "nsp"
+    """Second segment: from another document half the time; or none."""
+    mask_probability: Share | MaskSchedule = 0.15
+    """Share of tokens to predict; `{start: …, end: …}`: changing linearly."""
+    whole_word: bool = False
+    """Mask all tokens of a word or none."""
+    short_sequences: Annotated[float, Field(ge=0, le=1)] = 0.1
+    """Share of examples that are made shorter than max_length on purpose."""
 
 
 @final
-@dataclass(frozen=True)
 class Pretraining(Task[PretrainingOptions]):
     """BERT's two objectives (Devlin et al. 2019, section 3.1).
 
@@ -105,15 +105,15 @@ class Pretraining(Task[PretrainingOptions]):
     # --- from a recipe, or from a model not trained by bertkit
 
     @classmethod
-    def infer_options(cls, options: PretrainingOptions, rows: Dataset, class_names: Sequence[str]) -> dict[str, Any]:
+    def infer_options(cls, options: PretrainingOptions, rows: Dataset, class_names: Sequence[str]) -> OptionValues:
         """Raises DataError where next sentences need a second document."""
         if options.nsp == "nsp" and len(rows) < 2:
             what = "nsp takes sentences from another document, and there is one"
-            raise DataError(Problem("task.nsp", what, "Give more documents, or write none."))
+            raise DataError("task.nsp", what, "Give more documents, or write none.")
         return {}
 
     @classmethod
-    def from_config(cls, config: PretrainedConfig, tokenizer: Any) -> tuple[dict[str, Any], int | None]:
+    def from_config(cls, config: PretrainedConfig, tokenizer: Any) -> tuple[OptionValues, int | None]:
         """NSP where its checkpoint was trained with it, masks of 15 %."""
         return {"nsp": "nsp" if "BertForPreTraining" in (config.architectures or []) else "none"}, None
 
@@ -291,7 +291,7 @@ class Pretraining(Task[PretrainingOptions]):
     def grade(self, answers: Sequence[Answer], rows: Dataset) -> Scored:
         return pretraining_metrics.scored(answers, pairs=self.options.nsp != "none")
 
-    def baselines(self, train: Dataset, rows: Dataset, held_out: HeldOut = ()) -> dict[str, dict[str, float | None]]:
+    def baselines(self, train: Dataset, rows: Dataset, held_out: HeldOut = ()) -> Baselines:
         """Unigrams: the most frequent token everywhere, and the perplexity of train's frequencies."""
         held_out = self.encode(rows)
         sampled = self.examples(held_out, range(min(len(held_out), pretraining_metrics.SAMPLE)))

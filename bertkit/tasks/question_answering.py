@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, final
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any, Literal, final
 
 import numpy as np
 from pydantic import Field
 
 from bertkit.data.disk_list import DiskList
-from bertkit.data.schema import Answer, Column, Finding, Schema
+from bertkit.data.schema import Answer, Column, Schema
 from bertkit.data.squad import locate_answers
-from bertkit.data.table import Table, required
+from bertkit.data.table import Checked, Table, required
 from bertkit.encoding.padding import Arrays
 from bertkit.encoding.pieces import tokenize
 from bertkit.encoding.question_windows import Windows, encode_pairs, label_windows
-from bertkit.errors import DataError, Problem, require_finite
+from bertkit.errors import DataError, require_finite
 from bertkit.evaluation import squad_metrics
 from bertkit.models.encoder import Encoder, load_model
 from bertkit.models.heads.spans import (
@@ -29,7 +29,7 @@ from bertkit.models.heads.spans import (
     merge_texts,
     window_spans,
 )
-from bertkit.tasks.base import Batch, HeldOut, Predict, Task, TaskOptions, predicted
+from bertkit.tasks.base import Baselines, Batch, HeldOut, OptionValues, Predict, Task, TaskOptions, predicted
 from bertkit.tasks.fields import READ, SPAN, Decision, Key, Usage, form
 from bertkit.text import counted
 
@@ -49,25 +49,24 @@ BEST_SPAN = form("BestSpan", BEST, *_ANSWER, N_BEST, NULL_SCORE, *READ, line="{a
 class QuestionAnsweringOptions(TaskOptions):
     """What a recipe may say under `task:`. null means: inferred from the data, or fitted on validation."""
 
-    metrics: ClassVar[frozenset[str]] = frozenset([*squad_metrics.metric_names(True), "no_answer_auc"])
+    metrics = frozenset([*squad_metrics.metric_names(True), "no_answer_auc"])
     unsmoothed = "question-answering", "its targets are positions, not labels"
     name: Literal["question-answering"]
-    stride: int = Field(128, ge=0, description="Tokens of the context that adjacent windows share.")
-    max_answer_length: int = Field(30, ge=1, le=1000, description="Tokens of the longest answer.")
-    n_best: int = Field(20, ge=1, le=200, description="Candidates per window that are ranked.")
-    unanswerable: bool | None = Field(None, description="May there be no answer? null: if train has such questions.")
-    null_threshold: float | None = Field(
-        None,
-        description="Log odds of no answer versus the best span, above which no answer is predicted. "
-        "null: fitted on validation.",
-    )
-    temperature: Annotated[float, Field(ge=1e-3)] | None = Field(
-        None, description="Divides the scores of candidates. null: fitted on validation."
-    )
+    stride: int = Field(128, ge=0)
+    """Tokens of the context that adjacent windows share."""
+    max_answer_length: int = Field(30, ge=1, le=1000)
+    """Tokens of the longest answer."""
+    n_best: int = Field(20, ge=1, le=200)
+    """Candidates per window that are ranked."""
+    unanswerable: bool | None = None
+    """May there be no answer? null: if train has such questions."""
+    null_threshold: float | None = None
+    """Log odds of no answer versus the best span, above which no answer is predicted. null: fitted on validation."""
+    temperature: Annotated[float, Field(ge=1e-3)] | None = None
+    """Divides the scores of candidates. null: fitted on validation."""
 
 
 @final
-@dataclass(frozen=True)
 class QuestionAnswering(Task[QuestionAnsweringOptions]):
     """The span of best start and end logit over all windows of the context (Devlin et al. 2019, sections 4.2 and 4.3).
 
@@ -111,26 +110,26 @@ tokenizer = AutoTokenizer.from_pretrained("PATH_OR_HUB_ID")""",
     # --- from a recipe, or from a model not trained by bertkit
 
     @classmethod
-    def validate_rows(cls, options: QuestionAnsweringOptions, table: Table, split: str) -> tuple[Table, list[Finding]]:
+    def validate_rows(cls, options: QuestionAnsweringOptions, table: Table, split: str) -> Checked:
         """Answers as {text, answer_start}, each where it occurs in its context."""
         return locate_answers(table, split) if "answers" in table.values else (table, [])
 
     @classmethod
     def infer_options(
         cls, options: QuestionAnsweringOptions, rows: Dataset, class_names: Sequence[str]
-    ) -> dict[str, Any]:
+    ) -> OptionValues:
         """Whether there may be no answer. Raises DataError where there is never one."""
         answered = [bool(answers["text"]) for answers in rows["answers"]]
         if not any(answered):
-            raise DataError(Problem("data", "no question of train has an answer: there is nothing to learn"))
+            raise DataError("data", "no question of train has an answer: there is nothing to learn")
         if options.unanswerable is False and not all(answered):
             without = counted(answered.count(False), "question")
             what = f"task.unanswerable is false, but train has {without} without an answer"
-            raise DataError(Problem("task.unanswerable", what, "Leave it out, or remove these rows."))
+            raise DataError("task.unanswerable", what, "Leave it out, or remove these rows.")
         return {"unanswerable": not all(answered) if options.unanswerable is None else options.unanswerable}
 
     @classmethod
-    def from_config(cls, config: PretrainedConfig, tokenizer: Any) -> tuple[dict[str, Any], int | None]:
+    def from_config(cls, config: PretrainedConfig, tokenizer: Any) -> tuple[OptionValues, int | None]:
         """Defaults: always an answer, at most 30 tokens, temperature 1."""
         return {"unanswerable": False}, 384
 
@@ -227,7 +226,7 @@ tokenizer = AutoTokenizer.from_pretrained("PATH_OR_HUB_ID")""",
         silent = not ranked or (self.unanswerable and squad_metrics.log_odds(null, ranked[0]["score"]) > null_threshold)
         return {**(none if silent else ranked[0]), "n_best": ranked, "null_score": null, "truncated": False}
 
-    def fit(self, rows: Dataset, predict: Predict) -> dict[str, Any]:
+    def fit(self, rows: Dataset, predict: Predict) -> OptionValues:
         """The temperature that makes the best answers' scores their chance of being right, then the null threshold of
         best F1; what the recipe fixed stays."""
         candidates, contexts, gold = list[Candidates](), rows["context"][:], [each["text"] for each in rows["answers"]]
@@ -254,7 +253,7 @@ tokenizer = AutoTokenizer.from_pretrained("PATH_OR_HUB_ID")""",
         fitted = {"temperature": self.options.temperature or 1.0, "null_threshold": self.options.null_threshold}
         return squad_metrics.GradedAnswers(answers, rows, self.unanswerable, fitted)
 
-    def baselines(self, train: Dataset, rows: Dataset, held_out: HeldOut = ()) -> dict[str, Any]:
+    def baselines(self, train: Dataset, rows: Dataset, held_out: HeldOut = ()) -> Baselines:
         """Never an answer, where some questions have none."""
         if all(answers["text"] for answers in rows["answers"]):
             return {}

@@ -5,20 +5,19 @@ from __future__ import annotations
 import importlib.util
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, final
+from typing import TYPE_CHECKING, Any, Literal, final
 
 import numpy as np
 
 from bertkit.data.beir import check_pairs
 from bertkit.data.disk_list import DiskList
-from bertkit.data.schema import Answer, Column, Finding, Schema, note
-from bertkit.data.table import Table
-from bertkit.errors import DataError, Problem, RowsError, UserError
+from bertkit.data.schema import Answer, Column, Schema, note
+from bertkit.data.table import Checked, Table
+from bertkit.errors import DataError, RowsError, UserError
 from bertkit.evaluation import baselines
 from bertkit.evaluation.ranking import KS, GradedSearches, first_rows, searched
 from bertkit.evaluation.similarity import unit
-from bertkit.tasks.base import PAIRS, HeldOut, Predict
+from bertkit.tasks.base import PAIRS, Baselines, HeldOut, OptionValues, Predict
 from bertkit.tasks.fields import SCORE, Key, Usage, form
 from bertkit.tasks.vector_task import VECTOR, VectorOptions, VectorTask, stacked
 
@@ -39,13 +38,12 @@ RANKED = form(
 class RetrievalOptions(VectorOptions):
     """What a recipe may say under `task:`."""
 
-    metrics: ClassVar[frozenset[str]] = frozenset({"ndcg@10", "mrr@10", "map", *(f"recall@{k}" for k in KS)})
+    metrics = frozenset({"ndcg@10", "mrr@10", "map", *(f"recall@{k}" for k in KS)})
     unsmoothed = PAIRS
     name: Literal["retrieval"]
 
 
 @final
-@dataclass(frozen=True)
 class Retrieval(VectorTask[RetrievalOptions]):
     """A dual encoder (Karpukhin et al. 2020) with one BERT for queries and documents.
 
@@ -88,7 +86,7 @@ model.encode_query("your question") @ model.encode_document(["a text", "another"
     # --- from a recipe
 
     @classmethod
-    def validate_rows(cls, options: Any, table: Table, split: str) -> tuple[Table, list[Finding]]:
+    def validate_rows(cls, options: Any, table: Table, split: str) -> Checked:
         """Train learns from pairs with a query and a grade above 0; the others are left out, and counted.
 
         Raises DataError: ids with two texts, pairs with two grades, grades that are not whole, nothing to learn from.
@@ -104,16 +102,16 @@ model.encode_query("your question") @ model.encode_document(["a text", "another"
         idle, total = len(table) - len(kept), len(table)
         what = f"train: {idle:,} of {total:,} rows have the grade 0 or no query, and teach nothing"
         if idle and not kept:
-            raise DataError(Problem("data", what, "Give documents that answer a grade of 1 or more."))
+            raise DataError("data", what, "Give documents that answer a grade of 1 or more.")
         return (table.select(kept), [note(what)]) if idle else (table, [])
 
     @classmethod
-    def infer_options(cls, options: RetrievalOptions, rows: Dataset, class_names: Sequence[str]) -> dict[str, Any]:
+    def infer_options(cls, options: RetrievalOptions, rows: Dataset, class_names: Sequence[str]) -> OptionValues:
         """Raises UserError if the extra is missing, DataError if the rows are not pairs."""
         if importlib.util.find_spec("ir_measures") is None:
-            raise UserError(Problem("", "retrieval is scored by ir-measures", 'pip install "bertkit[retrieval]"'))
+            raise UserError("", "retrieval is scored by ir-measures", 'pip install "bertkit[retrieval]"')
         if "query" not in rows.column_names:
-            raise DataError(Problem("data.columns", "retrieval learns from `query` and `document`", "Map them."))
+            raise DataError("data.columns", "retrieval learns from `query` and `document`", "Map them.")
         return {}
 
     @property
@@ -155,7 +153,7 @@ model.encode_query("your question") @ model.encode_document(["a text", "another"
     def grade(self, answers: Sequence[Answer], rows: Dataset) -> GradedSearches:
         return GradedSearches(answers, rows)
 
-    def baselines(self, train: Dataset, rows: Dataset, held_out: HeldOut = ()) -> dict[str, dict[str, float | None]]:
+    def baselines(self, train: Dataset, rows: Dataset, held_out: HeldOut = ()) -> Baselines:
         """Searches by random vectors, and by those of TF-IDF, learned on the split's own documents."""
         queries, documents = first_rows(rows, "query"), first_rows(rows, "document")
         queries.pop("", None)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, final
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any, Literal, final
 
 import numpy as np
 from pydantic import Field, field_validator
@@ -13,10 +13,10 @@ from bertkit.data.columns import label_names
 from bertkit.data.rows import Columns
 from bertkit.data.schema import Answer, Column, Finding, Schema
 from bertkit.data.table import column_values, numbers, required
-from bertkit.errors import DataError, Problem
+from bertkit.errors import DataError
 from bertkit.evaluation import baselines, similarity
 from bertkit.evaluation.graded import Graded
-from bertkit.tasks.base import PAIRS, Batch, HeldOut, Predict
+from bertkit.tasks.base import PAIRS, Baselines, Batch, HeldOut, OptionValues, Predict
 from bertkit.tasks.class_labels import Labelled, Labels, as_targets, names_of, settle_labels
 from bertkit.tasks.fields import READ, SCORE, Decision, Key, Usage, form
 from bertkit.tasks.vector_task import VECTOR, VectorOptions, VectorTask, stacked
@@ -47,21 +47,17 @@ SIMILARITY = form(
 class SentenceSimilarityOptions(VectorOptions):
     """What a recipe may say under `task:`. null means: inferred from the data, or fitted on validation."""
 
-    metrics: ClassVar[frozenset[str]] = frozenset(similarity.SELECTING)
+    metrics = frozenset(similarity.SELECTING)
     unsmoothed = PAIRS
     name: Literal["sentence-similarity"]
-    loss: Literal["cosent", "cosine-mse", "multiple-negatives-ranking"] | None = Field(
-        None, description="null: cosent for `score` and `label`, multiple-negatives-ranking for `positive`."
-    )
-    labels: Labels = Field(
-        None, description="Two label names, or {value in the data: name}: the second means similar. null: from train."
-    )
-    score_range: Annotated[list[float], Field(min_length=2, max_length=2)] | None = Field(
-        None, description="cosine-mse: the scores that mean cosine 0 and 1. null: minimum and maximum of train."
-    )
-    threshold: float | None = Field(
-        None, description="Two labels by cosine: the cosine from which a pair is similar. null: fitted on validation."
-    )
+    loss: Literal["cosent", "cosine-mse", "multiple-negatives-ranking"] | None = None
+    """null: cosent for `score` and `label`, multiple-negatives-ranking for `positive`."""
+    labels: Labels = None
+    """Two label names, or {value in the data: name}: the second means similar. null: from train."""
+    score_range: Annotated[list[float], Field(min_length=2, max_length=2)] | None = None
+    """cosine-mse: the scores that mean cosine 0 and 1. null: minimum and maximum of train."""
+    threshold: float | None = None
+    """Two labels by cosine: the cosine from which a pair is similar. null: fitted on validation."""
 
     @field_validator("loss", mode="before")
     @classmethod
@@ -72,7 +68,6 @@ class SentenceSimilarityOptions(VectorOptions):
 
 
 @final
-@dataclass(frozen=True)
 class SentenceSimilarity(Labelled, VectorTask[SentenceSimilarityOptions]):
     """One vector per text, compared by cosine (Reimers & Gurevych 2019).
 
@@ -115,28 +110,28 @@ SentenceTransformer("PATH_OR_HUB_ID").encode(["your text", "another"])""",
     @classmethod
     def infer_options(
         cls, options: SentenceSimilarityOptions, rows: Dataset, class_names: Sequence[str]
-    ) -> dict[str, Any]:
+    ) -> OptionValues:
         """Loss, labels and range. Raises DataError on contradictions."""
         target = next(name for name in cls.schema.targets if name in rows.column_names)
         required(rows, "anchor" if target == "positive" else "text_a")
         loss = options.loss or LOSSES[target][0]
         if loss not in LOSSES[target]:
             what = f"{loss} does not learn from `{target}`, which the rows have"
-            raise DataError(Problem("task.loss", what, f"Write {' or '.join(LOSSES[target])}, or leave it out."))
-        settled: dict[str, Any] = {"loss": loss}
+            raise DataError("task.loss", what, f"Write {' or '.join(LOSSES[target])}, or leave it out.")
+        settled: OptionValues = {"loss": loss}
         if target == "label":
             settled["labels"] = settle_labels(options.labels, label_names(rows["label"][:], class_names))
             names = names_of(settled["labels"])
             if len(names) != 2:
                 what = f"{loss} learns from two labels, but train has {', '.join(names)}"
-                raise DataError(Problem("task.labels", what, "Write task: text-classification, which reads pairs too."))
+                raise DataError("task.labels", what, "Write task: text-classification, which reads pairs too.")
         if target == "score" and loss == "cosine-mse":
             least, greatest = min(rows["score"]), max(rows["score"])
             settled["score_range"] = options.score_range or [least, greatest]
             low, high = sorted(settled["score_range"])
             if not low <= least <= greatest <= high:
                 what = f"[{low:g}, {high:g}], but scores of train go from {least:g} to {greatest:g}"
-                raise DataError(Problem("task.score_range", what, "Widen it, or leave it out."))
+                raise DataError("task.score_range", what, "Widen it, or leave it out.")
         return settled
 
     @property
@@ -207,7 +202,7 @@ SentenceTransformer("PATH_OR_HUB_ID").encode(["your text", "another"])""",
         cut = (numbers(features, "lost").reshape(len(rows), -1).sum(axis=1) > 0).tolist()
         return [answer | {"truncated": t} for answer, t in zip(answers, cut, strict=True)]
 
-    def fit(self, rows: Dataset, predict: Predict) -> dict[str, Any]:
+    def fit(self, rows: Dataset, predict: Predict) -> OptionValues:
         """The threshold of best accuracy, where there are labels and it is left open."""
         return self.grade([*self.answer(rows, predict)], rows).calibrated() if self.names else {}
 
@@ -216,11 +211,11 @@ SentenceTransformer("PATH_OR_HUB_ID").encode(["your text", "another"])""",
         if "score" in rows.column_names or "positive" in rows.column_names:
             return similarity.of_rows(answers, rows)
         if not self.names:
-            raise DataError(Problem("column `label`", "this model learned no labels, only cosines", "Map a `score`."))
+            raise DataError("column `label`", "this model learned no labels, only cosines", "Map a `score`.")
         truth = np.asarray(self._numbers(rows, "label"))
         return similarity.LabelledPairs(truth, similarity.of(answers, "score"), self.options.threshold)
 
-    def baselines(self, train: Dataset, rows: Dataset, held_out: HeldOut = ()) -> dict[str, dict[str, float | None]]:
+    def baselines(self, train: Dataset, rows: Dataset, held_out: HeldOut = ()) -> Baselines:
         """The cosine of TF-IDF vectors, learned on the texts of train; of positives, also that of random ones.
 
         Thresholds are their own, fitted on the held-out rows.

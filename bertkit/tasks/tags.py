@@ -12,8 +12,9 @@ import numpy as np
 from bertkit.data import tagging
 from bertkit.data.columns import label_names
 from bertkit.data.schema import Answer
-from bertkit.errors import DataError, ModelError, Problem
+from bertkit.errors import DataError, ModelError
 from bertkit.models.heads.tagger import Tagged, expand_to_words
+from bertkit.tasks.base import OptionValues
 from bertkit.tasks.class_labels import output_names, repeated, settle_weights
 
 if TYPE_CHECKING:
@@ -21,11 +22,11 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
 
-def settle_tags(options: Any, rows: Dataset, class_names: Sequence[str]) -> dict[str, Any]:
+def settle_tags(options: Any, rows: Dataset, class_names: Sequence[str]) -> OptionValues:
     """`labels`, `tags` and `class_weights` of these options, settled from the training rows. Raises DataError."""
     if options.context == "document" and "document" not in rows.column_names:
         what = "context: document needs to know which sentences belong together"
-        raise DataError(Problem("task.context", what, "Map a column `document`, or add -DOCSTART- lines."))
+        raise DataError("task.context", what, "Map a column `document`, or add -DOCSTART- lines.")
     scheme, plain = options.scheme, options.scheme == "none"
     found = {kind for tags in rows["tags"] for kind, _, _ in tagging.labelled(tags, scheme)}
     named = list(dict.fromkeys(type_of(name) for name in class_names if "-" in name)) or sorted(found)
@@ -36,26 +37,26 @@ def settle_tags(options: Any, rows: Dataset, class_names: Sequence[str]) -> dict
         types = list(dict.fromkeys(type_of(tag) for tag in types if tag != "O"))
     if len(types) < 1 + plain:
         what = "train has fewer than two labels" if plain else "no row of train has an entity"
-        raise DataError(Problem("data", f"{what}: there is nothing to learn"))
+        raise DataError("data", f"{what}: there is nothing to learn")
     if unknown := sorted(found - set(types)):
         kinds = "labels" if plain else "entities"
         what = f"train has {kinds} that task.labels does not name: {', '.join(unknown[:10])}"
-        raise DataError(Problem("task.labels", what, f"It names {', '.join(types)}; add them, or leave it out."))
+        raise DataError("task.labels", what, f"It names {', '.join(types)}; add them, or leave it out.")
     if odd := [kind for kind in types if (kind == "O" and not plain) or kind != kind.strip() or not kind.isprintable()]:
         kind, why = ("a label", "") if plain else ("an entity type", "; O means none")
         what = f"{', '.join(map(repr, odd))} cannot be {kind}: it must be printable, without outer spaces{why}"
-        raise DataError(Problem("labels", what, "Rename it in the data."))
+        raise DataError("labels", what, "Rename it in the data.")
     needed = tagging.tag_names(types, scheme)
     tags = given or needed
     if wrong := sorted(set(needed) ^ set(tags)):
         what = f"tags of scheme {scheme} for {', '.join(types)} are needed; missing or superfluous: {', '.join(wrong)}"
-        raise DataError(Problem("task.tags", what, "Leave it out, or write them all, also in task.labels."))
+        raise DataError("task.tags", what, "Leave it out, or write them all, also in task.labels.")
     counts = Counter(type_of(tag, scheme) for row in rows["tags"] for tag in row)
     weights = settle_weights(options.class_weights, counts, types if plain else ["O", *types])
     return {"labels": types, "tags": tags, "class_weights": weights}
 
 
-def options_of_config(config: PretrainedConfig) -> dict[str, Any]:
+def options_of_config(config: PretrainedConfig) -> OptionValues:
     """`labels`, `tags` and `scheme` by a model's id2label: `none` where no label has a prefix such as B-.
 
     Raises ModelError where some labels are entity tags and others are not, and where they repeat.
@@ -67,17 +68,17 @@ def options_of_config(config: PretrainedConfig) -> dict[str, Any]:
     try:
         scheme = tagging.find_scheme([[tag] for tag in tags])
     except ValueError as error:
-        raise ModelError(Problem(where, f"its labels are not tags such as O, B-LOC, I-LOC: {error}")) from error
+        raise ModelError(where, f"its labels are not tags such as O, B-LOC, I-LOC: {error}") from error
     if scheme == "BIOES":  # in BILOU's letters, perhaps
         tags = [{"L": "E", "U": "S"}.get(tag[0], tag[0]) + tag[1:] for tag in tags]
     types = list(dict.fromkeys(type_of(tag) for tag in tags if tag != "O"))
     if "O" not in tags or not types:
-        raise ModelError(Problem(where, f"its labels are {', '.join(tags[:10])}: without O, or nothing but O"))
+        raise ModelError(where, f"its labels are {', '.join(tags[:10])}: without O, or nothing but O")
     scheme = "BIOES" if scheme == "BIOES" else "BIO"
     try:
         check_names(types, tags, scheme)
     except ValueError as error:
-        raise ModelError(Problem(where, f"its labels are not a set of tags: {error}")) from error
+        raise ModelError(where, f"its labels are not a set of tags: {error}") from error
     return {"labels": types, "tags": tags, "scheme": scheme}
 
 

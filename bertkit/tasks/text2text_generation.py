@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, final
 
 from pydantic import Field
@@ -14,14 +14,13 @@ from bertkit.data.table import numbers, required
 from bertkit.encoding.padding import mask_of
 from bertkit.encoding.pieces import tokenize
 from bertkit.encoding.texts import encode_texts, length_findings
-from bertkit.errors import ModelError, Problem, RecipeError, extras_required, require_finite
+from bertkit.errors import ModelError, RecipeError, extras_required, require_finite
 from bertkit.evaluation import translation
 from bertkit.evaluation.baselines import enough
-from bertkit.evaluation.intervals import Scores
 from bertkit.evaluation.translation import Translations
 from bertkit.models.encoder import Encoder
 from bertkit.sections import Section
-from bertkit.tasks.base import Batch, HeldOut, Task, TaskOptions
+from bertkit.tasks.base import Baselines, Batch, HeldOut, OptionValues, Task, TaskOptions
 from bertkit.tasks.fields import READ, Key, Usage, form
 from bertkit.text import part_of
 
@@ -39,22 +38,22 @@ GENERATED = form("Generated", "A text generated from the source.", Key("generate
 class Generation(Section):
     """How answers are generated; names are those of transformers' GenerationConfig."""
 
-    max_new_tokens: int | None = Field(
-        None, ge=1, description="Tokens of the longest answer; null: 64, or model.max_length if that is lower."
-    )
-    num_beams: int = Field(1, ge=1, le=100, description="Beams of the beam search; 1 is greedy.")
+    max_new_tokens: int | None = Field(None, ge=1)
+    """Tokens of the longest answer; null: 64, or model.max_length if that is lower."""
+    num_beams: int = Field(1, ge=1, le=100)
+    """Beams of the beam search; 1 is greedy."""
 
 
 class Text2TextGenerationOptions(TaskOptions):
     """What a recipe may say under `task:`."""
 
-    metrics: ClassVar[frozenset[str]] = frozenset(translation.METRICS)
+    metrics = frozenset(translation.METRICS)
     name: Literal["text2text-generation"]
-    generation: Generation = Field(Generation(), description="How answers are generated.")
+    generation: Generation = Generation()
+    """How answers are generated."""
 
 
 @final
-@dataclass(frozen=True)
 class Text2TextGeneration(Task[Text2TextGenerationOptions]):
     """A target text from a source text (Vaswani et al. 2017), trained on the tokens of the target one after another.
 
@@ -94,10 +93,10 @@ tokenizer.decode(model.generate(**inputs)[0], skip_special_tokens=True)""",
         longest = self.generation["max_new_tokens"]
         if longest > self.max_length:
             what = f"{longest} tokens, but the model generates at most {self.max_length}"
-            raise RecipeError(Problem("task.generation.max_new_tokens", what, "Lower it, or raise model.max_length."))
+            raise RecipeError("task.generation.max_new_tokens", what, "Lower it, or raise model.max_length.")
         if self.tokenizer.cls_token_id is None or self.tokenizer.sep_token_id is None:
             what = "the tokenizer has no [CLS] or no [SEP], between which BERT's texts are"
-            raise ModelError(Problem("model.name", what, "Use a BERT."))
+            raise ModelError("model.name", what, "Use a BERT.")
 
     @property
     def generation(self) -> dict[str, Any]:
@@ -110,7 +109,7 @@ tokenizer.decode(model.generate(**inputs)[0], skip_special_tokens=True)""",
     @classmethod
     def infer_options(
         cls, options: Text2TextGenerationOptions, rows: Dataset, class_names: Sequence[str]
-    ) -> dict[str, Any]:
+    ) -> OptionValues:
         """Nothing. Raises UserError where sacrebleu is not installed."""
         with extras_required():
             import sacrebleu  # noqa: F401
@@ -220,7 +219,7 @@ tokenizer.decode(model.generate(**inputs)[0], skip_special_tokens=True)""",
         unfinished = sum(not answer["finished"] for answer in answers)
         return Translations([answer["generated_text"] for answer in answers], rows["target"][:], unfinished)
 
-    def baselines(self, train: Dataset, rows: Dataset, held_out: HeldOut = ()) -> dict[str, Scores]:
+    def baselines(self, train: Dataset, rows: Dataset, held_out: HeldOut = ()) -> Baselines:
         """The source itself; the target of the nearest source of train."""
         known = enough(train)
         return translation.baselines(known["text"][:], known["target"][:], rows["text"][:], rows["target"][:])

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, final, get_args
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any, Literal, final, get_args
 
 import numpy as np
 from pydantic import Field
@@ -15,17 +15,16 @@ from bertkit.data.schema import Answer, Column, Schema
 from bertkit.data.table import column_values, numbers, required
 from bertkit.encoding.padding import first_windows, mean_of_windows
 from bertkit.encoding.texts import encode_texts
-from bertkit.errors import DataError, ModelError, Problem, require_finite
+from bertkit.errors import DataError, ModelError, require_finite
 from bertkit.evaluation import baselines, metrics
 from bertkit.evaluation.calibration import apply_temperature
 from bertkit.evaluation.conformal import Conformal
 from bertkit.evaluation.graded_labels import GradedLabels
-from bertkit.evaluation.intervals import Scores
 from bertkit.evaluation.metrics import Kind
 from bertkit.models.encoder import Encoder, classifier, load_and_report
 from bertkit.models.untrusted import read_object
 from bertkit.tasks import class_labels
-from bertkit.tasks.base import Batch, HeldOut, Predict, Task, TaskOptions
+from bertkit.tasks.base import Baselines, Batch, HeldOut, OptionValues, Predict, Task, TaskOptions
 from bertkit.tasks.class_labels import Labels, Probability, Weights
 from bertkit.tasks.fields import NUMBER, PIPELINE, READ, SCORE, AnswerForm, Decision, Key, Usage, form
 from bertkit.text import escape_controls
@@ -59,32 +58,32 @@ PROBLEMS = {kind: f"{kind.replace('-', '_')}_classification" for kind in TARGETS
 class TextClassificationOptions(TaskOptions):
     """What a recipe may say under `task:`. null means: inferred from the data, or fitted on validation."""
 
-    metrics: ClassVar[frozenset[str]] = metrics.SELECTING
+    metrics = metrics.SELECTING
     head_settings = "pooling", "dropout"
     untrained = get_args(OnVectors)
     name: Literal["text-classification"]
-    kind: Literal["single-label", "multi-label", "regression"] | None = Field(
-        None, description="null: from the columns (`label`, `labels`, `score`)."
-    )
-    pair: bool | None = Field(None, description="null: by the columns, `text` or `text_a` and `text_b`.")
-    labels: Labels = Field(None, description="Label names in order, or {value in the data: name}. null: from train.")
+    kind: Literal["single-label", "multi-label", "regression"] | None = None
+    """null: from the columns (`label`, `labels`, `score`)."""
+    pair: bool | None = None
+    """null: by the columns, `text` or `text_a` and `text_b`."""
+    labels: Labels = None
+    """Label names in order, or {value in the data: name}. null: from train."""
     method: Literal[OnVectors, "full"] | None = Field(
         None,
         description="For few rows. head: a linear model on the frozen encoder. contrastive: contrastive fine-tuning of "
         "encoder and head. full: fine-tuning, with defaults for few rows. null: fine-tuning.",
     )
-    overflow: Literal["truncate", "window", "error"] = Field(
-        "truncate", description="Texts longer than max_length: truncated and counted, pooled over windows, or refused."
-    )
-    stride: int = Field(32, ge=0, description="Tokens that adjacent windows share.")
+    overflow: Literal["truncate", "window", "error"] = "truncate"
+    """Texts longer than max_length: truncated and counted, pooled over windows, or refused."""
+    stride: int = Field(32, ge=0)
+    """Tokens that adjacent windows share."""
     class_weights: Weights | None = Field(
         None,
         description="auto: n / (labels * count), scikit-learn's `balanced`. With several labels per row: weights of a "
         "label's positive rows; auto: negatives / positives, at most 100.",
     )
-    temperature: Annotated[float, Field(ge=1e-3)] | None = Field(
-        None, description="Softmax or sigmoid temperature. null: fitted on validation."
-    )
+    temperature: Annotated[float, Field(ge=1e-3)] | None = None
+    """Softmax or sigmoid temperature. null: fitted on validation."""
     thresholds: Probability | dict[str, Probability] | None = Field(
         None,
         description="Probability from which a label is assigned. null: for multi-label fitted on validation, for "
@@ -100,21 +99,19 @@ class TextClassificationOptions(TaskOptions):
         description="regression: the mean and the standard deviation of the targets, which are learned as 0 and 1. "
         "null: those of train, or median and quartiles where a few targets are extreme.",
     )
-    conformal: Conformal | None = Field(
-        None, description="What sets and intervals with a coverage are taken from. null: fitted on validation."
-    )
+    conformal: Conformal | None = None
+    """What sets and intervals with a coverage are taken from. null: fitted on validation."""
 
     def pairs(self, rows: Dataset) -> bool:
         """Whether the rows are pairs of texts. Raises DataError where `pair` says otherwise."""
         pairs = "text_b" in rows.column_names
         if self.pair not in (None, pairs):
             what = f"task.pair is {str(self.pair).lower()}, but the rows have {', '.join(rows.column_names)}"
-            raise DataError(Problem("task.pair", what, "Map `text`, or `text_a` and `text_b`, under data.columns."))
+            raise DataError("task.pair", what, "Map `text`, or `text_a` and `text_b`, under data.columns.")
         return pairs
 
 
 @final
-@dataclass(frozen=True)
 class TextClassification(class_labels.Labelled, Task[TextClassificationOptions]):
     """Labels for texts, from the pooled first token (Devlin et al. 2019, section 4.1).
 
@@ -156,19 +153,19 @@ class TextClassification(class_labels.Labelled, Task[TextClassificationOptions])
     @classmethod
     def infer_options(
         cls, options: TextClassificationOptions, rows: Dataset, class_names: Sequence[str]
-    ) -> dict[str, Any]:
+    ) -> OptionValues:
         """Kind, labels and weights. Raises DataError on contradictions."""
         kinds = [kind for kind, column in TARGETS.items() if column in rows.column_names]
         kind, pair = options.kind or kinds[0], options.pairs(rows)
         if kind not in kinds:
             what = f"{kind} learns from a column `{TARGETS[kind]}`, but the rows have {', '.join(rows.column_names)}"
-            raise DataError(Problem("task.kind", what, f"Map it, e.g.  data: {{columns: {{{TARGETS[kind]}: …}}}}"))
+            raise DataError("task.kind", what, f"Map it, e.g.  data: {{columns: {{{TARGETS[kind]}: …}}}}")
         if kind == "regression" and options.method == "contrastive":
-            raise DataError(Problem("task.method", "contrastive fine-tuning learns from labels, not from numbers"))
+            raise DataError("task.method", "contrastive fine-tuning learns from labels, not from numbers")
         trained = kind == "regression" and options.method != "head"
         if options.target_scale and not (trained and options.target_scale[1] > 0):
             what = "a mean and a standard deviation above 0, of a regression that is not task.method head"
-            raise DataError(Problem("task.target_scale", f"expected {what}", "Remove it."))
+            raise DataError("task.target_scale", f"expected {what}", "Remove it.")
         if kind == "regression":
             scale = options.target_scale or class_labels.mean_and_deviation(column_values(rows, "score"))
             return {"kind": kind, "pair": pair, "target_scale": scale if trained else None}
@@ -176,7 +173,7 @@ class TextClassification(class_labels.Labelled, Task[TextClassificationOptions])
         return {"kind": kind, "pair": pair, **classes}
 
     @classmethod
-    def from_config(cls, config: PretrainedConfig, tokenizer: Any) -> tuple[dict[str, Any], int | None]:
+    def from_config(cls, config: PretrainedConfig, tokenizer: Any) -> tuple[OptionValues, int | None]:
         """Its id2label; softmax; as in transformers' pipeline a sigmoid if it is multi-label, or has one output and is
         no regression; no temperature, truncation.
 
@@ -190,7 +187,7 @@ class TextClassification(class_labels.Labelled, Task[TextClassificationOptions])
         if config.num_labels != 1:
             what = f"problem_type is regression, with {config.num_labels} outputs; bertkit reads one number"
             fix = "Correct problem_type, or use a model with one output."
-            raise ModelError(Problem(f"{config.name_or_path}/config.json", what, fix))
+            raise ModelError(f"{config.name_or_path}/config.json", what, fix)
         return {"kind": kind}, None
 
     def describe(self) -> str:
@@ -254,7 +251,7 @@ logits = model.encode({texts}, convert_to_tensor=True)
         mean, deviation = self.options.target_scale
         return (targets - mean) / deviation
 
-    def units(self, features: Dataset) -> np.ndarray[Any, Any]:
+    def units(self, features: Dataset) -> np.ndarray:
         """All windows of a row are trained on together, because their logits are pooled."""
         return numbers(features, "row")
 
@@ -372,7 +369,7 @@ logits = model.encode({texts}, convert_to_tensor=True)
     def metrics(self) -> Sequence[str]:
         return metrics.selecting(self.kind, self.names)
 
-    def fit(self, rows: Dataset, predict: Predict) -> dict[str, Any]:
+    def fit(self, rows: Dataset, predict: Predict) -> OptionValues:
         """Temperature (Guo et al. 2017), thresholds of best F1 and the calibration of sets, where left open."""
         return self.grade(DiskList(self.answer(rows, predict)), rows).calibrated()
 
@@ -380,7 +377,7 @@ logits = model.encode({texts}, convert_to_tensor=True)
         fixed = {name: getattr(self.options, name) for name in ("temperature", "thresholds", "cutoffs", "conformal")}
         return GradedLabels.of(self.kind, self.names, self._targets(rows), answers, **fixed)
 
-    def baselines(self, train: Dataset, rows: Dataset, held_out: HeldOut = ()) -> dict[str, Scores]:
+    def baselines(self, train: Dataset, rows: Dataset, held_out: HeldOut = ()) -> Baselines:
         def read(part: Dataset) -> baselines.TextRows:
             return baselines.TextRows(baselines.joined_texts(part), self._targets(part))
 

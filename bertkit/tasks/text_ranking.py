@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, final
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any, Literal, final
 
 import numpy as np
 from pydantic import Field
 
 from bertkit.data.judged import check_labels, contradictions, query_findings
 from bertkit.data.rows import Columns
-from bertkit.data.schema import Answer, Column, Finding, Schema
-from bertkit.data.table import Table, numbers
+from bertkit.data.schema import Answer, Column, Schema
+from bertkit.data.table import Checked, Table, first_features, numbers
 from bertkit.encoding.padding import row_windows
 from bertkit.encoding.texts import encode_texts
 from bertkit.errors import DataError, RowsError, require_finite
 from bertkit.evaluation import baselines, reranking, similarity
 from bertkit.models.encoder import Encoder, classifier, load_model
 from bertkit.tasks import cross_encoder
-from bertkit.tasks.base import PAIRS, Batch, HeldOut, Task, TaskOptions
+from bertkit.tasks.base import PAIRS, Baselines, Batch, HeldOut, OptionValues, Task, TaskOptions
 from bertkit.tasks.fields import NUMBER, Usage
 
 if TYPE_CHECKING:
@@ -32,34 +32,27 @@ if TYPE_CHECKING:
 class TextRankingOptions(TaskOptions):
     """What a recipe may say under `task:`. null means: inferred from train."""
 
-    metrics: ClassVar[frozenset[str]] = frozenset(
-        reranking.metric_names(True, True) + reranking.metric_names(True, False)
-    )
+    metrics = frozenset(reranking.metric_names(True, True) + reranking.metric_names(True, False))
     unsmoothed = PAIRS
     head_settings = "pooling", "dropout"
     name: Literal["text-ranking"]
-    loss: Literal["binary", "mse", "listwise"] | None = Field(
-        None, description="null: binary where targets are 0 and 1, else mse. listwise: over the documents of a query."
-    )
-    activation: Literal["sigmoid", "identity"] | None = Field(
-        None, description="From logits to scores, here and in CrossEncoder. null: sigmoid; for listwise, identity."
-    )
-    score_range: Annotated[list[float], Field(min_length=2, max_length=2)] | None = Field(
-        None, description="binary, mse: the targets that are learned as 0 and 1. null: minimum and maximum of train."
-    )
-    graded: bool | None = Field(None, description="Are there targets other than 0 and 1? null: from train.")
-    grouped: bool | None = Field(
-        None, description="Score the order of each query's documents? null: if a query of train has several."
-    )
-    overflow: Literal["truncate", "window", "error"] = Field(
-        "truncate",
-        description="Pairs longer than max_length: the longer text truncated and counted, windows, or refused.",
-    )
-    stride: int = Field(32, ge=0, description="Tokens that adjacent windows share.")
+    loss: Literal["binary", "mse", "listwise"] | None = None
+    """null: binary where targets are 0 and 1, else mse. listwise: over the documents of a query."""
+    activation: Literal["sigmoid", "identity"] | None = None
+    """From logits to scores, here and in CrossEncoder. null: sigmoid; for listwise, identity."""
+    score_range: Annotated[list[float], Field(min_length=2, max_length=2)] | None = None
+    """binary, mse: the targets that are learned as 0 and 1. null: minimum and maximum of train."""
+    graded: bool | None = None
+    """Are there targets other than 0 and 1? null: from train."""
+    grouped: bool | None = None
+    """Score the order of each query's documents? null: if a query of train has several."""
+    overflow: Literal["truncate", "window", "error"] = "truncate"
+    """Pairs longer than max_length: the longer text truncated and counted, windows, or refused."""
+    stride: int = Field(32, ge=0)
+    """Tokens that adjacent windows share."""
 
 
 @final
-@dataclass(frozen=True)
 class TextRanking(Task[TextRankingOptions]):
     """One score for a query and a document, read together (Nogueira & Cho 2019).
 
@@ -98,7 +91,7 @@ CrossEncoder("PATH_OR_HUB_ID").rank("your query", ["a document", "another"])""",
     # --- from a recipe, or from a model not trained by bertkit
 
     @classmethod
-    def validate_rows(cls, options: TextRankingOptions, table: Table, split: str) -> tuple[Table, list[Finding]]:
+    def validate_rows(cls, options: TextRankingOptions, table: Table, split: str) -> Checked:
         """The rows as they are; labels are checked, and queries counted."""
         check_labels(table, split)
         target = next((table.values[name] for name in cls.schema.targets if name in table.values), None)
@@ -108,7 +101,7 @@ CrossEncoder("PATH_OR_HUB_ID").rank("your query", ["a document", "another"])""",
         return table, list(query_findings(split, queries.tolist(), target))
 
     @classmethod
-    def infer_options(cls, options: TextRankingOptions, rows: Dataset, class_names: Sequence[str]) -> dict[str, Any]:
+    def infer_options(cls, options: TextRankingOptions, rows: Dataset, class_names: Sequence[str]) -> OptionValues:
         """Loss, activation and what is scored. Raises DataError on contradictions."""
         truth, groups = reranking.targets(rows).tolist(), reranking.queries(rows).tolist()
         graded, several = not set(truth) <= {0.0, 1.0}, len(set(groups)) < len(groups)
@@ -124,7 +117,7 @@ CrossEncoder("PATH_OR_HUB_ID").rank("your query", ["a document", "another"])""",
         }
 
     @classmethod
-    def from_config(cls, config: PretrainedConfig, tokenizer: Any) -> tuple[dict[str, Any], int | None]:
+    def from_config(cls, config: PretrainedConfig, tokenizer: Any) -> tuple[OptionValues, int | None]:
         """The activation and the length that CrossEncoder takes, truncation."""
         activation, longest = cross_encoder.read(config)
         return {"activation": activation}, longest
@@ -164,7 +157,7 @@ CrossEncoder("PATH_OR_HUB_ID").rank("your query", ["a document", "another"])""",
         read = order[numbers(features, "row")]
         return features.remove_columns("row").add_column("row", read).add_column("group", queries[read])
 
-    def units(self, features: Dataset) -> np.ndarray[Any, Any]:
+    def units(self, features: Dataset) -> np.ndarray:
         """All windows of a row are trained on together; for listwise, all rows of a query."""
         return numbers(features, "group" if "group" in features.column_names else "row")
 
@@ -231,7 +224,7 @@ CrossEncoder("PATH_OR_HUB_ID").rank("your query", ["a document", "another"])""",
         """`score`, as the activation gives it, and `truncated`. Raises ModelError."""
         from scipy.special import expit
 
-        _, starts = np.unique(numbers(features, "row"), return_index=True)
+        starts = first_features(features)
         logits = np.asarray(items, dtype=np.float64)
         require_finite(np.logical_and.reduceat(np.isfinite(logits), starts))
         best, cut = np.maximum.reduceat(logits, starts), numbers(features, "lost")[starts] > 0
@@ -241,7 +234,7 @@ CrossEncoder("PATH_OR_HUB_ID").rank("your query", ["a document", "another"])""",
     def grade(self, answers: Sequence[Answer], rows: Dataset) -> reranking.RankedRows:
         return self._ranked(similarity.of(answers, "score"), rows)
 
-    def baselines(self, train: Dataset, rows: Dataset, held_out: HeldOut = ()) -> dict[str, dict[str, float | None]]:
+    def baselines(self, train: Dataset, rows: Dataset, held_out: HeldOut = ()) -> Baselines:
         """Random scores, and the cosine of query and document as TF-IDF vectors, learned on the texts of train."""
         train = baselines.enough(train)
         given: dict[str, ArrayLike] = {"random": np.random.default_rng(0).random(len(rows))}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, final
 
 import numpy as np
@@ -12,17 +12,16 @@ from pydantic import Field, model_validator
 from bertkit.data import tagged, tagging
 from bertkit.data.rows import Columns
 from bertkit.data.schema import Answer, Column, Finding, Schema, note, warn
-from bertkit.data.table import Table, column_values, numbers, required
+from bertkit.data.table import Checked, Table, column_values, numbers, required
 from bertkit.encoding.padding import Arrays
 from bertkit.encoding.word_windows import encode_words
 from bertkit.evaluation import baselines, calibration, word_metrics
 from bertkit.evaluation.graded import Graded
-from bertkit.evaluation.intervals import Scores
 from bertkit.evaluation.metrics import PER_LABEL
 from bertkit.models.encoder import Encoder, classifier, load_model
 from bertkit.models.heads import tagger
 from bertkit.tasks import tags
-from bertkit.tasks.base import Batch, HeldOut, Predict, Task, TaskOptions, predicted
+from bertkit.tasks.base import Baselines, Batch, HeldOut, OptionValues, Predict, Task, TaskOptions, predicted
 from bertkit.tasks.class_labels import Name, Weights, weight_tensor
 from bertkit.tasks.fields import PIPELINE, READ, SPAN, AnswerForm, Key, Usage, form
 from bertkit.text import counted
@@ -60,34 +59,31 @@ _OF_PLAIN = (
 class TokenClassificationOptions(TaskOptions):
     """What a recipe may say under `task:`. null means: inferred from the data, or fitted on validation."""
 
-    metrics: ClassVar[frozenset[str]] = frozenset([*word_metrics.metric_names([], "BIO"), *PER_LABEL])
+    metrics = frozenset([*word_metrics.metric_names([], "BIO"), *PER_LABEL])
     head_settings = ("dropout",)
     name: Literal["token-classification"]
-    head: Literal["softmax", "crf"] = Field("softmax", description="Each word by itself, or the sentence as a chain.")
-    scheme: Literal["BIO", "BIOES", "none"] = Field(
-        "BIO", description="Entities: the tags that the model learns; data are converted. none: a label for each word."
-    )
-    labels: Annotated[list[Name], Field(min_length=1)] | None = Field(
-        None, description="Types of entities, their tags from O on, or labels of words, in order. null: from train."
-    )
-    tags: Annotated[list[Name], Field(min_length=2)] | None = Field(
-        None, description="Tags in the order of their ids. null: O, then those of each type in the scheme's order."
-    )
-    data_scheme: Literal["IO", "IOB1", "BIO", "BIOES"] | None = Field(None, description="Of the data. null: inferred.")
-    alignment: Literal["strict", "expand", "contract"] = Field(
-        "strict", description="Spans that cut a word: refused, expanded to whole words, or shrunk to them."
-    )
-    context: Literal["sentence", "document"] = Field(
-        "sentence", description="document: adjacent sentences fill the window; the loss covers the sentence alone."
-    )
-    stride: int = Field(64, ge=0, description="Tokens that adjacent windows of a long sentence share.")
-    class_weights: Weights | None = Field(
-        None, description="Of types and O, or labels. auto: as scikit-learn's `balanced`."
-    )
-    temperature: Annotated[float, Field(ge=1e-3)] | None = Field(
-        None, description="Of the tags' scores, transitions included. null: fitted on validation."
-    )
-    word_scores: bool = Field(False, description="Each word has the `scores` of O and all types, or of all labels.")
+    head: Literal["softmax", "crf"] = "softmax"
+    """Each word by itself, or the sentence as a chain."""
+    scheme: Literal["BIO", "BIOES", "none"] = "BIO"
+    """Entities: the tags that the model learns; data are converted. none: a label for each word."""
+    labels: Annotated[list[Name], Field(min_length=1)] | None = None
+    """Types of entities, their tags from O on, or labels of words, in order. null: from train."""
+    tags: Annotated[list[Name], Field(min_length=2)] | None = None
+    """Tags in the order of their ids. null: O, then those of each type in the scheme's order."""
+    data_scheme: Literal["IO", "IOB1", "BIO", "BIOES"] | None = None
+    """Of the data. null: inferred."""
+    alignment: Literal["strict", "expand", "contract"] = "strict"
+    """Spans that cut a word: refused, expanded to whole words, or shrunk to them."""
+    context: Literal["sentence", "document"] = "sentence"
+    """document: adjacent sentences fill the window; the loss covers the sentence alone."""
+    stride: int = Field(64, ge=0)
+    """Tokens that adjacent windows of a long sentence share."""
+    class_weights: Weights | None = None
+    """Of types and O, or labels. auto: as scikit-learn's `balanced`."""
+    temperature: Annotated[float, Field(ge=1e-3)] | None = None
+    """Of the tags' scores, transitions included. null: fitted on validation."""
+    word_scores: bool = False
+    """Each word has the `scores` of O and all types, or of all labels."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -96,7 +92,6 @@ class TokenClassificationOptions(TaskOptions):
 
 
 @final
-@dataclass(frozen=True)
 class TokenClassification(Task[TokenClassificationOptions]):
     """Tags for words, each read at its first token (Devlin et al. 2019, section 5.3).
 
@@ -139,9 +134,7 @@ class TokenClassification(Task[TokenClassificationOptions]):
         return replace(cls.schema, columns={**columns, "tags": labels}, targets=("tags",))
 
     @classmethod
-    def validate_rows(
-        cls, options: TokenClassificationOptions, table: Table, split: str
-    ) -> tuple[Table, list[Finding]]:
+    def validate_rows(cls, options: TokenClassificationOptions, table: Table, split: str) -> Checked:
         """Tags in BIO for every row: converted from their scheme, or made of the spans. Labels stay as they are."""
         table = tagged.named_documents(table, wanted=options.context == "document")
         if any(value is not None for value in table.values.get("spans", ())):
@@ -168,12 +161,12 @@ class TokenClassification(Task[TokenClassificationOptions]):
     @classmethod
     def infer_options(
         cls, options: TokenClassificationOptions, rows: Dataset, class_names: Sequence[str]
-    ) -> dict[str, Any]:
+    ) -> OptionValues:
         """Types, tags and weights. Raises DataError on contradictions."""
         return tags.settle_tags(options, rows, class_names)
 
     @classmethod
-    def from_config(cls, config: PretrainedConfig, tokenizer: Any) -> tuple[dict[str, Any], int | None]:
+    def from_config(cls, config: PretrainedConfig, tokenizer: Any) -> tuple[OptionValues, int | None]:
         """Its id2label as tags or labels, softmax, no temperature, single sentences. Raises ModelError."""
         return tags.options_of_config(config), None
 
@@ -236,7 +229,7 @@ class TokenClassification(Task[TokenClassificationOptions]):
             columns["labels"] = tags.window_labels(rows["tags"][:], columns, self.options)
         return Columns(columns)
 
-    def units(self, features: Dataset) -> np.ndarray[Any, Any]:
+    def units(self, features: Dataset) -> np.ndarray:
         """All windows of a sentence are trained on together where they are one chain."""
         return numbers(features, "row") if self.options.head == "crf" else super().units(features)
 
@@ -337,7 +330,7 @@ class TokenClassification(Task[TokenClassificationOptions]):
         best = tagger.decode_tags(scores, items[0].chain, self.tags, temperature, plain=self.plain)
         return [tags.as_answer(*each, self.options) for each in zip(texts, words, read, best, strict=True)]
 
-    def fit(self, rows: Dataset, predict: Predict) -> dict[str, Any]:
+    def fit(self, rows: Dataset, predict: Predict) -> OptionValues:
         """The temperature that makes the gold tags' posteriors most likely, where it is left open."""
         if self.options.temperature is not None:
             return {}
@@ -360,7 +353,7 @@ class TokenClassification(Task[TokenClassificationOptions]):
         scheme, temperature = self.options.scheme, self.options.temperature or 1.0
         return word_metrics.graded(gold, answers, self.types, scheme, temperature, tagged.given_entities(rows))
 
-    def baselines(self, train: Dataset, rows: Dataset, held_out: HeldOut = ()) -> dict[str, Scores]:
+    def baselines(self, train: Dataset, rows: Dataset, held_out: HeldOut = ()) -> Baselines:
         """`lookup`: every word gets the tag that it most often had in train."""
         seen, new = ((tagged.words_of(each), each["tags"][:]) for each in (baselines.enough(train), rows))
         given = tagged.given_entities(rows)

@@ -14,10 +14,10 @@ from bertkit.data.rows import Columns
 from bertkit.data.schema import Answer
 from bertkit.data.table import numbers
 from bertkit.encoding.texts import encode_texts
-from bertkit.errors import ModelError, Problem, UserError, require_finite
+from bertkit.errors import ModelError, UserError, require_finite
 from bertkit.models.encoder import Encoder
 from bertkit.models.untrusted import read_object
-from bertkit.tasks.base import Batch, Task, TaskOptions
+from bertkit.tasks.base import Batch, OptionValues, Task, TaskOptions
 from bertkit.tasks.fields import READ, Key, form
 from bertkit.text import counted
 
@@ -35,27 +35,31 @@ VECTOR = form("Vector", "The vector of a text.", Key("vector", "vector", list[fl
 class VectorOptions(TaskOptions):
     """How a text becomes a vector, and how vectors are learned."""
 
-    pooling: Literal["mean", "cls", "max"] = Field("mean", description="Over the tokens of the last layer.")
-    dense: int = Field(0, ge=0, le=65_536, description="Outputs of a dense layer after the pooling. 0: none.")
-    activation: Literal["Identity", "Tanh", "ReLU", "GELU", "Sigmoid"] = Field(
-        "Identity", description="Of the dense layer, by torch.nn's name."
-    )
-    bias: bool = Field(True, description="Of the dense layer.")
-    normalize: bool = Field(True, description="Normalise vectors to length 1.")
-    truncate_dim: int | None = Field(
-        None, ge=1, description="Keep the first numbers of each vector, after all of the above. null: all of them."
-    )
+    pooling: Literal["mean", "cls", "max"] = "mean"
+    """Over the tokens of the last layer."""
+    dense: int = Field(0, ge=0, le=65_536)
+    """Outputs of a dense layer after the pooling. 0: none."""
+    activation: Literal["Identity", "Tanh", "ReLU", "GELU", "Sigmoid"] = "Identity"
+    """Of the dense layer, by torch.nn's name."""
+    bias: bool = True
+    """Of the dense layer."""
+    normalize: bool = True
+    """Normalise vectors to length 1."""
+    truncate_dim: int | None = Field(None, ge=1)
+    """Keep the first numbers of each vector, after all of the above. null: all of them."""
     dims: Annotated[list[Annotated[int, Field(ge=1)]], Field(min_length=1)] | None = Field(
         None,
         description="Sizes, such as [384, 128]: the first numbers of vectors are learned and scored as vectors of "
         "these sizes (Matryoshka), and the largest is kept. null: whole vectors.",
     )
-    scale: float = Field(20.0, gt=0, description="Factor on cosines: 1 / temperature.")
-    overflow: Literal["truncate", "error"] = Field(
-        "truncate", description="Texts longer than max_length: truncated, or refused."
-    )
-    query_prefix: str = Field("", max_length=10_000, description="Prepended to queries and anchors, such as `query: `.")
-    document_prefix: str = Field("", max_length=10_000, description="Prepended to documents, positives and negatives.")
+    scale: float = Field(20.0, gt=0)
+    """Factor on cosines: 1 / temperature."""
+    overflow: Literal["truncate", "error"] = "truncate"
+    """Texts longer than max_length: truncated, or refused."""
+    query_prefix: str = Field("", max_length=10_000)
+    """Prepended to queries and anchors, such as `query: `."""
+    document_prefix: str = Field("", max_length=10_000)
+    """Prepended to documents, positives and negatives."""
 
     @property
     def layout(self) -> Layout:
@@ -83,17 +87,17 @@ def _sentence_transformers(file: Path, *, unit: bool) -> dict[str, Any]:
     settings = read_object(file) if file.is_file() else {}
     prompts, default = settings.get("prompts") or {}, settings.get("default_prompt_name")
     if not isinstance(prompts, dict) or not all(isinstance(prompt, str | None) for prompt in prompts.values()):
-        raise ModelError(Problem(str(file), "its `prompts` do not map names to texts"))
+        raise ModelError(file, "its `prompts` do not map names to texts")
     if default is not None and (prompt := prompts.get(str(default))):
         what = f"default_prompt_name is {default!r}, but bertkit prepends prompts only to queries and documents"
         fix = "Set it to null in a copy of the model, and prepend the prompt to your own texts."
-        raise ModelError(Problem(str(file), f"{what}, not {prompt!r:.60} to every text", fix))
+        raise ModelError(file, f"{what}, not {prompt!r:.60} to every text", fix)
     similarity, size = settings.get("similarity_fn_name") or "cosine", settings.get("truncate_dim")
     if size is not None and (type(size) is not int or size < 1):
-        raise ModelError(Problem(str(file), f"truncate_dim is {size!r:.60}", "Expected a whole number from 1 on."))
+        raise ModelError(file, f"truncate_dim is {size!r:.60}", "Expected a whole number from 1 on.")
     if similarity != "cosine" and not (similarity == "dot" and unit and size is None):
         what = f"similarity_fn_name is {similarity!r:.60}, but bertkit compares vectors by their cosine"
-        raise ModelError(Problem(str(file), what, "If the cosine suits you, write it there in a copy of the model."))
+        raise ModelError(file, what, "If the cosine suits you, write it there in a copy of the model.")
     prefixes = {f"{side}_prefix": prompts[side] for side in ("query", "document") if prompts.get(side)}
     return {**prefixes, "truncate_dim": size}
 
@@ -113,7 +117,7 @@ class VectorTask(Task[V]):
     pipeline = "feature-extraction"
 
     @classmethod
-    def from_config(cls, config: PretrainedConfig, tokenizer: Any) -> tuple[dict[str, Any], int | None]:
+    def from_config(cls, config: PretrainedConfig, tokenizer: Any) -> tuple[OptionValues, int | None]:
         """What the model's sentence-transformers files state: modules, prompts, `truncate_dim` and the token limit.
 
         Mean pooling of a model without them. Raises ModelError on modules and settings that bertkit does not support.
@@ -124,7 +128,7 @@ class VectorTask(Task[V]):
         layout, longest, lowercased = read_layout(folder)
         if lowercased and tokenizer.tokenize("A") != tokenizer.tokenize("a"):
             what = "its texts are lower-cased for a case-sensitive tokenizer, which bertkit does not do"
-            raise ModelError(Problem(str(folder / "sentence_bert_config.json"), what))
+            raise ModelError(folder / "sentence_bert_config.json", what)
         own = _sentence_transformers(folder / "config_sentence_transformers.json", unit=layout.normalize)
         return {**layout._asdict(), **own}, longest
 
@@ -161,7 +165,7 @@ class VectorTask(Task[V]):
         rows = range(len(encoded[0]["row"]))
         return Columns({name: [side[name][row] for row in rows for side in encoded] for name in encoded[0]})
 
-    def units(self, features: Dataset) -> np.ndarray[Any, Any]:
+    def units(self, features: Dataset) -> np.ndarray:
         """The texts of a row are trained on together."""
         return numbers(features, "row")
 
@@ -173,7 +177,7 @@ class VectorTask(Task[V]):
         size = self.options.size(model.config.hidden_size)
         if self.options.dims and max(self.options.dims) > size:
             what = f"{max(self.options.dims)}, where vectors have {counted(size, 'number')}"
-            raise UserError(Problem("task.dims", what, "Name no larger size, or a larger `dense` or `truncate_dim`."))
+            raise UserError("task.dims", what, "Name no larger size, or a larger `dense` or `truncate_dim`.")
         return model
 
     @property

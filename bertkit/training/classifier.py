@@ -16,7 +16,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d
 
-from bertkit.errors import DataError, Problem
+from bertkit.errors import DataError
 from bertkit.inference.features import column_of_texts
 from bertkit.inference.predictor import load
 from bertkit.training.train import train
@@ -51,14 +51,14 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.classes_, codes = np.unique(labels, return_inverse=True)
         names = self._names()
         if len(names) < 2:
-            raise DataError(Problem("y", f"{len(names)} class, where two or more are expected", "Give other rows."))
+            raise DataError("y", f"{len(names)} class, where two or more are expected", "Give other rows.")
         if len(set(names)) < len(names):
-            raise DataError(Problem("y", f"classes that look alike: {', '.join(sorted(names))}", "Rename them."))
+            raise DataError("y", f"classes that look alike: {', '.join(sorted(names))}", "Rename them.")
         settings = dict(self.settings or {})
         model = settings.pop("model", {})
         if "data" in settings or not isinstance(model, Mapping):
             fix = "Set `model` and `validation` of the classifier; settings: {'model': {…}} adds to its model."
-            raise DataError(Problem("settings", "name a model or data, which the classifier has itself", fix))
+            raise DataError("settings", "name a model or data, which the classifier has itself", fix)
         rows = [{"text": text, "label": names[code]} for text, code in zip(texts, codes, strict=True)]
         if (parent := self.output_dir) is None:
             parent = mkdtemp(prefix="bertkit-")
@@ -71,7 +71,7 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.n_features_in_ = 1
         return self
 
-    def predict_proba(self, X: Any) -> np.ndarray[Any, Any]:
+    def predict_proba(self, X: Any) -> np.ndarray:
         """Calibrated probabilities, `(texts, classes)`, in the order of `classes_`. Raises DataError."""
         check_is_fitted(self)
         answers = self.predictor_.stream({"text": text} for text in column_of_texts(X))
@@ -83,7 +83,7 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """The classes as labels of the run: one that is blank is quoted, as a label cannot be empty."""
         return [str(each) if str(each).strip() else repr(str(each)) for each in self.classes_]
 
-    def predict(self, X: Any) -> np.ndarray[Any, Any]:
+    def predict(self, X: Any) -> np.ndarray:
         """The most probable class of each text, `(texts,)`. Raises DataError."""
         best = self.predict_proba(X).argmax(axis=1)
         return np.asarray(self.classes_[best])

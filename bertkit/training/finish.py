@@ -278,12 +278,12 @@ def verify(run: Run, predictor: Predictor, rows: Dataset) -> bool:
         alone["PYTHONPATH"] = os.pathsep.join([*sys.path, *filter(None, [os.environ.get("PYTHONPATH")])])
         done = subprocess.run(command, capture_output=True, text=True, check=False, env=alone)
         if done.returncode:
-            raise ModelError(Problem(str(run.model), f"does not load in a fresh process:\n{done.stderr.strip()}"))
+            raise ModelError(run.model, f"does not load in a fresh process:\n{done.stderr.strip()}")
         fresh = [json.loads(line)["answer"] for line in output.read_text(encoding="utf-8").splitlines()]
     ours = list(replace(predictor, columns={}).stream(probe))
     different = [index for index, pair in enumerate(zip(ours, fresh, strict=True)) if pair[0] != pair[1]]
     if different:
         what = f"a fresh process answers {len(different)} of {len(ours)} rows differently, first row {different[0] + 1}"
-        raise ModelError(Problem(str(run.model), what, "This is a bug of bertkit; please report it with the recipe."))
+        raise ModelError(run.model, what, "This is a bug of bertkit; please report it with the recipe.")
     logger.info("verified: a fresh process gives the same %d answers", len(ours))
     return True

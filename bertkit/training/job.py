@@ -161,7 +161,7 @@ def prepare_jobs(recipe: AnyRecipe, extensions: Extensions = NO_EXTENSIONS) -> t
     for name, part in recipe.parts.items():
         for own in ("metrics", "compute_loss_func"):
             if name and getattr(extensions, own):
-                raise RecipeError(Problem(own, "a training of several tasks takes none of your own"))
+                raise RecipeError(own, "a training of several tasks takes none of your own")
         if name:
             logger.info("%s:", name)
         try:
@@ -213,7 +213,7 @@ def prepare(recipe: Recipe, encoder: Encoder, metrics: Sequence[Any] = ()) -> tu
     data = load(recipe.data, kind.schema_of(recipe.task), partial(kind.validate_rows, recipe.task))
     if "validation" not in data.rows and (recipe.early_stopping or len(recipe.seeds) > 1):
         what = "no validation split, which early_stopping and several seeds need to select a model"
-        raise DataError(Problem("data", what, "Name one in data.source, or hold one out: data: {validation: 0.1}"))
+        raise DataError("data", what, "Name one in data.source, or hold one out: data: {validation: 0.1}")
     task = prepare_task(kind, recipe.task, tokenizer, limit, data.rows["train"], data.class_names)
     if problems := settled_problems(task.options, recipe.training):
         raise RecipeError(problems)
@@ -231,7 +231,7 @@ def headline_of(recipe: Recipe, task: Task) -> str:
 def _no_metric(task: Task, name: str, known: Collection[str]) -> RecipeError:
     what = f"{task.name} with these targets has no metric {name!r}{did_you_mean(name, known)}"
     fix = f"It has {', '.join(known)}. Metrics of your own are passed from Python: bertkit.train(…, metrics=[…])."
-    return RecipeError(Problem("training.metric_for_best_model", what, fix))
+    return RecipeError("training.metric_for_best_model", what, fix)
 
 
 def inspect(task: Task, data: Data, headline: str) -> tuple[Dataset, list[Finding]]:
@@ -279,7 +279,7 @@ def check_model(
     metrics = extensions.metrics
     if task.method and extensions.added:
         what = f"{extensions.names[0]} has no effect: task.method {task.method} takes no steps of a trainer"
-        raise RecipeError(Problem("task.method", what, "Leave it out, or train with task.method full."))
+        raise RecipeError("task.method", what, "Leave it out, or train with task.method full.")
     with TemporaryDirectory() as folder, quiet_logger("bertkit"):
         args = arguments(recipe, task, data, Path(folder), recipe.seeds[0])
         model = build(recipe, encoder, task, extensions)
@@ -327,7 +327,7 @@ def arguments(recipe: Recipe, task: Task, data: Data, folder: Path, seed: int) -
         defaults |= {"metric_for_best_model": task.metrics[0], "greater_is_better": True}
     elif settings.get("save_strategy") == "best":
         what, fix = "the best checkpoint is selected on validation rows, and there are none", "Write epoch, or steps."
-        raise RecipeError(Problem("training.save_strategy", what, fix))
+        raise RecipeError("training.save_strategy", what, fix)
     else:
         settings["eval_strategy"] = "no"
     if (recipe.folds or len(recipe.seeds) > 1) and settings.get("run_name"):  # else trackers draw them as one line
@@ -335,22 +335,22 @@ def arguments(recipe: Recipe, task: Task, data: Data, folder: Path, seed: int) -
     try:
         made = Arguments(**{**defaults, **settings})
     except (ValueError, TypeError, ImportError) as error:
-        raise RecipeError(Problem("training", str(error).strip().removeprefix("--"))) from error
+        raise RecipeError("training", str(error).strip().removeprefix("--")) from error
     if made.fp16 and made.device.type == "cpu":
         what = "has no effect on a CPU, where transformers trains in fp32 instead"
-        raise RecipeError(Problem("training.fp16", what, "Remove it, or train on a GPU."))
+        raise RecipeError("training.fp16", what, "Remove it, or train on a GPU.")
     try:
         schedule(made, torch.optim.SGD([torch.zeros(1)], lr=made.learning_rate), TICKS)
     except (ValueError, TypeError) as error:
-        raise RecipeError(Problem("training.lr_scheduler_kwargs", str(error))) from error
+        raise RecipeError("training.lr_scheduler_kwargs", str(error)) from error
     known = integration_utils.INTEGRATION_TO_CALLBACK.keys()
     if unknown := [str(name) for name in made.report_to or () if name not in known]:
         what = f"transformers has no integration {unknown[0]!r}{did_you_mean(unknown[0], known)}"
-        raise RecipeError(Problem("training.report_to", what, f"Known: none, all, {', '.join(known)}."))
+        raise RecipeError("training.report_to", what, f"Known: none, all, {', '.join(known)}.")
     checked = known - {"azure_ml", "flyte"}  # these are not always listed
     installed = integration_utils.get_available_reporting_integrations()  # type: ignore[no-untyped-call]
     missing = sorted(checked.intersection(made.report_to or ()).difference(installed))
     if missing:  # MLflow's callback would refuse this too, but also print a traceback from its __del__
         what = f"{' and '.join(missing)}: not installed"
-        raise RecipeError(Problem("training.report_to", what, f"pip install {' '.join(missing)}"))
+        raise RecipeError("training.report_to", what, f"pip install {' '.join(missing)}")
     return made

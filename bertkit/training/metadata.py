@@ -65,28 +65,28 @@ def require_folder(recipe: AnyRecipe, run: Run, resume: bool, changed: bool) -> 
     if not resume:
         what = "holds a finished run" if run.finished else "is not empty"
         fix = "Name another folder" + ("." if run.finished else ", or resume it.")
-        raise UserError(Problem(str(folder), what, fix))
+        raise UserError(folder, what, fix)
     if not stored.is_file():
         what = "is not a run: it has no recipe.yaml"
-        raise UserError(Problem(str(folder), what, "Do not resume, or name a run."))
+        raise UserError(folder, what, "Do not resume, or name a run.")
     text, before = to_yaml(recipe), stored.read_text(encoding="utf-8", errors="replace")
     if before != text and not changed:
         new = [line.strip() for line in text.splitlines() if line not in before.splitlines()]
         what = f"the run was started with another recipe; new lines: {'; '.join(new[:5]) or 'none, some are missing'}"
         fix = f"Give the same recipe and overrides, or another folder, or {ANYWAY}."
-        raise RecipeError(Problem(str(stored), what, fix))
+        raise RecipeError(stored, what, fix)
     fix = f"Remove it, start a new run in another folder, or {ANYWAY}."
     for training in () if changed or run.finished else sorted(run.checkpoints.glob("*-*")):
         mark = training / MARK
         own = mark.is_file() and mark.read_text(errors="replace") == trained_with(recipe)
         if any(training.iterdir()) and not own:
-            raise RecipeError(Problem(str(training), "holds a training with another recipe", fix))
+            raise RecipeError(training, "holds a training with another recipe", fix)
     tasks, now = tasks_of_recipe(stored), [name for name in recipe.parts if name]
     if tasks != now:
         started, wanted = (f"the tasks {', '.join(each)}" if each else "one task by itself" for each in (tasks, now))
         what = f"the run was started with {started}, and has {wanted} now"
         fix = "Name the same tasks in the same order, or start a new run in another folder."
-        raise RecipeError(Problem(str(stored), what, fix))
+        raise RecipeError(stored, what, fix)
 
 
 def require_unchanged(job: Job, run: Run, changed: bool) -> None:

@@ -26,7 +26,7 @@ from bertkit.engine.resume import latest_intact, require_resumable
 from bertkit.engine.sharding import sharded_map
 from bertkit.engine.trainer import Trainer, out_of_memory
 from bertkit.engine.training_data import MixedData, TaskData, TrainingData
-from bertkit.errors import ModelError, Problem, RecipeError, translated
+from bertkit.errors import ModelError, RecipeError, translated
 from bertkit.files import read_json, write_json, write_text
 from bertkit.inference.runner import Runner
 from bertkit.methods.table import METHODS
@@ -150,7 +150,7 @@ def make_trainer(
     try:
         return Trainer(data, args, callbacks=callbacks, attachments=attachments, clock=clock)
     except (ImportError, RuntimeError, ValueError) as error:  # such as report_to: a library that is not installed
-        raise RecipeError(Problem("training", str(error).strip())) from error
+        raise RecipeError("training", str(error).strip()) from error
 
 
 def training_data(jobs: Jobs, runners: Mapping[str, Runner], args: Arguments) -> TrainingData:
@@ -196,19 +196,19 @@ def run_trainer(trainer: Trainer, folder: Path) -> float:
     except (ImportError, ValueError) as error:
         if trainer.state.global_step > (step_of(start) if start else 0):  # a step of its own
             raise
-        raise RecipeError(Problem("training", str(error).strip())) from error
+        raise RecipeError("training", str(error).strip()) from error
     except RuntimeError as error:
         if not out_of_memory(error):
             raise
         where = f"step {trainer.state.global_step + 1}"
-        raise RecipeError(Problem("training", f"{where}: {error}", MEMORY_ADVICE)) from error
+        raise RecipeError("training", f"{where}: {error}", MEMORY_ADVICE) from error
     return trainer.clock.elapsed
 
 
 def written_to(folder: Path) -> AbstractContextManager[None]:
     """Within the block, weights that cannot be written there are a ModelError."""
     fix = "Free some space; a resumed run continues from its last checkpoint."
-    return translated(SafetensorError, ModelError, str(folder), "cannot be written", fix)
+    return translated(SafetensorError, ModelError, folder, "cannot be written", fix)
 
 
 def merge_and_calibrate(job: Job, runner: Runner, folder: Path) -> dict[str, dict[str, float | None]]:

@@ -11,7 +11,7 @@ from transformers import TrainerCallback
 
 from bertkit import processes
 from bertkit.engine.attachment import Attachment
-from bertkit.errors import Problem, RecipeError
+from bertkit.errors import RecipeError
 from bertkit.models.quiet import no_bars
 from bertkit.recipe.recipe import AnyRecipe, MultiTaskRecipe, Recipe, read
 from bertkit.run import only_writer
@@ -71,9 +71,7 @@ def train(
         folder = Path(output_dir)
     except TypeError:
         what = f"expected a folder, found {describe(output_dir)}; the data go by keyword"
-        raise RecipeError(
-            Problem("output_dir", what, 'bertkit.train("text-classification", "runs/x", data=…)')
-        ) from None
+        raise RecipeError("output_dir", what, 'bertkit.train("text-classification", "runs/x", data=…)') from None
     complete_recipe = read(recipe, data, overrides)
     del data  # it is on disk: a frame that nobody else holds need not be in memory
     extensions = Extensions(metrics, callbacks, compute_loss_func, attachments)
