@@ -42,10 +42,10 @@ class UserError(Exception):
     override training.epochs=1
     """
 
-    def __init__(self, problems: Problem | str | Iterable[Problem], fix: str = "") -> None:
-        """problems: one or several, or a text that says what is wrong. fix: of a text: what to do about it."""
+    def __init__(self, problems: Problem | str | Iterable[Problem], *more: str) -> None:
+        """problems: one or several. Of texts, one is what is wrong; two or three are the fields of a Problem."""
         if isinstance(problems, str):
-            problems = Problem("", problems, fix)
+            problems = Problem(problems, *more) if more else Problem("", problems)
         self.problems: tuple[Problem, ...] = (problems,) if isinstance(problems, Problem) else tuple(problems)
         super().__init__("\n".join(map(str, self.problems)))
 
@@ -61,8 +61,11 @@ def not_installed(error: ModuleNotFoundError) -> UserError:
     package = str(error.name).partition(".")[0]
     if package == "bertkit":
         raise error
-    fix = f'pip install "bertkit[{EXTRAS[package]}]"' if package in EXTRAS else "pip install bertkit"
-    return UserError(f"this needs {package}, which is not installed", fix)
+    return UserError(
+        "",
+        f"this needs {package}, which is not installed",
+        f'pip install "bertkit[{EXTRAS[package]}]"' if package in EXTRAS else "pip install bertkit",
+    )
 
 
 @contextmanager
@@ -94,7 +97,7 @@ def translated(
         if not isinstance(error, exceptions) and type(error).__module__ != "pyo3_runtime":
             raise
         reason = first_line((isinstance(error, OSError) and error.strerror) or error)
-        raise kind(Problem(where, f"{what}: {reason}", fix)) from error
+        raise kind(where, f"{what}: {reason}", fix) from error
 
 
 class RecipeError(UserError):
@@ -132,5 +135,8 @@ def require_finite(finite: Iterable[Any], unit: str = "rows") -> None:
     flags = list(finite)
     bad = sum(not each for each in flags)
     if bad:
-        what = f"its outputs are not finite for {bad} of {len(flags)} {unit}"
-        raise ModelError(Problem("the model", what, "Its weights are damaged, or its training diverged."))
+        raise ModelError(
+            "the model",
+            f"its outputs are not finite for {bad} of {len(flags)} {unit}",
+            "Its weights are damaged, or its training diverged.",
+        )

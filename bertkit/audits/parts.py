@@ -12,7 +12,7 @@ import numpy as np
 from bertkit.audits.confident import ErrorEstimate
 from bertkit.data import Data, load
 from bertkit.data.schema import Schema
-from bertkit.errors import ModelError, Problem
+from bertkit.errors import ModelError
 from bertkit.evaluation.similarity import unit
 from bertkit.inference.features import Features
 from bertkit.inference.vector_cache import Vectors
@@ -98,8 +98,11 @@ def unit_vectors(spec: ModelSpec) -> Encode:
     from bertkit.models.heads.vector_head import read_layout
 
     if spec.name is None:
-        what = "an encoder without pretrained weights gives no vectors to compare rows by"
-        raise ModelError(Problem("model.config", what, "Audit with a pretrained encoder: model.name=NAME"))
+        raise ModelError(
+            "model.config",
+            "an encoder without pretrained weights gives no vectors to compare rows by",
+            "Audit with a pretrained encoder: model.name=NAME",
+        )
     pooling = read_layout(resolve_encoder(spec).folder)[0].pooling
     features = Features(str(spec.name), pool=pooling, max_length=spec.max_length, revision=spec.revision).fit([])
 

@@ -199,7 +199,7 @@ def _set_up_output() -> None:
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     if sys.stdout is None:
-        raise UserError("stdout is closed", "Open it; > /dev/null discards what is printed.")
+        raise UserError("", "stdout is closed", "Open it; > /dev/null discards what is printed.")
     os.environ.update(QUIET)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")

@@ -10,7 +10,7 @@ from typing import Any
 
 from bertkit.cli import shared
 from bertkit.cli.shared import argument, column_names, command, flag, one_process, path, say
-from bertkit.errors import DataError, Problem, UserError
+from bertkit.errors import DataError, UserError
 from bertkit.text import counted, json_line, shell_word
 
 
@@ -94,7 +94,7 @@ def predict(
     **decisions: Any,
 ) -> None:  # fmt: skip
     if not (rest or input) or (input and any(not text.startswith("data.") for text in rest)):
-        raise UserError("predict needs texts, or --input FILE", "bertkit predict RUN 'some text'")
+        raise UserError("", "predict needs texts, or --input FILE", "bertkit predict RUN 'some text'")
     if input and context:
         raise UserError("--context works only with TEXTs; rows of --input have a context each")
     if not input and (output or column or format or shard or raw_cells):
@@ -128,12 +128,15 @@ def _predict_texts(predictor: Any, source: str, texts: list[str], context: Path 
     reads = predictor.task.inputs if alone else [frozenset({"text"})]  # those of several tasks that do not are left out
     if not context and {"text"} not in reads:
         fix = "give the text that the questions are about with --context FILE; or: " if "context" in reads[0] else ""
-        what = f"this model reads {read_together(predictor.task)} together, not a single text"
-        raise UserError(what, fix + example(source, predictor.task, reads))
+        raise UserError(
+            "",
+            f"this model reads {read_together(predictor.task)} together, not a single text",
+            fix + example(source, predictor.task, reads),
+        )
     try:
         passage = context.read_text(encoding="utf-8") if context else ""
     except (OSError, UnicodeDecodeError) as error:
-        raise DataError(Problem(str(context), f"cannot be read as UTF-8 text: {error}")) from error
+        raise DataError(str(context), f"cannot be read as UTF-8 text: {error}") from error
     for name in filter(os.path.isfile, texts):
         say(f"note: {name} is read as a text; for the rows of the file: --input {name}", file=sys.stderr)
     rows = [{"question": text, "context": passage} if context else text for text in texts]
@@ -193,8 +196,9 @@ def explain(
 
 def _explain_run(source: str, **only_with_texts: Any) -> None:
     if misplaced := [name for name, value in only_with_texts.items() if value]:
-        what = f"--{misplaced[0]} works only with texts or --input FILE"
-        raise UserError(what, "bertkit explain RUN 'some text'")
+        raise UserError(
+            "", f"--{misplaced[0]} works only with texts or --input FILE", "bertkit explain RUN 'some text'"
+        )
     from bertkit.report.examples import write_explanations
     from bertkit.report.facts import damage_as_error
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from bertkit import processes
 from bertkit.cli.shared import LAYOUT, OVERRIDES, RECIPE, ROWS, argument, command, flag, path, say
-from bertkit.errors import Problem, UserError
+from bertkit.errors import UserError
 from bertkit.recipe import shipped_recipes
 from bertkit.text import columns, shell_word
 
@@ -47,7 +47,7 @@ def show(recipe: str | None, rest: list[str], schema: bool) -> None:
     if schema:
         say(json.dumps(json_schema(), indent=2))
     elif recipe is None:
-        raise UserError("no recipe given", "`bertkit recipes` lists the shipped ones.")
+        raise UserError("", "no recipe given", "`bertkit recipes` lists the shipped ones.")
     else:
         say(to_yaml(read(recipe, overrides=rest, check_files=False)), end="")
 
@@ -65,7 +65,7 @@ def copy(recipe: str, file: Path) -> None:
 
     text = copied(recipe, file)
     if file.exists():
-        raise UserError(Problem(str(file), "already exists", "Name another file."))
+        raise UserError(str(file), "already exists", "Name another file.")
     write_text(file, text)
     say(f"{file} is yours. Next: bertkit check {shell_word(file)}")
 
@@ -102,7 +102,7 @@ def train(recipe: str, rest: list[str], output_dir: Path, resume: bool, changed:
     from bertkit.recipe.recipe import read
 
     if changed and not resume:
-        raise UserError("--changed works only with --resume", "Give both.")
+        raise UserError("", "--changed works only with --resume", "Give both.")
     loaded = read(recipe, overrides=rest, own_metrics=False)
     from bertkit.report.score_tables import after_training
     from bertkit.training.train import train

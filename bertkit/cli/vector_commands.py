@@ -119,7 +119,7 @@ def search(
     **options: Any,
 ) -> None:  # fmt: skip
     if len(rest) != 1 if not input else any(not word.startswith("data.") for word in rest):
-        raise UserError("search needs one query, in quotes, or --input FILE", "bertkit search STORE 'some words'")
+        raise UserError("", "search needs one query, in quotes, or --input FILE", "bertkit search STORE 'some words'")
     if not input and (misplaced := [name for name, value in {"output": output, "column": column}.items() if value]):
         raise UserError([Problem("", f"--{name} works only with --input FILE") for name in misplaced])
     from dataclasses import asdict

@@ -11,7 +11,7 @@ from bertkit.data import fingerprint, log_findings
 from bertkit.data.disk_list import DiskList
 from bertkit.data.python_inputs import scored_section
 from bertkit.decisions.goals import ThresholdTarget, changes, decided, few_rows, fitted, kind_of, threshold_target
-from bertkit.errors import DataError, ModelError, Problem, UserError
+from bertkit.errors import DataError, ModelError, UserError
 from bertkit.evaluation.similarity import LabelledPairs
 from bertkit.files import read_json, write_json
 from bertkit.inference.evaluate import rows_of_split
@@ -62,7 +62,7 @@ def calibrate(
     section = None if data is None or file else scored_section(data)
     split, rows = rows_of_split(source, predictor, file, None, ("validation",), overrides, section)
     if data is None and split != "validation":
-        raise DataError(Problem(str(source), "has no labelled validation rows", "Name labelled rows as `data`."))
+        raise DataError(str(source), "has no labelled validation rows", "Name labelled rows as `data`.")
     names = [name for name in FITTED if name in type(predictor.task.options).model_fields]
     task, scores = _fitted(predictor, names, rows, goal)
     log_findings(few_rows(scores["labels"], goal))
@@ -90,12 +90,12 @@ def calibrate(
 def _folder(source: str | Path) -> Path:
     """The model folder on this machine. Raises ModelError."""
     if not Path(source).expanduser().is_dir():
-        what, fix = "is not a folder; calibrate edits a model's config.json", "Name a run or a model folder."
-        raise ModelError(Problem(str(source), what, fix))
+        raise ModelError(
+            str(source), "is not a folder; calibrate edits a model's config.json", "Name a run or a model folder."
+        )
     folder = model_folder(source)
     if "bertkit" not in read_json(folder / "config.json"):
-        what = "was not trained by bertkit: its config.json has no `bertkit` section"
-        raise ModelError(Problem(str(folder), what))
+        raise ModelError(str(folder), "was not trained by bertkit: its config.json has no `bertkit` section")
     return folder
 
 
@@ -108,8 +108,9 @@ def _fitted(
         free = task.options.model_copy(update=dict.fromkeys(names))
         task = base.calibrate(replace(task, options=free), rows, runner)
     if all(getattr(task.options, name) is None for name in names):
-        what = f"a model for {task.name} ({task.describe()}) has neither temperature nor thresholds to fit"
-        raise UserError(Problem("the model", what))
+        raise UserError(
+            "the model", f"a model for {task.name} ({task.describe()}) has neither temperature nor thresholds to fit"
+        )
     if not kind_of(task):
         return task, {"labels": []}
 

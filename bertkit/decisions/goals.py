@@ -56,17 +56,26 @@ def threshold_target(
     kind, about = kind_of(task), f"a model for {task.name} ({task.describe()})"
     for name, value in {**asked, **({"label": 1.0} if label else {})}.items():
         if not kind or not task.decision.threshold:
-            fix = "Models that give labels to texts have them, and those of two labels by cosine."
-            raise UserError(Problem(name, f"{about} has no thresholds of labels", fix))
+            raise UserError(
+                name,
+                f"{about} has no thresholds of labels",
+                "Models that give labels to texts have them, and those of two labels by cosine.",
+            )
         if not 0 < value <= 1:
-            raise UserError(Problem(name, f"{value:g} is not above 0 and at most 1"))
+            raise UserError(name, f"{value:g} is not above 0 and at most 1")
     names = names_of(getattr(task.options, "labels", None))[kind == "by cosine" :]
     if label is not None and label not in names:
-        fix = f"Labels with a threshold: {', '.join(names)}."
-        raise UserError(Problem("label", f"{label!r} has no threshold{did_you_mean(label, names)}", fix))
+        raise UserError(
+            "label",
+            f"{label!r} has no threshold{did_you_mean(label, names)}",
+            f"Labels with a threshold: {', '.join(names)}.",
+        )
     if recall is not None and kind == "single-label" and label is None:
-        what = f"{about} gives the best label or none: a threshold can only lower its recall"
-        raise UserError(Problem("recall", what, "Give a precision, or the label whose recall it is."))
+        raise UserError(
+            "recall",
+            f"{about} gives the best label or none: a threshold can only lower its recall",
+            "Give a precision, or the label whose recall it is.",
+        )
     metric, least = next(iter(asked.items()), ("f1", 0.0))
     return ThresholdTarget(metric, least, label, overall and kind != "by cosine")
 

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from bertkit.errors import Problem, UserError, translated
+from bertkit.errors import UserError, translated
 from bertkit.evaluation.intervals import Interval, Scores, Weighted, bootstrap
 from bertkit.text import short_repr
 
@@ -51,8 +51,11 @@ class Graded:
 
     def pairs(self) -> tuple[Any, Any]:
         """Predictions and references for a user's own `evaluate.Metric`. Raises UserError where there are none."""
-        what = "the answers of this task have no pairs of prediction and reference for metrics of your own"
-        raise UserError(Problem("metrics", what, "Leave them out."))
+        raise UserError(
+            "metrics",
+            "the answers of this task have no pairs of prediction and reference for metrics of your own",
+            "Leave them out.",
+        )
 
 
 @dataclass(frozen=True)
@@ -90,8 +93,9 @@ def compute_user_metric(metric: Any, predictions: Any, references: Any) -> Score
     if not isinstance(result, Mapping) or not all(
         isinstance(k, str) and isinstance(v, Real) for k, v in result.items()
     ):
-        what = f"the metric returned {short_repr(result)}, not names and numbers"
-        raise UserError(Problem("metrics", what, "Return {name: number}."))
+        raise UserError(
+            "metrics", f"the metric returned {short_repr(result)}, not names and numbers", "Return {name: number}."
+        )
     return {key: float(value) if math.isfinite(value) else None for key, value in result.items()}
 
 
@@ -104,7 +108,10 @@ def all_scores(graded: Graded, metrics: Sequence[Any]) -> Scores:
     for metric in metrics:
         own = compute_user_metric(metric, *graded.pairs())
         if taken := sorted(own.keys() & scores.keys()):
-            what = f"{type(metric).__name__}.compute returned a score called {', '.join(taken)}, as there is already"
-            raise UserError(Problem("metrics", what, "Give it a name of its own."))
+            raise UserError(
+                "metrics",
+                f"{type(metric).__name__}.compute returned a score called {', '.join(taken)}, as there is already",
+                "Give it a name of its own.",
+            )
         scores |= own
     return scores

@@ -60,7 +60,7 @@ def export(
     """
     output = Path(os.path.realpath(output))
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
-        raise UserError(Problem(str(output), "already exists", "Name a new folder."))
+        raise UserError(str(output), "already exists", "Name a new folder.")
     reference = _reference(source, data)
     predictor, _, rows = reference
     started = time.monotonic()
@@ -98,10 +98,10 @@ def _reference(source: str | Path, data: str | Path | None) -> Reference:
     predictor = load(source, precision="fp32")
     name = predictor.task.name
     if predictor.backend == "onnx":
-        raise ModelError(Problem(str(source), "is already exported", "Name the run that it was exported from."))
+        raise ModelError(str(source), "is already exported", "Name the run that it was exported from.")
     if predictor.task.no_graph:
         why, fix = predictor.task.no_graph
-        raise ModelError(Problem(str(source), f"{name} has no graph from texts to answers: {why}", fix))
+        raise ModelError(str(source), f"{name} has no graph from texts to answers: {why}", fix)
     try:
         split, rows = rows_of_split(source, predictor, data, None, ("validation", "test"))
     except (DataError, RecipeError) as error:
@@ -146,7 +146,7 @@ def _require_agreement(reference: Reference, figures: dict[str, Any]) -> None:
         what = f"on {counted(figures['rows'], 'row')} ({reference.split}) outputs differ by up to "
         what += f"{figures['output_difference']:.2g}, {counted(figures['answers_differ'], 'answer', 'differ')}"
         what += "".join(f", {name} changed from {before[name]} to {after[name]}" for name in moved)
-        raise ModelError(Problem("the exported graph", what, "Nothing was written. Please report it with the recipe."))
+        raise ModelError("the exported graph", what, "Nothing was written. Please report it with the recipe.")
 
 
 def _quantize(
@@ -170,9 +170,7 @@ def _quantize(
     logger.info("int8: %s changes by %+.4f", headline, -drop)
     if not drop <= max_drop:  # it may be NaN
         what = f"{headline} falls by {drop:.4f} on {reference.split}, which is more than {max_drop:g}"
-        raise ModelError(
-            Problem("int8", what + _unanswered(figures), "Export without int8, or with a larger max_drop.")
-        )
+        raise ModelError("int8", what + _unanswered(figures), "Export without int8, or with a larger max_drop.")
     return figures | {"megabytes": (folder / GRAPH).stat().st_size / 1e6, "max_drop": max_drop}
 
 

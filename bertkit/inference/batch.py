@@ -10,7 +10,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, Literal
 
 from bertkit.data.python_rows import Rows, column_names, frame_rows, is_frame, with_added
-from bertkit.errors import DataError, Problem
+from bertkit.errors import DataError
 from bertkit.inference.display import flat
 from bertkit.inference.embed import VECTOR
 from bertkit.inference.predict_file import with_columns
@@ -66,8 +66,11 @@ class batch:
 
     def __call__(self, rows: Rows) -> Rows:
         if not isinstance(rows, Mapping) and not is_frame(rows):
-            what = f"expected a batch, a dict of columns or a frame, found {short_repr(rows)}"
-            raise DataError(Problem("", what, "For texts and lists of rows: bertkit.load(…)(rows)."))
+            raise DataError(
+                "",
+                f"expected a batch, a dict of columns or a frame, found {short_repr(rows)}",
+                "For texts and lists of rows: bertkit.load(…)(rows).",
+            )
         with vars(self)["lock"]:
             return self._with_vectors(rows) if self.side else self._with_answers(rows)
 
@@ -102,9 +105,11 @@ class batch:
 
         predictor = self._predictor
         if predictor.task.schema.together:  # other processes may have them
-            what = f"a model for {predictor.task.name} ranks the documents of all rows, which are not in one place here"
-            fix = "It can give vectors: bertkit embed, or batch(…, side='document')."
-            raise DataError(Problem("the model", what, fix))
+            raise DataError(
+                "the model",
+                f"a model for {predictor.task.name} ranks the documents of all rows, which are not in one place here",
+                "It can give vectors: bertkit embed, or batch(…, side='document').",
+            )
         answers = [dict(flat(each, "answer.")) for each in predictor.stream(frame_rows(rows, predictor.reads))]
         types = self._types(tuple(column_names(rows)))
         columns = {name: pa.array([each.get(name) for each in answers], kind) for name, kind in types.items()}
@@ -113,11 +118,11 @@ class batch:
     def _with_vectors(self, rows: Rows) -> Rows:
         column, there = self.columns.get("text", "text"), column_names(rows)
         if column not in there:
-            raise DataError(Problem("", f"no column {column!r}; found {', '.join(there)}", "columns={'text': NAME}"))
+            raise DataError("", f"no column {column!r}; found {', '.join(there)}", "columns={'text': NAME}")
         texts = [row[column] for row in frame_rows(rows, {column})]
         return self._added(rows, {VECTOR: self._predictor.encode(texts, self.side or "text")})
 
     def _added(self, rows: Rows, columns: Mapping[str, pa.Array | np.ndarray]) -> Rows:
         if taken := [name for name in column_names(rows) if name in columns]:
-            raise DataError(Problem("", f"the rows have a column `{taken[0]}` already", "Rename it."))
+            raise DataError("", f"the rows have a column `{taken[0]}` already", "Rename it.")
         return with_added(rows, columns)

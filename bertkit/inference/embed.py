@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from bertkit.data.readers import TextRow, read_texts
 from bertkit.data.values import replace_surrogates
-from bertkit.errors import DataError, Problem, translated
+from bertkit.errors import DataError, translated
 from bertkit.files import require_no_pipe, require_suffix, written_aside
 from bertkit.inference.progress import progress
 from bertkit.inference.vector_cache import CHUNK, Vectors
@@ -68,7 +68,7 @@ def embed_file(
         else:
             _write_npy(sink.buffer, parts(), len(part))
         if count != len(part):
-            raise DataError(Problem(str(file), "has changed while it was read", "Run the same command again."))
+            raise DataError(str(file), "has changed while it was read", "Run the same command again.")
     return count
 
 
@@ -84,7 +84,7 @@ def _inspect(file: Path, chunks: Iterable[list[TextRow]], parquet: bool) -> tupl
     for chunk in chunks:
         if parquet:
             if any(VECTOR in each.row for each in chunk):
-                raise DataError(Problem(str(file), f"the rows have a column `{VECTOR}` already", "Rename it."))
+                raise DataError(str(file), f"the rows have a column `{VECTOR}` already", "Rename it.")
             theirs = _table([each.row for each in chunk], None, file).schema
             with _arrow_errors(str(file)):
                 schema = pa.unify_schemas([schema, theirs], promote_options="permissive")

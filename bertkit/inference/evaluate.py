@@ -130,7 +130,7 @@ def rows_of_split(
     if recipe.is_file():
         spec = load_recipe(recipe, overrides, check_files=given is None).data
     elif given is None:
-        raise DataError(Problem(str(source), "has no data: it is not a run", "Name labelled rows as `data`."))
+        raise DataError(str(source), "has no data: it is not a run", "Name labelled rows as `data`.")
     else:
         spec = parse_data_spec({**given, "columns": dict(predictor.columns)}, overrides)
     task, splits, known_labels = predictor.task, None, None
@@ -146,14 +146,16 @@ def rows_of_split(
     labelled = [name for name, rows in data.rows.items() if data.target in rows.column_names]
     split = split or next((name for name in preferred if name in labelled), "train")
     if split not in data.rows:
-        what = f"the data have no such split, only {', '.join(data.rows)}"
-        raise DataError(Problem(f"split {split}", what))
+        raise DataError(f"split {split}", f"the data have no such split, only {', '.join(data.rows)}")
     targets, rows = task.schema.targets, data.rows[split]
     if targets and not set(targets) & set(rows.column_names):
         what = f"no column {' or '.join(f'`{name}`' for name in targets)} to score answers by"
         key = f"{targets[0]}=NAME" if len(targets) == 1 else "COLUMN=NAME, where COLUMN is the model's target"
-        fix = f"If it has another name there: data.columns.{key}. Answers without scores: bertkit predict."
-        raise DataError(Problem(str(file or f"split {split}"), what, fix))
+        raise DataError(
+            str(file or f"split {split}"),
+            what,
+            f"If it has another name there: data.columns.{key}. Answers without scores: bertkit predict.",
+        )
     return split, rows
 
 
@@ -189,15 +191,18 @@ def evaluate(
     folder = Path(source).expanduser()
     if names := tasks_of_run(folder):
         if data is not None:
-            what = "a run of several tasks, each of which is scored on its own data"
-            raise RecipeError(Problem(str(source), what, f"Name the run of one task: {source}/NAME"))
+            raise RecipeError(
+                str(source),
+                "a run of several tasks, each of which is scored on its own data",
+                f"Name the run of one task: {source}/NAME",
+            )
         of_task = partial(
             evaluate, split=split, overrides=overrides, revision=revision, task=task, metrics=metrics, by=by
         )
         return {name: of_task(folder / name, rerank=rerank, depth=depth) for name in names}
     file = data if isinstance(data, str | Path) else None
     if split is not None and file is not None and not Path(file).is_dir():
-        raise RecipeError(Problem("", "`split` names a split of the run's data, `data` a file: give one of them"))
+        raise RecipeError("", "`split` names a split of the run's data, `data` a file: give one of them")
     predictor = load(source, revision=revision, task=task)
     overrides = [*overrides, f"data.by={json.dumps(by)}"] if by else overrides
     given = None if data is None or file else scored_section(data)
@@ -215,13 +220,16 @@ def evaluate_two_stages(retriever: Predictor, ranker: Predictor, rows: Dataset, 
     Raises UserError where the models are not for retrieval and text-ranking, or depth is out of range.
     """
     if not 1 <= depth <= MAX_HITS:
-        what = f"{depth}, where 1 to {MAX_HITS} is expected"
-        raise UserError(Problem("depth", what, f"The retriever returns the first {MAX_HITS} documents of a query."))
+        raise UserError(
+            "depth",
+            f"{depth}, where 1 to {MAX_HITS} is expected",
+            f"The retriever returns the first {MAX_HITS} documents of a query.",
+        )
     task = retriever.task
     if not task.schema.together:
-        raise UserError(Problem("the model", f"reranking is for models for retrieval, not for {task.name}"))
+        raise UserError("the model", f"reranking is for models for retrieval, not for {task.name}")
     if not ranker.task.ranks:
-        raise UserError(Problem("rerank", f"a model for {ranker.task.name}", "Name one for text-ranking."))
+        raise UserError("rerank", f"a model for {ranker.task.name}", "Name one for text-ranking.")
     answers = list(task.answer(rows, retriever.predict_features))
     graded = task.grade(reranked(answers, rows, ranker, depth), rows)
     return {

@@ -9,7 +9,7 @@ from typing import IO, Any
 
 from bertkit.data.schema import Answer
 from bertkit.data.values import given_cell
-from bertkit.errors import DataError, Problem
+from bertkit.errors import DataError
 from bertkit.files import require_suffix
 from bertkit.inference.predictor import Predictor
 from bertkit.text import json_line
@@ -28,7 +28,7 @@ def writer_of(name: str, output: Path | None, predictor: Predictor, columns: Map
     Raises DataError where the model gives other answers, or the file has another name.
     """
     if not predictor.task.always_has("entities"):
-        raise DataError(Problem(f"format {name}", "is for models that find entities", "Leave it out."))
+        raise DataError(f"format {name}", "is for models that find entities", "Leave it out.")
     if name == "entities":
         return None
     suffixes, write = OUTPUT_FORMATS[name]
@@ -72,8 +72,11 @@ def _write_conll(columns: Mapping[str, Any], file: IO[str], pairs: Pairs) -> Non
     for number, (answer, _) in enumerate(pairs, 1):
         for word in answer["words"]:
             if len(word["word"].split()) != 1:
-                what = f"the word {word['word']!r} is empty or contains a space, which CoNLL cannot hold"
-                raise DataError(Problem(f"row {number}", what, "Write the format `entities`."))
+                raise DataError(
+                    f"row {number}",
+                    f"the word {word['word']!r} is empty or contains a space, which CoNLL cannot hold",
+                    "Write the format `entities`.",
+                )
             file.write(f"{word['word']}\t{word['tag']}\n")
         file.write("\n")
 

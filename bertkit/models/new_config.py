@@ -197,11 +197,11 @@ def read_config(folder: Path) -> BertConfig:
     """The config in a folder. Raises ModelError where there is none, or one that is refused."""
     file = folder / "config.json"
     if not file.is_file():
-        raise ModelError(Problem(str(file), "no such file", "Name a model folder."))
+        raise ModelError(str(file), "no such file", "Name a model folder.")
     vet(folder)
     found = read_object(file).get("model_type")
     if found != MODEL_TYPE:
-        raise ModelError(Problem(str(file), f"model_type is {found!r}", "Name the folder of a BERT."))
+        raise ModelError(str(file), f"model_type is {found!r}", "Name the folder of a BERT.")
     return BertConfig.from_pretrained(folder, local_files_only=True)
 
 
@@ -224,8 +224,10 @@ def new_config(
     if kind == "bert":
         return config(fields, **ids, max_position_embeddings=positions, known=known)
     if kind != "modernbert":
-        what = f"expected 'bert' or 'modernbert', found {kind!r}{did_you_mean(str(kind), ['bert', 'modernbert'])}"
-        raise ModelError(Problem(f"{WHERE}.model_type", what))
+        raise ModelError(
+            f"{WHERE}.model_type",
+            f"expected 'bert' or 'modernbert', found {kind!r}{did_you_mean(str(kind), ['bert', 'modernbert'])}",
+        )
     first, last = tokenizer.cls_token_id, tokenizer.sep_token_id
     ids |= {"cls_token_id": first, "sep_token_id": last, "bos_token_id": first, "eos_token_id": last}
     return _modernbert(fields, known, ids, positions)
@@ -253,5 +255,5 @@ def _modernbert(
         with torch.device("meta"):  # finds what does not fit together
             AutoModel.from_config(config)  # type: ignore[no-untyped-call]
     except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError, StrictDataclassError) as error:
-        raise ModelError(Problem(WHERE, first_line(error), "It takes the fields of ModernBertConfig.")) from error
+        raise ModelError(WHERE, first_line(error), "It takes the fields of ModernBertConfig.") from error
     return config

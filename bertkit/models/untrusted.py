@@ -77,7 +77,7 @@ def read_object(file: Path, largest: int = LARGEST_JSON) -> dict[str, Any]:
     with translated(OSError, ModelError, str(file), "cannot be read"):
         content = read_json(file, largest)
     if not isinstance(content, dict):
-        raise ModelError(Problem(str(file), "is not a JSON object"))
+        raise ModelError(str(file), "is not a JSON object")
     return content
 
 
@@ -97,8 +97,11 @@ def bounded(folder: Path) -> Iterator[None]:
         if tensor is not None and tensor.is_meta:
             left -= max(tensor.numel(), MAX_NUMBER)  # a module takes memory, too
         if left < 0:
-            what = f"describes a model of more than {most:,} parameters, but the weights are {size:,} bytes"
-            raise ModelError(Problem(str(folder / "config.json"), what, ADVICE))
+            raise ModelError(
+                str(folder / "config.json"),
+                f"describes a model of more than {most:,} parameters, but the weights are {size:,} bytes",
+                ADVICE,
+            )
 
     parameters = module.register_module_parameter_registration_hook(count)
     buffers = module.register_module_buffer_registration_hook(count)
@@ -239,10 +242,11 @@ def shapes_of(file: Path) -> list[list[int]]:
         with safe_open(file, framework="numpy") as weights:
             shapes = [weights.get_slice(name).get_shape() for name in weights.keys()]  # noqa: SIM118
     except (SafetensorError, OSError) as error:
-        fix = "Download it again, or train the model again."
-        raise ModelError(Problem(str(file), f"is damaged, or not safetensors: {error}", fix)) from error
+        raise ModelError(
+            str(file), f"is damaged, or not safetensors: {error}", "Download it again, or train the model again."
+        ) from error
     if len(shapes) > TENSORS:
-        raise ModelError(Problem(str(file), f"has {len(shapes):,} tensors; at most {TENSORS:,} are allowed", ADVICE))
+        raise ModelError(str(file), f"has {len(shapes):,} tensors; at most {TENSORS:,} are allowed", ADVICE)
     return shapes
 
 
@@ -257,13 +261,22 @@ def require_model(folder: Path, *, exports: bool = False) -> None:
     if isinstance(section, dict) and section.get("onnx") is not None:
         if exports:
             return
-        what = "is an exported model, whose weights are in an ONNX graph"
-        raise ModelError(Problem(str(folder), what, "Name the run that it was exported from."))
+        raise ModelError(
+            str(folder),
+            "is an exported model, whose weights are in an ONNX graph",
+            "Name the run that it was exported from.",
+        )
     if problem := next(adapter_problems(folder), None):
         raise ModelError(problem)
     if not config.is_file():
-        what = "is neither a run nor a model folder: it has no config.json"
-        raise ModelError(Problem(str(folder), what, "Name the folder that config.json and the weights are in."))
+        raise ModelError(
+            str(folder),
+            "is neither a run nor a model folder: it has no config.json",
+            "Name the folder that config.json and the weights are in.",
+        )
     if not any(chain(folder.glob("*.safetensors"), folder.glob("*.safetensors.index.json"))):
-        what = "has no *.safetensors; bertkit reads no other weights, and does not unpickle pytorch_model.bin"
-        raise ModelError(Problem(str(folder), what, CONVERT))
+        raise ModelError(
+            str(folder),
+            "has no *.safetensors; bertkit reads no other weights, and does not unpickle pytorch_model.bin",
+            CONVERT,
+        )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bertkit.errors import Problem, UserError
+from bertkit.errors import UserError
 from bertkit.report import pictures, report_sections
 from bertkit.report.facts import Facts
 from bertkit.report.paired import Pair, compared
@@ -26,8 +26,9 @@ def pairs(facts: Sequence[Facts]) -> list[Pair]:
     """
     tasks = [f"{each.name}: {each.task}" for each in facts]
     if len({each.task for each in facts}) > 1:
-        fix = "Compare runs of one task."
-        raise UserError(Problem("", f"runs of different tasks cannot be compared ({', '.join(tasks)})", fix))
+        raise UserError(
+            "", f"runs of different tasks cannot be compared ({', '.join(tasks)})", "Compare runs of one task."
+        )
     if facts[0].schema.corpus:
         return []
     distinct = len({each.name for each in facts}) == len(facts)

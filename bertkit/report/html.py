@@ -15,7 +15,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from bertkit.data.delimited import write_csv
-from bertkit.errors import Problem, UserError
+from bertkit.errors import UserError
 from bertkit.files import is_special, write_text, written_aside
 from bertkit.report import comparison, matrices, report_sections
 from bertkit.report.facts import Facts, damage_as_error, read_facts
@@ -80,7 +80,7 @@ def compare(runs: Sequence[str | Path], output: str | Path | None = None) -> Com
     ''
     """
     if len(runs) < 2:
-        raise UserError(Problem("runs", "one run cannot be compared", "Name two or more."))
+        raise UserError("runs", "one run cannot be compared", "Name two or more.")
     path, facts = Path(output or "comparison.html"), []
     for run in runs:
         with damage_as_error(run):

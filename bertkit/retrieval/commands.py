@@ -97,7 +97,7 @@ def index(
         encoder = dual_encoder(fspath(source))
         opened = Store.open(store, encoder)
     if opened is None:
-        raise UserError("nothing to do", "Name documents, to add or to delete.")
+        raise UserError("", "nothing to do", "Name documents, to add or to delete.")
     deleted = opened.delete(delete)
 
     def renamed(row: Mapping[str, Any]) -> dict[str, Any]:

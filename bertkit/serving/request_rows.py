@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field, PlainValidator, create_model
 
 from bertkit.data.schema import Source
 from bertkit.data.values import read_inputs
-from bertkit.errors import DataError, Problem
+from bertkit.errors import DataError
 from bertkit.serving.limits import Limits
 from bertkit.tasks.base import Task
 from bertkit.text import short_repr
@@ -49,7 +49,7 @@ class RowReader:
         Raises DataError with row numbers and columns, and Refused for more rows than are allowed, before they are read.
         """
         if not isinstance(body, list):
-            raise DataError(Problem("rows", f"expected a list, found {short_repr(body)}"))
+            raise DataError("rows", f"expected a list, found {short_repr(body)}")
         if not body:
             return []
         self._limits.require_count(len(body), "rows")

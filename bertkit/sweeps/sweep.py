@@ -145,7 +145,7 @@ def _check_call(trials: int, timeout: float | None, confirm: int) -> None:
 def _check_folder(folder: Path) -> None:
     ours = {"data", "recipe.yaml"}  # a killed process may have written these before its study
     if names_in(folder) - ours and not (folder / "study.jsonl").is_file():
-        raise UserError(Problem(str(folder), "is neither empty nor a sweep", "Name another folder."))
+        raise UserError(str(folder), "is neither empty nor a sweep", "Name another folder.")
 
 
 def _dry_run(base: Recipe, variants: Mapping[KeyPath, Recipe], report: Report) -> tuple[Task, Data]:
@@ -155,8 +155,11 @@ def _dry_run(base: Recipe, variants: Mapping[KeyPath, Recipe], report: Report) -
         encoder = resolve_encoder(recipe.model)
         task, data = prepare(recipe, encoder)
         if "validation" not in data.rows:
-            what = "no validation split to select by; a sweep does not select by `folds`"
-            raise DataError(Problem("data", what, "Name one in data.source, or hold one out: data: {validation: 0.1}"))
+            raise DataError(
+                "data",
+                "no validation split to select by; a sweep does not select by `folds`",
+                "Name one in data.source, or hold one out: data: {validation: 0.1}",
+            )
         features, _ = inspect(task, data, headline_of(recipe, task))
         check_model(recipe, encoder, task, data, features)
         return task, data
@@ -184,8 +187,11 @@ def _compare_on_fresh_seeds(recipe: Recipe, search: Search, confirm: int) -> dic
     from bertkit.sweeps.trials import outcome, train_or_resume
 
     if all(trial.value is None for trial in search.finished()):
-        what = f"no trial has a score: {search.metric} is undefined in all of them"
-        raise UserError(Problem(str(search.folder), what, "Choose another metric: training.metric_for_best_model=NAME"))
+        raise UserError(
+            str(search.folder),
+            f"no trial has a score: {search.metric} is undefined in all of them",
+            "Choose another metric: training.metric_for_best_model=NAME",
+        )
     folder, winner = search.folder, search.study.best_trial
     seeds = [(recipe.seeds[0] + 1 + number) % 2**32 for number in range(confirm)]
     changes = search.changes(winner)
@@ -225,7 +231,7 @@ def _scores(run: Run) -> list[float]:
     """The score of each seed on validation. Raises RecipeError where one is undefined."""
     scores = [each["headline"] for each in run.results["seeds"]]
     if None in scores:
-        raise RecipeError(Problem(str(run.folder), "its metric is undefined for some seeds", "Name another metric."))
+        raise RecipeError(str(run.folder), "its metric is undefined for some seeds", "Name another metric.")
     return scores
 
 

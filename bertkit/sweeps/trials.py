@@ -27,7 +27,7 @@ from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, Trial, TrialState
 from transformers import TrainerCallback
 
-from bertkit.errors import DataError, ModelError, Problem, UserError
+from bertkit.errors import DataError, ModelError, UserError
 from bertkit.models.quiet import quiet_logger
 from bertkit.recipe.recipe import Recipe, to_yaml
 from bertkit.run import Run
@@ -203,12 +203,13 @@ def open_study(file: Path, facts: Mapping[str, Any]) -> tuple[Study, JournalStor
         else:
             study = create_study(study_name=NAME, storage=storage, pruner=MedianPruner(), direction="maximize")
     except (ValueError, LookupError, TypeError, AttributeError, AssertionError) as error:  # optuna asserts its codes
-        raise UserError(Problem(str(file), f"is damaged: {error}", "Name another folder.")) from error
+        raise UserError(str(file), f"is damaged: {error}", "Name another folder.") from error
     before = study.user_attrs
     for name, value in facts.items():
         if before.get(name, value) != value:
-            what = f"is a sweep with another {name}"
-            raise UserError(Problem(str(file.parent), what, f"Restore the {name}, or name another folder."))
+            raise UserError(
+                str(file.parent), f"is a sweep with another {name}", f"Restore the {name}, or name another folder."
+            )
         if name not in before:
             study.set_user_attr(name, value)
     return study, storage

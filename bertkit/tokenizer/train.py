@@ -84,9 +84,11 @@ def train_tokenizer(
         return _written(trained, output, {}, corpus, vocab_size)
     layout, alphabet = reserved(vocab_size), corpus.alphabet(limit_alphabet)
     if (needed := len(layout) + len(alphabet)) > vocab_size:
-        what = f"{vocab_size:,} is too small: {len(layout)} are special, {len(alphabet):,} are the alphabet"
-        fix = f"Take more than {needed:,}, or learn fewer characters (limit_alphabet)."
-        raise DataError(Problem("vocab_size", what, fix))
+        raise DataError(
+            "vocab_size",
+            f"{vocab_size:,} is too small: {len(layout)} are special, {len(alphabet):,} are the alphabet",
+            f"Take more than {needed:,}, or learn fewer characters (limit_alphabet).",
+        )
     tokens = [*layout, *_learn(corpus, alphabet, vocab_size - len(layout), min_frequency)]
     vocab = {token: index for index, token in enumerate(tokens)}
     trained = BertTokenizer(vocab=vocab, do_lower_case=not cased, model_max_length=max_length)
@@ -98,8 +100,11 @@ def _learn_bytes(corpus: Corpus, size: int, min_frequency: int) -> tuple[dict[st
     """Vocabulary and merges of byte-level BPE."""
     alphabet = sorted(ByteLevel.alphabet())
     if (needed := len(BYTE_LEVEL_SPECIALS) + len(alphabet)) > size:
-        what = f"{size:,} is too small: {len(BYTE_LEVEL_SPECIALS)} are special, {len(alphabet)} are bytes"
-        raise DataError(Problem("vocab_size", what, f"Take {needed:,} or more."))
+        raise DataError(
+            "vocab_size",
+            f"{size:,} is too small: {len(BYTE_LEVEL_SPECIALS)} are special, {len(alphabet)} are bytes",
+            f"Take {needed:,} or more.",
+        )
     learned = Tokenizer(models.BPE())
     learned.pre_tokenizer = ByteLevel(add_prefix_space=False)
     trainer = trainers.BpeTrainer(

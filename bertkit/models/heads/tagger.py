@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from bertkit.data.tagging import entities
-from bertkit.errors import ModelError, Problem, require_finite
+from bertkit.errors import ModelError, require_finite
 from bertkit.models.heads import posteriors
 
 if TYPE_CHECKING:
@@ -67,8 +67,11 @@ def window_emissions(arrays: Mapping[str, np.ndarray], tags: int, *, crf: bool) 
     parts = ("transitions", "start", "end") if crf else ()
     width = arrays["emissions"].shape[-1] if "emissions" in arrays else 0
     if width != tags or not {"words", *parts} <= arrays.keys():
-        what = f"its outputs ({', '.join(arrays)}; {width} tags) are not those of a head with {tags} tags"
-        raise ModelError(Problem("the model", what, "Its config.json was edited, or belongs to another model."))
+        raise ModelError(
+            "the model",
+            f"its outputs ({', '.join(arrays)}; {width} tags) are not those of a head with {tags} tags",
+            "Its config.json was edited, or belongs to another model.",
+        )
     chain = tuple(arrays[name] for name in parts) or None
     counted = zip(arrays["emissions"], arrays["words"].tolist(), strict=True)
     return [Emissions(emissions[:words], chain) for emissions, words in counted]
@@ -84,7 +87,7 @@ def words_of_rows(
         read[row] += words
         parts[row].append(window.scores)
     if items[0].chain is not None and not all(np.isfinite(part).all() for part in items[0].chain):
-        raise ModelError(Problem("the model", "its CRF is not finite", "Its weights are damaged."))
+        raise ModelError("the model", "its CRF is not finite", "Its weights are damaged.")
     scores = [np.concatenate(each) for each in parts]
     require_finite(np.isfinite(each).all() for each in scores)
     return read, scores
