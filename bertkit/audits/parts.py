@@ -21,7 +21,7 @@ from bertkit.recipe.recipe import Recipe
 from bertkit.report.mistakes import NONE
 from bertkit.sections import ModelSpec
 from bertkit.tasks import get_task
-from bertkit.text import part_of
+from bertkit.text import Json, part_of
 
 Row = Mapping[str, Any]
 """A row: canonical columns, `location`, and the `answer` of a model that was not trained on it.
@@ -115,7 +115,7 @@ def rows_of(recipe: Recipe) -> Data:
     return load(recipe.data, kind.schema_of(recipe.task), partial(kind.validate_rows, recipe.task))
 
 
-def identified(row: Row, schema: Schema) -> dict[str, Any]:
+def identified(row: Row, schema: Schema) -> Json:
     """Where a row is, its id and split if it has them, and its texts."""
     return {name: row[name] for name in ("location", "split", "id") if row.get(name) is not None} | schema.shown(row)
 

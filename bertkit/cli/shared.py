@@ -11,9 +11,9 @@ from typing import Any, NamedTuple, TextIO
 
 from bertkit import processes
 from bertkit.errors import UserError
-from bertkit.text import printable
+from bertkit.text import Json, printable
 
-Argument = tuple[str, dict[str, Any]]  # what `add_argument` of argparse takes
+Argument = tuple[str, Json]  # what `add_argument` of argparse takes
 
 
 SECTIONS = {  # of a command's help; what is not named stands under argparse's own titles

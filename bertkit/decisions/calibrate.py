@@ -19,6 +19,7 @@ from bertkit.inference.predictor import Predictor, load, model_folder, require_t
 from bertkit.run import Run
 from bertkit.tasks import base
 from bertkit.tasks.base import Task
+from bertkit.text import Json
 from bertkit.training.finish import write_reports
 
 FITTED = ("temperature", "thresholds", "threshold", "cutoffs", "null_threshold", "conformal")  # options set here
@@ -33,7 +34,7 @@ def calibrate(
     recall: float | None = None,
     label: str | None = None,
     overall: bool = False,
-) -> dict[str, Any]:
+) -> Json:
     """Fit temperature and thresholds of a trained model again, and write them into its config.json.
 
     What the recipe fixed is fitted too. source: a run, or a model folder trained by bertkit.
@@ -99,9 +100,7 @@ def _folder(source: str | Path) -> Path:
     return folder
 
 
-def _fitted(
-    predictor: Predictor, names: Sequence[str], rows: Any, goal: ThresholdTarget
-) -> tuple[Task, dict[str, Any]]:
+def _fitted(predictor: Predictor, names: Sequence[str], rows: Any, goal: ThresholdTarget) -> tuple[Task, Json]:
     """The task with what is fitted on these rows, and what that changes. Raises UserError."""
     task, runner = predictor.task, predictor.predict_features
     if goal.label is None:

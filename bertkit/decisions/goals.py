@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from bertkit.evaluation.intervals import Bools, Floats
 from bertkit.evaluation.similarity import MIDDLE, LabelledPairs
 from bertkit.tasks.base import Task
 from bertkit.tasks.class_labels import names_of
-from bertkit.text import escape_controls
+from bertkit.text import Json, Record, escape_controls
 from bertkit.validation import did_you_mean
 
 ALL = ""  # in place of a label: all of them together
@@ -115,7 +115,7 @@ def decided(task: Task, graded: Graded) -> LabelDecisions:
     return LabelDecisions(names, graded.table, truth, assigned, thresholds, single, graded.cutoffs or {})
 
 
-def fitted(decided: LabelDecisions, goal: ThresholdTarget) -> dict[str, Any]:
+def fitted(decided: LabelDecisions, goal: ThresholdTarget) -> Json:
     """The options that reach the goal on these rows; nothing for the best F1 of all labels, which training fits.
 
     Raises UserError, which names the labels that do not reach it.
@@ -163,7 +163,7 @@ def _choices(decided: LabelDecisions, goal: ThresholdTarget) -> Iterator[tuple[s
             yield name, *columns
 
 
-def few_rows(labels: Sequence[Mapping[str, Any]], goal: ThresholdTarget) -> Iterator[Finding]:
+def few_rows(labels: Sequence[Record], goal: ThresholdTarget) -> Iterator[Finding]:
     """Thresholds that few rows decided. labels: as `calibrate` returns them."""
     chosen = [each for each in labels if each["threshold"] is not None and goal.label in (None, each["label"])]
     counts = {each["label"]: each["support"] for each in chosen}
@@ -175,14 +175,14 @@ def few_rows(labels: Sequence[Mapping[str, Any]], goal: ThresholdTarget) -> Iter
         yield warn(what, "On new rows precision and recall may be far from those below. Label more rows.")
 
 
-def changes(before: LabelDecisions, after: LabelDecisions) -> dict[str, Any]:
+def changes(before: LabelDecisions, after: LabelDecisions) -> Json:
     """`labels` and `overall`, as `calibrate` returns them."""
     both = zip(_by_label(after), _by_label(before), strict=True)
     labels = [own | {"before": {name: old[name] for name in ("threshold", *MEASURES)}} for own, old in both]
     return {"labels": labels, "overall": {**_overall(after), "before": _overall(before)}}
 
 
-def _by_label(decided: LabelDecisions) -> Iterator[dict[str, Any]]:
+def _by_label(decided: LabelDecisions) -> Iterator[Json]:
     from sklearn.metrics import precision_recall_fscore_support
 
     for name, truth, assigned in zip(decided.names, decided.truth.T, decided.given.T, strict=True):

@@ -13,7 +13,7 @@ import numpy as np
 
 from bertkit.errors import UserError, translated
 from bertkit.evaluation.intervals import Interval, Scores, Weighted, bootstrap
-from bertkit.text import short_repr
+from bertkit.text import Json, short_repr
 
 
 class Graded:
@@ -33,7 +33,7 @@ class Graded:
         """These rows, decided with what is fitted on them where no option fixes it. Default: nothing is fitted."""
         return self
 
-    def calibrated(self) -> dict[str, Any]:
+    def calibrated(self) -> Json:
         """What `after_fit` fits: option -> value."""
         return {}
 
@@ -41,7 +41,7 @@ class Graded:
         """Bootstrap 95 % intervals of the metrics; None where one is not defined in most resamples."""
         return bootstrap(self.scored.weighted, self.scored.rows, resamples=resamples, seed=seed)
 
-    def details(self) -> dict[str, Any]:
+    def details(self) -> Json:
         """What else results.json says about the answers, such as a confusion matrix."""
         return {}
 

@@ -15,6 +15,7 @@ from bertkit.evaluation.conformal import Conformal, Coverage, conformal, support
 from bertkit.evaluation.graded import Graded, Scored
 from bertkit.evaluation.intervals import Floats, blocks
 from bertkit.evaluation.metrics import Kind
+from bertkit.text import Json, Record
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +44,7 @@ class GradedLabels(Graded):
         kind: Kind,
         names: Sequence[str],
         references: Any,
-        answers: Sequence[Mapping[str, Any]],
+        answers: Sequence[Record],
         temperature: float | None = None,
         thresholds: Mapping[str, float] | float | None = None,
         conformal: Conformal | None = None,
@@ -88,7 +89,7 @@ class GradedLabels(Graded):
         """The metrics of this kind."""
         return metrics.scored(self.kind, self.references, self.table, self.names, self.given)
 
-    def details(self) -> dict[str, Any]:
+    def details(self) -> Json:
         """Confusion matrix of the labels given (rows: truth; multi-label: 2 x 2 per label), the share of rows with a
         label where some have none, and calibration before and after."""
         coverage = {} if self.conformal is None else {"coverage": list(self._coverage(self.conformal))}
@@ -183,7 +184,7 @@ class GradedLabels(Graded):
         limits = calibration.label_thresholds(self.thresholds, self.names, 0.5)
         return replace(self, given=(self.table >= limits).astype(np.int8))
 
-    def calibrated(self) -> dict[str, Any]:
+    def calibrated(self) -> Json:
         """What `after_fit` fits, of the options `temperature`, `thresholds` and `conformal`."""
         fitted = self.after_fit()
         values = {name: getattr(fitted, name) for name in ("temperature", "thresholds", "conformal")}

@@ -24,6 +24,7 @@ from bertkit.inference.display import answer_line
 from bertkit.inference.predict_file import layout_of, with_columns
 from bertkit.inference.predictor import Predictor, load, require_torch_model
 from bertkit.tasks.base import Batch
+from bertkit.text import Record
 
 
 class Attributed(TypedDict):
@@ -144,7 +145,7 @@ def _attributed(
     )
 
 
-def rows_of(predictor: Predictor, texts: Sequence[str]) -> Sequence[str | Mapping[str, Any]]:
+def rows_of(predictor: Predictor, texts: Sequence[str]) -> Sequence[str | Record]:
     """One row of two texts if the task reads pairs, else a row for each text.
 
     Raises DataError if a task that reads pairs is given one text, or more than two.
@@ -163,7 +164,7 @@ def rows_of(predictor: Predictor, texts: Sequence[str]) -> Sequence[str | Mappin
     return [dict(zip(pair, texts, strict=True))]
 
 
-def explain_rows(predictor: Predictor, rows: Iterable[str | Mapping[str, Any]]) -> list[Explanation]:
+def explain_rows(predictor: Predictor, rows: Iterable[str | Record]) -> list[Explanation]:
     """Explain the answer to each text or row, in order; every row is read by itself.
 
     rows: as for `Predictor.stream`. Raises DataError for a task whose answers are not explained, a row without the
@@ -176,7 +177,7 @@ def explain_rows(predictor: Predictor, rows: Iterable[str | Mapping[str, Any]]) 
             f"What is explained: {', '.join(TARGETS)}.",
         )
 
-    def explained(number: int, given: str | Mapping[str, Any]) -> Explanation:
+    def explained(number: int, given: str | Record) -> Explanation:
         explanation = explain_row(predictor, predictor.canonical([given], number - 1))
         if not explanation["attributed"]:
             raise DataError(f"row {number}", predictor.task.no_words)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from datasets import Dataset
@@ -29,7 +29,7 @@ from bertkit.inference.predictor import Predictor, load, model_folder
 from bertkit.models.encoder import save_tokenizer
 from bertkit.sections import Batching
 from bertkit.tasks import package_of
-from bertkit.text import counted
+from bertkit.text import Json, counted
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ class Reference(NamedTuple):
 
 def export(
     source: str | Path, output: Path, *, int8: bool = False, max_drop: float = 0.005, data: str | Path | None = None
-) -> dict[str, Any]:
+) -> Json:
     """Write `output`: model.onnx, tokenizer, config.json, export.json. Returns the contents of export.json.
 
     It is written only if, on the run's validation rows (or `data`, labelled rows in the same layout), outputs agree to
@@ -138,7 +138,7 @@ def _opened(predictor: Predictor, graph: Graph, folder: Path) -> OnnxModel:
     return open_model(folder, graph.reduced, [*task.tokenizer.model_input_names, *task.reduce_inputs])
 
 
-def _require_agreement(reference: Reference, figures: dict[str, Any]) -> None:
+def _require_agreement(reference: Reference, figures: Json) -> None:
     """Raises ModelError if an export in fp32 differs from its model."""
     before, after = figures["metrics"].values()
     moved = [name for name, value in before.items() if not same(value or 0.0, after[name] or 0.0)]
@@ -157,7 +157,7 @@ def _quantize(
     sample: Arrays,
     exact: Arrays,
     max_drop: float,
-) -> dict[str, Any]:
+) -> Json:
     """Write model.onnx in int8; returns its figures. exact: what the sample gives in fp32.
 
     Raises ModelError where the metric falls by more than `max_drop`.
@@ -174,7 +174,7 @@ def _quantize(
     return figures | {"megabytes": (folder / GRAPH).stat().st_size / 1e6, "max_drop": max_drop}
 
 
-def _unanswered(figures: dict[str, Any]) -> str:
+def _unanswered(figures: Json) -> str:
     """Where thresholds leave rows without an answer, which accuracy counts as errors: how many each model answers."""
     before, after = figures["answered"].values()
     if before == after:
@@ -186,7 +186,7 @@ def _unanswered(figures: dict[str, Any]) -> str:
     return f"; in fp32 {before:.1%} of the rows are answered{right[0]}, in int8 {after:.1%}{right[1]}"
 
 
-def _facts(reference: Reference, graph: Graph, folder: Path, exports: dict[str, Any], seconds: float) -> dict[str, Any]:
+def _facts(reference: Reference, graph: Graph, folder: Path, exports: Json, seconds: float) -> Json:
     predictor = reference.predictor
     weights = sum(each.numel() * each.element_size() for each in predictor.model.state_dict().values())
     libraries = ("bertkit", "torch", "onnx", "onnxscript", "onnxruntime")

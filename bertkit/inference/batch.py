@@ -16,7 +16,7 @@ from bertkit.inference.embed import VECTOR
 from bertkit.inference.predict_file import with_columns
 from bertkit.inference.predictor import Predictor, load, load_as
 from bertkit.models.device import Precision
-from bertkit.text import short_repr
+from bertkit.text import Json, Record, short_repr
 
 if TYPE_CHECKING:
     import numpy as np
@@ -56,7 +56,7 @@ class batch:
     revision: str | None = None
     precision: Precision | None = None
     batch_size: int | None = None
-    decisions: Mapping[str, Any] = field(default_factory=dict)
+    decisions: Record = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         vars(self)["lock"] = Lock()  # no field: Dask hashes fields
@@ -76,7 +76,7 @@ class batch:
 
     @cached_property
     def _predictor(self) -> Predictor:
-        options: dict[str, Any] = {"revision": self.revision, "precision": self.precision}
+        options: Json = {"revision": self.revision, "precision": self.precision}
         if self.side:
             loaded = load_as(self.task or "sentence-similarity", self.source, **options)
         else:
@@ -92,7 +92,7 @@ class batch:
         """Column -> type of the answers to rows with these columns, whatever the rows are."""
         import pyarrow as pa
 
-        shown: dict[str, Any] = {}
+        shown: Json = {}
         for answer in self._predictor.any_answers(names):
             for name, value in flat(answer, "answer."):
                 if shown.get(name) is None:

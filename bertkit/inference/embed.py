@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import numpy as np
 import pyarrow as pa
@@ -22,8 +22,9 @@ from bertkit.inference.vector_cache import CHUNK, Vectors
 from bertkit.processes import Shard
 from bertkit.recipe.recipe import parse_layout
 from bertkit.sections import DataSpec
+from bertkit.text import Json, Record
 
-Parts = Iterable[tuple[list[dict[str, Any]], Vectors]]  # rows, and the vectors of their texts
+Parts = Iterable[tuple[list[Json], Vectors]]  # rows, and the vectors of their texts
 
 VECTOR = "vector"  # the added column
 
@@ -97,7 +98,7 @@ def _arrow_errors(where: str) -> AbstractContextManager[None]:
     return translated((pa.ArrowException, OverflowError), DataError, where, what, fix)
 
 
-def _table(rows: Sequence[Mapping[str, Any]], schema: pa.Schema | None, file: Path) -> pa.Table:
+def _table(rows: Sequence[Record], schema: pa.Schema | None, file: Path) -> pa.Table:
     """The rows as columns, with the types of the schema, or inferred ones."""
     names = dict.fromkeys(name for row in rows for name in row) if schema is None else schema.names
     arrays = {}

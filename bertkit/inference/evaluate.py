@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import chain
@@ -27,6 +27,7 @@ from bertkit.inference.multitask_predictor import tasks_of_run
 from bertkit.inference.predictor import Predictor, load, load_as
 from bertkit.recipe.recipe import load_recipe, parse_data_spec
 from bertkit.tasks.base import Predict, Task
+from bertkit.text import Json, Record
 
 OF_SOURCE = ("validation", "limit", "splits", "exclude", "relabel")  # of `data:`; not for a file given in its place
 
@@ -36,7 +37,7 @@ NONE = "(none)"  # the name of a missing value
 
 def score(
     predictor: Predictor, rows: Dataset, metrics: Sequence[Any] = (), by: str | None = None
-) -> tuple[Iterable[Any], dict[str, Any]]:
+) -> tuple[Iterable[Any], Json]:
     """The answers for these rows, and `rows`, `metrics`, `intervals` (95 %, bootstrap) and the task's details.
 
     Where vectors are learned at several sizes (`task.dims`), `dims` has the metrics of each.
@@ -68,13 +69,13 @@ def score(
 
 def scored(
     task: Task, answers: DiskList, rows: Dataset, metrics: Sequence[Any] = (), by: str | None = None
-) -> tuple[Graded, dict[str, Any]]:
+) -> tuple[Graded, Json]:
     """The answers, graded; and `rows`, `metrics`, `intervals` (95 %, bootstrap) and the task's details.
 
     metrics: as for `score`. by: a column; `by` is then column -> value -> the first three for its rows.
     """
 
-    def overall(graded: Graded, count: int) -> dict[str, Any]:
+    def overall(graded: Graded, count: int) -> Json:
         return {"rows": count, "metrics": all_scores(graded, metrics), "intervals": dict(graded.intervals())}
 
     graded = task.grade(answers, rows)
@@ -113,7 +114,7 @@ def rows_of_split(
     split: str | None,
     preferred: Sequence[str],
     overrides: Sequence[str] = (),
-    given: Mapping[str, Any] | None = None,
+    given: Record | None = None,
 ) -> tuple[str, Dataset]:
     """A split of the run's data, or a file's rows, with the split's name. Raises DataError, RecipeError.
 
@@ -171,7 +172,7 @@ def evaluate(
     rerank: str | None = None,
     depth: int = 20,
     by: str | None = None,
-) -> dict[str, Any]:
+) -> Json:
     """Score a run, a model folder or a Hub model on a split of the run's data, or on other rows in the same layout.
 
     data: a file in the layout of the run's data; a folder of split files, of which `split` (test) is taken; or rows as
@@ -212,7 +213,7 @@ def evaluate(
     return {"split": split, **evaluate_two_stages(predictor, load_as("text-ranking", rerank), rows, depth)}
 
 
-def evaluate_two_stages(retriever: Predictor, ranker: Predictor, rows: Dataset, depth: int) -> dict[str, Any]:
+def evaluate_two_stages(retriever: Predictor, ranker: Predictor, rows: Dataset, depth: int) -> Json:
     """Scores of a search whose hits a cross-encoder reorders (Nogueira & Cho 2019), and of the search alone.
 
     Returns `rows`, `metrics` and `intervals` of both stages, `first_stage` and `depth`.

@@ -23,7 +23,7 @@ from bertkit.inference.vector_cache import CHUNK, Vectors, cached
 from bertkit.models.device import Precision, best_device, best_precision
 from bertkit.models.encoder import load_config, load_tokenizer, resolve_encoder
 from bertkit.sections import ModelSpec
-from bertkit.text import counted, part_of, short_repr
+from bertkit.text import Json, counted, part_of, short_repr
 
 Combine = Literal["concat", "sum", "mean"]
 Pool = Literal["mean", "cls", "max", "none"]
@@ -83,7 +83,7 @@ class Features(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             raise changed(reader.encoder)
         return reader
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> Json:
         """Parameters and other plain values, so that pickle, joblib and skops can save it."""
         return {name: value for name, value in super().__getstate__().items() if name != "reader_"}
 

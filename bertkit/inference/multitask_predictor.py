@@ -23,6 +23,7 @@ from bertkit.models.device import Precision
 from bertkit.models.trained_parts import encoder_parts, share_encoder
 from bertkit.recipe.recipe import MultiTaskRecipe, read
 from bertkit.tasks.base import with_input_flags
+from bertkit.text import Record
 from bertkit.validation import did_you_mean
 
 logger = logging.getLogger(__name__)
@@ -98,7 +99,7 @@ class MultiTaskPredictor:
             logger.warning("task %s is left out: it reads %s", name, read_together(self.tasks[name].task))
         return self.only(*[name for name in reads if reads[name]])
 
-    def _items(self, features: Mapping[str, Any]) -> dict[str, list[Any]]:
+    def _items(self, features: Record) -> dict[str, list[Any]]:
         """The items of each task's features. What several tasks read alike goes through the encoder once."""
         items: dict[str, list[Any]] = {name: [None] * len(each) for name, each in features.items()}
         runners = {name: each.predict_features for name, each in self.tasks.items()}
@@ -125,7 +126,7 @@ def tasks_of_run(folder: Path) -> list[str]:
 
 
 def load_any(
-    source: str | Path, task: str | None, revision: str | None, decisions: Mapping[str, Any], **others: Any
+    source: str | Path, task: str | None, revision: str | None, decisions: Record, **others: Any
 ) -> Predictor | MultiTaskPredictor:
     """The predictor of one task, with these decisions; or of a run of several.
 
@@ -179,9 +180,7 @@ def load_tasks(
     return MultiTaskPredictor(tasks, encoder)
 
 
-def _group_by_input(
-    tasks: Mapping[str, Predictor], features: Mapping[str, Any]
-) -> Iterator[tuple[list[str], list[list[int]]]]:
+def _group_by_input(tasks: Mapping[str, Predictor], features: Record) -> Iterator[tuple[list[str], list[list[int]]]]:
     """Tasks, and the indices of the features, one of each task, that give the encoder the same inputs."""
     readers: defaultdict[tuple[Any, ...], list[tuple[str, int]]] = defaultdict(list)
     for name, own in features.items():

@@ -30,7 +30,7 @@ from bertkit.inference.progress import progress
 from bertkit.processes import Shard
 from bertkit.recipe.recipe import LAYOUT, Recipe, parse_layout, read
 from bertkit.sections import DataSpec
-from bertkit.text import json_line, part_of
+from bertkit.text import Json, json_line, part_of
 
 logger = logging.getLogger(__name__)
 
@@ -102,7 +102,7 @@ def predict(
         chosen = part.rows(file, sum(1 for _ in _rows(file, spec, corpus, Problems(file))), predictor.task.chunk_size)
         start, stop = chosen.start, chosen.stop
 
-    def checked() -> Iterator[dict[str, Any]]:
+    def checked() -> Iterator[Json]:
         nonlocal count
         for number, row in islice(_rows(file, spec, corpus, problems), start, stop):
             taken = [name for name in row if name == "answer" or (table and str(name).startswith("answer."))]
@@ -117,7 +117,7 @@ def predict(
             count += 1
             yield row
 
-    given: Iterator[dict[str, Any]] = checked()
+    given: Iterator[Json] = checked()
     first = list(islice(given, 1))
     if isinstance(predictor, MultiTaskPredictor) and first:
         predictor = predictor.reading(first[0])
@@ -207,7 +207,7 @@ def like_data(spec: DataSpec, file: str, overrides: Sequence[str] = ()) -> DataS
     return spec.model_copy(update={name: getattr(layout, name) for name in layout.model_fields_set - {"source"}})
 
 
-def _rows(file: str, spec: DataSpec, documents: bool, problems: Problems) -> Iterator[tuple[int, dict[str, Any]]]:
+def _rows(file: str, spec: DataSpec, documents: bool, problems: Problems) -> Iterator[tuple[int, Json]]:
     if file == "-":
         if sys.stdin is None:
             raise DataError("", "stdin is closed", "Write lines to it, or name a file.")

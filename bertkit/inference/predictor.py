@@ -31,11 +31,11 @@ from bertkit.models.untrusted import read_object, require_model
 from bertkit.sections import ModelSpec
 from bertkit.tasks.base import Task
 from bertkit.tasks.vector_task import stacked
-from bertkit.text import beginning
+from bertkit.text import Json, Record, beginning
 
 logger = logging.getLogger(__name__)
 
-Row = str | Mapping[str, Any]
+Row = str | Record
 T = TypeVar("T")
 
 
@@ -59,7 +59,7 @@ class Predictor:
     batch_size: BatchSize
     columns: Mapping[str, Source]
     rule: Rule = identity
-    rules: Mapping[str, Any] = field(default_factory=dict)
+    rules: Record = field(default_factory=dict)
 
     def __repr__(self) -> str:
         encoder = "ONNX Runtime" if self.device is None else f"{self.model.config.model_type}, {self.device}"
@@ -179,7 +179,7 @@ class Predictor:
         read = {*self.task.schema.context}.union(*self.task.inputs)
         return read.union(*(columns_of(self.columns.get(name, name)) for name in read))
 
-    def any_row(self, names: Iterable[str]) -> dict[str, Any]:
+    def any_row(self, names: Iterable[str]) -> Json:
         """A row that the model answers, with the inputs and the context that are among these columns."""
         own, schema = {*names}, self.task.schema
         there = {

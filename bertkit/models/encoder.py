@@ -8,7 +8,7 @@ import json
 import logging
 import re
 import string
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,7 +19,7 @@ from bertkit.errors import DataError, ModelError, Problem, translated
 from bertkit.files import MODEL_FILES, sha256
 from bertkit.models.quiet import no_bars, quiet_logger
 from bertkit.models.untrusted import LARGEST_VOCABULARY, LONGEST, bounded, read_object, require_model, vet
-from bertkit.text import counted
+from bertkit.text import Json, Record, counted
 
 if TYPE_CHECKING:
     from torch.nn import Module
@@ -99,7 +99,7 @@ class Encoder:
         return load_tokenizer(self.folder, split_special_tokens=split_special_tokens, token_types=segments)
 
 
-def unused_positions(config: Mapping[str, Any]) -> int:
+def unused_positions(config: Record) -> int:
     """The number of positions before that of the first token, by a config.json."""
     return int(config.get("pad_token_id", 1)) + 1 if config.get("model_type") in AFTER_PADDING else 0
 
@@ -168,7 +168,7 @@ def load_tokenizer(
     from transformers import PreTrainedTokenizerFast
 
     vet(folder, tokenizer=True)
-    options: dict[str, Any] = {"split_special_tokens": split_special_tokens}
+    options: Json = {"split_special_tokens": split_special_tokens}
     if not token_types:
         options["model_input_names"] = ["input_ids", "attention_mask"]
     fix = "The folder needs tokenizer.json and tokenizer_config.json."
@@ -205,7 +205,7 @@ def load_tokenizer(
     return tokenizer
 
 
-def _read_tokenizer(folder: Path, kind: Any, options: dict[str, Any]) -> PreTrainedTokenizerBase:
+def _read_tokenizer(folder: Path, kind: Any, options: Json) -> PreTrainedTokenizerBase:
     """The tokenizer as `kind` loads it; as tokenizer.json has it, where that gives other ids or `kind` cannot be built.
 
     transformers takes no more than the vocabulary from tokenizer.json, and the rest from the class.
@@ -324,7 +324,7 @@ def load_config(folder: Path) -> PretrainedConfig:
     return config
 
 
-def classifier(names: Sequence[str]) -> dict[str, Any]:
+def classifier(names: Sequence[str]) -> Json:
     """The settings of a head with one output per name. Raises DataError on more than `vet` accepts."""
     if len(names) > LONGEST:
         raise DataError("data", f"{len(names):,} labels, where a model has {LONGEST:,} at most", "Merge some.")
@@ -335,7 +335,7 @@ def classifier(names: Sequence[str]) -> dict[str, Any]:
 def load_model(
     encoder: Encoder,
     auto_class: Any,
-    settings: dict[str, Any],
+    settings: Json,
     *,
     new_head: bool,
     own_config: PretrainedConfig | None = None,
@@ -352,7 +352,7 @@ def load_model(
 def load_and_report(
     encoder: Encoder,
     auto_class: Any,
-    settings: dict[str, Any],
+    settings: Json,
     *,
     new_head: bool,
     own_config: PretrainedConfig | None = None,
@@ -407,7 +407,7 @@ def load_and_report(
     return model, frozenset(unset)
 
 
-def _head_settings(encoder: Encoder, config: PretrainedConfig) -> dict[str, Any]:
+def _head_settings(encoder: Encoder, config: PretrainedConfig) -> Json:
     """The fields of the config that pooling and dropout of the head are, where the encoder states them."""
     settings = dict[str, Any]()
     if encoder.pooling:

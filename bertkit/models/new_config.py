@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import transformers
 from huggingface_hub.dataclasses import strict
@@ -17,7 +17,7 @@ from pydantic import Field, ValidationInfo, field_validator
 from bertkit.errors import ModelError, Problem
 from bertkit.models.untrusted import read_object, vet
 from bertkit.sections import Section
-from bertkit.text import first_line
+from bertkit.text import Json, Record, first_line
 from bertkit.validation import did_you_mean, nearest, unknown_key, validate
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ class BertDecoderConfig(BertConfig):  # type: ignore[no-untyped-call]
 
 
 def config(
-    preset_or_fields: str | Mapping[str, Any],
+    preset_or_fields: str | Record,
     *,
     vocab_size: int,
     pad_token_id: int = 0,
@@ -148,7 +148,7 @@ def config(
     max_position_embeddings: where the fields leave it out. known: as for `started`. Raises ModelError with everything
     that is wrong.
     """
-    ids: dict[str, Any] = {"vocab_size": vocab_size, "pad_token_id": pad_token_id}
+    ids: Json = {"vocab_size": vocab_size, "pad_token_id": pad_token_id}
     wanted = {"preset": preset_or_fields} if isinstance(preset_or_fields, str) else preset_or_fields
     started_with, problems = started(wanted, PRESETS, known, ids)
     fields = {"max_position_embeddings": max_position_embeddings, **started_with}
@@ -168,8 +168,8 @@ def nearest_preset(name: str, known: Collection[str]) -> str:
 
 
 def started(
-    fields: Mapping[str, Any], presets: Mapping[str, Mapping[str, int]], known: Collection[str], ids: Mapping[str, Any]
-) -> tuple[dict[str, Any], list[Problem]]:
+    fields: Record, presets: Mapping[str, Mapping[str, int]], known: Collection[str], ids: Record
+) -> tuple[Json, list[Problem]]:
     """The fields with those of their preset, and what is wrong with the preset and with ids among them.
 
     ids: those of the tokenizer, `vocab_size` and `pad_token_id` among them.
@@ -205,9 +205,7 @@ def read_config(folder: Path) -> BertConfig:
     return BertConfig.from_pretrained(folder, local_files_only=True)
 
 
-def new_config(
-    preset_or_fields: str | Mapping[str, Any], tokenizer: PreTrainedTokenizerBase, max_length: int
-) -> PretrainedConfig:
+def new_config(preset_or_fields: str | Record, tokenizer: PreTrainedTokenizerBase, max_length: int) -> PretrainedConfig:
     """The config of a preset, such as `mini` or `modernbert-mini`, or of fields, `preset` and `model_type` among them.
 
     Raises ModelError with everything that is wrong.
@@ -219,7 +217,7 @@ def new_config(
         known = PRESETS if kind == "bert" else MODERNBERT
     else:
         kind = "modernbert" if nearest_preset(str(fields.get("preset", "")), known) in MODERNBERT else "bert"
-    ids: dict[str, Any] = {"vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id}
+    ids: Json = {"vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id}
     positions = max(512, max_length)
     if kind == "bert":
         return config(fields, **ids, max_position_embeddings=positions, known=known)
@@ -233,9 +231,7 @@ def new_config(
     return _modernbert(fields, known, ids, positions)
 
 
-def _modernbert(
-    given: Mapping[str, Any], known: Collection[str], ids: Mapping[str, Any], positions: int
-) -> PretrainedConfig:
+def _modernbert(given: Record, known: Collection[str], ids: Record, positions: int) -> PretrainedConfig:
     """transformers' own with these fields, and the ids of this tokenizer in place of ModernBERT's."""
     import torch
     from transformers import AutoConfig, AutoModel

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from bertkit.errors import UserError, extras_required
 from bertkit.files import read_json, write_json
-from bertkit.text import first_line
+from bertkit.text import Json, first_line
 
 if TYPE_CHECKING:
     from torch.nn import Module, Parameter
@@ -187,7 +187,7 @@ def share_encoder(models: Iterable[tuple[Any, Collection[Module]]]) -> None:
 
     A part that not all encoders have, such as BERT's pooler, is shared by those that have it.
     """
-    shared: dict[str, Any] = {}
+    shared: Json = {}
     for model, own in models:
         for name, part in encoder_parts(model, own).items():
             setattr(model.base_model, name, shared.setdefault(name, part))

@@ -10,7 +10,7 @@ import math
 import os
 import re
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import fields
 from itertools import chain
@@ -21,6 +21,7 @@ from safetensors import SafetensorError, safe_open
 
 from bertkit.errors import ModelError, Problem, translated
 from bertkit.files import LARGEST_JSON, read_json
+from bertkit.text import Json, Record
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -72,7 +73,7 @@ def vet_files(folder: Path) -> None:
         raise ModelError(problems)
 
 
-def read_object(file: Path, largest: int = LARGEST_JSON) -> dict[str, Any]:
+def read_object(file: Path, largest: int = LARGEST_JSON) -> Json:
     """The JSON object in a model's file. Raises ModelError where there is none, or the file has more bytes."""
     with translated(OSError, ModelError, str(file), "cannot be read"):
         content = read_json(file, largest)
@@ -176,7 +177,7 @@ def _implausible(folder: Path) -> Iterator[Problem]:
             yield Problem(str(file), what, ADVICE)
 
 
-def _read_by_transformers(config: Mapping[str, Any]) -> dict[str, Any]:
+def _read_by_transformers(config: Record) -> Json:
     """What the architecture declares, and bertkit's section; not what nothing reads, such as notes on a training."""
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
@@ -188,7 +189,7 @@ def _read_by_transformers(config: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in config.items() if key in declared}
 
 
-def _lengths(config: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
+def _lengths(config: Record) -> Iterator[tuple[str, int]]:
     """The length of each list and object in a config, such as id2label."""
     values = list(config.items())
     while values:

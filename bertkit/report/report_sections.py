@@ -16,7 +16,7 @@ from bertkit.report.score_tables import interval, mean_of_folds, number, over_se
 from bertkit.report.verdict import MIN_ROWS, Baseline, Verdict, best_baseline, score_findings, verdict
 from bertkit.run import OUT_OF_FOLD
 from bertkit.sections import MEMORY
-from bertkit.text import counted
+from bertkit.text import Json, Record, counted
 
 MIN_SHARE = 0.04  # of the largest attribution: smaller ones are not coloured
 MAX_WORDS = 12  # in a table of attributions
@@ -153,7 +153,7 @@ def environment_rows(facts: Facts) -> list[list[str]]:
     return [["what", "value"], *map(list, flat(facts.environment).items())]
 
 
-def flat(value: Mapping[str, Any], above: str = "") -> dict[str, str]:
+def flat(value: Record, above: str = "") -> dict[str, str]:
     """Nested settings as one table: `training.learning_rate` -> its value."""
     table: dict[str, str] = {}
     for key, each in value.items():
@@ -186,14 +186,14 @@ def label_rows(facts: Facts) -> list[list[str]]:
     return rows if len(rows) > 1 else []
 
 
-def fitted_options(options: Mapping[str, Any]) -> Mapping[str, str]:
+def fitted_options(options: Record) -> Mapping[str, str]:
     """Temperature and thresholds, whether fitted or set by the recipe; those of single labels left out."""
     known = ("temperature", "null_threshold", "threshold", "thresholds")
     names = [name for name in known if isinstance(options.get(name), float)]
     return {name.replace("_", " "): f"{options[name]:.4f}" for name in names}
 
 
-def label_thresholds(options: Mapping[str, Any]) -> Mapping[str, float]:
+def label_thresholds(options: Record) -> Mapping[str, float]:
     """The thresholds of single labels, if they have their own."""
     thresholds = options.get("thresholds")
     return {**(thresholds if isinstance(thresholds, Mapping) else {}), **(options.get("cutoffs") or {})}
@@ -267,7 +267,7 @@ def points_of(facts: Facts, name: str, seed: int) -> list[tuple[float, float]]:
     return [(e["step"], e[name]) for e in facts.log if e["seed"] == seed and e.get(name) is not None]
 
 
-def explained(explanations: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def explained(explanations: Sequence[Record]) -> list[Json]:
     """Explanations as `explain` returns them, or as explanations.json has them with `kind`, `row` and `gold`."""
     return [
         {
@@ -280,7 +280,7 @@ def explained(explanations: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]
     ]
 
 
-def _attribution(texts: Mapping[str, str], one: Any) -> dict[str, Any]:
+def _attribution(texts: Mapping[str, str], one: Any) -> Json:
     """One number behind an answer: each text in parts, and a table of the words with the largest attributions."""
     scored = [(texts[name][a:b], s) for name, words in one["words"].items() for a, b, s in words if s is not None]
     most = max((abs(score) for _, score in scored), default=0.0) or 1.0

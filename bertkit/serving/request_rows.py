@@ -14,10 +14,10 @@ from bertkit.data.values import read_inputs
 from bertkit.errors import DataError
 from bertkit.serving.limits import Limits
 from bertkit.tasks.base import Task
-from bertkit.text import short_repr
+from bertkit.text import Json, short_repr
 
 Row = dict[str, Any]
-_TYPES: dict[str, Any] = {"text": str, "words": list[str], "name": str | int | float | None}
+_TYPES: Json = {"text": str, "words": list[str], "name": str | int | float | None}
 
 
 class RowReader:
@@ -37,7 +37,7 @@ class RowReader:
 
     def _schema(self, names: frozenset[str]) -> type[BaseModel]:
         schema = self._task.schema
-        fields: dict[str, Any] = {}
+        fields: Json = {}
         for name in [*sorted(names), *sorted(set(schema.context) - names)]:
             column = schema.columns[name]
             fields[name] = (_TYPES[column.holds], Field(... if name in names else None, description=column.about))

@@ -22,7 +22,7 @@ from bertkit.recipe.key_problems import Report
 from bertkit.recipe.recipe import Recipe, read, to_yaml
 from bertkit.run import Run, names_in, only_writer
 from bertkit.tasks.base import Task
-from bertkit.text import KeyPath, columns, counted
+from bertkit.text import Json, KeyPath, Record, columns, counted
 from bertkit.training.job import arguments, check_model, headline_of, inspect, prepare
 from bertkit.validation import KeyProblem
 
@@ -50,7 +50,7 @@ class Sweep:
         vars(self)["folder"] = Path(self.folder)
 
     @property
-    def results(self) -> dict[str, Any]:
+    def results(self) -> Json:
         """Trials, winner, its scores on fresh seeds, verdict. Raises OSError before they are written."""
         return dict(read_json(self.folder / "sweep.json"))
 
@@ -80,8 +80,8 @@ class Sweep:
 
 
 def sweep(
-    recipe: Recipe | Mapping[str, Any] | str | Path,
-    space: Mapping[str, Any] | str | Path,
+    recipe: Recipe | Record | str | Path,
+    space: Record | str | Path,
     output_dir: str | Path,
     *,
     data: Any = None,
@@ -181,7 +181,7 @@ def _dry_run(base: Recipe, variants: Mapping[KeyPath, Recipe], report: Report) -
     return task, data
 
 
-def _compare_on_fresh_seeds(recipe: Recipe, search: Search, confirm: int) -> dict[str, Any]:
+def _compare_on_fresh_seeds(recipe: Recipe, search: Search, confirm: int) -> Json:
     """Train the winner and the base recipe on fresh seeds; write best.yaml; returns the content of sweep.json."""
     from bertkit.sweeps.space import brief
     from bertkit.sweeps.trials import outcome, train_or_resume

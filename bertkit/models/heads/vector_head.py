@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -15,7 +14,7 @@ from bertkit.errors import ModelError
 from bertkit.files import read_json
 from bertkit.models.encoder import Encoder, load_extra_module, load_model
 from bertkit.models.untrusted import read_object
-from bertkit.text import listed
+from bertkit.text import Json, Record, listed
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -67,7 +66,7 @@ def pool(hidden: Tensor, mask: Tensor | None, pooling: Pooling) -> Tensor:
     return (hidden * real).sum(1) / real.sum(1).clamp(min=1e-9)
 
 
-def load_with_layout(encoder: Encoder, settings: dict[str, Any], layout: Layout, *, new_head: bool) -> PreTrainedModel:
+def load_with_layout(encoder: Encoder, settings: Json, layout: Layout, *, new_head: bool) -> PreTrainedModel:
     """AutoModel with the layout behind it: it gives `{"vectors": (texts, size)}` in fp32 in place of its hidden states.
 
     settings, new_head: as for `load_model`.
@@ -82,7 +81,7 @@ def load_with_layout(encoder: Encoder, settings: dict[str, Any], layout: Layout,
         if not new_head or (encoder.folder / DENSE).is_dir():
             load_extra_module(encoder, f"{DENSE}/model", model.dense)
 
-    def vectors(module: Any, args: Any, kwargs: Mapping[str, Any], outputs: Any) -> dict[str, Tensor]:
+    def vectors(module: Any, args: Any, kwargs: Record, outputs: Any) -> dict[str, Tensor]:
         pooled = pool(outputs.last_hidden_state, kwargs.get("attention_mask"), layout.pooling)
         with torch.autocast(pooled.device.type, enabled=False):
             pooled = module.dense(pooled) if layout.dense else pooled
@@ -189,7 +188,7 @@ def _pooling(file: Path) -> Pooling:
     return only
 
 
-def files(layout: Layout, size: int, longest: int, labels: int = 0) -> dict[str, Any]:
+def files(layout: Layout, size: int, longest: int, labels: int = 0) -> Json:
     """File name -> JSON with which sentence-transformers (2 to 6) opens the folder.
 
     size: of the hidden states. labels: outputs of a LinearHead; 0: none.
@@ -199,7 +198,7 @@ def files(layout: Layout, size: int, longest: int, labels: int = 0) -> dict[str,
     kinds += [(DENSE, "Dense")] if layout.dense else []
     kinds += [(f"{len(kinds)}_Normalize", "Normalize")] if layout.normalize else []
     kinds += [(head_folder(layout), "Dense")] if labels else []
-    contents: dict[str, Any] = {
+    contents: Json = {
         "modules.json": [
             {"idx": index, "name": str(index), "path": path, "type": f"{at}.{kind}"}
             for index, (path, kind) in enumerate(kinds)
@@ -219,7 +218,7 @@ def files(layout: Layout, size: int, longest: int, labels: int = 0) -> dict[str,
     return contents
 
 
-def _dense_config(size: int, layout: Layout) -> dict[str, Any]:
+def _dense_config(size: int, layout: Layout) -> Json:
     home = "linear" if layout.activation == "Identity" else "activation"
     return {
         "in_features": size,
