@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from copyreg import __newobj__  # type: ignore[attr-defined]
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from bertkit.text import first_line, printable
@@ -42,10 +43,10 @@ class UserError(Exception):
     override training.epochs=1
     """
 
-    def __init__(self, problems: Problem | str | Iterable[Problem], *more: str) -> None:
+    def __init__(self, problems: Problem | str | Path | Iterable[Problem], *more: str) -> None:
         """problems: one or several. Of texts, one is what is wrong; two or three are the fields of a Problem."""
-        if isinstance(problems, str):
-            problems = Problem(problems, *more) if more else Problem("", problems)
+        if isinstance(problems, str | Path):
+            problems = Problem(str(problems), *more) if more else Problem("", str(problems))
         self.problems: tuple[Problem, ...] = (problems,) if isinstance(problems, Problem) else tuple(problems)
         super().__init__("\n".join(map(str, self.problems)))
 

@@ -218,10 +218,10 @@ def _check_folder(folder: Path, recipe: Recipe) -> None:
         return
     stored = folder / "recipe.yaml"
     if not stored.is_file() or Run(folder).finished:
-        raise UserError(str(folder), "is not empty and not an audit folder", "Name another folder.")
+        raise UserError(folder, "is not empty and not an audit folder", "Name another folder.")
     if stored.read_text(encoding="utf-8", errors="replace") != to_yaml(recipe):
         raise RecipeError(
-            str(stored),
+            stored,
             "the audit was started with another recipe",
             "Give the same recipe and overrides, or name another folder.",
         )

@@ -91,7 +91,7 @@ def read_unlabelled(recipe: Recipe, file: Path, count: int, run: Path | None) ->
     prefix, own = reader_of(file, spec).prefix(file.name), list[Row]()
     for number, row in read_rows(file, spec):
         if taken := [name for name in ADDED if name in row]:
-            raise DataError(str(file), f"the rows have a column `{taken[0]}` already", "Rename it.")
+            raise DataError(file, f"the rows have a column `{taken[0]}` already", "Rename it.")
         own.append({**row, "location": f"{prefix}{number}"})
     inputs = Columns(read_inputs(own, schema, schema.inputs, recipe.data.columns))
     rows = [{"location": row["location"]} | read for row, read in zip(own, inputs, strict=True)]

@@ -65,7 +65,7 @@ def copy(recipe: str, file: Path) -> None:
 
     text = copied(recipe, file)
     if file.exists():
-        raise UserError(str(file), "already exists", "Name another file.")
+        raise UserError(file, "already exists", "Name another file.")
     write_text(file, text)
     say(f"{file} is yours. Next: bertkit check {shell_word(file)}")
 

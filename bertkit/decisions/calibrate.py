@@ -63,7 +63,7 @@ def calibrate(
     section = None if data is None or file else scored_section(data)
     split, rows = rows_of_split(source, predictor, file, None, ("validation",), overrides, section)
     if data is None and split != "validation":
-        raise DataError(str(source), "has no labelled validation rows", "Name labelled rows as `data`.")
+        raise DataError(source, "has no labelled validation rows", "Name labelled rows as `data`.")
     names = [name for name in FITTED if name in type(predictor.task.options).model_fields]
     task, scores = _fitted(predictor, names, rows, goal)
     log_findings(few_rows(scores["labels"], goal))
@@ -92,11 +92,11 @@ def _folder(source: str | Path) -> Path:
     """The model folder on this machine. Raises ModelError."""
     if not Path(source).expanduser().is_dir():
         raise ModelError(
-            str(source), "is not a folder; calibrate edits a model's config.json", "Name a run or a model folder."
+            source, "is not a folder; calibrate edits a model's config.json", "Name a run or a model folder."
         )
     folder = model_folder(source)
     if "bertkit" not in read_json(folder / "config.json"):
-        raise ModelError(str(folder), "was not trained by bertkit: its config.json has no `bertkit` section")
+        raise ModelError(folder, "was not trained by bertkit: its config.json has no `bertkit` section")
     return folder
 
 

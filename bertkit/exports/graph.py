@@ -66,7 +66,7 @@ class Graph:
             graph.graph.output.extend(self.tail.graph.output)
         if (size := graph.ByteSize()) > MAX_BYTES:
             raise ModelError(
-                str(file),
+                file,
                 f"the graph has {size / 1e9:.1f} GB, but one ONNX file holds at most 2 GB",
                 "Export a smaller model, such as a distilled one.",
             )

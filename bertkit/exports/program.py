@@ -60,7 +60,7 @@ def export(
     """
     output = Path(os.path.realpath(output))
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
-        raise UserError(str(output), "already exists", "Name a new folder.")
+        raise UserError(output, "already exists", "Name a new folder.")
     reference = _reference(source, data)
     predictor, _, rows = reference
     started = time.monotonic()
@@ -98,10 +98,10 @@ def _reference(source: str | Path, data: str | Path | None) -> Reference:
     predictor = load(source, precision="fp32")
     name = predictor.task.name
     if predictor.backend == "onnx":
-        raise ModelError(str(source), "is already exported", "Name the run that it was exported from.")
+        raise ModelError(source, "is already exported", "Name the run that it was exported from.")
     if predictor.task.no_graph:
         why, fix = predictor.task.no_graph
-        raise ModelError(str(source), f"{name} has no graph from texts to answers: {why}", fix)
+        raise ModelError(source, f"{name} has no graph from texts to answers: {why}", fix)
     try:
         split, rows = rows_of_split(source, predictor, data, None, ("validation", "test"))
     except (DataError, RecipeError) as error:

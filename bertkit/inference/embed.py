@@ -69,7 +69,7 @@ def embed_file(
         else:
             _write_npy(sink.buffer, parts(), len(part))
         if count != len(part):
-            raise DataError(str(file), "has changed while it was read", "Run the same command again.")
+            raise DataError(file, "has changed while it was read", "Run the same command again.")
     return count
 
 
@@ -85,7 +85,7 @@ def _inspect(file: Path, chunks: Iterable[list[TextRow]], parquet: bool) -> tupl
     for chunk in chunks:
         if parquet:
             if any(VECTOR in each.row for each in chunk):
-                raise DataError(str(file), f"the rows have a column `{VECTOR}` already", "Rename it.")
+                raise DataError(file, f"the rows have a column `{VECTOR}` already", "Rename it.")
             theirs = _table([each.row for each in chunk], None, file).schema
             with _arrow_errors(str(file)):
                 schema = pa.unify_schemas([schema, theirs], promote_options="permissive")

@@ -131,7 +131,7 @@ def rows_of_split(
     if recipe.is_file():
         spec = load_recipe(recipe, overrides, check_files=given is None).data
     elif given is None:
-        raise DataError(str(source), "has no data: it is not a run", "Name labelled rows as `data`.")
+        raise DataError(source, "has no data: it is not a run", "Name labelled rows as `data`.")
     else:
         spec = parse_data_spec({**given, "columns": dict(predictor.columns)}, overrides)
     task, splits, known_labels = predictor.task, None, None
@@ -193,7 +193,7 @@ def evaluate(
     if names := tasks_of_run(folder):
         if data is not None:
             raise RecipeError(
-                str(source),
+                source,
                 "a run of several tasks, each of which is scored on its own data",
                 f"Name the run of one task: {source}/NAME",
             )

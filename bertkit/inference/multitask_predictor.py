@@ -137,7 +137,7 @@ def load_any(
     of_one = {"task": task, "revision": revision, **decisions, **others}
     if taken := [name for name, value in of_one.items() if value is not None]:
         raise UserError(
-            str(source), f"a run of several tasks takes no {taken[0]}", f"Name the run of one task: {source}/NAME"
+            source, f"a run of several tasks takes no {taken[0]}", f"Name the run of one task: {source}/NAME"
         )
     return load_tasks(source)
 
@@ -155,7 +155,7 @@ def load_tasks(
     recipe = Path(folder).expanduser() / "recipe.yaml"
     made = read(recipe, check_files=False)
     if not isinstance(made, MultiTaskRecipe):
-        raise ModelError(str(folder), "a run of one task", "bertkit.load(…) loads it.")
+        raise ModelError(folder, "a run of one task", "bertkit.load(…) loads it.")
     tasks = {name: load(recipe.with_name(name), precision=precision, batch_size=batch_size) for name in made.tasks}
     models = {name: (each.model, each.task.extra_modules(each.model).values()) for name, each in tasks.items()}
     parts = {name: encoder_parts(*arguments) for name, arguments in models.items()}

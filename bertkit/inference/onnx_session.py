@@ -43,7 +43,7 @@ def open_model(folder: Path, outputs: Sequence[str], known: Sequence[str]) -> On
         import onnxruntime
     file = folder / GRAPH
     if not file.is_file():
-        raise ModelError(str(folder), f"was exported, but has no {GRAPH}", "Export the run again.")
+        raise ModelError(folder, f"was exported, but has no {GRAPH}", "Export the run again.")
     options = onnxruntime.SessionOptions()
     count = os.environ.get("OMP_NUM_THREADS", "")  # as for torch
     options.intra_op_num_threads = int(count) if count.isdecimal() else 0  # 0: ONNX Runtime's default
@@ -53,7 +53,7 @@ def open_model(folder: Path, outputs: Sequence[str], known: Sequence[str]) -> On
     except Exception as error:  # ONNX Runtime's errors share no class of their own
         reason = first_line(error).rpartition(f"{GRAPH} failed:")[2]
         raise ModelError(
-            str(file),
+            file,
             f"ONNX Runtime {onnxruntime.__version__} rejects it: {reason}",
             "Copy or export it again, or install a newer ONNX Runtime.",
         ) from error
@@ -61,5 +61,5 @@ def open_model(folder: Path, outputs: Sequence[str], known: Sequence[str]) -> On
     lacking = [name for name in outputs if name not in {each.name for each in session.get_outputs()}]
     if lacking or (unknown := [name for name in inputs if name not in known]):
         what = f"it has no output {', '.join(lacking)}" if lacking else f"it needs {', '.join(unknown)}"
-        raise ModelError(str(file), f"is not the graph that config.json describes: {what}")
+        raise ModelError(file, f"is not the graph that config.json describes: {what}")
     return OnnxModel(session, inputs, outputs)

@@ -258,17 +258,17 @@ def model_folder(source: str | Path, revision: str | None = None) -> Path:
     if (path / "recipe.yaml").is_file():
         if tasks := sorted(str(file.parents[1]) for file in path.glob("*/model/config.json")):
             raise ModelError(
-                str(source),
+                source,
                 "a run of several tasks",
                 f"Name one of them, {', '.join(tasks)}; in Python, bertkit.load_tasks loads all.",
             )
-        raise ModelError(str(source), "this run has no model yet", "Resume its training.")
+        raise ModelError(source, "this run has no model yet", "Resume its training.")
     if path.is_dir():
         require_model(path)
     if path.exists():
-        raise ModelError(str(source), "is neither a run nor a model folder, but a file", "Name its folder.")
+        raise ModelError(source, "is neither a run nor a model folder, but a file", "Name its folder.")
     if str(source).count("/") > 1 or str(source).startswith((".", "/", "~")):
-        raise ModelError(str(source), "no such folder")
+        raise ModelError(source, "no such folder")
     return resolve_encoder(ModelSpec(name=str(source), revision=revision)).folder
 
 
@@ -311,7 +311,7 @@ def load(
     if settings.onnx is not None:
         if precision not in (None, "fp32"):
             raise ModelError(
-                str(source),
+                source,
                 f"an exported model cannot run in {precision}",
                 "It has the precision that it was exported with.",
             )
@@ -337,5 +337,5 @@ def load_as(
 def require_torch_model(predictor: Predictor, source: str | Path) -> Predictor:
     """The predictor itself. Raises ModelError for an exported model, whose weights and gradients are not accessible."""
     if predictor.backend == "onnx":
-        raise ModelError(str(source), "is an exported model", "Name the run that it was exported from.")
+        raise ModelError(source, "is an exported model", "Name the run that it was exported from.")
     return predictor

@@ -261,7 +261,7 @@ def _require_agreement(folder: Path) -> None:
     ]
     if problems:
         raise ModelError(
-            str(folder),
+            folder,
             f"tokenizer_config.json says {'; '.join(problems)}: which of them the model was trained with is unknown",
             "Correct the one that is not the model's.",
         )

@@ -197,11 +197,11 @@ def read_config(folder: Path) -> BertConfig:
     """The config in a folder. Raises ModelError where there is none, or one that is refused."""
     file = folder / "config.json"
     if not file.is_file():
-        raise ModelError(str(file), "no such file", "Name a model folder.")
+        raise ModelError(file, "no such file", "Name a model folder.")
     vet(folder)
     found = read_object(file).get("model_type")
     if found != MODEL_TYPE:
-        raise ModelError(str(file), f"model_type is {found!r}", "Name the folder of a BERT.")
+        raise ModelError(file, f"model_type is {found!r}", "Name the folder of a BERT.")
     return BertConfig.from_pretrained(folder, local_files_only=True)
 
 

@@ -78,7 +78,7 @@ def read_object(file: Path, largest: int = LARGEST_JSON) -> Json:
     with translated(OSError, ModelError, str(file), "cannot be read"):
         content = read_json(file, largest)
     if not isinstance(content, dict):
-        raise ModelError(str(file), "is not a JSON object")
+        raise ModelError(file, "is not a JSON object")
     return content
 
 
@@ -99,7 +99,7 @@ def bounded(folder: Path) -> Iterator[None]:
             left -= max(tensor.numel(), MAX_NUMBER)  # a module takes memory, too
         if left < 0:
             raise ModelError(
-                str(folder / "config.json"),
+                folder / "config.json",
                 f"describes a model of more than {most:,} parameters, but the weights are {size:,} bytes",
                 ADVICE,
             )
@@ -244,10 +244,10 @@ def shapes_of(file: Path) -> list[list[int]]:
             shapes = [weights.get_slice(name).get_shape() for name in weights.keys()]  # noqa: SIM118
     except (SafetensorError, OSError) as error:
         raise ModelError(
-            str(file), f"is damaged, or not safetensors: {error}", "Download it again, or train the model again."
+            file, f"is damaged, or not safetensors: {error}", "Download it again, or train the model again."
         ) from error
     if len(shapes) > TENSORS:
-        raise ModelError(str(file), f"has {len(shapes):,} tensors; at most {TENSORS:,} are allowed", ADVICE)
+        raise ModelError(file, f"has {len(shapes):,} tensors; at most {TENSORS:,} are allowed", ADVICE)
     return shapes
 
 
@@ -263,7 +263,7 @@ def require_model(folder: Path, *, exports: bool = False) -> None:
         if exports:
             return
         raise ModelError(
-            str(folder),
+            folder,
             "is an exported model, whose weights are in an ONNX graph",
             "Name the run that it was exported from.",
         )
@@ -271,13 +271,13 @@ def require_model(folder: Path, *, exports: bool = False) -> None:
         raise ModelError(problem)
     if not config.is_file():
         raise ModelError(
-            str(folder),
+            folder,
             "is neither a run nor a model folder: it has no config.json",
             "Name the folder that config.json and the weights are in.",
         )
     if not any(chain(folder.glob("*.safetensors"), folder.glob("*.safetensors.index.json"))):
         raise ModelError(
-            str(folder),
+            folder,
             "has no *.safetensors; bertkit reads no other weights, and does not unpickle pytorch_model.bin",
             CONVERT,
         )

@@ -47,7 +47,7 @@ class Run(run.Run):
         files = {file.stem: file for file in sorted((self.folder / "predictions").glob("*.jsonl"))}
         if split not in files:
             raise ModelError(
-                str(self.folder),
+                self.folder,
                 f"has no predictions for {split!r}{did_you_mean(split, files)}",
                 f"It has them for: {', '.join(files) or 'no split'}.",
             )

@@ -59,7 +59,7 @@ def mine(
         raise DataError("", f"count {count}, skip {skip}: at least 1 and 0 are required")
     beir, model = read_beir(folder), dual_encoder(fspath(source))
     if split not in beir.qrels:
-        raise DataError(str(folder), f"no {split} split; available: {', '.join(beir.qrels)}")
+        raise DataError(folder, f"no {split} split; available: {', '.join(beir.qrels)}")
     judged = beir.qrels[split]
     texts = {name: text for name, text in beir.corpus.items() if text}
     # A text that answers does so under any id. A query that is itself a document is not its own negative.
@@ -78,7 +78,7 @@ def mine(
                 rows += 1
         if not (rows and any(mined)):
             raise DataError(
-                str(folder),
+                folder,
                 f"{split}: no query has a relevant document and another one after the {skip:,} skipped",
                 "Skip fewer, or judge more.",
             )

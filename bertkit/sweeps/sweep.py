@@ -145,7 +145,7 @@ def _check_call(trials: int, timeout: float | None, confirm: int) -> None:
 def _check_folder(folder: Path) -> None:
     ours = {"data", "recipe.yaml"}  # a killed process may have written these before its study
     if names_in(folder) - ours and not (folder / "study.jsonl").is_file():
-        raise UserError(str(folder), "is neither empty nor a sweep", "Name another folder.")
+        raise UserError(folder, "is neither empty nor a sweep", "Name another folder.")
 
 
 def _dry_run(base: Recipe, variants: Mapping[KeyPath, Recipe], report: Report) -> tuple[Task, Data]:
@@ -188,7 +188,7 @@ def _compare_on_fresh_seeds(recipe: Recipe, search: Search, confirm: int) -> Jso
 
     if all(trial.value is None for trial in search.finished()):
         raise UserError(
-            str(search.folder),
+            search.folder,
             f"no trial has a score: {search.metric} is undefined in all of them",
             "Choose another metric: training.metric_for_best_model=NAME",
         )
@@ -231,7 +231,7 @@ def _scores(run: Run) -> list[float]:
     """The score of each seed on validation. Raises RecipeError where one is undefined."""
     scores = [each["headline"] for each in run.results["seeds"]]
     if None in scores:
-        raise RecipeError(str(run.folder), "its metric is undefined for some seeds", "Name another metric.")
+        raise RecipeError(run.folder, "its metric is undefined for some seeds", "Name another metric.")
     return scores
 
 

@@ -131,7 +131,7 @@ def read_limits(folder: Path) -> tuple[int | None, bool]:
     settings = read_object(file) if file.is_file() and (folder / "modules.json").is_file() else {}
     longest = settings.get("max_seq_length")
     if longest is not None and not _is_integer(longest, 8):
-        raise ModelError(str(file), f"max_seq_length is {longest!r}", "Expected a whole number from 8 on.")
+        raise ModelError(file, f"max_seq_length is {longest!r}", "Expected a whole number from 8 on.")
     return longest, settings.get("do_lower_case") is True
 
 
@@ -144,15 +144,15 @@ def _modules(folder: Path, head: bool) -> dict[str, Path]:
     file = folder / "modules.json"
     listed = read_json(file)
     if not isinstance(listed, list) or not all(isinstance(module, dict) for module in listed):
-        raise ModelError(str(file), "not a list of modules")
+        raise ModelError(file, "not a list of modules")
     folders: dict[str, Path] = {}
     for module in listed[: len(listed) - head]:
         name, inside = str(module.get("type", "")), folder / str(module.get("path", ""))
         if not inside.resolve().is_relative_to(folder.resolve()):
-            raise ModelError(str(file), f"names {inside}, which is outside of the model")
+            raise ModelError(file, f"names {inside}, which is outside of the model")
         kind = name.rpartition(".")[2] if name.startswith("sentence_transformers.") else name
         if kind in folders:
-            raise ModelError(str(file), f"names two modules {kind}; bertkit reads one")
+            raise ModelError(file, f"names two modules {kind}; bertkit reads one")
         folders[kind] = inside
     return folders
 
@@ -163,12 +163,12 @@ def _dense(folder: Path, layout: Layout) -> Layout:
     activation = str(config.get("activation_function", "")).rpartition(".")[2]
     size: Any = config.get("out_features")
     if activation not in ACTIVATIONS or folder.name != DENSE:
-        raise ModelError(str(folder), f"bertkit reads no dense layer with {activation or 'no activation'}")
+        raise ModelError(folder, f"bertkit reads no dense layer with {activation or 'no activation'}")
     if not _is_integer(size, 1, LARGEST):
-        raise ModelError(str(file), f"out_features is {size!r}", f"Expected a whole number from 1 to {LARGEST}.")
+        raise ModelError(file, f"out_features is {size!r}", f"Expected a whole number from 1 to {LARGEST}.")
     places = {config.get(f"module_{end}put_name") for end in ("in", "out")}
     if config.get("use_residual") or not places <= {None, "sentence_embedding"}:
-        raise ModelError(str(file), "a residual, or a layer that is not over the pooled vector")
+        raise ModelError(file, "a residual, or a layer that is not over the pooled vector")
     return layout._replace(dense=size, activation=activation, bias=bool(config.get("bias", True)))
 
 
@@ -181,9 +181,9 @@ def _pooling(file: Path) -> Pooling:
     unknown = [name for name, on in config.items() if on and name.startswith("pooling_mode_") and name not in old]
     if unknown or ways not in (["mean"], ["cls"], ["max"]):
         named = listed([*map(str, ways if isinstance(ways, list) else [ways]), *unknown]) or "no way of pooling"
-        raise ModelError(str(file), f"names {named}, where bertkit pools by exactly one of mean, cls and max")
+        raise ModelError(file, f"names {named}, where bertkit pools by exactly one of mean, cls and max")
     if config.get("include_prompt") is False:
-        raise ModelError(str(file), "leaves the prompt out of the pooling; bertkit pools over it")
+        raise ModelError(file, "leaves the prompt out of the pooling; bertkit pools over it")
     only: Pooling = ways[0]
     return only
 
