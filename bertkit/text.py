@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 KeyPath = tuple[str | int, ...]
+Lines = list[list[str]]  # of a table, the first is the header; see `columns`
 Record = Mapping[str, Any]  # values by their names: a row, results, settings
 Json = dict[str, Any]  # a record that is made, and often written as JSON
 _MOVES = "\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff"  # a regular expression's set

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 from bertkit.data.checks import FEW_ROWS
 from bertkit.data.schema import Finding, warn
 from bertkit.errors import Problem, UserError
-from bertkit.evaluation.calibration import fit_thresholds, label_thresholds, thresholds_of
+from bertkit.evaluation.calibration import ByLabel, fit_thresholds, label_thresholds, thresholds_of
 from bertkit.evaluation.graded import Graded
 from bertkit.evaluation.graded_labels import GradedLabels
 from bertkit.evaluation.intervals import Bools, Floats
@@ -93,7 +93,7 @@ class LabelDecisions(NamedTuple):
     scores: Floats  # (rows, labels)
     truth: Bools  # (rows, labels)
     given: Bools  # (rows, labels)
-    thresholds: Mapping[str, float]
+    thresholds: ByLabel
     single: bool = False
     cutoffs: Mapping[str, float] = {}
 

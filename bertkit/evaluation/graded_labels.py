@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
@@ -11,6 +11,7 @@ from typing import Any, Self
 import numpy as np
 
 from bertkit.evaluation import calibration, metrics
+from bertkit.evaluation.calibration import ByLabel, Limits
 from bertkit.evaluation.conformal import Conformal, Coverage, conformal, supported_coverages
 from bertkit.evaluation.graded import Graded, Scored
 from bertkit.evaluation.intervals import Floats, blocks
@@ -34,9 +35,9 @@ class GradedLabels(Graded):
     given: Any
     table: Floats
     temperature: float | None = None
-    thresholds: Mapping[str, float] | float | None = None
+    thresholds: Limits = None
     conformal: Conformal | None = None
-    cutoffs: Mapping[str, float] | None = None
+    cutoffs: ByLabel | None = None
 
     @classmethod
     def of(
@@ -46,9 +47,9 @@ class GradedLabels(Graded):
         references: Any,
         answers: Sequence[Record],
         temperature: float | None = None,
-        thresholds: Mapping[str, float] | float | None = None,
+        thresholds: Limits = None,
         conformal: Conformal | None = None,
-        cutoffs: Mapping[str, float] | None = None,
+        cutoffs: ByLabel | None = None,
     ) -> Self:
         """From answers as they are written, with `label`, `labels` or `score`, and `scores`."""
         rows, single = len(answers), kind == "single-label"
@@ -74,8 +75,8 @@ class GradedLabels(Graded):
         names: Sequence[str],
         references: Any,
         table: Floats,
-        thresholds: Mapping[str, float] | float | None = None,
-        cutoffs: Mapping[str, float] | None = None,
+        thresholds: Limits = None,
+        cutoffs: ByLabel | None = None,
     ) -> Self:
         """From probabilities `(rows, labels)`, or from numbers `(rows, 1)`; their temperature is not fixed."""
         references = np.asarray(references)

@@ -16,7 +16,7 @@ from bertkit.report.score_tables import interval, mean_of_folds, number, over_se
 from bertkit.report.verdict import MIN_ROWS, Baseline, Verdict, best_baseline, score_findings, verdict
 from bertkit.run import OUT_OF_FOLD
 from bertkit.sections import MEMORY
-from bertkit.text import Json, Record, counted
+from bertkit.text import Json, Lines, Record, counted
 
 MIN_SHARE = 0.04  # of the largest attribution: smaller ones are not coloured
 MAX_WORDS = 12  # in a table of attributions
@@ -107,7 +107,7 @@ def _of_data(facts: Facts) -> list[Finding]:
     return [Finding(**each) for each in facts.data["findings"]]
 
 
-def score_rows(facts: Facts) -> list[list[str]]:
+def score_rows(facts: Facts) -> Lines:
     """Split, metric, score, interval, then each baseline; the first row is the header, the reported split is next."""
     baselines = facts.results["baselines"]
     others = list(dict.fromkeys(name for each in baselines.values() for name in each))
@@ -120,7 +120,7 @@ def score_rows(facts: Facts) -> list[list[str]]:
     return rows
 
 
-def seed_rows(facts: Facts) -> list[list[str]]:
+def seed_rows(facts: Facts) -> Lines:
     """The scores of each seed, and their mean with its standard deviation; the first row is the header."""
     name, seeds, over = facts.headline, facts.results["seeds"], over_seeds(facts.results)
     splits = list(seeds[0]["metrics"])
@@ -133,7 +133,7 @@ def seed_rows(facts: Facts) -> list[list[str]]:
     return [*rows, means] if len(seeds) > 1 else rows
 
 
-def fold_rows(facts: Facts) -> list[list[str]]:
+def fold_rows(facts: Facts) -> Lines:
     """The scores of each fold, and their mean with its standard deviation; the first row is the header."""
     rows = [["fold", "rows", f"{facts.headline}, {OUT_OF_FOLD}", "seconds"]]
     for each in facts.results["folds"]["each"]:
@@ -142,13 +142,13 @@ def fold_rows(facts: Facts) -> list[list[str]]:
     return [*rows, ["mean ± sd", "", mean_of_folds(facts.results), ""]]
 
 
-def split_rows(facts: Facts) -> list[list[str]]:
+def split_rows(facts: Facts) -> Lines:
     """The number of rows of each split, and their digest; the first row is the header."""
     rows, digests = facts.data["rows"], facts.data["fingerprints"]
     return [["split", "rows", "sha256"], *([name, f"{rows[name]:,}", digests[name]] for name in rows)]
 
 
-def environment_rows(facts: Facts) -> list[list[str]]:
+def environment_rows(facts: Facts) -> Lines:
     """Where it was trained; the first row is the header."""
     return [["what", "value"], *map(list, flat(facts.environment).items())]
 
@@ -171,7 +171,7 @@ def support(facts: Facts) -> dict[str, int | None]:
     return {name: None if count is None else int(count) for name, count in counts.items()}
 
 
-def label_rows(facts: Facts) -> list[list[str]]:
+def label_rows(facts: Facts) -> Lines:
     """Support, threshold, precision, recall and F1 of each label, the most frequent first; the first row is the header.
 
     The threshold only where labels have thresholds of their own. Empty without labels.
@@ -199,7 +199,7 @@ def label_thresholds(options: Record) -> Mapping[str, float]:
     return {**(thresholds if isinstance(thresholds, Mapping) else {}), **(options.get("cutoffs") or {})}
 
 
-def coverage_rows(facts: Facts) -> list[list[str]]:
+def coverage_rows(facts: Facts) -> Lines:
     """How often sets or intervals had what is right on test; the first row is the header. Empty without any."""
     test = facts.results["splits"].get("test", {})
     rows = test.get("coverage", ())

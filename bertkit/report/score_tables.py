@@ -13,7 +13,7 @@ from bertkit.inference.display import example
 from bertkit.report.verdict import best_baseline, score_findings, verdict
 from bertkit.run import OUT_OF_FOLD
 from bertkit.tasks import get_task
-from bertkit.text import Record, columns, counted, shell_word
+from bertkit.text import Lines, Record, columns, counted, shell_word
 
 OVERALL = (
     *("chrf", "f1", "precision", "recall", "exact_match", "accuracy", "f1_macro", "f1_micro", "matthews_correlation"),
@@ -82,7 +82,7 @@ def scores_table(scores: Record) -> str:
     return columns(rows) + (f"\n\n{columns(by)}" if by else "")
 
 
-def by_rows(scores: Record, metric: str) -> list[list[str]]:
+def by_rows(scores: Record, metric: str) -> Lines:
     """The metric by the values of the column that `data.by` names; the first row is the header. Empty without one."""
     table = []
     for column, values in scores.get("by", {}).items():
