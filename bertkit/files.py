@@ -15,7 +15,7 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Any, TextIO
 
-from bertkit.errors import DataError, ModelError, Problem, translated
+from bertkit.errors import DataError, ModelError, translated
 
 LARGEST_JSON = 64_000_000  # bytes
 ABANDONED = 24 * 60 * 60  # seconds
@@ -50,6 +50,23 @@ def written_aside(path: Path, encoding: str = "utf-8") -> Iterator[TextIO]:
             aside.replace(path)  # closed before, as Windows requires
     finally:
         aside.unlink(missing_ok=True)
+
+
+@contextmanager
+def folder_aside(output: Path) -> Iterator[Path]:
+    """An empty folder that gets its name only when the block ends without an error. Raises OSError, which names it."""
+    output = Path(os.path.realpath(output))
+    aside = output.with_name(f".{output.name}.{os.getpid()}.writing")
+    shutil.rmtree(aside, ignore_errors=True)
+    try:
+        with errors_naming(output):
+            aside.mkdir(parents=True)
+            yield aside
+            if output.is_dir():
+                output.rmdir()
+            aside.replace(output)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
 
 
 def is_special(path: Path) -> bool:
@@ -89,7 +106,7 @@ def write_json(path: Path, value: Any) -> None:
 def read_json(path: Path, largest: int = LARGEST_JSON) -> Any:
     """The value of a JSON file. Raises ModelError if it is not JSON, or has more than `largest` bytes."""
     if (size := path.stat().st_size) > largest:
-        raise ModelError(Problem(str(path), f"{size / 1e6:,.0f} MB of JSON, but a few kB are expected"))
+        raise ModelError(str(path), f"{size / 1e6:,.0f} MB of JSON, but a few kB are expected")
     with translated((ValueError, RecursionError), ModelError, str(path), "is damaged: it is not JSON that can be read"):
         return json.loads(path.read_text(encoding="utf-8"))
 
@@ -110,7 +127,7 @@ def lines_of(path: Path, *, appended: bool = False) -> Iterator[dict[str, Any]]:
             except ValueError as error:
                 if appended and next(file, None) is None:
                     return
-                raise ModelError(Problem(f"{path}:{number}", f"is damaged: not valid JSON ({error})")) from error
+                raise ModelError(f"{path}:{number}", f"is damaged: not valid JSON ({error})") from error
             yield value
 
 
@@ -118,13 +135,13 @@ def require_suffix(output: Path, *suffixes: str) -> None:
     """Raises DataError where the name of an output file ends with none of these suffixes."""
     if output.suffix not in suffixes:
         kind = output.suffix or "a file without a suffix"
-        raise DataError(Problem(str(output), f"cannot write {kind}", f"Name a {' or '.join(suffixes)}."))
+        raise DataError(str(output), f"cannot write {kind}", f"Name a {' or '.join(suffixes)}.")
 
 
 def require_no_pipe(path: Path) -> None:
     """Raises DataError where a file that is read twice is a pipe."""
-    if path.exists() and not (path.is_file() or path.is_dir()):
-        raise DataError(Problem(str(path), "is a pipe, and would be read twice", "Write it to a file, and name that."))
+    if is_special(path):
+        raise DataError(str(path), "is a pipe, and would be read twice", "Write it to a file, and name that.")
 
 
 def sha256(path: Path) -> str:

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from bertkit.errors import DataError, Problem, UserError
+from bertkit.errors import DataError, UserError
 from bertkit.text import counted
 
 
@@ -16,8 +16,11 @@ def world() -> int:
     count, rank = _number("WORLD_SIZE", 1), _number("RANK", 0)
     local_rank()
     if count > 1 and not 0 <= rank < count:  # it would wait for the others forever
-        fix = "Start several processes with torchrun, or unset RANK and WORLD_SIZE."
-        raise UserError(Problem("RANK", f"{rank}, but WORLD_SIZE {count} has processes 0 to {count - 1}", fix))
+        raise UserError(
+            "RANK",
+            f"{rank}, but WORLD_SIZE {count} has processes 0 to {count - 1}",
+            "Start several processes with torchrun, or unset RANK and WORLD_SIZE.",
+        )
     return count
 
 
@@ -36,8 +39,11 @@ def _number(name: str, alone: int) -> int:
     try:
         return int(os.environ.get(name) or alone)
     except ValueError as error:
-        fix = f"Start several processes with torchrun, or unset {name}."
-        raise UserError(Problem(name, f"{os.environ[name]!r} is not a whole number", fix)) from error
+        raise UserError(
+            name,
+            f"{os.environ[name]!r} is not a whole number",
+            f"Start several processes with torchrun, or unset {name}.",
+        ) from error
 
 
 @dataclass(frozen=True)
@@ -55,8 +61,9 @@ class Shard:
         match = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", text)
         made = cls(*map(int, match.groups())) if match else cls(0, 0)
         if not 1 <= made.number <= made.count:
-            what = "not a part: i/n is expected, with i from 1 to n"
-            raise UserError(Problem(f"shard {text}", what, "For example, 1/4 to 4/4."))
+            raise UserError(
+                f"shard {text}", "not a part: i/n is expected, with i from 1 to n", "For example, 1/4 to 4/4."
+            )
         return made
 
     def rows(self, file: str | Path, rows: int, chunk: int = 1) -> range:
@@ -68,7 +75,6 @@ class Shard:
         if chunks < self.count:
             what = f"{file} has {counted(rows, 'row')}"
             what += f" in {counted(chunks, 'chunk')} of up to {chunk:,}, which are not divided"
-            fix = f"Use at most {counted(chunks, 'shard')}."
-            raise DataError(Problem(f"shard {self.number}/{self.count}", what, fix))
+            raise DataError(f"shard {self.number}/{self.count}", what, f"Use at most {counted(chunks, 'shard')}.")
         start, end = (chunks * part // self.count * chunk for part in (self.number - 1, self.number))
         return range(start, min(end, rows))

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from bertkit import processes
-from bertkit.errors import ModelError, Problem, UserError, translated
+from bertkit.errors import ModelError, UserError, translated
 from bertkit.files import read_json
 from bertkit.inference.multitask_predictor import tasks_of_run
 from bertkit.recipe.recipe import Recipe, load_recipe
@@ -72,8 +72,11 @@ class Run:
         scored = self.results.get("splits", {}) if self.finished else {}
         name = split or next((name for name in ("validation", *scored) if name in scored), "validation")
         if name not in scored:
-            what = f"has no scores on {name}, only on: {', '.join(scored) or 'no split'}"
-            raise ModelError(Problem(str(self.folder), what, "Name a split of a finished run of one task."))
+            raise ModelError(
+                str(self.folder),
+                f"has no scores on {name}, only on: {', '.join(scored) or 'no split'}",
+                "Name a split of a finished run of one task.",
+            )
         return dict(scored[name]["metrics"])
 
     @property
@@ -99,7 +102,7 @@ def names_in(folder: Path) -> set[str]:
     That is its lock, and a file aside (`bertkit.files`). Raises UserError where it is not a folder.
     """
     if folder.exists() and not folder.is_dir():
-        raise UserError(Problem(str(folder), "is not a folder", "Name a folder."))
+        raise UserError(str(folder), "is not a folder", "Name a folder.")
     paths = folder.iterdir() if folder.is_dir() else ()
     return {path.name for path in paths if path.name != LOCK and path.suffix != ".writing"}
 
@@ -132,8 +135,9 @@ def only_writer(run: Run) -> Iterator[None]:
     try:
         lock.acquire(timeout=0)
     except Timeout as error:
-        what = "another process is training into this folder"
-        raise UserError(Problem(str(run.folder), what, "Wait for it, or name another folder.")) from error
+        raise UserError(
+            str(run.folder), "another process is training into this folder", "Wait for it, or name another folder."
+        ) from error
     try:
         yield
     finally:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 import shutil
 import time
 from collections.abc import Sequence
@@ -22,7 +21,7 @@ from bertkit.errors import DataError, ModelError, Problem, RecipeError, UserErro
 from bertkit.exports.agreement import CLOSE, agreement, compared, output_difference, same
 from bertkit.exports.graph import OPSET, Graph, batch_of, build, described
 from bertkit.exports.int8 import quantized
-from bertkit.files import errors_naming, sha256, write_json
+from bertkit.files import folder_aside, sha256, write_json
 from bertkit.inference.evaluate import rows_of_split
 from bertkit.inference.onnx_session import GRAPH, OnnxModel, open_model
 from bertkit.inference.predictor import Predictor, load, model_folder
@@ -58,7 +57,6 @@ def export(
     >>> bertkit.export("runs/quickstart", "runs/onnx")["fp32"]["answers_differ"]
     0
     """
-    output = Path(os.path.realpath(output))
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise UserError(output, "already exists", "Name a new folder.")
     reference = _reference(source, data)
@@ -67,29 +65,20 @@ def export(
     features = predictor.task.encode(rows.select(range(min(len(rows), SAMPLE))))
     sample = batch_of(predictor.task, features, range(min(len(features), SAMPLE)))
     graph = build(predictor, sample)
-    aside = output.with_name(f".{output.name}.{os.getpid()}.writing")
-    shutil.rmtree(aside, ignore_errors=True)
-    try:
-        with errors_naming(output):
-            aside.mkdir(parents=True)
-            save_tokenizer(predictor.task.tokenizer, aside)
-            exported = _opened(predictor, graph, aside)
-            figures, expected = agreement(predictor, exported, rows)
-            _require_agreement(reference, figures)
-            exports = {"fp32": figures | {"megabytes": (aside / GRAPH).stat().st_size / 1e6}}
-            if int8:
-                exact = exported(sample)
-                exports["int8"] = _quantize(reference, graph, aside, expected, sample, exact, max_drop)
-            _write_config(predictor, graph, aside, "int8" if int8 else "fp32")
-            facts = _facts(reference, graph, aside, exports, time.monotonic() - started)
-            write_json(aside / "export.json", facts)
-            if (card := model_folder(source) / "README.md").is_file():
-                shutil.copyfile(card, aside / "README.md")
-            if output.is_dir():
-                output.rmdir()
-            aside.replace(output)
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
+    with folder_aside(output) as aside:
+        save_tokenizer(predictor.task.tokenizer, aside)
+        exported = _opened(predictor, graph, aside)
+        figures, expected = agreement(predictor, exported, rows)
+        _require_agreement(reference, figures)
+        exports = {"fp32": figures | {"megabytes": (aside / GRAPH).stat().st_size / 1e6}}
+        if int8:
+            exact = exported(sample)
+            exports["int8"] = _quantize(reference, graph, aside, expected, sample, exact, max_drop)
+        _write_config(predictor, graph, aside, "int8" if int8 else "fp32")
+        facts = _facts(reference, graph, aside, exports, time.monotonic() - started)
+        write_json(aside / "export.json", facts)
+        if (card := model_folder(source) / "README.md").is_file():
+            shutil.copyfile(card, aside / "README.md")
     return facts
 
 

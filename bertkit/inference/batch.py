@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from functools import cache, cached_property, partial
 from pathlib import Path
@@ -59,7 +59,7 @@ class batch:
     decisions: Record = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        vars(self)["lock"] = Lock()  # no field: Dask hashes fields
+        vars(self).update(lock=Lock(), types=cache(self._types_of))  # no fields: Dask hashes fields
 
     def __reduce__(self) -> tuple[Any, ...]:
         return partial(type(self), **{each.name: getattr(self, each.name) for each in fields(self)}), ()
@@ -82,11 +82,6 @@ class batch:
         else:
             loaded = with_columns(load(self.source, task=self.task, **options), self.columns)
         return replace(loaded, batch_size=self.batch_size or loaded.batch_size).with_decisions(**self.decisions)
-
-    @cached_property
-    def _types(self) -> Callable[[tuple[str, ...]], Mapping[str, pa.DataType]]:
-        """`_types_of`, which is asked once for all batches with the same columns."""
-        return cache(self._types_of)
 
     def _types_of(self, names: tuple[str, ...]) -> Mapping[str, pa.DataType]:
         """Column -> type of the answers to rows with these columns, whatever the rows are."""
@@ -111,7 +106,7 @@ class batch:
                 "It can give vectors: bertkit embed, or batch(…, side='document').",
             )
         answers = [dict(flat(each, "answer.")) for each in predictor.stream(frame_rows(rows, predictor.reads))]
-        types = self._types(tuple(column_names(rows)))
+        types = vars(self)["types"](tuple(column_names(rows)))
         columns = {name: pa.array([each.get(name) for each in answers], kind) for name, kind in types.items()}
         return self._added(rows, columns)
 

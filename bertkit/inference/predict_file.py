@@ -92,12 +92,13 @@ def predict(
         require_suffix(target, ".jsonl", ".csv", ".xlsx")
     by_entity = format == "entities"
     table = bool(target and writer is None and target.suffix != ".jsonl")
-    corpus = isinstance(predictor, Predictor) and predictor.task.schema.corpus
+    alone = isinstance(predictor, Predictor)  # several tasks have no decisions, formats and shards
+    corpus = alone and predictor.task.schema.corpus
     count, problems = 0, Problems(file)
     spec = layout_of(fspath(source), file, overrides)
     predictor = with_columns(predictor, columns)
     start, stop = 0, sys.maxsize
-    if part and isinstance(predictor, Predictor):
+    if part:
         require_no_pipe(Path(file))
         chosen = part.rows(file, sum(1 for _ in _rows(file, spec, corpus, Problems(file))), predictor.task.chunk_size)
         start, stop = chosen.start, chosen.stop
@@ -119,18 +120,18 @@ def predict(
 
     given: Iterator[Json] = checked()
     first = list(islice(given, 1))
-    if isinstance(predictor, MultiTaskPredictor) and first:
+    if first and not alone:
         predictor = predictor.reading(first[0])
     answered = list[str]()
-    if table and not by_entity and first and isinstance(predictor, Predictor):  # several tasks have no decisions
+    if table and not by_entity and first and alone:
         answered = [f"answer.{name}" for name in predictor.answer_columns(first[0])]
-    live = file == "-" and target is None and not (isinstance(predictor, Predictor) and predictor.task.schema.together)
+    live = file == "-" and target is None and not (alone and predictor.task.schema.together)
     given = chain(first, given)
     rows, read = tee(given if live else progress(given, "row"))
     stream: Iterable[Answer] = predictor.stream(read, start)
     if live:
         stream = chain.from_iterable(predictor.stream([row], number) for number, row in enumerate(read))
-    answers = _unread_counted(stream, several=isinstance(predictor, MultiTaskPredictor))
+    answers = _unread_counted(stream, several=not alone)
     suffix, answered_rows = target.suffix if target else ".jsonl", zip(answers, rows, strict=True)
     pairs: Pairs = _flushed(answered_rows) if live else answered_rows
     delimiter, encoding = written_like(Path(file), spec) if suffix == ".csv" and file != "-" else (",", "utf-8")

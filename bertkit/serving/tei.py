@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import Annotated, Any, Literal
 
@@ -241,21 +241,11 @@ def refuse_truncated(answers: Sequence[Answer], request: Request, max_length: in
         raise Refused(413, what, "Validation")
 
 
-def _labels(names: Sequence[str]) -> Json:
-    return {"id2label": dict(enumerate(names)), "label2id": {name: index for index, name in enumerate(names)}}
-
-
-def _embedding(task: Any) -> Json:
-    return {"embedding": {"pooling": task.options.pooling}}
-
-
-MODEL_TYPES: Mapping[str, Callable[[Any], Json]] = {  # by pipeline
-    "text-classification": lambda task: {"classifier": _labels(task.names or ["score"])},
-    "text-ranking": lambda task: {"reranker": _labels(["score"])},
-    "feature-extraction": _embedding,
-}
-
-
-def model_type(task: Task) -> Json:
+def model_type(task: Any) -> Json:
     """`model_type` in the response of /info; empty for tasks that text-embeddings-inference does not know."""
-    return MODEL_TYPES.get(task.pipeline, lambda task: {})(task)
+    if task.pipeline == "feature-extraction":
+        return {"embedding": {"pooling": task.options.pooling}}
+    kind = {"text-classification": "classifier", "text-ranking": "reranker"}.get(task.pipeline)
+    names = (kind == "classifier" and task.names) or ["score"]
+    labels = {"id2label": dict(enumerate(names)), "label2id": {name: index for index, name in enumerate(names)}}
+    return {kind: labels} if kind else {}

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
-import shutil
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,7 +21,7 @@ from transformers import BertTokenizer, PreTrainedTokenizerBase, RobertaTokenize
 
 from bertkit.data.readers import read_texts
 from bertkit.errors import DataError, Problem
-from bertkit.files import write_text
+from bertkit.files import folder_aside, write_text
 from bertkit.models.encoder import load_tokenizer, save_tokenizer
 from bertkit.recipe.recipe import parse_layout
 from bertkit.sections import DataSpec
@@ -242,15 +240,10 @@ def _written(
 
     more: file name -> content.
     """
-    output = Path(os.path.realpath(output))
-    aside = output.with_name(f".{output.name}.{os.getpid()}.writing")
-    try:
+    with folder_aside(output) as aside:
         save_tokenizer(trained, aside)
         for name, content in more.items():
             write_text(aside / name, content)
-        aside.replace(output)
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
     tokenizer = load_tokenizer(output, split_special_tokens=False)
     known = sum(not char.isspace() for char in corpus.characters)
     rare = f", {known - limit_alphabet:,} rarer ones become [UNK]" if known > limit_alphabet else ""
