@@ -52,6 +52,23 @@ def written_aside(path: Path, encoding: str = "utf-8") -> Iterator[TextIO]:
         aside.unlink(missing_ok=True)
 
 
+@contextmanager
+def folder_aside(output: Path) -> Iterator[Path]:
+    """An empty folder that gets its name only when the block ends without an error. Raises OSError, which names it."""
+    output = Path(os.path.realpath(output))
+    aside = output.with_name(f".{output.name}.{os.getpid()}.writing")
+    shutil.rmtree(aside, ignore_errors=True)
+    try:
+        with errors_naming(output):
+            aside.mkdir(parents=True)
+            yield aside
+            if output.is_dir():
+                output.rmdir()
+            aside.replace(output)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
 def is_special(path: Path) -> bool:
     """Whether this is neither a regular file nor a folder, but a device, a FIFO or a socket."""
     return path.exists() and not path.is_file() and not path.is_dir()
@@ -123,7 +140,7 @@ def require_suffix(output: Path, *suffixes: str) -> None:
 
 def require_no_pipe(path: Path) -> None:
     """Raises DataError where a file that is read twice is a pipe."""
-    if path.exists() and not (path.is_file() or path.is_dir()):
+    if is_special(path):
         raise DataError(path, "is a pipe, and would be read twice", "Write it to a file, and name that.")
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 KeyPath = tuple[str | int, ...]
-PlainData = dict[str, Any]  # as YAML has it: dicts, lists, texts and numbers
+Lines = list[list[str]]  # of a table, the first is the header; see `columns`
+Record = Mapping[str, Any]  # values by their names: a row, results, settings
+Json = dict[str, Any]  # a record that is made, and often written as JSON
 _MOVES = "\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff"  # a regular expression's set
 _CONTROLS = f"[\t\n{_MOVES}]"
 

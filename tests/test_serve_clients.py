@@ -353,7 +353,7 @@ def test_the_command_line_takes_a_file_with_the_key(tiny_encoder, tmp_path, monk
         keys.append(api_key)
         raise UserError("enough")
 
-    monkeypatch.setattr("bertkit.inference.predictor.load", lambda *_, **__: predictor)
+    monkeypatch.setattr("bertkit.serving.server.load", lambda *_, **__: predictor)
     monkeypatch.setattr("bertkit.serving.server.model_app", make)
     (tmp_path / "key").write_text(KEY)
     assert main(["serve", "small", "--port", "0", "--api-key-file", str(tmp_path / "key")]) == 2

@@ -19,7 +19,7 @@ from bertkit.audits.parts import Row, Section, rows_of, unit_vectors
 from bertkit.data.delimited import guarded, write_csv
 from bertkit.data.python_rows import keep_rows
 from bertkit.data.schema import Schema
-from bertkit.errors import ModelError, Problem, RecipeError, UserError
+from bertkit.errors import ModelError, RecipeError, UserError
 from bertkit.files import lines_of, write_text, written_aside
 from bertkit.inference.decisions import with_word_scores
 from bertkit.inference.predictor import load
@@ -90,7 +90,7 @@ def audit(
     ['labels', 'duplicates']
     """
     if next is not None and not unlabelled:
-        raise UserError(Problem("next", "there is no file to choose rows from", "Name it: unlabelled."))
+        raise UserError("next", "there is no file to choose rows from", "Name it: unlabelled.")
     choose = (Path(unlabelled), 100 if next is None else next) if unlabelled else None
     folder, run = Path(output_dir), None
     named = isinstance(source, str | Path) and data is None and source not in task_names()
@@ -115,8 +115,11 @@ def _audit(
     them.
     """
     if get_task(recipe.task.name).schema.corpus:
-        what = f"{recipe.task.name} learns from texts alone: there are no labels to audit"
-        raise RecipeError(Problem("task.name", what, "Audit the data of a task with labels."))
+        raise RecipeError(
+            "task.name",
+            f"{recipe.task.name} learns from texts alone: there are no labels to audit",
+            "Audit the data of a task with labels.",
+        )
     if not recipe.folds:
         recipe = recipe.with_(f"folds={DEFAULT_FOLDS}")
     _check_folder(folder, recipe)
@@ -205,7 +208,7 @@ def _answered(recipe: Recipe, file: Path) -> list[Row]:
     for number, row in enumerate(rows or [{}], 1):
         answer = row.get("answer")
         if not isinstance(answer, dict) or (target and not (target in row and answered in answer)):
-            raise ModelError(Problem(f"{file}:{number}", "is not a row with the answer of a model", EDITED))
+            raise ModelError(f"{file}:{number}", "is not a row with the answer of a model", EDITED)
     return rows
 
 
@@ -215,10 +218,13 @@ def _check_folder(folder: Path, recipe: Recipe) -> None:
         return
     stored = folder / "recipe.yaml"
     if not stored.is_file() or Run(folder).finished:
-        raise UserError(Problem(str(folder), "is not empty and not an audit folder", "Name another folder."))
+        raise UserError(folder, "is not empty and not an audit folder", "Name another folder.")
     if stored.read_text(encoding="utf-8", errors="replace") != to_yaml(recipe):
-        fix = "Give the same recipe and overrides, or name another folder."
-        raise RecipeError(Problem(str(stored), "the audit was started with another recipe", fix))
+        raise RecipeError(
+            stored,
+            "the audit was started with another recipe",
+            "Give the same recipe and overrides, or name another folder.",
+        )
 
 
 def page(schema: Schema, parts: Sequence[Section], folder: Path, trained: Sequence[str]) -> str:

@@ -15,7 +15,7 @@ from bertkit.data.readers import one_text_per_line, read_rows, reader_of
 from bertkit.data.rows import Columns
 from bertkit.data.schema import Answer, Schema, columns_of
 from bertkit.data.values import folded, read_inputs
-from bertkit.errors import DataError, Problem, RecipeError, UserError
+from bertkit.errors import DataError, RecipeError, UserError
 from bertkit.evaluation.intervals import Floats
 from bertkit.inference.decisions import with_word_scores
 from bertkit.inference.predict_file import like_data
@@ -80,16 +80,18 @@ def read_unlabelled(recipe: Recipe, file: Path, count: int, run: Path | None) ->
     """
     needs_model = NEEDS_MODEL.get(recipe.task.name)
     if needs_model is None or (needs_model and run is None):
-        what = f"rows are not chosen for {recipe.task.name}" + ("" if run else " without a trained model")
-        fix = "Text classification needs a recipe or a run, token classification a run with a model."
-        raise RecipeError(Problem("unlabelled", what, fix))
+        raise RecipeError(
+            "unlabelled",
+            f"rows are not chosen for {recipe.task.name}" + ("" if run else " without a trained model"),
+            "Text classification needs a recipe or a run, token classification a run with a model.",
+        )
     if count < 1:
-        raise UserError(Problem("next", f"must be at least 1, got {count}"))
+        raise UserError("next", f"must be at least 1, got {count}")
     schema, spec = get_task(recipe.task.name).schema, one_text_per_line(file, like_data(recipe.data, str(file)))
     prefix, own = reader_of(file, spec).prefix(file.name), list[Row]()
     for number, row in read_rows(file, spec):
         if taken := [name for name in ADDED if name in row]:
-            raise DataError(Problem(str(file), f"the rows have a column `{taken[0]}` already", "Rename it."))
+            raise DataError(file, f"the rows have a column `{taken[0]}` already", "Rename it.")
         own.append({**row, "location": f"{prefix}{number}"})
     inputs = Columns(read_inputs(own, schema, schema.inputs, recipe.data.columns))
     rows = [{"location": row["location"]} | read for row, read in zip(own, inputs, strict=True)]

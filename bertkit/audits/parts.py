@@ -12,7 +12,7 @@ import numpy as np
 from bertkit.audits.confident import ErrorEstimate
 from bertkit.data import Data, load
 from bertkit.data.schema import Schema
-from bertkit.errors import ModelError, Problem
+from bertkit.errors import ModelError
 from bertkit.evaluation.similarity import unit
 from bertkit.inference.features import Features
 from bertkit.inference.vector_cache import Vectors
@@ -21,7 +21,7 @@ from bertkit.recipe.recipe import Recipe
 from bertkit.report.mistakes import NONE
 from bertkit.sections import ModelSpec
 from bertkit.tasks import get_task
-from bertkit.text import part_of
+from bertkit.text import Json, part_of
 
 Row = Mapping[str, Any]
 """A row: canonical columns, `location`, and the `answer` of a model that was not trained on it.
@@ -98,8 +98,11 @@ def unit_vectors(spec: ModelSpec) -> Encode:
     from bertkit.models.heads.vector_head import read_layout
 
     if spec.name is None:
-        what = "an encoder without pretrained weights gives no vectors to compare rows by"
-        raise ModelError(Problem("model.config", what, "Audit with a pretrained encoder: model.name=NAME"))
+        raise ModelError(
+            "model.config",
+            "an encoder without pretrained weights gives no vectors to compare rows by",
+            "Audit with a pretrained encoder: model.name=NAME",
+        )
     pooling = read_layout(resolve_encoder(spec).folder)[0].pooling
     features = Features(str(spec.name), pool=pooling, max_length=spec.max_length, revision=spec.revision).fit([])
 
@@ -112,7 +115,7 @@ def rows_of(recipe: Recipe) -> Data:
     return load(recipe.data, kind.schema_of(recipe.task), partial(kind.validate_rows, recipe.task))
 
 
-def identified(row: Row, schema: Schema) -> dict[str, Any]:
+def identified(row: Row, schema: Schema) -> Json:
     """Where a row is, its id and split if it has them, and its texts."""
     return {name: row[name] for name in ("location", "split", "id") if row.get(name) is not None} | schema.shown(row)
 

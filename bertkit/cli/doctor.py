@@ -7,16 +7,15 @@ import os
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 from bertkit.cli.shared import JSON, command, say
-from bertkit.text import columns
+from bertkit.text import Json, columns
 
 INSTRUCTIONS = ("avx2", "avx512_f", "avx512_vnni", "avx_vnni", "avx512_bf16", "amx_bf16", "asimd", "sve")
 VARIABLES = ("BERTKIT_CACHE", "CUDA_VISIBLE_DEVICES", "HF_HOME", "HF_HUB_OFFLINE", "OMP_NUM_THREADS")
 
 
-def examine() -> dict[str, Any]:
+def examine() -> Json:
     """Versions, devices, precision and promises.
 
     It holds no secrets: only whether there is a Hub token. Uses no network.
@@ -67,7 +66,7 @@ def _promises(device: str) -> dict[str, str]:
     }
 
 
-def doctor_text(facts: dict[str, Any]) -> str:
+def doctor_text(facts: Json) -> str:
     """The result of `examine` as tables."""
     host, tested = facts["environment"], facts["tested_versions"]
     threads = f", torch uses {host['threads']}" if host["threads"] else ""

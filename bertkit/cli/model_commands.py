@@ -8,9 +8,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import bertkit
 from bertkit.cli import shared
 from bertkit.cli.shared import argument, column_names, command, flag, one_process, path, say
-from bertkit.errors import DataError, Problem, UserError
+from bertkit.errors import DataError, UserError
 from bertkit.text import counted, json_line, shell_word
 
 
@@ -31,11 +32,10 @@ from bertkit.text import counted, json_line, shell_word
 )
 @one_process
 def evaluate(source: str, rest: list[str], data: Path | None, as_json: bool, **options: Any) -> None:
-    from bertkit.inference.evaluate import evaluate
     from bertkit.inference.multitask_predictor import tasks_of_run
     from bertkit.report.score_tables import scores_table
 
-    scores = evaluate(source, data=data, overrides=rest, **options)
+    scores = bertkit.evaluate(source, data=data, overrides=rest, **options)
     if as_json:
         say(json.dumps(scores, indent=2))
         return
@@ -58,10 +58,9 @@ def evaluate(source: str, rest: list[str], data: Path | None, as_json: bool, **o
 )
 @one_process
 def calibrate(source: str, rest: list[str], data: Path | None, as_json: bool, **goal: Any) -> None:
-    from bertkit.decisions.calibrate import calibrate
     from bertkit.report.score_tables import calibration_table
 
-    fitted = calibrate(source, data, overrides=rest, **goal)
+    fitted = bertkit.calibrate(source, data, overrides=rest, **goal)
     say(json.dumps(fitted, indent=2) if as_json else calibration_table(fitted))
 
 
@@ -100,11 +99,9 @@ def predict(
     if not input and (output or column or format or shard or raw_cells):
         raise UserError("--output, --column, --format, --shard and --raw-cells work only with --input FILE")
     if input:
-        from bertkit.inference.predict_file import predict
-
         options: Any = {"format": format, "raw_cells": raw_cells, "shard": shard, "task": task, "revision": revision}
         columns = column_names(column)
-        count = predict(source, input, output, columns=columns, overrides=rest, **options, **decisions)
+        count = bertkit.predict(source, input, output, columns=columns, overrides=rest, **options, **decisions)
         say(counted(count, "row") + (f" in {output}" if output else ""), file=sys.stderr)
     elif Path(source).expanduser().joinpath("recipe.yaml").is_file():
         from bertkit.inference.multitask_predictor import load_any
@@ -113,9 +110,7 @@ def predict(
         predictor = several if "task" in vars(several) else several.reading(rest[0])
         _predict_texts(predictor, source, rest, context, as_json)
     else:  # no YAML is imported
-        from bertkit.inference.predictor import load
-
-        predictor = load(source, revision=revision, task=task).with_decisions(**decisions)
+        predictor = bertkit.load(source, revision=revision, task=task).with_decisions(**decisions)
         _predict_texts(predictor, source, rest, context, as_json)
 
 
@@ -133,7 +128,7 @@ def _predict_texts(predictor: Any, source: str, texts: list[str], context: Path 
     try:
         passage = context.read_text(encoding="utf-8") if context else ""
     except (OSError, UnicodeDecodeError) as error:
-        raise DataError(Problem(str(context), f"cannot be read as UTF-8 text: {error}")) from error
+        raise DataError(str(context), f"cannot be read as UTF-8 text: {error}") from error
     for name in filter(os.path.isfile, texts):
         say(f"note: {name} is read as a text; for the rows of the file: --input {name}", file=sys.stderr)
     rows = [{"question": text, "context": passage} if context else text for text in texts]
@@ -174,11 +169,10 @@ def explain(
         raise UserError("--column works only with --input FILE")
     if not rest and not input:
         return _explain_run(source, output=output, json=as_json, **options)
-    from bertkit.explanations.explain import explain
     from bertkit.explanations.terminal import LEGEND, lines
     from bertkit.report.html import write_explanations_page
 
-    explanations = explain(source, rest, input=input, columns=column_names(column), overrides=rest, **options)
+    explanations = bertkit.explain(source, rest, input=input, columns=column_names(column), overrides=rest, **options)
     colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
     for each in explanations:
         if as_json:

@@ -7,9 +7,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import bertkit
 from bertkit import processes
 from bertkit.cli.shared import LAYOUT, OVERRIDES, RECIPE, ROWS, argument, command, flag, path, say
-from bertkit.errors import Problem, UserError
+from bertkit.errors import UserError
 from bertkit.recipe import shipped_recipes
 from bertkit.text import columns, shell_word
 
@@ -65,7 +66,7 @@ def copy(recipe: str, file: Path) -> None:
 
     text = copied(recipe, file)
     if file.exists():
-        raise UserError(Problem(str(file), "already exists", "Name another file."))
+        raise UserError(file, "already exists", "Name another file.")
     write_text(file, text)
     say(f"{file} is yours. Next: bertkit check {shell_word(file)}")
 
@@ -81,9 +82,7 @@ def check(recipe: str, rest: list[str]) -> None:
     from bertkit.recipe.recipe import read
 
     loaded = read(recipe, overrides=rest, own_metrics=False)
-    from bertkit.audits.check import check
-
-    for line in check(loaded).lines():
+    for line in bertkit.check(loaded).lines():
         say(line)
 
 
@@ -105,9 +104,8 @@ def train(recipe: str, rest: list[str], output_dir: Path, resume: bool, changed:
         raise UserError("", "--changed works only with --resume", "Give both.")
     loaded = read(recipe, overrides=rest, own_metrics=False)
     from bertkit.report.score_tables import after_training
-    from bertkit.training.train import train
 
-    run = train(loaded, output_dir, resume=resume, changed=changed)
+    run = bertkit.train(loaded, output_dir, resume=resume, changed=changed)
     if run.finished and processes.first():
         say(after_training(run.folder, run.results))
 
@@ -126,12 +124,8 @@ def train(recipe: str, rest: list[str], output_dir: Path, resume: bool, changed:
     interrupted="the same command continues from here",
 )
 def sweep(recipe: str, rest: list[str], space: Path, output_dir: Path, **limits: Any) -> None:
-    from bertkit.recipe.recipe import load_recipe
-
-    loaded = load_recipe(recipe, rest, own_metrics=False)
-    from bertkit.sweeps.sweep import sweep
-
-    done = sweep(loaded, space, output_dir, **limits)
+    loaded = bertkit.load_recipe(recipe, rest, own_metrics=False)
+    done = bertkit.sweep(loaded, space, output_dir, **limits)
     say(f"{done.table()}\n")
     say("\n".join(done.results["verdict"]))
     say(f"\nrecipe: {done.folder}/best.yaml\nrun: {done.folder}/best\nall trials: {done.folder}/sweep.json")
@@ -149,9 +143,7 @@ def sweep(recipe: str, rest: list[str], space: Path, output_dir: Path, **limits:
     interrupted="the same command continues from here",
 )
 def audit(source: str, rest: list[str], output_dir: Path, **files: Any) -> None:
-    from bertkit.audits.audit import audit
-
-    done = audit(source, output_dir, overrides=rest, **files)
+    done = bertkit.audit(source, output_dir, overrides=rest, **files)
     if processes.first():
         say("\n".join(part.summary for part in done.parts))
         say(f"\nall parts: {done.folder}/audit.html")
@@ -173,8 +165,6 @@ def audit(source: str, rest: list[str], output_dir: Path, **files: Any) -> None:
     page="tokenizer",
 )
 def tokenizer_train(rest: list[str], input: list[str], output: Path, **options: Any) -> None:
-    from bertkit.tokenizer.train import train_tokenizer
-
     overrides = [word for word in (*input, *rest) if word.lstrip("~").startswith("data.") and "=" in word]
     files = [word for word in (*input, *rest) if word not in overrides]
-    train_tokenizer(files, output, overrides=overrides, **options)
+    bertkit.train_tokenizer(files, output, overrides=overrides, **options)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import bertkit
 from bertkit.cli.shared import RUN, argument, command, flag, path, say
 from bertkit.text import counted
 
@@ -17,13 +18,13 @@ from bertkit.text import counted
     page="report",
 )
 def report(runs: list[Path], output: Path | None) -> None:
-    from bertkit.report.html import compare, write_report
+    from bertkit.report.html import write_report
     from bertkit.text import columns
 
     if len(runs) == 1:
         say(write_report(runs[0], output))
         return
-    page, pairs = compare(runs, output)
+    page, pairs = bertkit.compare(runs, output)
     for pair in pairs:
         say(f"{columns(pair.differences)}\n\n{pair.verdict} {pair.rows}\n" if pair.units else f"{pair.rows}\n")
     say(page)
@@ -40,9 +41,7 @@ def report(runs: list[Path], output: Path | None) -> None:
     page="export",
 )
 def export(source: str, output: Path, **options: Any) -> None:
-    from bertkit.exports.program import export
-
-    facts = export(source, output, **options)
+    facts = bertkit.export(source, output, **options)
     headline = facts["headline"]
     rows = f"{counted(facts['fp32']['rows'], 'row')} ({facts['split']})"
     say(f"{output}: {facts['task']}, compared with the model on {rows}")
@@ -66,9 +65,7 @@ def export(source: str, output: Path, **options: Any) -> None:
     page="hub",
 )
 def push(**options: Any) -> None:
-    from bertkit.hub.push import push
-
-    pushed = push(options.pop("source"), options.pop("repo_id"), **options)
+    pushed = bertkit.push(options.pop("source"), options.pop("repo_id"), **options)
     say(pushed.table())
     if pushed.commit is None:
         unknown = "; which files of an older model would be deleted is not known" * (pushed.deleted is None)

@@ -6,6 +6,7 @@ import argparse
 from functools import partial
 from typing import Any
 
+import bertkit
 from bertkit.cli.shared import REVISION, TASK, argument, command, path
 from bertkit.serving.limits import Limits
 
@@ -43,6 +44,4 @@ _limit = partial(argument, type=positive_number)
     page="serve",
 )
 def serve(**options: Any) -> None:
-    from bertkit.serving.server import serve
-
-    serve(**options)
+    bertkit.serve(**options)

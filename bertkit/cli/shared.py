@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
 from bertkit import processes
-from bertkit.errors import Problem, UserError
-from bertkit.text import printable
+from bertkit.errors import UserError
+from bertkit.text import Json, printable
 
-Argument = tuple[str, dict[str, Any]]  # what `add_argument` of argparse takes
+Argument = tuple[str, Json]  # what `add_argument` of argparse takes
 
 
 SECTIONS = {  # of a command's help; what is not named stands under argparse's own titles
@@ -58,7 +58,7 @@ def one_process(run: Callable[..., None]) -> Callable[..., None]:
         if (count := processes.world()) > 1 and not options.get("shard"):
             fix = "Start one process, without torchrun"
             fix += "; or give each a part of --input: --shard $((RANK + 1))/$WORLD_SIZE." if "shard" in options else "."
-            raise UserError(Problem("WORLD_SIZE", f"each of {count} processes would do all of the work", fix))
+            raise UserError("WORLD_SIZE", f"each of {count} processes would do all of the work", fix)
         return run(**options)
 
     return checked
@@ -100,7 +100,7 @@ def column_names(pairs: Sequence[str]) -> dict[str, str]:
     """Column -> its name in the file, from values of COLUMNS. Raises UserError."""
     names = dict(pair.partition("=")[::2] for pair in pairs)
     if "" in names.values():
-        raise UserError(Problem("--column", "write it as text=NAME_IN_THE_FILE"))
+        raise UserError("--column", "write it as text=NAME_IN_THE_FILE")
     return names
 
 

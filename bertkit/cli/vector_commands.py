@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import bertkit
 from bertkit.cli import shared
 from bertkit.cli.shared import argument, column_names, command, flag, one_process, path, say
 from bertkit.errors import Problem, UserError
@@ -29,9 +30,7 @@ MAX_PASSAGE = 200  # characters on the screen
 )
 @one_process
 def embed(rest: list[str], output: Path, **options: Any) -> None:
-    from bertkit.retrieval.commands import embed
-
-    count = embed(options.pop("source"), options.pop("input"), output, overrides=rest, **options)
+    count = bertkit.embed(options.pop("source"), options.pop("input"), output, overrides=rest, **options)
     say(f"{counted(count, 'vector')} in {output}", file=sys.stderr)
 
 
@@ -49,9 +48,7 @@ def embed(rest: list[str], output: Path, **options: Any) -> None:
 )
 @one_process
 def mine(source: str, data: Path, output: Path, **options: Any) -> None:
-    from bertkit.retrieval.mining import mine
-
-    mined = mine(source, data, output, **options)
+    mined = bertkit.mine(source, data, output, **options)
     said = [f"{counted(mined.rows, 'row')} in {output}"]
     if mined.short:
         said.append(
@@ -77,9 +74,7 @@ def mine(source: str, data: Path, output: Path, **options: Any) -> None:
 def index(
     source: str, rest: list[str], store: str, documents: Path | None, delete: list[str], column: list[str]
 ) -> None:
-    from bertkit.retrieval.commands import index
-
-    done = index(source, store, documents, delete=delete, columns=column_names(column), overrides=rest)
+    done = bertkit.index(source, store, documents, delete=delete, columns=column_names(column), overrides=rest)
     if done.absent:
         say(f"not in the store: {', '.join(done.absent)}", file=sys.stderr)
     if delete:
@@ -124,13 +119,13 @@ def search(
         raise UserError([Problem("", f"--{name} works only with --input FILE") for name in misplaced])
     from dataclasses import asdict
 
-    from bertkit.retrieval.commands import search, search_file
+    from bertkit.retrieval.commands import search_file
 
     if input:
         count = search_file(store, input, output, column=column or "text", overrides=rest, **options)
         say(counted(count, "row") + (f" in {output}" if output else ""), file=sys.stderr)
         return
-    hits: Any = search(store, rest[0], **options)
+    hits: Any = bertkit.search(store, rest[0], **options)
     for rank, hit in enumerate(hits, 1):
         head = escape_controls(f"{rank:>3}  {hit.relevance:.4f}  {hit.id}  {hit.title}".rstrip())
         say(json_line(asdict(hit)) if as_json else f"{head}\n     {beginning(hit.text, MAX_PASSAGE)}")

@@ -11,7 +11,7 @@ from bertkit.data import fingerprint, log_findings
 from bertkit.data.disk_list import DiskList
 from bertkit.data.python_inputs import scored_section
 from bertkit.decisions.goals import ThresholdTarget, changes, decided, few_rows, fitted, kind_of, threshold_target
-from bertkit.errors import DataError, ModelError, Problem, UserError
+from bertkit.errors import DataError, ModelError, UserError
 from bertkit.evaluation.similarity import LabelledPairs
 from bertkit.files import read_json, write_json
 from bertkit.inference.evaluate import rows_of_split
@@ -19,6 +19,7 @@ from bertkit.inference.predictor import Predictor, load, model_folder, require_t
 from bertkit.run import Run
 from bertkit.tasks import base
 from bertkit.tasks.base import Task
+from bertkit.text import Json
 from bertkit.training.finish import write_reports
 
 FITTED = ("temperature", "thresholds", "threshold", "cutoffs", "null_threshold", "conformal")  # options set here
@@ -33,7 +34,7 @@ def calibrate(
     recall: float | None = None,
     label: str | None = None,
     overall: bool = False,
-) -> dict[str, Any]:
+) -> Json:
     """Fit temperature and thresholds of a trained model again, and write them into its config.json.
 
     What the recipe fixed is fitted too. source: a run, or a model folder trained by bertkit.
@@ -62,7 +63,7 @@ def calibrate(
     section = None if data is None or file else scored_section(data)
     split, rows = rows_of_split(source, predictor, file, None, ("validation",), overrides, section)
     if data is None and split != "validation":
-        raise DataError(Problem(str(source), "has no labelled validation rows", "Name labelled rows as `data`."))
+        raise DataError(source, "has no labelled validation rows", "Name labelled rows as `data`.")
     names = [name for name in FITTED if name in type(predictor.task.options).model_fields]
     task, scores = _fitted(predictor, names, rows, goal)
     log_findings(few_rows(scores["labels"], goal))
@@ -90,26 +91,25 @@ def calibrate(
 def _folder(source: str | Path) -> Path:
     """The model folder on this machine. Raises ModelError."""
     if not Path(source).expanduser().is_dir():
-        what, fix = "is not a folder; calibrate edits a model's config.json", "Name a run or a model folder."
-        raise ModelError(Problem(str(source), what, fix))
+        raise ModelError(
+            source, "is not a folder; calibrate edits a model's config.json", "Name a run or a model folder."
+        )
     folder = model_folder(source)
     if "bertkit" not in read_json(folder / "config.json"):
-        what = "was not trained by bertkit: its config.json has no `bertkit` section"
-        raise ModelError(Problem(str(folder), what))
+        raise ModelError(folder, "was not trained by bertkit: its config.json has no `bertkit` section")
     return folder
 
 
-def _fitted(
-    predictor: Predictor, names: Sequence[str], rows: Any, goal: ThresholdTarget
-) -> tuple[Task, dict[str, Any]]:
+def _fitted(predictor: Predictor, names: Sequence[str], rows: Any, goal: ThresholdTarget) -> tuple[Task, Json]:
     """The task with what is fitted on these rows, and what that changes. Raises UserError."""
     task, runner = predictor.task, predictor.predict_features
     if goal.label is None:
         free = task.options.model_copy(update=dict.fromkeys(names))
         task = base.calibrate(replace(task, options=free), rows, runner)
     if all(getattr(task.options, name) is None for name in names):
-        what = f"a model for {task.name} ({task.describe()}) has neither temperature nor thresholds to fit"
-        raise UserError(Problem("the model", what))
+        raise UserError(
+            "the model", f"a model for {task.name} ({task.describe()}) has neither temperature nor thresholds to fit"
+        )
     if not kind_of(task):
         return task, {"labels": []}
 

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from bertkit.data.checks import FEW_ROWS
 from bertkit.data.schema import Finding, warn
 from bertkit.errors import Problem, UserError
-from bertkit.evaluation.calibration import fit_thresholds, label_thresholds, thresholds_of
+from bertkit.evaluation.calibration import ByLabel, fit_thresholds, label_thresholds, thresholds_of
 from bertkit.evaluation.graded import Graded
 from bertkit.evaluation.graded_labels import GradedLabels
 from bertkit.evaluation.intervals import Bools, Floats
 from bertkit.evaluation.similarity import MIDDLE, LabelledPairs
 from bertkit.tasks.base import Task
 from bertkit.tasks.class_labels import names_of
-from bertkit.text import escape_controls
+from bertkit.text import Json, Record, escape_controls
 from bertkit.validation import did_you_mean
 
 ALL = ""  # in place of a label: all of them together
@@ -56,17 +56,26 @@ def threshold_target(
     kind, about = kind_of(task), f"a model for {task.name} ({task.describe()})"
     for name, value in {**asked, **({"label": 1.0} if label else {})}.items():
         if not kind or not task.decision.threshold:
-            fix = "Models that give labels to texts have them, and those of two labels by cosine."
-            raise UserError(Problem(name, f"{about} has no thresholds of labels", fix))
+            raise UserError(
+                name,
+                f"{about} has no thresholds of labels",
+                "Models that give labels to texts have them, and those of two labels by cosine.",
+            )
         if not 0 < value <= 1:
-            raise UserError(Problem(name, f"{value:g} is not above 0 and at most 1"))
+            raise UserError(name, f"{value:g} is not above 0 and at most 1")
     names = names_of(getattr(task.options, "labels", None))[kind == "by cosine" :]
     if label is not None and label not in names:
-        fix = f"Labels with a threshold: {', '.join(names)}."
-        raise UserError(Problem("label", f"{label!r} has no threshold{did_you_mean(label, names)}", fix))
+        raise UserError(
+            "label",
+            f"{label!r} has no threshold{did_you_mean(label, names)}",
+            f"Labels with a threshold: {', '.join(names)}.",
+        )
     if recall is not None and kind == "single-label" and label is None:
-        what = f"{about} gives the best label or none: a threshold can only lower its recall"
-        raise UserError(Problem("recall", what, "Give a precision, or the label whose recall it is."))
+        raise UserError(
+            "recall",
+            f"{about} gives the best label or none: a threshold can only lower its recall",
+            "Give a precision, or the label whose recall it is.",
+        )
     metric, least = next(iter(asked.items()), ("f1", 0.0))
     return ThresholdTarget(metric, least, label, overall and kind != "by cosine")
 
@@ -84,7 +93,7 @@ class LabelDecisions(NamedTuple):
     scores: Floats  # (rows, labels)
     truth: Bools  # (rows, labels)
     given: Bools  # (rows, labels)
-    thresholds: Mapping[str, float]
+    thresholds: ByLabel
     single: bool = False
     cutoffs: Mapping[str, float] = {}
 
@@ -106,7 +115,7 @@ def decided(task: Task, graded: Graded) -> LabelDecisions:
     return LabelDecisions(names, graded.table, truth, assigned, thresholds, single, graded.cutoffs or {})
 
 
-def fitted(decided: LabelDecisions, goal: ThresholdTarget) -> dict[str, Any]:
+def fitted(decided: LabelDecisions, goal: ThresholdTarget) -> Json:
     """The options that reach the goal on these rows; nothing for the best F1 of all labels, which training fits.
 
     Raises UserError, which names the labels that do not reach it.
@@ -154,7 +163,7 @@ def _choices(decided: LabelDecisions, goal: ThresholdTarget) -> Iterator[tuple[s
             yield name, *columns
 
 
-def few_rows(labels: Sequence[Mapping[str, Any]], goal: ThresholdTarget) -> Iterator[Finding]:
+def few_rows(labels: Sequence[Record], goal: ThresholdTarget) -> Iterator[Finding]:
     """Thresholds that few rows decided. labels: as `calibrate` returns them."""
     chosen = [each for each in labels if each["threshold"] is not None and goal.label in (None, each["label"])]
     counts = {each["label"]: each["support"] for each in chosen}
@@ -166,14 +175,14 @@ def few_rows(labels: Sequence[Mapping[str, Any]], goal: ThresholdTarget) -> Iter
         yield warn(what, "On new rows precision and recall may be far from those below. Label more rows.")
 
 
-def changes(before: LabelDecisions, after: LabelDecisions) -> dict[str, Any]:
+def changes(before: LabelDecisions, after: LabelDecisions) -> Json:
     """`labels` and `overall`, as `calibrate` returns them."""
     both = zip(_by_label(after), _by_label(before), strict=True)
     labels = [own | {"before": {name: old[name] for name in ("threshold", *MEASURES)}} for own, old in both]
     return {"labels": labels, "overall": {**_overall(after), "before": _overall(before)}}
 
 
-def _by_label(decided: LabelDecisions) -> Iterator[dict[str, Any]]:
+def _by_label(decided: LabelDecisions) -> Iterator[Json]:
     from sklearn.metrics import precision_recall_fscore_support
 
     for name, truth, assigned in zip(decided.names, decided.truth.T, decided.given.T, strict=True):

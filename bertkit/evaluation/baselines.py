@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
+from bertkit.evaluation.calibration import ByLabel, Limits
 from bertkit.evaluation.graded_labels import GradedLabels
 from bertkit.evaluation.intervals import Floats, Scores
 from bertkit.evaluation.metrics import Kind
@@ -50,9 +51,9 @@ def baselines(
     labels: Sequence[str],
     held_out: Sequence[tuple[TextRows, TextRows]] = (),
     *,
-    weights: Mapping[str, float] | None = None,
-    thresholds: Mapping[str, float] | float | None = None,
-    cutoffs: Mapping[str, float] | None = None,
+    weights: ByLabel | None = None,
+    thresholds: Limits = None,
+    cutoffs: ByLabel | None = None,
 ) -> dict[str, Scores]:
     """Scores of the baselines on these rows, by the functions of `metrics`; deterministic.
 
@@ -84,7 +85,7 @@ def baselines(
 
 
 def _fitted(
-    kind: Kind, train: TextRows, labels: Sequence[str], weights: Mapping[str, float] | None
+    kind: Kind, train: TextRows, labels: Sequence[str], weights: ByLabel | None
 ) -> dict[str, Callable[[Sequence[str]], Floats]]:
     """Name -> texts -> numbers `(texts, 1)` or probabilities `(texts, labels)`."""
     # One fit for every kind: regression is a column of numbers, classification columns of probabilities.

@@ -14,6 +14,9 @@ from numpy.typing import ArrayLike
 
 from bertkit.evaluation.intervals import Bools, Floats, Ints, blocks
 
+ByLabel = Mapping[str, float]
+Limits = ByLabel | float | None  # a threshold for each label, or one for all; None: not fixed
+
 BINS = 15  # as in Guo et al.
 COLDEST, HOTTEST, STEPS = 0.05, 20.0, 16  # bounds of a fitted temperature, and how many are tried before the search
 ROUNDING = 1e-5  # scores no further apart count as equal: in fp32 the rows beside it in a batch change a row's by less
@@ -136,9 +139,7 @@ def fit_thresholds(probabilities: ArrayLike, references: ArrayLike) -> list[floa
     return chosen
 
 
-def label_thresholds(
-    thresholds: Mapping[str, float] | float | None, names: Sequence[str], default: float
-) -> list[float]:
+def label_thresholds(thresholds: Limits, names: Sequence[str], default: float) -> list[float]:
     """The threshold of each label. thresholds: by label, or one for all; default: of a label that has none."""
     if isinstance(thresholds, Mapping):
         return [thresholds.get(name, default) for name in names]
@@ -148,8 +149,8 @@ def label_thresholds(
 def best_labels(
     table: Floats,
     names: Sequence[str],
-    thresholds: Mapping[str, float] | float | None = None,
-    cutoffs: Mapping[str, float] | None = None,
+    thresholds: Limits = None,
+    cutoffs: ByLabel | None = None,
 ) -> tuple[Ints, Bools]:
     """The label of each row, as an id, and whether its probability reaches its threshold, if it has one; `(rows,)`.
 

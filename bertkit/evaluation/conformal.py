@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from typing_extensions import TypedDict
 
-from bertkit.errors import Problem, UserError
+from bertkit.errors import UserError
 from bertkit.evaluation.calibration import ROUNDING
 
 MAX_PROBABILITIES = 1000  # probabilities that are saved
@@ -61,9 +61,11 @@ def inclusion_threshold(known: Conformal, coverage: float) -> float:
     """
     rows, needed = known["rows"], _rows_needed(coverage)
     if rows < needed:
-        what = f"{coverage:g} requires {needed:,} calibration rows, but the model has {rows:,}"
-        fix = "Calibrate it on more rows, or ask for a lower coverage."
-        raise UserError(Problem("coverage", what, fix))
+        raise UserError(
+            "coverage",
+            f"{coverage:g} requires {needed:,} calibration rows, but the model has {rows:,}",
+            "Calibrate it on more rows, or ask for a lower coverage.",
+        )
     rank = ceil((rows + 1) * _decimal(coverage))
     least = known["gold"][(rank - 1) * len(known["gold"]) // rows]
     return least - ROUNDING * abs(least)  # of an interval it is negative
@@ -82,5 +84,5 @@ def _decimal(coverage: float) -> Fraction:
 def _rows_needed(coverage: float) -> int:
     """The fewest rows that allow this coverage. Raises UserError if it is not a share."""
     if not 0 < coverage < 1:
-        raise UserError(Problem("coverage", f"{coverage:g} is not between 0 and 1"))
+        raise UserError("coverage", f"{coverage:g} is not between 0 and 1")
     return ceil(1 / (1 - _decimal(coverage))) - 1

@@ -21,6 +21,7 @@ from bertkit.data.tagging import Entity, Learned, entities, invalid, strict_enti
 from bertkit.evaluation.calibration import expected_calibration_error
 from bertkit.evaluation.graded import Graded, Scored
 from bertkit.evaluation.intervals import Floats, ratio
+from bertkit.text import Json, Record
 
 Tags = Collection[Sequence[str]]
 Given = Mapping[int, Sequence[tuple[Any, ...]]]
@@ -57,9 +58,7 @@ class PackedTags(Collection[Sequence[str]]):
         return any(sentence == tags for sentence in self)
 
 
-def predictions(
-    answers: Iterable[Mapping[str, Any]], scored: Literal["words", "entities"]
-) -> tuple[PackedTags, Sequence[float]]:
+def predictions(answers: Iterable[Record], scored: Literal["words", "entities"]) -> tuple[PackedTags, Sequence[float]]:
     """The tags of answers as they are written, and the scores of all their words, or of all their entities, in order.
 
     Reads the answers once.
@@ -89,7 +88,7 @@ class GradedTags(Graded):
     confidences: Sequence[float] = ()
     temperature: float = 1.0
 
-    def details(self) -> dict[str, Any]:
+    def details(self) -> Json:
         """Which labels are taken for which, and how well scores are calibrated."""
         pairs, decisions = self.tag_pairs, self.decisions()
         errors = sum(count for (gold, predicted), count in pairs.items() if gold != predicted)
@@ -98,7 +97,7 @@ class GradedTags(Graded):
         calibration = {"temperature": self.temperature, **counts}
         return {"labels": self.labels, "confusion": self.confusion(), "calibration": calibration}
 
-    def confusion(self) -> dict[str, Any]:
+    def confusion(self) -> Json:
         """`labels` and `matrix` (labels, labels): words by label, row = gold, column = predicted."""
         raise NotImplementedError
 
@@ -162,7 +161,7 @@ class GradedEntities(GradedTags):
 
         return Scored(scores, len(self.gold))
 
-    def details(self) -> dict[str, Any]:
+    def details(self) -> Json:
         """The kinds of errors, too."""
         return {**super().details(), "errors": self.errors()}
 
@@ -188,7 +187,7 @@ class GradedEntities(GradedTags):
             counts["spurious"] += sum(gold_at.keys().isdisjoint(range(first, end)) for _, first, end in predicted)
         return {error: counts[error] for error in _ERRORS}
 
-    def confusion(self) -> dict[str, Any]:
+    def confusion(self) -> Json:
         """By type; labels are "O" and the types."""
         labels = ["O", *self.labels]
         pairs: Counter[tuple[str, str]] = Counter()

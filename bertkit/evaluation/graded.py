@@ -11,9 +11,9 @@ from typing import Any, Self
 
 import numpy as np
 
-from bertkit.errors import Problem, UserError, translated
+from bertkit.errors import UserError, translated
 from bertkit.evaluation.intervals import Interval, Scores, Weighted, bootstrap
-from bertkit.text import short_repr
+from bertkit.text import Json, short_repr
 
 
 class Graded:
@@ -33,7 +33,7 @@ class Graded:
         """These rows, decided with what is fitted on them where no option fixes it. Default: nothing is fitted."""
         return self
 
-    def calibrated(self) -> dict[str, Any]:
+    def calibrated(self) -> Json:
         """What `after_fit` fits: option -> value."""
         return {}
 
@@ -41,7 +41,7 @@ class Graded:
         """Bootstrap 95 % intervals of the metrics; None where one is not defined in most resamples."""
         return bootstrap(self.scored.weighted, self.scored.rows, resamples=resamples, seed=seed)
 
-    def details(self) -> dict[str, Any]:
+    def details(self) -> Json:
         """What else results.json says about the answers, such as a confusion matrix."""
         return {}
 
@@ -51,8 +51,11 @@ class Graded:
 
     def pairs(self) -> tuple[Any, Any]:
         """Predictions and references for a user's own `evaluate.Metric`. Raises UserError where there are none."""
-        what = "the answers of this task have no pairs of prediction and reference for metrics of your own"
-        raise UserError(Problem("metrics", what, "Leave them out."))
+        raise UserError(
+            "metrics",
+            "the answers of this task have no pairs of prediction and reference for metrics of your own",
+            "Leave them out.",
+        )
 
 
 @dataclass(frozen=True)
@@ -90,8 +93,9 @@ def compute_user_metric(metric: Any, predictions: Any, references: Any) -> Score
     if not isinstance(result, Mapping) or not all(
         isinstance(k, str) and isinstance(v, Real) for k, v in result.items()
     ):
-        what = f"the metric returned {short_repr(result)}, not names and numbers"
-        raise UserError(Problem("metrics", what, "Return {name: number}."))
+        raise UserError(
+            "metrics", f"the metric returned {short_repr(result)}, not names and numbers", "Return {name: number}."
+        )
     return {key: float(value) if math.isfinite(value) else None for key, value in result.items()}
 
 
@@ -104,7 +108,10 @@ def all_scores(graded: Graded, metrics: Sequence[Any]) -> Scores:
     for metric in metrics:
         own = compute_user_metric(metric, *graded.pairs())
         if taken := sorted(own.keys() & scores.keys()):
-            what = f"{type(metric).__name__}.compute returned a score called {', '.join(taken)}, as there is already"
-            raise UserError(Problem("metrics", what, "Give it a name of its own."))
+            raise UserError(
+                "metrics",
+                f"{type(metric).__name__}.compute returned a score called {', '.join(taken)}, as there is already",
+                "Give it a name of its own.",
+            )
         scores |= own
     return scores

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
@@ -11,10 +11,12 @@ from typing import Any, Self
 import numpy as np
 
 from bertkit.evaluation import calibration, metrics
+from bertkit.evaluation.calibration import ByLabel, Limits
 from bertkit.evaluation.conformal import Conformal, Coverage, conformal, supported_coverages
 from bertkit.evaluation.graded import Graded, Scored
 from bertkit.evaluation.intervals import Floats, blocks
 from bertkit.evaluation.metrics import Kind
+from bertkit.text import Json, Record
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,9 +35,9 @@ class GradedLabels(Graded):
     given: Any
     table: Floats
     temperature: float | None = None
-    thresholds: Mapping[str, float] | float | None = None
+    thresholds: Limits = None
     conformal: Conformal | None = None
-    cutoffs: Mapping[str, float] | None = None
+    cutoffs: ByLabel | None = None
 
     @classmethod
     def of(
@@ -43,11 +45,11 @@ class GradedLabels(Graded):
         kind: Kind,
         names: Sequence[str],
         references: Any,
-        answers: Sequence[Mapping[str, Any]],
+        answers: Sequence[Record],
         temperature: float | None = None,
-        thresholds: Mapping[str, float] | float | None = None,
+        thresholds: Limits = None,
         conformal: Conformal | None = None,
-        cutoffs: Mapping[str, float] | None = None,
+        cutoffs: ByLabel | None = None,
     ) -> Self:
         """From answers as they are written, with `label`, `labels` or `score`, and `scores`."""
         rows, single = len(answers), kind == "single-label"
@@ -73,8 +75,8 @@ class GradedLabels(Graded):
         names: Sequence[str],
         references: Any,
         table: Floats,
-        thresholds: Mapping[str, float] | float | None = None,
-        cutoffs: Mapping[str, float] | None = None,
+        thresholds: Limits = None,
+        cutoffs: ByLabel | None = None,
     ) -> Self:
         """From probabilities `(rows, labels)`, or from numbers `(rows, 1)`; their temperature is not fixed."""
         references = np.asarray(references)
@@ -88,7 +90,7 @@ class GradedLabels(Graded):
         """The metrics of this kind."""
         return metrics.scored(self.kind, self.references, self.table, self.names, self.given)
 
-    def details(self) -> dict[str, Any]:
+    def details(self) -> Json:
         """Confusion matrix of the labels given (rows: truth; multi-label: 2 x 2 per label), the share of rows with a
         label where some have none, and calibration before and after."""
         coverage = {} if self.conformal is None else {"coverage": list(self._coverage(self.conformal))}
@@ -183,7 +185,7 @@ class GradedLabels(Graded):
         limits = calibration.label_thresholds(self.thresholds, self.names, 0.5)
         return replace(self, given=(self.table >= limits).astype(np.int8))
 
-    def calibrated(self) -> dict[str, Any]:
+    def calibrated(self) -> Json:
         """What `after_fit` fits, of the options `temperature`, `thresholds` and `conformal`."""
         fitted = self.after_fit()
         values = {name: getattr(fitted, name) for name in ("temperature", "thresholds", "conformal")}

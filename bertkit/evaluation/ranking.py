@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike
 
 from bertkit.data.schema import Answer
 from bertkit.data.table import FirstSeen, column_values, required
-from bertkit.errors import DataError, Problem, extras_required
+from bertkit.errors import DataError, extras_required
 from bertkit.evaluation.graded import Graded, Scored
 from bertkit.evaluation.intervals import Floats
 
@@ -162,7 +162,7 @@ def first_rows(rows: Dataset, side: str) -> dict[str, int]:
     for row, (name, text) in enumerate(zip(ids(rows, side), column_values(rows, side), strict=True)):
         _, other = seen.add(name, hash(text), row)
         if other is not None:
-            raise DataError(Problem(f"row {row + 1}", f"the {side} {name!r} has another text in row {other + 1}"))
+            raise DataError(f"row {row + 1}", f"the {side} {name!r} has another text in row {other + 1}")
     return seen.locations
 
 

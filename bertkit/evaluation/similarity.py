@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
@@ -16,6 +16,7 @@ from bertkit.evaluation.calibration import ROUNDING, thresholds_of
 from bertkit.evaluation.graded import Graded, Scored
 from bertkit.evaluation.intervals import Floats, Ints
 from bertkit.evaluation.metrics import regression
+from bertkit.text import Json, Record
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -111,7 +112,7 @@ class LabelledPairs(Graded):
         """These pairs, with a fitted threshold of best accuracy where none is set."""
         return replace(self, **self.calibrated())
 
-    def calibrated(self) -> dict[str, Any]:
+    def calibrated(self) -> Json:
         return {"threshold": best_threshold(self.similar, self.cosines)} if self.threshold is None else {}
 
 
@@ -138,12 +139,12 @@ def places(similarities: Floats, own: Ints) -> list[int]:
     return [int(place) for place in (similarities >= of_own).sum(axis=1)]
 
 
-def of(answers: Sequence[Mapping[str, Any]], name: str) -> Floats:
+def of(answers: Sequence[Record], name: str) -> Floats:
     """One number of all answers, `(rows,)`."""
     return np.fromiter((answer[name] for answer in answers), np.float64, len(answers))
 
 
-def of_rows(answers: Sequence[Mapping[str, Any]], rows: Dataset) -> Scored:
+def of_rows(answers: Sequence[Record], rows: Dataset) -> Scored:
     """Cosines against the rows' `score`; or the ranks of their `positive`, nearer than a `negative` or not."""
     if "score" in rows.column_names:
         targets = np.fromiter(column_values(rows, "score"), np.float64, len(rows))

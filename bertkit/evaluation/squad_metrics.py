@@ -10,7 +10,7 @@ import math
 import re
 import string
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, Self
 
@@ -24,6 +24,7 @@ from bertkit.evaluation.calibration import expected_calibration_error
 from bertkit.evaluation.graded import Graded, Scored
 from bertkit.evaluation.intervals import Floats, Scores, ratio
 from bertkit.evaluation.metrics import exact_roc_auc
+from bertkit.text import Json, Record
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -67,9 +68,7 @@ class GradedAnswers(Graded):
     values: (2, questions), exact match and F1 of each.
     """
 
-    def __init__(
-        self, answers: Sequence[Mapping[str, Any]], rows: Dataset, unanswerable: bool, fitted: Mapping[str, Any]
-    ) -> None:
+    def __init__(self, answers: Sequence[Record], rows: Dataset, unanswerable: bool, fitted: Record) -> None:
         self.answers, self.rows, self.unanswerable = answers, rows, unanswerable
         self.fitted = fitted
         pairs = zip(answers, self._gold(), strict=True)
@@ -119,7 +118,7 @@ class GradedAnswers(Graded):
         )
         return type(self)(answers, self.rows, True, {**self.fitted, "null_threshold": threshold})
 
-    def details(self) -> dict[str, Any]:
+    def details(self) -> Json:
         """The threshold, the temperature, and how far the answers' scores are from their chance of being right.
 
         decisions: questions with an answer and a candidate. errors: those whose best candidate is not an exact match.

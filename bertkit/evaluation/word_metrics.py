@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, compress
@@ -31,6 +31,7 @@ from bertkit.evaluation.entities import (
 )
 from bertkit.evaluation.graded import Graded, Scored
 from bertkit.evaluation.intervals import Floats, ratio
+from bertkit.text import Json, Record
 
 
 def metric_names(labels: Sequence[str], scheme: Learned) -> list[str]:
@@ -43,7 +44,7 @@ def metric_names(labels: Sequence[str], scheme: Learned) -> list[str]:
 
 def graded(
     gold: Iterable[Sequence[str]],
-    answers: Sequence[Mapping[str, Any]],
+    answers: Sequence[Record],
     labels: Sequence[str],
     scheme: Learned,
     temperature: float,
@@ -113,7 +114,7 @@ class GradedWords(GradedTags):
 
         return Scored(weighted, len(self.gold))
 
-    def confusion(self) -> dict[str, Any]:
+    def confusion(self) -> Json:
         """By label; no matrix without words."""
         pairs = self.tag_pairs
         matrix = [[pairs[row, column] for column in self.labels] for row in self.labels] if pairs else []

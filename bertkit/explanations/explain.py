@@ -16,7 +16,7 @@ from bertkit.data.readers import one_text_per_line, read_rows
 from bertkit.data.schema import Answer
 from bertkit.data.word_spans import words
 from bertkit.encoding.padding import Collator
-from bertkit.errors import DataError, Problem
+from bertkit.errors import DataError
 from bertkit.explanations.gradients import MAX_STEPS, Integrated, integrated_gradients
 from bertkit.explanations.targets import TARGETS, Read, Target, targets_of
 from bertkit.explanations.word_shares import Text, WordShare, add_feature
@@ -24,6 +24,7 @@ from bertkit.inference.display import answer_line
 from bertkit.inference.predict_file import layout_of, with_columns
 from bertkit.inference.predictor import Predictor, load, require_torch_model
 from bertkit.tasks.base import Batch
+from bertkit.text import Record
 
 
 class Attributed(TypedDict):
@@ -144,7 +145,7 @@ def _attributed(
     )
 
 
-def rows_of(predictor: Predictor, texts: Sequence[str]) -> Sequence[str | Mapping[str, Any]]:
+def rows_of(predictor: Predictor, texts: Sequence[str]) -> Sequence[str | Record]:
     """One row of two texts if the task reads pairs, else a row for each text.
 
     Raises DataError if a task that reads pairs is given one text, or more than two.
@@ -155,25 +156,31 @@ def rows_of(predictor: Predictor, texts: Sequence[str]) -> Sequence[str | Mappin
     if pair is None or (frozenset({"text"}) in task.inputs and not task.gives("vector")):
         return list(texts)
     if len(texts) != 2:
-        what = f"this model reads two texts together, {' and '.join(pair)}; {len(texts)} given"
-        raise DataError(Problem("", what, "Give both texts, or rows that have both."))
+        raise DataError(
+            "",
+            f"this model reads two texts together, {' and '.join(pair)}; {len(texts)} given",
+            "Give both texts, or rows that have both.",
+        )
     return [dict(zip(pair, texts, strict=True))]
 
 
-def explain_rows(predictor: Predictor, rows: Iterable[str | Mapping[str, Any]]) -> list[Explanation]:
+def explain_rows(predictor: Predictor, rows: Iterable[str | Record]) -> list[Explanation]:
     """Explain the answer to each text or row, in order; every row is read by itself.
 
     rows: as for `Predictor.stream`. Raises DataError for a task whose answers are not explained, a row without the
     task's columns, and an answer with nothing to explain.
     """
     if targets_of(predictor.task) is None:
-        what = f"answers of {predictor.task.name} are not explained"
-        raise DataError(Problem("the model", what, f"What is explained: {', '.join(TARGETS)}."))
+        raise DataError(
+            "the model",
+            f"answers of {predictor.task.name} are not explained",
+            f"What is explained: {', '.join(TARGETS)}.",
+        )
 
-    def explained(number: int, given: str | Mapping[str, Any]) -> Explanation:
+    def explained(number: int, given: str | Record) -> Explanation:
         explanation = explain_row(predictor, predictor.canonical([given], number - 1))
         if not explanation["attributed"]:
-            raise DataError(Problem(f"row {number}", predictor.task.no_words))
+            raise DataError(f"row {number}", predictor.task.no_words)
         return explanation
 
     return [explained(number, row) for number, row in enumerate(predictor.rows_of(rows), 1)]

@@ -14,6 +14,7 @@ from bertkit.data import tagging
 from bertkit.data.schema import Answer
 from bertkit.encoding.pieces import tokenize
 from bertkit.tasks.base import Task
+from bertkit.text import Record
 
 Score = Callable[[Any], Tensor]
 """Outputs of copies of one feature -> a number from each, `(copies,)`."""
@@ -31,8 +32,8 @@ class Read(NamedTuple):
     """A row as the model read it: its features, the item of each that was decoded, and the answer."""
 
     task: Task
-    row: Mapping[str, Any]
-    features: Sequence[Mapping[str, Any]]
+    row: Record
+    features: Sequence[Record]
     items: Sequence[Any]
     answer: Answer
 

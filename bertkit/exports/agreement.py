@@ -17,12 +17,13 @@ from bertkit.exports.graph import Reduced
 from bertkit.inference.onnx_session import OnnxModel
 from bertkit.inference.predictor import Predictor
 from bertkit.inference.runner import Runner
+from bertkit.text import Json
 
 CLOSE = 1e-4  # of outputs and scores in fp32; of numbers beyond 1, relative to them
 RANKED = ("n_best", "found")  # lists in which items of equal score may change places
 
 
-def agreement(ours: Predictor, exported: OnnxModel, rows: Dataset) -> tuple[dict[str, Any], list[Answer]]:
+def agreement(ours: Predictor, exported: OnnxModel, rows: Dataset) -> tuple[Json, list[Answer]]:
     """Figures as in `compared` on these rows, in the same batches; and the torch model's answers."""
     task, worst = ours.task, [0.0]
     reduced = Reduced(task, ours.model, extra=False)
@@ -45,7 +46,7 @@ def compared(
     expected: Sequence[Answer],
     difference: float,
     close: float = CLOSE,
-) -> dict[str, Any]:
+) -> Json:
     """The exported model compared with the expected answers. close: difference up to which numbers are equal.
 
     `output_difference` is the largest over all outputs of floating point, `answers_differ` a number of rows, `drop` by

@@ -15,7 +15,7 @@ from datasets import Dataset
 from torch import Tensor, nn
 
 from bertkit.encoding.padding import Arrays, fills, pad
-from bertkit.errors import ModelError, Problem, extras_required
+from bertkit.errors import ModelError, extras_required
 from bertkit.exports.viterbi import viterbi
 from bertkit.inference.predictor import Predictor
 from bertkit.models.heads.posteriors import constrained
@@ -65,8 +65,11 @@ class Graph:
             graph.graph.initializer.extend(self.tail.graph.initializer)
             graph.graph.output.extend(self.tail.graph.output)
         if (size := graph.ByteSize()) > MAX_BYTES:
-            what = f"the graph has {size / 1e9:.1f} GB, but one ONNX file holds at most 2 GB"
-            raise ModelError(Problem(str(file), what, "Export a smaller model, such as a distilled one."))
+            raise ModelError(
+                file,
+                f"the graph has {size / 1e9:.1f} GB, but one ONNX file holds at most 2 GB",
+                "Export a smaller model, such as a distilled one.",
+            )
         file.write_bytes(graph.SerializeToString())
 
 
@@ -131,8 +134,11 @@ def _exported(module: nn.Module, batch: Mapping[str, Tensor]) -> ModelProto:
         cause: BaseException = error
         while cause.__cause__ is not None:  # the outer ones only say which step failed
             cause = cause.__cause__
-        what = f"torch.onnx cannot export this model: {first_line(cause)}"
-        raise ModelError(Problem("the model", what, "Only architectures of transformers are supported.")) from error
+        raise ModelError(
+            "the model",
+            f"torch.onnx cannot export this model: {first_line(cause)}",
+            "Only architectures of transformers are supported.",
+        ) from error
     assert program is not None  # with dynamo
     proto: ModelProto = program.model_proto
     return proto

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 import shutil
 import time
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from datasets import Dataset
@@ -22,14 +21,14 @@ from bertkit.errors import DataError, ModelError, Problem, RecipeError, UserErro
 from bertkit.exports.agreement import CLOSE, agreement, compared, output_difference, same
 from bertkit.exports.graph import OPSET, Graph, batch_of, build, described
 from bertkit.exports.int8 import quantized
-from bertkit.files import errors_naming, sha256, write_json
+from bertkit.files import folder_aside, sha256, write_json
 from bertkit.inference.evaluate import rows_of_split
 from bertkit.inference.onnx_session import GRAPH, OnnxModel, open_model
 from bertkit.inference.predictor import Predictor, load, model_folder
 from bertkit.models.encoder import save_tokenizer
 from bertkit.sections import Batching
 from bertkit.tasks import package_of
-from bertkit.text import counted
+from bertkit.text import Json, counted
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +46,7 @@ class Reference(NamedTuple):
 
 def export(
     source: str | Path, output: Path, *, int8: bool = False, max_drop: float = 0.005, data: str | Path | None = None
-) -> dict[str, Any]:
+) -> Json:
     """Write `output`: model.onnx, tokenizer, config.json, export.json. Returns the contents of export.json.
 
     It is written only if, on the run's validation rows (or `data`, labelled rows in the same layout), outputs agree to
@@ -58,38 +57,28 @@ def export(
     >>> bertkit.export("runs/quickstart", "runs/onnx")["fp32"]["answers_differ"]
     0
     """
-    output = Path(os.path.realpath(output))
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
-        raise UserError(Problem(str(output), "already exists", "Name a new folder."))
+        raise UserError(output, "already exists", "Name a new folder.")
     reference = _reference(source, data)
     predictor, _, rows = reference
     started = time.monotonic()
     features = predictor.task.encode(rows.select(range(min(len(rows), SAMPLE))))
     sample = batch_of(predictor.task, features, range(min(len(features), SAMPLE)))
     graph = build(predictor, sample)
-    aside = output.with_name(f".{output.name}.{os.getpid()}.writing")
-    shutil.rmtree(aside, ignore_errors=True)
-    try:
-        with errors_naming(output):
-            aside.mkdir(parents=True)
-            save_tokenizer(predictor.task.tokenizer, aside)
-            exported = _opened(predictor, graph, aside)
-            figures, expected = agreement(predictor, exported, rows)
-            _require_agreement(reference, figures)
-            exports = {"fp32": figures | {"megabytes": (aside / GRAPH).stat().st_size / 1e6}}
-            if int8:
-                exact = exported(sample)
-                exports["int8"] = _quantize(reference, graph, aside, expected, sample, exact, max_drop)
-            _write_config(predictor, graph, aside, "int8" if int8 else "fp32")
-            facts = _facts(reference, graph, aside, exports, time.monotonic() - started)
-            write_json(aside / "export.json", facts)
-            if (card := model_folder(source) / "README.md").is_file():
-                shutil.copyfile(card, aside / "README.md")
-            if output.is_dir():
-                output.rmdir()
-            aside.replace(output)
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
+    with folder_aside(output) as aside:
+        save_tokenizer(predictor.task.tokenizer, aside)
+        exported = _opened(predictor, graph, aside)
+        figures, expected = agreement(predictor, exported, rows)
+        _require_agreement(reference, figures)
+        exports = {"fp32": figures | {"megabytes": (aside / GRAPH).stat().st_size / 1e6}}
+        if int8:
+            exact = exported(sample)
+            exports["int8"] = _quantize(reference, graph, aside, expected, sample, exact, max_drop)
+        _write_config(predictor, graph, aside, "int8" if int8 else "fp32")
+        facts = _facts(reference, graph, aside, exports, time.monotonic() - started)
+        write_json(aside / "export.json", facts)
+        if (card := model_folder(source) / "README.md").is_file():
+            shutil.copyfile(card, aside / "README.md")
     return facts
 
 
@@ -98,10 +87,10 @@ def _reference(source: str | Path, data: str | Path | None) -> Reference:
     predictor = load(source, precision="fp32")
     name = predictor.task.name
     if predictor.backend == "onnx":
-        raise ModelError(Problem(str(source), "is already exported", "Name the run that it was exported from."))
+        raise ModelError(source, "is already exported", "Name the run that it was exported from.")
     if predictor.task.no_graph:
         why, fix = predictor.task.no_graph
-        raise ModelError(Problem(str(source), f"{name} has no graph from texts to answers: {why}", fix))
+        raise ModelError(source, f"{name} has no graph from texts to answers: {why}", fix)
     try:
         split, rows = rows_of_split(source, predictor, data, None, ("validation", "test"))
     except (DataError, RecipeError) as error:
@@ -138,7 +127,7 @@ def _opened(predictor: Predictor, graph: Graph, folder: Path) -> OnnxModel:
     return open_model(folder, graph.reduced, [*task.tokenizer.model_input_names, *task.reduce_inputs])
 
 
-def _require_agreement(reference: Reference, figures: dict[str, Any]) -> None:
+def _require_agreement(reference: Reference, figures: Json) -> None:
     """Raises ModelError if an export in fp32 differs from its model."""
     before, after = figures["metrics"].values()
     moved = [name for name, value in before.items() if not same(value or 0.0, after[name] or 0.0)]
@@ -146,7 +135,7 @@ def _require_agreement(reference: Reference, figures: dict[str, Any]) -> None:
         what = f"on {counted(figures['rows'], 'row')} ({reference.split}) outputs differ by up to "
         what += f"{figures['output_difference']:.2g}, {counted(figures['answers_differ'], 'answer', 'differ')}"
         what += "".join(f", {name} changed from {before[name]} to {after[name]}" for name in moved)
-        raise ModelError(Problem("the exported graph", what, "Nothing was written. Please report it with the recipe."))
+        raise ModelError("the exported graph", what, "Nothing was written. Please report it with the recipe.")
 
 
 def _quantize(
@@ -157,7 +146,7 @@ def _quantize(
     sample: Arrays,
     exact: Arrays,
     max_drop: float,
-) -> dict[str, Any]:
+) -> Json:
     """Write model.onnx in int8; returns its figures. exact: what the sample gives in fp32.
 
     Raises ModelError where the metric falls by more than `max_drop`.
@@ -170,13 +159,11 @@ def _quantize(
     logger.info("int8: %s changes by %+.4f", headline, -drop)
     if not drop <= max_drop:  # it may be NaN
         what = f"{headline} falls by {drop:.4f} on {reference.split}, which is more than {max_drop:g}"
-        raise ModelError(
-            Problem("int8", what + _unanswered(figures), "Export without int8, or with a larger max_drop.")
-        )
+        raise ModelError("int8", what + _unanswered(figures), "Export without int8, or with a larger max_drop.")
     return figures | {"megabytes": (folder / GRAPH).stat().st_size / 1e6, "max_drop": max_drop}
 
 
-def _unanswered(figures: dict[str, Any]) -> str:
+def _unanswered(figures: Json) -> str:
     """Where thresholds leave rows without an answer, which accuracy counts as errors: how many each model answers."""
     before, after = figures["answered"].values()
     if before == after:
@@ -188,7 +175,7 @@ def _unanswered(figures: dict[str, Any]) -> str:
     return f"; in fp32 {before:.1%} of the rows are answered{right[0]}, in int8 {after:.1%}{right[1]}"
 
 
-def _facts(reference: Reference, graph: Graph, folder: Path, exports: dict[str, Any], seconds: float) -> dict[str, Any]:
+def _facts(reference: Reference, graph: Graph, folder: Path, exports: Json, seconds: float) -> Json:
     predictor = reference.predictor
     weights = sum(each.numel() * each.element_size() for each in predictor.model.state_dict().values())
     libraries = ("bertkit", "torch", "onnx", "onnxscript", "onnxruntime")

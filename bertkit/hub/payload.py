@@ -45,7 +45,7 @@ def payload(run: Run, repo_id: str) -> dict[str, Path]:
         what, fix = "is not a finished run: it has no results.json", "Name the folder that `bertkit train` wrote."
         if (run.folder / "recipe.yaml").is_file():
             fix = "Resume its training."
-        raise ModelError(Problem(str(run.folder), what, fix))
+        raise ModelError(run.folder, what, fix)
     problems = _problems(lambda: write_card(run, repo_id))
     found = {file.relative_to(run.model).as_posix(): file for file in sorted(run.model.rglob("*")) if not file.is_dir()}
     extra = _extra_modules(run.model / "config.json")

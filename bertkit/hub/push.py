@@ -165,8 +165,11 @@ def _merge_card(api: HfApi, repo_id: str, commit: str | None, card: Path) -> Non
     remote, text = Path(file).read_text(encoding="utf-8"), card.read_text(encoding="utf-8")
     theirs, ours = yours(remote, where), yours(text, str(card))
     if ours not in theirs and theirs not in ours:
-        what = f"{card} and {where} differ between the lines for what people add"
-        raise ModelError(Problem("push", what, f"Write the final text into {card}, including all of {where}."))
+        raise ModelError(
+            "push",
+            f"{card} and {where} differ between the lines for what people add",
+            f"Write the final text into {card}, including all of {where}.",
+        )
     write_text(card, with_yours(text, max(ours, theirs, key=len)))
 
 
@@ -180,8 +183,9 @@ def _repository(api: HfApi, repo_id: str, public: bool) -> bool:
         api.create_repo(repo_id, private=True, exist_ok=True)
         return False
     if known.private is not True and not public:
-        what, fix = f"{repo_id} is public, so the model would be too", "Push it as public, or name another repository."
-        raise ModelError(Problem("push", what, fix))
+        raise ModelError(
+            "push", f"{repo_id} is public, so the model would be too", "Push it as public, or name another repository."
+        )
     return known.private is not True
 
 

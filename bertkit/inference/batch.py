@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from functools import cache, cached_property, partial
 from pathlib import Path
@@ -10,13 +10,13 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, Literal
 
 from bertkit.data.python_rows import Rows, column_names, frame_rows, is_frame, with_added
-from bertkit.errors import DataError, Problem
+from bertkit.errors import DataError
 from bertkit.inference.display import flat
 from bertkit.inference.embed import VECTOR
 from bertkit.inference.predict_file import with_columns
 from bertkit.inference.predictor import Predictor, load, load_as
 from bertkit.models.device import Precision
-from bertkit.text import short_repr
+from bertkit.text import Json, Record, short_repr
 
 if TYPE_CHECKING:
     import numpy as np
@@ -56,40 +56,38 @@ class batch:
     revision: str | None = None
     precision: Precision | None = None
     batch_size: int | None = None
-    decisions: Mapping[str, Any] = field(default_factory=dict)
+    decisions: Record = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        vars(self)["lock"] = Lock()  # no field: Dask hashes fields
+        vars(self).update(lock=Lock(), types=cache(self._types_of))  # no fields: Dask hashes fields
 
     def __reduce__(self) -> tuple[Any, ...]:
         return partial(type(self), **{each.name: getattr(self, each.name) for each in fields(self)}), ()
 
     def __call__(self, rows: Rows) -> Rows:
         if not isinstance(rows, Mapping) and not is_frame(rows):
-            what = f"expected a batch, a dict of columns or a frame, found {short_repr(rows)}"
-            raise DataError(Problem("", what, "For texts and lists of rows: bertkit.load(…)(rows)."))
+            raise DataError(
+                "",
+                f"expected a batch, a dict of columns or a frame, found {short_repr(rows)}",
+                "For texts and lists of rows: bertkit.load(…)(rows).",
+            )
         with vars(self)["lock"]:
             return self._with_vectors(rows) if self.side else self._with_answers(rows)
 
     @cached_property
     def _predictor(self) -> Predictor:
-        options: dict[str, Any] = {"revision": self.revision, "precision": self.precision}
+        options: Json = {"revision": self.revision, "precision": self.precision}
         if self.side:
             loaded = load_as(self.task or "sentence-similarity", self.source, **options)
         else:
             loaded = with_columns(load(self.source, task=self.task, **options), self.columns)
         return replace(loaded, batch_size=self.batch_size or loaded.batch_size).with_decisions(**self.decisions)
 
-    @cached_property
-    def _types(self) -> Callable[[tuple[str, ...]], Mapping[str, pa.DataType]]:
-        """`_types_of`, which is asked once for all batches with the same columns."""
-        return cache(self._types_of)
-
     def _types_of(self, names: tuple[str, ...]) -> Mapping[str, pa.DataType]:
         """Column -> type of the answers to rows with these columns, whatever the rows are."""
         import pyarrow as pa
 
-        shown: dict[str, Any] = {}
+        shown: Json = {}
         for answer in self._predictor.any_answers(names):
             for name, value in flat(answer, "answer."):
                 if shown.get(name) is None:
@@ -102,22 +100,24 @@ class batch:
 
         predictor = self._predictor
         if predictor.task.schema.together:  # other processes may have them
-            what = f"a model for {predictor.task.name} ranks the documents of all rows, which are not in one place here"
-            fix = "It can give vectors: bertkit embed, or batch(…, side='document')."
-            raise DataError(Problem("the model", what, fix))
+            raise DataError(
+                "the model",
+                f"a model for {predictor.task.name} ranks the documents of all rows, which are not in one place here",
+                "It can give vectors: bertkit embed, or batch(…, side='document').",
+            )
         answers = [dict(flat(each, "answer.")) for each in predictor.stream(frame_rows(rows, predictor.reads))]
-        types = self._types(tuple(column_names(rows)))
+        types = vars(self)["types"](tuple(column_names(rows)))
         columns = {name: pa.array([each.get(name) for each in answers], kind) for name, kind in types.items()}
         return self._added(rows, columns)
 
     def _with_vectors(self, rows: Rows) -> Rows:
         column, there = self.columns.get("text", "text"), column_names(rows)
         if column not in there:
-            raise DataError(Problem("", f"no column {column!r}; found {', '.join(there)}", "columns={'text': NAME}"))
+            raise DataError("", f"no column {column!r}; found {', '.join(there)}", "columns={'text': NAME}")
         texts = [row[column] for row in frame_rows(rows, {column})]
         return self._added(rows, {VECTOR: self._predictor.encode(texts, self.side or "text")})
 
     def _added(self, rows: Rows, columns: Mapping[str, pa.Array | np.ndarray]) -> Rows:
         if taken := [name for name in column_names(rows) if name in columns]:
-            raise DataError(Problem("", f"the rows have a column `{taken[0]}` already", "Rename it."))
+            raise DataError("", f"the rows have a column `{taken[0]}` already", "Rename it.")
         return with_added(rows, columns)

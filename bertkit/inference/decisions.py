@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 
 from bertkit.data.schema import Answer
-from bertkit.errors import Problem, UserError
+from bertkit.errors import UserError
 from bertkit.evaluation.conformal import inclusion_threshold
 from bertkit.tasks.base import Task
 
@@ -30,23 +30,22 @@ def decisions(
     if threshold is not None:
         kind, option = task.decision
         if not option:
-            raise UserError(Problem("threshold", f"{about} has no decision threshold"))
+            raise UserError("threshold", f"{about} has no decision threshold")
         if kind in ("single-label", "multi-label") and not 0 <= threshold <= 1:
-            raise UserError(Problem("threshold", f"{threshold:g} is not a probability"))
+            raise UserError("threshold", f"{threshold:g} is not a probability")
         task = replace(task, options=task.options.model_copy(update={option: threshold}))
     if coverage is not None:
         kind = task.decision.kind
         if kind not in _SETS:
-            raise UserError(Problem("coverage", f"{about} does not support prediction sets"))
+            raise UserError("coverage", f"{about} does not support prediction sets")
         if task.options.conformal is None:
-            what, fix = "the model has no calibration rows", "Calibrate it on labelled rows."
-            raise UserError(Problem("coverage", what, fix))
+            raise UserError("coverage", "the model has no calibration rows", "Calibrate it on labelled rows.")
         rule = partial(_SETS[kind], inclusion_threshold(task.options.conformal, coverage))
     if top_k is not None:
         if not task.always_has("scores"):
-            raise UserError(Problem("top_k", f"{about} has no label scores"))
+            raise UserError("top_k", f"{about} has no label scores")
         if top_k < 1:
-            raise UserError(Problem("top_k", f"{top_k} is not above 0"))
+            raise UserError("top_k", f"{top_k} is not above 0")
         rule = partial(_best, top_k, rule)
     return task, rule
 

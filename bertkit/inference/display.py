@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from bertkit.tasks import OURS
 from bertkit.tasks.base import Task
 from bertkit.tasks.fields import AnswerForm, Key
-from bertkit.text import shell_word
+from bertkit.text import Record, shell_word
 
 OUR_FORMS = [form for task in OURS.values() for form in task.forms]
 NAMES = {"set", *(field.name for form in OUR_FORMS for field in form.fields if field.holds == list[str])}
 
 
-def answer_line(answer: Mapping[str, Any], text: str = "", forms: Sequence[AnswerForm] = ()) -> str:
+def answer_line(answer: Record, text: str = "", forms: Sequence[AnswerForm] = ()) -> str:
     """An answer on one line, followed by its text, such as `positive  0.983  a text`.
 
     forms: those of the task; by default of all our tasks.
@@ -34,7 +34,7 @@ def answer_line(answer: Mapping[str, Any], text: str = "", forms: Sequence[Answe
     return "  ".join(filter(None, (*parts, " ".join(text.splitlines()), *marks)))
 
 
-def _shown(form: AnswerForm, answer: Mapping[str, Any]) -> defaultdict[str, str]:
+def _shown(form: AnswerForm, answer: Record) -> defaultdict[str, str]:
     """The fields of an answer, or of an item in its lists, as text; an empty text for those that it lacks."""
     shown = {
         field.name: _value(field, field.holds, answer[field.name]) for field in form.fields if field.name in answer
@@ -63,7 +63,7 @@ def _value(field: Key, holds: Any, value: Any) -> str:
     return str(value) or (f"no {field.name}" if field.role == "span" else "")
 
 
-def flat(answer: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def flat(answer: Record, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """A nested answer as flat columns, such as `label` and `scores.positive`; names as `a|b`, other lists as JSON."""
     for key, value in answer.items():
         if isinstance(value, dict):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import numpy as np
 import pyarrow as pa
@@ -15,15 +15,16 @@ import pyarrow.parquet as pq
 
 from bertkit.data.readers import TextRow, read_texts
 from bertkit.data.values import replace_surrogates
-from bertkit.errors import DataError, Problem, translated
+from bertkit.errors import DataError, translated
 from bertkit.files import require_no_pipe, require_suffix, written_aside
 from bertkit.inference.progress import progress
 from bertkit.inference.vector_cache import CHUNK, Vectors
 from bertkit.processes import Shard
 from bertkit.recipe.recipe import parse_layout
 from bertkit.sections import DataSpec
+from bertkit.text import Json, Record
 
-Parts = Iterable[tuple[list[dict[str, Any]], Vectors]]  # rows, and the vectors of their texts
+Parts = Iterable[tuple[list[Json], Vectors]]  # rows, and the vectors of their texts
 
 VECTOR = "vector"  # the added column
 
@@ -68,7 +69,7 @@ def embed_file(
         else:
             _write_npy(sink.buffer, parts(), len(part))
         if count != len(part):
-            raise DataError(Problem(str(file), "has changed while it was read", "Run the same command again."))
+            raise DataError(file, "has changed while it was read", "Run the same command again.")
     return count
 
 
@@ -84,7 +85,7 @@ def _inspect(file: Path, chunks: Iterable[list[TextRow]], parquet: bool) -> tupl
     for chunk in chunks:
         if parquet:
             if any(VECTOR in each.row for each in chunk):
-                raise DataError(Problem(str(file), f"the rows have a column `{VECTOR}` already", "Rename it."))
+                raise DataError(file, f"the rows have a column `{VECTOR}` already", "Rename it.")
             theirs = _table([each.row for each in chunk], None, file).schema
             with _arrow_errors(str(file)):
                 schema = pa.unify_schemas([schema, theirs], promote_options="permissive")
@@ -97,7 +98,7 @@ def _arrow_errors(where: str) -> AbstractContextManager[None]:
     return translated((pa.ArrowException, OverflowError), DataError, where, what, fix)
 
 
-def _table(rows: Sequence[Mapping[str, Any]], schema: pa.Schema | None, file: Path) -> pa.Table:
+def _table(rows: Sequence[Record], schema: pa.Schema | None, file: Path) -> pa.Table:
     """The rows as columns, with the types of the schema, or inferred ones."""
     names = dict.fromkeys(name for row in rows for name in row) if schema is None else schema.names
     arrays = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import chain
@@ -27,6 +27,7 @@ from bertkit.inference.multitask_predictor import tasks_of_run
 from bertkit.inference.predictor import Predictor, load, load_as
 from bertkit.recipe.recipe import load_recipe, parse_data_spec
 from bertkit.tasks.base import Predict, Task
+from bertkit.text import Json, Record
 
 OF_SOURCE = ("validation", "limit", "splits", "exclude", "relabel")  # of `data:`; not for a file given in its place
 
@@ -36,7 +37,7 @@ NONE = "(none)"  # the name of a missing value
 
 def score(
     predictor: Predictor, rows: Dataset, metrics: Sequence[Any] = (), by: str | None = None
-) -> tuple[Iterable[Any], dict[str, Any]]:
+) -> tuple[Iterable[Any], Json]:
     """The answers for these rows, and `rows`, `metrics`, `intervals` (95 %, bootstrap) and the task's details.
 
     Where vectors are learned at several sizes (`task.dims`), `dims` has the metrics of each.
@@ -68,13 +69,13 @@ def score(
 
 def scored(
     task: Task, answers: DiskList, rows: Dataset, metrics: Sequence[Any] = (), by: str | None = None
-) -> tuple[Graded, dict[str, Any]]:
+) -> tuple[Graded, Json]:
     """The answers, graded; and `rows`, `metrics`, `intervals` (95 %, bootstrap) and the task's details.
 
     metrics: as for `score`. by: a column; `by` is then column -> value -> the first three for its rows.
     """
 
-    def overall(graded: Graded, count: int) -> dict[str, Any]:
+    def overall(graded: Graded, count: int) -> Json:
         return {"rows": count, "metrics": all_scores(graded, metrics), "intervals": dict(graded.intervals())}
 
     graded = task.grade(answers, rows)
@@ -113,7 +114,7 @@ def rows_of_split(
     split: str | None,
     preferred: Sequence[str],
     overrides: Sequence[str] = (),
-    given: Mapping[str, Any] | None = None,
+    given: Record | None = None,
 ) -> tuple[str, Dataset]:
     """A split of the run's data, or a file's rows, with the split's name. Raises DataError, RecipeError.
 
@@ -130,7 +131,7 @@ def rows_of_split(
     if recipe.is_file():
         spec = load_recipe(recipe, overrides, check_files=given is None).data
     elif given is None:
-        raise DataError(Problem(str(source), "has no data: it is not a run", "Name labelled rows as `data`."))
+        raise DataError(source, "has no data: it is not a run", "Name labelled rows as `data`.")
     else:
         spec = parse_data_spec({**given, "columns": dict(predictor.columns)}, overrides)
     task, splits, known_labels = predictor.task, None, None
@@ -146,14 +147,16 @@ def rows_of_split(
     labelled = [name for name, rows in data.rows.items() if data.target in rows.column_names]
     split = split or next((name for name in preferred if name in labelled), "train")
     if split not in data.rows:
-        what = f"the data have no such split, only {', '.join(data.rows)}"
-        raise DataError(Problem(f"split {split}", what))
+        raise DataError(f"split {split}", f"the data have no such split, only {', '.join(data.rows)}")
     targets, rows = task.schema.targets, data.rows[split]
     if targets and not set(targets) & set(rows.column_names):
         what = f"no column {' or '.join(f'`{name}`' for name in targets)} to score answers by"
         key = f"{targets[0]}=NAME" if len(targets) == 1 else "COLUMN=NAME, where COLUMN is the model's target"
-        fix = f"If it has another name there: data.columns.{key}. Answers without scores: bertkit predict."
-        raise DataError(Problem(str(file or f"split {split}"), what, fix))
+        raise DataError(
+            str(file or f"split {split}"),
+            what,
+            f"If it has another name there: data.columns.{key}. Answers without scores: bertkit predict.",
+        )
     return split, rows
 
 
@@ -169,7 +172,7 @@ def evaluate(
     rerank: str | None = None,
     depth: int = 20,
     by: str | None = None,
-) -> dict[str, Any]:
+) -> Json:
     """Score a run, a model folder or a Hub model on a split of the run's data, or on other rows in the same layout.
 
     data: a file in the layout of the run's data; a folder of split files, of which `split` (test) is taken; or rows as
@@ -189,15 +192,18 @@ def evaluate(
     folder = Path(source).expanduser()
     if names := tasks_of_run(folder):
         if data is not None:
-            what = "a run of several tasks, each of which is scored on its own data"
-            raise RecipeError(Problem(str(source), what, f"Name the run of one task: {source}/NAME"))
+            raise RecipeError(
+                source,
+                "a run of several tasks, each of which is scored on its own data",
+                f"Name the run of one task: {source}/NAME",
+            )
         of_task = partial(
             evaluate, split=split, overrides=overrides, revision=revision, task=task, metrics=metrics, by=by
         )
         return {name: of_task(folder / name, rerank=rerank, depth=depth) for name in names}
     file = data if isinstance(data, str | Path) else None
     if split is not None and file is not None and not Path(file).is_dir():
-        raise RecipeError(Problem("", "`split` names a split of the run's data, `data` a file: give one of them"))
+        raise RecipeError("", "`split` names a split of the run's data, `data` a file: give one of them")
     predictor = load(source, revision=revision, task=task)
     overrides = [*overrides, f"data.by={json.dumps(by)}"] if by else overrides
     given = None if data is None or file else scored_section(data)
@@ -207,7 +213,7 @@ def evaluate(
     return {"split": split, **evaluate_two_stages(predictor, load_as("text-ranking", rerank), rows, depth)}
 
 
-def evaluate_two_stages(retriever: Predictor, ranker: Predictor, rows: Dataset, depth: int) -> dict[str, Any]:
+def evaluate_two_stages(retriever: Predictor, ranker: Predictor, rows: Dataset, depth: int) -> Json:
     """Scores of a search whose hits a cross-encoder reorders (Nogueira & Cho 2019), and of the search alone.
 
     Returns `rows`, `metrics` and `intervals` of both stages, `first_stage` and `depth`.
@@ -215,13 +221,16 @@ def evaluate_two_stages(retriever: Predictor, ranker: Predictor, rows: Dataset, 
     Raises UserError where the models are not for retrieval and text-ranking, or depth is out of range.
     """
     if not 1 <= depth <= MAX_HITS:
-        what = f"{depth}, where 1 to {MAX_HITS} is expected"
-        raise UserError(Problem("depth", what, f"The retriever returns the first {MAX_HITS} documents of a query."))
+        raise UserError(
+            "depth",
+            f"{depth}, where 1 to {MAX_HITS} is expected",
+            f"The retriever returns the first {MAX_HITS} documents of a query.",
+        )
     task = retriever.task
     if not task.schema.together:
-        raise UserError(Problem("the model", f"reranking is for models for retrieval, not for {task.name}"))
+        raise UserError("the model", f"reranking is for models for retrieval, not for {task.name}")
     if not ranker.task.ranks:
-        raise UserError(Problem("rerank", f"a model for {ranker.task.name}", "Name one for text-ranking."))
+        raise UserError("rerank", f"a model for {ranker.task.name}", "Name one for text-ranking.")
     answers = list(task.answer(rows, retriever.predict_features))
     graded = task.grade(reranked(answers, rows, ranker, depth), rows)
     return {

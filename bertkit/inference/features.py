@@ -23,7 +23,7 @@ from bertkit.inference.vector_cache import CHUNK, Vectors, cached
 from bertkit.models.device import Precision, best_device, best_precision
 from bertkit.models.encoder import load_config, load_tokenizer, resolve_encoder
 from bertkit.sections import ModelSpec
-from bertkit.text import counted, part_of, short_repr
+from bertkit.text import Json, counted, part_of, short_repr
 
 Combine = Literal["concat", "sum", "mean"]
 Pool = Literal["mean", "cls", "max", "none"]
@@ -83,7 +83,7 @@ class Features(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             raise changed(reader.encoder)
         return reader
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> Json:
         """Parameters and other plain values, so that pickle, joblib and skops can save it."""
         return {name: value for name, value in super().__getstate__().items() if name != "reader_"}
 
@@ -113,7 +113,7 @@ class Features(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         reader, texts = self.reader_, column_of_texts(X)
         if reader.params.pool == "none":
-            raise ModelError(Problem("pool", "'none' gives vectors of words, not of texts", "Write mean, cls or max."))
+            raise ModelError("pool", "'none' gives vectors of words, not of texts", "Write mean, cls or max.")
         if not texts:
             return np.zeros((0, reader.size), dtype=np.float32), np.zeros(0, dtype=np.int64)
         if reader.params.cache:
@@ -145,8 +145,9 @@ def _reader(params: Features) -> LayerReader:
     files = fingerprint(encoder.folder)  # computed before they are read
     config, tokenizer = load_config(encoder.folder), load_tokenizer(encoder.folder)
     if config.is_encoder_decoder:
-        what = f"a {config.model_type} has a decoder after its encoder"
-        raise ModelError(Problem("model", what, "Use an encoder of the BERT family."))
+        raise ModelError(
+            "model", f"a {config.model_type} has a decoder after its encoder", "Use an encoder of the BERT family."
+        )
     device, layers = best_device(), _layers(params.layers, config.num_hidden_layers)
     size = config.hidden_size * (len(layers) if params.combine == "concat" else 1)
     limit = resolve_max_length(encoder, tokenizer, params.max_length)
@@ -188,11 +189,14 @@ def _layers(wanted: Sequence[int], count: int) -> tuple[int, ...]:
     """Layers counted from the embeddings, which are 0. Raises ModelError."""
     unknown = [int(layer) for layer in wanted if not -count - 1 <= layer <= count]
     if unknown:
-        what = f"no layer {', '.join(map(str, unknown))}: the encoder has {count}"
-        raise ModelError(Problem("layers", what, f"0 is the embeddings, {count} or -1 the last layer."))
+        raise ModelError(
+            "layers",
+            f"no layer {', '.join(map(str, unknown))}: the encoder has {count}",
+            f"0 is the embeddings, {count} or -1 the last layer.",
+        )
     layers = tuple(int(layer) % (count + 1) for layer in wanted)
     if len(set(layers)) < len(layers):
-        raise ModelError(Problem("layers", f"{list(wanted)} name a layer twice: -1 and {count} are the same"))
+        raise ModelError("layers", f"{list(wanted)} name a layer twice: -1 and {count} are the same")
     return layers
 
 
@@ -202,12 +206,12 @@ def column_of_texts(X: Any) -> list[str]:
     try:
         values = np.asarray(X, dtype=object)
     except ValueError as error:
-        raise DataError(Problem("X", f"rows of different sizes: {error}", fix)) from error
+        raise DataError("X", f"rows of different sizes: {error}", fix) from error
     if values.ndim == 2 and values.shape[1] == 1:
         values = values[:, 0]
     if values.ndim != 1:
         columns = f"{values.shape[1]} columns" if values.ndim == 2 else short_repr(X)
-        raise DataError(Problem("X", f"{columns}, where one column of texts is expected", fix))
+        raise DataError("X", f"{columns}, where one column of texts is expected", fix)
     problems = Problems()
     for row, value in enumerate(values, 1):
         if not isinstance(value, str):

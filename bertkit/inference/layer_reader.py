@@ -15,7 +15,7 @@ from bertkit.data.word_spans import words
 from bertkit.encoding.padding import Collator, batches_by_length, mask_of, model_inputs
 from bertkit.encoding.texts import encode_texts
 from bertkit.encoding.word_windows import encode_words
-from bertkit.errors import ModelError, Problem
+from bertkit.errors import ModelError
 from bertkit.inference.progress import progress
 from bertkit.inference.runner import inference
 from bertkit.inference.vector_cache import Vectors
@@ -32,7 +32,7 @@ STRIDE = 64  # tokens shared by the windows of a long text whose words are read,
 
 def changed(encoder: Encoder) -> ModelError:
     """The error for an encoder that is not the one that was fitted."""
-    return ModelError(Problem(encoder.name, "its files have changed since it was fitted", "Fit again."))
+    return ModelError(encoder.name, "its files have changed since it was fitted", "Fit again.")
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import numpy as np
 from bertkit.data.schema import Answer
 from bertkit.data.values import has_columns
 from bertkit.encoding.padding import fills, pad
-from bertkit.errors import ModelError, Problem, UserError
+from bertkit.errors import ModelError, UserError
 from bertkit.files import read_json
 from bertkit.inference.display import read_together
 from bertkit.inference.predictor import Predictor, Row, in_chunks, load
@@ -23,6 +23,7 @@ from bertkit.models.device import Precision
 from bertkit.models.trained_parts import encoder_parts, share_encoder
 from bertkit.recipe.recipe import MultiTaskRecipe, read
 from bertkit.tasks.base import with_input_flags
+from bertkit.text import Record
 from bertkit.validation import did_you_mean
 
 logger = logging.getLogger(__name__)
@@ -58,8 +59,9 @@ class MultiTaskPredictor:
         """This model for these tasks only, such as those that read the columns of your rows. Raises UserError."""
         for name in names:
             if name not in self.tasks:
-                what = f"no task {name!r}{did_you_mean(name, self.tasks)}"
-                raise UserError(Problem("", what, f"It has {', '.join(self.tasks)}."))
+                raise UserError(
+                    "", f"no task {name!r}{did_you_mean(name, self.tasks)}", f"It has {', '.join(self.tasks)}."
+                )
         return MultiTaskPredictor({name: self.tasks[name] for name in names}, self.encoder)
 
     def __call__(self, rows: Row | Sequence[Row], /) -> dict[str, Answer] | list[dict[str, Answer]]:
@@ -97,7 +99,7 @@ class MultiTaskPredictor:
             logger.warning("task %s is left out: it reads %s", name, read_together(self.tasks[name].task))
         return self.only(*[name for name in reads if reads[name]])
 
-    def _items(self, features: Mapping[str, Any]) -> dict[str, list[Any]]:
+    def _items(self, features: Record) -> dict[str, list[Any]]:
         """The items of each task's features. What several tasks read alike goes through the encoder once."""
         items: dict[str, list[Any]] = {name: [None] * len(each) for name, each in features.items()}
         runners = {name: each.predict_features for name, each in self.tasks.items()}
@@ -124,7 +126,7 @@ def tasks_of_run(folder: Path) -> list[str]:
 
 
 def load_any(
-    source: str | Path, task: str | None, revision: str | None, decisions: Mapping[str, Any], **others: Any
+    source: str | Path, task: str | None, revision: str | None, decisions: Record, **others: Any
 ) -> Predictor | MultiTaskPredictor:
     """The predictor of one task, with these decisions; or of a run of several.
 
@@ -134,8 +136,9 @@ def load_any(
         return load(source, revision=revision, task=task).with_decisions(**decisions)
     of_one = {"task": task, "revision": revision, **decisions, **others}
     if taken := [name for name, value in of_one.items() if value is not None]:
-        what = f"a run of several tasks takes no {taken[0]}"
-        raise UserError(Problem(str(source), what, f"Name the run of one task: {source}/NAME"))
+        raise UserError(
+            source, f"a run of several tasks takes no {taken[0]}", f"Name the run of one task: {source}/NAME"
+        )
     return load_tasks(source)
 
 
@@ -152,7 +155,7 @@ def load_tasks(
     recipe = Path(folder).expanduser() / "recipe.yaml"
     made = read(recipe, check_files=False)
     if not isinstance(made, MultiTaskRecipe):
-        raise ModelError(Problem(str(folder), "a run of one task", "bertkit.load(…) loads it."))
+        raise ModelError(folder, "a run of one task", "bertkit.load(…) loads it.")
     tasks = {name: load(recipe.with_name(name), precision=precision, batch_size=batch_size) for name in made.tasks}
     models = {name: (each.model, each.task.extra_modules(each.model).values()) for name, each in tasks.items()}
     parts = {name: encoder_parts(*arguments) for name, arguments in models.items()}
@@ -160,12 +163,16 @@ def load_tasks(
     known = dict(models[first][0].base_model.state_dict())
     for name, (model, _) in models.items():
         if type(model.base_model) is not type(models[first][0].base_model):
-            what = f"its encoder reads texts in another way than that of {first} ({type(model.base_model).__name__})"
-            raise ModelError(Problem(str(recipe.with_name(name)), what, _ONE_BY_ONE))
+            raise ModelError(
+                str(recipe.with_name(name)),
+                f"its encoder reads texts in another way than that of {first} ({type(model.base_model).__name__})",
+                _ONE_BY_ONE,
+            )
         for key, tensor in model.base_model.state_dict().items():
             if key.partition(".")[0] in parts[name] and not (key in known and tensor.equal(known[key])):
-                what = f"{key} of its encoder is not that of {first}"
-                raise ModelError(Problem(str(recipe.with_name(name)), what, _ONE_BY_ONE))
+                raise ModelError(
+                    str(recipe.with_name(name)), f"{key} of its encoder is not that of {first}", _ONE_BY_ONE
+                )
     share_encoder([models[first], *models.values()])
     encoder = CachedEncoder(models[first][0].base_model.forward)
     for model, _ in models.values():
@@ -173,9 +180,7 @@ def load_tasks(
     return MultiTaskPredictor(tasks, encoder)
 
 
-def _group_by_input(
-    tasks: Mapping[str, Predictor], features: Mapping[str, Any]
-) -> Iterator[tuple[list[str], list[list[int]]]]:
+def _group_by_input(tasks: Mapping[str, Predictor], features: Record) -> Iterator[tuple[list[str], list[list[int]]]]:
     """Tasks, and the indices of the features, one of each task, that give the encoder the same inputs."""
     readers: defaultdict[tuple[Any, ...], list[tuple[str, int]]] = defaultdict(list)
     for name, own in features.items():

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.encoding.padding import Arrays
-from bertkit.errors import ModelError, Problem, extras_required
+from bertkit.errors import ModelError, extras_required
 from bertkit.text import first_line
 
 GRAPH = "model.onnx"
@@ -29,7 +29,7 @@ class OnnxModel:
             arrays = self.session.run(self.outputs, {name: batch[name] for name in self.inputs})
         except Exception as error:  # ONNX Runtime's errors share no class of their own
             shapes = ", ".join(f"{name} {batch[name].shape}" for name in self.inputs)
-            raise ModelError(Problem(GRAPH, f"cannot be run on {shapes}: {first_line(error)}")) from error
+            raise ModelError(GRAPH, f"cannot be run on {shapes}: {first_line(error)}") from error
         return dict(zip(self.outputs, arrays, strict=True))
 
 
@@ -43,7 +43,7 @@ def open_model(folder: Path, outputs: Sequence[str], known: Sequence[str]) -> On
         import onnxruntime
     file = folder / GRAPH
     if not file.is_file():
-        raise ModelError(Problem(str(folder), f"was exported, but has no {GRAPH}", "Export the run again."))
+        raise ModelError(folder, f"was exported, but has no {GRAPH}", "Export the run again.")
     options = onnxruntime.SessionOptions()
     count = os.environ.get("OMP_NUM_THREADS", "")  # as for torch
     options.intra_op_num_threads = int(count) if count.isdecimal() else 0  # 0: ONNX Runtime's default
@@ -52,12 +52,14 @@ def open_model(folder: Path, outputs: Sequence[str], known: Sequence[str]) -> On
         session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # ONNX Runtime's errors share no class of their own
         reason = first_line(error).rpartition(f"{GRAPH} failed:")[2]
-        what = f"ONNX Runtime {onnxruntime.__version__} rejects it: {reason}"
-        fix = "Copy or export it again, or install a newer ONNX Runtime."
-        raise ModelError(Problem(str(file), what, fix)) from error
+        raise ModelError(
+            file,
+            f"ONNX Runtime {onnxruntime.__version__} rejects it: {reason}",
+            "Copy or export it again, or install a newer ONNX Runtime.",
+        ) from error
     inputs = [each.name for each in session.get_inputs()]
     lacking = [name for name in outputs if name not in {each.name for each in session.get_outputs()}]
     if lacking or (unknown := [name for name in inputs if name not in known]):
         what = f"it has no output {', '.join(lacking)}" if lacking else f"it needs {', '.join(unknown)}"
-        raise ModelError(Problem(str(file), f"is not the graph that config.json describes: {what}"))
+        raise ModelError(file, f"is not the graph that config.json describes: {what}")
     return OnnxModel(session, inputs, outputs)

@@ -9,12 +9,12 @@ from typing import IO, Any
 
 from bertkit.data.schema import Answer
 from bertkit.data.values import given_cell
-from bertkit.errors import DataError, Problem
+from bertkit.errors import DataError
 from bertkit.files import require_suffix
 from bertkit.inference.predictor import Predictor
-from bertkit.text import json_line
+from bertkit.text import Record, json_line
 
-Pairs = Iterable[tuple[Answer, Mapping[str, Any]]]  # answers and their rows
+Pairs = Iterable[tuple[Answer, Record]]  # answers and their rows
 Writer = Callable[[IO[str], Pairs], None]
 
 ENTITY = ("row", "id", "start", "end", "label", "text", "score")  # the columns of the format `entities`
@@ -28,7 +28,7 @@ def writer_of(name: str, output: Path | None, predictor: Predictor, columns: Map
     Raises DataError where the model gives other answers, or the file has another name.
     """
     if not predictor.task.always_has("entities"):
-        raise DataError(Problem(f"format {name}", "is for models that find entities", "Leave it out."))
+        raise DataError(f"format {name}", "is for models that find entities", "Leave it out.")
     if name == "entities":
         return None
     suffixes, write = OUTPUT_FORMATS[name]
@@ -52,13 +52,13 @@ def entity_cells(pairs: Pairs, start: int) -> Iterator[Sequence[Any]]:
             yield [values[name] for name in ENTITY]
 
 
-def _text_of(row: Mapping[str, Any], columns: Mapping[str, Any]) -> str:
+def _text_of(row: Record, columns: Record) -> str:
     """The text of a row, or its tokens joined by spaces: what `start` and `end` of its entities refer to."""
     tokens, text = (given_cell(row, name, columns) for name in ("tokens", "text"))
     return " ".join(tokens or ()) if text is None else str(text)
 
 
-def _write_masked(columns: Mapping[str, Any], file: IO[str], pairs: Pairs) -> None:
+def _write_masked(columns: Record, file: IO[str], pairs: Pairs) -> None:
     """jsonl of texts with `[TYPE]` for each entity, and nothing else of the rows: other columns may hold it too."""
     for answer, row in pairs:
         text = _text_of(row, columns)
@@ -67,18 +67,21 @@ def _write_masked(columns: Mapping[str, Any], file: IO[str], pairs: Pairs) -> No
         file.write(json_line({"text": text}) + "\n")
 
 
-def _write_conll(columns: Mapping[str, Any], file: IO[str], pairs: Pairs) -> None:
+def _write_conll(columns: Record, file: IO[str], pairs: Pairs) -> None:
     """A line per word: the word, a tab, its tag; a blank line after each row."""
     for number, (answer, _) in enumerate(pairs, 1):
         for word in answer["words"]:
             if len(word["word"].split()) != 1:
-                what = f"the word {word['word']!r} is empty or contains a space, which CoNLL cannot hold"
-                raise DataError(Problem(f"row {number}", what, "Write the format `entities`."))
+                raise DataError(
+                    f"row {number}",
+                    f"the word {word['word']!r} is empty or contains a space, which CoNLL cannot hold",
+                    "Write the format `entities`.",
+                )
             file.write(f"{word['word']}\t{word['tag']}\n")
         file.write("\n")
 
 
-def _write_label_studio(columns: Mapping[str, Any], file: IO[str], pairs: Pairs) -> None:
+def _write_label_studio(columns: Record, file: IO[str], pairs: Pairs) -> None:
     """Tasks with predictions, for a project with `<Labels name="label" toName="text">` and `value="$text"`."""
     for number, (answer, row) in enumerate(pairs):
         result = [
@@ -100,7 +103,7 @@ def _write_label_studio(columns: Mapping[str, Any], file: IO[str], pairs: Pairs)
     file.write("\n]\n")
 
 
-OUTPUT_FORMATS: dict[str, tuple[tuple[str, ...], Callable[[Mapping[str, Any], IO[str], Pairs], None]]] = {
+OUTPUT_FORMATS: dict[str, tuple[tuple[str, ...], Callable[[Record, IO[str], Pairs], None]]] = {
     "masked": ((".jsonl",), _write_masked),
     "conll": ((".conll", ".bio", ".iob2"), _write_conll),
     "label-studio": ((".json",), _write_label_studio),

@@ -20,7 +20,7 @@ from bertkit.data.excel import write_sheet
 from bertkit.data.readers import by_suffix, one_text_per_line, read_rows, read_stream, suffix_of, written_like
 from bertkit.data.schema import Answer
 from bertkit.data.table import Problems
-from bertkit.errors import DataError, Problem, UserError
+from bertkit.errors import DataError, UserError
 from bertkit.files import require_no_pipe, require_suffix, written_aside
 from bertkit.inference.display import flat
 from bertkit.inference.multitask_predictor import MultiTaskPredictor, load_any
@@ -30,7 +30,7 @@ from bertkit.inference.progress import progress
 from bertkit.processes import Shard
 from bertkit.recipe.recipe import LAYOUT, Recipe, parse_layout, read
 from bertkit.sections import DataSpec
-from bertkit.text import json_line, part_of
+from bertkit.text import Json, json_line, part_of
 
 logger = logging.getLogger(__name__)
 
@@ -76,12 +76,15 @@ def predict(
     """
     file, target, part = str(input), Path(output) if output else None, Shard.parse(shard)
     if raw_cells and (target is None or target.suffix != ".csv"):
-        raise UserError(Problem("raw_cells", "only csv output has cells"))
+        raise UserError("raw_cells", "only csv output has cells")
     if file == "-" and part:
-        raise UserError(Problem("input -", "stdin cannot be read twice, as for a shard", "Name a file of rows."))
+        raise UserError("input -", "stdin cannot be read twice, as for a shard", "Name a file of rows.")
     if part and (format not in (None, "entities", "masked") or (target and target.suffix != ".jsonl")):
-        what = "only parts that can be concatenated are written"
-        raise UserError(Problem("shard", what, "Write .jsonl, also in the formats entities and masked."))
+        raise UserError(
+            "shard",
+            "only parts that can be concatenated are written",
+            "Write .jsonl, also in the formats entities and masked.",
+        )
     decisions = {"threshold": threshold, "coverage": coverage, "top_k": top_k}
     predictor: Any = load_any(source, task, revision, decisions, format=format, shard=shard)
     writer = writer_of(format, target, predictor, columns) if format else None
@@ -89,43 +92,46 @@ def predict(
         require_suffix(target, ".jsonl", ".csv", ".xlsx")
     by_entity = format == "entities"
     table = bool(target and writer is None and target.suffix != ".jsonl")
-    corpus = isinstance(predictor, Predictor) and predictor.task.schema.corpus
+    alone = isinstance(predictor, Predictor)  # several tasks have no decisions, formats and shards
+    corpus = alone and predictor.task.schema.corpus
     count, problems = 0, Problems(file)
     spec = layout_of(fspath(source), file, overrides)
     predictor = with_columns(predictor, columns)
     start, stop = 0, sys.maxsize
-    if part and isinstance(predictor, Predictor):
+    if part:
         require_no_pipe(Path(file))
         chosen = part.rows(file, sum(1 for _ in _rows(file, spec, corpus, Problems(file))), predictor.task.chunk_size)
         start, stop = chosen.start, chosen.stop
 
-    def checked() -> Iterator[dict[str, Any]]:
+    def checked() -> Iterator[Json]:
         nonlocal count
         for number, row in islice(_rows(file, spec, corpus, problems), start, stop):
             taken = [name for name in row if name == "answer" or (table and str(name).startswith("answer."))]
             if taken:
-                raise DataError(Problem(file, f"the rows have a column `{taken[0]}` already", "Rename it."))
+                raise DataError(file, f"the rows have a column `{taken[0]}` already", "Rename it.")
             absent = [name for name in columns.values() if name not in row]
             if absent:
-                what = f"no column {', '.join(map(repr, absent))}; found {', '.join(map(str, row))}"
-                raise DataError(Problem(f"{file}, row {number}", what))
+                raise DataError(
+                    f"{file}, row {number}",
+                    f"no column {', '.join(map(repr, absent))}; found {', '.join(map(str, row))}",
+                )
             count += 1
             yield row
 
-    given: Iterator[dict[str, Any]] = checked()
+    given: Iterator[Json] = checked()
     first = list(islice(given, 1))
-    if isinstance(predictor, MultiTaskPredictor) and first:
+    if first and not alone:
         predictor = predictor.reading(first[0])
     answered = list[str]()
-    if table and not by_entity and first and isinstance(predictor, Predictor):  # several tasks have no decisions
+    if table and not by_entity and first and alone:
         answered = [f"answer.{name}" for name in predictor.answer_columns(first[0])]
-    live = file == "-" and target is None and not (isinstance(predictor, Predictor) and predictor.task.schema.together)
+    live = file == "-" and target is None and not (alone and predictor.task.schema.together)
     given = chain(first, given)
     rows, read = tee(given if live else progress(given, "row"))
     stream: Iterable[Answer] = predictor.stream(read, start)
     if live:
         stream = chain.from_iterable(predictor.stream([row], number) for number, row in enumerate(read))
-    answers = _unread_counted(stream, several=isinstance(predictor, MultiTaskPredictor))
+    answers = _unread_counted(stream, several=not alone)
     suffix, answered_rows = target.suffix if target else ".jsonl", zip(answers, rows, strict=True)
     pairs: Pairs = _flushed(answered_rows) if live else answered_rows
     delimiter, encoding = written_like(Path(file), spec) if suffix == ".csv" and file != "-" else (",", "utf-8")
@@ -175,8 +181,11 @@ def with_columns(predictor: AnyPredictor, columns: Mapping[str, str]) -> AnyPred
     several = predictor.tasks if isinstance(predictor, MultiTaskPredictor) else {"": predictor}
     known = {name for each in several.values() for name in chain(each.task.schema.context, *each.task.inputs)}
     if unknown := [name for name in columns if name not in known]:
-        what = f"this model reads no column {', '.join(map(repr, unknown))}"
-        raise DataError(Problem("column", what, f"It reads {', '.join(sorted(known))}."))
+        raise DataError(
+            "column",
+            f"this model reads no column {', '.join(map(repr, unknown))}",
+            f"It reads {', '.join(sorted(known))}.",
+        )
     changed = {name: replace(each, columns={**each.columns, **columns}) for name, each in several.items()}
     return replace(predictor, tasks=changed) if isinstance(predictor, MultiTaskPredictor) else changed[""]
 
@@ -199,10 +208,10 @@ def like_data(spec: DataSpec, file: str, overrides: Sequence[str] = ()) -> DataS
     return spec.model_copy(update={name: getattr(layout, name) for name in layout.model_fields_set - {"source"}})
 
 
-def _rows(file: str, spec: DataSpec, documents: bool, problems: Problems) -> Iterator[tuple[int, dict[str, Any]]]:
+def _rows(file: str, spec: DataSpec, documents: bool, problems: Problems) -> Iterator[tuple[int, Json]]:
     if file == "-":
         if sys.stdin is None:
-            raise DataError(Problem("", "stdin is closed", "Write lines to it, or name a file."))
+            raise DataError("", "stdin is closed", "Write lines to it, or name a file.")
         return read_stream(sys.stdin.buffer, "stdin", spec)
     return read_rows(Path(file), spec if documents else one_text_per_line(Path(file), spec), problems)
 
@@ -214,8 +223,11 @@ def _write_csv(file: TextIO, rows: Iterable[Sequence[Any]], name: str, delimiter
     try:
         write_csv(file, rows, name, delimiter, written)
     except UnicodeEncodeError as error:
-        what = f"{error.object[error.start]!r} cannot be written in {file.encoding}, the encoding of the input"
-        raise DataError(Problem("csv output", what, "Write .jsonl, or save the input as UTF-8.")) from error
+        raise DataError(
+            "csv output",
+            f"{error.object[error.start]!r} cannot be written in {file.encoding}, the encoding of the input",
+            "Write .jsonl, or save the input as UTF-8.",
+        ) from error
 
 
 def _flat_rows(pairs: Pairs, answered: Sequence[str]) -> Iterator[list[Any]]:
@@ -232,6 +244,9 @@ def _flat_rows(pairs: Pairs, answered: Sequence[str]) -> Iterator[list[Any]]:
             yield names
         cells |= answers
         if unknown := set(cells).difference(names):
-            what = f"a row has columns that the first row does not have: {', '.join(sorted(unknown))}"
-            raise DataError(Problem("table output", what, "Write .jsonl, where rows may differ."))
+            raise DataError(
+                "table output",
+                f"a row has columns that the first row does not have: {', '.join(sorted(unknown))}",
+                "Write .jsonl, where rows may differ.",
+            )
         yield [cells.get(name) for name in names]

@@ -20,7 +20,7 @@ from bertkit.data.schema import Answer, Source, columns_of
 from bertkit.data.table import Problems, WrongType
 from bertkit.data.values import read_inputs, replace_surrogates
 from bertkit.encoding.padding import BatchSize
-from bertkit.errors import DataError, ModelError, Problem, RowsError, UserError
+from bertkit.errors import DataError, ModelError, RowsError, UserError
 from bertkit.inference.decisions import Rule, decisions, identity
 from bertkit.inference.display import flat
 from bertkit.inference.runner import Runner
@@ -31,11 +31,11 @@ from bertkit.models.untrusted import read_object, require_model
 from bertkit.sections import ModelSpec
 from bertkit.tasks.base import Task
 from bertkit.tasks.vector_task import stacked
-from bertkit.text import beginning
+from bertkit.text import Json, Record, beginning
 
 logger = logging.getLogger(__name__)
 
-Row = str | Mapping[str, Any]
+Row = str | Record
 T = TypeVar("T")
 
 
@@ -59,7 +59,7 @@ class Predictor:
     batch_size: BatchSize
     columns: Mapping[str, Source]
     rule: Rule = identity
-    rules: Mapping[str, Any] = field(default_factory=dict)
+    rules: Record = field(default_factory=dict)
 
     def __repr__(self) -> str:
         encoder = "ONNX Runtime" if self.device is None else f"{self.model.config.model_type}, {self.device}"
@@ -99,7 +99,7 @@ class Predictor:
         rows: as for `stream`. `frame` gives answers as a table.
         """
         if row and rows is not None:
-            raise DataError(Problem("", f"give rows, or the columns of one row ({', '.join(row)}), not both"))
+            raise DataError("", f"give rows, or the columns of one row ({', '.join(row)}), not both")
         rows = row if rows is None else rows
         return next(self.stream([rows])) if isinstance(rows, str | Mapping) else list(self.stream(rows))
 
@@ -110,9 +110,11 @@ class Predictor:
         """
         task: Any = self.task
         if not task.gives("vector"):
-            what = f"a model for {task.name} gives no vectors of texts"
-            fix = "bertkit.Features gives vectors from the layers of any encoder."
-            raise UserError(Problem("the model", what, fix))
+            raise UserError(
+                "the model",
+                f"a model for {task.name} gives no vectors of texts",
+                "bertkit.Features gives vectors from the layers of any encoder.",
+            )
         checked = _texts(texts)
         read = checked or ["a"]  # without texts, any text shows the size
         parts, cut = list[np.ndarray](), 0
@@ -177,7 +179,7 @@ class Predictor:
         read = {*self.task.schema.context}.union(*self.task.inputs)
         return read.union(*(columns_of(self.columns.get(name, name)) for name in read))
 
-    def any_row(self, names: Iterable[str]) -> dict[str, Any]:
+    def any_row(self, names: Iterable[str]) -> Json:
         """A row that the model answers, with the inputs and the context that are among these columns."""
         own, schema = {*names}, self.task.schema
         there = {
@@ -230,15 +232,14 @@ def _iterator(rows: Iterable[T]) -> Iterator[T]:
     try:
         return iter(rows)
     except TypeError:  # such as an array without a dimension
-        raise DataError(Problem("", f"expected texts or rows, found {rows!r:.60}")) from None
+        raise DataError("", f"expected texts or rows, found {rows!r:.60}") from None
 
 
 def _texts(texts: Iterable[Any]) -> list[str]:
     if is_frame(texts) or isinstance(texts, Mapping):
-        fix = 'Give one of them: encode(frame["text"]).'
-        raise DataError(Problem("", "columns, where texts are expected", fix))
+        raise DataError("", "columns, where texts are expected", 'Give one of them: encode(frame["text"]).')
     if isinstance(texts, str):
-        raise DataError(Problem("", "one text, where texts are expected", "Give a list: encode([text])."))
+        raise DataError("", "one text, where texts are expected", "Give a list: encode([text]).")
     values, problems = list(_iterator(texts)), Problems()
     for number, text in enumerate(values, 1):
         if not isinstance(text, str):
@@ -256,15 +257,18 @@ def model_folder(source: str | Path, revision: str | None = None) -> Path:
             return folder
     if (path / "recipe.yaml").is_file():
         if tasks := sorted(str(file.parents[1]) for file in path.glob("*/model/config.json")):
-            fix = f"Name one of them, {', '.join(tasks)}; in Python, bertkit.load_tasks loads all."
-            raise ModelError(Problem(str(source), "a run of several tasks", fix))
-        raise ModelError(Problem(str(source), "this run has no model yet", "Resume its training."))
+            raise ModelError(
+                source,
+                "a run of several tasks",
+                f"Name one of them, {', '.join(tasks)}; in Python, bertkit.load_tasks loads all.",
+            )
+        raise ModelError(source, "this run has no model yet", "Resume its training.")
     if path.is_dir():
         require_model(path)
     if path.exists():
-        raise ModelError(Problem(str(source), "is neither a run nor a model folder, but a file", "Name its folder."))
+        raise ModelError(source, "is neither a run nor a model folder, but a file", "Name its folder.")
     if str(source).count("/") > 1 or str(source).startswith((".", "/", "~")):
-        raise ModelError(Problem(str(source), "no such folder"))
+        raise ModelError(source, "no such folder")
     return resolve_encoder(ModelSpec(name=str(source), revision=revision)).folder
 
 
@@ -306,8 +310,11 @@ def load(
     size = batch_size or settings.batch_size
     if settings.onnx is not None:
         if precision not in (None, "fp32"):
-            fix = "It has the precision that it was exported with."
-            raise ModelError(Problem(str(source), f"an exported model cannot run in {precision}", fix))
+            raise ModelError(
+                source,
+                f"an exported model cannot run in {precision}",
+                "It has the precision that it was exported with.",
+            )
         from bertkit.inference.onnx_session import open_model
 
         graph = open_model(folder, settings.onnx, [*tokenizer.model_input_names, *restored.reduce_inputs])
@@ -330,5 +337,5 @@ def load_as(
 def require_torch_model(predictor: Predictor, source: str | Path) -> Predictor:
     """The predictor itself. Raises ModelError for an exported model, whose weights and gradients are not accessible."""
     if predictor.backend == "onnx":
-        raise ModelError(Problem(str(source), "is an exported model", "Name the run that it was exported from."))
+        raise ModelError(source, "is an exported model", "Name the run that it was exported from.")
     return predictor

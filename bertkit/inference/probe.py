@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerBase
 from bertkit.data.schema import Finding, warn
 from bertkit.encoding.padding import Collator, model_inputs
 from bertkit.encoding.texts import encode_texts
-from bertkit.errors import ModelError, Problem
+from bertkit.errors import ModelError
 from bertkit.models.trained_parts import halves
 from bertkit.tasks.base import Task
 from bertkit.text import first_line
@@ -28,8 +28,9 @@ def check_token_types(model: Any, examples: Mapping[str, Sequence[Any]]) -> None
     if isinstance(known, int) and 0 < known <= highest:  # 0: DeBERTa reads none
         what = f"its tokenizer gives token types 0 to {highest}, but the model has embeddings for only {known}"
         names = '"model_input_names": ["input_ids", "attention_mask"]'
-        fix = f"Write {names} in its tokenizer_config.json: the tokenizer then gives no token types."
-        raise ModelError(Problem("model.name", what, fix))
+        raise ModelError(
+            "model.name", what, f"Write {names} in its tokenizer_config.json: the tokenizer then gives no token types."
+        )
 
 
 def padding_findings(task: Task, model: Any) -> Iterator[Finding]:
@@ -72,7 +73,7 @@ def change_by_padding(
         fix = "Use an encoder that reads ids and mask of any text: further inputs and fixed lengths are not supported."
         if isinstance(error, IndexError):  # an id without an embedding
             fix = "Use the tokenizer saved with these weights."
-        raise ModelError(Problem("model.name", what, fix)) from error
+        raise ModelError("model.name", what, fix) from error
     changes = [
         (own[0] - padded[0][: own.shape[1]]).abs().max() / own[0].abs().max().clamp(min=1e-12)
         for own, padded in zip(alone, both, strict=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from bertkit.errors import ModelError, Problem, RecipeError
+from bertkit.errors import ModelError, RecipeError
 from bertkit.models.encoder import Encoder, unused_positions
 from bertkit.models.untrusted import read_object
 from bertkit.sections import Batching
@@ -49,8 +49,7 @@ def read_settings(folder: Path, task: str | None, source: str) -> Settings:
     """
     section = read_object(folder / "config.json").get("bertkit")
     if section is None and task is None:
-        fix = f"Name its task. Known: {', '.join(task_names())}."
-        raise ModelError(Problem(source, "was not trained by bertkit", fix))
+        raise ModelError(source, "was not trained by bertkit", f"Name its task. Known: {', '.join(task_names())}.")
     if section is None:
         return Settings(task={"name": task})
     try:
@@ -60,9 +59,9 @@ def read_settings(folder: Path, task: str | None, source: str) -> Settings:
     name = settings.task.get("name")
     if not isinstance(name, str) or settings.version is None:
         missing = "task" if settings.version else "version"
-        raise ModelError(Problem(f"{folder}/config.json", f"its section `bertkit` has no {missing}"))
+        raise ModelError(f"{folder}/config.json", f"its section `bertkit` has no {missing}")
     if task is not None and task != name:
-        raise ModelError(Problem(source, f"this model was trained for {name}, not {task}"))
+        raise ModelError(source, f"this model was trained for {name}, not {task}")
     return settings
 
 
@@ -70,8 +69,9 @@ def damaged_settings(folder: Path, error: ValidationError, section: str = "bertk
     """What to raise where this section of config.json is not valid."""
     first = error.errors()[0]
     path = ".".join([section, *map(str, first["loc"])])
-    fix = "It was edited, or written by another version of bertkit."
-    return ModelError(Problem(f"{folder}/config.json", f"{path}: {first['msg']}", fix))
+    return ModelError(
+        f"{folder}/config.json", f"{path}: {first['msg']}", "It was edited, or written by another version of bertkit."
+    )
 
 
 def resolve_max_length(encoder: Encoder, tokenizer: PreTrainedTokenizerBase, requested: int | None) -> int:
@@ -91,21 +91,27 @@ def resolve_max_length(encoder: Encoder, tokenizer: PreTrainedTokenizerBase, req
     }
     rows, last = config.get("vocab_size"), max(chain(tokenizer.get_vocab().values(), *read.values()))
     if isinstance(rows, int) and last >= rows:
-        what = f"its tokenizer has token ids up to {last:,}, but the model has embeddings for {rows:,}"
-        raise ModelError(Problem(folder, what, "Tokenizer and weights belong to different models."))
+        raise ModelError(
+            folder,
+            f"its tokenizer has token ids up to {last:,}, but the model has embeddings for {rows:,}",
+            "Tokenizer and weights belong to different models.",
+        )
     try:
         positions = min(int(half.get("max_position_embeddings", 512)) - unused_positions(half) for half in halves)
         limit = int(min(positions, tokenizer.model_max_length))
     except (TypeError, ValueError, OverflowError) as error:
-        what = f"max_position_embeddings, pad_token_id or model_max_length is not a number of tokens: {error}"
-        raise ModelError(Problem(folder, what)) from error
+        raise ModelError(
+            folder, f"max_position_embeddings, pad_token_id or model_max_length is not a number of tokens: {error}"
+        ) from error
     if limit < MIN_LENGTH:
-        raise ModelError(Problem(folder, f"it reads at most {limit} tokens; at least {MIN_LENGTH} are needed"))
+        raise ModelError(folder, f"it reads at most {limit} tokens; at least {MIN_LENGTH} are needed")
     if requested is not None and requested > limit:
-        what = f"{requested}, but {folder} reads at most {limit} tokens"
-        raise ModelError(Problem("model.max_length", what))
+        raise ModelError("model.max_length", f"{requested}, but {folder} reads at most {limit} tokens")
     for name, ids in read.items():
         if len(ids) > (requested or limit):
-            what = f"its tokenizer makes {len(ids):,} tokens of {name}; a window holds {requested or limit}"
-            raise ModelError(Problem(folder, what, "Its post-processor is damaged, or made to exhaust memory."))
+            raise ModelError(
+                folder,
+                f"its tokenizer makes {len(ids):,} tokens of {name}; a window holds {requested or limit}",
+                "Its post-processor is damaged, or made to exhaust memory.",
+            )
     return requested or limit

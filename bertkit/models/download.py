@@ -8,7 +8,7 @@ from pathlib import Path
 
 from huggingface_hub import errors, get_token, snapshot_download
 
-from bertkit.errors import ModelError, Problem
+from bertkit.errors import ModelError
 
 # What huggingface_hub raises: the base classes of its own error are those of its HTTP client and OSError.
 FAILURES: tuple[type[BaseException], ...] = (*errors.HfHubHTTPError.__bases__, RuntimeError, ValueError)
@@ -24,17 +24,23 @@ def snapshot(name: str, revision: str | None, patterns: Sequence[str]) -> Path:
     try:
         return Path(snapshot_download(name, revision=revision, allow_patterns=list(patterns)))
     except errors.HFValidationError as error:
-        what, fix = f"{name!r} is neither a folder nor a Hub id", "Write a folder with config.json, or owner/model."
-        raise ModelError(Problem("model.name", what, fix)) from error
+        raise ModelError(
+            "model.name",
+            f"{name!r} is neither a folder nor a Hub id",
+            "Write a folder with config.json, or owner/model.",
+        ) from error
     except errors.RevisionNotFoundError:
-        what, fix = f"{name!r} has no revision {revision!r}", "Name a commit, tag or branch of that model."
-        raise ModelError(Problem("model.revision", what, fix)) from None
+        raise ModelError(
+            "model.revision", f"{name!r} has no revision {revision!r}", "Name a commit, tag or branch of that model."
+        ) from None
     except errors.LocalEntryNotFoundError as error:
         if isinstance(error.__cause__, errors.HfHubHTTPError):
             raise hub_error(error, "model.name", name) from None
-        what = f"{name!r} is not in the local cache, and the Hub cannot be reached"
-        fix = "Name a local folder, or fetch it once while online."
-        raise ModelError(Problem("model.name", what, fix)) from None
+        raise ModelError(
+            "model.name",
+            f"{name!r} is not in the local cache, and the Hub cannot be reached",
+            "Name a local folder, or fetch it once while online.",
+        ) from None
     except FAILURES as error:
         raise hub_error(error, "model.name", name) from None
 
@@ -55,7 +61,7 @@ def hub_error(error: BaseException, where: str, name: str, after: str = "") -> M
         what, fix = f"the Hub has no model {name!r} (or it is private)", f"Check the spelling. {LOGIN}"
     else:
         what = f"the Hub refuses {name!r} ({status}): {redacted(error.server_message or str(error))}"
-    return ModelError(Problem(where, what, " ".join(filter(None, (fix, after)))))
+    return ModelError(where, what, " ".join(filter(None, (fix, after))))
 
 
 def redacted(text: str) -> str:

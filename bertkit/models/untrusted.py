@@ -10,7 +10,7 @@ import math
 import os
 import re
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import fields
 from itertools import chain
@@ -21,6 +21,7 @@ from safetensors import SafetensorError, safe_open
 
 from bertkit.errors import ModelError, Problem, translated
 from bertkit.files import LARGEST_JSON, read_json
+from bertkit.text import Json, Record
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -72,12 +73,12 @@ def vet_files(folder: Path) -> None:
         raise ModelError(problems)
 
 
-def read_object(file: Path, largest: int = LARGEST_JSON) -> dict[str, Any]:
+def read_object(file: Path, largest: int = LARGEST_JSON) -> Json:
     """The JSON object in a model's file. Raises ModelError where there is none, or the file has more bytes."""
     with translated(OSError, ModelError, str(file), "cannot be read"):
         content = read_json(file, largest)
     if not isinstance(content, dict):
-        raise ModelError(Problem(str(file), "is not a JSON object"))
+        raise ModelError(file, "is not a JSON object")
     return content
 
 
@@ -97,8 +98,11 @@ def bounded(folder: Path) -> Iterator[None]:
         if tensor is not None and tensor.is_meta:
             left -= max(tensor.numel(), MAX_NUMBER)  # a module takes memory, too
         if left < 0:
-            what = f"describes a model of more than {most:,} parameters, but the weights are {size:,} bytes"
-            raise ModelError(Problem(str(folder / "config.json"), what, ADVICE))
+            raise ModelError(
+                folder / "config.json",
+                f"describes a model of more than {most:,} parameters, but the weights are {size:,} bytes",
+                ADVICE,
+            )
 
     parameters = module.register_module_parameter_registration_hook(count)
     buffers = module.register_module_buffer_registration_hook(count)
@@ -173,7 +177,7 @@ def _implausible(folder: Path) -> Iterator[Problem]:
             yield Problem(str(file), what, ADVICE)
 
 
-def _read_by_transformers(config: Mapping[str, Any]) -> dict[str, Any]:
+def _read_by_transformers(config: Record) -> Json:
     """What the architecture declares, and bertkit's section; not what nothing reads, such as notes on a training."""
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
@@ -185,7 +189,7 @@ def _read_by_transformers(config: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in config.items() if key in declared}
 
 
-def _lengths(config: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
+def _lengths(config: Record) -> Iterator[tuple[str, int]]:
     """The length of each list and object in a config, such as id2label."""
     values = list(config.items())
     while values:
@@ -239,10 +243,11 @@ def shapes_of(file: Path) -> list[list[int]]:
         with safe_open(file, framework="numpy") as weights:
             shapes = [weights.get_slice(name).get_shape() for name in weights.keys()]  # noqa: SIM118
     except (SafetensorError, OSError) as error:
-        fix = "Download it again, or train the model again."
-        raise ModelError(Problem(str(file), f"is damaged, or not safetensors: {error}", fix)) from error
+        raise ModelError(
+            file, f"is damaged, or not safetensors: {error}", "Download it again, or train the model again."
+        ) from error
     if len(shapes) > TENSORS:
-        raise ModelError(Problem(str(file), f"has {len(shapes):,} tensors; at most {TENSORS:,} are allowed", ADVICE))
+        raise ModelError(file, f"has {len(shapes):,} tensors; at most {TENSORS:,} are allowed", ADVICE)
     return shapes
 
 
@@ -257,13 +262,22 @@ def require_model(folder: Path, *, exports: bool = False) -> None:
     if isinstance(section, dict) and section.get("onnx") is not None:
         if exports:
             return
-        what = "is an exported model, whose weights are in an ONNX graph"
-        raise ModelError(Problem(str(folder), what, "Name the run that it was exported from."))
+        raise ModelError(
+            folder,
+            "is an exported model, whose weights are in an ONNX graph",
+            "Name the run that it was exported from.",
+        )
     if problem := next(adapter_problems(folder), None):
         raise ModelError(problem)
     if not config.is_file():
-        what = "is neither a run nor a model folder: it has no config.json"
-        raise ModelError(Problem(str(folder), what, "Name the folder that config.json and the weights are in."))
+        raise ModelError(
+            folder,
+            "is neither a run nor a model folder: it has no config.json",
+            "Name the folder that config.json and the weights are in.",
+        )
     if not any(chain(folder.glob("*.safetensors"), folder.glob("*.safetensors.index.json"))):
-        what = "has no *.safetensors; bertkit reads no other weights, and does not unpickle pytorch_model.bin"
-        raise ModelError(Problem(str(folder), what, CONVERT))
+        raise ModelError(
+            folder,
+            "has no *.safetensors; bertkit reads no other weights, and does not unpickle pytorch_model.bin",
+            CONVERT,
+        )

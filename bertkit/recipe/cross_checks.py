@@ -23,7 +23,7 @@ from bertkit.errors import DataError, Problem
 from bertkit.sections import MEMORY, REPO_ID, TrainingKeys
 from bertkit.tasks import find_task
 from bertkit.tasks.base import TaskOptions
-from bertkit.text import KeyPath, PlainData, escape_controls, short_repr
+from bertkit.text import Json, KeyPath, escape_controls, short_repr
 from bertkit.validation import KeyProblem, did_you_mean
 
 ROWS = ("per_device_train_batch_size", "per_device_eval_batch_size")
@@ -47,9 +47,7 @@ _PATHS = (
 _Rule = tuple[Any, str, str, str]  # does it apply?, dotted key, what is wrong, fix
 
 
-def check_settings(
-    data: PlainData, options: type[TaskOptions] | None, own_metrics: bool = False
-) -> Iterator[KeyProblem]:
+def check_settings(data: Json, options: type[TaskOptions] | None, own_metrics: bool = False) -> Iterator[KeyProblem]:
     """Contradictions between settings; `task` and `model` have their defaults filled in.
 
     options: the type of the task's options, or None where the task is not known. own_metrics: as for `load_recipe`.
@@ -73,13 +71,13 @@ def check_settings(
             yield KeyProblem(("seeds",), f"{seed} is listed {count} times", "a repeated seed repeats the same training")
 
 
-def settled_problems(options: TaskOptions, training: PlainData) -> list[Problem]:
+def settled_problems(options: TaskOptions, training: Json) -> list[Problem]:
     """Settings without effect, of a task whose kind the data have settled."""
     rules = _loss_rules(vars(options), training, type(options))
     return [Problem(key, what, fix) for applies, key, what, fix in rules if applies]
 
 
-def _check_headline(training: PlainData, metrics: frozenset[str], own_metrics: bool) -> Iterator[KeyProblem]:
+def _check_headline(training: Json, metrics: frozenset[str], own_metrics: bool) -> Iterator[KeyProblem]:
     """`metric_for_best_model` must be one of `metrics`; a name ending in `/` stands for one metric per label."""
     if training.get("greater_is_better") is False:
         fix = "remove it; a metric of your own may return its negative"
@@ -96,7 +94,7 @@ def _check_headline(training: PlainData, metrics: frozenset[str], own_metrics: b
         yield KeyProblem(path, what, f"known here: {', '.join(known)}; {own}")
 
 
-def _section_rules(data: PlainData, task: PlainData) -> tuple[_Rule, ...]:
+def _section_rules(data: Json, task: Json) -> tuple[_Rule, ...]:
     model, distillation, rows = data.get("model", {}), data.get("distillation") or {}, data.get("data", {})
     name, config, tokenizer = (model.get(key) is not None for key in ("name", "config", "tokenizer"))
     stride, max_length = task.get("stride", 0), model.get("max_length", math.inf)
@@ -132,7 +130,7 @@ def _section_rules(data: PlainData, task: PlainData) -> tuple[_Rule, ...]:
     )  # fmt: skip
 
 
-def format_problems(data: PlainData) -> Iterator[KeyProblem]:
+def format_problems(data: Json) -> Iterator[KeyProblem]:
     """What is wrong with `data.format`."""
     name = (data.get("data") or {}).get("format")
     try:
@@ -141,7 +139,7 @@ def format_problems(data: PlainData) -> Iterator[KeyProblem]:
         yield from (KeyProblem(("data", "format"), what, fix) for _, what, fix in error.problems)
 
 
-def _loss_rules(task: PlainData, training: PlainData, options: type[TaskOptions] | None) -> Iterator[_Rule]:
+def _loss_rules(task: Json, training: Json, options: type[TaskOptions] | None) -> Iterator[_Rule]:
     """Settings that the loss, or the decisions, of this kind of task do not read."""
     kind, unsmoothed = task.get("kind"), options.unsmoothed if options else None
     for key in ("class_weights", "thresholds", "temperature", "labels") if kind == "regression" else ():
@@ -157,7 +155,7 @@ def _loss_rules(task: PlainData, training: PlainData, options: type[TaskOptions]
         yield smooth, "training.label_smoothing_factor", f"has no meaning for {what}", f"remove it; {fix}"
 
 
-def _training_rules(data: PlainData, training: PlainData, options: type[TaskOptions] | None) -> tuple[_Rule, ...]:
+def _training_rules(data: Json, training: Json, options: type[TaskOptions] | None) -> tuple[_Rule, ...]:
     stated = {key for key, value in data.items() if value is not None}
     early, folds = "early_stopping" in stated, "folds" in stated
     kind = find_task(data["task"].get("name"))
@@ -196,7 +194,7 @@ def _training_rules(data: PlainData, training: PlainData, options: type[TaskOpti
     )  # fmt: skip
 
 
-def _schedule_rules(training: PlainData) -> Iterator[_Rule]:
+def _schedule_rules(training: Json) -> Iterator[_Rule]:
     """Numbers of steps that are none, and those that a budget of time leaves open."""
     by_time, kwargs = training.get("budget") is not None, training.get("lr_scheduler_kwargs") or {}
     shares = {"warmup_steps": training.get("warmup_steps", 0)}
@@ -224,9 +222,7 @@ def _schedule_rules(training: PlainData) -> Iterator[_Rule]:
     yield by_time and by_steps, "training.lr_scheduler_type", what, "write linear, cosine or warmup_stable_decay"
 
 
-def _method_rules(
-    data: PlainData, task: PlainData, training: PlainData, options: type[TaskOptions] | None
-) -> Iterator[_Rule]:
+def _method_rules(data: Json, task: Json, training: Json, options: type[TaskOptions] | None) -> Iterator[_Rule]:
     method = task.get("method")
     if options is None or method not in options.untrained:
         return
@@ -246,7 +242,7 @@ def _method_rules(
     )
 
 
-def _check_labels(task: PlainData) -> Iterator[KeyProblem]:
+def _check_labels(task: Json) -> Iterator[KeyProblem]:
     given = task.get("labels")
     if not given:
         return
@@ -270,9 +266,7 @@ def texts_in(value: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, str]]:
         yield from texts_in(inner, (*path, key))
 
 
-def resolve_paths(
-    data: PlainData, folder: Callable[[KeyPath], Path], *, must_exist: bool = True
-) -> Iterator[KeyProblem]:
+def resolve_paths(data: Json, folder: Callable[[KeyPath], Path], *, must_exist: bool = True) -> Iterator[KeyProblem]:
     """Make the paths in `data` absolute, in place, and yield those that do not exist.
 
     folder: key path -> the folder that a relative path there is relative to.

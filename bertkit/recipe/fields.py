@@ -12,7 +12,7 @@ from bertkit.recipe.cross_checks import ROWS, STILL_READ
 from bertkit.sections import DataSpec, ModelSpec, Section, Seed, Text
 from bertkit.tasks import find_task
 from bertkit.tasks.base import TaskOptions
-from bertkit.text import PlainData
+from bertkit.text import Json
 
 
 def _options(value: Any) -> TaskOptions:
@@ -45,7 +45,7 @@ Positive = Annotated[float, Field(gt=0)]
 class Training(dict[str, Any]):
     """The values of `training:`. stated: the names of those that the recipe states; the others are defaults."""
 
-    def __init__(self, values: PlainData, stated: Iterable[str]) -> None:
+    def __init__(self, values: Json, stated: Iterable[str]) -> None:
         super().__init__(values)
         self.stated = frozenset(stated)
 
@@ -58,7 +58,7 @@ class Sections(Section):
     data: DataSpec
     batching: sections.Batching | None = None
     """null: training.per_device_train_batch_size rows."""
-    training: PlainData = Field(default_factory=dict, validate_default=True)
+    training: Json = Field(default_factory=dict, validate_default=True)
     """Fields of transformers' TrainingArguments, and bertkit's."""
     seeds: list[Seed] = Field([42], min_length=1)
     """One training each; the best on validation is kept."""
@@ -75,12 +75,12 @@ class Sections(Section):
     """Explain a few predictions, for the report."""
     checkpoints: sections.Checkpoints = "keep"
     """What a finished run keeps: all, the best, none."""
-    expected: PlainData | None = None
+    expected: Json | None = None
     """Measured scores: {metric: [low, high], ...}."""
 
     @field_validator("expected")
     @classmethod
-    def _bounded(cls, value: PlainData | None) -> PlainData | None:
+    def _bounded(cls, value: Json | None) -> Json | None:
         for name, bounds in (value or {}).items():
             if isinstance(bounds, list):
                 numbers = all(isinstance(b, int | float) and not isinstance(b, bool) for b in bounds)
@@ -90,7 +90,7 @@ class Sections(Section):
 
     @field_validator("training")
     @classmethod
-    def _fill_defaults(cls, given: PlainData, info: ValidationInfo) -> PlainData:
+    def _fill_defaults(cls, given: Json, info: ValidationInfo) -> Json:
         """The values that are not given."""
         by_tokens = info.data.get("batching") is not None
         known = _training_defaults(info.data.get("task"))
@@ -99,7 +99,7 @@ class Sections(Section):
         return Training({**defaults, **_saving(given), **given}, given)
 
 
-def _training_defaults(task: TaskOptions | None) -> PlainData:
+def _training_defaults(task: TaskOptions | None) -> Json:
     """TRAINING_DEFAULTS, as the task's method changes them."""
     method = getattr(task, "method", None)
     if task and method in task.untrained:
@@ -107,7 +107,7 @@ def _training_defaults(task: TaskOptions | None) -> PlainData:
     return {**TRAINING_DEFAULTS, **(FEW_ROWS if method else {})}
 
 
-def _saving(training: PlainData) -> PlainData:
+def _saving(training: Json) -> Json:
     """Checkpoints are written at every evaluation, which they are selected by."""
     strategy = training.get("eval_strategy", training.get("save_strategy", "epoch"))
     strategy = "epoch" if strategy == "best" else strategy  # which says when to save, not when to evaluate
@@ -126,7 +126,7 @@ class TaskPart(Section):
     """null: model.max_length."""
     metric_for_best_model: Text | None = None
     """null: the task's selection metric."""
-    expected: PlainData | None = None
+    expected: Json | None = None
     """Measured scores: {metric: [low, high], ...}."""
 
 

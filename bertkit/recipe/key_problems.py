@@ -8,7 +8,7 @@ from typing import Any
 
 from bertkit.errors import Problem, RecipeError
 from bertkit.recipe.yaml import MAX_BYTES, Document, parse
-from bertkit.text import KeyPath, PlainData, counted, dotted, short_repr
+from bertkit.text import Json, KeyPath, counted, dotted, short_repr
 from bertkit.validation import KeyProblem, describe
 
 MAX_PROBLEMS = 50
@@ -40,7 +40,7 @@ class Report:
         for path in paths:
             self._move(path, 0)
 
-    def read_file(self, file: Path, kind: str, fix: str) -> PlainData:
+    def read_file(self, file: Path, kind: str, fix: str) -> Json:
         """The keys of a YAML file. kind: of the file, for messages; fix: for an empty one. Raises RecipeError."""
         try:
             with open(file, "rb") as stream:

@@ -21,7 +21,7 @@ from bertkit.recipe.yaml import MAX_DEPTH, parse
 from bertkit.sections import MEMORY, DataSpec, ModelSpec
 from bertkit.tasks import find_task
 from bertkit.tasks.base import TaskOptions
-from bertkit.text import PlainData, dotted
+from bertkit.text import Json, dotted
 from bertkit.validation import KeyProblem, describe, did_you_mean, unknown_key
 
 # name -> type of the sections, in the order in which a misplaced key is looked up
@@ -46,14 +46,14 @@ _UNSTORED = "not stored yet"  # the fingerprint of rows while the recipe is chec
 _NAMED = {"task": (), "model": ("config", "tokenizer", "revision")}  # section -> keys that go with its name
 
 
-def apply_overrides(data: PlainData, overrides: Sequence[str], report: Report) -> None:
+def apply_overrides(data: Json, overrides: Sequence[str], report: Report) -> None:
     """Change `data` in place, from left to right. What cannot be applied is reported."""
     for override in overrides:
         if refused := _apply(data, override, report):
             report.add_at(override, *refused)
 
 
-def _apply(data: PlainData, override: str, report: Report) -> tuple[str, str] | None:
+def _apply(data: Json, override: str, report: Report) -> tuple[str, str] | None:
     """Apply one override; returns what is wrong with it, and a fix, if it cannot be applied."""
     left, equals, value = override.partition("=")
     delete = left.strip().startswith("~")
@@ -90,12 +90,12 @@ def _apply(data: PlainData, override: str, report: Report) -> tuple[str, str] | 
     return None
 
 
-def plain_sections(sections: Mapping[str, Any]) -> tuple[PlainData, dict[str, Mapping[str, Rows]]]:
+def plain_sections(sections: Mapping[str, Any]) -> tuple[Json, dict[str, Mapping[str, Rows]]]:
     """Sections as a user gives them -> plain data, as YAML has it, and the rows among them, by task and split.
 
     "" is the task of a recipe of one. Raises DataError where `data` is none of the forms of `data_section`.
     """
-    plain, rows = PlainData(), dict[str, Mapping[str, Rows]]()
+    plain, rows = Json(), dict[str, Mapping[str, Rows]]()
     for name, value in sections.items():
         if name == "data" and value is not None:
             section, rows[""] = data_section(value)
@@ -111,7 +111,7 @@ def plain_sections(sections: Mapping[str, Any]) -> tuple[PlainData, dict[str, Ma
     return plain, rows
 
 
-def fill_sections(stated: PlainData, values: Mapping[str, Any], report: Report) -> None:
+def fill_sections(stated: Json, values: Mapping[str, Any], report: Report) -> None:
     """Set sections, and keys of sections by their own name, in plain data, in place. What is wrong is reported.
 
     A section is added to what is stated, except for `data`, which is replaced, and `expected` with it: the scores were

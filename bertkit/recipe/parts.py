@@ -18,7 +18,7 @@ from bertkit.recipe.training_arguments import check_training
 from bertkit.sections import MEMORY, ModelSpec
 from bertkit.tasks import all_tasks, find_task, get_task, task_names
 from bertkit.tasks.base import TaskOptions
-from bertkit.text import KeyPath, PlainData, short_repr
+from bertkit.text import Json, KeyPath, short_repr
 from bertkit.validation import KeyProblem, describe, did_you_mean, validate
 
 SHARED = (  # sections of a recipe of several tasks that one of one task has too
@@ -41,16 +41,16 @@ _OF_PART = {"max_length": "model", "metric_for_best_model": "training"}  # key o
 _OWN = ("task", "data", "expected")  # sections of a task
 
 
-def check_parts(sections: PlainData, report: Report, check_files: bool, own_metrics: bool) -> dict[str, PlainData]:
+def check_parts(sections: Json, report: Report, check_files: bool, own_metrics: bool) -> dict[str, Json]:
     """Task -> plain data of the recipe that trains it by itself, with absolute paths.
 
     "" is the task of a recipe of one. Raises RecipeError with everything that is wrong.
     """
-    entries, problems = {"": PlainData()}, dict[KeyProblem, None]()  # what the tasks share is reported once
+    entries, problems = {"": Json()}, dict[KeyProblem, None]()  # what the tasks share is reported once
     if "tasks" in sections:
         own_metrics, entries = False, {k: v for k, v in mapping(sections["tasks"]).items() if isinstance(v, dict)}
         problems = dict.fromkeys(_check_several(sections))
-    clean = dict[str, PlainData]()
+    clean = dict[str, Json]()
     for name, entry in entries.items():
         one = _by_itself(sections, entry) if name else sections
         _name_folder(one.get("data"), report, name)
@@ -63,7 +63,7 @@ def check_parts(sections: PlainData, report: Report, check_files: bool, own_metr
     return clean
 
 
-def mapping(value: Any) -> PlainData:
+def mapping(value: Any) -> Json:
     """The value if it is a mapping; otherwise an empty one."""
     return value if isinstance(value, dict) else {}
 
@@ -75,7 +75,7 @@ def _name_folder(section: Any, report: Report, task: str) -> None:
         section.setdefault("folder", str(folder))
 
 
-def _place(task: str, entry: PlainData, path: KeyPath) -> KeyPath:
+def _place(task: str, entry: Json, path: KeyPath) -> KeyPath:
     """Where a key of the recipe that would train this task by itself is in that of all: in the task, or shared."""
     if not task:
         return path
@@ -84,11 +84,11 @@ def _place(task: str, entry: PlainData, path: KeyPath) -> KeyPath:
     return ("tasks", task, *path[1:]) if len(path) > 1 and path[1] in _OF_PART and path[1] in entry else path
 
 
-def _folder(report: Report, task: str, entry: PlainData, path: KeyPath) -> Path:
+def _folder(report: Report, task: str, entry: Json, path: KeyPath) -> Path:
     return report.folder(_place(task, entry, path))
 
 
-def _by_itself(sections: PlainData, entry: PlainData) -> PlainData:
+def _by_itself(sections: Json, entry: Json) -> Json:
     """Plain data of the recipe that would train this task by itself."""
     one = {name: sections[name] for name in SHARED if name in sections}
     one |= {name: entry[name] for name in _OWN if name in entry}
@@ -100,7 +100,7 @@ def _by_itself(sections: PlainData, entry: PlainData) -> PlainData:
     return one
 
 
-def _check_several(sections: PlainData) -> Iterator[KeyProblem]:
+def _check_several(sections: Json) -> Iterator[KeyProblem]:
     """What is wrong with the keys that only a recipe of several tasks has, and with those that it must not have."""
     for name in sections.keys() & _OF_ONE.keys():
         yield KeyProblem((name,), "has no place in a recipe of several tasks", _OF_ONE[name])
@@ -132,8 +132,8 @@ def _check_several(sections: PlainData) -> Iterator[KeyProblem]:
 
 
 def _check_one(
-    data: PlainData, folder: Callable[[KeyPath], Path], run: Path, check_files: bool, own_metrics: bool
-) -> tuple[PlainData, list[KeyProblem]]:
+    data: Json, folder: Callable[[KeyPath], Path], run: Path, check_files: bool, own_metrics: bool
+) -> tuple[Json, list[KeyProblem]]:
     """The values that are right, paths as absolute ones, and everything that is wrong.
 
     folder: as `resolve_paths`. run: the folder, which may be that of a run of this recipe.
@@ -150,7 +150,7 @@ def _check_one(
     if isinstance(data.get("training"), dict):
         problems += check_training(data["training"], homes)
     bad = {each.path for each in problems} | ({("task",)} if options is None else set())
-    clean: PlainData = without(data, bad)
+    clean: Json = without(data, bad)
     settings = {
         **clean,
         "model": vars(ModelSpec.model_construct(**clean.get("model", {}))),
@@ -163,7 +163,7 @@ def _check_one(
     return clean, [*problems, *format_problems(clean), *resolve_paths(clean, folder, must_exist=check_files)]
 
 
-def _task_problems(data: PlainData, run: Path) -> Iterator[KeyProblem]:
+def _task_problems(data: Json, run: Path) -> Iterator[KeyProblem]:
     """What is wrong with the name of the task."""
     task = data.get("task")
     if not isinstance(task, dict) or options_of(data):

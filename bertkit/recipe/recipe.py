@@ -25,7 +25,7 @@ from bertkit.recipe.training_arguments import training_schema
 from bertkit.recipe.yaml import written
 from bertkit.sections import DataSpec, ModelSpec, Section, Seed
 from bertkit.tasks import all_tasks, task_names
-from bertkit.text import KeyPath, PlainData, escape_controls
+from bertkit.text import Json, KeyPath, escape_controls
 from bertkit.validation import KeyProblem, describe, did_you_mean, validate
 
 
@@ -64,7 +64,7 @@ class MultiTaskRecipe(Several):
 
     model: ModelSpec
     batching: sections.Batching | None
-    training: PlainData
+    training: Json
     seeds: list[Seed]
     early_stopping: sections.EarlyStopping | None
     peft: sections.Lora | None
@@ -160,10 +160,10 @@ def load_recipe(
 def copied(source: str | Path, target: Path) -> str:
     """The text of a recipe for the file `target`: its relative paths name what they name now. Raises RecipeError."""
     stated, _, report = _source(source)
-    sections: PlainData = without(stated, set())
+    sections: Json = without(stated, set())
     check_parts(stated, report, check_files=False, own_metrics=True)
     home, paths = os.path.abspath(target.parent), dict[KeyPath, str]()
-    entries: list[tuple[KeyPath, PlainData]] = [((), sections)]
+    entries: list[tuple[KeyPath, Json]] = [((), sections)]
     entries += [(("tasks", name), part) for name, part in mapping(sections.get("tasks")).items()]
     for prefix, entry in entries:
         before = dict(texts_in(entry))
@@ -211,11 +211,11 @@ def to_yaml(recipe: sections.Section, without: Iterable[str] = ()) -> str:
     The folder of rows given from Python is left out: a run has them in data/, wherever it is moved. without: sections
     that are left out too.
     """
-    left_out: PlainData = {"data": {"folder"}, "tasks": {"__all__": {"data": {"folder"}}}}
+    left_out: Json = {"data": {"folder"}, "tasks": {"__all__": {"data": {"folder"}}}}
     return written(recipe.model_dump(exclude=left_out | dict.fromkeys(without, True)))
 
 
-def json_schema() -> PlainData:
+def json_schema() -> Json:
     """The JSON Schema of a recipe: of several tasks where it has `tasks`, of one where it does not.
 
     With the training fields of the installed transformers.
@@ -252,7 +252,7 @@ def _checked(
     check_files: bool = True,
     own_metrics: bool = True,
     several: bool = True,
-) -> tuple[PlainData, dict[str, PlainData]]:
+) -> tuple[Json, dict[str, Json]]:
     """What a recipe states, as plain data, and task -> what the recipe of this task states, checked, as `check_parts`.
 
     Rows given from Python are stored in the cache. Arguments and errors are those of `read`.
@@ -272,7 +272,7 @@ def _checked(
     return stated, clean
 
 
-def _source(source: Any) -> tuple[PlainData, dict[str, Mapping[str, Rows]], Report]:
+def _source(source: Any) -> tuple[Json, dict[str, Mapping[str, Rows]], Report]:
     """What a source of `read` states, as plain data; the rows among it, by task and split; and what is wrong so far.
 
     A file is read once: it may be a pipe. Raises RecipeError where it cannot be read.

@@ -31,7 +31,7 @@ from ruamel.yaml.nodes import ScalarNode
 from ruamel.yaml.reader import ReaderError
 from ruamel.yaml.representer import SafeRepresenter
 
-from bertkit.text import KeyPath, PlainData, dotted, short_repr
+from bertkit.text import Json, KeyPath, dotted, short_repr
 
 MAX_BYTES = 256 * 1024  # the parser takes up to 20 microseconds per byte
 MAX_DEPTH = 20
@@ -235,9 +235,9 @@ class _Reader:
             items.append(self.node(event, here))
         return items
 
-    def mapping(self, path: KeyPath) -> PlainData:
+    def mapping(self, path: KeyPath) -> Json:
         """The first value of a duplicate key is used, with its lines; the others are only read for their faults."""
-        items: PlainData = {}
+        items: Json = {}
         children = self.children()
         for event in children:
             line, key = self.line, self.key(event, path)

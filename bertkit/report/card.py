@@ -8,7 +8,7 @@ from pathlib import Path
 
 from huggingface_hub import EvalResult, EvalResultEntry, ModelCardData, eval_result_entries_to_yaml
 
-from bertkit.errors import ModelError, Problem
+from bertkit.errors import ModelError
 from bertkit.evaluation.intervals import COUNTS
 from bertkit.files import write_text
 from bertkit.recipe.yaml import written
@@ -63,8 +63,11 @@ def yours(text: str, where: str) -> str:
         return match[1].strip("\n")
     if not FRONT.sub("", lines).strip():
         return ""
-    what = f"is a card without the lines {BEGIN} and {END}, and would be overwritten"
-    raise ModelError(Problem(where, what, "Put these lines around the text to keep, or remove the file."))
+    raise ModelError(
+        where,
+        f"is a card without the lines {BEGIN} and {END}, and would be overwritten",
+        "Put these lines around the text to keep, or remove the file.",
+    )
 
 
 def with_yours(text: str, written: str) -> str:
@@ -127,8 +130,11 @@ def leaderboard(facts: Facts) -> str:
     if not (hub and hub.benchmark):
         return ""
     if not test:
-        fix = "Name the benchmark's split in data.splits: {test: …}, and train again; or remove hub.benchmark."
-        raise ModelError(Problem(f"{facts.name}/recipe.yaml", "hub.benchmark needs scores on test", fix))
+        raise ModelError(
+            f"{facts.name}/recipe.yaml",
+            "hub.benchmark needs scores on test",
+            "Name the benchmark's split in data.splits: {test: …}, and train again; or remove hub.benchmark.",
+        )
     entry = EvalResultEntry(
         dataset_id=str(data.source),
         dataset_revision=data.revision,
@@ -200,8 +206,11 @@ def _reach(facts: Facts) -> str:
     most = f"{facts.recipe.model.max_length} tokens"
     overflow = "block" if facts.schema.corpus else facts.options.get("overflow", "window")
     if overflow == "truncate" and not facts.rows:
-        what, fix = "is missing: it states how many texts were truncated", "Restore the file, or train the run again."
-        raise ModelError(Problem(f"{facts.name}/predictions/{facts.split}.jsonl", what, fix))
+        raise ModelError(
+            f"{facts.name}/predictions/{facts.split}.jsonl",
+            "is missing: it states how many texts were truncated",
+            "Restore the file, or train the run again.",
+        )
     longer = f"{facts.truncated:,} of {len(facts.rows):,} rows of {facts.split} were longer"
     return {
         "block": f"Documents are read in blocks of up to {most}.",

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bertkit.errors import Problem, UserError
+from bertkit.errors import UserError
 from bertkit.report import pictures, report_sections
 from bertkit.report.facts import Facts
 from bertkit.report.paired import Pair, compared
 from bertkit.report.pictures import Picture
 from bertkit.report.score_tables import interval, number, overall_metrics
 from bertkit.run import OUT_OF_FOLD
+from bertkit.text import Lines
 
 
 def names(facts: Sequence[Facts]) -> list[str]:
@@ -26,8 +27,9 @@ def pairs(facts: Sequence[Facts]) -> list[Pair]:
     """
     tasks = [f"{each.name}: {each.task}" for each in facts]
     if len({each.task for each in facts}) > 1:
-        fix = "Compare runs of one task."
-        raise UserError(Problem("", f"runs of different tasks cannot be compared ({', '.join(tasks)})", fix))
+        raise UserError(
+            "", f"runs of different tasks cannot be compared ({', '.join(tasks)})", "Compare runs of one task."
+        )
     if facts[0].schema.corpus:
         return []
     distinct = len({each.name for each in facts}) == len(facts)
@@ -70,7 +72,7 @@ def overview(facts: Sequence[Facts]) -> Picture | None:
     return pictures.scores(facts[0].headline, {f"run {place}": each.scores for place, each in enumerate(facts, 1)}, {})
 
 
-def score_rows(facts: Sequence[Facts], titles: Sequence[str]) -> list[list[str]]:
+def score_rows(facts: Sequence[Facts], titles: Sequence[str]) -> Lines:
     """A row for each split and metric, a column for each run; the first row is the header."""
     rows = [["split", "metric", *titles]]
     for split in dict.fromkeys(split for each in facts for split in each.results["splits"]):
@@ -87,7 +89,7 @@ def _cell(scores: Mapping[str, Any], metric: str) -> str:
     return number(scores["metrics"].get(metric)) + (f" ({bounds})" if bounds else "")
 
 
-def cost_rows(facts: Sequence[Facts], titles: Sequence[str]) -> list[list[str]]:
+def cost_rows(facts: Sequence[Facts], titles: Sequence[str]) -> Lines:
     """Size and times of each run, as measured when it was trained; the first row is the header."""
     trained = [sum(seed["seconds"] for seed in each.results["seeds"]) for each in facts]
     return [
@@ -100,7 +102,7 @@ def cost_rows(facts: Sequence[Facts], titles: Sequence[str]) -> list[list[str]]:
     ]
 
 
-def recipe_rows(facts: Sequence[Facts], titles: Sequence[str]) -> list[list[str]]:
+def recipe_rows(facts: Sequence[Facts], titles: Sequence[str]) -> Lines:
     """The recipe settings that differ, by their path; the first row is the header."""
     settings = [report_sections.flat(each.recipe.model_dump(mode="json")) for each in facts]
     keys = dict.fromkeys(key for each in settings for key in each)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from bertkit.explanations.explain import explain_row
 from bertkit.explanations.targets import targets_of
@@ -17,6 +17,7 @@ from bertkit.report.mistakes import DISTANCES, mistakes
 from bertkit.report.rankings import is_ranked, queries
 from bertkit.run import OUT_OF_FOLD
 from bertkit.tasks.base import Task
+from bertkit.text import Json, Record
 
 T = TypeVar("T")
 
@@ -33,7 +34,7 @@ class Example(NamedTuple):
     """A row to explain, with the rows around it."""
 
     number: int  # of the row in its split, from 1
-    rows: list[dict[str, Any]]  # input columns alone
+    rows: list[Json]  # input columns alone
     at: int
     gold: str = ""  # if the answer is another
 
@@ -55,7 +56,7 @@ def write_explanations(folder: Path) -> Path:
     return folder / "explanations.json"
 
 
-def _explained(predictor: Predictor, examples: Iterable[Example], kind: str) -> Iterator[dict[str, Any]]:
+def _explained(predictor: Predictor, examples: Iterable[Example], kind: str) -> Iterator[Json]:
     """The explanations of examples that are short enough, and have something to explain."""
     from datasets import Dataset
 
@@ -107,7 +108,7 @@ def _spread(examples: Iterable[T], label: Callable[[T], str]) -> list[T]:
     return [each for _, each in sorted(ranked, key=lambda pair: pair[0])]
 
 
-def _confidence(answer: Mapping[str, Any]) -> float:
+def _confidence(answer: Record) -> float:
     """How confident the model was; of several decisions, in the least confident one."""
     if "labels" in answer:
         return float(min(max(score, 1 - score) for score in answer["scores"].values()))
@@ -116,7 +117,7 @@ def _confidence(answer: Mapping[str, Any]) -> float:
     return 0.0 if answer.get("answer") == "" else float(answer.get("score", 0.0))
 
 
-def _with_context(task: Task, rows: Sequence[Row], place: int) -> tuple[list[dict[str, Any]], int]:
+def _with_context(task: Task, rows: Sequence[Row], place: int) -> tuple[list[Json], int]:
     """The inputs of a row, with those around it if documents are context, and its place among them."""
     names = [name for name in {*frozenset[str]().union(*task.inputs), *task.schema.context} if name in rows[place]]
     around = CONTEXT if "document" in task.schema.context and "document" in names else 0

@@ -26,6 +26,7 @@ from bertkit.report.verdict import reported_split
 from bertkit.run import Run
 from bertkit.tasks import get_task
 from bertkit.tasks.base import Task
+from bertkit.text import Json, Record
 
 Row = Mapping[str, Any]
 
@@ -42,19 +43,19 @@ class Facts:
     name: str
     recipe: Recipe
     recipe_text: str
-    results: Mapping[str, Any]
-    data: Mapping[str, Any]
-    environment: Mapping[str, Any]
+    results: Record
+    data: Record
+    environment: Record
     log: tuple[Row, ...]  # metrics.jsonl
-    options: Mapping[str, Any]  # of the settled task, with the types of its `Options`, as it was scored
-    calibrated: Mapping[str, Any]  # what `bertkit calibrate` fitted after that, and on which rows; else empty
+    options: Record  # of the settled task, with the types of its `Options`, as it was scored
+    calibrated: Record  # what `bertkit calibrate` fitted after that, and on which rows; else empty
     split: str  # the split that is reported in detail: test, else validation, else the only one
     rows: tuple[Row, ...] = field(repr=False)  # its rows, each with its `answer`; empty without predictions
     max_length: int  # tokens of a window
     transitions: Any  # of a CRF, `(tags, tags)` fp64, from row to column; else None
     parameters: int  # of the saved model
     megabytes: float  # of its safetensors
-    explanations: Mapping[str, Any] = field(default_factory=dict, repr=False)  # explanations.json, if it exists
+    explanations: Record = field(default_factory=dict, repr=False)  # explanations.json, if it exists
 
     @property
     def task(self) -> str:
@@ -72,7 +73,7 @@ class Facts:
         return str(self.results["headline"])
 
     @property
-    def scores(self) -> Mapping[str, Any]:
+    def scores(self) -> Record:
         """`rows`, `metrics`, `intervals` and task-specific details of the reported split."""
         return dict(self.results["splits"][self.split])
 
@@ -90,8 +91,7 @@ def read_facts(folder: str | Path, split: str = "") -> Facts:
     """
     run = Run(Path(folder))
     if not run.finished:
-        what, fix = "is not a finished run: it has no results.json", "Resume its training."
-        raise ModelError(Problem(str(run.folder), what, fix))
+        raise ModelError(run.folder, "is not a finished run: it has no results.json", "Resume its training.")
     recipe, results = run.recipe, _mapping(run.folder / "results.json", RESULTS)
     settings = _mapping(run.model / "config.json", ("bertkit",))["bertkit"]
     task, calibrated = get_task(settings["task"]["name"]), settings.get("calibration") or {}
@@ -138,7 +138,7 @@ def damage_as_error(folder: str | Path) -> AbstractContextManager[None]:
     return translated((*kinds, TemplateError), ModelError, str(folder), what, fix)
 
 
-def data_of(row: Row) -> dict[str, Any]:
+def data_of(row: Row) -> Json:
     """A row of the data, without what a run adds, in which equal rows of two runs may differ."""
     return {name: value for name, value in row.items() if name not in ("answer", "id", "location")}
 
@@ -163,10 +163,10 @@ def local_paths(recipe: Recipe) -> list[str]:
     return sorted(paths, key=lambda path: (-len(path), path))
 
 
-def _mapping(path: Path, required: Iterable[str]) -> Mapping[str, Any]:
+def _mapping(path: Path, required: Iterable[str]) -> Record:
     """The mapping in a JSON file, which must have the required keys."""
     if not path.is_file():
-        raise ModelError(Problem(str(path), "is missing", "The run folder is incomplete: train it again."))
+        raise ModelError(path, "is missing", "The run folder is incomplete: train it again.")
     value = read_json(path)
     stated = value if isinstance(value, Mapping) else {}
     if missing := [Problem(str(path), f"lacks `{name}`", EDITED) for name in required if name not in stated]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from base64 import b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache
 from importlib.metadata import version
 from itertools import chain
@@ -15,14 +15,14 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from bertkit.data.delimited import write_csv
-from bertkit.errors import Problem, UserError
+from bertkit.errors import UserError
 from bertkit.files import is_special, write_text, written_aside
 from bertkit.report import comparison, matrices, report_sections
 from bertkit.report.facts import Facts, damage_as_error, read_facts
 from bertkit.report.mistakes import Mistakes, mistakes
 from bertkit.report.paired import Pair
 from bertkit.report.score_tables import by_rows
-from bertkit.text import printable
+from bertkit.text import Record, printable
 
 
 def write_report(run: str | Path, output: str | Path | None = None) -> Path:
@@ -80,7 +80,7 @@ def compare(runs: Sequence[str | Path], output: str | Path | None = None) -> Com
     ''
     """
     if len(runs) < 2:
-        raise UserError(Problem("runs", "one run cannot be compared", "Name two or more."))
+        raise UserError("runs", "one run cannot be compared", "Name two or more.")
     path, facts = Path(output or "comparison.html"), []
     for run in runs:
         with damage_as_error(run):
@@ -94,7 +94,7 @@ def compare(runs: Sequence[str | Path], output: str | Path | None = None) -> Com
     return Comparison(path, pairs)
 
 
-def write_explanations_page(explanations: Sequence[Mapping[str, Any]], source: str, output: Path) -> Path:
+def write_explanations_page(explanations: Sequence[Record], source: str, output: Path) -> Path:
     """Write explanations of the model at `source`, as `explain` returns them, as one page; returns its path."""
     name = Path(source).name if Path(source).is_dir() else source
     write_text(output, render("explanation.html", name=name, explained=report_sections.explained(explanations)))

@@ -9,6 +9,7 @@ import numpy as np
 
 from bertkit.report.facts import Facts
 from bertkit.report.mistakes import Mistakes
+from bertkit.text import Lines
 
 MAX_NUMBERS = 30  # labels of a matrix whose cells have room for numbers of any size
 MAX_LABELS = 120  # of a matrix that is drawn
@@ -64,7 +65,7 @@ def confusion(facts: Facts, mistakes: Mistakes | None) -> Matrix | None:
     return Matrix(names, [[cell(gold, predicted) for predicted in order] for gold in order])
 
 
-def confused(facts: Facts) -> list[list[str]]:
+def confused(facts: Facts) -> Lines:
     """The most frequent confusions of many labels; the first row is the header. Empty without any or for few labels."""
     names, counts = _counts(facts)
     if len(names) <= MAX_NUMBERS:

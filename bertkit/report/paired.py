@@ -17,7 +17,7 @@ from bertkit.report.mistakes import DISTANCES, OUTRANKED, mistakes, place_of, sh
 from bertkit.report.rankings import Query, is_ranked, queries
 from bertkit.report.score_tables import interval, number, overall_metrics
 from bertkit.tasks import get_task
-from bertkit.text import counted
+from bertkit.text import Lines, counted
 
 MAX_LISTED = 100  # disagreements of each kind in a page
 MAX_CHARACTERS = 600  # of a text in the list
@@ -66,7 +66,7 @@ class Pair:
         return [each for kind in self.counts for each in [e for e in self.every if e.kind == kind][:MAX_LISTED]]
 
     @property
-    def count_rows(self) -> list[list[str]]:
+    def count_rows(self) -> Lines:
         """How many answers there are of each kind, the most frequent first."""
         return [[kind, f"{count:,}"] for kind, count in Counter(self.counts).most_common()]
 
@@ -94,7 +94,7 @@ class Pair:
         return f"{self.better} is better: its {by} on {self.units}."
 
     @property
-    def differences(self) -> list[list[str]]:
+    def differences(self) -> Lines:
         """A row for each metric over all rows; the first row is the header. Empty if there is none."""
         names = overall_metrics({name: each.first for name, each in self.metrics.items()}, self.headline)
         rows = [

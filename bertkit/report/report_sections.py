@@ -16,7 +16,7 @@ from bertkit.report.score_tables import interval, mean_of_folds, number, over_se
 from bertkit.report.verdict import MIN_ROWS, Baseline, Verdict, best_baseline, score_findings, verdict
 from bertkit.run import OUT_OF_FOLD
 from bertkit.sections import MEMORY
-from bertkit.text import counted
+from bertkit.text import Json, Lines, Record, counted
 
 MIN_SHARE = 0.04  # of the largest attribution: smaller ones are not coloured
 MAX_WORDS = 12  # in a table of attributions
@@ -107,7 +107,7 @@ def _of_data(facts: Facts) -> list[Finding]:
     return [Finding(**each) for each in facts.data["findings"]]
 
 
-def score_rows(facts: Facts) -> list[list[str]]:
+def score_rows(facts: Facts) -> Lines:
     """Split, metric, score, interval, then each baseline; the first row is the header, the reported split is next."""
     baselines = facts.results["baselines"]
     others = list(dict.fromkeys(name for each in baselines.values() for name in each))
@@ -120,7 +120,7 @@ def score_rows(facts: Facts) -> list[list[str]]:
     return rows
 
 
-def seed_rows(facts: Facts) -> list[list[str]]:
+def seed_rows(facts: Facts) -> Lines:
     """The scores of each seed, and their mean with its standard deviation; the first row is the header."""
     name, seeds, over = facts.headline, facts.results["seeds"], over_seeds(facts.results)
     splits = list(seeds[0]["metrics"])
@@ -133,7 +133,7 @@ def seed_rows(facts: Facts) -> list[list[str]]:
     return [*rows, means] if len(seeds) > 1 else rows
 
 
-def fold_rows(facts: Facts) -> list[list[str]]:
+def fold_rows(facts: Facts) -> Lines:
     """The scores of each fold, and their mean with its standard deviation; the first row is the header."""
     rows = [["fold", "rows", f"{facts.headline}, {OUT_OF_FOLD}", "seconds"]]
     for each in facts.results["folds"]["each"]:
@@ -142,18 +142,18 @@ def fold_rows(facts: Facts) -> list[list[str]]:
     return [*rows, ["mean ± sd", "", mean_of_folds(facts.results), ""]]
 
 
-def split_rows(facts: Facts) -> list[list[str]]:
+def split_rows(facts: Facts) -> Lines:
     """The number of rows of each split, and their digest; the first row is the header."""
     rows, digests = facts.data["rows"], facts.data["fingerprints"]
     return [["split", "rows", "sha256"], *([name, f"{rows[name]:,}", digests[name]] for name in rows)]
 
 
-def environment_rows(facts: Facts) -> list[list[str]]:
+def environment_rows(facts: Facts) -> Lines:
     """Where it was trained; the first row is the header."""
     return [["what", "value"], *map(list, flat(facts.environment).items())]
 
 
-def flat(value: Mapping[str, Any], above: str = "") -> dict[str, str]:
+def flat(value: Record, above: str = "") -> dict[str, str]:
     """Nested settings as one table: `training.learning_rate` -> its value."""
     table: dict[str, str] = {}
     for key, each in value.items():
@@ -171,7 +171,7 @@ def support(facts: Facts) -> dict[str, int | None]:
     return {name: None if count is None else int(count) for name, count in counts.items()}
 
 
-def label_rows(facts: Facts) -> list[list[str]]:
+def label_rows(facts: Facts) -> Lines:
     """Support, threshold, precision, recall and F1 of each label, the most frequent first; the first row is the header.
 
     The threshold only where labels have thresholds of their own. Empty without labels.
@@ -186,20 +186,20 @@ def label_rows(facts: Facts) -> list[list[str]]:
     return rows if len(rows) > 1 else []
 
 
-def fitted_options(options: Mapping[str, Any]) -> Mapping[str, str]:
+def fitted_options(options: Record) -> Mapping[str, str]:
     """Temperature and thresholds, whether fitted or set by the recipe; those of single labels left out."""
     known = ("temperature", "null_threshold", "threshold", "thresholds")
     names = [name for name in known if isinstance(options.get(name), float)]
     return {name.replace("_", " "): f"{options[name]:.4f}" for name in names}
 
 
-def label_thresholds(options: Mapping[str, Any]) -> Mapping[str, float]:
+def label_thresholds(options: Record) -> Mapping[str, float]:
     """The thresholds of single labels, if they have their own."""
     thresholds = options.get("thresholds")
     return {**(thresholds if isinstance(thresholds, Mapping) else {}), **(options.get("cutoffs") or {})}
 
 
-def coverage_rows(facts: Facts) -> list[list[str]]:
+def coverage_rows(facts: Facts) -> Lines:
     """How often sets or intervals had what is right on test; the first row is the header. Empty without any."""
     test = facts.results["splits"].get("test", {})
     rows = test.get("coverage", ())
@@ -267,7 +267,7 @@ def points_of(facts: Facts, name: str, seed: int) -> list[tuple[float, float]]:
     return [(e["step"], e[name]) for e in facts.log if e["seed"] == seed and e.get(name) is not None]
 
 
-def explained(explanations: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def explained(explanations: Sequence[Record]) -> list[Json]:
     """Explanations as `explain` returns them, or as explanations.json has them with `kind`, `row` and `gold`."""
     return [
         {
@@ -280,7 +280,7 @@ def explained(explanations: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]
     ]
 
 
-def _attribution(texts: Mapping[str, str], one: Any) -> dict[str, Any]:
+def _attribution(texts: Mapping[str, str], one: Any) -> Json:
     """One number behind an answer: each text in parts, and a table of the words with the largest attributions."""
     scored = [(texts[name][a:b], s) for name, words in one["words"].items() for a, b, s in words if s is not None]
     most = max((abs(score) for _, score in scored), default=0.0) or 1.0

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from bertkit.data.schema import Finding
 from bertkit.errors import Problem
@@ -14,7 +13,7 @@ from bertkit.inference.display import example
 from bertkit.report.verdict import best_baseline, score_findings, verdict
 from bertkit.run import OUT_OF_FOLD
 from bertkit.tasks import get_task
-from bertkit.text import columns, counted, shell_word
+from bertkit.text import Lines, Record, columns, counted, shell_word
 
 OVERALL = (
     *("chrf", "f1", "precision", "recall", "exact_match", "accuracy", "f1_macro", "f1_micro", "matthews_correlation"),
@@ -23,20 +22,20 @@ OVERALL = (
 )
 
 
-def overall_metrics(metrics: Mapping[str, Any], headline: str) -> list[str]:
+def overall_metrics(metrics: Record, headline: str) -> list[str]:
     """The headline, and then the metrics over all rows that are defined."""
     repeated = "f1_micro" if "accuracy" in metrics else ""  # micro F1 of single labels is accuracy
     return [headline, *(n for n in OVERALL if metrics.get(n) is not None and n not in (headline, repeated))]
 
 
-def over_seeds(results: Mapping[str, Any]) -> dict[str, str]:
+def over_seeds(results: Record) -> dict[str, str]:
     """Split -> mean ± standard deviation of the headline over several seeds, if every seed has it."""
     means = {split: each.get(results["headline"]) for split, each in results["over_seeds"].items()}
     several = len(results["seeds"]) > 1
     return {split: f"{each['mean']:.4f} ± {each['sd']:.4f}" for split, each in means.items() if each and several}
 
 
-def over_folds(results: Mapping[str, Any]) -> str:
+def over_folds(results: Record) -> str:
     """Mean ± standard deviation of the headline over folds, and its pooled score; empty without folds."""
     name, folds = results["headline"], results.get("folds")
     if not folds:
@@ -46,7 +45,7 @@ def over_folds(results: Mapping[str, Any]) -> str:
     return f"{name} over {folds['count']} folds (mean ± sd): {mean_of_folds(results)}; of all their rows: {all_rows}"
 
 
-def mean_of_folds(results: Mapping[str, Any]) -> str:
+def mean_of_folds(results: Record) -> str:
     """Mean ± standard deviation of the headline over folds, or a dash."""
     name, folds = results["headline"], results["folds"]
     return f"{folds['mean'][name]:.4f} ± {folds['sd'][name]:.4f}" if name in folds["mean"] else "–"
@@ -62,7 +61,7 @@ def interval(bounds: Sequence[float] | None) -> str:
     return f"{bounds[0]:.4f} … {bounds[1]:.4f}" if bounds else ""
 
 
-def baselines_table(results: Mapping[str, Any], split: str) -> str:
+def baselines_table(results: Record, split: str) -> str:
     """The first four overall metrics on a split, with intervals, next to those of the baselines."""
     scores, baselines = results["splits"][split], results["baselines"].get(split, {})
     own = "models of folds" if split == OUT_OF_FOLD else "this model"
@@ -73,7 +72,7 @@ def baselines_table(results: Mapping[str, Any], split: str) -> str:
     return columns(rows)
 
 
-def scores_table(scores: Mapping[str, Any]) -> str:
+def scores_table(scores: Record) -> str:
     """All metrics of one evaluation with their intervals."""
     rows = [[f"{scores['split']} ({counted(scores['rows'], 'row')})", "score", "95 % interval"]]
     for name, value in scores["metrics"].items():
@@ -83,7 +82,7 @@ def scores_table(scores: Mapping[str, Any]) -> str:
     return columns(rows) + (f"\n\n{columns(by)}" if by else "")
 
 
-def by_rows(scores: Mapping[str, Any], metric: str) -> list[list[str]]:
+def by_rows(scores: Record, metric: str) -> Lines:
     """The metric by the values of the column that `data.by` names; the first row is the header. Empty without one."""
     table = []
     for column, values in scores.get("by", {}).items():
@@ -94,7 +93,7 @@ def by_rows(scores: Mapping[str, Any], metric: str) -> list[list[str]]:
     return table
 
 
-def calibration_table(calibration: Mapping[str, Any]) -> str:
+def calibration_table(calibration: Record) -> str:
     """What `calibrate` fitted: scores by label and overall, on how many rows for what, temperature, null threshold."""
     title = f"{counted(calibration['rows'], 'row')}, {calibration['goal']}"
     measures = ("threshold", "precision", "recall", "f1")
@@ -110,13 +109,13 @@ def calibration_table(calibration: Mapping[str, Any]) -> str:
     return "\n".join(filter(None, [*table, ", ".join(scores), f"{title}: {fitted}" if fitted else title]))
 
 
-def _changed(now: Mapping[str, Any], name: str) -> str:
+def _changed(now: Record, name: str) -> str:
     """A number, after what it was before where that differs."""
     before, after = number(now["before"][name]), number(now[name])
     return after if before == after else f"{before} → {after}"
 
 
-def after_training(folder: Path, results: Mapping[str, Any]) -> str:
+def after_training(folder: Path, results: Record) -> str:
     """What `train` prints at the end: scores compared with baselines, where the run is, what to type next."""
     if "tasks" in results:
         return after_tasks(folder, results)
@@ -139,7 +138,7 @@ def after_training(folder: Path, results: Mapping[str, Any]) -> str:
     return "\n" + "\n\n".join(parts)
 
 
-def after_tasks(folder: Path, results: Mapping[str, Any]) -> str:
+def after_tasks(folder: Path, results: Record) -> str:
     """What a run of several tasks prints: a line for each."""
     rows = [["task", "", "split", "metric", "score", "95 % interval", "best baseline"]]
     for name, each in results["tasks"].items():

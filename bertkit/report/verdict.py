@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
 from bertkit.data.schema import LARGE_SHARE, Finding, note, warn
 from bertkit.run import OUT_OF_FOLD, TEACHER
-from bertkit.text import counted, part_of
+from bertkit.text import Record, counted, part_of
 
 MIN_ROWS = 20  # rows: scores from fewer say little
 # Words of generated texts relative to those of their targets: beyond, length alone costs about a fifth of BLEU.
@@ -44,13 +44,13 @@ class Baseline(NamedTuple):
     score: float
 
 
-def reported_split(results: Mapping[str, Any]) -> str:
+def reported_split(results: Record) -> str:
     """The split that is reported in detail: test, otherwise validation, otherwise the only one."""
     splits = results["splits"]
     return next((name for name in ("test", "validation") if name in splits), next(iter(splits)))
 
 
-def best_baseline(results: Mapping[str, Any], split: str, metric: str | None = None) -> Baseline | None:
+def best_baseline(results: Record, split: str, metric: str | None = None) -> Baseline | None:
     """The baseline with the highest score on a split, by default of the selection metric; of equal ones the first."""
     metric = metric or results["headline"]
     scores = {name: each.get(metric) for name, each in results["baselines"].get(split, {}).items()}
@@ -59,7 +59,7 @@ def best_baseline(results: Mapping[str, Any], split: str, metric: str | None = N
     return max(known, key=lambda each: each.score, default=None)
 
 
-def followed(results: Mapping[str, Any], split: str) -> str:
+def followed(results: Record, split: str) -> str:
     """The metric that the verdict is on: the selection metric; or macro F1, where one constant answer is so often right
     that accuracy says little about the other labels."""
     constant = results["baselines"].get(split, {}).get("majority", {}).get("accuracy") or 0.0
@@ -80,7 +80,7 @@ class Comparison(NamedTuple):
         return self.ours > self.best.score
 
 
-def compared(results: Mapping[str, Any], split: str, metric: str) -> Comparison | None:
+def compared(results: Record, split: str, metric: str) -> Comparison | None:
     """None where the metric is not defined for model and baselines.
 
     Only a model has an interval; its baseline is taken to be as uncertain and independent of it, so that a difference
@@ -97,7 +97,7 @@ def compared(results: Mapping[str, Any], split: str, metric: str) -> Comparison 
     return Comparison(ours, best, abs(ours - best.score) > math.sqrt(2) * half)
 
 
-def verdict(results: Mapping[str, Any], findings: Sequence[Finding]) -> Verdict:
+def verdict(results: Record, findings: Sequence[Finding]) -> Verdict:
     """How far the selection metric can be trusted, and whether it is better than the best baseline; see `followed` and
     `compared`. Where a metric without a threshold says the opposite, so does the verdict. findings: of the data.
     """
@@ -136,13 +136,13 @@ def _of_comparison(result: Comparison, rows: int) -> Verdict:
     return Verdict("good", "Clearly better than the best baseline.")
 
 
-def _of_folds(results: Mapping[str, Any], split: str, metric: str) -> Any:
+def _of_folds(results: Record, split: str, metric: str) -> Any:
     """A metric as the baselines of the split have it: over folds, the mean."""
     score = results["splits"][split]["metrics"].get(metric)
     return results["folds"]["mean"].get(metric, score) if split == OUT_OF_FOLD else score
 
 
-def score_findings(results: Mapping[str, Any]) -> Iterator[Finding]:
+def score_findings(results: Record) -> Iterator[Finding]:
     """Scores that say little or mislead, baselines that are at least as good, and scores outside the expected range."""
     name, baselines = followed(results, reported_split(results)), results["baselines"]
     if reported_split(results) == "train":
@@ -184,7 +184,7 @@ def score_findings(results: Mapping[str, Any]) -> Iterator[Finding]:
             yield note(what) if low <= score <= high else outside
 
 
-def _lengths(split: str, scores: Mapping[str, Any]) -> Iterator[Finding]:
+def _lengths(split: str, scores: Record) -> Iterator[Finding]:
     """How long generated texts are."""
     if "length_ratio" not in scores:
         return

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from bertkit import run
-from bertkit.errors import ModelError, Problem
+from bertkit.errors import ModelError
 from bertkit.explanations.explain import explain_frame
 from bertkit.files import lines_of
 from bertkit.report.facts import Facts, damage_as_error, read_facts
@@ -46,8 +46,11 @@ class Run(run.Run):
             return pd.json_normalize([*self.facts.rows])
         files = {file.stem: file for file in sorted((self.folder / "predictions").glob("*.jsonl"))}
         if split not in files:
-            what = f"has no predictions for {split!r}{did_you_mean(split, files)}"
-            raise ModelError(Problem(str(self.folder), what, f"It has them for: {', '.join(files) or 'no split'}."))
+            raise ModelError(
+                self.folder,
+                f"has no predictions for {split!r}{did_you_mean(split, files)}",
+                f"It has them for: {', '.join(files) or 'no split'}.",
+            )
         return pd.json_normalize([*lines_of(files[split])])
 
     def mistakes(self, n: int = 10) -> DataFrame:

@@ -26,7 +26,7 @@ from bertkit.retrieval.filters import Filter, parse_filter, to_sql
 from bertkit.retrieval.search import Hit
 from bertkit.retrieval.store import Store
 from bertkit.retrieval.vector_models import cached_vectors, dual_encoder, reranker
-from bertkit.text import json_line
+from bertkit.text import Json, Record, json_line
 
 HITS = "hits"  # the added column of a file of queries
 QUERY_BATCH = 256  # queries encoded at a time
@@ -88,7 +88,7 @@ def index(
     2
     """
     opened, encoder = Store.open(store) if delete else None, None
-    rows: Iterator[tuple[int, dict[str, Any]]] = iter(())
+    rows: Iterator[tuple[int, Json]] = iter(())
     prefix = ""
     if documents is not None:
         documents, spec = Path(documents), parse_layout(overrides)
@@ -100,7 +100,7 @@ def index(
         raise UserError("", "nothing to do", "Name documents, to add or to delete.")
     deleted = opened.delete(delete)
 
-    def renamed(row: Mapping[str, Any]) -> dict[str, Any]:
+    def renamed(row: Record) -> Json:
         others = {name: value for name, value in row.items() if name not in {*columns, *columns.values()}}
         return {name: row[theirs] for name, theirs in columns.items() if theirs in row} | others
 

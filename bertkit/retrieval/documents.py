@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from bertkit.data.table import FirstSeen, Problems
 from bertkit.data.values import read_name, refuse_pairs, replace_surrogates
-from bertkit.text import short_repr
+from bertkit.text import Record, short_repr
 
 HIDDEN = ("passage", "start", "end", "hash", "vector")  # columns of the store itself
 RESERVED = ("id", "text", "title", *HIDDEN)
@@ -30,12 +30,12 @@ class Document:
     id: str
     title: str
     text: str
-    metadata: Mapping[str, Any]
+    metadata: Record
     hash: str
     empty: bool
 
 
-def read_documents(rows: Iterable[tuple[str, Mapping[str, Any]]], seen: FirstSeen) -> Iterator[list[Document]]:
+def read_documents(rows: Iterable[tuple[str, Record]], seen: FirstSeen) -> Iterator[list[Document]]:
     """Batches of documents, without repeated ones. rows: with their locations. seen: to fill with the ids.
 
     Nothing is yielded after the first bad row, but the rest is still checked.
@@ -79,7 +79,7 @@ def new_columns(batch: Sequence[Document], known: Mapping[str, pa.DataType]) -> 
     return new
 
 
-def _document(where: str, row: Mapping[str, Any], problems: Problems) -> Document | None:
+def _document(where: str, row: Record, problems: Problems) -> Document | None:
     """None, and problems, for a bad row."""
     key, wrong = "id" if "id" in row else "_id", list[str]()
     given, title, text = map(row.get, (key, "title", "text"))

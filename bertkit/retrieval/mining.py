@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from bertkit.data.beir import Beir, read_beir
-from bertkit.errors import DataError, Problem
+from bertkit.errors import DataError
 from bertkit.files import require_suffix, written_aside
 from bertkit.inference.progress import progress
 from bertkit.retrieval.vector_models import DualEncoder, dual_encoder
@@ -56,10 +56,10 @@ def mine(
     output, folder = Path(output), Path(data)
     require_suffix(output, ".jsonl")
     if count < 1 or skip < 0:
-        raise DataError(Problem("", f"count {count}, skip {skip}: at least 1 and 0 are required"))
+        raise DataError("", f"count {count}, skip {skip}: at least 1 and 0 are required")
     beir, model = read_beir(folder), dual_encoder(fspath(source))
     if split not in beir.qrels:
-        raise DataError(Problem(str(folder), f"no {split} split; available: {', '.join(beir.qrels)}"))
+        raise DataError(folder, f"no {split} split; available: {', '.join(beir.qrels)}")
     judged = beir.qrels[split]
     texts = {name: text for name, text in beir.corpus.items() if text}
     # A text that answers does so under any id. A query that is itself a document is not its own negative.
@@ -77,8 +77,11 @@ def mine(
                 file.write(json.dumps(row, ensure_ascii=False) + "\n")
                 rows += 1
         if not (rows and any(mined)):
-            what = f"{split}: no query has a relevant document and another one after the {skip:,} skipped"
-            raise DataError(Problem(str(folder), what, "Skip fewer, or judge more."))
+            raise DataError(
+                folder,
+                f"{split}: no query has a relevant document and another one after the {skip:,} skipped",
+                "Skip fewer, or judge more.",
+            )
     return Mined(rows, len(mined), sum(number < count for number in mined), idle)
 
 

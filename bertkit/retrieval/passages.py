@@ -9,7 +9,7 @@ import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from bertkit.encoding.pieces import Tokenized, tokenize
-from bertkit.errors import ModelError, Problem
+from bertkit.errors import ModelError
 
 MIN_TOKENS = 8  # of the text in a passage
 
@@ -84,8 +84,11 @@ def _fitting(tokenizer: PreTrainedTokenizerBase, title: str, text: str, window: 
         if excess <= 0:
             return spans
         room -= excess
-    what = f"the prefix {window.prefix!r} leaves no room for text in {window.max_length} tokens"
-    raise ModelError(Problem("max_length", what, "Raise it, or shorten the prefix."))
+    raise ModelError(
+        "max_length",
+        f"the prefix {window.prefix!r} leaves no room for text in {window.max_length} tokens",
+        "Raise it, or shorten the prefix.",
+    )
 
 
 def _spans(tokens: Tokenized, text: str, room: int, stride: int) -> Iterator[tuple[int, int]]:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from bertkit.data.values import replace_surrogates
-from bertkit.errors import DataError, Problem, StoreError
+from bertkit.errors import DataError, StoreError
 from bertkit.retrieval.documents import RESERVED
 from bertkit.retrieval.filters import Filter, to_sql
 from bertkit.retrieval.passages import joined
@@ -60,10 +60,9 @@ def search(
     store.require(store.made_with)  # it may have been replaced
     ranked = _Ranked(store, _unit(query, vector), to_sql(filter or {}, store.columns), timeout)
     if top_k < 1:
-        raise DataError(Problem("top_k", f"must be at least 1, got {top_k}"))
+        raise DataError("top_k", f"must be at least 1, got {top_k}")
     if not (size := len(store)):
-        fix = "Index documents first."
-        raise StoreError(Problem(store.uri, "the store is empty", fix))
+        raise StoreError(store.uri, "the store is empty", "Index documents first.")
     wide = max(top_k, CANDIDATES) if hybrid or rerank else top_k
     rows = _documents(partial(ranked.nearest, exact=exact or not store.approximate), wide, size)
     if hybrid:
@@ -75,7 +74,7 @@ def search(
 def _unit(query: str, vector: ArrayLike) -> np.ndarray[Any, np.dtype[np.float32]]:
     """The query's vector, (size,), of unit length."""
     if not query.strip():
-        raise DataError(Problem("query", "is empty", "Write what to search for."))
+        raise DataError("query", "is empty", "Write what to search for.")
     made = np.asarray(vector, dtype=np.float32)
     return made / np.linalg.norm(made)
 

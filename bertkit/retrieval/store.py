@@ -47,7 +47,7 @@ class Store:
             if encoder is None:
                 raise DataError(absent)
             if local.is_file() or (local.is_dir() and any(local.iterdir())):
-                raise DataError(Problem(uri, "exists, and is not a store", "Name a new folder."))
+                raise DataError(uri, "exists, and is not a store", "Name a new folder.")
         os.environ.setdefault("LANCEDB_LOG", "error")  # its warnings are for developers
         with extras_required():
             import lancedb
@@ -68,8 +68,11 @@ class Store:
         made_with = _made_with(self.uri, self.table)
         if made_with.fingerprint != files.fingerprint:
             model = made_with.name + (f" at revision {made_with.revision}" if made_with.revision else "")
-            what = f"was made with {model}; {files.name} is another model (its files differ)"
-            raise ModelError(Problem(self.uri, what, "Use that model, or index into a new folder."))
+            raise ModelError(
+                self.uri,
+                f"was made with {model}; {files.name} is another model (its files differ)",
+                "Use that model, or index into a new folder.",
+            )
 
     @property
     def columns(self) -> dict[str, pa.DataType]:
@@ -173,7 +176,7 @@ def database_errors(uri: str) -> Iterator[None]:
         fix = "Free the disk if it is full, and run the command again; copy the store again if it is a copy."
         if "commit conflict" in what:
             fix = "Another process was writing to it. When it has ended, run the command again."
-        raise StoreError(Problem(uri, what, fix)) from error
+        raise StoreError(uri, what, fix) from error
 
 
 def _schema(encoder: DualEncoder) -> pa.Schema:
@@ -193,5 +196,8 @@ def _made_with(uri: str, table: Any) -> ModelFiles:
             raise ValueError(f"format {content['format']}")
         return ModelFiles(*content["model"])
     except (KeyError, TypeError, ValueError) as error:
-        what = f"does not name its model, or was written by another version of bertkit ({error})"
-        raise DataError(Problem(uri, what, "Index the documents into a new folder.")) from error
+        raise DataError(
+            uri,
+            f"does not name its model, or was written by another version of bertkit ({error})",
+            "Index the documents into a new folder.",
+        ) from error

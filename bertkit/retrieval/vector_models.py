@@ -11,7 +11,7 @@ import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from bertkit.cache import fingerprint, model_key
-from bertkit.errors import ModelError, Problem
+from bertkit.errors import ModelError
 from bertkit.inference.predictor import Predictor, load_as, model_folder
 from bertkit.inference.vector_cache import Vectors, cached
 from bertkit.models.device import best_device, best_precision
@@ -68,8 +68,11 @@ def unit_vectors(vectors: Any, texts: Sequence[str]) -> Vectors:
     lengths = np.linalg.norm(made, axis=1, keepdims=True)
     bad = np.flatnonzero(~(np.isfinite(lengths) & (lengths > 0)))
     if len(bad):
-        what = f"its vector is 0 or not finite for the text {short_repr(texts[bad[0]])}"
-        raise ModelError(Problem("the model", what, "It is damaged, or its training diverged."))
+        raise ModelError(
+            "the model",
+            f"its vector is 0 or not finite for the text {short_repr(texts[bad[0]])}",
+            "It is damaged, or its training diverged.",
+        )
     made /= lengths
     return made
 
@@ -88,7 +91,7 @@ def cached_vectors(model: str, side: Any) -> Callable[[list[str]], Any]:
     def predictor() -> Predictor:
         loaded = load_vectors(model, None)
         if key["model"] != fingerprint(folder):
-            raise ModelError(Problem(model, "its files have changed in the meantime", "Run the same command again."))
+            raise ModelError(model, "its files have changed in the meantime", "Run the same command again.")
         return loaded
 
     return lambda texts: cached(texts, lambda new: predictor().encode(new, side), key=key)
@@ -98,8 +101,7 @@ def reranker(model: str) -> Callable[[str, Sequence[str]], Sequence[float]]:
     """A cross-encoder as a function: query and texts -> scores, higher is better. Raises ModelError."""
     predictor = load_as("text-ranking", model)
     if not predictor.task.ranks:
-        what = f"a model for {predictor.task.name} does not rank texts"
-        raise ModelError(Problem(model, what, "Name one for text-ranking."))
+        raise ModelError(model, f"a model for {predictor.task.name} does not rank texts", "Name one for text-ranking.")
 
     def scores(query: str, texts: Sequence[str]) -> Sequence[float]:
         return [answer["score"] for answer in predictor.stream({"query": query, "document": t} for t in texts)]
@@ -115,6 +117,9 @@ def load_vectors(model: str, revision: str | None) -> Predictor:
 def require_vectors(predictor: Predictor, model: str) -> Predictor:
     """The predictor itself. Raises ModelError where its task gives no vectors."""
     if not predictor.task.gives("vector"):
-        what = f"a model for {predictor.task.name} gives no vectors of texts"
-        raise ModelError(Problem(model, what, "Name one for sentence-similarity or retrieval."))
+        raise ModelError(
+            model,
+            f"a model for {predictor.task.name} gives no vectors of texts",
+            "Name one for sentence-similarity or retrieval.",
+        )
     return predictor

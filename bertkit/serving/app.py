@@ -26,7 +26,7 @@ from bertkit.serving.limits import Refused
 from bertkit.serving.middleware import OPEN, CountedRoute, LimitsMiddleware, cancel_on_disconnect, error_response
 from bertkit.serving.service import Service
 from bertkit.serving.shapes import SHAPES, SearchRequest, SearchResponse
-from bertkit.text import dotted
+from bertkit.text import Json, Record, dotted
 from bertkit.validation import did_you_mean, fields_at
 
 Handler = Callable[[Any], Awaitable[Callable[[], Any]]]  # body -> a function that builds the response
@@ -35,7 +35,7 @@ RESPONSES = 4  # written at a time
 NO_TELEMETRY: Any = dict.fromkeys(("tracing", "metrics", "logs", "operation_spans", "auto_configure"), False)
 
 
-def _errors(model: Any) -> dict[int | str, dict[str, Any]]:
+def _errors(model: Any) -> dict[int | str, Json]:
     """Error responses of this schema, by status."""
     return {status: {"model": model} for status in (400, 401, 408, 413, 415, 422, 429, 500, 503, 504)}
 
@@ -106,11 +106,11 @@ def _add_service_paths(app: FastAPI, service: Service) -> None:
         return {"status": "ok"}
 
     @app.get("/v1/models", summary="The model, for OpenAI clients", responses=_errors(OpenAIError))
-    async def models() -> dict[str, Any]:
+    async def models() -> Json:
         return {"object": "list", "data": [service.openai_model()]}
 
     @app.get("/v1/models/{name:path}", summary="The model, for OpenAI clients", responses=_errors(OpenAIError))
-    async def model(name: str) -> dict[str, Any]:
+    async def model(name: str) -> Json:
         if name != service.model:
             what = "there is no model of this name; GET /v1/models names the one that answers"
             raise Refused(404, what, "Validation")
@@ -199,7 +199,7 @@ def _validation(error: RequestValidationError, body_type: Any) -> Refused:
     return Refused(422, "\n".join(lines), "Validation")
 
 
-def _line(error: Mapping[str, Any], body: Any, body_type: Any) -> str:
+def _line(error: Record, body: Any, body_type: Any) -> str:
     """What is wrong under which key of the body.
 
     pydantic's location also names kinds of bodies and values: these are left out, being no keys of the body. So a Tag

@@ -7,25 +7,26 @@ import logging
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, Self, TypeVar
+from typing import Self, TypeVar
 
 from bertkit.data.schema import Answer
 from bertkit.errors import UserError
 from bertkit.serving.limits import RETRY, Limits, Refused
 from bertkit.serving.prometheus import Metrics
+from bertkit.text import Record
 
 logger = logging.getLogger(__name__)
 
-Rows = Sequence[Mapping[str, Any]]
+Rows = Sequence[Record]
 Model = Callable[[Rows], list[Answer]]
 T = TypeVar("T")
 
 
-def estimated_tokens(row: Mapping[str, Any]) -> int:
+def estimated_tokens(row: Record) -> int:
     """A quarter of the row's bytes in UTF-8, at least 1.
 
     English has 4 to 5 characters per token, Chinese 3 bytes. The budget limits time only; memory is limited by the

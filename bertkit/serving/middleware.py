@@ -22,7 +22,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from bertkit.serving.batcher import traceback_without_message
 from bertkit.serving.limits import RETRY, Limits, Refused
 from bertkit.serving.prometheus import Metrics
-from bertkit.text import KeyPath, dotted
+from bertkit.text import Json, KeyPath, dotted
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ T = TypeVar("T")
 def error_response(error: Refused, path: str) -> JSONResponse:
     """`{"error", "error_type"}`, as text-embeddings-inference writes it; under /v1/ as OpenAI's clients read it."""
     text = error.message[:MAX_MESSAGE].encode("utf-8", "replace").decode()  # it may quote a lone surrogate
-    content: dict[str, Any] = {"error": text, "error_type": error.kind}
+    content: Json = {"error": text, "error_type": error.kind}
     if path.startswith("/v1/"):
         content = {"error": {"message": text, "type": error.kind}}
     return JSONResponse(content, status_code=error.status, headers=error.headers)

@@ -17,6 +17,7 @@ from bertkit.serving.limits import Refused
 from bertkit.tasks import fields
 from bertkit.tasks.base import Task
 from bertkit.tasks.masks import GUESSES, inserted
+from bertkit.text import Json
 
 SPAN = {each.name: each.holds for each in fields.SPAN}
 TopK = Annotated[int | None, Field(ge=1, description="as many of the best as this")]
@@ -115,7 +116,7 @@ def generated(task: Task, body: GenerationRequest, answers: Sequence[Answer]) ->
     return [{name: answer["generated_text"] for name in _generated} for answer in answers]
 
 
-def tokens(task: Task, body: TokenRequest, answers: Sequence[Answer]) -> list[dict[str, Any]]:
+def tokens(task: Task, body: TokenRequest, answers: Sequence[Answer]) -> list[Json]:
     """Entities, or words with their tags. Raises Refused where labels of words are to be grouped."""
     answer, strategy = answers[0], body.parameters.aggregation_strategy
     words = strategy == "none" or (strategy is None and "entities" not in answer)
@@ -146,7 +147,7 @@ def fills(task: Task, body: MaskRequest, answers: Sequence[Answer]) -> list[Any]
     if not (masks := answers[0].get("masks")):
         raise Refused(422, f"`inputs`: no {mask} within the model's {task.max_length} tokens", "Validation")
 
-    def filled(place: int, guess: Answer) -> dict[str, Any]:
+    def filled(place: int, guess: Answer) -> Json:
         before, after = mask.join(parts[:place]), mask.join(parts[place:])
         sequence = before + inserted(guess, before, task.tokenizer) + after
         return {"token": guess["id"], "token_str": guess["token"], "sequence": sequence, "score": guess["score"]}

@@ -11,13 +11,13 @@ from pydantic import BaseModel, Field, PlainValidator, create_model
 
 from bertkit.data.schema import Source
 from bertkit.data.values import read_inputs
-from bertkit.errors import DataError, Problem
+from bertkit.errors import DataError
 from bertkit.serving.limits import Limits
 from bertkit.tasks.base import Task
-from bertkit.text import short_repr
+from bertkit.text import Json, short_repr
 
 Row = dict[str, Any]
-_TYPES: dict[str, Any] = {"text": str, "words": list[str], "name": str | int | float | None}
+_TYPES: Json = {"text": str, "words": list[str], "name": str | int | float | None}
 
 
 class RowReader:
@@ -37,7 +37,7 @@ class RowReader:
 
     def _schema(self, names: frozenset[str]) -> type[BaseModel]:
         schema = self._task.schema
-        fields: dict[str, Any] = {}
+        fields: Json = {}
         for name in [*sorted(names), *sorted(set(schema.context) - names)]:
             column = schema.columns[name]
             fields[name] = (_TYPES[column.holds], Field(... if name in names else None, description=column.about))
@@ -49,7 +49,7 @@ class RowReader:
         Raises DataError with row numbers and columns, and Refused for more rows than are allowed, before they are read.
         """
         if not isinstance(body, list):
-            raise DataError(Problem("rows", f"expected a list, found {short_repr(body)}"))
+            raise DataError("rows", f"expected a list, found {short_repr(body)}")
         if not body:
             return []
         self._limits.require_count(len(body), "rows")

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import uvicorn
 from fastapi import FastAPI
 
-from bertkit.errors import Problem, UserError
+from bertkit.errors import UserError
 from bertkit.inference.predictor import Predictor, load
 from bertkit.serving.app import model_app
 from bertkit.serving.limits import Limits
@@ -38,11 +38,11 @@ def read_api_key(file: Path | None) -> str | None:
     try:
         text = file.read_text("ascii") if file else os.environ.get("BERTKIT_API_KEY")
     except OSError as error:
-        raise UserError(Problem(where, f"cannot be read: {error.strerror}")) from error
+        raise UserError(where, f"cannot be read: {error.strerror}") from error
     except UnicodeDecodeError:
         text = ""
     if text is not None and not re.fullmatch("[!-~]+", text := text.strip()):
-        raise UserError(Problem(where, "not a valid API key", "Use visible ASCII characters, without spaces."))
+        raise UserError(where, "not a valid API key", "Use visible ASCII characters, without spaces.")
     return text
 
 
@@ -105,8 +105,7 @@ def run(
     with listener, _stopped_by_signals(server):
         server.run(sockets=[listener])
     if failure := app.state.batcher.failure:
-        what = f"requests are no longer answered ({failure})"
-        raise UserError(Problem("the server", what, "Restart it and report the log."))
+        raise UserError("the server", f"requests are no longer answered ({failure})", "Restart it and report the log.")
     logger.info("all accepted requests are answered")
 
 
@@ -150,8 +149,11 @@ def listen(host: str, port: int) -> socket.socket:
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return listener
     except (OSError, OverflowError) as error:
-        what = f"cannot listen on this address: {getattr(error, 'strerror', None) or error}"
-        raise UserError(Problem(f"{host}:{port}", what, "Try another port; 0 takes any free one.")) from error
+        raise UserError(
+            f"{host}:{port}",
+            f"cannot listen on this address: {getattr(error, 'strerror', None) or error}",
+            "Try another port; 0 takes any free one.",
+        ) from error
 
 
 @contextmanager

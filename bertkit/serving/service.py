@@ -24,6 +24,7 @@ from bertkit.serving.pipelines import Request
 from bertkit.serving.prometheus import Metrics
 from bertkit.serving.request_rows import Row, RowReader
 from bertkit.serving.shapes import CLASSIFY, SHAPES, SearchRequest, Shape
+from bertkit.text import Json
 
 if TYPE_CHECKING:
     from bertkit.retrieval.store import Store  # which imports pyarrow
@@ -57,7 +58,7 @@ class Service:
         return body, response | CLASSIFY.response
 
     @property
-    def example(self) -> dict[str, Any]:
+    def example(self) -> Json:
         """A body of /predict."""
         row = self.predictor.any_row(("text",))
         return {"rows": [{name: value if value == ["a"] else f"your {name}" for name, value in row.items()}]}
@@ -101,7 +102,7 @@ class Service:
         if wanted := body.filter:  # before a model is asked
             await self._searched(lambda: to_sql(wanted, store.columns))
         answers = await self._answers(tei.embed_rows(self.task, texts, "query"), field)
-        options: dict[str, Any] = body.model_dump(include={"top_k", "filter", "hybrid"})
+        options: Json = body.model_dump(include={"top_k", "filter", "hybrid"})
         options["timeout"], pairs = self.limits.timeout, list(zip(texts, answers, strict=True))
         hits = await self._searched(lambda: [search(store, text, each["vector"], **options) for text, each in pairs])
         return lambda: {"hits": hits if body.query is None else hits[0]}
@@ -148,11 +149,11 @@ class Service:
             tei.refuse_truncated(answers, request, self.task.max_length)
         return answers
 
-    def openai_model(self) -> dict[str, Any]:
+    def openai_model(self) -> Json:
         """This model in /v1/models, created when the server started."""
         return {"id": self.model, "object": "model", "created": self.started, "owned_by": "bertkit"}
 
-    async def info(self) -> dict[str, Any]:
+    async def info(self) -> Json:
         """The response of /info: text-embeddings-inference's fields, and the task."""
         return {
             "model_id": self.model,

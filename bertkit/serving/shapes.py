@@ -13,6 +13,7 @@ from bertkit.serving.answer_schemas import described, list_of, schema
 from bertkit.serving.limits import Refused
 from bertkit.serving.request_rows import Row
 from bertkit.tasks.base import Task
+from bertkit.text import Json
 
 MAX_HITS = 10_000  # documents of a store in a response: they are in memory at once
 
@@ -104,7 +105,7 @@ class SearchRequest(pipelines.Request):
     query: str | None = None
     queries: tei.Strings | None = None
     top_k: int = Field(10, ge=1, le=1000, description="documents per query")
-    filter: dict[str, Any] | None = Field(None, description='such as `{"lang": "en", "year": {"gte": 2020}}`')
+    filter: Json | None = Field(None, description='such as `{"lang": "en", "year": {"gte": 2020}}`')
     hybrid: bool = Field(False, description="fuse the ranks with those of a full-text search")
 
     @model_validator(mode="after")
@@ -130,7 +131,7 @@ SearchHit = schema(
     relevance=described(float, "the sort key: the cosine, or with `hybrid` the fused ranks"),
     **dict.fromkeys(("passage", "start", "end"), int),
     **dict.fromkeys(("text", "title"), str),
-    metadata=described(dict[str, Any], "its other columns"),
+    metadata=described(Json, "its other columns"),
 )
 _hits = described(list_of(SearchHit) | list_of(list_of(SearchHit)), "best first; with `queries` a list per query")
 SearchResponse = schema("SearchResponse", "Documents.", hits=_hits)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import Annotated, Any, Literal
 
@@ -23,6 +23,7 @@ from bertkit.serving.answer_schemas import described, list_of, schema
 from bertkit.serving.limits import Refused
 from bertkit.serving.pipelines import Request, TopK
 from bertkit.tasks.base import Task
+from bertkit.text import Json
 
 Strings = Annotated[list[str], Field(fail_fast=True)]  # one error for a list, however long
 Texts = str | Strings
@@ -153,7 +154,7 @@ def vectors(answers: Sequence[Answer], normalize: bool, dimensions: int | None =
     return unit(table) if normalize else table
 
 
-def openai_response(answers: Sequence[Answer], request: OpenAIRequest, model: str, tokens: int) -> dict[str, Any]:
+def openai_response(answers: Sequence[Answer], request: OpenAIRequest, model: str, tokens: int) -> Json:
     """The response of /v1/embeddings. Like OpenAI's, its vectors have unit length."""
     table = vectors(answers, True, request.dimensions)
     in_base64 = request.encoding_format == "base64"
@@ -163,7 +164,7 @@ def openai_response(answers: Sequence[Answer], request: OpenAIRequest, model: st
     return {"object": "list", "data": data, "model": model, "usage": usage}
 
 
-def ranks(answers: Sequence[Answer], request: RerankRequest, activation: str) -> list[dict[str, Any]]:
+def ranks(answers: Sequence[Answer], request: RerankRequest, activation: str) -> list[Json]:
     """Texts by descending score; ties in the order of the request. activation: of the model, applied to its logits."""
     scores = [answer["score"] for answer in answers]
     if request.raw_scores and activation == "sigmoid":
@@ -171,7 +172,7 @@ def ranks(answers: Sequence[Answer], request: RerankRequest, activation: str) ->
         scores = [float(logit(min(max(score, low), high))) for score in scores]
     elif not request.raw_scores and activation != "sigmoid":
         scores = expit(scores).tolist()
-    table: list[dict[str, Any]] = [{"index": index, "score": score} for index, score in enumerate(scores)]
+    table: list[Json] = [{"index": index, "score": score} for index, score in enumerate(scores)]
     if request.return_text:
         table = [row | {"text": replace_surrogates(text)} for row, text in zip(table, request.texts, strict=True)]
     # By the model's own scores: their sigmoid may be 1 for several texts.
@@ -182,13 +183,13 @@ def _is_batch(inputs: str | list[str] | list[list[str]]) -> bool:
     return not isinstance(inputs, str) and (not inputs or not isinstance(inputs[0], str))
 
 
-def tokens(tokenizer: Any, texts: Sequence[str], add_special_tokens: bool) -> list[list[dict[str, Any]]]:
+def tokens(tokenizer: Any, texts: Sequence[str], add_special_tokens: bool) -> list[list[Json]]:
     """The tokens of each text: their ids and spans of the text; special tokens have no span."""
     encodings = tokenizer(list(texts), add_special_tokens=add_special_tokens, verbose=False).encodings
     return [_tokens_of(text, encoding) for text, encoding in zip(texts, encodings, strict=True)]
 
 
-def _tokens_of(text: str, encoding: Any) -> list[dict[str, Any]]:
+def _tokens_of(text: str, encoding: Any) -> list[Json]:
     places = [0, *accumulate(len(character.encode()) for character in text)]
     columns = (encoding.ids, encoding.tokens, encoding.offsets, encoding.special_tokens_mask)
     return [
@@ -225,7 +226,7 @@ def classified(task: Task, body: ClassifyRequest, answers: Sequence[Answer]) -> 
     return rows if _is_batch(body.inputs) else rows[0]
 
 
-def predictions(answer: Answer) -> list[dict[str, Any]]:
+def predictions(answer: Answer) -> list[Json]:
     """All labels of an answer, most probable first."""
     scores: Mapping[str, float] = answer.get("scores", {"score": answer.get("score", 0.0)})
     return [{"label": name, "score": score} for name, score in sorted(scores.items(), key=lambda pair: -pair[1])]
@@ -240,21 +241,11 @@ def refuse_truncated(answers: Sequence[Answer], request: Request, max_length: in
         raise Refused(413, what, "Validation")
 
 
-def _labels(names: Sequence[str]) -> dict[str, Any]:
-    return {"id2label": dict(enumerate(names)), "label2id": {name: index for index, name in enumerate(names)}}
-
-
-def _embedding(task: Any) -> dict[str, Any]:
-    return {"embedding": {"pooling": task.options.pooling}}
-
-
-MODEL_TYPES: Mapping[str, Callable[[Any], dict[str, Any]]] = {  # by pipeline
-    "text-classification": lambda task: {"classifier": _labels(task.names or ["score"])},
-    "text-ranking": lambda task: {"reranker": _labels(["score"])},
-    "feature-extraction": _embedding,
-}
-
-
-def model_type(task: Task) -> dict[str, Any]:
+def model_type(task: Any) -> Json:
     """`model_type` in the response of /info; empty for tasks that text-embeddings-inference does not know."""
-    return MODEL_TYPES.get(task.pipeline, lambda task: {})(task)
+    if task.pipeline == "feature-extraction":
+        return {"embedding": {"pooling": task.options.pooling}}
+    kind = {"text-classification": "classifier", "text-ranking": "reranker"}.get(task.pipeline)
+    names = (kind == "classifier" and task.names) or ["score"]
+    labels = {"id2label": dict(enumerate(names)), "label2id": {name: index for index, name in enumerate(names)}}
+    return {kind: labels} if kind else {}

@@ -16,7 +16,7 @@ from bertkit.errors import RecipeError
 from bertkit.recipe.key_problems import Report
 from bertkit.recipe.recipe import Recipe
 from bertkit.sections import Section
-from bertkit.text import KeyPath, dotted, escape_controls, first_line
+from bertkit.text import KeyPath, Record, dotted, escape_controls, first_line
 from bertkit.validation import KeyProblem, describe, validate
 
 _KEY = re.compile(r"[^\s=~.]+(\.[^\s=~.]+)*")
@@ -84,7 +84,7 @@ def brief(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else value if isinstance(value, str) else json.dumps(value)
 
 
-def read_space(source: str | Path | Mapping[str, Any], recipe: Recipe) -> tuple[Space, Report, dict[KeyPath, Recipe]]:
+def read_space(source: str | Path | Record, recipe: Recipe) -> tuple[Space, Report, dict[KeyPath, Recipe]]:
     """The space, a report for further problems, and the recipe with each value alone, by the value's path in the file.
 
     Raises RecipeError with all problems of the file, its keys and values.
@@ -121,7 +121,7 @@ def read_space(source: str | Path | Mapping[str, Any], recipe: Recipe) -> tuple[
     return space, report, variants
 
 
-def _key_problems(key: str, others: Mapping[str, Any]) -> Iterator[KeyProblem]:
+def _key_problems(key: str, others: Record) -> Iterator[KeyProblem]:
     if not _KEY.fullmatch(key):
         yield KeyProblem((), "not a key of a recipe", "write it with dots: training.learning_rate")
         return

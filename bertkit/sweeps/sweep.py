@@ -22,7 +22,7 @@ from bertkit.recipe.key_problems import Report
 from bertkit.recipe.recipe import Recipe, read, to_yaml
 from bertkit.run import Run, names_in, only_writer
 from bertkit.tasks.base import Task
-from bertkit.text import KeyPath, columns, counted
+from bertkit.text import Json, KeyPath, Record, columns, counted
 from bertkit.training.job import arguments, check_model, headline_of, inspect, prepare
 from bertkit.validation import KeyProblem
 
@@ -50,7 +50,7 @@ class Sweep:
         vars(self)["folder"] = Path(self.folder)
 
     @property
-    def results(self) -> dict[str, Any]:
+    def results(self) -> Json:
         """Trials, winner, its scores on fresh seeds, verdict. Raises OSError before they are written."""
         return dict(read_json(self.folder / "sweep.json"))
 
@@ -80,8 +80,8 @@ class Sweep:
 
 
 def sweep(
-    recipe: Recipe | Mapping[str, Any] | str | Path,
-    space: Mapping[str, Any] | str | Path,
+    recipe: Recipe | Record | str | Path,
+    space: Record | str | Path,
     output_dir: str | Path,
     *,
     data: Any = None,
@@ -145,7 +145,7 @@ def _check_call(trials: int, timeout: float | None, confirm: int) -> None:
 def _check_folder(folder: Path) -> None:
     ours = {"data", "recipe.yaml"}  # a killed process may have written these before its study
     if names_in(folder) - ours and not (folder / "study.jsonl").is_file():
-        raise UserError(Problem(str(folder), "is neither empty nor a sweep", "Name another folder."))
+        raise UserError(folder, "is neither empty nor a sweep", "Name another folder.")
 
 
 def _dry_run(base: Recipe, variants: Mapping[KeyPath, Recipe], report: Report) -> tuple[Task, Data]:
@@ -155,8 +155,11 @@ def _dry_run(base: Recipe, variants: Mapping[KeyPath, Recipe], report: Report) -
         encoder = resolve_encoder(recipe.model)
         task, data = prepare(recipe, encoder)
         if "validation" not in data.rows:
-            what = "no validation split to select by; a sweep does not select by `folds`"
-            raise DataError(Problem("data", what, "Name one in data.source, or hold one out: data: {validation: 0.1}"))
+            raise DataError(
+                "data",
+                "no validation split to select by; a sweep does not select by `folds`",
+                "Name one in data.source, or hold one out: data: {validation: 0.1}",
+            )
         features, _ = inspect(task, data, headline_of(recipe, task))
         check_model(recipe, encoder, task, data, features)
         return task, data
@@ -178,14 +181,17 @@ def _dry_run(base: Recipe, variants: Mapping[KeyPath, Recipe], report: Report) -
     return task, data
 
 
-def _compare_on_fresh_seeds(recipe: Recipe, search: Search, confirm: int) -> dict[str, Any]:
+def _compare_on_fresh_seeds(recipe: Recipe, search: Search, confirm: int) -> Json:
     """Train the winner and the base recipe on fresh seeds; write best.yaml; returns the content of sweep.json."""
     from bertkit.sweeps.space import brief
     from bertkit.sweeps.trials import outcome, train_or_resume
 
     if all(trial.value is None for trial in search.finished()):
-        what = f"no trial has a score: {search.metric} is undefined in all of them"
-        raise UserError(Problem(str(search.folder), what, "Choose another metric: training.metric_for_best_model=NAME"))
+        raise UserError(
+            search.folder,
+            f"no trial has a score: {search.metric} is undefined in all of them",
+            "Choose another metric: training.metric_for_best_model=NAME",
+        )
     folder, winner = search.folder, search.study.best_trial
     seeds = [(recipe.seeds[0] + 1 + number) % 2**32 for number in range(confirm)]
     changes = search.changes(winner)
@@ -225,7 +231,7 @@ def _scores(run: Run) -> list[float]:
     """The score of each seed on validation. Raises RecipeError where one is undefined."""
     scores = [each["headline"] for each in run.results["seeds"]]
     if None in scores:
-        raise RecipeError(Problem(str(run.folder), "its metric is undefined for some seeds", "Name another metric."))
+        raise RecipeError(run.folder, "its metric is undefined for some seeds", "Name another metric.")
     return scores
 
 

@@ -8,7 +8,6 @@ import os
 import shutil
 import time
 import warnings
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import reduce
@@ -27,11 +26,12 @@ from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, Trial, TrialState
 from transformers import TrainerCallback
 
-from bertkit.errors import DataError, ModelError, Problem, UserError
+from bertkit.errors import DataError, ModelError, UserError
 from bertkit.models.quiet import quiet_logger
 from bertkit.recipe.recipe import Recipe, to_yaml
 from bertkit.run import Run
 from bertkit.sweeps.space import Space, brief, contains, decoded, suggest
+from bertkit.text import Json, Record
 from bertkit.training.train import train
 
 logger = logging.getLogger(__name__)
@@ -94,11 +94,11 @@ class Search:
                 what = outcome(done, self.metric)
                 logger.info("trial %d: %s (%s)", number, what, ", ".join(names) or "the base recipe")
 
-    def recipe(self, changes: Mapping[str, Any]) -> Recipe:
+    def recipe(self, changes: Record) -> Recipe:
         """The recipe with these changes: key -> value. Raises RecipeError where they contradict each other."""
         return self.base.with_(*(f"{key}={json.dumps(value)}" for key, value in changes.items()))
 
-    def changes(self, trial: Trial | FrozenTrial) -> dict[str, Any]:
+    def changes(self, trial: Trial | FrozenTrial) -> Json:
         """The settings that a trial changes: key -> value; none in trial 0."""
         values = trial.params if trial.number else {}
         return {key: decoded(values[key]) for key in self.space if key in values}
@@ -120,7 +120,7 @@ class Search:
             return Trial(self.study, self.storage.get_trial_id_from_study_id_trial_number(study, number))
         return self.study.ask()
 
-    def _result(self, trial: Trial, known: list[FrozenTrial]) -> tuple[float | None, TrialState, dict[str, Any]]:
+    def _result(self, trial: Trial, known: list[FrozenTrial]) -> tuple[float | None, TrialState, Json]:
         """Propose the trial's values and train it; returns its score, its state, and what `outcome` says besides."""
         base = self._base_values()
         for key, distribution in self.space.items():
@@ -145,7 +145,7 @@ class Search:
             return None, TrialState.FAIL, {"why": f"its {self.metric} is undefined"}
         return score, TrialState.COMPLETE, {}
 
-    def _base_values(self) -> dict[str, Any]:
+    def _base_values(self) -> Json:
         """The base recipe's value of each key, as optuna stores it, where it has one that is in the space."""
         values, settings = {}, self.base.model_dump(mode="json")
         for key, distribution in self.space.items():
@@ -188,7 +188,7 @@ def stored_study(file: Path) -> Study:
     return load_study(study_name=NAME, storage=JournalStorage(JournalFileBackend(str(file))))
 
 
-def open_study(file: Path, facts: Mapping[str, Any]) -> tuple[Study, JournalStorage]:
+def open_study(file: Path, facts: Record) -> tuple[Study, JournalStorage]:
     """The study in this journal, created if there is none. Raises UserError if it is damaged or its facts differ."""
     # A killed process leaves its lock, and half a line.
     for lock in file.parent.glob(f"{file.name}.lock*"):
@@ -203,12 +203,13 @@ def open_study(file: Path, facts: Mapping[str, Any]) -> tuple[Study, JournalStor
         else:
             study = create_study(study_name=NAME, storage=storage, pruner=MedianPruner(), direction="maximize")
     except (ValueError, LookupError, TypeError, AttributeError, AssertionError) as error:  # optuna asserts its codes
-        raise UserError(Problem(str(file), f"is damaged: {error}", "Name another folder.")) from error
+        raise UserError(file, f"is damaged: {error}", "Name another folder.") from error
     before = study.user_attrs
     for name, value in facts.items():
         if before.get(name, value) != value:
-            what = f"is a sweep with another {name}"
-            raise UserError(Problem(str(file.parent), what, f"Restore the {name}, or name another folder."))
+            raise UserError(
+                file.parent, f"is a sweep with another {name}", f"Restore the {name}, or name another folder."
+            )
         if name not in before:
             study.set_user_attr(name, value)
     return study, storage

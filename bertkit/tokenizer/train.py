@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
-import shutil
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,7 +21,7 @@ from transformers import BertTokenizer, PreTrainedTokenizerBase, RobertaTokenize
 
 from bertkit.data.readers import read_texts
 from bertkit.errors import DataError, Problem
-from bertkit.files import write_text
+from bertkit.files import folder_aside, write_text
 from bertkit.models.encoder import load_tokenizer, save_tokenizer
 from bertkit.recipe.recipe import parse_layout
 from bertkit.sections import DataSpec
@@ -84,9 +82,11 @@ def train_tokenizer(
         return _written(trained, output, {}, corpus, vocab_size)
     layout, alphabet = reserved(vocab_size), corpus.alphabet(limit_alphabet)
     if (needed := len(layout) + len(alphabet)) > vocab_size:
-        what = f"{vocab_size:,} is too small: {len(layout)} are special, {len(alphabet):,} are the alphabet"
-        fix = f"Take more than {needed:,}, or learn fewer characters (limit_alphabet)."
-        raise DataError(Problem("vocab_size", what, fix))
+        raise DataError(
+            "vocab_size",
+            f"{vocab_size:,} is too small: {len(layout)} are special, {len(alphabet):,} are the alphabet",
+            f"Take more than {needed:,}, or learn fewer characters (limit_alphabet).",
+        )
     tokens = [*layout, *_learn(corpus, alphabet, vocab_size - len(layout), min_frequency)]
     vocab = {token: index for index, token in enumerate(tokens)}
     trained = BertTokenizer(vocab=vocab, do_lower_case=not cased, model_max_length=max_length)
@@ -98,8 +98,11 @@ def _learn_bytes(corpus: Corpus, size: int, min_frequency: int) -> tuple[dict[st
     """Vocabulary and merges of byte-level BPE."""
     alphabet = sorted(ByteLevel.alphabet())
     if (needed := len(BYTE_LEVEL_SPECIALS) + len(alphabet)) > size:
-        what = f"{size:,} is too small: {len(BYTE_LEVEL_SPECIALS)} are special, {len(alphabet)} are bytes"
-        raise DataError(Problem("vocab_size", what, f"Take {needed:,} or more."))
+        raise DataError(
+            "vocab_size",
+            f"{size:,} is too small: {len(BYTE_LEVEL_SPECIALS)} are special, {len(alphabet)} are bytes",
+            f"Take {needed:,} or more.",
+        )
     learned = Tokenizer(models.BPE())
     learned.pre_tokenizer = ByteLevel(add_prefix_space=False)
     trainer = trainers.BpeTrainer(
@@ -237,15 +240,10 @@ def _written(
 
     more: file name -> content.
     """
-    output = Path(os.path.realpath(output))
-    aside = output.with_name(f".{output.name}.{os.getpid()}.writing")
-    try:
+    with folder_aside(output) as aside:
         save_tokenizer(trained, aside)
         for name, content in more.items():
             write_text(aside / name, content)
-        aside.replace(output)
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
     tokenizer = load_tokenizer(output, split_special_tokens=False)
     known = sum(not char.isspace() for char in corpus.characters)
     rare = f", {known - limit_alphabet:,} rarer ones become [UNK]" if known > limit_alphabet else ""

@@ -30,7 +30,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 from transformers.models.bert.modeling_bert import BertForPreTrainingOutput
 
-from bertkit.errors import ModelError, Problem
+from bertkit.errors import ModelError
 from bertkit.models.encoder import Encoder, load_model
 from bertkit.models.new_config import MODEL_TYPE, PRESETS, BertConfig, config, read_config
 
@@ -60,8 +60,11 @@ class BertEmbeddings(nn.Module):
         end = start + input_ids.shape[1]
         positions = self.position_embeddings.weight  # (max_position_embeddings, hidden)
         if end > len(positions):
-            what = f"{end} tokens, but the model has {len(positions)} positions"
-            raise ModelError(Problem("input_ids", what, "Cut the texts, or make the model with more positions."))
+            raise ModelError(
+                "input_ids",
+                f"{end} tokens, but the model has {len(positions)} positions",
+                "Cut the texts, or make the model with more positions.",
+            )
         if token_type_ids is None:
             segments = self.token_type_embeddings.weight[0]  # (hidden,)
         else:
@@ -421,8 +424,11 @@ def load_for_pretraining(encoder: Encoder, *, pairs: bool, new_head: bool) -> tr
         own_config = None if encoder.config else read_config(encoder.folder)
         return load_model(encoder, ours, {}, new_head=new_head, own_config=own_config)
     if pairs:
-        what = f"{encoder.name!r} is a {encoder.model_type}, which has no head for pairs of sentences"
-        raise ModelError(Problem("task.nsp", what, "Write  task: {name: pretraining, nsp: none}"))
+        raise ModelError(
+            "task.nsp",
+            f"{encoder.name!r} is a {encoder.model_type}, which has no head for pairs of sentences",
+            "Write  task: {name: pretraining, nsp: none}",
+        )
     return load_model(encoder, transformers.AutoModelForMaskedLM, {}, new_head=new_head)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from bertkit.errors import ModelError, Problem
+from bertkit.errors import ModelError
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -31,8 +31,11 @@ def token_id(tokenizer: PreTrainedTokenizerBase, name: str) -> int:
     """The id of a special token: `cls`, `sep` or `mask`. Raises ModelError where there is none."""
     token = tokenizer.special_tokens_map.get(f"{name}_token")
     if token is None:
-        what = f"the tokenizer has no {name.upper()} token, which pretraining needs"
-        raise ModelError(Problem("model.name", what, "Take a tokenizer of the BERT family."))
+        raise ModelError(
+            "model.name",
+            f"the tokenizer has no {name.upper()} token, which pretraining needs",
+            "Take a tokenizer of the BERT family.",
+        )
     return int(tokenizer.get_vocab()[token])
 
 
@@ -59,8 +62,11 @@ class Masking:
             continuation[index] = token.startswith("##") and len(token) > 2
             ordinary[index] = not special[index] and not _UNUSED.fullmatch(token)
         if whole_word and not continuation.any():
-            what = "whole words can be masked only where tokens that continue a word begin with ##"
-            raise ModelError(Problem("task.whole_word", what, "Write  whole_word: false."))
+            raise ModelError(
+                "task.whole_word",
+                "whole words can be masked only where tokens that continue a word begin with ##",
+                "Write  whole_word: false.",
+            )
         self.nsp, self.mask_probability = nsp, mask_probability
         self.whole_word, self.keep_order = whole_word, keep_order
         self.cls_id, self.sep_id, self.mask_id = (token_id(tokenizer, name) for name in ("cls", "sep", "mask"))

@@ -29,7 +29,7 @@ from transformers.generation.utils import GenerationMixin
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 
-from bertkit.errors import ModelError, Problem
+from bertkit.errors import ModelError
 from bertkit.models.bert.bert import (
     IGNORED,
     BertAttention,
@@ -201,8 +201,10 @@ class EncoderDecoderModel(transformers.PreTrainedModel, GenerationMixin):  # typ
     def __init__(self, config: EncoderDecoderConfig) -> None:
         encoder, decoder = (cast(transformers.BertConfig, half) for half in (config.encoder, config.decoder))
         if encoder.hidden_size != decoder.hidden_size:
-            what = f"hidden_size is {encoder.hidden_size} in the encoder, {decoder.hidden_size} in the decoder"
-            raise ModelError(Problem("config.json", what))
+            raise ModelError(
+                "config.json",
+                f"hidden_size is {encoder.hidden_size} in the encoder, {decoder.hidden_size} in the decoder",
+            )
         super().__init__(config)
         self.encoder = BertModel(encoder)
         self.encoder.get_submodule("pooler").requires_grad_(False)  # saved for transformers; nothing reads it

@@ -12,7 +12,7 @@ from safetensors import safe_open
 from torch import nn
 from transformers import EncoderDecoderConfig
 
-from bertkit.errors import ModelError, Problem
+from bertkit.errors import ModelError
 from bertkit.models.bert.bert import BertForMaskedLM
 from bertkit.models.bert.transformer import EncoderDecoderModel, config
 from bertkit.models.encoder import Encoder, load_config, load_model
@@ -33,12 +33,14 @@ def encoder_decoder(encoder: Encoder, *, start: int, end: int, new_head: bool) -
     if encoder.model_type != "bert":
         what = f"{encoder.name!r} is a {encoder.model_type}, and both halves of this model are BERTs"
         if encoder.config:
-            raise ModelError(Problem("model.config", what, "Write a BERT's, such as  config: mini"))
-        raise ModelError(Problem("model.name", what, "Name a BERT, such as google-bert/bert-base-uncased."))
+            raise ModelError("model.config", what, "Write a BERT's, such as  config: mini")
+        raise ModelError("model.name", what, "Name a BERT, such as google-bert/bert-base-uncased.")
     if not new_head:
-        what = f"{encoder.name!r} is a BERT alone: its decoder would be random"
-        fix = "Train it for this task, or name a model that was trained for it."
-        raise ModelError(Problem("model.name", what, fix))
+        raise ModelError(
+            "model.name",
+            f"{encoder.name!r} is a BERT alone: its decoder would be random",
+            "Train it for this task, or name a model that was trained for it.",
+        )
     own_config = read_config(encoder.folder)
     loaded = load_model(encoder, BertForMaskedLM, {}, new_head=new_head, own_config=own_config)
     model = EncoderDecoderModel(config(own_config, **ids))
@@ -68,11 +70,17 @@ def _saved(encoder: Encoder, ids: Mapping[str, int], new_head: bool) -> EncoderD
     own = cast(EncoderDecoderConfig, load_config(encoder.folder))
     source, target = (cast(transformers.BertConfig, half) for half in (own.encoder, own.decoder))
     if other := {source.model_type, target.model_type} - {"bert"}:
-        what = f"{encoder.name!r} is made of a {other.pop()}, and both halves of this model are BERTs"
-        raise ModelError(Problem("model.name", what, "Name an encoder–decoder of two BERTs, or a BERT."))
+        raise ModelError(
+            "model.name",
+            f"{encoder.name!r} is made of a {other.pop()}, and both halves of this model are BERTs",
+            "Name an encoder–decoder of two BERTs, or a BERT.",
+        )
     if source.vocab_size != target.vocab_size:
-        what = f"{encoder.name!r} reads {source.vocab_size:,} tokens and writes {target.vocab_size:,}"
-        raise ModelError(Problem("model.name", what, "Source and target must have one tokenizer."))
+        raise ModelError(
+            "model.name",
+            f"{encoder.name!r} reads {source.vocab_size:,} tokens and writes {target.vocab_size:,}",
+            "Source and target must have one tokenizer.",
+        )
     model = load_model(encoder, EncoderDecoderModel, {}, new_head=new_head, own_config=own)
     generation: Any = model.generation_config
     for name, value in {**ids, "pad_token_id": source.pad_token_id}.items():

@@ -12,6 +12,7 @@ from transformers.utils.generic import ModelOutput
 
 from bertkit.models.encoder import Encoder, load_extra_module
 from bertkit.models.heads.vector_head import DENSE, Dense, Layout, files, head_folder, load_with_layout, read_layout
+from bertkit.text import Json
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -35,9 +36,7 @@ class VectorLogits(ModelOutput):
     vectors: Tensor | None = None  # (texts, size)
 
 
-def linear_classifier(
-    encoder: Encoder, settings: dict[str, Any], *, new_head: bool, unit: bool = False
-) -> PreTrainedModel:
+def linear_classifier(encoder: Encoder, settings: Json, *, new_head: bool, unit: bool = False) -> PreTrainedModel:
     """The encoder with the layout of its folder (a plain encoder's: mean, unit length), and a LinearHead behind it.
 
     unit: whether a new head reads vectors of unit length, whatever the folder says.
@@ -85,7 +84,7 @@ def linear_tensors(model: Any) -> dict[str, Tensor]:
     return {names[-1]: torch.zeros(0)}
 
 
-def linear_files(model: Any, longest: int) -> dict[str, Any]:
+def linear_files(model: Any, longest: int) -> Json:
     """`files` of a model of `linear_classifier`; none of another model."""
     heads = [each for each in linear_modules(model).values() if isinstance(each, LinearHead)]
     return files(heads[0].layout, model.config.hidden_size, longest, model.config.num_labels) if heads else {}

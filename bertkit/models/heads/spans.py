@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+
+from bertkit.text import Json
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -117,9 +119,9 @@ def best_of_windows(
     return Candidates(kept, spans, min(window.null for window in windows))
 
 
-def merge_texts(spans: Sequence[tuple[int, int]], probabilities: Sequence[float], context: str) -> list[dict[str, Any]]:
+def merge_texts(spans: Sequence[tuple[int, int]], probabilities: Sequence[float], context: str) -> list[Json]:
     """{answer, start, end, score} of each text among these spans, best first; scores of equal texts are summed."""
-    merged: dict[str, dict[str, Any]] = {}
+    merged: dict[str, Json] = {}
     for (start, end), probability in zip(spans, probabilities, strict=True):
         text = context[start:end]
         first = merged.setdefault(text, {"answer": text, "start": start, "end": end, "score": 0.0})

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from bertkit.data.tagging import entities
-from bertkit.errors import ModelError, Problem, require_finite
+from bertkit.errors import ModelError, require_finite
 from bertkit.models.heads import posteriors
+from bertkit.models.heads.posteriors import Array
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -24,8 +25,8 @@ BLOCK = 2**16  # padded words that are decoded at a time
 class Emissions(NamedTuple):
     """The scores of the words that a window owns, and the chain that they are part of."""
 
-    scores: np.ndarray  # (words, tags) fp32
-    chain: tuple[np.ndarray, ...] | None  # transitions, start, end; None: words are independent
+    scores: Array  # (words, tags) fp32
+    chain: tuple[Array, ...] | None  # transitions, start, end; None: words are independent
 
 
 class Entity(NamedTuple):
@@ -43,7 +44,7 @@ class Tagged(NamedTuple):
     tags: list[str]
     scores: list[float]  # the posterior of each tag
     entities: list[Entity]
-    posterior: np.ndarray  # of all tags, (words, tags)
+    posterior: Array  # of all tags, (words, tags)
 
 
 def word_logits(logits: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
@@ -59,7 +60,7 @@ def emissions(logits: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
     return logits.float().gather(1, at)
 
 
-def window_emissions(arrays: Mapping[str, np.ndarray], tags: int, *, crf: bool) -> list[Emissions]:
+def window_emissions(arrays: Mapping[str, Array], tags: int, *, crf: bool) -> list[Emissions]:
     """`emissions`, `words` (how many) and a chain's `transitions`, `start` and `end`, one item per window.
 
     Raises ModelError where they are not those of so many tags.
@@ -67,8 +68,11 @@ def window_emissions(arrays: Mapping[str, np.ndarray], tags: int, *, crf: bool) 
     parts = ("transitions", "start", "end") if crf else ()
     width = arrays["emissions"].shape[-1] if "emissions" in arrays else 0
     if width != tags or not {"words", *parts} <= arrays.keys():
-        what = f"its outputs ({', '.join(arrays)}; {width} tags) are not those of a head with {tags} tags"
-        raise ModelError(Problem("the model", what, "Its config.json was edited, or belongs to another model."))
+        raise ModelError(
+            "the model",
+            f"its outputs ({', '.join(arrays)}; {width} tags) are not those of a head with {tags} tags",
+            "Its config.json was edited, or belongs to another model.",
+        )
     chain = tuple(arrays[name] for name in parts) or None
     counted = zip(arrays["emissions"], arrays["words"].tolist(), strict=True)
     return [Emissions(emissions[:words], chain) for emissions, words in counted]
@@ -76,23 +80,23 @@ def window_emissions(arrays: Mapping[str, np.ndarray], tags: int, *, crf: bool) 
 
 def words_of_rows(
     items: Sequence[Emissions], features: Dataset, rows: int, tags: int
-) -> tuple[list[list[int]], list[np.ndarray]]:
+) -> tuple[list[list[int]], list[Array]]:
     """For each sentence the words that windows read, in order, and their scores `(words, tags)`. Raises ModelError."""
     read: list[list[int]] = [[] for _ in range(rows)]
-    parts: list[list[np.ndarray]] = [[np.empty((0, tags), dtype=np.float32)] for _ in range(rows)]
+    parts: list[list[Array]] = [[np.empty((0, tags), dtype=np.float32)] for _ in range(rows)]
     for row, words, window in zip(features["row"][:], features["words"][:], items, strict=True):
         read[row] += words
         parts[row].append(window.scores)
     if items[0].chain is not None and not all(np.isfinite(part).all() for part in items[0].chain):
-        raise ModelError(Problem("the model", "its CRF is not finite", "Its weights are damaged."))
+        raise ModelError("the model", "its CRF is not finite", "Its weights are damaged.")
     scores = [np.concatenate(each) for each in parts]
     require_finite(np.isfinite(each).all() for each in scores)
     return read, scores
 
 
 def decode_tags(
-    scores: Sequence[np.ndarray],
-    chain: Sequence[np.ndarray] | None,
+    scores: Sequence[Array],
+    chain: Sequence[Array] | None,
     tags: Sequence[str],
     temperature: float,
     *,
@@ -127,7 +131,7 @@ def decode_tags(
     return tagged
 
 
-def _each_word(scores: np.ndarray, tags: Sequence[str], temperature: float, find: Find) -> Tagged:
+def _each_word(scores: Array, tags: Sequence[str], temperature: float, find: Find) -> Tagged:
     """The best tag of each word by itself."""
     from scipy.special import softmax
 
@@ -168,14 +172,14 @@ def expand_to_words(best: Tagged, read: Sequence[int], words: int, *, plain: boo
 
 
 def gold_posteriors(
-    scores: Sequence[np.ndarray],
+    scores: Sequence[Array],
     gold: Sequence[Sequence[int]],
-    chain: Sequence[np.ndarray] | None,
+    chain: Sequence[Array] | None,
     tags: Sequence[str],
     temperature: float,
     *,
     plain: bool = False,
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+) -> Iterator[tuple[Array, Array]]:
     """Posteriors of the tags of some words `(words, tags)`, and the ids of their gold tags `(words,)`, at least once.
 
     scores, chain, tags, temperature, plain: as for `decode_tags`. gold: the ids of each sentence.
@@ -199,8 +203,8 @@ def _continues(tag: str, following: str) -> bool:
 
 
 def _blocks(
-    scores: Sequence[np.ndarray], chain: Sequence[np.ndarray], tags: Sequence[str], temperature: float, plain: bool
-) -> Iterator[tuple[list[int], np.ndarray, np.ndarray, tuple[np.ndarray, ...]]]:
+    scores: Sequence[Array], chain: Sequence[Array], tags: Sequence[str], temperature: float, plain: bool
+) -> Iterator[tuple[list[int], Array, Array, tuple[Array, ...]]]:
     """Sentences of similar length together: rows, emissions, lengths, chain; fp64. Empty ones are left out."""
     joint = posteriors.constrained(chain, tags, temperature, plain=plain)
     order = sorted((row for row, each in enumerate(scores) if len(each)), key=lambda row: len(scores[row]))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -11,11 +10,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bertkit.errors import ModelError, Problem
+from bertkit.errors import ModelError
 from bertkit.files import read_json
 from bertkit.models.encoder import Encoder, load_extra_module, load_model
 from bertkit.models.untrusted import read_object
-from bertkit.text import listed
+from bertkit.text import Json, Record, listed
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -67,7 +66,7 @@ def pool(hidden: Tensor, mask: Tensor | None, pooling: Pooling) -> Tensor:
     return (hidden * real).sum(1) / real.sum(1).clamp(min=1e-9)
 
 
-def load_with_layout(encoder: Encoder, settings: dict[str, Any], layout: Layout, *, new_head: bool) -> PreTrainedModel:
+def load_with_layout(encoder: Encoder, settings: Json, layout: Layout, *, new_head: bool) -> PreTrainedModel:
     """AutoModel with the layout behind it: it gives `{"vectors": (texts, size)}` in fp32 in place of its hidden states.
 
     settings, new_head: as for `load_model`.
@@ -82,7 +81,7 @@ def load_with_layout(encoder: Encoder, settings: dict[str, Any], layout: Layout,
         if not new_head or (encoder.folder / DENSE).is_dir():
             load_extra_module(encoder, f"{DENSE}/model", model.dense)
 
-    def vectors(module: Any, args: Any, kwargs: Mapping[str, Any], outputs: Any) -> dict[str, Tensor]:
+    def vectors(module: Any, args: Any, kwargs: Record, outputs: Any) -> dict[str, Tensor]:
         pooled = pool(outputs.last_hidden_state, kwargs.get("attention_mask"), layout.pooling)
         with torch.autocast(pooled.device.type, enabled=False):
             pooled = module.dense(pooled) if layout.dense else pooled
@@ -109,11 +108,13 @@ def read_layout(folder: Path, *, head: bool = False) -> tuple[Layout, int | None
         return Layout(), None, False
     modules = _modules(folder, head)
     if not _KNOWN.fullmatch(" ".join(modules)):
-        what = f"its modules are {', '.join(modules) or 'none'}"
-        fix = "bertkit reads Transformer, Pooling and optionally Dense and Normalize, in this order."
-        raise ModelError(Problem(f"{folder}/modules.json", what, fix))
+        raise ModelError(
+            f"{folder}/modules.json",
+            f"its modules are {', '.join(modules) or 'none'}",
+            "bertkit reads Transformer, Pooling and optionally Dense and Normalize, in this order.",
+        )
     if modules["Transformer"] != folder:
-        raise ModelError(Problem(f"{folder}/modules.json", "its Transformer is not in the folder itself"))
+        raise ModelError(f"{folder}/modules.json", "its Transformer is not in the folder itself")
     layout = Layout(_pooling(modules["Pooling"] / "config.json"), normalize="Normalize" in modules)
     if "Dense" in modules:
         layout = _dense(modules["Dense"], layout)
@@ -130,7 +131,7 @@ def read_limits(folder: Path) -> tuple[int | None, bool]:
     settings = read_object(file) if file.is_file() and (folder / "modules.json").is_file() else {}
     longest = settings.get("max_seq_length")
     if longest is not None and not _is_integer(longest, 8):
-        raise ModelError(Problem(str(file), f"max_seq_length is {longest!r}", "Expected a whole number from 8 on."))
+        raise ModelError(file, f"max_seq_length is {longest!r}", "Expected a whole number from 8 on.")
     return longest, settings.get("do_lower_case") is True
 
 
@@ -143,15 +144,15 @@ def _modules(folder: Path, head: bool) -> dict[str, Path]:
     file = folder / "modules.json"
     listed = read_json(file)
     if not isinstance(listed, list) or not all(isinstance(module, dict) for module in listed):
-        raise ModelError(Problem(str(file), "not a list of modules"))
+        raise ModelError(file, "not a list of modules")
     folders: dict[str, Path] = {}
     for module in listed[: len(listed) - head]:
         name, inside = str(module.get("type", "")), folder / str(module.get("path", ""))
         if not inside.resolve().is_relative_to(folder.resolve()):
-            raise ModelError(Problem(str(file), f"names {inside}, which is outside of the model"))
+            raise ModelError(file, f"names {inside}, which is outside of the model")
         kind = name.rpartition(".")[2] if name.startswith("sentence_transformers.") else name
         if kind in folders:
-            raise ModelError(Problem(str(file), f"names two modules {kind}; bertkit reads one"))
+            raise ModelError(file, f"names two modules {kind}; bertkit reads one")
         folders[kind] = inside
     return folders
 
@@ -162,14 +163,12 @@ def _dense(folder: Path, layout: Layout) -> Layout:
     activation = str(config.get("activation_function", "")).rpartition(".")[2]
     size: Any = config.get("out_features")
     if activation not in ACTIVATIONS or folder.name != DENSE:
-        raise ModelError(Problem(str(folder), f"bertkit reads no dense layer with {activation or 'no activation'}"))
+        raise ModelError(folder, f"bertkit reads no dense layer with {activation or 'no activation'}")
     if not _is_integer(size, 1, LARGEST):
-        raise ModelError(
-            Problem(str(file), f"out_features is {size!r}", f"Expected a whole number from 1 to {LARGEST}.")
-        )
+        raise ModelError(file, f"out_features is {size!r}", f"Expected a whole number from 1 to {LARGEST}.")
     places = {config.get(f"module_{end}put_name") for end in ("in", "out")}
     if config.get("use_residual") or not places <= {None, "sentence_embedding"}:
-        raise ModelError(Problem(str(file), "a residual, or a layer that is not over the pooled vector"))
+        raise ModelError(file, "a residual, or a layer that is not over the pooled vector")
     return layout._replace(dense=size, activation=activation, bias=bool(config.get("bias", True)))
 
 
@@ -182,15 +181,14 @@ def _pooling(file: Path) -> Pooling:
     unknown = [name for name, on in config.items() if on and name.startswith("pooling_mode_") and name not in old]
     if unknown or ways not in (["mean"], ["cls"], ["max"]):
         named = listed([*map(str, ways if isinstance(ways, list) else [ways]), *unknown]) or "no way of pooling"
-        what = f"names {named}, where bertkit pools by exactly one of mean, cls and max"
-        raise ModelError(Problem(str(file), what))
+        raise ModelError(file, f"names {named}, where bertkit pools by exactly one of mean, cls and max")
     if config.get("include_prompt") is False:
-        raise ModelError(Problem(str(file), "leaves the prompt out of the pooling; bertkit pools over it"))
+        raise ModelError(file, "leaves the prompt out of the pooling; bertkit pools over it")
     only: Pooling = ways[0]
     return only
 
 
-def files(layout: Layout, size: int, longest: int, labels: int = 0) -> dict[str, Any]:
+def files(layout: Layout, size: int, longest: int, labels: int = 0) -> Json:
     """File name -> JSON with which sentence-transformers (2 to 6) opens the folder.
 
     size: of the hidden states. labels: outputs of a LinearHead; 0: none.
@@ -200,7 +198,7 @@ def files(layout: Layout, size: int, longest: int, labels: int = 0) -> dict[str,
     kinds += [(DENSE, "Dense")] if layout.dense else []
     kinds += [(f"{len(kinds)}_Normalize", "Normalize")] if layout.normalize else []
     kinds += [(head_folder(layout), "Dense")] if labels else []
-    contents: dict[str, Any] = {
+    contents: Json = {
         "modules.json": [
             {"idx": index, "name": str(index), "path": path, "type": f"{at}.{kind}"}
             for index, (path, kind) in enumerate(kinds)
@@ -220,7 +218,7 @@ def files(layout: Layout, size: int, longest: int, labels: int = 0) -> dict[str,
     return contents
 
 
-def _dense_config(size: int, layout: Layout) -> dict[str, Any]:
+def _dense_config(size: int, layout: Layout) -> Json:
     home = "linear" if layout.activation == "Identity" else "activation"
     return {
         "in_features": size,
