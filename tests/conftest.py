@@ -170,9 +170,8 @@ def _kept(room: Path, encoder: Path, *overrides: str) -> Iterator[Any]:
     import small
 
     from bertkit.files import sha256
-    from bertkit.training.train import train
 
-    run = train(small.recipe(room, encoder, *overrides), room / "run")
+    run = small.trained(room, encoder, *overrides)
     before = {file: sha256(file) for file in sorted(room.rglob("*")) if file.is_file()}
     yield run
     after = {file: sha256(file) for file in sorted(room.rglob("*")) if file.is_file()}

@@ -24,6 +24,7 @@ from bertkit.recipe.recipe import Recipe, load_recipe
 from bertkit.run import Run
 from bertkit.sections import DataSpec
 from bertkit.tasks.base import Task, TaskOptions
+from bertkit.training.train import train
 
 WORDS = ("cat", "dog", "mat", "one", "two", "three", "four", "five")
 SIZES = {"train": 16, "validation": 10, "test": 7}
@@ -147,6 +148,11 @@ def recipe(
 ) -> Recipe:
     """The recipe of `write_recipe`, loaded with these overrides."""
     return load_recipe(write_recipe(folder, encoder, kind, splits), overrides)
+
+
+def trained(folder: Path, encoder: Path, *overrides: str, **more: Any) -> Run:
+    """The run, in `folder`, that trains the recipe of `recipe`."""
+    return train(recipe(folder, encoder, *overrides, **more), folder / "run")
 
 
 def program(file: Path) -> ModuleType:

@@ -97,7 +97,7 @@ def test_a_run_has_the_metrics_of_a_split(learned: bertkit.Run, tmp_path: Path) 
 
 def code_of(file: Path) -> Iterator[str]:
     """The Python of a page, a notebook or a program."""
-    text = file.read_text(encoding="utf-8")
+    text = file.read_text()
     if file.suffix == ".ipynb":
         yield from ("".join(cell["source"]) for cell in json.loads(text)["cells"] if cell["cell_type"] == "code")
     else:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import small
+from numpy.random import default_rng
 from test_report import EVIL, well_formed
 
 import bertkit
@@ -34,7 +35,7 @@ from bertkit.tasks import get_task
 
 def noisy(seed: int, rows: int = 400, labels: int = 4, absent: bool = False):
     """Probabilities that follow the true labels loosely, and labels of which a third are drawn anew."""
-    rng = np.random.default_rng(seed)
+    rng = default_rng(seed)
     true = rng.integers(0, labels - absent, rows)
     logits = rng.normal(size=(rows, labels)) + 2 * np.eye(labels)[true]
     table = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
@@ -58,7 +59,7 @@ def test_wrong_labels_are_those_of_cleanlab_in_its_order() -> None:
 def unsure(seed: int):
     """Probabilities without relation to the labels, so that a row reaches the averages of several; the only row
     of the last label is counted for the first."""
-    rng = np.random.default_rng(seed)
+    rng = default_rng(seed)
     table, given = rng.dirichlet(np.ones(4), 300), rng.integers(0, 3, 300)
     table[0], given[0] = (0.5, 0.2, 0.2, 0.1), 3
     return table, given
@@ -114,7 +115,7 @@ def test_a_wrong_label_is_listed_with_the_value_of_the_data_for_the_suggested_na
 def test_wrong_sets_of_labels_are_those_of_cleanlab(seed: int) -> None:
     cleanlab = pytest.importorskip("cleanlab.multilabel_classification.filter")
 
-    rng, names = np.random.default_rng(seed), ["a", "b", "c"]
+    rng, names = default_rng(seed), ["a", "b", "c"]
     true = rng.random((300, 3)) < 0.4
     table = 1 / (1 + np.exp(-(rng.normal(size=true.shape) + 4 * true - 2)))
     given = true ^ (rng.random(true.shape) < 0.15)
@@ -142,7 +143,7 @@ def test_wrong_sets_of_labels_are_those_of_cleanlab(seed: int) -> None:
 
 
 def test_numbers_far_from_the_answers_are_listed_whatever_the_scale_of_these() -> None:
-    rng = np.random.default_rng(0)
+    rng = default_rng(0)
     cosines = rng.uniform(-1, 1, 200)
     scores = 2.5 + 2.5 * cosines + rng.normal(0, 0.1, 200)
     scores[17] += 3
@@ -289,7 +290,7 @@ def test_the_list_corrects_the_rows_that_it_was_made_from(target: str, tmp_path:
     options = kind.Options.model_validate(task)
 
     def read(**data: Any) -> Data:
-        return small.read_data(DataSpec.model_validate({"source": {"train": str(file)}, **data}), kind, options)
+        return small.read_data(DataSpec(source={"train": str(file)}, **data), kind, options)
 
     before = read()
     places = [before.origins["train"].public(row) for row in range(len(given))]
@@ -323,9 +324,9 @@ def test_no_cell_of_a_csv_is_a_formula_and_the_list_still_names_its_rows(tmp_pat
     assert header == ["location", "text", "label", "score", "'=cmd"]
     assert not [cell for line in cells for cell in (line[1], line[2]) if cell[:1] in "=+-@\t\r"]
     assert cells[0][3] == "-0.5"  # a number is none
-    options = kind.Options.model_validate({"name": kind.name, "kind": "single-label"})
+    options = kind.Options(name=kind.name, kind="single-label")
     for name in ("labels.jsonl", "labels.csv"):
-        spec = DataSpec.model_validate({"source": {"train": str(file)}, "relabel": str(tmp_path / name)})
+        spec = DataSpec(source={"train": str(file)}, relabel=str(tmp_path / name))
         assert small.read_data(spec, kind, options).rows["train"]["label"] == [row["label"] for row in new]
 
 
@@ -369,7 +370,7 @@ def run_with_answers(folder: Path, encoder: Path) -> Path:
         lines.append({**row, "location": f"train.jsonl:{index + 1}", "fold": 1 + index % 2, "answer": answer})
     run = folder / "run"
     small.write_rows(run / "predictions" / "train-oof.jsonl", lines)
-    (run / "recipe.yaml").write_text(to_yaml(load_recipe(folder / "small.yaml", ["folds=2"])), encoding="utf-8")
+    (run / "recipe.yaml").write_text(to_yaml(load_recipe(folder / "small.yaml", ["folds=2"])))
     return run
 
 
@@ -387,7 +388,7 @@ def test_the_audit_of_a_run_lists_its_flipped_labels_first(tiny_encoder, tmp_pat
     with (tmp_path / "a b" / "labels.csv").open(encoding="utf-8-sig", newline="") as file:
         table = list(csv.DictReader(file))
     assert table == [{name: str(value) for name, value in row.items()} for row in rows]
-    text = (tmp_path / "a b" / "audit.html").read_text(encoding="utf-8")
+    text = (tmp_path / "a b" / "audit.html").read_text()
     assert f"data.relabel={tmp_path}/a b/labels.jsonl&#39;" in text
     page = well_formed(text, beside=r"(labels|duplicates)\.(jsonl|csv)")  # self-contained, and texts are escaped
     assert EVIL in page.text
@@ -421,7 +422,7 @@ def test_the_rows_of_validation_and_test_are_audited_by_a_run_with_its_model(lea
 
 
 def page_of(audit: Audit) -> str:
-    return (audit.folder / "audit.html").read_text(encoding="utf-8")
+    return (audit.folder / "audit.html").read_text()
 
 
 @pytest.mark.parametrize("kind", ["single-label", "tags"])
@@ -500,14 +501,14 @@ def test_what_cannot_be_audited_is_said_before_anything_is_written(tiny_encoder,
     (audited / "results.json").write_text("{}")  # as in a finished run, which an audit does not write into
     assert "is not empty and not an audit folder" in said(run, into=audited)
     answers = run / "predictions" / "train-oof.jsonl"
-    lines = answers.read_text(encoding="utf-8").splitlines()
+    lines = answers.read_text().splitlines()
     for damage, what in (
         ([*lines[:3], lines[3][:-20]], "train-oof.jsonl:4: is damaged"),
         ([], "train-oof.jsonl:1: is not a row with the answer"),
         ([line.replace('"scores"', '"other"') for line in lines], "train-oof.jsonl:1: is not a row with the answer"),
         ([*lines[:3], "[]"], "train-oof.jsonl:4: is damaged"),
     ):
-        answers.write_text("\n".join(damage), encoding="utf-8")
+        answers.write_text("\n".join(damage))
         assert what in said(run)
     assert not new.exists()
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import small
+from numpy.random import default_rng
 
 import bertkit
 from bertkit.audits import duplicates as module
@@ -60,7 +61,7 @@ def groups(pairs: Any, count: int) -> set[frozenset[int]]:
 @pytest.mark.parametrize("threshold", [0.85, 0.95])
 def test_clusters_are_those_of_all_pairs(monkeypatch, block, threshold):
     monkeypatch.setattr(module, "BLOCK", block)
-    random = np.random.default_rng(0)
+    random = default_rng(0)
     vectors = unit(np.repeat(random.normal(size=(20, 6)), 3, axis=0) + 0.4 * random.normal(size=(60, 6)))
     vectors = vectors[random.permutation(60)]
     cosines = vectors.astype(np.float64) @ vectors.T.astype(np.float64)
@@ -73,7 +74,7 @@ def test_clusters_are_those_of_all_pairs(monkeypatch, block, threshold):
 
 
 def test_rows_are_near_duplicates_where_all_of_their_texts_are() -> None:
-    rng = np.random.default_rng(0)
+    rng = default_rng(0)
     vectors = [unit(np.repeat(rng.normal(size=(8, 4)), 5, axis=0) + 0.3 * rng.normal(size=(40, 4))) for _ in range(2)]
     texts = [[f"{column} {number}" for number in range(40)] for column in "qc"]
     number = clusters(texts, vectors, 0.9)
@@ -239,8 +240,9 @@ def test_rows_to_label_next_are_those_of_the_file_as_they_are(tiny_encoder: Path
         assert "%" in row["reason"]
     assert len({row["nr"] for row in part.rows}) == 3
     bad = small.write_rows(tmp_path / "bad.jsonl", [{"body": "x", "reason": 1}])
-    with pytest.raises(DataError, match=r"bad\.jsonl: the rows have a column `reason` already"):
-        read_unlabelled(recipe, bad, 3, None)
+    small.raises(
+        DataError, r"bad\.jsonl: the rows have a column `reason` already", read_unlabelled, recipe, bad, 3, None
+    )
     small.raises(UserError, "next: must be at least 1, got 0", read_unlabelled, recipe, file, 0, None)
 
 
@@ -268,7 +270,7 @@ def test_the_command_chooses_rows(tiny_encoder: Path, tmp_path: Path, capsys: An
     found = small.read_rows(tmp_path / "audit" / "next.jsonl")
     assert [row["location"] for row in found] == [f"new.jsonl:{row['nr'] + 1}" for row in found]
     assert (tmp_path / "audit" / "next.csv").is_file()
-    page = (tmp_path / "audit" / "audit.html").read_text(encoding="utf-8")
+    page = (tmp_path / "audit" / "audit.html").read_text()
     assert all(f'id="{part}"' in page for part in ("duplicates", "next"))
     answers = (tmp_path / "audit" / "predictions" / "train-oof.jsonl").read_bytes()
     (tmp_path / "audit" / "audit.html").unlink()
@@ -282,8 +284,7 @@ def test_the_command_chooses_rows(tiny_encoder: Path, tmp_path: Path, capsys: An
 
 
 def test_a_run_with_a_model_answers_the_rows_to_choose_from(tiny_encoder: Path, tmp_path: Path) -> None:
-    recipe = small.recipe(tmp_path, tiny_encoder, "folds=2", "training.num_train_epochs=1")
-    run = bertkit.train(recipe, tmp_path / "run")
+    run = small.trained(tmp_path, tiny_encoder, "folds=2", "training.num_train_epochs=1")
     new = small.write_rows(tmp_path / "new.jsonl", [{"text": f"the {word} was good"} for word in small.WORDS])
     done = bertkit.audit(run.folder, tmp_path / "audit", unlabelled=new, next=2)
     texts = [row["text"] for row in small.read_rows(new)]

@@ -248,7 +248,7 @@ def test_the_lines_for_dask(model: Path, predictor: Predictor, tmp_path: Path, m
     for number, start in enumerate((0, 4)):
         part = {name: values[start : start + 4] for name, values in COLUMNS.items()}
         pd.DataFrame(part).to_parquet(tmp_path / "reviews" / f"{number}.parquet")
-    (code,) = re.findall(r"^```python\n(.*?)^```$", SCALING.read_text(encoding="utf-8"), re.M | re.S)
+    (code,) = re.findall(r"^```python\n(.*?)^```$", SCALING.read_text(), re.M | re.S)
     exec(code.replace("runs/sst2", str(model)), {"bertkit": bertkit, "dask": dask})
     rows = pd.read_parquet(tmp_path / "answers").sort_values("id", ignore_index=True)
     told = [dict(flat(answer, "answer.")) for part in (TEXTS[:4], TEXTS[4:]) for answer in predictor(part)]

@@ -11,6 +11,7 @@ import torch
 from cases import Case
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.random import default_rng
 from small import raises
 from steps import arguments, made
 
@@ -25,7 +26,7 @@ sizes = st.integers(1, 4)
 @settings(max_examples=300)
 @given(units=st.integers(4, 200), batch=sizes, accumulation=sizes, world=st.integers(1, 3), epoch=st.integers(0, 3))
 def test_every_unit_once_and_steps_do_not_depend_on_their_division(units, batch, accumulation, world, epoch):
-    lengths = np.random.default_rng(0).integers(3, 60, units).tolist()
+    lengths = default_rng(0).integers(3, 60, units).tolist()
 
     def micro_batches(batch: int, accumulation: int, world: int) -> list[list[list[int]]]:
         ranks, more = [], {"batch_size": batch, "accumulation": accumulation, "world": world, "seed": 3}
@@ -116,7 +117,7 @@ def test_a_token_budget_holds_and_every_unit_comes_once(sizes, tokens, accumulat
 
 
 def test_steps_by_tokens_do_not_depend_on_their_division() -> None:
-    lengths = np.random.default_rng(0).integers(3, 60, 500).tolist()
+    lengths = default_rng(0).integers(3, 60, 500).tolist()
 
     def steps(accumulation: int, world: int) -> list[list[list[int]]]:
         given = {"accumulation": accumulation, "world": world}
@@ -150,7 +151,7 @@ def test_batches_do_not_come_in_the_order_of_their_lengths(tokens: int | None) -
 
 
 def test_padding_is_small():
-    lengths = np.random.default_rng(0).gamma(3, 5, 20_000).astype(int) + 3
+    lengths = default_rng(0).gamma(3, 5, 20_000).astype(int) + 3
     for batches in (by_tokens(lengths, range(20_000), tokens=2048), by_rows(lengths, range(20_000), batch_size=32)):
         slots = [len(batch) * lengths[batch].max() for batch in batches]
         assert 1 - lengths.sum() / sum(slots) < 0.02

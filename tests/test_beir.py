@@ -72,7 +72,7 @@ def test_files_that_are_compressed_or_in_another_encoding_are_the_same(tmp_path)
         ("queries.jsonl", lzma.compress, ".xz"),
         ("qrels/test.tsv", gzip.compress, ".gz"),
     ):
-        (plain / f"{name}{end}").write_bytes(compress((plain / name).read_text(encoding="utf-8").encode("utf-16")))
+        (plain / f"{name}{end}").write_bytes(compress((plain / name).read_text().encode("utf-16")))
         (plain / name).unlink()
     assert read_beir(plain, "utf-16") == expected
     (part,) = open_source(DataSpec(source=str(plain), encoding="utf-16"), None, ())["test"]

@@ -12,6 +12,8 @@ import pytest
 import small
 from cases import BY_ID
 from finished import finished
+from numpy.random import default_rng
+from numpy.testing import assert_allclose
 from scipy.special import expit, logsumexp, softmax
 from sklearn.metrics import f1_score, precision_score, recall_score
 
@@ -20,16 +22,16 @@ from bertkit.decisions.goals import LabelDecisions, ThresholdTarget, few_rows, f
 from bertkit.errors import ModelError, UserError
 from bertkit.evaluation import calibration, similarity
 from bertkit.exports.program import export
+from bertkit.files import read_json
 from bertkit.report.card import write_card
 from bertkit.run import Run
 from bertkit.tasks.class_labels import assigned_labels
-from bertkit.training.train import train
 
 
 @pytest.fixture(scope="module")
 def trained(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
     room = tmp_path_factory.mktemp("calibrate")
-    return train(small.recipe(room, tiny_encoder, *small.LEARN, kind="multi-label"), room / "run")
+    return small.trained(room, tiny_encoder, *small.LEARN, kind="multi-label")
 
 
 @pytest.fixture
@@ -59,7 +61,7 @@ def table_of(answers: list[Any]) -> np.ndarray:
 
 
 def section(run: Run) -> dict[str, Any]:
-    return dict(json.loads((run.model / "config.json").read_text(encoding="utf-8"))["bertkit"])
+    return dict(read_json(run.model / "config.json")["bertkit"])
 
 
 def test_cosines_below_zero_have_thresholds_too() -> None:
@@ -77,7 +79,7 @@ def test_on_validation_the_same_is_fitted_as_after_training(run: Run) -> None:
     assert after == before
     assert record == {name: found[name] for name in ("rows", "sha256", "goal", "options", "before")}
     assert record["options"] == record["before"] == {name: before["task"][name] for name in record["options"]}
-    data = json.loads((run.folder / "data.json").read_text(encoding="utf-8"))
+    data = read_json(run.folder / "data.json")
     assert (record["rows"], record["sha256"]) == (10, data["fingerprints"]["validation"])
     assert run.results == scores | {"calibrated": record}
     metrics = scores["splits"]["validation"]["metrics"]
@@ -136,17 +138,17 @@ def test_report_and_card_say_that_the_scores_are_older(run: Run, tmp_path: Path)
     assert facts.options["thresholds"] == scored["thresholds"]
     rows = f"24 rows (sha256 {found['sha256'][:16]}…; recall of at least 0.2)"
     said = f"from before `bertkit calibrate`, which fitted on {rows}"
-    texts = [(run.folder / name).read_text(encoding="utf-8") for name in ("report.html", "model/README.md")]
+    texts = [(run.folder / name).read_text() for name in ("report.html", "model/README.md")]
     for text in texts:
         assert said in text.replace("\\", "").replace("&gt;", ">")
         for name, value in found["options"]["thresholds"].items():
             assert f"threshold of {name} {value:.4f}" in text
-    card = write_card(Run(run.folder)).read_text(encoding="utf-8")
+    card = write_card(Run(run.folder)).read_text()
     assert card == texts[1]
 
 
 def test_a_temperature_of_the_recipe_is_fitted_again(tiny_encoder: Path, tmp_path: Path) -> None:
-    run = train(small.recipe(tmp_path, tiny_encoder, "task.temperature=7.0"), tmp_path / "run")
+    run = small.trained(tmp_path, tiny_encoder, "task.temperature=7.0")
     rows = small.rows("single-label", 24, start=40)
     found = bertkit.calibrate(run.folder, small.write_rows(tmp_path / "new.jsonl", rows))
     assert found["before"] == {"temperature": 7.0, "thresholds": None, "cutoffs": None}
@@ -163,7 +165,7 @@ def test_a_temperature_of_the_recipe_is_fitted_again(tiny_encoder: Path, tmp_pat
 
 
 def test_a_precision_of_single_labels_leaves_some_rows_without(single: Run, tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
+    rng = default_rng(0)
     texts = [" ".join(rng.choice([*small.WORDS, "good", "bad"], 6)) for _ in range(40)]
     best = bertkit.load(single.folder)(texts)
     given, sure = (np.array([answer[name] for answer in best]) for name in ("label", "score"))
@@ -215,7 +217,7 @@ def test_a_precision_of_single_labels_leaves_some_rows_without(single: Run, tmp_
 
 @pytest.mark.parametrize("goal", [{"recall": 0.9}, {"precision": 0.9}, {}])
 def test_one_label_has_a_threshold_of_its_own_also_below_one_half(goal, single, tmp_path, caplog):
-    rng = np.random.default_rng(1)
+    rng = default_rng(1)
     texts = [" ".join(rng.choice([*small.WORDS, "good", "bad"], 6)) for _ in range(40)]
     before = bertkit.load(single.folder)(texts)
     scores = table_of(before)[:, list(before[0]["scores"]).index("bad")]
@@ -254,12 +256,12 @@ def test_one_label_has_a_threshold_of_its_own_also_below_one_half(goal, single, 
         export(single.folder, tmp_path / "onnx")
         exported = bertkit.load(tmp_path / "onnx")(texts)
         assert [answer["label"] for answer in exported] == decided.tolist()
-        assert "threshold of bad" in (single.folder / "report.html").read_text(encoding="utf-8")
+        assert "threshold of bad" in (single.folder / "report.html").read_text()
         assert bertkit.calibrate(single.folder, rows)["options"]["cutoffs"] is None
 
 
 def test_labels_with_cutoffs_come_first_where_they_reach_them():
-    rng = np.random.default_rng(0)
+    rng = default_rng(0)
     table, names, cutoffs = rng.dirichlet(np.ones(4), 200), list("abcd"), {"b": 0.2, "d": 0.6}
     given, reached = calibration.best_labels(table, names, {"b": 0.3}, cutoffs)
     for row, label, above in zip(table.tolist(), given.tolist(), reached.tolist(), strict=True):
@@ -275,7 +277,7 @@ def test_labels_with_cutoffs_come_first_where_they_reach_them():
 @pytest.mark.parametrize("kind", ["single-label", "multi-label"])
 def test_one_threshold_has_a_precision_over_all_answers(kind, request, tmp_path):
     own = request.getfixturevalue("single" if kind == "single-label" else "run")
-    rng = np.random.default_rng(0)
+    rng = default_rng(0)
     texts = [row["text"] for row in small.rows(kind, 40)]
     column, others = ("label", ["bad", "good"]) if kind == "single-label" else ("labels", [["bad"], ["good", "long"]])
     answers = bertkit.load(own.folder)(texts)  # of which three in ten are made wrong
@@ -398,7 +400,7 @@ def test_temperature_is_the_best_that_the_errors_allow(exclusive):
     """By brute force over temperatures; below 1 only those whose mean confidence the errors support."""
     colder, flawless = 0, 0
     for seed in range(30):
-        rng = np.random.default_rng(seed)
+        rng = default_rng(seed)
         rows, labels = int(rng.integers(2, 40)), int(rng.integers(2, 5)) if exclusive else 2
         logits = rng.normal(size=(rows, labels)) * rng.uniform(0.1, 3)
         best, drawn = logits.argmax(axis=1), rng.integers(0, labels, rows)
@@ -427,10 +429,10 @@ def test_temperatures_of_extremes_and_what_they_divide():
     assert calibration.fit_temperature([[1.0], [0.0]], [[0], [1]], exclusive=False) == pytest.approx(20, rel=1e-3)
     assert calibration.fit_temperature([[0.7], [0.3]], [[1], [0]], exclusive=False) == 1.0
     assert calibration.fit_temperature([[0.5]], [[1]], exclusive=False) == 1.0  # logit 0 has no temperature
-    logits = np.random.default_rng(0).normal(size=(9, 4))
+    logits = default_rng(0).normal(size=(9, 4))
     softened = calibration.apply_temperature(logits * 2, 2.0, exclusive=True)
-    np.testing.assert_allclose(softened, softmax(logits, axis=1))
-    np.testing.assert_allclose(calibration.apply_temperature(logits * 2, 2.0, exclusive=False), expit(logits))
+    assert_allclose(softened, softmax(logits, axis=1))
+    assert_allclose(calibration.apply_temperature(logits * 2, 2.0, exclusive=False), expit(logits))
 
 
 def brute_force_threshold(scores, truth):
@@ -445,7 +447,7 @@ def brute_force_threshold(scores, truth):
 
 def test_thresholds_are_the_best_there_are_for_special_labels_too():
     for seed in range(150):
-        rng = np.random.default_rng(seed)
+        rng = default_rng(seed)
         scores = np.round(rng.random((int(rng.integers(1, 20)), 3)), int(rng.integers(1, 4)))
         truth = (rng.random(scores.shape) < rng.random(3)).astype(int)
         expected = [brute_force_threshold(scores[:, i], truth[:, i]) for i in range(3)]
@@ -464,7 +466,7 @@ def test_thresholds_are_the_best_there_are_for_special_labels_too():
 @pytest.mark.parametrize("noise", [-2e-6, -1e-7, 1e-7, 2e-6])
 def test_no_threshold_lies_between_the_scores_of_one_row_in_two_batches(noise):
     for seed in range(20):
-        rng = np.random.default_rng(seed)
+        rng = default_rng(seed)
         scores = np.repeat(np.unique(np.round(rng.random(9), 3)), 2)
         truth, moved = rng.integers(0, 2, len(scores)), scores + noise * rng.random(len(scores))
         found = calibration.thresholds_of(moved, truth)
@@ -486,7 +488,7 @@ def test_scores_without_gaps_have_thresholds_too():
 
 
 def test_ece_is_guos_and_reliability_that_of_sorted_decisions_in_equal_parts():
-    rng = np.random.default_rng(0)
+    rng = default_rng(0)
     confidence = np.concatenate([rng.random(500), np.arange(16) / 15])  # edges belong to the bin below
     correct = rng.random(516) < confidence**2
     expected = 0.0
@@ -495,7 +497,7 @@ def test_ece_is_guos_and_reliability_that_of_sorted_decisions_in_equal_parts():
         if inside.any():
             expected += inside.mean() * abs(correct[inside].mean() - confidence[inside].mean())
     assert calibration.expected_calibration_error(confidence, correct) == pytest.approx(expected, abs=1e-12)
-    rng = np.random.default_rng(0)
+    rng = default_rng(0)
     confidence = rng.random(503)
     correct = rng.random(503) < confidence**2
     bins = calibration.reliability(confidence, correct)

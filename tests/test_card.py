@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 from dataclasses import replace
@@ -17,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertkit.errors import ModelError
+from bertkit.files import read_json
 from bertkit.report.card import BEGIN, END, card, with_yours, write_card, yours
 from bertkit.report.facts import Facts, local_paths, read_facts
 from bertkit.run import Run
@@ -42,7 +42,7 @@ def run(two_seeds: Run, tmp_path: Path) -> Run:
 
 
 def text_of(run: Run) -> str:
-    return (run.model / "README.md").read_text(encoding="utf-8")
+    return (run.model / "README.md").read_text()
 
 
 @pytest.mark.parametrize("name", IDS.split())
@@ -167,7 +167,7 @@ def test_a_missing_or_damaged_fact_is_named(run, subtests):
         return told
 
     for file, names in LACKING.items():
-        whole = json.loads((run.folder / file).read_text())
+        whole = read_json(run.folder / file)
         for name in names:
             with subtests.test(name):
                 restate(run, file, name)
@@ -176,7 +176,7 @@ def test_a_missing_or_damaged_fact_is_named(run, subtests):
     restate(run, "results.json", "seeds", "headline")
     assert said().count(": lacks `") == 2
     restate(run, "results.json", seeds=[], headline="accuracy")
-    own = json.loads((run.model / "config.json").read_text())["bertkit"]
+    own = read_json(run.model / "config.json")["bertkit"]
     restate(run, "model/config.json", bertkit={**own, "task": {**own["task"], "temperature": "hot"}})
     assert "config.json: bertkit.task.temperature: Input should be a valid number" in said()
     restate(run, "model/config.json", bertkit=own)
@@ -190,7 +190,7 @@ def test_options_are_in_their_own_types(tiny_encoder: Path, tmp_path: Path) -> N
     case = BY_ID["single-label"]
     named = {"labels": {"good": "Gut", "bad": "Schlecht"}}
     run = finished(replace(case, options={**case.options, **named}), tiny_encoder, tmp_path / "run")
-    kept = json.loads((run.model / "config.json").read_text())["bertkit"]["task"]["labels"]
+    kept = read_json(run.model / "config.json")["bertkit"]["task"]["labels"]
     assert kept == [["good", "Gut"], ["bad", "Schlecht"]]
     assert read_facts(run.folder).options["labels"] == named["labels"]
 
@@ -207,7 +207,7 @@ def test_local_paths_are_those_of_the_recipe(tiny_encoder: Path, tmp_path: Path)
 
 def test_what_a_person_wrote_survives(run: Run) -> None:
     path, mine = run.model / "README.md", "Made for **bees**.\n\n```python\nprint(1)\n```\n"
-    path.write_text(text_of(run).replace(f"{BEGIN}\n", f"{BEGIN}\n{mine}"), encoding="utf-8")
+    path.write_text(text_of(run).replace(f"{BEGIN}\n", f"{BEGIN}\n{mine}"))
     before = text_of(run)
     assert yours(before, "") == mine.strip("\n")
     write_card(run)
@@ -221,7 +221,7 @@ def test_what_a_person_wrote_survives(run: Run) -> None:
 
 def test_a_run_that_is_finished_again_keeps_it(run: Run) -> None:
     path = run.model / "README.md"
-    path.write_text(text_of(run).replace(BEGIN, f"{BEGIN}\nmine"), encoding="utf-8")
+    path.write_text(text_of(run).replace(BEGIN, f"{BEGIN}\nmine"))
     before = text_of(run)
     (run.folder / "results.json").unlink()
     train(run.recipe, run.folder, resume=True)
@@ -232,10 +232,10 @@ def test_a_run_that_is_finished_again_keeps_it(run: Run) -> None:
 def test_a_card_without_the_markers_is_not_written_over(run: Run) -> None:
     path = run.model / "README.md"
     for own in ("# My card\n", text_of(run).replace(END, "")):
-        path.write_text(own, encoding="utf-8")
+        path.write_text(own)
         small.raises(ModelError, r"(?s)is a card without the lines .*remove the file", write_card, run)
         assert text_of(run) == own
-    path.write_text("---\nlicense: mit\n---\n\n", encoding="utf-8")  # as the Hub's form makes it: nobody's text
+    path.write_text("---\nlicense: mit\n---\n\n")  # as the Hub's form makes it: nobody's text
     write_card(run)
     assert text_of(run) == card(read_facts(run.folder))
 

@@ -37,6 +37,7 @@ from bertkit.cli.main import main
 from bertkit.data.schema import LEVELS
 from bertkit.engine.trainer import Trainer
 from bertkit.errors import UserError
+from bertkit.files import read_json
 from bertkit.inference import predictor
 from bertkit.recipe import shipped_recipes
 from bertkit.recipe.recipe import read
@@ -220,8 +221,9 @@ def test_a_tracker_that_is_not_installed_is_named_without_a_traceback(capsys, tm
     monkeypatch.setattr("sys.unraisablehook", ignored.append)
     run = tmp_path / "run"
     for command in (["check", str(recipe)], ["train", str(recipe), "--output-dir", str(run)]):
-        assert main([*command, f"training.report_to=[{name}]"]) == 2
-        assert f"training.report_to: {name}: not installed\n    pip install {name}" in capsys.readouterr().err
+        assert f"training.report_to: {name}: not installed\n    pip install {name}" in refused(
+            capsys, *command, f"training.report_to=[{name}]"
+        )
     gc.collect()
     assert ignored == []
     assert not run.exists()
@@ -373,7 +375,7 @@ ODD_FILES = {
 
 @pytest.mark.parametrize(("command", "name"), list(zip(READERS, cycle(ODD_FILES), strict=False)))
 def test_what_a_message_tells_to_type_can_be_typed(capsys, learned, tiny_encoder, tmp_path, command, name):
-    (tmp_path / name).write_text(ODD_FILES[name], encoding="utf-8")
+    (tmp_path / name).write_text(ODD_FILES[name])
     places = {"run": learned.folder, "encoder": tiny_encoder, "file": tmp_path / name, "new": tmp_path / "new"}
     words = [word.format(**places) for word in READERS[command].split()]
     (fix,) = re.findall(r"on the command line: '(data\..*)'\)", refused(capsys, *words))
@@ -397,7 +399,7 @@ def test_explain_reads_columns_of_other_names(capsys: Any, learned: Run, tmp_pat
 
 def test_documents_are_indexed_from_columns_of_other_names(capsys: Any, tiny_encoder: Path, tmp_path: Path) -> None:
     file, store = tmp_path / "faq.csv", tmp_path / "store"
-    file.write_text("nr,question,text,lang\n7,the cat,not this,en\n", encoding="utf-8")
+    file.write_text("nr,question,text,lang\n7,the cat,not this,en\n")
     names = ("--column", "id=nr", "--column", "text=question")
     assert "documents: 1 added" in said(capsys, "index", tiny_encoder, "--documents", file, "--store", store, *names)
     hit = json.loads(said(capsys, "search", store, "cat", "--json"))
@@ -410,7 +412,7 @@ def test_documents_are_indexed_from_columns_of_other_names(capsys: Any, tiny_enc
 
 def test_a_file_in_place_of_a_text_is_noticed(capsys: Any, learned: Run, tmp_path: Path) -> None:
     named = tmp_path / "reviews.txt"
-    named.write_text("the cat was good\n", encoding="utf-8")
+    named.write_text("the cat was good\n")
     for text, noticed in ((str(named), True), ("the cat was good " * 400, False), ("a\0b", False)):
         assert main(["predict", str(learned.folder), text]) == 0
         assert (f"--input {named}" in capsys.readouterr().err) is noticed
@@ -476,7 +478,7 @@ def test_a_run_that_is_none(command: str, capsys: Any, learned: Run, tiny_encode
 
 def test_a_model_of_someone_else_is_answered_with_its_task_named(capsys, learned, tmp_path, tiny_encoder):
     foreign = shutil.copytree(learned.model, tmp_path / "foreign")
-    config = json.loads((foreign / "config.json").read_text())
+    config = read_json(foreign / "config.json")
     del config["bertkit"]
     (foreign / "config.json").write_text(json.dumps(config))
     assert "Name its task" in refused(capsys, "predict", foreign, "the dog was bad")
@@ -583,8 +585,7 @@ def test_versions_precision_promises_and_threads(capsys: pytest.CaptureFixture[s
     assert found["precision"]["used"] in ("fp32", "bf16")
     assert found["devices"][-1].startswith("cpu")
     assert found["tested_versions"]["transformers"]
-    assert main(["doctor", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out).keys() == found.keys()
+    assert json.loads(said(capsys, "doctor", "--json")).keys() == found.keys()
     text = doctor_text(found)
     for line in (
         "exact resume",

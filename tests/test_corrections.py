@@ -12,6 +12,7 @@ import small
 
 from bertkit.data import check
 from bertkit.errors import DataError, RecipeError
+from bertkit.files import read_json
 from bertkit.inference.evaluate import rows_of_split
 from bertkit.inference.predictor import load as load_model
 from bertkit.recipe.recipe import load_recipe
@@ -28,7 +29,7 @@ NER = {"name": "token-classification"}
 
 def read(source, task=PLAIN, splits=None, **data):
     kind = get_task(task["name"])
-    spec = DataSpec.model_validate({"source": str(source) if not isinstance(source, dict) else source, **data})
+    spec = DataSpec(source=str(source) if not isinstance(source, dict) else source, **data)
     return small.read_data(spec, kind, kind.Options.model_validate(task), splits=splits)
 
 
@@ -298,7 +299,7 @@ def test_a_corrected_training_is_one_command(tmp_path, tiny_encoder):
     out = write(tmp_path / "out.csv", "location\ntrain.jsonl:1\ntest.jsonl:2\n")
     run = tmp_path / "run"
     train(load_recipe(recipe, [f"data.exclude={out}", "training.num_train_epochs=0.2"]), run)
-    assert json.loads((run / "data.json").read_text())["rows"] == {"train": 15, "validation": 10, "test": 6}
+    assert read_json(run / "data.json")["rows"] == {"train": 15, "validation": 10, "test": 6}
     assert len(small.read_rows(run / "predictions" / "test.jsonl")) == 6
     for page in (run / "model" / "README.md", run / "report.html"):
         assert str(tmp_path) not in page.read_text()

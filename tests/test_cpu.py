@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from cases import CASES, encoder
 from steps import first_step
+from torch.testing import assert_close
 from transformers import AutoModel, BertConfig, set_seed
 
 from bertkit.inference import runner
@@ -45,8 +46,8 @@ def test_attention_is_torchs_own(kind: str, scale: float | None) -> None:
     given, mask = inputs(), masks()[kind]
     ours = attention(*given, attn_mask=mask, scale=scale)
     theirs = F.scaled_dot_product_attention(*given, attn_mask=mask, scale=scale)
-    torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
-    torch.testing.assert_close(gradients(ours, given), gradients(theirs, given), rtol=1e-10, atol=1e-12)
+    assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
+    assert_close(gradients(ours, given), gradients(theirs, given), rtol=1e-10, atol=1e-12)
     causal = (function(*given, is_causal=True) for function in (attention, F.scaled_dot_product_attention))
     assert torch.equal(*causal), "what BERT does not use is left to torch"
 
@@ -58,8 +59,8 @@ def test_attention_with_one_dropout_mask_is_its_equation() -> None:
     torch.manual_seed(3)
     mask = dropout(torch.ones(3, 2, 7, 7, dtype=torch.float64), 0.4)
     theirs = ((query @ key.transpose(-1, -2) / 2).softmax(-1) * mask) @ value
-    torch.testing.assert_close(ours, theirs)
-    torch.testing.assert_close(gradients(ours, given), gradients(theirs, given))
+    assert_close(ours, theirs)
+    assert_close(gradients(ours, given), gradients(theirs, given))
 
 
 def test_attention_under_autocast_is_within_bf16s_rounding_and_of_padding_alone_gives_numbers() -> None:
@@ -68,7 +69,7 @@ def test_attention_under_autocast_is_within_bf16s_rounding_and_of_padding_alone_
         ours = attention(*given, attn_mask=masks()["booleans"])
     assert ours.dtype == torch.bfloat16
     theirs = F.scaled_dot_product_attention(*given, attn_mask=masks()["booleans"])
-    torch.testing.assert_close(ours.float(), theirs, rtol=2e-2, atol=2e-2)
+    assert_close(ours.float(), theirs, rtol=2e-2, atol=2e-2)
     given = inputs(torch.float32)
     made = attention(*given, attn_mask=torch.zeros(3, 1, 7, 7, dtype=torch.bool))
     assert torch.isfinite(made).all()
@@ -84,7 +85,7 @@ def test_dropout_drops_p_and_keeps_the_mean(p: float, dtype: torch.dtype) -> Non
     dropped = (made == 0).sum().item()
     assert abs(dropped - p * count) < 5 * (count * p * (1 - p)) ** 0.5 + count / 2**16
     kept, rounding = made[made != 0], 8e-3 if dtype == torch.bfloat16 else 1e-3
-    torch.testing.assert_close(kept, torch.full_like(kept, 1 / (1 - p)), rtol=rounding, atol=0)
+    assert_close(kept, torch.full_like(kept, 1 / (1 - p)), rtol=rounding, atol=0)
 
 
 @pytest.mark.parametrize("p", [0.001, 0.1, 0.3])
@@ -110,7 +111,7 @@ def test_dropout_sends_back_what_it_kept_follows_the_seed_and_has_ends() -> None
     torch.manual_seed(6)
     made = dropout(x, 0.25)
     (gradient,) = torch.autograd.grad(made.sum(), x)
-    torch.testing.assert_close(gradient, (made / x).detach())
+    assert_close(gradient, (made / x).detach())
     x = torch.ones(1000)
     torch.manual_seed(7)
     first, second = dropout(x, 0.5), dropout(x, 0.5)
@@ -154,7 +155,7 @@ def test_without_dropout_a_step_has_torchs_gradients() -> None:
 
     plain = step()
     with FasterStep():
-        torch.testing.assert_close(step(), plain, rtol=1e-4, atol=1e-6)
+        assert_close(step(), plain, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("checkpointing", [False, True])

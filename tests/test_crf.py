@@ -13,6 +13,8 @@ import torchcrf
 from cases import BY_ID, encoder
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.random import default_rng
+from numpy.testing import assert_allclose
 from small import raises
 from torch import Tensor
 from torch.testing import assert_close
@@ -89,7 +91,7 @@ def random_batch(
 @pytest.fixture(scope="module")
 def cases() -> list[Case]:
     """1,000 sentences of up to 5 words and 4 tags, in 100 batches with a chain each; scores from tame to wild."""
-    rng = np.random.default_rng(0)
+    rng = default_rng(0)
     made = []
     for index in range(100):
         words, count, scale = 1 + index % 5, 1 + index // 5 % 4, (0.1, 1.0, 5.0, 60.0)[index // 20 % 4]
@@ -136,8 +138,8 @@ def needs_logarithms(emissions: Tensor, mask: Tensor, chain: Chain) -> bool:
 def test_the_cases_need_probabilities_and_logarithms_and_the_usual_scores_no_logarithms(cases: list[Case]) -> None:
     logs = [needs_logarithms(case.emissions, case.mask, case.chain) for case in cases]
     assert 10 <= sum(logs) <= 60
-    emissions, _, mask = random_batch(np.random.default_rng(0), 8, 100, len(BIOES), 5.0)
-    chain = crf.constrain(random_chain(np.random.default_rng(0), len(BIOES), 2.0), BIOES)
+    emissions, _, mask = random_batch(default_rng(0), 8, 100, len(BIOES), 5.0)
+    chain = crf.constrain(random_chain(default_rng(0), len(BIOES), 2.0), BIOES)
     assert not needs_logarithms(emissions, mask, chain)
 
 
@@ -151,7 +153,7 @@ def test_partition_and_marginals_equal_all_paths(cases: list[Case]) -> None:
         for row, brute in enumerate(case.brute):
             words = brute.paths.shape[1]
             expected = [np.bincount(column, brute.chances, found.shape[2]) for column in brute.paths.T]
-            np.testing.assert_allclose(found[row, :words], expected, rtol=1e-6, atol=1e-12)
+            assert_allclose(found[row, :words], expected, rtol=1e-6, atol=1e-12)
             assert (found[row, words:] == 0).all()
 
 
@@ -178,7 +180,7 @@ def test_losses_and_gradients_equal_all_paths(cases: list[Case]) -> None:
                 np.add.at(expected[3], paths[:, -1], chances)
         for x, gradient in zip(inputs, expected, strict=True):
             assert x.grad is not None
-            np.testing.assert_allclose(x.grad.numpy(), gradient, rtol=1e-6, atol=1e-9)
+            assert_allclose(x.grad.numpy(), gradient, rtol=1e-6, atol=1e-9)
 
 
 def test_viterbi_finds_the_best_of_all_paths(cases: list[Case]) -> None:
@@ -208,7 +210,7 @@ def first_best_path(emissions: np.ndarray, chain: Chain) -> list[int]:
 @pytest.mark.parametrize("ties", [False, True])
 def test_of_equal_paths_the_first_is_taken(count: int, kind: torch.dtype, ties: bool) -> None:
     """To the last digit the scores of one sentence by itself, whatever is in the batch."""
-    rng = np.random.default_rng([count, ties])
+    rng = default_rng([count, ties])
     emissions, _, mask = random_batch(rng, 40, 30, count, 1.0)
     chain = random_chain(rng, count, 1.0, holes=True)
     if ties:
@@ -221,7 +223,7 @@ def test_of_equal_paths_the_first_is_taken(count: int, kind: torch.dtype, ties: 
 
 def test_span_posteriors_equal_all_paths(cases: list[Case]) -> None:
     """Of all spans of each sentence, with its best tags and with random ones."""
-    rng = np.random.default_rng(1)
+    rng = default_rng(1)
     for case in cases:
         count = case.emissions.shape[2]
         continues = rng.random((count, count)) < 0.4
@@ -238,7 +240,7 @@ def test_span_posteriors_equal_all_paths(cases: list[Case]) -> None:
             scores, sizes, parts = case.emissions.numpy(), case.mask.sum(1).numpy(), [x.numpy() for x in case.chain]
             found = posteriors.posterior(scores, sizes, parts)
             chances = posteriors.span_posteriors(found, sizes, parts, tags.numpy(), np.array(spans), continues)
-            np.testing.assert_allclose(chances, expected, rtol=1e-6, atol=1e-12)
+            assert_allclose(chances, expected, rtol=1e-6, atol=1e-12)
 
 
 def test_equals_pytorch_crf() -> None:
@@ -246,7 +248,7 @@ def test_equals_pytorch_crf() -> None:
     theirs, ours = torchcrf.CRF(9, batch_first=True).double(), CRF(9).double()
     assert not any(part.any() for part in ours()), "at first all is alike"
     ours.load_state_dict(theirs.state_dict())
-    emissions, tags, mask = random_batch(np.random.default_rng(9), 8, 40, 9, 2.0)
+    emissions, tags, mask = random_batch(default_rng(9), 8, 40, 9, 2.0)
     expected = -theirs(emissions, tags, mask=mask, reduction="none")
     assert_close(crf.nll(emissions, tags, mask, ours()), expected, rtol=1e-10, atol=1e-10)
     found = best_paths(emissions, mask, ours())
@@ -280,7 +282,7 @@ def test_forbidden_takes_no_other_tags() -> None:
 @given(st.integers(0, 2**32), st.sampled_from([BIO, BIOES]), st.sampled_from([0.0, 1.0, 100.0, 1e4]))
 def test_the_forbidden_is_never_decoded(seed: int, tags: list[str], scale: float) -> None:
     """Nor has it a chance, whatever the emissions say."""
-    rng = np.random.default_rng(seed)
+    rng = default_rng(seed)
     emissions, _, mask = random_batch(rng, 4, 12, len(tags), 1.0)
     emissions = torch.where(torch.from_numpy(rng.random(emissions.shape) < 0.2), emissions, -scale)  # often absurd
     never = posteriors.forbidden(tags)
@@ -326,7 +328,7 @@ def reference_loss(emissions: Tensor, chain: Chain) -> Tensor:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("scale", [0.01, 5.0, 50.0])
 def test_long_sentences_with_large_scores(dtype: torch.dtype, scale: float) -> None:
-    rng = np.random.default_rng(3)
+    rng = default_rng(3)
     emissions = torch.from_numpy(rng.uniform(-scale, scale, (2, 512, 9))).to(dtype).requires_grad_()
     chain = Chain(*(torch.from_numpy(rng.uniform(-scale, scale, s)).to(dtype) for s in ((9, 9), (9,), (9,))))
     mask = torch.arange(512) < torch.tensor([[512], [300]])
@@ -341,7 +343,7 @@ def test_long_sentences_with_large_scores(dtype: torch.dtype, scale: float) -> N
 @given(st.integers(0, 2**32), st.floats(0.01, 60), st.floats(0.01, 60), st.sampled_from([BIO, BIOES, ["O"] * 4]))
 def test_scaled_sums_equal_logarithms_wherever_they_are_used(seed, high, steep, tags):
     """Every score is at one end of its range or the other."""
-    rng = np.random.default_rng(seed)
+    rng = default_rng(seed)
     emissions, _, mask = random_batch(rng, 3, 40, len(tags), 1.0)
     emissions = emissions.sign() * high
     chain = Chain(*(x.sign() * steep for x in random_chain(rng, len(tags), 1.0)))
@@ -372,8 +374,8 @@ def test_a_sentence_too_short_for_what_is_not_forbidden() -> None:
 
 def test_fp32_finds_the_best_path_of_large_scores() -> None:
     """As if they were fp64: what all tags of a word have in common is not added up."""
-    emissions, _, mask = random_batch(np.random.default_rng(4), 4, 512, 9, 1.0)
-    chain = random_chain(np.random.default_rng(4), 9, 1.0)
+    emissions, _, mask = random_batch(default_rng(4), 4, 512, 9, 1.0)
+    chain = random_chain(default_rng(4), 9, 1.0)
     offset = torch.linspace(-1e4, 3e4, 512).floor()[:, None]
     emissions = emissions.mul(64).round().div(64)  # so that fp32 holds them exactly, with the offset
     assert torch.equal((emissions + offset).float().double(), emissions + offset)
@@ -382,8 +384,8 @@ def test_fp32_finds_the_best_path_of_large_scores() -> None:
 
 
 def test_nan_stays_in_its_sentence() -> None:
-    emissions, tags, mask = random_batch(np.random.default_rng(5), 3, 6, 4, 1.0)
-    chain = random_chain(np.random.default_rng(5), 4, 1.0)
+    emissions, tags, mask = random_batch(default_rng(5), 3, 6, 4, 1.0)
+    chain = random_chain(default_rng(5), 4, 1.0)
     whole = crf.nll(emissions, tags, mask, chain)
     emissions[0, 2, 1] = torch.nan
     broken = emissions.clone().requires_grad_()
@@ -403,8 +405,8 @@ def test_nan_stays_in_its_sentence() -> None:
 
 
 def test_minus_infinity_is_an_emission_too() -> None:
-    emissions, _, mask = random_batch(np.random.default_rng(6), 3, 6, 4, 1.0)
-    chain = random_chain(np.random.default_rng(6), 4, 1.0)
+    emissions, _, mask = random_batch(default_rng(6), 3, 6, 4, 1.0)
+    chain = random_chain(default_rng(6), 4, 1.0)
     emissions[:, :, 2] = -torch.inf
     fewer = Chain(chain.transitions[:2, :2], chain.start[:2], chain.end[:2])
     emissions[:, :, 3] = -torch.inf
@@ -418,7 +420,7 @@ def test_minus_infinity_is_an_emission_too() -> None:
 
 @pytest.mark.parametrize("scale", [1.0, 60.0])
 def test_padding_and_order_change_nothing(scale: float) -> None:
-    rng = np.random.default_rng(7)
+    rng = default_rng(7)
     emissions, tags, mask = random_batch(rng, 12, 30, 9, scale)
     chain = random_chain(rng, 9, scale, holes=True)
     other = emissions.masked_fill(~mask[..., None], torch.nan)
@@ -443,7 +445,7 @@ def test_padding_and_order_change_nothing(scale: float) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 def test_results_are_fp32_or_wider(dtype: torch.dtype) -> None:
-    emissions, tags, mask = random_batch(np.random.default_rng(8), 3, 6, 4, 1.0)
+    emissions, tags, mask = random_batch(default_rng(8), 3, 6, 4, 1.0)
     emissions = emissions.to(dtype).requires_grad_()
     module = CRF(4).to(dtype)
     expected = torch.float64 if dtype == torch.float64 else torch.float32
@@ -511,7 +513,7 @@ def random_scores(
     seed: int, batch: int, words: int, scale: float, scheme: list[str] | None = None, rounded: bool = False
 ) -> Batch:
     """Random scores; with a scheme, of its tags and without what it forbids."""
-    rng = np.random.default_rng(seed)
+    rng = default_rng(seed)
     count = len(scheme) if scheme else int(rng.integers(1, 8))
     lengths = rng.integers(1, words + 1, batch)
     lengths[0] = words
@@ -535,7 +537,7 @@ def test_marginals_are_those_of_the_loss(batches: list[Batch]) -> None:
         found = posteriors.posterior(case.emissions, case.lengths, case.chain).marginals
         emissions, mask, *chain = map(torch.from_numpy, (case.emissions, case.there, *case.chain))
         expected = crf.posterior(emissions, mask, Chain(*chain)).marginals.numpy()
-        np.testing.assert_allclose(found[case.there], expected[case.there], rtol=0, atol=1e-9)
+        assert_allclose(found[case.there], expected[case.there], rtol=0, atol=1e-9)
 
 
 @pytest.mark.parametrize("value", [np.nan, 1e6])
@@ -546,7 +548,7 @@ def test_what_stands_at_padding_changes_nothing(value: float) -> None:
     np.testing.assert_array_equal(posteriors.decode(other, case.lengths, case.chain), path)
     assert (path[~case.there] == -1).all()
     one, two = (posteriors.posterior(each, case.lengths, case.chain) for each in (case.emissions, other))
-    np.testing.assert_allclose(one.marginals[case.there], two.marginals[case.there], rtol=0, atol=1e-14)
+    assert_allclose(one.marginals[case.there], two.marginals[case.there], rtol=0, atol=1e-14)
 
 
 def test_no_spans_have_no_posteriors() -> None:
@@ -560,4 +562,4 @@ def test_a_word_that_can_only_be_what_is_forbidden() -> None:
     """It must begin with tag 0 and end with tag 1; one word cannot be both."""
     chain = np.zeros((2, 2)), np.array([0.0, posteriors.FORBIDDEN]), np.array([posteriors.FORBIDDEN, 0.0])
     found = posteriors.posterior(np.zeros((2, 3, 2)), np.array([3, 1]), chain).marginals
-    np.testing.assert_allclose(found[:, 0], [[1, 0], [0.5, 0.5]], rtol=0, atol=1e-6)
+    assert_allclose(found[:, 0], [[1, 0], [0.5, 0.5]], rtol=0, atol=1e-6)

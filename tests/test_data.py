@@ -21,6 +21,7 @@ from bertkit.data.schema import Column, Schema
 from bertkit.data.table import numbers
 from bertkit.data.values import read_inputs
 from bertkit.errors import DataError
+from bertkit.files import read_json
 from bertkit.report.score_tables import scores_table
 from bertkit.sections import DataSpec
 from bertkit.tasks import get_task
@@ -45,7 +46,7 @@ SCHEMA = Schema(
 def get(source, **settings):
     arguments = {name: settings.pop(name) for name in ("splits", "known_labels") if name in settings}
     source = str(source) if isinstance(source, Path) else source
-    return load(DataSpec.model_validate({"source": source, **settings}), SCHEMA, **arguments)
+    return load(DataSpec(source=source, **settings), SCHEMA, **arguments)
 
 
 fails = partial(small.message_of, DataError, get)
@@ -146,8 +147,9 @@ def test_problems_name_the_column_that_the_user_has(tmp_path):
     assert "`topic` holds {}, where a class" in fails(wrong, columns=mapped)
     for row, what in (({"body": None}, "missing"), ({"body": 3}, "holds 3"), ({"text": 3}, "holds 3")):
         name = next(iter(row))
-        with pytest.raises(DataError, match=f"row 2: `{name}` .*{what}"):
-            read_inputs([{"body": "a"}, row], SCHEMA, SCHEMA.inputs, mapped)
+        small.raises(
+            DataError, f"row 2: `{name}` .*{what}", read_inputs, [{"body": "a"}, row], SCHEMA, SCHEMA.inputs, mapped
+        )
 
 
 @pytest.mark.parametrize("count", [1, 5, 6, 1205])
@@ -383,9 +385,9 @@ def test_label_names_have_one_order():
 
 def test_split_names_can_be_mapped(tmp_path):
     written(tmp_path, {f"{name}.jsonl": labelled("x", "y") for name in ("train", "dev_matched", "dev_mismatched")})
-    spec = DataSpec.model_validate({"source": str(tmp_path), "splits": {"validation": "dev_matched"}})
+    spec = DataSpec(source=str(tmp_path), splits={"validation": "dev_matched"})
     assert list(load(spec, SCHEMA).rows) == ["train", "validation"]
-    spec = DataSpec.model_validate({"source": str(tmp_path), "splits": {"validation": "dev_mached"}})
+    spec = DataSpec(source=str(tmp_path), splits={"validation": "dev_mached"})
     small.raises(DataError, "did you mean 'dev_matched'", load, spec, SCHEMA)
 
 
@@ -490,7 +492,7 @@ def test_a_saved_data_set_that_is_damaged(tmp_path, named):
     file.write_bytes(sound)
     file.rename(tmp_path.parent / "one.arrow")
     state = tmp_path / "train" / "state.json"
-    state.write_text(json.dumps(json.loads(state.read_text()) | {"_data_files": [{"filename": "../../one.arrow"}]}))
+    state.write_text(json.dumps(read_json(state) | {"_data_files": [{"filename": "../../one.arrow"}]}))
     assert "names files outside the folder" in fails(tmp_path, columns={"text": "sentence"})
     for file, content in (("train/state.json", "{}"), ("train/state.json", "{"), ("dataset_dict.json", "{}")):
         (tmp_path / file).write_text(content)
@@ -715,7 +717,7 @@ MERGED = {"pos": "pos", "Pos": "pos", "neg": "neg"}
 
 def merged(source, labels=MERGED, **settings):
     options = get_task("text-classification").Options(name="text-classification", labels=labels)
-    spec = DataSpec.model_validate({"source": str(source), **settings})
+    spec = DataSpec(source=str(source), **settings)
     return small.read_data(spec, get_task("text-classification"), options), options
 
 
@@ -802,7 +804,7 @@ def test_rows_of_groups_say_what_sampling_loses_and_what_helps(tmp_path):
 
 def sampled(path, schema, **settings):
     """How each finding is mended that says that rows are sampled."""
-    found = load(DataSpec.model_validate({"source": str(path), **settings}), schema).findings
+    found = load(DataSpec(source=str(path), **settings), schema).findings
     return [each.fix for each in found if "rows are sampled individually" in each.what]
 
 
@@ -953,7 +955,7 @@ def test_what_a_check_finds(tmp_path, subtests):
         with subtests.test(f"{number}: {expected}"):
             folder = written(tmp_path / str(number), {f"{split}.jsonl": rows for split, rows in splits.items()})
             kind = get_task(task)
-            spec = DataSpec.model_validate({"source": str(folder), **settings})
+            spec = DataSpec(source=str(folder), **settings)
             found = [what for what in says(small.read_data(spec, kind, kind.Options(name=task)), level) if part in what]
             assert len(found) == len(expected)
             assert all(what.startswith(start.format(folder)) for what, start in zip(found, expected, strict=True))

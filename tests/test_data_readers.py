@@ -37,7 +37,7 @@ from bertkit.text import counted
 
 
 def spec(**settings: Any) -> DataSpec:
-    return DataSpec.model_validate({"source": "unused", **settings})
+    return DataSpec(source="unused", **settings)
 
 
 def read(tmp_path, name, content, **settings):
@@ -414,7 +414,7 @@ some_json = st.recursive(
 def read_any(path: Path, content: bytes, **recipe: Any) -> None:
     path.write_bytes(content)
     try:
-        for number, row in read_rows(path, DataSpec.model_validate({"source": "unused", **recipe})):
+        for number, row in read_rows(path, DataSpec(source="unused", **recipe)):
             assert number > 0
             json.dumps(row, ensure_ascii=False).encode()
     except DataError:
@@ -444,7 +444,7 @@ def test_any_values(tmp_path, rows, validation):
     path = tmp_path / "t.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     try:
-        data = load(DataSpec.model_validate({"source": str(path), "validation": validation}), SCHEMA)
+        data = load(DataSpec(source=str(path), validation=validation), SCHEMA)
     except DataError:
         return
     assert sum(map(len, data.rows.values())) == len(rows)
@@ -609,7 +609,7 @@ def write(folder: Path, name: str, pairs: list[tuple[str, str]] = PAIRS, ends: s
 
 
 def read_parallel(source: Any, **settings: Any) -> Data:
-    spec = DataSpec.model_validate({"source": source, "columns": COLUMNS, **settings})
+    spec = DataSpec(**{"source": source, "columns": COLUMNS, **settings})
     return load(spec, Text2TextGeneration.schema)
 
 

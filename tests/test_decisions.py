@@ -19,6 +19,7 @@ from cases import BY_ID
 from finished import finished
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.random import default_rng
 from scipy.special import softmax
 
 import bertkit
@@ -32,7 +33,6 @@ from bertkit.inference.display import answer_line
 from bertkit.inference.predictor import Predictor
 from bertkit.report.mistakes import mistakes
 from bertkit.run import Run
-from bertkit.training.train import train
 
 CANNOT = [
     ("regression", {"threshold": 0.5}, "has no decision threshold"),
@@ -73,7 +73,7 @@ def test_the_least_probability_is_the_gold_label_at_its_place(gold: list[float],
 @pytest.mark.parametrize("rows", [MAX_PROBABILITIES, MAX_PROBABILITIES + 1, 1999, 2000, 123_457])
 def test_what_is_kept_of_many_rows_covers_as_much_and_hardly_more(rows: int) -> None:
     gold = np.arange(rows, 0, -1.0)  # the place of p is rows - p + 1
-    kept = conformal(np.random.default_rng(0).permutation(gold))
+    kept = conformal(default_rng(0).permutation(gold))
     assert len(kept["gold"]) == MAX_PROBABILITIES
     for asked in [*COVERAGES, "0.999", "0.3217"]:
         place = math.ceil((rows + 1) * Fraction(asked))
@@ -122,11 +122,11 @@ def test_measured_coverage_is_in_results_report_and_card(learned: Run, predictor
         assert each["measured"] == np.mean([row["label"] in labels for row, labels in zip(rows, sets, strict=True)])
         assert each["mean_size"] == np.mean([len(labels) for labels in sets])
         assert each["single"] == np.mean([len(labels) == 1 for labels in sets])
-    card = (learned.model / "README.md").read_text(encoding="utf-8")
+    card = (learned.model / "README.md").read_text()
     lines = [re.split("  +", line.strip()) for line in card.splitlines() if line.startswith(("0.8", "0.9"))]
     for each, line in zip(found, lines, strict=True):
         assert line == [f"{each['coverage']:g}", *(f"{each[name]:.4f}" for name in ("measured", "mean_size", "single"))]
-    assert "measured on test" in (learned.folder / "report.html").read_text(encoding="utf-8")
+    assert "measured on test" in (learned.folder / "report.html").read_text()
 
 
 def test_intervals_of_numbers(tiny_encoder: Path, tmp_path: Path) -> None:
@@ -195,7 +195,7 @@ def test_what_can_not_be_decided(tiny_encoder, tmp_path, subtests):
 
 
 def test_rows_without_a_label_are_scored_shown_and_explained(tiny_encoder: Path, tmp_path: Path) -> None:
-    run = train(small.recipe(tmp_path, tiny_encoder, "task.thresholds={good: 1.0}"), tmp_path / "run")
+    run = small.trained(tmp_path, tiny_encoder, "task.thresholds={good: 1.0}")
     rows = small.rows("single-label", 7, start=26)
     answers = run.load()([row["text"] for row in rows])
     none = [answer["label"] is None for answer in answers]
@@ -207,13 +207,13 @@ def test_rows_without_a_label_are_scored_shown_and_explained(tiny_encoder: Path,
     assert scores["metrics"]["accuracy"] == np.mean([not each for each in wrong])
     found = mistakes(bertkit.Run(run.folder).facts)
     assert len(found.every) == sum(wrong)
-    assert "(none)" in (run.folder / "report.html").read_text(encoding="utf-8")
+    assert "(none)" in (run.folder / "report.html").read_text()
     explained = explain_rows(run.load(), [rows[none.index(True)]["text"]])
     assert "label good, most probable, not predicted" in json.dumps(explained)
 
 
 def test_a_model_without_calibration_rows_gets_them(tiny_encoder: Path, tmp_path: Path) -> None:
-    run = train(small.recipe(tmp_path, tiny_encoder, splits=("train", "test")), tmp_path / "run")
+    run = small.trained(tmp_path, tiny_encoder, splits=("train", "test"))
     assert "coverage" not in run.results["splits"]["test"]
     small.raises(UserError, r"no calibration rows\n.*Calibrate it", run.load().with_decisions, coverage=0.9)
     small.raises(DataError, r"no labelled validation rows\n.*as `data`", bertkit.calibrate, run.folder)
@@ -225,7 +225,7 @@ def test_a_model_without_calibration_rows_gets_them(tiny_encoder: Path, tmp_path
 @pytest.mark.parametrize("noise", [-2e-6, -1e-7, 0.0, 1e-7, 2e-6])
 def test_a_set_does_not_depend_on_the_batch_of_its_row(noise: float, tiny_encoder: Path) -> None:
     task, names = BY_ID["single-label"].task(tiny_encoder), ("a", "b", "c")
-    logits = np.random.default_rng(0).normal(size=(10, 3)).repeat(3, axis=0)
+    logits = default_rng(0).normal(size=(10, 3)).repeat(3, axis=0)
     rows, gold = len(logits), np.arange(len(logits)) % 3
     graded = GradedLabels("single-label", names, gold, gold, softmax(logits, axis=1), 1.0)
     known = graded.calibrated()["conformal"]
@@ -245,7 +245,7 @@ def test_on_the_command_line(learned: Run, capsys: Any, tmp_path: Path) -> None:
     file = small.write_rows(tmp_path / "rows.jsonl", [{"text": text} for text in texts()])
     output = tmp_path / "answers.csv"
     small.said(capsys, "predict", learned.folder, "--input", file, "--output", output, "--coverage", 0.9)
-    rows = list(csv.DictReader(output.read_text(encoding="utf-8").splitlines()))
+    rows = list(csv.DictReader(output.read_text().splitlines()))
     sets = [row["answer.set"].split("|") if row["answer.set"] else [] for row in rows]
     assert [row["answer.label"] for row in rows] == [labels[0] if len(labels) == 1 else "" for labels in sets]
     told = small.said(capsys, "predict", learned.folder, "--threshold", 1, "--top-k", 1, "--json", "the cat was good")

@@ -338,8 +338,9 @@ def test_a_shorter_student_starts_from_the_teachers_weights(tmp_path: Path) -> N
 
 def test_layers_that_are_not_there_or_not_alike_are_refused(tiny_encoder: Path, tmp_path: Path) -> None:
     model = BY_ID["single-label"].task(tiny_encoder).model(encoder(tiny_encoder))
-    with pytest.raises(ModelError, match=r"distillation.student.layers: 3 layers to keep, but the encoder has 2"):
-        keep_layers(model, 3)
+    small.raises(
+        ModelError, r"distillation.student.layers: 3 layers to keep, but the encoder has 2", keep_layers, model, 3
+    )
     for kind in ("albert", "modernbert"):  # whose layers share their weights, or are not all alike
         other = AutoModel.from_pretrained(small.of_family(kind, tiny_encoder, tmp_path / kind, num_hidden_layers=4))
         small.raises(ModelError, r"the layers of a .* are of several kinds", keep_layers, other, 2)
@@ -375,12 +376,11 @@ def taught_by(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """A teacher of four layers that has seen the small rows."""
     room = tmp_path_factory.mktemp("teacher")
     more = ("training.num_train_epochs=1", "training.eval_strategy=no", "training.save_strategy=no")
-    return train(small.recipe(room, build_encoder(room / "deep", layers=4), *more), room / "run")
+    return small.trained(room, build_encoder(room / "deep", layers=4), *more)
 
 
 def distilled(folder: Path, home: Path, teacher: Run, *overrides: str) -> Run:
-    recipe = small.recipe(folder, home, f"distillation.teacher={teacher.folder}", *overrides)
-    return train(recipe, folder / "run")
+    return small.trained(folder, home, f"distillation.teacher={teacher.folder}", *overrides)
 
 
 def test_from_a_run_to_a_student_of_half_its_layers(taught_by, tmp_path, caplog):
@@ -415,7 +415,7 @@ def test_a_teacher_is_no_baseline() -> None:
 
 
 def test_alpha_0_is_training_without_a_teacher(taught_by: Run, tiny_encoder: Path, tmp_path: Path) -> None:
-    plain = train(small.recipe(tmp_path / "plain", tiny_encoder), tmp_path / "plain" / "run")
+    plain = small.trained(tmp_path / "plain", tiny_encoder)
     runs = [
         distilled(tmp_path / alpha, tiny_encoder, taught_by, f"distillation.alpha={alpha}") for alpha in ("0", "0.5")
     ]
@@ -430,5 +430,6 @@ def test_a_wrong_teacher_leaves_nothing_behind(tiny_encoder: Path, tmp_path: Pat
     small.raises(ModelError, "was trained for token-classification", train, recipe, tmp_path / "run")
     assert not (tmp_path / "run").exists()
     unfinished = small.recipe(tmp_path, tiny_encoder, f"distillation.teacher={tmp_path}")
-    with pytest.raises(ModelError, match=r"distillation\.teacher, .*neither a run nor a model folder"):
-        train(unfinished, tmp_path / "run")
+    small.raises(
+        ModelError, r"distillation\.teacher, .*neither a run nor a model folder", train, unfinished, tmp_path / "run"
+    )

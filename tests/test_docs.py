@@ -88,7 +88,7 @@ def tiny_trainings(tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.Monke
 
 @pytest.mark.usefixtures("tiny_trainings")
 def test_the_first_lines_of_python_train_a_frame() -> None:
-    code = (DOCS / "python.md").read_text(encoding="utf-8").split("```python\n")[1].split("```")[0]
+    code = (DOCS / "python.md").read_text().split("```python\n")[1].split("```")[0]
     names: dict[str, Any] = {}
     exec(code, names)
     assert names["run"].results["splits"]["validation"]["rows"] == 4
@@ -166,22 +166,22 @@ def test_the_task_page_has_every_task_and_field(reference: ModuleType) -> None:
 
 
 def test_every_extra_and_dependency_is_explained_and_the_tables_by_task_exist() -> None:
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
-    table = (DOCS / "install.md").read_text(encoding="utf-8").split("| extra |")[1].split("\n\n")[0]
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    table = (DOCS / "install.md").read_text().split("| extra |")[1].split("\n\n")[0]
     assert set(re.findall(r"^\| `([\w-]+)` \|", table, re.M)) == extras.keys()
-    needed = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["dependencies"]
-    table = (DOCS / "architecture.md").read_text(encoding="utf-8").split("## Dependencies")[1].split("\n## ")[0]
+    needed = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    table = (DOCS / "architecture.md").read_text().split("## Dependencies")[1].split("\n## ")[0]
     assert re.findall(r"^\| `([\w.-]+)` \|", table, re.M)
     assert set(re.findall(r"^\| `([\w.-]+)` \|", table, re.M)) == {re.split("[<>=]", each)[0] for each in needed}
-    rows = re.findall(r"^\| `(\w+/\w+\.py)`: (.*?) \|", (DOCS / "architecture.md").read_text(encoding="utf-8"), re.M)
+    rows = re.findall(r"^\| `(\w+/\w+\.py)`: (.*?) \|", (DOCS / "architecture.md").read_text(), re.M)
     assert len(rows) >= 4
     for file, names in rows:
-        code = (ROOT / "bertkit" / file).read_text(encoding="utf-8")
+        code = (ROOT / "bertkit" / file).read_text()
         assert not [name for name in re.findall(r"`(\w+)`", names) if f"\n{name}: Mapping" not in code]
 
 
 def test_every_page_is_in_the_table_of_contents() -> None:
-    trees = re.findall(r"^```{toctree}\n(.*?)^```$", (DOCS / "index.md").read_text(encoding="utf-8"), re.M | re.S)
+    trees = re.findall(r"^```{toctree}\n(.*?)^```$", (DOCS / "index.md").read_text(), re.M | re.S)
     listed = re.findall(r"^([\w./-]+)$", "".join(trees), re.M)
     pages = {page.stem for page in DOCS.glob("*.md")} - {"index"}
     assert pages | {f"../notebooks/{page.stem}" for page in (ROOT / "notebooks").glob("*.ipynb")} <= set(listed)
@@ -191,7 +191,7 @@ def test_every_page_is_in_the_table_of_contents() -> None:
 
 def recipes(page: Path) -> list[str]:
     """The blocks that are whole recipes."""
-    blocks = re.findall(r"^```yaml\n(.*?)^```$", page.read_text(encoding="utf-8"), re.M | re.S)
+    blocks = re.findall(r"^```yaml\n(.*?)^```$", page.read_text(), re.M | re.S)
     return [each for each in blocks if all(re.search(f"^{key}:", each, re.M) for key in ("task", "model", "data"))]
 
 
@@ -199,14 +199,14 @@ def recipes(page: Path) -> list[str]:
 def test_recipes_on_the_pages_load(page: Path, tmp_path: Path) -> None:
     for text in recipes(page):
         file = tmp_path / "mine.yaml"
-        file.write_text(text, encoding="utf-8")
+        file.write_text(text)
         load_recipe(file, check_files=False)
 
 
 def test_what_coming_from_says_can_be_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    page = COMING_FROM.read_text(encoding="utf-8")
+    page = COMING_FROM.read_text()
     monkeypatch.chdir(tmp_path)
-    Path("my.yaml").write_text(recipes(COMING_FROM)[0], encoding="utf-8")
+    Path("my.yaml").write_text(recipes(COMING_FROM)[0])
     tried = 0
     for block in re.findall(r"^```bash\n(.*?)^```$", page, re.M | re.S):
         for line in re.findall(r"^bertkit (?:train|copy) .*$", block.replace("\\\n", " "), re.M):
@@ -218,8 +218,8 @@ def test_what_coming_from_says_can_be_run(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_every_measured_number_is_on_the_page_of_measurements() -> None:
-    part = (ROOT / "README.md").read_text(encoding="utf-8").split("<!-- results -->")[1].split("<!-- /results -->")[0]
-    page = (DOCS / "benchmarks.md").read_text(encoding="utf-8")
+    part = (ROOT / "README.md").read_text().split("<!-- results -->")[1].split("<!-- /results -->")[0]
+    page = (DOCS / "benchmarks.md").read_text()
     numbers = re.findall(r"\d+\.\d{2,}", part)
     assert len(numbers) >= 6
     assert not [number for number in numbers if number not in page]

@@ -19,6 +19,7 @@ from safetensors.torch import load_file, save_file
 from small import change_json, message_of, of_family, raises, recipe
 from test_qa_windows import by_bytes, by_metaspace
 from tokenizers import models, normalizers, pre_tokenizers, processors, trainers
+from torch.testing import assert_close
 from transformers import (
     AutoConfig,
     AutoModel,
@@ -28,6 +29,7 @@ from transformers import (
 )
 
 from bertkit.errors import ModelError, UserError
+from bertkit.files import read_json
 from bertkit.inference.features import Features
 from bertkit.inference.predictor import load, load_as, model_folder
 from bertkit.inference.settings import resolve_max_length
@@ -139,8 +141,9 @@ def test_what_bertkit_does_not_load_is_one_message_everywhere(file: str, config:
 def test_an_export_is_loaded_but_not_trained(folder: Path) -> None:
     change_json(folder / "config.json", bertkit={"onnx": ["logits"]})
     (folder / "model.safetensors").unlink()
-    with pytest.raises(ModelError, match=r"is an exported model.*\n.*Name the run that it was exported from"):
-        resolve_encoder(spec(folder))
+    raises(
+        ModelError, r"is an exported model.*\n.*Name the run that it was exported from", resolve_encoder, spec(folder)
+    )
     assert model_folder(folder) == folder
 
 
@@ -253,7 +256,7 @@ def test_settings_that_contradict_tokenizer_json_are_refused(folder: Path) -> No
 def test_a_template_of_the_class_stays_where_tokenizer_json_has_none(folder: Path) -> None:
     saved_tokenizer(folder, "cased")
     file = folder / "tokenizer.json"
-    saved = json.loads(file.read_text()) | {"post_processor": None}
+    saved = read_json(file) | {"post_processor": None}
     file.write_text(json.dumps(saved))
     ids = load_tokenizer(folder)("Ada")["input_ids"]
     assert ids == [2, *tokenizers.Tokenizer.from_file(str(file)).encode("Ada").ids, 3]
@@ -385,7 +388,7 @@ def test_dropout_of_the_head_is_the_field_that_transformers_reads(kind: str, fie
     for rate in (0.0, 0.9):
         model = sequence_classifier(resolve_encoder(spec(folder, dropout=rate)))
         model.save_pretrained(tmp_path / "saved")
-        assert json.loads((tmp_path / "saved/config.json").read_text())[field] == rate
+        assert read_json(tmp_path / "saved/config.json")[field] == rate
         stock, inputs = (
             AutoModelForSequenceClassification.from_pretrained(tmp_path / "saved"),
             torch.arange(5, 15)[None],
@@ -432,7 +435,7 @@ def test_pooling_of_the_head_is_what_transformers_pools_by(kind: str, pooling: s
     hidden = stock.head(pooled) if kind == "modernbert" else stock.activation(stock.dense(pooled))
     expected = stock.classifier(hidden)
     for trained in (model.eval(), stock):
-        torch.testing.assert_close(trained(inputs, attention_mask=mask).logits, expected, rtol=1e-4, atol=1e-5)
+        assert_close(trained(inputs, attention_mask=mask).logits, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_a_run_trains_with_pooling_and_dropout_and_transformers_loads_what_it_saved(tiny_encoder, tmp_path) -> None:
@@ -547,7 +550,7 @@ def test_variants_of_lora_are_pefts_own_and_are_merged(key: str, tiny_encoder: P
     before = model(input_ids=ids).logits
     assert not torch.allclose(before, plain)
     whole = merged(model)
-    torch.testing.assert_close(whole(input_ids=ids).logits, before)
+    assert_close(whole(input_ids=ids).logits, before)
     assert len(whole.state_dict()) == kept
 
 
@@ -607,7 +610,7 @@ def test_lora_leaves_the_decoder_to_the_word_embeddings(kind: str, tmp_path: Pat
     whole.save_pretrained(tmp_path)
     again, report = AutoModelForMaskedLM.from_pretrained(tmp_path, output_loading_info=True)
     assert not report["missing_keys"]
-    torch.testing.assert_close(again.eval()(input_ids=ids).logits, expected, rtol=1e-4, atol=1e-5)
+    assert_close(again.eval()(input_ids=ids).logits, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_a_decoder_that_was_never_tied_leaves_the_rest_tied_and_adds_no_setting(tmp_path: Path) -> None:

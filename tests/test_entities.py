@@ -7,6 +7,7 @@ import pytest
 import seqeval.metrics
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.random import default_rng
 from seqeval.scheme import IOB2, IOBES
 
 from bertkit.data.tagging import entities, invalid, tag_names
@@ -43,7 +44,7 @@ def of(scores: dict, ending: str) -> tuple:
 def test_equals_seqeval(scheme):
     """To the last digit, on 600 corpora; where there is no entity at all, seqeval says 0 and we None."""
     for case in range(300):
-        gold, predicted = corpus(np.random.default_rng(case), scheme)
+        gold, predicted = corpus(default_rng(case), scheme)
         graded = GradedEntities(gold, predicted, TYPES, scheme=scheme)
         scores = graded.scores
         assert scores == graded.scored.scores  # seqeval's, and the sums that the bootstrap weights
@@ -90,14 +91,14 @@ def test_invalid_tags_are_counted_in_the_predictions(scheme):
 
 
 def test_intervals_equal_the_plain_bootstrap_where_most_is_undefined_too():
-    rng = np.random.default_rng(3)
+    rng = default_rng(3)
     gold, predicted = [], []
     for _ in range(12):
         pair = corpus(rng, "BIO")
         gold, predicted = gold + pair[0], predicted + pair[1]
     count, gold, predicted = len(gold), [*gold, ["B-x-y"]], [*predicted, ["B-x-y"]]
     found = GradedEntities(gold, predicted, TYPES).intervals(resamples=70, seed=5)
-    draws = np.random.default_rng(5)
+    draws = default_rng(5)
     values: dict[str, list[float]] = {name: [] for name in found}
     for _ in range(70):
         rows = draws.integers(0, count + 1, count + 1)
@@ -172,7 +173,7 @@ def test_confusion_by_hand():
 
 
 def test_counts_by_sentence():
-    rng, names = np.random.default_rng(0), ["a", "b", "c"]
+    rng, names = default_rng(0), ["a", "b", "c"]
     found = [[rng.choice(["a", "c"], rng.integers(0, 5)).tolist() for _ in range(3)] for _ in range(100)]
     found[7][2] = ["c"] * 300  # more than a byte can count
     weights = rng.integers(0, 4, (len(found), 2)).astype(float)

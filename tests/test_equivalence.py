@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -22,10 +21,11 @@ from safetensors.torch import load_file
 from steps import OWN, Step, arguments, first_step, first_step_of, made, trained
 from test_resume import RHYTHM, killed, last
 from torch._dynamo.utils import counters
+from torch.testing import assert_close
 from transformers import AutoModelForMaskedLM
 
 from bertkit.attachments.table import ATTACHMENTS
-from bertkit.files import sha256
+from bertkit.files import read_json, sha256
 from bertkit.models.encoder import resolve_encoder
 from bertkit.recipe.recipe import Recipe, to_yaml
 from bertkit.run import Run
@@ -133,7 +133,7 @@ def test_dividing_what_does_not_fit_into_memory_changes_no_step(
     assert curves[1] == pytest.approx(curves[0], rel=1e-4)
     assert len(curves[0]) == 3
     for name, tensor in weights[0].items():
-        torch.testing.assert_close(weights[1][name], tensor, rtol=1e-3, atol=1e-4)
+        assert_close(weights[1][name], tensor, rtol=1e-3, atol=1e-4)
 
 
 def test_trying_what_fits_draws_no_random_number(tiny_encoder_with_dropout: Path, tmp_path: Path) -> None:
@@ -175,7 +175,7 @@ def test_the_table_is_complete() -> None:
 def teacher(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("teacher")
     with cache_in(folder / "cache"):
-        return train(small.recipe(folder, tiny_encoder, "training.save_strategy=no"), folder / "run").folder
+        return small.trained(folder, tiny_encoder, "training.save_strategy=no").folder
 
 
 @contextmanager
@@ -257,7 +257,7 @@ class ByTwo:
     def step(self, name: str) -> Step:
         file = self.folder / f"{name}.safetensors"
         assert file.is_file(), self.error
-        return json.loads(file.with_suffix(".json").read_text()), load_file(file)
+        return read_json(file.with_suffix(".json")), load_file(file)
 
 
 @pytest.fixture(scope="module")
@@ -304,7 +304,7 @@ def test_all_processes_go_by_the_clock_of_the_first(by_two: ByTwo, tiny_encoder:
     for rank in (0, 1):
         file = by_two.folder / "clock" / f"{rank}-6.safetensors"
         assert file.is_file(), by_two.error
-        torch.testing.assert_close(load_file(file), one, rtol=1e-4, atol=1e-5)
+        assert_close(load_file(file), one, rtol=1e-4, atol=1e-5)
 
 
 def test_two_processes_train_several_tasks_as_one_does(by_two: ByTwo, tiny_encoder: Path, tmp_path: Path) -> None:
@@ -314,7 +314,7 @@ def test_two_processes_train_several_tasks_as_one_does(by_two: ByTwo, tiny_encod
     assert runs[1].finished, by_two.error
     for name in two.TASKS:
         one, other = (load_file(run.folder / name / "model" / "model.safetensors") for run in runs)
-        torch.testing.assert_close(other, one, rtol=1e-4, atol=1e-6)
+        assert_close(other, one, rtol=1e-4, atol=1e-6)
 
 
 def test_two_processes_train_folds(by_two: ByTwo) -> None:

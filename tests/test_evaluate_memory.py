@@ -22,6 +22,7 @@ from datasets import Dataset
 from finished import finished, report
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from numpy.random import default_rng
 
 import bertkit
 from bertkit.data import Data
@@ -38,7 +39,6 @@ from bertkit.report.paired import compared
 from bertkit.run import Run
 from bertkit.sections import DataSpec
 from bertkit.tasks import get_task
-from bertkit.training.train import train
 
 NUMBERS = st.floats(allow_nan=False) | st.integers(-(2**60), 2**60) | st.booleans() | st.none()
 VALUES = st.recursive(
@@ -107,7 +107,7 @@ def test_grading_holds_few_bytes_of_a_row(name: str, monkeypatch: pytest.MonkeyP
     """Of all that is allocated while answers are scored, with intervals and details, at its highest."""
     options, answer, target, most = GRADED[name]
     kind = get_task(name)
-    task = kind(kind.Options.model_validate({"name": kind.name, **options}), None, 16)
+    task = kind(kind.Options(name=kind.name, **options), None, 16)
     monkeypatch.setattr(intervals, "ROWS", 200)
     monkeypatch.setattr("bertkit.data.table.AT_A_TIME", 200)
 
@@ -198,7 +198,7 @@ def test_packed_tags_are_the_tags(sentences: list[list[str]]) -> None:
 
 def test_resamples_of_many_rows_are_taken_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """To rounding: sums over more columns may be made in another order."""
-    rng = np.random.default_rng(4)
+    rng = default_rng(4)
     truth, groups = rng.integers(0, 2, 60).astype(float), np.sort(rng.integers(0, 9, 60))
     given = truth, rng.random(60), groups, True, False
     whole = reranking.RankedRows(*given).intervals()
@@ -220,7 +220,7 @@ def torn_queries() -> tuple[Dataset, np.ndarray, np.ndarray]:
         "document": [f"text of d{row % 11}" for row in range(20)],
         "grade": [float(row % 3) for row in range(20)],
     }
-    rng = np.random.default_rng(0)
+    rng = default_rng(0)
     asked, there = (rng.normal(size=(count, 4)) for count in (3, 11))
     unit = [vectors / np.linalg.norm(vectors, axis=1, keepdims=True) for vectors in (asked, there)]
     return Dataset.from_dict(rows), unit[0], unit[1]
@@ -257,7 +257,7 @@ def test_rows_of_a_query_need_not_stand_together_and_queries_are_measured_one_by
 def read(source: Path, at_a_time: int, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> Data:
     """The file's rows for text classification, so many of them read at a time."""
     monkeypatch.setattr("bertkit.data.table.AT_A_TIME", at_a_time)
-    kind, spec = get_task("text-classification"), DataSpec.model_validate({"source": str(source), **settings})
+    kind, spec = get_task("text-classification"), DataSpec(source=str(source), **settings)
     return small.read_data(spec, kind, kind.Options(name=kind.name))
 
 
@@ -365,7 +365,7 @@ def test_values_without_end_and_numbers() -> None:
 
 
 def test_a_training_scores_them(tiny_encoder: Path, tmp_path: Path) -> None:
-    results = train(small.recipe(tmp_path, tiny_encoder, "data.by=label"), tmp_path / "run").results
+    results = small.trained(tmp_path, tiny_encoder, "data.by=label").results
     for split in results["splits"].values():
         assert sum(part["rows"] for part in split["by"]["label"].values()) == split["rows"]
 

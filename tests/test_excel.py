@@ -43,7 +43,7 @@ def workbook(path: Path, *rows: list[Any], more: tuple[str, ...] = ()) -> Path:
 
 
 def read(path: Path, **layout: Any) -> list[tuple[int, dict[str, Any]]]:
-    return list(read_rows(path, DataSpec.model_validate({"source": "unused", **layout})))
+    return list(read_rows(path, DataSpec(source="unused", **layout)))
 
 
 def fails(path: Path, **layout: Any) -> str:
@@ -80,7 +80,7 @@ def test_a_sheet_is_named_and_the_others_are_reported(tmp_path: Path) -> None:
     assert "data.sheet is one of: Sheet, Notes, More notes" in message
 
     def findings(**layout: str) -> list[Finding]:
-        spec = DataSpec.model_validate({"source": {"train": str(path)}, **layout})
+        spec = DataSpec(source={"train": str(path)}, **layout)
         return [each for each in load(spec, TextClassification.schema).findings if "sheet" in each.what]
 
     assert findings(sheet="Sheet") == []
@@ -215,7 +215,6 @@ def recipe_by_messages(folder: Path, encoder: Path, source: Path) -> tuple[Any, 
         f"task: {{name: text-classification}}\nmodel: {{name: {encoder}, max_length: 32}}\n"
         f"data: {{source: {source.name}, validation: 0.2, columns: {{text: Text, label: Status}}}}\n"
         "training: {max_steps: 2}\nverify: false\nexplain: false\n",
-        encoding="utf-8",
     )
     given, asked = list[str](), []
     for _ in range(3):

@@ -12,6 +12,7 @@ import pytest
 import torch
 from cases import BY_ID, Case, encoder
 from datasets import Dataset
+from small import raises
 from torch import nn
 from transformers import set_seed
 
@@ -231,8 +232,7 @@ def test_what_can_not_be_explained_is_said(tiny_encoder: Path) -> None:
         ("text-to-text", ["a cat"], "answers of text2text-generation are not explained"),
     ):
         predictor = predictor_of(BY_ID[name].task(tiny_encoder), tiny_encoder)
-        with pytest.raises(DataError, match=what):
-            explain_rows(predictor, rows_of(predictor, texts))
+        raises(DataError, what, explain_rows, predictor, rows_of(predictor, texts))
     pairs = predictor_of(BY_ID["similarity-cosent"].task(tiny_encoder), tiny_encoder)
     with pytest.raises(DataError, match="row 1: an explanation needs two texts"):  # of one, there is the vector
         explain_rows(pairs, ["a cat"])

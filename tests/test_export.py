@@ -19,6 +19,8 @@ import torch
 from cases import CASES, Case, encoder
 from conftest import build_encoder
 from datasets import Dataset
+from numpy.random import default_rng
+from numpy.testing import assert_array_equal
 from onnx import TensorProto, helper, numpy_helper
 from serving import make_app
 from small import change_json, raises, read_rows, write_rows
@@ -33,7 +35,7 @@ from bertkit.exports.graph import Graph, Reduced, _exported, batch_of, build
 from bertkit.exports.int8 import quantized
 from bertkit.exports.program import export
 from bertkit.exports.viterbi import viterbi
-from bertkit.files import sha256
+from bertkit.files import read_json, sha256
 from bertkit.inference.evaluate import score
 from bertkit.inference.predictor import Predictor, load
 from bertkit.models.encoder import save_tokenizer
@@ -87,7 +89,7 @@ def test_load_gives_the_same_predictor(run: Path, exported: Path) -> None:
 
 
 def test_export_json_says_what_was_measured(run: Path, exported: Path) -> None:
-    said = json.loads((exported / "export.json").read_text())
+    said = read_json(exported / "export.json")
     measured = said["fp32"]
     assert (measured["rows"], measured["answers_differ"]) == (10, 0)
     assert measured["output_difference"] < 1e-5
@@ -130,7 +132,7 @@ def test_a_refusal_names_the_cause_alone():
 
 
 def test_python_without_bertkit(exported: Path) -> None:
-    page = (ROOT / "docs" / "export.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "export.md").read_text()
     (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     room: dict[str, Any] = {}
     exec(code.replace("DIR", str(exported)), room)
@@ -201,7 +203,7 @@ def test_answers_are_those_of_torch(case: Case, made: dict[str, Made]) -> None:
         joint = crf.constrain(Chain(*model.crf()), options.tags, plain=options.scheme == "none")
         parts = [part.detach().double().numpy() for part in joint]
         path = posteriors.decode(given["emissions"].astype(np.float64), given["words"], parts)
-        np.testing.assert_array_equal(given["tags"], path)
+        assert_array_equal(given["tags"], path)
 
 
 # --- without torch
@@ -314,7 +316,7 @@ print(json.dumps(told))
 @pytest.mark.parametrize("opset", [18, 24])
 def test_sequences_have_the_path_of_decode(opset):
     """Hundreds in all: batches of any size and length; the scores of a third are whole numbers, so that paths tie."""
-    rng, tags, count = np.random.default_rng(opset), ["O", "B-A", "I-A", "B-B", "I-B"], 0
+    rng, tags, count = default_rng(opset), ["O", "B-A", "I-A", "B-B", "I-B"], 0
     while count < 300:
         ties = count % 3 == 0
         temperature, batch, words = float(rng.uniform(0.5, 2)), int(rng.integers(1, 40)), int(rng.integers(1, 20))
@@ -333,7 +335,7 @@ def test_sequences_have_the_path_of_decode(opset):
         mask = torch.arange(words) < torch.from_numpy(lengths)[:, None]
         tempered = torch.from_numpy(emissions).double() / temperature
         expected = posteriors.decode(tempered.numpy(), lengths, parts)
-        np.testing.assert_array_equal(path, expected)
+        assert_array_equal(path, expected)
         likely = (-crf.nll(tempered, torch.from_numpy(expected), mask, joint)).exp()
         np.testing.assert_allclose(chance, likely, rtol=1e-5, atol=1e-7)
         count += batch
@@ -345,7 +347,7 @@ def test_sequences_have_the_path_of_decode(opset):
 @pytest.fixture
 def linear() -> tuple[onnx.ModelProto, np.ndarray, np.ndarray]:
     """A graph of a MatMul and a Gemm, its input, and both outputs, whose two columns differ a thousandfold in size."""
-    rng = np.random.default_rng(0)
+    rng = default_rng(0)
     table = (rng.normal(size=(16, 2)) * [100, 0.1]).astype(np.float32)
     texts = rng.normal(size=(5, 16)).astype(np.float32)
     nodes = [
@@ -425,8 +427,9 @@ def test_what_can_not_be_exported(run: Path, exported: Path, tmp_path: Path) -> 
     moved = shutil.copytree(run, tmp_path / "moved")
     kept = moved / "recipe.yaml"
     kept.write_text(kept.read_text().replace("train.jsonl", "gone.jsonl"))
-    with pytest.raises(DataError, match=r"gone(.|\n)*compared with the run on labelled rows\n.*as `data`"):
-        export(moved, tmp_path / "out")
+    raises(
+        DataError, r"gone(.|\n)*compared with the run on labelled rows\n.*as `data`", export, moved, tmp_path / "out"
+    )
     assert not (tmp_path / "out").exists()
 
 
@@ -456,12 +459,11 @@ def test_damaged_folders(exported: Path, tmp_path: Path) -> None:
 
 def test_a_config_of_another_graph_is_refused(made, tmp_path):
     shutil.copytree(made["ner-crf-windows-bioes"].folder, tmp_path, dirs_exist_ok=True)
-    own = json.loads((tmp_path / "config.json").read_text())["bertkit"]
+    own = read_json(tmp_path / "config.json")["bertkit"]
     other = {"tags": ["O", "S-X", "B-X", "I-X", "E-X"], "labels": ["X"]}
     for wrong in ({"task": own["task"] | other}, {"onnx": own["onnx"][:2]}, {"onnx": []}):
         change_json(tmp_path / "config.json", bertkit=own | wrong)
-        with pytest.raises(ModelError, match=r"config\.json"):
-            load(tmp_path)({"tokens": ["cat", "dog"]})
+        raises(ModelError, r"config\.json", load(tmp_path), {"tokens": ["cat", "dog"]})
 
 
 def test_what_can_not_be_asked_of_it(exported, monkeypatch):

@@ -29,8 +29,8 @@ def write(path: Path, content: Any) -> Path:
 def get(source: Any, task: str = "token-classification", options: dict[str, Any] | None = None, **settings: Any) -> Any:
     source = {split: str(path) for split, path in source.items()} if isinstance(source, dict) else str(source)
     kind = get_task(task)
-    spec = DataSpec.model_validate({"source": source, **settings})
-    return small.read_data(spec, kind, kind.Options.model_validate({"name": task, **(options or {})}))
+    spec = DataSpec(source=source, **settings)
+    return small.read_data(spec, kind, kind.Options(name=task, **options or {}))
 
 
 fails = partial(small.message_of, DataError, get)
@@ -243,7 +243,7 @@ def ner(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def predicted(run: Path, rows: Path, output: Path, *given: str) -> str:
     assert main(["predict", str(run), "--input", str(rows), "--output", str(output), *given]) == 0
-    return output.read_text(encoding="utf-8")
+    return output.read_text()
 
 
 def test_entities_for_other_tools(ner, tmp_path):

@@ -5,7 +5,6 @@ That accumulation, processes and a resumed run change nothing is in test_equival
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from functools import partial
@@ -26,6 +25,7 @@ import bertkit
 from bertkit.attachments.user_loss import UserLoss
 from bertkit.engine.attachment import Draft
 from bertkit.errors import DataError, RecipeError, UserError
+from bertkit.files import read_json
 from bertkit.recipe.recipe import Recipe
 from bertkit.training.train import train
 
@@ -157,8 +157,9 @@ def test_a_loss_that_would_have_no_effect_is_refused(name: str, tiny_encoder: Pa
 def test_a_function_that_is_not_a_loss_is_refused(name: str, tiny_encoder: Path, tmp_path: Path) -> None:
     function, said = UNUSABLE[name]
     recipe = small.recipe(tmp_path, tiny_encoder)
-    with pytest.raises(RecipeError, match=f"^compute_loss_func: .*{said}"):
-        train(recipe, tmp_path / "run", compute_loss_func=function)  # type: ignore[arg-type]
+    small.raises(
+        RecipeError, f"^compute_loss_func: .*{said}", train, recipe, tmp_path / "run", compute_loss_func=function
+    )  # type: ignore[arg-type]
     assert not (tmp_path / "run").exists()
 
 
@@ -195,7 +196,7 @@ def test_a_run_records_what_it_must_be_resumed_with(tiny_encoder: Path, tmp_path
         small.raises(DataError, f"{started} {now}", train, recipe, run.folder, resume=True, **other)
     train(recipe, run.folder, resume=True, **own)
     names = ["compute_loss_func=steps.focal", "steps.Lookahead"]
-    assert json.loads((run.folder / "environment.json").read_text())["attachments"] == names
+    assert read_json(run.folder / "environment.json")["attachments"] == names
     for file in ("report.html", "model/README.md"):
         assert names[0] in (run.folder / file).read_text()
 

@@ -21,6 +21,7 @@ import torch
 from conftest import build_encoder
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.compose import ColumnTransformer
 from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import LogisticRegression
@@ -99,7 +100,7 @@ def test_vectors_are_those_of_transformers(tiny_encoder: Path, pool: str, combin
     got = features(tiny_encoder, layers=layers, combine=combine, pool=pool, batch_size=3).fit_transform(TEXTS)
     expected = [POOLS[pool](COMBINES[combine](hidden(tiny_encoder, text)[list(layers)])) for text in TEXTS]
     assert got.dtype == np.float32
-    np.testing.assert_allclose(got, np.stack(expected), atol=1e-5)
+    assert_allclose(got, np.stack(expected), atol=1e-5)
 
 
 def test_words_have_the_vector_of_their_first_piece_in_long_texts_too(tiny_encoder: Path) -> None:
@@ -107,14 +108,14 @@ def test_words_have_the_vector_of_their_first_piece_in_long_texts_too(tiny_encod
     (got,) = features(tiny_encoder, pool="none", layers=[1, -1]).fit_transform([text])
     states = COMBINES["concat"](hidden(tiny_encoder, text)[[1, 2]])
     assert [text[start:end] for start, end in words(text)] == ["dogs", "sat", "\x7f", ",", "cats"]
-    np.testing.assert_allclose(got[[0, 1, 3, 4]], states[[1, 3, 4, 5]], atol=1e-5)
+    assert_allclose(got[[0, 1, 3, 4]], states[[1, 3, 4, 5]], atol=1e-5)
     assert not got[2].any()
     assert got.dtype == np.float32
     empty, long = features(tiny_encoder, pool="none").fit_transform(["", LONG])
     assert empty.shape == (0, 16)
     assert long.shape == (140, 16)
     assert np.abs(long).sum(axis=1).all()
-    np.testing.assert_allclose(long[0], hidden(tiny_encoder, LONG)[-1, 1], atol=1e-5)
+    assert_allclose(long[0], hidden(tiny_encoder, LONG)[-1, 1], atol=1e-5)
 
 
 def test_a_cut_text_is_counted_and_told_once_even_from_the_cache(tiny_encoder: Path, encoded: list[str]) -> None:
@@ -125,7 +126,7 @@ def test_a_cut_text_is_counted_and_told_once_even_from_the_cache(tiny_encoder: P
         assert len(told) == 1
         assert told[0].filename == __file__
     assert encoded == [LONG, "a dog"]
-    np.testing.assert_allclose(got[0], hidden(tiny_encoder, LONG)[-1].mean(0), atol=1e-5)
+    assert_allclose(got[0], hidden(tiny_encoder, LONG)[-1].mean(0), atol=1e-5)
     vectors, lost = model.vectors([LONG, "a dog"])
     assert lost.tolist() == [78, 0]
     assert vectors.shape == (2, 16)
@@ -141,7 +142,7 @@ def test_bf16_is_near_fp32(tiny_encoder: Path) -> None:
 def test_a_run_folder_is_its_model(tmp_path: Path, tiny_encoder: Path) -> None:
     shutil.copytree(tiny_encoder, tmp_path / "run" / "model")
     got = features(tmp_path / "run").fit_transform(TEXTS)
-    np.testing.assert_array_equal(got, features(tiny_encoder).fit_transform(TEXTS))
+    assert_array_equal(got, features(tiny_encoder).fit_transform(TEXTS))
 
 
 # --- in scikit-learn
@@ -158,7 +159,7 @@ def test_texts_may_come_as(tiny_encoder):
     model, texts = features(tiny_encoder), TEXTS[:4]
     column, frame = np.asarray(texts, dtype=object)[:, None], pd.DataFrame({"review": texts})
     for kind in (texts, tuple(texts), np.asarray(texts), column, pd.Series(texts, index=list("dcba")), frame):
-        np.testing.assert_array_equal(model.fit_transform(kind), model.transform(texts))
+        assert_array_equal(model.fit_transform(kind), model.transform(texts))
 
 
 def test_parameters_count_from_the_next_fit_on(tiny_encoder: Path) -> None:
@@ -167,7 +168,7 @@ def test_parameters_count_from_the_next_fit_on(tiny_encoder: Path) -> None:
         model.transform(TEXTS)
     before = model.fit(TEXTS).transform(TEXTS)
     model.set_params(layers=[0], pool="cls", combine="sum", cache=False)
-    np.testing.assert_array_equal(model.transform(TEXTS), before)
+    assert_array_equal(model.transform(TEXTS), before)
     assert model.get_feature_names_out()[0] == "layer2_0"
     assert not np.allclose(model.fit_transform(TEXTS), before)
     assert model.get_feature_names_out()[0] == "sum_0"
@@ -180,7 +181,7 @@ def test_skops_keeps_a_pipeline(tiny_encoder: Path) -> None:
     data = skops.dumps(pipeline)
     assert skops.get_untrusted_types(data=data) == ["bertkit.inference.features.Features"]
     again = skops.loads(data, trusted=[Features])
-    np.testing.assert_array_equal(again.predict_proba(TABLE), pipeline.predict_proba(TABLE))
+    assert_array_equal(again.predict_proba(TABLE), pipeline.predict_proba(TABLE))
     assert list(again[0].get_feature_names_out()) == list(pipeline[0].get_feature_names_out())
 
 
@@ -203,7 +204,7 @@ def test_what_was_fitted_is_kept_with_its_precision(tiny_encoder: Path, monkeypa
     assert len(data) < (tiny_encoder / "model.safetensors").stat().st_size, "it is pickled without its weights"
     again = pickle.loads(data)
     assert again.precision is None
-    np.testing.assert_array_equal(again.transform(TEXTS), model.transform(TEXTS))
+    assert_array_equal(again.transform(TEXTS), model.transform(TEXTS))
 
 
 def test_scikit_learn_is_told_that_texts_come_in() -> None:
@@ -219,7 +220,7 @@ def test_the_second_pass_skips_the_encoder(tiny_encoder, encoded):
     first = features(tiny_encoder, layers=[2]).fit_transform(TEXTS)  # -1, by another number
     assert len(encoded) == len(TEXTS)
     again = features(tiny_encoder, batch_size=2).fit(TEXTS)  # how texts are batched decides nothing
-    np.testing.assert_array_equal(again.transform(TEXTS[::-1]), first[::-1])
+    assert_array_equal(again.transform(TEXTS[::-1]), first[::-1])
     assert len(encoded) == len(TEXTS)
     assert "model" not in vars(again.reader_)  # nor were the weights loaded
 
@@ -246,7 +247,7 @@ def test_options_never_hit_each_others_vectors(tiny_encoder, tmp_path_factory, o
         Features(tiny_encoder, **one).fit_transform(texts)
         kept = Features(tiny_encoder, **other).fit_transform(texts)
         alone = Features(tiny_encoder, **other, cache=False).fit_transform(texts)
-    np.testing.assert_allclose(kept, alone, atol=1e-6)
+    assert_allclose(kept, alone, atol=1e-6)
 
 
 def test_a_changed_model_and_another_device_never_hit(tmp_path, tiny_encoder, monkeypatch):
@@ -254,10 +255,10 @@ def test_a_changed_model_and_another_device_never_hit(tmp_path, tiny_encoder, mo
     alone = features(folder, cache=False).fit_transform(TEXTS)
     assert not root.exists()  # without a cache nothing is kept
     before = features(folder).fit_transform(TEXTS)
-    np.testing.assert_array_equal(before, alone)
+    assert_array_equal(before, alone)
     build_encoder(folder, seed=1)
     after = features(folder).fit_transform(TEXTS)
-    np.testing.assert_array_equal(after, features(folder, cache=False).fit_transform(TEXTS))
+    assert_array_equal(after, features(folder, cache=False).fit_transform(TEXTS))
     assert not np.allclose(before, after)
     keys = []
     for kind in ("cpu", "meta"):
@@ -343,7 +344,7 @@ def test_a_file_becomes_parquet_with_its_own_columns(tiny_encoder: Path, tmp_pat
     expected = [{name: row.get(name) for name in names} for row in rows()]
     expected = [row | {"n": str(row["n"])} for row in expected] if kind == ".csv" else expected
     assert table.drop_columns("vector").to_pylist() == expected
-    np.testing.assert_array_equal(np.stack(table["vector"].to_numpy()), model.transform([r["text"] for r in rows()]))
+    assert_array_equal(np.stack(table["vector"].to_numpy()), model.transform([r["text"] for r in rows()]))
     assert pq.ParquetFile(output).num_row_groups == 3
     again = tmp_path / "again.parquet"  # parquet in, parquet out
     pq.write_table(table.drop_columns("vector"), tmp_path / "in.parquet")
@@ -357,7 +358,7 @@ def test_a_file_becomes_npy(tiny_encoder: Path, tmp_path: Path) -> None:
     model = features(tiny_encoder).fit([])
     assert embed_file(model.transform, file, tmp_path / "out.npy", column="t") == 11
     expected = model.transform([row["text"] for row in rows()])
-    np.testing.assert_array_equal(np.load(tmp_path / "out.npy"), expected)
+    assert_array_equal(np.load(tmp_path / "out.npy"), expected)
 
 
 NO_PARQUET = "column `x`: cannot be written as parquet"
@@ -423,7 +424,7 @@ def test_a_vector_depends_on_its_text_alone(kind: str, pool: Any, tiny_encoder: 
     folder = of_family(kind, tiny_encoder, tmp_path / kind, initializer_range=0.5)
     features = Features(folder, pool=pool, cache=False, precision="fp32").fit(TEXTS)
     both = features.transform(["good", "the cat sat on the mat and it was very very good"])
-    np.testing.assert_allclose(both[0], features.transform(["good"])[0], rtol=1e-5, atol=1e-6)
+    assert_allclose(both[0], features.transform(["good"])[0], rtol=1e-5, atol=1e-6)
 
 
 def test_an_encoder_of_more_than_text_or_with_a_decoder_is_refused(tiny_encoder: Path, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import small
 import torch
 from cases import GRADES, LABELS, LONG, NAME, SETTINGS, SIDES, TEXTS, Case, encoder
 from huggingface_hub import ModelCard
+from numpy.testing import assert_allclose
 from safetensors.torch import save_file
 from scipy.special import expit, log_softmax, softmax
 from sklearn.linear_model import LogisticRegression, RidgeCV
@@ -25,6 +26,7 @@ from transformers import AutoModel, AutoModelForSequenceClassification
 import bertkit
 from bertkit.errors import DataError, RecipeError
 from bertkit.exports.program import export
+from bertkit.files import read_json
 from bertkit.inference.predictor import load
 from bertkit.inference.runner import Runner
 from bertkit.methods import contrastive, head, linear
@@ -91,7 +93,7 @@ def test_a_head_is_as_good_as_that_of_scikit_learn(case, layout, tiny_encoder, t
     logits = linear.logits(examples.vectors)
     exclusive = task.kind == "single-label"
     table = np.array([list(answer["scores"].values()) for answer in answers])
-    np.testing.assert_allclose(table, softmax(logits, 1) if exclusive else expit(logits), atol=1e-5)
+    assert_allclose(table, softmax(logits, 1) if exclusive else expit(logits), atol=1e-5)
     weights = np.array([(task.options.class_weights or {}).get(name, 1.0) for name in task.names])
     coefficients, intercepts = linear.weight * length, linear.bias
     problems = [(y, coefficients, intercepts, weights)]
@@ -149,7 +151,7 @@ def test_names_are_rows_only_where_held_out_rows_gain_from_them() -> None:
     misleading = Examples(centres.vectors, centres.targets[[1, 2, 3, 0]])
     bad = fit_linear("single-label", rows, 4, names=misleading, seed=3)
     assert not bad.with_names
-    np.testing.assert_allclose(bad.weight, fit_linear("single-label", rows, 4, seed=3).weight)
+    assert_allclose(bad.weight, fit_linear("single-label", rows, 4, seed=3).weight)
 
 
 def test_few_rows_of_a_label_are_enough_and_one_without_rows_is_never_the_likeliest():
@@ -166,10 +168,10 @@ def test_few_rows_of_a_label_are_enough_and_one_without_rows_is_never_the_likeli
     model = fit_linear("single-label", rows, 4)
     assert (softmax(model.logits(rows.vectors), 1)[:, 3] < 1e-6).all()
     of_three = fit_linear("single-label", rows, 3)
-    np.testing.assert_allclose(model.logits(rows.vectors)[:, :3], of_three.logits(rows.vectors))
+    assert_allclose(model.logits(rows.vectors)[:, :3], of_three.logits(rows.vectors))
     column = np.eye(2)[rows.targets % 2] * [1, 0]
     multi = fit_linear("multi-label", Examples(rows.vectors, column), 2)
-    np.testing.assert_allclose(expit(multi.logits(rows.vectors))[:, 1], 0.5 / 13)
+    assert_allclose(expit(multi.logits(rows.vectors))[:, 1], 0.5 / 13)
 
 
 def test_names_as_words() -> None:
@@ -207,9 +209,9 @@ def test_sentence_transformers_gives_the_logits_of_a_saved_head(layout, tiny_enc
     save(runner.model, task, tmp_path / "model", SETTINGS)
     theirs = library.SentenceTransformer(str(tmp_path / "model"), device="cpu").encode(TEXTS)
     linear = head.fit_head(task, examples, head.names_of(runner), seed=0)
-    np.testing.assert_allclose(theirs, linear.logits(examples.vectors)[:8], atol=1e-4)
+    assert_allclose(theirs, linear.logits(examples.vectors)[:8], atol=1e-4)
     found = [list(each["scores"].values()) for each in load(tmp_path / "model")(TEXTS)]
-    np.testing.assert_allclose(found, softmax(theirs, 1), atol=1e-5)
+    assert_allclose(found, softmax(theirs, 1), atol=1e-5)
     assert not list((tmp_path / "model").rglob("*.bin"))
     with pytest.raises(RuntimeError, match="ignore_mismatched_sizes"):  # it would have a random head
         AutoModelForSequenceClassification.from_pretrained(tmp_path / "model")
@@ -228,7 +230,7 @@ def test_the_cards_code_gives_the_same(case: Case, tiny_encoder: Path, tmp_path:
     pair = [{"text_a": "your text", "text_b": "another"}]
     answers = load(tmp_path / "model", precision="fp32")(pair if task.options.pair else ["your text", "another"])
     ours = [list(each["scores"].values()) if task.names else each["score"] for each in answers]
-    np.testing.assert_allclose(found["probabilities" if task.names else "scores"], ours, atol=1e-5)
+    assert_allclose(found["probabilities" if task.names else "scores"], ours, atol=1e-5)
 
 
 def test_what_has_no_effect_on_a_head_is_refused_at_once(tiny_encoder: Path, tmp_path: Path) -> None:
@@ -304,9 +306,9 @@ def test_prototypes_start_as_means_of_texts_and_names(tiny_encoder: Path, monkey
     means = np.stack([unit[labels == label].mean(0) for label in range(len(task.names))])
     model, facts = fit(runner, features, seed=0)
     weight, bias = (each.detach().numpy() for each in (model.classifier.linear.weight, model.classifier.linear.bias))
-    np.testing.assert_allclose(weight, 20 * means / np.linalg.norm(means, axis=1, keepdims=True), atol=1e-5)
+    assert_allclose(weight, 20 * means / np.linalg.norm(means, axis=1, keepdims=True), atol=1e-5)
     counts = np.bincount(labels)
-    np.testing.assert_allclose(bias, np.log((counts + 1) / (counts.sum() + len(counts))), atol=1e-6)
+    assert_allclose(bias, np.log((counts + 1) / (counts.sum() + len(counts))), atol=1e-6)
     assert facts["C"] is None
 
 
@@ -345,8 +347,7 @@ def test_contrastive_fine_tuning_needs_labels_but_one_row_of_each_is_enough(tiny
 
 
 def test_a_contrastive_training_is_a_run_like_any_other(tiny_encoder: Path, tmp_path: Path) -> None:
-    given = small.recipe(tmp_path, tiny_encoder, "task.method=contrastive", "~training", "folds=2")
-    run = bertkit.train(given, tmp_path / "run")
+    run = small.trained(tmp_path, tiny_encoder, "task.method=contrastive", "~training", "folds=2")
     (seed,) = run.results["seeds"]
     assert (seed["steps"], seed["C"], seed["with_names"]) == (20, None, True)
     assert run.results["folds"]["count"] == 2
@@ -360,7 +361,7 @@ def test_a_contrastive_training_is_a_run_like_any_other(tiny_encoder: Path, tmp_
 @pytest.fixture(scope="module")
 def trained(tiny_encoder, tmp_path_factory):
     room = tmp_path_factory.mktemp("few")
-    run = bertkit.train(small.recipe(room, tiny_encoder, "task.method=head", "~training", "explain=true"), room / "run")
+    run = small.trained(room, tiny_encoder, "task.method=head", "~training", "explain=true")
     assert (run.model / "modules.json").is_file()
     assert ModelCard.load(run.model / "README.md").data.library_name == "sentence-transformers"
     return run
@@ -385,7 +386,7 @@ def test_it_is_a_run_like_any_other_and_its_card_is_true(trained):
 
 def test_it_is_exported(trained, tmp_path):
     export(trained.folder, tmp_path / "onnx")
-    assert json.loads((tmp_path / "onnx" / "export.json").read_text())["fp32"]["answers_differ"] == 0
+    assert read_json(tmp_path / "onnx" / "export.json")["fp32"]["answers_differ"] == 0
     texts = ["the cat was good", "a dog was awful and it sat on the mat " * 3, "yes"]
     ours, theirs = load(trained.folder, precision="fp32")(texts), load(tmp_path / "onnx")(texts)
     for one, other in zip(ours, theirs, strict=True):
@@ -403,8 +404,7 @@ def test_its_files_are_fit_to_be_pushed(trained, capsys):
 
 def test_a_fine_tuned_student_learns_from_it(trained, tiny_encoder, tmp_path):
     more = (f"distillation.teacher={trained.folder}", "training.num_train_epochs=1", "training.save_strategy=no")
-    given = small.recipe(tmp_path, tiny_encoder, *more)
-    run = bertkit.train(given, tmp_path / "run")
+    run = small.trained(tmp_path, tiny_encoder, *more)
     theirs = trained.results["splits"]["validation"]["metrics"]
     assert run.results["baselines"]["validation"]["teacher"] == theirs
     assert run.load().task.options.method is None

@@ -245,12 +245,11 @@ def test_cross_validation_alone_writes_the_same_answers_and_continues(recipe, ru
 
 
 def test_with_a_validation_split_folds_are_selected_and_calibrated_on_it(tiny_encoder: Path, tmp_path: Path) -> None:
-    recipe = small.recipe(tmp_path, tiny_encoder, "folds=2", "seeds=[1, 2]", "training.eval_strategy=epoch")
-    run = train(recipe, tmp_path / "run")
+    run = small.trained(tmp_path, tiny_encoder, "folds=2", "seeds=[1, 2]", "training.eval_strategy=epoch")
     assert list(run.results["splits"]) == ["validation", "test", "train-oof"]
     assert all(each["best_step"] for each in run.results["folds"]["each"])
     assert "train-oof" not in run.results["over_seeds"]
-    page = ModelCard((run.model / "README.md").read_text(encoding="utf-8"))
+    page = ModelCard((run.model / "README.md").read_text())
     assert {each.dataset_split for each in page.data.eval_results} == {"validation", "test"}
     assert "train-oof (16 rows)" in page.text
     (steps,) = {each["steps"] for each in run.results["folds"]["each"]}
@@ -269,8 +268,9 @@ def test_what_folds_cannot_do_is_refused(tiny_encoder: Path, tmp_path: Path) -> 
 def test_early_stopping_still_needs_validation_rows_and_a_lonely_label_is_told(recipe: Recipe, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no validation split, which early_stopping"):
         cross_validate(recipe.with_("early_stopping.patience=2"), tmp_path / "run")
-    with pytest.raises(DataError, match="folds: 17 folds of 16 rows of train"):
-        cross_validate(recipe.with_("folds=17"), tmp_path / "run")
+    small.raises(
+        DataError, "folds: 17 folds of 16 rows of train", cross_validate, recipe.with_("folds=17"), tmp_path / "run"
+    )
     assert not (tmp_path / "run").exists()
     rows = [*small.rows("single-label", 8), {"text": "a cat", "label": "rare"}]
     source = small.write_rows(tmp_path / "train.jsonl", rows)

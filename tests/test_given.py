@@ -62,8 +62,9 @@ def test_what_is_wrong_is_reported_at_once_with_key_paths() -> None:
         ):
             assert each in found
     small.raises(bertkit.RecipeError, r"task: missing(?s:.*)model: missing(?s:.*)data: missing", bertkit.Recipe)
-    with pytest.raises(bertkit.RecipeError, match="task: expected a mapping, found the number 5"):
-        bertkit.Recipe(**{**BASE, "task": 5})
+    small.raises(
+        bertkit.RecipeError, "task: expected a mapping, found the number 5", bertkit.Recipe, **{**BASE, "task": 5}
+    )
     with pytest.raises(bertkit.RecipeError, match="model: expected a mapping, found the number 5"):
         read("text-classification", ROWS, {"model": 5, "max_length": 64})
     with pytest.raises(bertkit.RecipeError, match="no task 'text-clasification'; did you mean 'text-classification'"):
@@ -206,13 +207,16 @@ def test_train_says_what_it_expects(tmp_path: Path) -> None:
         train("text-clasification", tmp_path / "run", data=ROWS)
     said = "output_dir: expected a folder, found a list; the data go by keyword"
     small.raises(bertkit.RecipeError, said, train, "text-classification", ROWS)
-    with pytest.raises(TypeError, match="takes 2 positional arguments but 3 were given"):
-        train("text-classification", ROWS, tmp_path / "run")
+    small.raises(
+        TypeError, "takes 2 positional arguments but 3 were given", train, "text-classification", ROWS, tmp_path / "run"
+    )
     small.raises(bertkit.RecipeError, "model: missing", train, "text-classification", tmp_path / "run", data=ROWS)
-    with pytest.raises(bertkit.RecipeError, match="data: missing"):
-        train("text-classification", tmp_path / "run", model="some/model")
-    with pytest.raises(bertkit.RecipeError, match=r"`memory` stands for rows that are given"):
-        bertkit.Recipe(**{**BASE, "data": "memory"})
+    small.raises(
+        bertkit.RecipeError, "data: missing", train, "text-classification", tmp_path / "run", model="some/model"
+    )
+    small.raises(
+        bertkit.RecipeError, r"`memory` stands for rows that are given", bertkit.Recipe, **{**BASE, "data": "memory"}
+    )
     with pytest.raises(bertkit.RecipeError, match=r"data.fingerprint: goes with `source: memory`"):
         bertkit.Recipe(**{**BASE, "data": ROWS}).with_("data.source=sample:sentiment")
     assert not (tmp_path / "run").exists()

@@ -22,7 +22,7 @@ from bertkit.tasks.text_classification import TextClassification
 from bertkit.training import seed as seeds
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGE = (ROOT / "docs" / "glue.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "glue.md").read_text()
 SIZES = {"train": 8, "dev": 6, "test": 3}
 QUICK = ["training.max_steps=1", "verify=false", "explain=false"]
 FILES = re.findall(r"^\| `(\w+)` \| `(data=\{.*\})` \|", PAGE, re.M)

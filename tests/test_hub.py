@@ -153,7 +153,7 @@ def test_a_benchmark_is_pushed_its_score_on_test(run: Run, hub: FakeHub) -> None
     assert not [path for path in hub.files(ME) if path.startswith(".eval_results")]
     data = run.recipe.data.model_copy(update={"source": "me/benchmark", "revision": "0" * 40})
     named = {"data": data, "hub": run.recipe.hub.model_copy(update={"benchmark": "sentiment"})}
-    (run.folder / "recipe.yaml").write_text(to_yaml(run.recipe.model_copy(update=named)), encoding="utf-8")
+    (run.folder / "recipe.yaml").write_text(to_yaml(run.recipe.model_copy(update=named)))
     push(run.folder, ME)
     stated = YAML(typ="safe").load(hub.files(ME)[".eval_results/bertkit.yaml"])
     (entry,) = parse_eval_result_entries(stated)
@@ -164,7 +164,7 @@ def test_a_benchmark_is_pushed_its_score_on_test(run: Run, hub: FakeHub) -> None
     untested = {**facts.results, "splits": {"validation": scores}}
     with pytest.raises(ModelError, match=r"hub\.benchmark needs scores on test\n.*data\.splits"):
         leaderboard(replace(facts, results=untested))
-    (run.folder / "recipe.yaml").write_text(to_yaml(run.recipe.model_copy(update={"hub": None})), encoding="utf-8")
+    (run.folder / "recipe.yaml").write_text(to_yaml(run.recipe.model_copy(update={"hub": None})))
     assert ".eval_results/bertkit.yaml" not in push(run.folder, ME, dry_run=True).files
 
 
@@ -238,11 +238,11 @@ NESTED = json.dumps({"a": "TOKEN"}).replace("TOKEN", f"\\u{ord(TOKEN[0]):04x}{TO
 
 def put(name: str, content: str) -> Damage:
     """What writes this file of the model."""
-    return lambda run: (run.model / name).write_text(content, encoding="utf-8")
+    return lambda run: (run.model / name).write_text(content)
 
 
 def torn(run: Run) -> None:
-    text = (run.model / "README.md").read_text(encoding="utf-8")
+    text = (run.model / "README.md").read_text()
     write_text(run.model / "README.md", text.replace(END, ""))
 
 
@@ -302,7 +302,7 @@ def test_what_no_model_folder_has_is_left_out_and_named(run, hub, caplog):
 
 
 def write(run: Run, mine: str) -> None:
-    text = (run.model / "README.md").read_text(encoding="utf-8")
+    text = (run.model / "README.md").read_text()
     kept = re.sub(f"{BEGIN}.*{END}", f"{BEGIN}\n{mine}\n{END}", text, flags=re.DOTALL)
     write_text(run.model / "README.md", kept)
 
@@ -323,7 +323,7 @@ def test_what_people_write_here_and_at_the_hub_stays(run: Run, trained: Run, hub
     edit_at_the_hub(hub, "Made for bees.", "Made for bees.\r\n\r\nAnd wasps.")  # as a browser sends it
     push(run.folder, ME)
     assert there_now(hub) == "Made for bees.\n\nAnd wasps."
-    assert yours((run.model / "README.md").read_text(encoding="utf-8"), "") == there_now(hub)
+    assert yours((run.model / "README.md").read_text(), "") == there_now(hub)
     write(run, "Made for bees.\n\nAnd wasps.\n\nNot for hornets.")
     push(run.folder, ME)
     assert there_now(hub).endswith("Not for hornets.")
@@ -360,7 +360,7 @@ def test_nothing_is_public_without_a_licence(tiny_encoder, run, hub, tmp_path, c
     assert "a public model needs a licence, and none is stated" in said
     assert f"{run.folder}/recipe.yaml, such as hub: {{license: apache-2.0}}" in said
     assert hub.requests == []
-    text = (run.folder / "recipe.yaml").read_text(encoding="utf-8")
+    text = (run.folder / "recipe.yaml").read_text()
     write_text(run.folder / "recipe.yaml", text.replace("hub: null", "hub: {license: apache-2.0}"))
     push(run.folder, ME, public=True)
     assert b"license: apache-2.0" in hub.files(ME)["README.md"]

@@ -334,8 +334,9 @@ def test_frames_are_answered_as_their_rows_are(run: bertkit.Run) -> None:
     assert predictor(frame["text"]) == predictor(frame["text"].tolist()) == expected
     assert predictor(pandas.DataFrame({"text": ["a cat"], "other": [object()]})) == predictor(["a cat"])
     for columns, found in ({"words": ["a"]}, "words"), ({"review": ["a"], "label": ["good"]}, "review, label"):
-        with pytest.raises(bertkit.DataError, match=rf"row 1: no text .*in this row; it has {found}\n"):
-            predictor(pandas.DataFrame(columns))
+        small.raises(
+            bertkit.DataError, rf"row 1: no text .*in this row; it has {found}\n", predictor, pandas.DataFrame(columns)
+        )
     assert predictor(frame[:0]) == []
 
 

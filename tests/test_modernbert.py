@@ -97,7 +97,7 @@ def test_ids_are_those_of_the_tokenizer(tiny_encoder: Path) -> None:
 
 
 def test_the_page_has_these_presets_and_fields() -> None:
-    page = (Path(__file__).parent.parent / "docs/bert.md").read_text(encoding="utf-8").partition("## ModernBERT")[2]
+    page = (Path(__file__).parent.parent / "docs/bert.md").read_text().partition("## ModernBERT")[2]
     page = page.partition("\n## ")[0]
     rows = re.findall(r"^\| `([\w-]+)` \| (\d+) \| (\d+) \| (\d+) \| (\d+) \|$", page, re.M)
     sizes = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size")
@@ -135,8 +135,7 @@ def test_a_preset_may_be_changed_and_is_named(tiny_encoder: Path) -> None:
     ],
 )
 def test_what_is_wrong_is_said(given: Any, said: str, tiny_encoder: Path) -> None:
-    with pytest.raises(ModelError, match=said):
-        new(tiny_encoder, given)
+    small.raises(ModelError, said, new, tiny_encoder, given)
 
 
 @pytest.mark.parametrize(
@@ -257,5 +256,6 @@ def test_a_student_that_reads_less_than_its_teacher_is_refused(tiny_encoder: Pat
     save(task.model(encoder(tiny_encoder)), task, tmp_path / "model", SETTINGS)
     student = ("~model.name", f"model.config={json.dumps(FIELDS)}", f"model.tokenizer={tiny_encoder}")
     recipe = small.recipe(tmp_path, tiny_encoder, *student, f"distillation.teacher={tmp_path / 'model'}")
-    with pytest.raises(ModelError, match="it reads token_type_ids, which the student does not read"):
-        train(recipe, tmp_path / "run")
+    small.raises(
+        ModelError, "it reads token_type_ids, which the student does not read", train, recipe, tmp_path / "run"
+    )

@@ -21,9 +21,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from multitask import OF, part, recipe
 from safetensors.torch import load_file, save_file
-from small import read_rows, write_rows
+from small import raises, read_rows, refused, said, write_rows
 from steps import FirstStep, arguments
 from test_resume import files, killed
+from torch.testing import assert_close
 
 from bertkit import evaluate, load, load_tasks
 from bertkit.cli.main import main
@@ -117,8 +118,7 @@ def test_whole_steps_have_all_their_micro_batches(units: int, size: int, accumul
     division = {"accumulation": accumulation, "world": world, "whole": True}
     cut = [lambda: LengthBatches(np.ones(units), np.arange(units), batch_size=size, **division)]
     if units < accumulation * world:
-        with pytest.raises(ValueError, match="too few"):
-            cut[0]()
+        raises(ValueError, "too few", cut[0])
         return
     if units >= 2 * accumulation * world:
         cut.append(lambda: TokenBatches(np.ones(units), np.arange(units), tokens=3, **division))
@@ -172,7 +172,7 @@ def test_the_gradient_of_a_step_is_the_weighted_one_of_its_task(tiny_encoder: Pa
         found[common_name(of.removeprefix("task-"), inside, alone[of.removeprefix("task-")])] = gradient
     assert found.keys() == wanted.keys()
     for key, gradient in wanted.items():
-        torch.testing.assert_close(found[key], gradient, rtol=1e-4, atol=1e-7)
+        assert_close(found[key], gradient, rtol=1e-4, atol=1e-7)
     assert next(e["loss"] for e in trainer.state.log_history if "loss" in e) == pytest.approx(loss.item(), rel=1e-5)
 
 
@@ -255,7 +255,7 @@ def test_the_folder_of_a_task_is_a_run(run: Run) -> None:
 
 
 def test_the_checkpoint_with_the_best_mean_is_kept(run: Run) -> None:
-    log = [json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
+    log = read_rows(run.folder / "metrics.jsonl")
     evaluated = [event for event in log if "eval_mean" in event]
     for event in evaluated:
         assert event["eval_mean"] == pytest.approx(sum(event[f"eval_{name}"] for name in OF) / 4)
@@ -269,7 +269,7 @@ def test_a_named_task_chooses_the_checkpoint(tiny_encoder: Path, tmp_path: Path)
     given = recipe(tiny_encoder, "sentiment", "similarity", training=training)
     given["tasks"]["similarity"]["metric_for_best_model"] = "eval_pearson"  # as transformers writes it
     done = train(given, tmp_path / "run")
-    log = [json.loads(line) for line in (done.folder / "metrics.jsonl").read_text().splitlines()]
+    log = read_rows(done.folder / "metrics.jsonl")
     evaluated = [event for event in log if "eval_mean" in event]
     assert all(event["eval_similarity"] == event["eval_similarity/pearson"] for event in evaluated)
     best = max(evaluated, key=lambda event: event["eval_similarity/pearson"])["step"]
@@ -304,8 +304,7 @@ def test_a_resumed_run_is_the_uninterrupted_one(run: Run, tiny_encoder_with_drop
     last = [sorted((each.checkpoints / "seed-42").glob("checkpoint-16/*.safetensors")) for each in (run, resumed)]
     assert [file.name for file in last[0]] == ["model.safetensors", "optimizer.safetensors", "random-0.safetensors"]
     assert [sha256(file) for file in last[0]] == [sha256(file) for file in last[1]]
-    with pytest.raises(RecipeError, match="another recipe"):
-        train({**given, "mixing": "uniform"}, tmp_path / "run", resume=True)
+    raises(RecipeError, "another recipe", train, {**given, "mixing": "uniform"}, tmp_path / "run", resume=True)
 
 
 def test_a_run_of_one_task_is_not_resumed_with_several(tiny_encoder: Path, tmp_path: Path) -> None:
@@ -349,7 +348,7 @@ def test_lora_adapts_the_one_encoder(tiny_encoder: Path, tmp_path: Path) -> None
         place = "encoder.layer.1.attention.self.query"
         a, b = (adapter[f"base_model.model.{prefix}{place}.lora_{side}.weight"] for side in "AB")
         merged = before[f"{place}.weight"] + b @ a * (16 / 2)
-        torch.testing.assert_close(tensors[name][f"{prefix}{place}.weight"], merged)
+        assert_close(tensors[name][f"{prefix}{place}.weight"], merged)
 
 
 def test_what_is_frozen_stays(tiny_encoder: Path, tmp_path: Path) -> None:
@@ -420,8 +419,8 @@ def test_everything_that_is_wrong_is_said_at_once_with_its_key(tmp_path: Path) -
     file.write_text(BAD)
     with pytest.raises(RecipeError) as caught:
         read(file)
-    said = {(int(p.where.rpartition(":")[2]), p.what.partition(": ")[0]) for p in caught.value.problems}
-    assert said == {
+    told = {(int(p.where.rpartition(":")[2]), p.what.partition(": ")[0]) for p in caught.value.problems}
+    assert told == {
         (2, "tasks.sentiment.weight"), (2, "tasks.sentiment.task.method"),
         (3, "tasks.my entities"), (3, "tasks.my entities.task.name"), (3, "tasks.my entities.data.shed"),
         (5, "tasks.entities"),
@@ -447,8 +446,7 @@ def test_an_unknown_key_is_compared_with_those_of_its_section(tmp_path: Path) ->
     ]
     for tasks in ("{}", "null", "3", "[sentiment]", "{sentiment: }", "{sentiment: {task: x}}"):
         file.write_text(f"tasks: {tasks}\nmodel: {{name: x}}\n")
-        with pytest.raises(RecipeError, match="tasks"):
-            read(file)
+        raises(RecipeError, "tasks", read, file)
 
 
 def test_what_is_wrong_with_data_and_training_is_said_of_all_tasks(tiny_encoder: Path, tmp_path: Path) -> None:
@@ -458,41 +456,34 @@ def test_what_is_wrong_with_data_and_training_is_said_of_all_tasks(tiny_encoder:
     own = recipe(tiny_encoder, "sentiment", "entities", "similarity")
     del own["tasks"]["sentiment"]["data"]["validation"]
     own["tasks"]["entities"]["data"]["train"] = [{"words": ["a"], "tags": ["O"]}]
-    for bad, data, said in (
+    for bad, data, shown in (
         (own, None, r"needs a column `tokens`(.|\n)*tasks\.sentiment\.data: no validation split"),
         (few, None, r"tasks\.sentiment\.data: too few training rows for a step of 16(.|\n)*entities"),
         (late, None, r"^training: load_best_model_at_end requires"),
         (recipe(tiny_encoder, "sentiment"), [{"text": "a", "label": "b"}], "`tasks`"),
     ):
-        with pytest.raises(UserError, match=said):
-            train(bad, tmp_path / "run", data=data)
+        raises(UserError, shown, train, bad, tmp_path / "run", data=data)
         assert not (tmp_path / "run").exists()
 
 
 def test_the_commands(tiny_encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     swapped = [f"model.name={tiny_encoder}", "model.max_length=32"]
     swapped += [f"tasks.{name}.data.limit=16" for name in ("sentiment", "entities", "similarity")]
-    assert main(["check", "multi-task-quickstart", *swapped, "tasks.entities.max_length=16"]) == 0
-    said = capsys.readouterr().out
-    assert "sentiment: text-classification: single texts" in said
-    assert said.endswith("ready to train\n")
+    shown = said(capsys, "check", "multi-task-quickstart", *swapped, "tasks.entities.max_length=16")
+    assert "sentiment: text-classification: single texts" in shown
+    assert shown.endswith("ready to train\n")
     short = ["training.max_steps=3", "verify=false", "explain=false"]
-    assert main(["train", "multi-task-quickstart", *swapped, *short, "--output-dir", str(tmp_path / "run")]) == 0
-    said = capsys.readouterr().out
+    shown = said(capsys, "train", "multi-task-quickstart", *swapped, *short, "--output-dir", tmp_path / "run")
     results = read_json(tmp_path / "run" / "results.json")
     for name, each in results["tasks"].items():
-        assert name in said
-        assert f"{each['score']:.4f}" in said
-        assert f"bertkit predict {shlex.quote(f'{tmp_path}/run/{name}')}" in said
-    assert f"mean of the 3 scores: {results['mean']:.4f}" in said
-    assert main(["predict", str(tmp_path / "run" / "sentiment"), "a good cat"]) == 0
-    assert "a good cat" in capsys.readouterr().out
-    assert main(["report", str(tmp_path / "run")]) == 2
-    assert "RUN/NAME" in capsys.readouterr().err
-    with pytest.raises(ModelError, match="a run of several tasks"):
-        load(tmp_path / "run")
-    with pytest.raises(RecipeError, match="several tasks, where a recipe of one task"):
-        load_recipe("multi-task-quickstart")
+        assert name in shown
+        assert f"{each['score']:.4f}" in shown
+        assert f"bertkit predict {shlex.quote(f'{tmp_path}/run/{name}')}" in shown
+    assert f"mean of the 3 scores: {results['mean']:.4f}" in shown
+    assert "a good cat" in said(capsys, "predict", tmp_path / "run" / "sentiment", "a good cat")
+    assert "RUN/NAME" in refused(capsys, "report", tmp_path / "run")
+    raises(ModelError, "a run of several tasks", load, tmp_path / "run")
+    raises(RecipeError, "several tasks, where a recipe of one task", load_recipe, "multi-task-quickstart")
 
 
 # --- all tasks at once
@@ -542,10 +533,8 @@ def test_one_text_is_answered_by_the_tasks_that_read_texts(run: Run, several: Mu
     answer = two("the cat was good")
     assert answer == {name: load(run.folder / name, precision="fp32")("the cat was good") for name in two.tasks}
     assert list(several.stream([])) == []
-    with pytest.raises(UserError, match=r"no task 'sentimnt'; did you mean 'sentiment'\?"):
-        several.only("sentimnt")
-    with pytest.raises(DataError, match="question"):
-        several("the cat was good")
+    raises(UserError, r"no task 'sentimnt'; did you mean 'sentiment'\?", several.only, "sentimnt")
+    raises(DataError, "question", several, "the cat was good")
 
 
 def test_predict_answers_with_all_tasks_that_read_the_rows(run, several, tmp_path, monkeypatch, capsys):
@@ -553,14 +542,13 @@ def test_predict_answers_with_all_tasks_that_read_the_rows(run, several, tmp_pat
     names = ("sentiment", "entities", "similarity")
     texts = several.only(*names)(TEXTS)
     assert main(["predict", folder, *TEXTS, "--json"]) == 0
-    said = capsys.readouterr()
-    assert [json.loads(line) for line in said.out.splitlines()] == [
+    told = capsys.readouterr()
+    assert [json.loads(line) for line in told.out.splitlines()] == [
         {"text": text, "answer": answer} for text, answer in zip(TEXTS, texts, strict=True)
     ]
-    assert "task answers is left out: it reads question and context" in said.err
+    assert "task answers is left out: it reads question and context" in told.err
     monkeypatch.setattr("bertkit.inference.multitask_predictor.load_tasks", lambda _: several)
-    assert main(["predict", folder, "the cat\n"]) == 0
-    first, *lines = capsys.readouterr().out.splitlines()
+    first, *lines = said(capsys, "predict", folder, "the cat\n").splitlines()
     assert first == "the cat\\n"
     assert [line.split(":")[0].strip() for line in lines] == list(names)
 
@@ -581,9 +569,8 @@ def test_evaluate_scores_all_tasks(run: Run, capsys: pytest.CaptureFixture[str])
     assert main(["evaluate", str(run.folder), "--split", "validation", "--json"]) == 0
     expected = {name: {"split": "validation", **one.results["splits"]["validation"]} for name, one in run.tasks.items()}
     assert json.loads(capsys.readouterr().out) == expected
-    assert main(["evaluate", str(run.folder)]) == 0
-    said = capsys.readouterr().out
-    assert all(f"{name}\nvalidation (5 rows)" in said for name in run.tasks)
+    told = said(capsys, "evaluate", run.folder)
+    assert all(f"{name}\nvalidation (5 rows)" in told for name in run.tasks)
 
 
 def test_what_only_the_run_of_one_task_can_do(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -595,11 +582,9 @@ def test_what_only_the_run_of_one_task_can_do(run: Run, tmp_path: Path, capsys: 
         ("predict", ["--input", file, "--column", "tag=other"], "reads no column 'tag'"),
         ("evaluate", ["--data", file], "Name the run of one task"),
     ):
-        assert main([command, str(run.folder), *words]) == 2
-        assert told in capsys.readouterr().err
+        assert told in refused(capsys, command, run.folder, *words)
     for rows in (ROWS, [], "rows.jsonl"):
-        with pytest.raises(UserError, match=r"(?s)scored on its own data.*Name the run of one task: .*/NAME"):
-            evaluate(run.folder, rows)
+        raises(UserError, r"(?s)scored on its own data.*Name the run of one task: .*/NAME", evaluate, run.folder, rows)
 
 
 def test_tasks_with_limits_of_their_own_share_what_they_read_alike(tiny_encoder, tmp_path, passes):
@@ -628,7 +613,5 @@ def test_models_whose_encoders_differ_are_not_loaded_together(run: Run, tmp_path
     tensors = load_file(file)
     tensors["bert.encoder.layer.0.output.dense.bias"] += 0.5
     save_file(tensors, file, {"format": "pt"})
-    with pytest.raises(ModelError, match=r"encoder\.layer\.0\.output\.dense\.bias of its encoder"):
-        load_tasks(folder)
-    with pytest.raises(ModelError, match="a run of one task"):
-        load_tasks(run.folder / "entities")
+    raises(ModelError, r"encoder\.layer\.0\.output\.dense\.bias of its encoder", load_tasks, folder)
+    raises(ModelError, "a run of one task", load_tasks, run.folder / "entities")

@@ -15,7 +15,7 @@ from fakehub import TOKEN, running
 
 ROOT = Path(__file__).resolve().parent.parent
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
-PUSHING = [path for path in NOTEBOOKS if "push(run" in path.read_text(encoding="utf-8")]
+PUSHING = [path for path in NOTEBOOKS if "push(run" in path.read_text()]
 FRAME = ROOT / "notebooks" / "dataframe.ipynb"
 OFFLINE = ROOT / "notebooks" / "ner_crf.ipynb"
 EXECUTE = """

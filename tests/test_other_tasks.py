@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -19,6 +18,7 @@ from bertkit.data import load
 from bertkit.data.schema import Column, Finding, Schema
 from bertkit.data.table import Table
 from bertkit.errors import DataError, ModelError, RecipeError
+from bertkit.files import read_json
 from bertkit.recipe.recipe import json_schema
 from bertkit.sections import DataSpec
 from bertkit.tasks import Task, get_task
@@ -102,7 +102,7 @@ def test_a_model_names_the_package_that_it_needs(packages: Path, tiny_encoder: P
     run = bertkit.train(file, tmp_path / "run", epochs=1, verify=True)
     assert run.results["verified"]
     config = run.model / "config.json"
-    section = json.loads(config.read_text())["bertkit"]
+    section = read_json(config)["bertkit"]
     assert section["package"] == "acme-tasks 1.2"
     predict = ["predict", str(run.folder), "a cat"]
     assert outside(str(predict), packages).returncode == 0
@@ -155,7 +155,7 @@ def test_a_notebook_registers_a_task_and_registers_it_again(tiny_encoder: Path, 
     assert get_task("of-a-notebook") is again
     run = bertkit.train(small.write_recipe(tmp_path, tiny_encoder), tmp_path / "run", task="of-a-notebook", epochs=1)
     assert bertkit.load(run.folder)("a cat")["label"] in ("good", "bad")
-    assert json.loads((run.model / "config.json").read_text())["bertkit"]["package"] is None
+    assert read_json(run.model / "config.json")["bertkit"]["package"] is None
 
 
 @pytest.mark.usefixtures("own")

@@ -15,13 +15,14 @@ import pytest
 import small
 from cases import BY_ID, CASES, Case, every
 from finished import finished
+from numpy.random import default_rng
 from test_report import well_formed
 
 import bertkit
-from bertkit.cli.main import main
 from bertkit.evaluation import metrics
 from bertkit.evaluation.graded import Scored
 from bertkit.evaluation.paired_tests import RESAMPLES, Difference, differences, mcnemar, randomisation
+from bertkit.files import read_json
 from bertkit.inference.predictor import load
 from bertkit.report.comparison import pairs
 from bertkit.report.facts import Facts, Row, read_facts
@@ -33,7 +34,7 @@ NAMES = ("one", "other")
 
 def labels_of(rows: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Truth, and the probabilities of a good and of a bad system."""
-    rng = np.random.default_rng(seed)
+    rng = default_rng(seed)
     truth = rng.integers(0, 3, rows)
     tables = [np.eye(3)[truth] * strength + rng.random((rows, 3)) for strength in (0.9, 0.3)]
     good, bad = (table / table.sum(axis=1, keepdims=True) for table in tables)
@@ -62,7 +63,7 @@ def test_mcnemar_is_the_exact_binomial_test(only_first: int, only_second: int) -
 def test_each_resample_is_scored_for_both() -> None:
     truth, good, bad = labels_of(30, 1)
     found = differences(score(truth, bad), score(truth, good))
-    rng, drawn = np.random.default_rng(0), []
+    rng, drawn = default_rng(0), []
     for _ in range(RESAMPLES):
         rows = rng.integers(0, 30, 30)
         drawn.append([accuracy(truth[rows], table[rows].argmax(axis=1)) for table in (bad, good)])
@@ -233,15 +234,14 @@ def runs(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> list[P
 
 def test_the_command_says_which_run_is_better(runs, tmp_path, capsys):
     page = tmp_path / "both.html"
-    assert main(["report", *map(str, runs), "--output", str(page)]) == 0
-    said = capsys.readouterr().out
+    said = small.said(capsys, "report", *runs, "--output", page)
     (pair,) = pairs([read_facts(run) for run in runs])
     assert len(pair.every) == 2
     assert pair.names == ("base", "tuned")
     assert pair.verdict in said
     assert re.search(r"^metric +base +tuned +tuned − base +95 % interval$", said, re.MULTILINE)
     assert said.splitlines()[-1] == str(page)
-    text = well_formed(page.read_text(encoding="utf-8")).text
+    text = well_formed(page.read_text()).text
     assert pair.verdict in text
     assert "2 answers differ" in text
     parameters = sum(p.numel() for p in load(runs[0]).model.parameters())
@@ -253,7 +253,7 @@ def test_pretraining_runs_have_no_answers_to_compare(tiny_encoder: Path, tmp_pat
     small.raises(bertkit.UserError, "Name two or more", compare, [run])
     page, found = compare([run, run], tmp_path / "both.html")
     assert found == []
-    text = well_formed(page.read_text(encoding="utf-8")).text
+    text = well_formed(page.read_text()).text
     assert "Differences on the same rows" not in text
     assert "The highest" in text
 
@@ -261,8 +261,7 @@ def test_pretraining_runs_have_no_answers_to_compare(tiny_encoder: Path, tmp_pat
 def test_runs_of_different_tasks_are_refused(runs, tiny_encoder, tmp_path, capsys):
     other = finished(BY_ID["ner-softmax"], tiny_encoder, tmp_path / "tagger").folder
     page = tmp_path / "both.html"
-    assert main(["report", str(runs[0]), str(other), "--output", str(page)]) == 2
-    told = capsys.readouterr().err
+    told = small.refused(capsys, "report", runs[0], other, "--output", page)
     assert (
         "runs of different tasks cannot be compared (base: text-classification, tagger: token-classification)" in told
     )
@@ -272,10 +271,10 @@ def test_runs_of_different_tasks_are_refused(runs, tiny_encoder, tmp_path, capsy
 def test_the_split_that_all_runs_have_is_compared(runs: list[Path], tmp_path: Path) -> None:
     """One of them has a test split, too."""
     both = shutil.copytree(runs[1], tmp_path / "tested")
-    results = json.loads((both / "results.json").read_text())
+    results = read_json(both / "results.json")
     results["splits"]["test"] = results["splits"]["validation"]
     (both / "results.json").write_text(json.dumps(results))
-    data = json.loads((both / "data.json").read_text())
+    data = read_json(both / "data.json")
     data["fingerprints"]["test"], data["rows"]["test"] = "1" * 64, 8
     (both / "data.json").write_text(json.dumps(data))
     _, (pair,) = compare([runs[0], both], tmp_path / "page.html")

@@ -159,8 +159,7 @@ def test_a_line_of_stdin_is_answered_before_the_next_is_written(learned: Run) ->
 def test_a_bad_line_of_stdin_ends_the_answers(predictor, learned, monkeypatch, capsys):
     for bad, said in ((b"{smile}", "stdin:2: not JSON"), (b'{"text": 5}', "row 2: `text` holds 5, where text is")):
         monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(b"the cat\n" + bad + b"\nthe dog\n")))
-        with pytest.raises(DataError, match=re.escape(said)):
-            answer_file(learned, "-", None)
+        small.raises(DataError, re.escape(said), answer_file, learned, "-", None)
         assert [json.loads(line)["text"] for line in capsys.readouterr().out.splitlines()] == ["the cat"]
 
 
@@ -169,10 +168,10 @@ def test_in_txt_each_line_is_a_text(name: str, predictor: Predictor, learned: Ru
     """An empty line too: the answers stand beside the lines."""
     lines = [small.text(1, 1), small.text(2, 0), "", "  a line with blanks "]
     opener: Any = gzip.open if name.endswith(".gz") else open
-    with opener(tmp_path / name, "wt", encoding="utf-8", newline="") as file:
+    with opener(tmp_path / name, "wt", newline="") as file:
         file.write("\r\n".join(lines))
     assert bertkit.predict(learned.folder, tmp_path / name, tmp_path / "out.jsonl") == 4
-    rows = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text(encoding="utf-8").splitlines()]
+    rows = small.read_rows(tmp_path / "out.jsonl")
     assert [row["text"] for row in rows] == lines
     assert [row["answer"] for row in rows] == predictor(lines)
 
@@ -369,7 +368,7 @@ def test_texts_without_a_token_are_counted(predictor, learned, tmp_path, caplog)
         "1 of 7 rows (14.3%) is unreadable: a text has only tokens that are unknown to the model, so nothing of it is "
         "read; `unreadable` is true in the answer",
     ]
-    with (tmp_path / "answers.csv").open(encoding="utf-8", newline="") as lines:
+    with (tmp_path / "answers.csv").open(newline="") as lines:
         assert [row["answer.empty"] for row in csv.DictReader(lines)] == ["True"] * 3 + ["False"] * 4
 
 
@@ -378,16 +377,14 @@ def test_pairs(pairs: Predictor) -> None:
     assert pairs([{"q": "the cat", "p": "was good"}]) == [one]  # the recipe's own names
     assert pairs({"text_a": "was good", "text_b": "the cat"}) != one
     for wrong in ("the cat", {"text": "the cat"}, {"text_a": "the cat"}):
-        with pytest.raises(DataError, match="text_"):
-            pairs(wrong)  # type: ignore[arg-type]
+        small.raises(DataError, "text_", pairs, wrong)  # type: ignore[arg-type]
 
 
 def test_rows_that_are_none(predictor: Predictor) -> None:
     many: list[Any] = [[1], [None], [["the", "cat"]], ["a", 3], ["a", None], [b"a"], [{"text": b"a"}]]
     single: list[Any] = [{}, {"sentence": "a"}, {"text": 3}, {"text": ["a"]}, {"text": None}, 3, None, b"a"]
     for wrong in (*many, *single):
-        with pytest.raises(DataError, match=r"row [12]" if wrong in many else None):
-            predictor(wrong)
+        small.raises(DataError, r"row [12]" if wrong in many else None, predictor, wrong)
 
 
 def test_a_missing_text_is_not_answered_as_an_empty_one(predictor: Predictor) -> None:
@@ -396,8 +393,9 @@ def test_a_missing_text_is_not_answered_as_an_empty_one(predictor: Predictor) ->
     other = pd.DataFrame({"text": ["the cat was good", float("nan")]})
     for rows in (list_of_rows, pa.table(columns), pd.DataFrame(columns), other, Dataset.from_dict(columns)):
         for answers in (predictor, predictor.frame):
-            with pytest.raises(DataError, match=r"^row 2: `text` is missing\n    Fill it in, or leave the row out\.$"):
-                answers(rows)
+            small.raises(
+                DataError, r"^row 2: `text` is missing\n    Fill it in, or leave the row out\.$", answers, rows
+            )
     assert predictor([{"text": "the cat was good"}, {"text": ""}])[1]["empty"]
 
 
@@ -474,8 +472,7 @@ def test_a_foreign_model_with_one_output_answers_as_the_pipeline(problem, tiny_e
 )
 def test_a_foreign_model_whose_outputs_are_no_labels_is_refused(config, said, tiny_encoder, tmp_path):
     folder = classifier(tiny_encoder, tmp_path, num_labels=3, **config)
-    with pytest.raises(ModelError, match=said):
-        load(folder, task="text-classification")
+    small.raises(ModelError, said, load, folder, task="text-classification")
 
 
 def test_progress_is_logged_now_and_then(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:

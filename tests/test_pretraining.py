@@ -16,6 +16,7 @@ import transformers
 from cases import DOCUMENTS, DRAWN, SETTINGS, Case, encoder
 from conftest import WORDS
 from datasets import Dataset
+from small import raises
 from steps import NoDoubles, arguments, made
 from test_pretraining_data import made_documents, vocabulary
 from test_qa_windows import by_bytes, by_metaspace
@@ -23,6 +24,7 @@ from test_resume import killed, last
 from test_task_contract import Begun, ask, begun, fit
 from tokenizers import AddedToken, decoders
 from tokenizers.pre_tokenizers import PreTokenizer
+from torch.testing import assert_close
 from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM, AutoModelForSequenceClassification, BertTokenizer
 
 from bertkit.encoding.padding import Collator
@@ -106,7 +108,7 @@ def spaced(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
     ],
 )
 def test_masks_are_filled_with_text_and_not_with_raw_tokens(text: str, filled: str, spaced: Any) -> None:
-    task = Pretraining(PretrainingOptions.model_validate({"name": "pretraining", "nsp": "none"}), spaced, 32)
+    task = Pretraining(PretrainingOptions(name="pretraining", nsp="none"), spaced, 32)
     rows = Dataset.from_dict({"text": [text]})
     features = task.encode(rows)
     ids = features["input_ids"][0]
@@ -154,7 +156,7 @@ def test_the_loss_is_transformers_loss(tiny_encoder: Path) -> None:
     theirs.load_state_dict(model.state_dict())
     names = ("input_ids", "attention_mask", "token_type_ids", "labels", "next_sentence_label")
     told = theirs.eval()(**{name: batch[name] for name in names})
-    torch.testing.assert_close(ours, told.loss, rtol=1e-5, atol=0)
+    assert_close(ours, told.loss, rtol=1e-5, atol=0)
 
 
 def test_a_foreign_masked_language_model_goes_on_learning(tiny_encoder: Path, tmp_path: Path) -> None:
@@ -209,10 +211,10 @@ def test_heads_of_other_architectures_read_the_chosen_tokens_only(kind, lora, ti
     ours = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
     model.zero_grad()
     everywhere = model(batch["input_ids"], attention_mask=batch["attention_mask"])
-    torch.testing.assert_close(outputs.prediction_logits, everywhere.logits[chosen], rtol=1e-5, atol=1e-6)
+    assert_close(outputs.prediction_logits, everywhere.logits[chosen], rtol=1e-5, atol=1e-6)
     F.cross_entropy(everywhere.logits[chosen], batch["labels"][chosen], reduction="sum").backward()
     theirs = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
-    torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+    assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("case", DRAWN[:2], ids=["mlm", "mlm-nsp"])
@@ -324,8 +326,7 @@ def test_a_tokenizer_that_cannot_be_copied_is_refused(tiny_encoder: Path) -> Non
     task = DRAWN[0].task(tiny_encoder)
     backend: Any = task.tokenizer
     backend.backend_tokenizer.pre_tokenizer = PreTokenizer.custom(Words())
-    with pytest.raises(ModelError, match="cannot be copied, which pretraining requires"):
-        task.features(DRAWN[0].rows())
+    raises(ModelError, "cannot be copied, which pretraining requires", task.features, DRAWN[0].rows())
 
 
 # --- what changes in its course: the share of masked tokens

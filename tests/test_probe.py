@@ -15,6 +15,7 @@ from test_qa_windows import by_bytes
 
 from bertkit.cli.main import main
 from bertkit.errors import ModelError
+from bertkit.files import read_json
 from bertkit.inference.predictor import load
 from bertkit.inference.probe import padding_findings
 from bertkit.tasks.base import Task
@@ -22,7 +23,7 @@ from bertkit.tasks.base import Task
 
 def tokenizer_says(folder: Path, **fields: Any) -> None:
     file = folder / "tokenizer_config.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | fields))
+    file.write_text(json.dumps(read_json(file) | fields))
 
 
 def probed(case: Case, folder: Path) -> list[str]:
@@ -73,7 +74,7 @@ def test_check_warns_and_the_run_keeps_the_warning(tiny_encoder: Path, tmp_path:
     assert main(["check", str(recipe)]) == 0
     assert "padding changes the outputs of this fnet" in capsys.readouterr().err
     assert main(["train", str(recipe), "training.num_train_epochs=1", "--output-dir", str(tmp_path / "run")]) == 0
-    found = json.loads((tmp_path / "run/data.json").read_text())["findings"]
+    found = read_json(tmp_path / "run/data.json")["findings"]
     assert [finding["level"] for finding in found if "padding changes" in finding["what"]] == ["warn"]
 
 
@@ -118,8 +119,7 @@ def test_check_refuses_token_types_without_embeddings(tiny_encoder: Path, tmp_pa
         rows = [{**row, "text_b": row["text"]} for row in small.read_rows(tmp_path / f"{split}.jsonl")]
         small.write_rows(tmp_path / f"{split}.jsonl", rows)
     pairs = ["data.columns={text_a: text, text_b: text_b}"]
-    assert main(["check", str(recipe), *pairs]) == 2
-    told = capsys.readouterr().err
+    told = small.refused(capsys, "check", recipe, *pairs)
     assert "token types 0 to 1, but the model has embeddings for only 1" in told
     assert "model_input_names" in told
     assert main(["train", str(recipe), *pairs, "--output-dir", str(tmp_path / "run")]) == 2

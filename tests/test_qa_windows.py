@@ -13,6 +13,7 @@ import tokenizers
 from datasets import Dataset
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from small import raises
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, processors
 from transformers import BertTokenizer, PreTrainedTokenizerFast
 
@@ -138,8 +139,7 @@ def test_nothing_of_question_or_context_is_lost(kind, question, context, max_len
     tokenizer = kinds[kind]
     (asked,), (pieces,) = tokenize(tokenizer, [question]), tokenize(tokenizer, [context])
     if len(asked.ids) + tokenizer.num_special_tokens_to_add(pair=True) + 8 > max_length:
-        with pytest.raises(RowsError, match="leaves no room"):
-            encode(tokenizer, question, context, max_length, stride)
+        raises(RowsError, "leaves no room", encode, tokenizer, question, context, max_length, stride)
         return
     columns = encode(tokenizer, question, context, max_length, stride)
     read: list[int] = []

@@ -20,6 +20,7 @@ import transformers
 from datasets import Dataset
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from numpy.random import default_rng
 from small import read_data as load_data
 from test_qa_windows import TEXTS, TOKENIZERS, kinds, qa
 from test_task_contract import ask, opened
@@ -32,6 +33,7 @@ from bertkit.encoding.padding import Collator
 from bertkit.encoding.pieces import tokenize
 from bertkit.errors import DataError, ModelError
 from bertkit.evaluation import squad_metrics
+from bertkit.files import read_json
 from bertkit.models.encoder import load_tokenizer
 from bertkit.models.heads.spans import WindowSpans
 from bertkit.recipe.recipe import load_recipe
@@ -64,7 +66,7 @@ def rows_of(contexts: list[str], question: str = "the cat ?") -> Dataset:
 
 def draw_logits(features: Dataset, seed: int, ties: bool) -> list[np.ndarray]:
     """Start and end logits (2, pieces) of each window; `ties`: whole numbers, so that many spans are equal."""
-    rng = np.random.default_rng(seed)
+    rng = default_rng(seed)
     shapes = [(2, length) for length in features["length"]]
     return [(rng.integers(-2, 3, s) if ties else 3 * rng.normal(size=s)).astype(np.float32) for s in shapes]
 
@@ -231,8 +233,7 @@ def test_a_model_whose_outputs_are_not_finite_says_so(bad: float, place: int, ki
     if bad == -math.inf and place:  # no span ends there, and that is all
         assert task.decode(keep(task, features, logits), features, rows)
         return
-    with pytest.raises(ModelError, match="not finite for 1 of 2 rows"):
-        task.decode(keep(task, features, logits), features, rows)
+    small.raises(ModelError, "not finite for 1 of 2 rows", task.decode, keep(task, features, logits), features, rows)
 
 
 def test_the_loss_is_that_of_torch_over_where_an_answer_can_be(kinds: dict[str, Any]) -> None:
@@ -265,8 +266,8 @@ def asked(name: str, answers: Any, context: str = CAT, **more: Any) -> dict[str,
 
 
 def get(path: Path, *rows: dict[str, Any], **options: Any) -> Any:
-    task = QuestionAnsweringOptions.model_validate({"name": "question-answering", **options})
-    spec = DataSpec.model_validate({"source": {"train": str(small.write_rows(path / "rows.jsonl", list(rows)))}})
+    task = QuestionAnsweringOptions(name="question-answering", **options)
+    spec = DataSpec(source={"train": str(small.write_rows(path / "rows.jsonl", list(rows)))})
     return load_data(spec, QuestionAnswering, task)
 
 
@@ -303,7 +304,7 @@ def test_the_column_of_starts_in_csv_and_under_another_name(tmp_path: Path) -> N
     (tmp_path / "rows.csv").write_text(f"question,context,answers,start\nwho ?,{CAT},cat,45\nwhat ?,{CAT},,\n")
     (tmp_path / "test.csv").write_text(f"question,context,start\nwho ?,{CAT},45\n")
     source = {"train": str(tmp_path / "rows.csv"), "test": str(tmp_path / "test.csv")}
-    spec = DataSpec.model_validate({"source": source, "columns": {"answer_start": "start"}})
+    spec = DataSpec(source=source, columns={"answer_start": "start"})
     data = load_data(spec, QuestionAnswering, QuestionAnsweringOptions(name="question-answering"))
     assert data.rows["train"]["answers"][:] == [
         {"text": ["cat"], "answer_start": [45]},
@@ -346,7 +347,7 @@ def test_whether_there_may_be_no_answer_is_settled_by_train(tiny_encoder: Path) 
     def prepared(*texts: list[str], **options: Any) -> QuestionAnswering:
         answers = [{"text": each, "answer_start": [0] * len(each)} for each in texts]
         rows = Dataset.from_dict({"question": ["?"] * len(texts), "context": ["cat"] * len(texts), "answers": answers})
-        given = QuestionAnsweringOptions.model_validate({"name": "question-answering", **options})
+        given = QuestionAnsweringOptions(name="question-answering", **options)
         return prepare(QuestionAnswering, given, load_tokenizer(tiny_encoder), 32, rows, [])
 
     assert prepared(["cat"], []).options.unanswerable is True
@@ -356,8 +357,7 @@ def test_whether_there_may_be_no_answer_is_settled_by_train(tiny_encoder: Path) 
     assert "no_answer_auc" not in prepared(["cat"]).metrics
     with pytest.raises(DataError, match=r"task\.unanswerable is false, but train has 2 questions without an answer"):
         prepared(["cat"], [], [], unanswerable=False)
-    with pytest.raises(DataError, match="no question of train has an answer"):
-        prepared([], [])
+    small.raises(DataError, "no question of train has an answer", prepared, [], [])
 
 
 # --- fitting
@@ -440,7 +440,7 @@ def test_odds_of_just_the_threshold_give_an_answer(kinds: dict[str, Any]) -> Non
 
 def test_the_null_threshold_is_fitted_to_the_scores_at_the_fitted_temperature(kinds: dict[str, Any]) -> None:
     """Against every threshold for the odds of a model that is far too sure of its answers."""
-    count, rng = 60, np.random.default_rng(0)
+    count, rng = 60, default_rng(0)
     is_answerable, is_right = np.arange(count) % 3 > 0, np.arange(count) % 4 > 0
     answers = [{"text": ["cat"], "answer_start": [0]} if each else {"text": [], "answer_start": []}
                for each in is_answerable]  # fmt: skip
@@ -506,7 +506,6 @@ def write_recipe(folder: Path, encoder: Path, unanswerable: bool) -> Path:
         "data: {source: {train: train.json, validation: dev.json}}\n"
         "training: {num_train_epochs: 8, per_device_train_batch_size: 4, learning_rate: 1e-2, eval_strategy: no}\n"
         "verify: false\nexplain: false\n",
-        encoding="utf-8",
     )
     return file
 
@@ -547,7 +546,7 @@ def test_scores_are_those_of_squad_and_of_version_2_also_by_whether_there_is_an_
 
 def test_the_fitted_threshold_travels_in_config_json(runs: dict[str, Run], tmp_path: Path) -> None:
     run = runs["v2"]
-    section = json.loads((run.model / "config.json").read_text())["bertkit"]["task"]
+    section = read_json(run.model / "config.json")["bertkit"]["task"]
     options = run.load().task.options
     assert (section["null_threshold"], section["temperature"]) == (options.null_threshold, options.temperature)
     assert section["unanswerable"] is True
@@ -558,7 +557,7 @@ def test_the_fitted_threshold_travels_in_config_json(runs: dict[str, Run], tmp_p
     for threshold in (-1e9, 1e9):
         folder = tmp_path / str(threshold)
         shutil.copytree(run.model, folder)
-        config = json.loads((folder / "config.json").read_text())
+        config = read_json(folder / "config.json")
         config["bertkit"]["task"]["null_threshold"] = threshold
         (folder / "config.json").write_text(json.dumps(config))
         scores = bertkit.evaluate(folder, data=file)["metrics"]
@@ -568,7 +567,7 @@ def test_the_fitted_threshold_travels_in_config_json(runs: dict[str, Run], tmp_p
         lines = small.read_rows(tmp_path / "out.jsonl")
         assert {bool(line["answer"]["answer"]) for line in lines} == {threshold > 0}
     assert answered == {-1e9: 1.0, 1e9: 0.0}
-    assert json.loads((runs["v1"].model / "config.json").read_text())["bertkit"]["task"]["null_threshold"] is None
+    assert read_json(runs["v1"].model / "config.json")["bertkit"]["task"]["null_threshold"] is None
 
 
 def test_plain_transformers_loads_it_without_a_warning(runs: dict[str, Run], capfd: pytest.CaptureFixture[str]) -> None:
@@ -594,27 +593,23 @@ def test_plain_transformers_loads_it_without_a_warning(runs: dict[str, Run], cap
 def test_a_question_is_asked_by_its_columns(runs: dict[str, Run]) -> None:
     predictor, row = bertkit.load(runs["v1"].folder), {"question": "dog ?", "context": "the dog was bad"}
     assert predictor(**row) == predictor(row) == predictor([row])[0]
-    with pytest.raises(DataError, match="no context, question in this row"):
-        predictor("cat ?")
-    with pytest.raises(DataError, match="question 'cat cat"):
-        predictor(question="cat " * 40, context="the cat was good")
+    small.raises(DataError, "no context, question in this row", predictor, "cat ?")
+    small.raises(DataError, "question 'cat cat", predictor, question="cat " * 40, context="the cat was good")
 
 
 def test_the_command_line_answers_questions_on_a_file(runs, tmp_path, capsys):
     run, context = runs["v1"], "the cat was good and the dog was bad"
     (tmp_path / "context.txt").write_text(context)
     arguments = ["predict", str(run.folder), "dog ?", "cat ?", "--context", str(tmp_path / "context.txt")]
-    assert main([*arguments, "--json"]) == 0
-    told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    told = [json.loads(line) for line in small.said(capsys, *arguments, "--json").splitlines()]
     rows = [{"question": question, "context": context} for question in ("dog ?", "cat ?")]
     assert told == [{"text": r["question"], "answer": a} for r, a in zip(rows, run.load()(rows), strict=True)]
-    assert main(arguments) == 0
-    lines = capsys.readouterr().out.splitlines()
+    lines = small.said(capsys, *arguments).splitlines()
     assert [line.split("  ")[0] for line in lines] == [each["answer"]["answer"] for each in told]
-    assert main(["predict", str(run.folder), "dog ?"]) == 2
-    assert "this model reads question and context together" in capsys.readouterr().err
-    assert main(["predict", str(run.folder), "dog ?", "--context", str(tmp_path / "absent.txt")]) == 2
-    assert "absent.txt: cannot be read" in capsys.readouterr().err
+    assert "this model reads question and context together" in small.refused(capsys, "predict", run.folder, "dog ?")
+    assert "absent.txt: cannot be read" in small.refused(
+        capsys, "predict", run.folder, "dog ?", "--context", tmp_path / "absent.txt"
+    )
     small.write_rows(tmp_path / "rows.jsonl", rows)
     out = tmp_path / "out.csv"
     assert main(["predict", str(run.folder), "--input", str(tmp_path / "rows.jsonl"), "--output", str(out)]) == 0
@@ -634,8 +629,7 @@ def test_a_foreign_model_always_answers(tiny_encoder: Path, tmp_path: Path) -> N
     file = small.write_rows(tmp_path / "dev.json", [small_squad(range(5), True)])
     scores = bertkit.evaluate(tmp_path, data=file, task="question-answering")["metrics"]
     assert scores["f1_no_answer"] == 0.0
-    with pytest.raises(ModelError, match="was not trained by bertkit"):
-        bertkit.load(tmp_path)
+    small.raises(ModelError, "was not trained by bertkit", bertkit.load, tmp_path)
     with pytest.raises(ModelError, match="lacks 2 tensors"):  # it has no head
         bertkit.load(tiny_encoder, task="question-answering")
 

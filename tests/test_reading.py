@@ -37,8 +37,8 @@ def get(data: Any, task: str = "text-classification", options: dict[str, Any] | 
     """Rows or a file as this task reads them for a test split, or as `splits` says."""
     kind = get_task(task)
     given = data if not isinstance(data, Path) else {"source": {"test": str(data)}}
-    spec = DataSpec.model_validate({**scored_section(given), **settings})
-    return small.read_data(spec, kind, kind.Options.model_validate({"name": task, **(options or {})}), splits=["test"])
+    spec = DataSpec(**scored_section(given), **settings)
+    return small.read_data(spec, kind, kind.Options(name=task, **options or {}), splits=["test"])
 
 
 fails = partial(small.message_of, DataError, get)
@@ -182,7 +182,7 @@ NUMBERED = [{"tokens": ["Ada", "King", "ran"], "tags": [1, 2, 0]}, {"tokens": ["
 def settled(path: Path, task: str = "token-classification", **options: Any) -> tuple[Any, dict[str, Any]]:
     """The rows of train, and the options that they decide."""
     kind = get_task(task)
-    given = kind.Options.model_validate({"name": task, **options})
+    given = kind.Options(name=task, **options)
     data = small.read_data(DataSpec(source={"train": str(path)}), kind, given)
     return data, kind.infer_options(given, data.rows["train"], data.class_names)
 
@@ -205,10 +205,10 @@ def test_numbers_of_tags_are_indices_of_the_labels_that_the_recipe_names(tmp_pat
             DataError, match=r"t.jsonl:1: its tags are numbers: 0, 1, 2, 3\n.*task: {labels: \[O, B-PER"
         ):
             settled(path, **given)
-    with pytest.raises(DataError, match=r"t.jsonl:2: tag 3, but task.labels names those from 0 to 2"):
-        settled(path, labels=CONLL[:3])
-    with pytest.raises(DataError, match="missing or superfluous: I-LOC"):
-        settled(path, labels=CONLL[:4])
+    small.raises(
+        DataError, r"t.jsonl:2: tag 3, but task.labels names those from 0 to 2", settled, path, labels=CONLL[:3]
+    )
+    small.raises(DataError, "missing or superfluous: I-LOC", settled, path, labels=CONLL[:4])
     written = small.write_rows(
         tmp_path / "w.jsonl", [{"tokens": ["Ada"], "tags": ["B-PER"]}, {"tokens": ["Ulm"], "tags": ["B-LOC"]}]
     )

@@ -29,6 +29,7 @@ from test_layers import FLOORS
 
 from bertkit import __version__
 from bertkit.cli import main as cli
+from bertkit.files import read_json
 from bertkit.recipe import shipped_recipes
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -38,7 +39,7 @@ ARCHITECTURE = ROOT / "docs" / "architecture.md"
 
 def blocks(page: Path, *languages: str) -> Iterator[str]:
     """The fenced blocks of these languages."""
-    for language, body in re.findall(r"^```(\w+)\n(.*?)^```$", page.read_text(encoding="utf-8"), re.M | re.S):
+    for language, body in re.findall(r"^```(\w+)\n(.*?)^```$", page.read_text(), re.M | re.S):
         if language in languages:
             yield body
 
@@ -55,7 +56,7 @@ def commands(page: Path) -> Iterator[list[str]]:
 
 
 def test_commands_parse_and_python_compiles() -> None:
-    targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M))
+    targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.M))
     for page in PAGES:
         for words in commands(page):
             if words[0] == "make":
@@ -69,7 +70,7 @@ def test_commands_parse_and_python_compiles() -> None:
 def test_there_are_commands() -> None:
     commands_of_page = [words[:2] for words in commands(ROOT / "README.md")]
     assert commands_of_page == [["make", "quickstart"], ["make", "test"]]
-    cells = re.findall(r"^\|[^|]+\|(.*?)\|[^|]+\|$", ROOT.joinpath("README.md").read_text(encoding="utf-8"), re.M)
+    cells = re.findall(r"^\|[^|]+\|(.*?)\|[^|]+\|$", ROOT.joinpath("README.md").read_text(), re.M)
     goals = [words for cell in cells for words in re.findall(r"`(bertkit .*?)`", cell)]
     assert len(goals) >= 10
     for words in goals:
@@ -78,7 +79,7 @@ def test_there_are_commands() -> None:
 
 def test_the_architecture_names_every_folder_and_nothing_else() -> None:
     package = ROOT / "bertkit"
-    text = ARCHITECTURE.read_text(encoding="utf-8")
+    text = ARCHITECTURE.read_text()
     named = set(re.findall(r"^\| `bertkit/([\w./]+)` \|", text, re.M))
     folders = {f"{path.name}/" for path in package.iterdir() if path.is_dir() and path.name != "__pycache__"}
     files = {path.name for path in package.glob("*.py")} - {"__init__.py", "__main__.py"}
@@ -93,12 +94,12 @@ def test_the_architecture_names_every_folder_and_nothing_else() -> None:
 def test_links_lead_somewhere() -> None:
     dead = []
     for page in PAGES:
-        for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
+        for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
             if re.match(r"https?://", link):
                 continue
             name, _, anchor = link.partition("#")
             there = (page.parent / name).resolve() if name else page
-            text = there.read_text(encoding="utf-8") if anchor and there.is_file() else ""
+            text = there.read_text() if anchor and there.is_file() else ""
             titles = re.findall(r"^#+ (.*)$", text, re.M)
             anchors = {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
             if not there.exists() or (anchor and anchor not in anchors):
@@ -148,17 +149,17 @@ WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 
 
 def read_yaml(name: str | Path) -> Any:
-    return YAML(typ="safe").load((ROOT / name).read_text(encoding="utf-8"))
+    return YAML(typ="safe").load((ROOT / name).read_text())
 
 
 def project() -> dict[str, Any]:
-    return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
 def test_metadata_name_pages_systems_and_pythons() -> None:
     metadata = project()["project"]
     assert metadata["urls"].keys() == {"Homepage", "Documentation", "Repository", "Changelog", "Issues"}
-    tested = re.findall(r'python: "([\d.]+)"', (ROOT / ".github/workflows/tests.yml").read_text(encoding="utf-8"))
+    tested = re.findall(r'python: "([\d.]+)"', (ROOT / ".github/workflows/tests.yml").read_text())
     stated = {each.rsplit(" ", 1)[1] for each in metadata["classifiers"] if ":: Python :: 3." in each}
     assert stated == set(tested)
     assert read_yaml("CITATION.cff").items() >= {"version": __version__, "license": metadata["license"]}.items()
@@ -166,7 +167,7 @@ def test_metadata_name_pages_systems_and_pythons() -> None:
 
 def test_every_requirement_is_pinned_in_constraints() -> None:
     table = project()
-    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
     pinned = {line.partition("==")[0].replace("_", "-") for line in lines}
     lists = [table["project"]["dependencies"], *table["project"]["optional-dependencies"].values()]
     needed = {Requirement(each).name.replace("_", "-") for group in lists for each in group}
@@ -177,7 +178,7 @@ def test_every_requirement_is_pinned_in_constraints() -> None:
 def test_workflows_run_targets_of_the_makefile_with_least_permissions(file: Path) -> None:
     flow = read_yaml(file)
     assert flow["permissions"] == {"contents": "read"}
-    targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M)
+    targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.M)
     for job in flow["jobs"].values():
         asked = [step.get("run", "") for step in job["steps"]]
         asked += [each.get("command", "") for each in job.get("strategy", {}).get("matrix", {}).get("include", [])]
@@ -190,7 +191,7 @@ def test_links_of_notebooks_and_of_the_site_follow_from_the_urls_of_the_project(
     urls = project()["project"]["urls"]
     name = urls["Repository"].removeprefix("https://github.com/")
     for file in (ROOT / "notebooks").glob("*.ipynb"):
-        intro = "".join(json.loads(file.read_text(encoding="utf-8"))["cells"][0]["source"])
+        intro = "".join(read_json(file)["cells"][0]["source"])
         place = f"github/{name}/blob/main/notebooks/{file.name})"
         assert f"](https://colab.research.google.com/{place}" in intro, file.name
         assert f"](https://studiolab.sagemaker.aws/import/{place}" in intro, file.name
@@ -199,7 +200,7 @@ def test_links_of_notebooks_and_of_the_site_follow_from_the_urls_of_the_project(
 
 
 def test_the_skill_parses() -> None:
-    text = SKILL.read_text(encoding="utf-8")
+    text = SKILL.read_text()
     head = YAML(typ="safe").load(text.split("---")[1])
     assert re.fullmatch(r"[a-z-]{1,64}", head["name"])
     assert len(head["description"]) <= 1024
@@ -213,7 +214,7 @@ def test_the_skill_parses() -> None:
 def test_the_one_file_program_trains_from_a_csv(tiny_encoder, tmp_path, monkeypatch, capsys):
     file = tmp_path / "reviews.csv"
     lines = [f'"{row["text"]}",{row["label"]}' for row in small.rows("single-label", 40)]
-    file.write_text("review,stars\n" + "\n".join(lines) + "\n", encoding="utf-8")
+    file.write_text("review,stars\n" + "\n".join(lines) + "\n")
     words = [str(file), "--text", "review", "--label", "stars", "--model", str(tiny_encoder), "--epochs", "1"]
     words += ["--max-length", "32"]
     monkeypatch.setattr("bertkit.training.finish.verify", lambda *_: None)  # by another process
@@ -221,8 +222,7 @@ def test_the_one_file_program_trains_from_a_csv(tiny_encoder, tmp_path, monkeypa
     runpy.run_path(str(SCRIPT), run_name="__main__")
     assert "accuracy" in json.loads(capsys.readouterr().out)
     monkeypatch.setattr("sys.argv", [SCRIPT.name, *words, "--text", "nowhere", "--output-dir", str(tmp_path / "other")])
-    with pytest.raises(SystemExit, match="nowhere"):
-        runpy.run_path(str(SCRIPT), run_name="__main__")
+    small.raises(SystemExit, "nowhere", runpy.run_path, str(SCRIPT), run_name="__main__")
 
 
 # --- the wheel

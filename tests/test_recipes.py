@@ -161,10 +161,10 @@ def test_its_task_reads_it_and_its_page_counts_it(name: str) -> None:
         names = {split: [part.name for part in own] for split, own in parts.items()}
         assert names == {split: [str(folder / f"{split}.{suffix}")] for split in splits}
     kind = get_task(task)
-    data = small.read_data(DataSpec(source=f"sample:{name}"), kind, kind.Options.model_validate({"name": task}))
+    data = small.read_data(DataSpec(source=f"sample:{name}"), kind, kind.Options(name=task))
     assert [finding.what for finding in check(data) if finding.level in ("fail", "severe")] == []
     for split in splits if column is not None else ():
-        (cells,) = re.findall(rf"^\| {split} \|(.*)\|$", (folder / "README.md").read_text(encoding="utf-8"), re.M)
+        (cells,) = re.findall(rf"^\| {split} \|(.*)\|$", (folder / "README.md").read_text(), re.M)
         assert int(cells.split("|")[column].replace(",", "")) == len(data.rows[split])
 
 

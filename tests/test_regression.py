@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -66,7 +65,7 @@ def test_the_units_of_the_targets_change_nothing_else(kind: str, tiny_encoder: P
     split = OUT_OF_FOLD if kind == "folds" else "validation"
     one, two = (run.results["splits"][split]["metrics"][METRIC] for run in (plain, other))
     assert two == pytest.approx(factor * one, rel=0.01)
-    steps = [json.loads(line) for line in (other.folder / "metrics.jsonl").read_text().splitlines()]
+    steps = small.read_rows(other.folder / "metrics.jsonl")
     assert kind == "folds" or two == pytest.approx(max(step.get(f"eval_{METRIC}", -np.inf) for step in steps), rel=1e-4)
 
 

@@ -113,11 +113,11 @@ def test_every_task_has_a_report(case, tiny_encoder, tmp_path, monkeypatch):
     write_explanations(folder)
     path = write_report(folder)
     assert path == folder / "report.html"
-    page, results = well_formed(path.read_text(encoding="utf-8")), read_json(folder / "results.json")
+    page, results = well_formed(path.read_text()), read_json(folder / "results.json")
     scores = results["splits"]["validation"]
     assert f"{results['headline']} on validation {number(scores['metrics'][results['headline']])}" in page.text
     assert "something is `odd`" in page.text
-    assert str(tiny_encoder.parent) not in path.read_text(encoding="utf-8")
+    assert str(tiny_encoder.parent) not in path.read_text()
     own = read_facts(folder)
     wrong = mistakes.mistakes(own)
     assert (wrong is None) == (own.task == "pretraining")
@@ -234,12 +234,10 @@ def test_a_document_is_explained_by_what_was_found_first(tiny_encoder: Path, tmp
 def test_explain_of_a_run_writes_what_its_report_shows(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (copy / "explanations.json").unlink(missing_ok=True)
     assert "Explanations" not in report(read_facts(copy))
-    assert main(["explain", str(copy)]) == 0
-    assert capsys.readouterr().out == f"{copy / 'explanations.json'}\n"
+    assert small.said(capsys, "explain", copy) == f"{copy / 'explanations.json'}\n"
     assert "Explanations" in report(read_facts(copy))
     assert main(["explain", str(copy), "--json"]) == 2
-    assert main(["explain", str(copy), "a dog", "--input", "x.csv"]) == 2
-    assert "texts, or --input FILE, but not both" in capsys.readouterr().err
+    assert "texts, or --input FILE, but not both" in small.refused(capsys, "explain", copy, "a dog", "--input", "x.csv")
 
 
 # --- what comes from the data
@@ -455,7 +453,7 @@ def without_pictures(page: str) -> str:
 
 def test_training_makes_the_report(two_seeds: Run) -> None:
     """That of the finished run; its recipe asks for no explanations."""
-    page = without_pictures((two_seeds.folder / "report.html").read_text(encoding="utf-8"))
+    page = without_pictures((two_seeds.folder / "report.html").read_text())
     text, results = well_formed(page).text, two_seeds.results
     test = results["splits"]["test"]["metrics"]["accuracy"]
     assert f"accuracy on test {number(test)} 95 % interval" in text
@@ -507,28 +505,23 @@ def test_runs_side_by_side(facts: Facts) -> None:
 
 def test_the_command(two_seeds: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
     monkeypatch.chdir(tmp_path)
-    assert main(["report", str(two_seeds.folder), "--output", "one.html"]) == 0
-    assert capsys.readouterr().out == "one.html\n"
-    assert main(["report", str(two_seeds.folder), str(two_seeds.folder)]) == 0
-    assert capsys.readouterr().out.endswith("\ncomparison.html\n")
-    well_formed((tmp_path / "one.html").read_text(encoding="utf-8"))
-    well_formed((tmp_path / "comparison.html").read_text(encoding="utf-8"))
+    assert small.said(capsys, "report", two_seeds.folder, "--output", "one.html") == "one.html\n"
+    assert small.said(capsys, "report", two_seeds.folder, two_seeds.folder).endswith("\ncomparison.html\n")
+    well_formed((tmp_path / "one.html").read_text())
+    well_formed((tmp_path / "comparison.html").read_text())
 
 
 def test_what_is_no_finished_run_or_is_damaged_is_refused(copy, tmp_path, capsys):
-    assert main(["report", str(tmp_path)]) == 2
-    assert "is not a finished run: it has no results.json" in capsys.readouterr().err
+    assert "is not a finished run: it has no results.json" in small.refused(capsys, "report", tmp_path)
     file = copy / "predictions" / "test.jsonl"
-    file.write_text(file.read_text(encoding="utf-8") + "{half", encoding="utf-8")
-    with pytest.raises(UserError, match=r"test\.jsonl:8: is damaged"):
-        read_facts(copy)
+    file.write_text(file.read_text() + "{half")
+    small.raises(UserError, r"test\.jsonl:8: is damaged", read_facts, copy)
     shutil.rmtree(copy / "predictions")  # and the report is shorter
     page = well_formed(report(read_facts(copy)))
     assert "Mistakes" not in page.text
     assert "Scores" in page.text
     (copy / "data.json").unlink()
-    with pytest.raises(ModelError, match=r"data\.json: is missing"):
-        read_facts(copy)
+    small.raises(ModelError, r"data\.json: is missing", read_facts, copy)
 
 
 @pytest.mark.parametrize(
@@ -550,12 +543,10 @@ def test_what_bertkit_never_wrote_is_told_and_no_traceback(file, path, value, co
     inner[last] = value
     (copy / file).write_text("\n".join([json.dumps(stated), *rest]))
     page = (copy / "report.html").read_bytes()
-    assert main(["report", str(copy)]) == 2
-    assert "has unexpected content" in capsys.readouterr().err
+    assert "has unexpected content" in small.refused(capsys, "report", copy)
     assert (copy / "report.html").read_bytes() == page
     if file == "results.json":  # what the card repeats of the other files is escaped
-        with pytest.raises(ModelError, match="has unexpected content"):
-            write_card(Run(copy))
+        small.raises(ModelError, "has unexpected content", write_card, Run(copy))
 
 
 def test_labels_by_their_value_in_the_data(tiny_encoder: Path, tmp_path: Path) -> None:
@@ -637,14 +628,14 @@ def test_all_mistakes_are_written_beside_the_page(copy: Path, facts: Facts, tmp_
             "confidence": str(own["answer"]["score"]),
             "text": own["text"],
         }
-    assert 'href="mistakes.csv" download' in (copy / "report.html").read_text(encoding="utf-8")
+    assert 'href="mistakes.csv" download' in (copy / "report.html").read_text()
     (tmp_path / "pages").mkdir()
     write_report(copy, tmp_path / "pages" / "one.html")
     assert {file.name for file in (tmp_path / "pages").iterdir()} == {"one.html", "one-mistakes.csv"}
-    assert 'href="one-mistakes.csv"' in (tmp_path / "pages" / "one.html").read_text(encoding="utf-8")
+    assert 'href="one-mistakes.csv"' in (tmp_path / "pages" / "one.html").read_text()
     formula = with_rows(facts, [row_of("=1+1", "a", "b", 0.9)])
     write_mistakes(formula, mistakes.mistakes(formula), tmp_path / "formula.csv")
-    assert (tmp_path / "formula.csv").read_text(encoding="utf-8").rstrip().endswith(",'=1+1")
+    assert (tmp_path / "formula.csv").read_text().rstrip().endswith(",'=1+1")
 
 
 # --- the verdict, and findings of the scores

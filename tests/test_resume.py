@@ -166,8 +166,9 @@ def test_a_line_of_the_log_that_is_damaged_is_named(recipe: Recipe, run: Run) ->
     for line in ("{]\n", "7\n"):
         log.write_text("".join([first, line, *others]))
         before = files(run)
-        with pytest.raises(ModelError, match=r"metrics\.jsonl:2: is damaged: not valid JSON"):
-            train(recipe, run.folder, resume=True)
+        small.raises(
+            ModelError, r"metrics\.jsonl:2: is damaged: not valid JSON", train, recipe, run.folder, resume=True
+        )
         assert files(run) == before
 
 
@@ -336,8 +337,7 @@ def test_a_checkpoint_of_another_version_is_refused(file: str, value: Any, recip
     assert checkpoint.is_intact(newest(run))
     before = files(run)
     wanted = r"checkpoint-6: was written by another version of bertkit or transformers.*\n.*that version, or start a"
-    with pytest.raises(UserError, match=wanted):
-        train(recipe, run.folder, resume=True)
+    small.raises(UserError, wanted, train, recipe, run.folder, resume=True)
     assert files(run) == before
 
 
@@ -390,8 +390,9 @@ class Full(TrainerCallback):
 def test_a_full_disk_leaves_the_last_checkpoint(recipe: Recipe, uninterrupted: Run, tmp_path: Path) -> None:
     limits, folder = resource.getrlimit(resource.RLIMIT_FSIZE), tmp_path / "run"
     try:
-        with pytest.raises(ModelError, match=r"cannot be written.*\n.*a resumed run continues"):
-            train(recipe, folder, callbacks=[Full()])
+        small.raises(
+            ModelError, r"cannot be written.*\n.*a resumed run continues", train, recipe, folder, callbacks=[Full()]
+        )
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert latest_intact(folder / "checkpoints/seed-42") == (folder / "checkpoints/seed-42/checkpoint-3", [])
@@ -521,8 +522,9 @@ def test_a_refused_checkpoint_leaves_the_run_as_it_was(recipe: Recipe, uninterru
         train(recipe, run.folder, data=given, resume=True, changed=True, optim="adafactor")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Arguments, "world_size", 2)
-        with pytest.raises(ModelError, match="the number of processes"):
-            train(recipe, run.folder, data=given, resume=True, changed=True)
+        small.raises(
+            ModelError, "the number of processes", train, recipe, run.folder, data=given, resume=True, changed=True
+        )
     assert files(run) == before
     train(recipe, run.folder, resume=True, changed=True)
     assert read_json(run.folder / "environment.json")["versions"] == environment["versions"]
@@ -643,8 +645,7 @@ def test_what_transformers_refuses_on_resume_is_said(recipe: Recipe, run: Run) -
     with pytest.raises(RecipeError, match=r"training: warm-up \(20\) and decay \(2\) exceed all 12 steps"):
         train(other, run.folder, resume=True, changed=True)
     assert files(run) == before
-    with pytest.raises(ValueError, match="a defect"):
-        train(recipe, run.folder, resume=True, callbacks=[Defect()])
+    small.raises(ValueError, "a defect", train, recipe, run.folder, resume=True, callbacks=[Defect()])
 
 
 class Defect(TrainerCallback):
@@ -659,8 +660,7 @@ def test_what_has_changed_is_recorded_before_anything_is_trained(recipe: Recipe,
     data, longer = read_json(run.folder / "data.json"), recipe.with_("training.num_train_epochs=4")
     write_json(run.folder / "data.json", data | {"fingerprints": {"train": "others"}})
     for other, said in ((longer, "num_train_epochs: 4"), (recipe, "sha256 differs")):
-        with pytest.raises(UserError, match=said):
-            train(other, run.folder, resume=True)
+        small.raises(UserError, said, train, other, run.folder, resume=True)
     given = {split: small.rows("single-label", 16) for split in ("train", "validation")}
     with pytest.MonkeyPatch.context() as patch:
         kill(patch, at=1)
@@ -753,8 +753,7 @@ def test_a_damaged_best_checkpoint_is_named(tiny_encoder_with_dropout: Path, tmp
     best = run.checkpoints / "seed-42" / "checkpoint-3" / "model.safetensors"
     whole = best.read_bytes()
     best.write_bytes(whole[:-7])
-    with pytest.raises(ModelError, match="checkpoint-3: the best checkpoint is damaged"):
-        train(given, run.folder, resume=True)
+    small.raises(ModelError, "checkpoint-3: the best checkpoint is damaged", train, given, run.folder, resume=True)
     best.write_bytes(whole)
     train(given, run.folder, resume=True)
     names = [path.name for path in checkpoint.checkpoints(run.checkpoints / "seed-42")]

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from small import raises, read_rows, refused, said
 from small import write_rows as write
 from test_store import MODEL, SIZE, Encoder, dual, index, numbered
 
@@ -201,8 +202,7 @@ BAD_FILTERS: list[tuple[dict[str, Any], str]] = [
 
 def test_a_bad_filter_is_refused_with_the_columns(goods: Store) -> None:
     for wanted, message in BAD_FILTERS:
-        with pytest.raises(DataError, match=message):
-            ask(goods, "the same", filter=wanted)
+        raises(DataError, message, ask, goods, "the same", filter=wanted)
     assert ask(goods, "the same", filter={"id": list(map(str, range(100)))}) == []
 
 
@@ -303,8 +303,7 @@ def test_a_bad_query_is_refused(animals: Store, store: Store) -> None:
         ({"top_k": 0}, "top_k: must be at least 1, got 0"),
         ({"store": store}, r"the store is empty\n.*Index documents"),
     ):
-        with pytest.raises(DataError, match=message):
-            search(**{"store": animals, "query": "cat", "vector": np.ones(SIZE), **changes})
+        raises(DataError, message, search, **{"store": animals, "query": "cat", "vector": np.ones(SIZE), **changes})
 
 
 @pytest.fixture(autouse=True)
@@ -328,33 +327,27 @@ def search_store(store: str, query: str, **options: Any) -> list[Hit]:
 def test_index_and_search_from_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file, store = write(tmp_path / "corpus.jsonl", numbered(5)), str(tmp_path / "store")
     command = ["index", MODEL.name, "--store", store]
-    assert main([*command, "--documents", str(file)]) == 0
-    said = capsys.readouterr().out
-    assert said == f"documents: 5 added, 0 replaced, 0 unchanged; 5 passages written\n{store} holds 5 passages\n"
+    printed = said(capsys, *command, "--documents", file)
+    assert printed == f"documents: 5 added, 0 replaced, 0 unchanged; 5 passages written\n{store} holds 5 passages\n"
     csv = tmp_path / "more.csv"
-    csv.write_text("id,title,text,lang\nd1,,a new text,en\nx,A title,,de\ny,,,\nx,A title,,de\n", encoding="utf-8")
+    csv.write_text("id,title,text,lang\nd1,,a new text,en\nx,A title,,de\ny,,,\nx,A title,,de\n")
     assert main([*command, "--documents", str(csv), "--delete", "d4", "\x1bgone"]) == 0
-    said, told = capsys.readouterr()
-    assert said == (
+    printed, told = capsys.readouterr()
+    assert printed == (
         "1 document deleted\ndocuments: 1 added, 1 replaced, 0 unchanged, 1 repeated, 1 empty; 2 passages written\n"
         f"{store} holds 5 passages\n"
     )
     assert told == "not in the store: \\x1bgone\n"
-    assert main([*command, "--delete", "d3", "\udcff"]) == 0
-    assert capsys.readouterr().out == f"1 document deleted\n{store} holds 4 passages\n"
-    assert main(["search", store, "a new text", "--filter", "lang=en"]) == 0
+    assert said(capsys, *command, "--delete", "d3", "\udcff") == f"1 document deleted\n{store} holds 4 passages\n"
     (hit,) = search_store(store, "a new text", filter=["lang=en"])
     assert (hit.id, hit.text) == ("d1", "a new text")
-    assert capsys.readouterr().out == f"  1  {hit.relevance:.4f}  d1\n     a new text\n"
-    assert main(["search", store, "a new text", "--filter", "lang=en", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == asdict(hit)
-    assert main(["search", store, "x", "--filter", "lang=en", "--filter", "id=x"]) == 0
-    assert capsys.readouterr().out == "no hits\n"
+    command = ["search", store, "a new text", "--filter", "lang=en"]
+    assert said(capsys, *command) == f"  1  {hit.relevance:.4f}  d1\n     a new text\n"
+    assert json.loads(said(capsys, *command, "--json")) == asdict(hit)
+    assert said(capsys, "search", store, "x", "--filter", "lang=en", "--filter", "id=x") == "no hits\n"
     unsafe = {"id": "\a", "title": "\x1b[2J", "text": "one\ntwo \x1b[31m " + "x" * 300}
-    main([*command, "--documents", str(write(file, [unsafe]))])
-    capsys.readouterr()
-    main(["search", store, "one two", "--top-k", "1"])
-    first, *others = capsys.readouterr().out.splitlines()
+    said(capsys, "index", MODEL.name, "--store", store, "--documents", write(file, [unsafe]))
+    first, *others = said(capsys, "search", store, "one two", "--top-k", "1").splitlines()
     assert first.endswith(r"  \x07  \x1b[2J")
     assert len(others) == 1
     assert others[0].startswith(r"     one two \x1b[31m xxx")
@@ -375,45 +368,36 @@ ATTACKS = [
 def test_a_filter_is_no_code(goods: Store, loaded: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
     """What ended the process as a filter in SQL: an error before the model is loaded, or a text like any other."""
     for attack in ATTACKS:
-        assert main(["search", goods.uri, "x", "--filter", attack]) == 2
-        assert "filter" in capsys.readouterr().err
+        assert "filter" in refused(capsys, "search", goods.uri, "x", "--filter", attack)
         assert loaded == []
         assert ask(goods, "x", filter={"lang": attack[:1000]}) == []
-        with pytest.raises(DataError, match="there is no column"):
-            ask(goods, "x", filter={attack: 1})
+        raises(DataError, "there is no column", ask, goods, "x", filter={attack: 1})
     assert main(["search", goods.uri, "cat", "--filter", "wings=2", "--rerank", "no/such"]) == 2  # which is not loaded
     assert "there is no column 'wings'" in capsys.readouterr().err
 
 
 def test_messages_of_the_commands(tmp_path: Path, loaded: list[Any]) -> None:
     file, store = write(tmp_path / "corpus.jsonl", [{"id": "a", "text": "x"}, {"id": "b"}]), str(tmp_path / "store")
-    with pytest.raises(DataError, match=r"absent\.jsonl"):
-        commands.index(MODEL.name, store, tmp_path / "absent.jsonl")
-    with pytest.raises(DataError, match="is not a store"):
-        commands.index(MODEL.name, store, file, delete=["a"])
+    raises(DataError, r"absent\.jsonl", commands.index, MODEL.name, store, tmp_path / "absent.jsonl")
+    raises(DataError, "is not a store", commands.index, MODEL.name, store, file, delete=["a"])
     assert main(["index", MODEL.name, "--store", store]) == 2
     assert main(["index", MODEL.name, "--store", store, "--delete", "a"]) == 2
     assert loaded == []  # no model is loaded before these are found
-    with pytest.raises(DataError, match=r"corpus.jsonl:2: has no column `text`; it has id"):
-        commands.index(MODEL.name, store, file)
-    with pytest.raises(DataError, match="the store is empty"):
-        search_store(store, "x")
+    raises(DataError, r"corpus.jsonl:2: has no column `text`; it has id", commands.index, MODEL.name, store, file)
+    raises(DataError, "the store is empty", search_store, store, "x")
     with pytest.raises(ModelError, match="was made with a/model at revision c0ffee; b/model is another model"):
         search_store(store, "x", model="b/model")
     with pytest.raises(ModelError, match="b/model is another model"):
         commands.index("b/model", store, write(tmp_path / "fine.jsonl", numbered(1)))
-    with pytest.raises(SystemExit, match="2"):
-        main(["search", store, "x", "--filter"])
+    raises(SystemExit, "2", main, ["search", store, "x", "--filter"])
 
 
 def test_nothing_is_deleted_where_the_rest_can_not_be_done(tmp_path: Path) -> None:
     store = Store.open(tmp_path / "store", dual())
     index(store, numbered(3))
     file = write(tmp_path / "more.jsonl", numbered(1))
-    with pytest.raises(DataError, match=r"absent\.jsonl"):
-        commands.index(MODEL.name, store.uri, tmp_path / "absent.jsonl", delete=["d2"])
-    with pytest.raises(ModelError, match="is another model"):
-        commands.index("b/model", store.uri, file, delete=["d2"])
+    raises(DataError, r"absent\.jsonl", commands.index, MODEL.name, store.uri, tmp_path / "absent.jsonl", delete=["d2"])
+    raises(ModelError, "is another model", commands.index, "b/model", store.uri, file, delete=["d2"])
     assert len(store) == 3
 
 
@@ -445,10 +429,10 @@ def test_queries_of_a_file_are_answered_as_one_by_one(animals, tmp_path, monkeyp
     rows = [{"_id": f"q{n}", "query": text} for n, text in enumerate(QUERIES)]
     if name == "q.txt":
         rows = [{"text": text} for text in QUERIES]
-        (tmp_path / name).write_text("\n".join(QUERIES), encoding="utf-8")
+        (tmp_path / name).write_text("\n".join(QUERIES))
     elif name == "q.csv":
         lines = ["_id;query", *(";".join(row.values()) for row in rows)]
-        (tmp_path / name).write_text("\n".join(lines), encoding="utf-8")
+        (tmp_path / name).write_text("\n".join(lines))
     else:
         write(tmp_path / name, rows)
     file = tmp_path / name
@@ -457,7 +441,7 @@ def test_queries_of_a_file_are_answered_as_one_by_one(animals, tmp_path, monkeyp
         animals.uri, file, tmp_path / "out.jsonl", column="query", overrides=overrides, **options
     )
     assert done == len(QUERIES)
-    found = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text(encoding="utf-8").splitlines()]
+    found = read_rows(tmp_path / "out.jsonl")
     if "filter" in options:
         options = {**options, "filter": {"legs": {"gt": 0}}}
     expected = [list(map(asdict, ask(animals, query, **options))) for query in QUERIES]
@@ -478,8 +462,7 @@ def test_queries_of_a_file_are_answered_as_one_by_one(animals, tmp_path, monkeyp
 )  # fmt: skip
 def test_bad_queries_are_named_and_nothing_is_written(animals, tmp_path, loaded, rows, options, message):
     file = tmp_path / ("q.txt" if isinstance(rows[0], str) else "q.jsonl")
-    write(file, rows) if file.suffix == ".jsonl" else file.write_text("\n".join(rows), encoding="utf-8")
-    with pytest.raises(UserError, match=message):
-        commands.search_file(animals.uri, file, tmp_path / "out.jsonl", **options)
+    write(file, rows) if file.suffix == ".jsonl" else file.write_text("\n".join(rows))
+    raises(UserError, message, commands.search_file, animals.uri, file, tmp_path / "out.jsonl", **options)
     assert list(tmp_path.iterdir()) == [file]
     assert bool(loaded) is ("top_k" in options)  # rows and filter are checked before a model is loaded

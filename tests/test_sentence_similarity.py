@@ -17,13 +17,14 @@ from datasets import Dataset
 from finished import finished
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.testing import assert_allclose
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer import losses, modules
 from sklearn.metrics import average_precision_score
+from torch.testing import assert_close
 from transformers import set_seed
 
 from bertkit import evaluate, load, load_recipe, train
-from bertkit.cli.main import main
 from bertkit.errors import DataError, ModelError, UserError
 from bertkit.evaluation import similarity
 from bertkit.files import read_json, write_json
@@ -41,7 +42,7 @@ ODD = [*TEXTS, "", "🙂", "word " * 500]
 
 
 def options(**more: Any) -> SentenceSimilarityOptions:
-    return SentenceSimilarityOptions.model_validate({"name": "sentence-similarity", **more})
+    return SentenceSimilarityOptions(name="sentence-similarity", **more)
 
 
 def made(folder: Path, tmp_path: Path, **more: Any) -> Path:
@@ -68,12 +69,12 @@ def test_losses_are_those_of_sentence_transformers() -> None:
     targets = torch.tensor([0.1, 0.9, 0.9, 0.4, 0.0, 1.0, 0.5], dtype=torch.float64)
     embedded, (a, b, c) = [{"sentence_embedding": side} for side in sides], sides
     theirs = losses.CoSENTLoss(torch.nn.Identity(), scale=20.0)(embedded[:2], targets)
-    torch.testing.assert_close(cosent(torch.cosine_similarity(a, b), targets, 20.0), theirs)
+    assert_close(cosent(torch.cosine_similarity(a, b), targets, 20.0), theirs)
     ranking = losses.MultipleNegativesRankingLoss(torch.nn.Identity(), scale=20.0)
     ours = in_batch(a, b, c, torch.arange(21), 20.0) / 7
-    torch.testing.assert_close(ours, ranking(embedded, torch.empty(0)))
+    assert_close(ours, ranking(embedded, torch.empty(0)))
     pairs = in_batch(a, b, c[:0], torch.arange(14), 20.0) / 7
-    torch.testing.assert_close(pairs, ranking(embedded[:2], torch.empty(0)))
+    assert_close(pairs, ranking(embedded[:2], torch.empty(0)))
 
 
 def test_a_text_that_is_the_own_positive_is_no_negative() -> None:
@@ -106,7 +107,7 @@ def test_a_text_that_is_the_own_positive_is_no_negative() -> None:
 def test_sentence_transformers_opens_what_is_saved(more: dict[str, Any], tiny_encoder: Path, tmp_path: Path) -> None:
     folder = made(tiny_encoder, tmp_path, **more)
     theirs = SentenceTransformer(str(folder), device="cpu").encode(ODD)
-    np.testing.assert_allclose(vectors(folder, ODD), theirs, atol=1e-6)
+    assert_allclose(vectors(folder, ODD), theirs, atol=1e-6)
 
 
 @pytest.mark.parametrize("pooling", ["mean", "cls"])
@@ -123,7 +124,7 @@ def test_what_sentence_transformers_saves_is_opened(pooling: str, tiny_encoder: 
     model.save(str(tmp_path / "theirs"))
     texts = [text for text in ODD if len(text) < 200]
     ours = vectors(tmp_path / "theirs", texts, task="sentence-similarity")
-    np.testing.assert_allclose(ours, model.encode(texts), atol=1e-6)
+    assert_allclose(ours, model.encode(texts), atol=1e-6)
 
 
 def test_a_plain_encoder_gets_mean_pooling(tiny_encoder: Path) -> None:
@@ -131,7 +132,7 @@ def test_a_plain_encoder_gets_mean_pooling(tiny_encoder: Path) -> None:
     ours = vectors(tiny_encoder, TEXTS, task="sentence-similarity")
     unit = theirs / np.linalg.norm(theirs, axis=1, keepdims=True)
     found = ours / np.linalg.norm(ours, axis=1, keepdims=True)
-    np.testing.assert_allclose(found, unit, atol=1e-6)
+    assert_allclose(found, unit, atol=1e-6)
 
 
 MODULES, POOLING, DENSE = "modules.json", "1_Pooling/config.json", "2_Dense/config.json"
@@ -143,7 +144,7 @@ def foreign(tiny_encoder: Path, tmp_path: Path, file: str, edit: Any) -> Path:
     folder = made(tiny_encoder, tmp_path, dense=5)
     config = read_json(folder / "config.json")
     write_json(folder / "config.json", {name: config[name] for name in config if name != "bertkit"})
-    content = json.loads((folder / file).read_text())
+    content = read_json(folder / file)
     write_json(folder / file, edit(content) or content)
     return folder
 
@@ -190,8 +191,7 @@ def put(**values: Any) -> Any:
     ],
 )
 def test_odd_modules_are_refused(file: str, edit: Any, said: str, tiny_encoder: Path, tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match=said):
-        load(foreign(tiny_encoder, tmp_path, file, edit), task="sentence-similarity")
+    small.raises(ModelError, said, load, foreign(tiny_encoder, tmp_path, file, edit), task="sentence-similarity")
 
 
 def test_case_that_only_a_module_folds_is_refused(tiny_encoder: Path, tmp_path: Path) -> None:
@@ -201,8 +201,7 @@ def test_case_that_only_a_module_folds_is_refused(tiny_encoder: Path, tmp_path: 
     tokenizer["normalizer"]["lowercase"] = False
     write_json(folder / "tokenizer.json", tokenizer)
     write_json(folder / "tokenizer_config.json", config | {"do_lower_case": False})
-    with pytest.raises(ModelError, match="lower-cased for a case-sensitive tokenizer"):
-        load(folder, task="sentence-similarity")
+    small.raises(ModelError, "lower-cased for a case-sensitive tokenizer", load, folder, task="sentence-similarity")
 
 
 def test_prompts_of_queries_are_read(tiny_encoder: Path, tmp_path: Path) -> None:
@@ -216,7 +215,7 @@ def test_vectors_are_cut_as_in_sentence_transformers(size: int, task: str, tiny_
     folder = foreign(tiny_encoder, tmp_path, PROMPTS, put(truncate_dim=size))
     model, theirs = load(folder, task=task, precision="fp32"), SentenceTransformer(str(folder), device="cpu")
     assert theirs.encode(TEXTS).shape[1] == min(size, 5)
-    np.testing.assert_allclose(model.encode(TEXTS), theirs.encode(TEXTS), atol=1e-6)
+    assert_allclose(model.encode(TEXTS), theirs.encode(TEXTS), atol=1e-6)
     a, b = TEXTS[:2]
     if task == "sentence-similarity":
         expected = float(theirs.similarity(*theirs.encode([a, b])))
@@ -274,7 +273,7 @@ def test_a_product_of_unit_vectors_is_a_cosine(tiny_encoder: Path, tmp_path: Pat
     a, b = theirs.encode(TEXTS[:2])
     score = load(folder, task="sentence-similarity", precision="fp32")(text_a=TEXTS[0], text_b=TEXTS[1])["score"]
     assert score == pytest.approx(float(theirs.similarity(a, b)), abs=1e-5)
-    (folder / MODULES).write_text(json.dumps(json.loads((folder / MODULES).read_text())[:3]))  # without Normalize
+    (folder / MODULES).write_text(json.dumps(read_json(folder / MODULES)[:3]))  # without Normalize
     with pytest.raises(ModelError, match="similarity_fn_name is 'dot', but bertkit compares vectors by their cosine"):
         load(folder, task="sentence-similarity")
 
@@ -370,12 +369,10 @@ def test_a_text_and_a_pair_are_answered(tiny_encoder: Path, tmp_path: Path, caps
     assert len(one["vector"]) == 16
     assert pair["score"] == pytest.approx(1.0)
     assert np.linalg.norm(one["vector"]) == pytest.approx(1.0, abs=1e-5)
-    assert main(["predict", str(folder), "the cat"]) == 0
-    assert "16 numbers" in capsys.readouterr().out
+    assert "16 numbers" in small.said(capsys, "predict", folder, "the cat")
     with torch.no_grad():
         predictor.model.embeddings.word_embeddings.weight.fill_(torch.nan)
-    with pytest.raises(ModelError, match="not finite for 1 of 1 texts"):
-        predictor("the cat")
+    small.raises(ModelError, "not finite for 1 of 1 texts", predictor, "the cat")
 
 
 @pytest.mark.parametrize(

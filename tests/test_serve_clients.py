@@ -13,10 +13,12 @@ import jsonschema
 import numpy as np
 import openai
 import pytest
+import small
 import transformers
 from cases import CONTEXTS, QUESTIONS, TEXTS
 from huggingface_hub import InferenceClient
 from huggingface_hub.errors import HfHubHTTPError
+from numpy.testing import assert_allclose
 from serving import KEPT, alike, make_app, predictor_of, running, said
 from starlette.testclient import TestClient
 
@@ -184,11 +186,11 @@ def test_feature_extraction(served: tuple[str, Predictor]) -> None:
     url, predictor = served
     client, own = InferenceClient(base_url=url), predictor.encode(TEXTS)
     unit = own / np.linalg.norm(own, axis=1, keepdims=True)
-    np.testing.assert_allclose(client.feature_extraction(TEXTS[0]), unit[:1], atol=1e-5)
-    np.testing.assert_allclose(client.feature_extraction(TEXTS, normalize=False), own, rtol=1e-4, atol=1e-5)
+    assert_allclose(client.feature_extraction(TEXTS[0]), unit[:1], atol=1e-5)
+    assert_allclose(client.feature_extraction(TEXTS, normalize=False), own, rtol=1e-4, atol=1e-5)
     prompted = client.feature_extraction(TEXTS, prompt_name="query", truncate=True, encoding_format="float")
     query = predictor.encode(TEXTS, "query")
-    np.testing.assert_allclose(prompted, query / np.linalg.norm(query, axis=1, keepdims=True), atol=1e-5)
+    assert_allclose(prompted, query / np.linalg.norm(query, axis=1, keepdims=True), atol=1e-5)
     refused("encoding_format", client.feature_extraction, TEXTS[0], encoding_format="base64")
     refused("truncation_direction", client.feature_extraction, TEXTS[0], truncation_direction="left")
 
@@ -215,21 +217,19 @@ def test_openai_embeddings(served: tuple[str, Predictor], openai_client: openai.
     own, create = predictor.encode(TEXTS), openai_client.embeddings.create
     for formats in ({}, {"encoding_format": "float"}):  # by default it asks for base64 and decodes it
         found = create(model="-", input=TEXTS, **formats)  # type: ignore[arg-type]
-        np.testing.assert_allclose([each.embedding for each in found.data], own, atol=1e-5)
+        assert_allclose([each.embedding for each in found.data], own, atol=1e-5)
         assert (found.model, [each.index for each in found.data]) == ("org/small", list(range(8)))
     tokens = sum(len(predictor.task.tokenizer(text)["input_ids"]) for text in TEXTS)
     assert (found.usage.prompt_tokens, found.usage.total_tokens) == (tokens, tokens)
     coded = create(model="-", input=TEXTS[0], encoding_format="base64").data[0].embedding
-    np.testing.assert_allclose(np.frombuffer(base64.b64decode(str(coded)), "<f4"), own[0], atol=1e-5)
+    assert_allclose(np.frombuffer(base64.b64decode(str(coded)), "<f4"), own[0], atol=1e-5)
     first = own[:, :4] / np.linalg.norm(own[:, :4], axis=1, keepdims=True)
     short = create(model="-", input=TEXTS, dimensions=4)
-    np.testing.assert_allclose([each.embedding for each in short.data], first, atol=1e-5)
-    np.testing.assert_allclose(InferenceClient(url).feature_extraction(TEXTS, dimensions=4), first, atol=1e-5)
+    assert_allclose([each.embedding for each in short.data], first, atol=1e-5)
+    assert_allclose(InferenceClient(url).feature_extraction(TEXTS, dimensions=4), first, atol=1e-5)
     for part, wrong in (("dimensions: 7; the model's vectors have 6", 7), ("greater than or equal to 1", 0)):
-        with pytest.raises(openai.UnprocessableEntityError, match=part):
-            create(model="-", input=TEXTS, dimensions=wrong)
-    with pytest.raises(openai.APIStatusError, match="larger than 2,000,000 bytes"):
-        create(model="-", input="a" * 2_000_000)
+        small.raises(openai.UnprocessableEntityError, part, create, model="-", input=TEXTS, dimensions=wrong)
+    small.raises(openai.APIStatusError, "larger than 2,000,000 bytes", create, model="-", input="a" * 2_000_000)
 
 
 @cases("ner-crf")
@@ -238,8 +238,7 @@ def test_openai_models(openai_client: openai.OpenAI) -> None:
     assert (model.id, model.object, model.owned_by) == ("org/small", "model", "bertkit")
     assert abs(model.created - time.time()) < 600
     assert openai_client.models.retrieve("org/small") == model
-    with pytest.raises(openai.NotFoundError, match="GET /v1/models"):
-        openai_client.models.retrieve("org/other")
+    small.raises(openai.NotFoundError, "GET /v1/models", openai_client.models.retrieve, "org/other")
     with pytest.raises(openai.APIStatusError, match="token-classification") as error:
         openai_client.embeddings.create(model="-", input=TEXTS)
     assert (error.value.status_code, error.value.type) == (424, "Backend")
@@ -299,8 +298,7 @@ def test_clients_send_the_api_key(tiny_encoder: Path, monkeypatch: pytest.Monkey
                 if key == KEY:
                     assert client.embeddings.create(model="-", input=TEXTS).data
                 else:
-                    with pytest.raises(openai.AuthenticationError, match="send the API key"):
-                        client.models.list()
+                    small.raises(openai.AuthenticationError, "send the API key", client.models.list)
 
 
 def test_what_is_open_without_the_key(tiny_encoder: Path) -> None:
@@ -337,13 +335,10 @@ def test_where_the_api_key_is_from(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert read_api_key(file) == KEY
     for wrong in ("", "\n", "two words", "clé"):
         file.write_text(wrong, "utf-8")
-        with pytest.raises(UserError, match="not a valid API key"):
-            read_api_key(file)
-    with pytest.raises(UserError, match="cannot be read: No such file"):
-        read_api_key(tmp_path / "none")
+        small.raises(UserError, "not a valid API key", read_api_key, file)
+    small.raises(UserError, "cannot be read: No such file", read_api_key, tmp_path / "none")
     monkeypatch.setenv("BERTKIT_API_KEY", "")
-    with pytest.raises(UserError, match="BERTKIT_API_KEY: not a valid API key"):
-        read_api_key(None)
+    small.raises(UserError, "BERTKIT_API_KEY: not a valid API key", read_api_key, None)
 
 
 def test_the_command_line_takes_a_file_with_the_key(tiny_encoder, tmp_path, monkeypatch, capsys):
@@ -359,8 +354,9 @@ def test_the_command_line_takes_a_file_with_the_key(tiny_encoder, tmp_path, monk
     assert main(["serve", "small", "--port", "0", "--api-key-file", str(tmp_path / "key")]) == 2
     assert keys == [KEY]
     assert KEY not in capsys.readouterr().err
-    assert main(["serve", "small", "--port", "0", "--api-key-file", str(tmp_path / "none")]) == 2
-    assert "none: cannot be read" in capsys.readouterr().err
+    assert "none: cannot be read" in small.refused(
+        capsys, "serve", "small", "--port", "0", "--api-key-file", tmp_path / "none"
+    )
 
 
 def test_request_ids(tiny_encoder: Path) -> None:

@@ -18,6 +18,7 @@ import torch
 from cases import CASES, DRAWN
 from safetensors.numpy import save
 from safetensors.torch import load_file
+from torch.testing import assert_close
 
 from bertkit import processes
 from bertkit.cli.main import QUIET, main
@@ -25,6 +26,7 @@ from bertkit.encoding.padding import Arrays
 from bertkit.engine import sharding
 from bertkit.engine.checkpoint import is_intact
 from bertkit.errors import UserError
+from bertkit.files import read_json
 from bertkit.models.device import best_device
 
 ENVIRONMENT = {**os.environ, **QUIET, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
@@ -44,11 +46,11 @@ def left_by(program: ModuleType, encoder: Path, folder: Path) -> Path:
 
 
 def codes(folder: Path) -> list[int]:
-    return list(json.loads((folder / "codes.json").read_text()))
+    return list(read_json(folder / "codes.json"))
 
 
 def said(folder: Path, what: str) -> str:
-    return (folder / what).read_text(encoding="utf-8")
+    return (folder / what).read_text()
 
 
 @pytest.mark.parametrize("case", [case.id for case in [*CASES, *DRAWN]])
@@ -88,8 +90,8 @@ def test_a_run_by_two_processes_ends_as_one_process_does(done: Path) -> None:
     assert weights[0].keys() == weights[1].keys()
     for name, values in weights[0].items():
         # fp32 sums of gradients in another order, over the steps of a run
-        torch.testing.assert_close(weights[1][name], values, rtol=0, atol=5e-6)
-    scores = [json.loads((run / "results.json").read_text())["splits"] for run in (one, two)]
+        assert_close(weights[1][name], values, rtol=0, atol=5e-6)
+    scores = [read_json(run / "results.json")["splits"] for run in (one, two)]
     for split in ("validation", "test"):
         assert scores[1][split]["metrics"] == pytest.approx(scores[0][split]["metrics"], abs=1e-6)
 
@@ -119,23 +121,23 @@ def test_a_student_of_two_processes_is_that_of_one(done: Path) -> None:
     weights = [load_file(run / "written" / "model" / "model.safetensors") for run in (one, two)]
     assert weights[0].keys() == weights[1].keys()
     for weight, values in weights[0].items():
-        torch.testing.assert_close(weights[1][weight], values, rtol=0, atol=1e-5)
+        assert_close(weights[1][weight], values, rtol=0, atol=1e-5)
     assert "computed in" in said(two, "0.err"), "one process asks it, and the other reads what that has kept"
     assert "from the cache" in said(two, "1.err")
 
 
 def test_what_the_environment_says_of_processes(monkeypatch: pytest.MonkeyPatch, capfd: Any) -> None:
     monkeypatch.setenv("LOCAL_RANK", "x")
-    assert main(["train", "quickstart", "--output-dir", "nowhere"]) == 2
-    assert capfd.readouterr().err.startswith("error: LOCAL_RANK: 'x' is not a whole number")
+    assert small.refused(capfd, "train", "quickstart", "--output-dir", "nowhere").startswith(
+        "error: LOCAL_RANK: 'x' is not a whole number"
+    )
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda **_: torch.device("cuda"))
     small.raises(UserError, "LOCAL_RANK: 'x' is not a whole number", best_device)
     monkeypatch.setenv("LOCAL_RANK", "1")
     assert best_device() == torch.device("cuda", 1)
     monkeypatch.undo()
     monkeypatch.setenv("WORLD_SIZE", "two")
-    assert main(["predict", "nowhere", "a"]) == 2
-    assert capfd.readouterr().err.startswith("error: WORLD_SIZE: 'two' is not a whole number")
+    assert small.refused(capfd, "predict", "nowhere", "a").startswith("error: WORLD_SIZE: 'two' is not a whole number")
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("RANK", "5")
     for command in (["predict", "nowhere", "a"], ["evaluate", "nowhere"]):

@@ -100,10 +100,10 @@ def commands(models: Path, rows: Path, out: Path) -> Iterator[list[str]]:
 def test_shards_that_are_none_or_more_than_chunks_are_refused(models, rows, tmp_path, capsys):
     for command in commands(models, rows, tmp_path / "out"):
         for shard in ("0/4", "5/4", "a/b", "1/0", "1", "1/2/3", "-1/4", "1.5/4", "", f"1/1{0:05000}"):
-            assert main([*command, f"--shard={shard}"]) == 2
-            assert f"error: shard {shard}: not a part: i/n is expected" in capsys.readouterr().err
-        assert main([*command, "--shard", "1/12"]) == 2
-        said = capsys.readouterr().err
+            assert f"error: shard {shard}: not a part: i/n is expected" in small.refused(
+                capsys, *command, f"--shard={shard}"
+            )
+        said = small.refused(capsys, *command, "--shard", "1/12")
         assert f"error: shard 1/12: {rows} has 11 rows" in said
         assert "4 chunks of up to 3" in said
         assert "at most 4 shards" in said
@@ -116,8 +116,7 @@ def test_a_row_has_its_number_in_the_file(models: Path, tmp_path: Path, capsys: 
     assert main([*command, "--shard", "1/2"]) == 0
     capsys.readouterr()
     (tmp_path / "out.jsonl").unlink()
-    assert main([*command, "--shard", "2/2"]) == 2
-    assert "row 11" in capsys.readouterr().err
+    assert "row 11" in small.refused(capsys, *command, "--shard", "2/2")
     assert not (tmp_path / "out.jsonl").exists()
 
 
@@ -132,8 +131,7 @@ def test_a_row_has_its_number_in_the_file(models: Path, tmp_path: Path, capsys: 
 )
 def test_what_has_no_parts_is_refused(more: list[str], message: str, models: Path, rows: Path, capsys: Any) -> None:
     words = [word.replace("ROWS", str(rows)) for word in more]
-    assert main(["predict", str(models / "single-label"), *words, "--shard", "1/2"]) == 2
-    assert message in capsys.readouterr().err
+    assert message in small.refused(capsys, "predict", models / "single-label", *words, "--shard", "1/2")
 
 
 @pytest.mark.parametrize("rank", [0, 1])
@@ -155,7 +153,6 @@ def test_several_processes_without_a_part_are_refused(command, monkeypatch, caps
         "mine": ["--data", "x", "--output", "x.jsonl"],
     }
     monkeypatch.setenv("WORLD_SIZE", "2")
-    assert main([command, "nowhere", *needed.get(command, [])]) == 2
-    said = capsys.readouterr().err
+    said = small.refused(capsys, command, "nowhere", *needed.get(command, []))
     assert "WORLD_SIZE: each of 2 processes would do all of the work\n    Start one process, without torchrun" in said
     assert ("--shard $((RANK + 1))/$WORLD_SIZE" in said) == (command in ("predict", "embed"))

@@ -15,6 +15,7 @@ import pytest
 from datasets import Dataset
 from hypothesis import example, given
 from hypothesis import strategies as st
+from small import raises
 
 from bertkit.data import read_rows
 from bertkit.data.squad import check_answers, is_squad, read_answers, squad_rows
@@ -29,7 +30,7 @@ from bertkit.evaluation.squad_metrics import (
 )
 from bertkit.sections import DataSpec
 
-SPEC = DataSpec.model_validate({"source": "unused", "format": "json"})
+SPEC = DataSpec(source="unused", format="json")
 CONTEXT = "Warsaw lies on the Vistula. The Vistula is long. 😀 Ends here"
 
 
@@ -61,7 +62,7 @@ def version_2() -> dict[str, Any]:
 
 def read(tmp_path, document: Any) -> list[tuple[int, dict[str, Any]]]:
     path = tmp_path / "dev.json"
-    path.write_text(json.dumps(document), encoding="utf-8")
+    path.write_text(json.dumps(document))
     return list(read_rows(path, SPEC))
 
 
@@ -202,8 +203,7 @@ def test_answers_that_can_not_be_used():
         (at("", 0), "answer 1, '', is empty"),
         (at(" \n", None), "answer 1, ' \\n', is empty"),
     ):
-        with pytest.raises(ValueError, match=f"^{re.escape(problem)}$"):
-            check_answers(CONTEXT, answers)
+        raises(ValueError, f"^{re.escape(problem)}$", check_answers, CONTEXT, answers)
 
 
 def test_all_bad_answers_are_named():
@@ -220,8 +220,7 @@ def test_every_answer_is_found_or_a_problem(context, text, start):
     expected = [start] if start in there else there if len(there) == 1 else []
     answers = [{"text": text, "answer_start": start}]
     if not expected:
-        with pytest.raises(ValueError, match="answer 1"):
-            check_answers(context, answers)
+        raises(ValueError, "answer 1", check_answers, context, answers)
     else:
         located = {"text": [text], "answer_start": expected}
         assert check_answers(context, answers) == (located, start is not None and expected != [start])
@@ -381,8 +380,7 @@ def test_auc_of_no_answer():
     assert auc([0.9, 0.1, 0.8, 0.2], gold) == 0
     assert auc([0.1, 0.9], [[], []]) is None
     assert auc([0.1, 0.9], [["x"], ["y"]]) is None
-    with pytest.raises(ValueError, match="NaN"):
-        auc([math.nan, 0.5], [["x"], []])
+    raises(ValueError, "NaN", auc, [math.nan, 0.5], [["x"], []])
 
 
 def f1_at(threshold, odds, texts, gold):

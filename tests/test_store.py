@@ -15,6 +15,7 @@ from zlib import crc32
 import lancedb
 import numpy as np
 import pytest
+from small import raises
 
 from bertkit.data.table import FirstSeen
 from bertkit.errors import DataError, ModelError, UserError
@@ -242,28 +243,23 @@ def test_another_model_is_refused(store: Store) -> None:
 
 
 def test_what_is_no_store_is_refused_and_left_alone(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"is not a store of bertkit\n.*bertkit index MODEL"):
-        Store.open(tmp_path / "absent")
+    raises(DataError, r"is not a store of bertkit\n.*bertkit index MODEL", Store.open, tmp_path / "absent")
     assert not (tmp_path / "absent").exists()
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "letter.txt").write_text("mine")
     (tmp_path / "file").write_text("mine")
     for name in ("full", "file"):
-        with pytest.raises(DataError, match="is not a store of bertkit"):
-            Store.open(tmp_path / name)
-        with pytest.raises(DataError, match="exists, and is not a store"):
-            Store.open(tmp_path / name, dual())
+        raises(DataError, "is not a store of bertkit", Store.open, tmp_path / name)
+        raises(DataError, "exists, and is not a store", Store.open, tmp_path / name, dual())
     assert [path.name for path in (tmp_path / "full").iterdir()] == ["letter.txt"]
     (tmp_path / "empty").mkdir()
     assert len(Store.open(tmp_path / "empty", dual())) == 0
     uri = f"file://{tmp_path}/store"  # what is neither created nor looked for as a folder, as s3://…
-    with pytest.raises(DataError, match="is not a store of bertkit"):
-        Store.open(uri)
+    raises(DataError, "is not a store of bertkit", Store.open, uri)
     index(Store.open(uri, dual()), numbered(3))
     assert len(Store.open(uri, dual())) == len(Store.open(tmp_path / "store")) == 3
     lancedb.connect(tmp_path / "other").create_table("passages", [{"id": "a", "vector": [1.0, 2.0]}])
-    with pytest.raises(DataError, match="does not name its model"):
-        Store.open(tmp_path / "other")
+    raises(DataError, "does not name its model", Store.open, tmp_path / "other")
 
 
 def test_damage_that_the_database_calls_a_bad_value_is_said(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -271,8 +267,7 @@ def test_damage_that_the_database_calls_a_bad_value_is_said(store: Store, monkey
         raise ValueError("Invalid format: manifest length does not match. Expected 655, got 12, /somewhere/in/rust.rs")
 
     monkeypatch.setattr(type(store.table), "optimize", damaged)
-    with pytest.raises(DataError, match=r"cannot be read or written: Invalid format: .* got 12\n"):
-        index(store, numbered(3))
+    raises(DataError, r"cannot be read or written: Invalid format: .* got 12\n", index, store, numbered(3))
 
 
 def test_a_store_that_was_cut_off_says_so(store: Store) -> None:
@@ -283,8 +278,9 @@ def test_a_store_that_was_cut_off_says_so(store: Store) -> None:
         shutil.copytree(store.uri, copy)
         for file in (copy / "passages.lance" / spoil).glob("*.*"):
             os.truncate(file, 10)
-        with pytest.raises(DataError, match=r"cannot be read or written: .*\n.*copy the store again"):
-            index(Store.open(copy), numbered(6))
+        raises(
+            DataError, r"cannot be read or written: .*\n.*copy the store again", index, Store.open(copy), numbered(6)
+        )
     assert len(Store.open(folder.parent)) == 5
 
 
@@ -293,8 +289,7 @@ def test_a_vector_without_a_direction_is_refused() -> None:
     np.testing.assert_array_equal(unit_vectors(7 * vectors, list("abc")), vectors)
     for bad in (0, np.nan, np.inf):
         vectors[1] = bad
-        with pytest.raises(ModelError, match="its vector is 0 or not finite for the text 'b'"):
-            unit_vectors(vectors, list("abc"))
+        raises(ModelError, "its vector is 0 or not finite for the text 'b'", unit_vectors, vectors, list("abc"))
 
 
 def test_batches_are_bounded(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

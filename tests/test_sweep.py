@@ -169,8 +169,9 @@ verify: [true, false]
 def test_a_file_that_is_no_space(room: Path) -> None:
     for text, words in (("", "the space is empty"), ("- a", "expected a mapping"), ("a: [", "YAML")):
         assert words in problems(room, text)[0]
-    with pytest.raises(RecipeError, match="cannot be read: No such file"):
-        read_space(room / "nowhere.yaml", load_recipe(room / "small.yaml"))
+    small.raises(
+        RecipeError, "cannot be read: No such file", read_space, room / "nowhere.yaml", load_recipe(room / "small.yaml")
+    )
 
 
 def test_values_that_only_transformers_or_the_model_refuse_are_found_before_training(room: Path) -> None:
@@ -347,8 +348,7 @@ def test_what_no_trial_can_help_stops_the_sweep_until_it_is_mended(kind, trainer
 
     trainer.trained.clear()
     trainer.score = lambda recipe: formula(recipe) if len(trainer.trained) < 2 else score(recipe)
-    with pytest.raises(kind, match="is full"):
-        sweep(recipe, room / "space.yaml", tmp_path / "s", trials=3, confirm=1)
+    small.raises(kind, "is full", sweep, recipe, room / "space.yaml", tmp_path / "s", trials=3, confirm=1)
     trainer.score = formula
     assert sweep(recipe, room / "space.yaml", tmp_path / "s", trials=3, confirm=1).results == fine
 
@@ -375,8 +375,7 @@ def test_another_recipe_space_or_data_do_not_go_on(trainer, room, tmp_path, monk
     before = {path: path.read_bytes() for path in (tmp_path / "s").rglob("*") if path.is_file()}
 
     def refused(change: str, recipe: Recipe, space: Path) -> None:
-        with pytest.raises(UserError, match=f"is a sweep with another {change}"):
-            sweep(recipe, space, tmp_path / "s", **fewer)
+        small.raises(UserError, f"is a sweep with another {change}", sweep, recipe, space, tmp_path / "s", **fewer)
 
     refused("recipe", recipe_of(room, "model.max_length=16"), room / "space.yaml")
     refused("space", recipe_of(room), tmp_path / "other.yaml")
@@ -398,15 +397,13 @@ def test_folders_of_something_else_or_damaged_and_calls_that_can_not_be_meant(tr
         sweep(recipe_of(room), room / "space.yaml", tmp_path / "s", trials=2, confirm=1)
     (other := tmp_path / "other").mkdir()
     (other / "thesis.txt").write_text("mine")
-    with pytest.raises(UserError, match="is neither empty nor a sweep"):
-        sweep(recipe_of(room), room / "space.yaml", other)
+    small.raises(UserError, "is neither empty nor a sweep", sweep, recipe_of(room), room / "space.yaml", other)
     assert [path.name for path in other.iterdir()] == ["thesis.txt"]
     with monkeypatch.context() as patch:  # written by another program while the recipe is checked
         found = SimpleNamespace(metrics=("accuracy",)), SimpleNamespace(fingerprints={})
         (late := tmp_path / "late").mkdir()
         patch.setattr(program, "_dry_run", lambda *_: found if (late / "thesis.txt").write_text("mine") else None)
-        with pytest.raises(UserError, match="is neither empty nor a sweep"):
-            sweep(recipe_of(room), room / "space.yaml", late)
+        small.raises(UserError, "is neither empty nor a sweep", sweep, recipe_of(room), room / "space.yaml", late)
     assert {path.name for path in late.iterdir()} <= {"thesis.txt", ".lock"}
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(UserError) as caught:
@@ -438,8 +435,7 @@ def test_a_real_sweep_interrupted_in_a_trial_equals_one_that_was_not(room, tmp_p
     command = ["sweep", f"{room}/small.yaml", "--space", f"{room}/space.yaml", "--trials", "2", "--confirm", "1"]
     monkeypatch.setattr("bertkit.training.finish.write_reports", lambda *_: None)  # it takes most of a run
     more = ["training.num_train_epochs=2", "training.learning_rate=1e-2"]
-    assert main([*command, "--output-dir", str(tmp_path / "whole"), *more]) == 0
-    said = capsys.readouterr().out
+    said = small.said(capsys, *command, "--output-dir", tmp_path / "whole", *more)
     assert "base recipe" in said
     right, seen = trials.PruningCallback.on_evaluate, []
 

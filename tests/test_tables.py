@@ -71,7 +71,7 @@ def test_a_task_declares_each_field_once(task: type[Task]) -> None:
 # --- words and names
 
 ROOT = Path(__file__).resolve().parent.parent
-CODE = {path: path.read_text(encoding="utf-8") for path in sorted((ROOT / "bertkit").rglob("*.py"))}
+CODE = {path: path.read_text() for path in sorted((ROOT / "bertkit").rglob("*.py"))}
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "notebooks").glob("*.ipynb")]
 NO_NOUN = re.compile(r"(?<!there)(?<!There)\s(?:is|are) no (?!longer\b)\w+")  # "X is no Y" for "X is not a Y"
 OPENINGS = ("The same", "Of the", "Such as", "As ")
@@ -89,7 +89,7 @@ def names(tree: ast.AST) -> list[str]:
 
 
 def test_nothing_is_no_noun() -> None:
-    texts = {**CODE, **{page: page.read_text(encoding="utf-8") for page in PAGES}}
+    texts = {**CODE, **{page: page.read_text() for page in PAGES}}
     assert not [f"{path.name}:{hit.group()}" for path, text in texts.items() for hit in NO_NOUN.finditer(text)]
 
 

@@ -14,10 +14,11 @@ import torch
 from cases import EVEN, TEXTS, encoder
 from conftest import build_encoder
 from datasets import Dataset
+from numpy.random import default_rng
 from sacrebleu import corpus_bleu, corpus_chrf
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
-from small import write_rows
+from small import raises, write_rows
 from steps import arguments
 from transformers import (
     AutoModelForSeq2SeqLM,
@@ -69,7 +70,7 @@ training:
 verify: false
 explain: false
 """
-    (folder / "recipe.yaml").write_text(text, encoding="utf-8")
+    (folder / "recipe.yaml").write_text(text)
     return train(load_recipe(folder / "recipe.yaml"), folder / "run")
 
 
@@ -82,7 +83,7 @@ def test_a_run_has_scores_baselines_and_a_card(run) -> None:
     assert baselines == {name: Translations(texts, EVEN).scores for name, texts in (("copy", TEXTS), ("nearest", EVEN))}
     answers = [answer["generated_text"] for answer in bertkit.load(run.folder)(TEXTS)]
     assert scores["exact_match"] == np.mean([answer == target for answer, target in zip(answers, EVEN, strict=True)])
-    card = (run.model / "README.md").read_text(encoding="utf-8")
+    card = (run.model / "README.md").read_text()
     assert "model = AutoModelForSeq2SeqLM.from_pretrained(" in card
     assert all(f"sacrebleu's signature of {name}: `nrefs:1|" in card for name in ("bleu", "chrf"))
 
@@ -124,8 +125,7 @@ def test_outputs_that_are_not_finite_are_refused(beams: int, run) -> None:
     rows = task.tokenizer.convert_tokens_to_ids(["cat"])
     with torch.no_grad():
         predictor.model.encoder.get_input_embeddings().weight[rows] = math.nan
-    with pytest.raises(ModelError, match="not finite for 1 of 2 rows"):
-        broken(["the cat", "the dog"])
+    raises(ModelError, "not finite for 1 of 2 rows", broken, ["the cat", "the dog"])
 
 
 def test_check_counts_what_is_cut_and_what_cannot_be_spelled(tiny_encoder: Path) -> None:
@@ -172,7 +172,7 @@ def test_a_warm_start_takes_every_weight_but_the_attention_to_the_source(tiny_en
     assert new == {"crossattention"}
     adapted = with_lora(model, Lora(r=2), {})
     adapted.save_pretrained(tmp_path)
-    assert f"base_model: {tiny_encoder}" in (tmp_path / "README.md").read_text(encoding="utf-8")
+    assert f"base_model: {tiny_encoder}" in (tmp_path / "README.md").read_text()
     assert read_json(tmp_path / "adapter_config.json")["base_model_name_or_path"] == str(tiny_encoder)
 
 
@@ -224,7 +224,7 @@ WORDS = "the cat sat on a mat , and dogs ran out of it . Zwölf große Äpfel".s
 
 def corpus(rows: int, seed: int) -> tuple[list[str], list[str]]:
     """References, and texts that share some of their words, all of them, or none; a text may be empty."""
-    rng = np.random.default_rng(seed)
+    rng = default_rng(seed)
     texts, references = [], []
     for _ in range(rows):
         reference = list(rng.choice(WORDS, rng.integers(1, 14)))
@@ -253,7 +253,7 @@ def test_scores_are_sacrebleus(rows: int) -> None:
 
 @pytest.mark.parametrize("seed", range(10))
 def test_weights_are_repeated_rows(seed: int) -> None:
-    rng = np.random.default_rng(seed)
+    rng = default_rng(seed)
     texts, references = corpus(30, seed)
     weights = rng.integers(0, 3, (30, 4))
     values = Translations(texts, references).scored.weighted(weights.astype(float))

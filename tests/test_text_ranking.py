@@ -16,10 +16,11 @@ from cases import SETTINGS, encoder
 from datasets import Dataset
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.testing import assert_allclose
 from sentence_transformers import CrossEncoder
 from sklearn.metrics import average_precision_score, ndcg_score
+from small import raises, write_rows
 from small import read_data as load_data
-from small import write_rows
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline, set_seed
 from transformers.modeling_outputs import SequenceClassifierOutput
 
@@ -101,7 +102,7 @@ def test_cross_encoder_gives_the_same_scores(options: dict[str, Any], tiny_encod
     save(predictor.model, made, tmp_path / "model", SETTINGS)
     ours = scores(bertkit.load(tmp_path / "model", precision="fp32"), PAIRS)
     theirs = CrossEncoder(str(tmp_path / "model"), device="cpu")
-    np.testing.assert_allclose(ours, theirs.predict(PAIRS), rtol=0, atol=1e-5)
+    assert_allclose(ours, theirs.predict(PAIRS), rtol=0, atol=1e-5)
     assert ours == pytest.approx(scores(predictor, PAIRS), abs=1e-6)
     assert np.ptp(ours) > 0.2
     assert theirs.max_seq_length == 24
@@ -116,7 +117,7 @@ def test_the_pipeline_of_transformers_gives_the_same_scores(activation, tiny_enc
     classify = pipeline("text-classification", model=str(tmp_path / "model"), device="cpu")
     answers = [classify({"text": q, "text_pair": d}) for q, d in SHORT]
     flat = [answer[0] if isinstance(answer, list) else answer for answer in answers]
-    np.testing.assert_allclose(scores(predictor, SHORT), [answer["score"] for answer in flat], atol=1e-5)
+    assert_allclose(scores(predictor, SHORT), [answer["score"] for answer in flat], atol=1e-5)
 
 
 RECORDED = [(where, name) for where in ("config", "old config", "own file") for name in ("Sigmoid", "Identity")]
@@ -140,7 +141,7 @@ def test_a_stock_cross_encoder_answers_as_it_did(where, activation, tiny_encoder
         theirs.save(str(tmp_path / "stock"))
         theirs = CrossEncoder(str(tmp_path / "stock"), device="cpu")
     ours = bertkit.load(tmp_path / "stock", task="text-ranking", precision="fp32")
-    np.testing.assert_allclose(scores(ours, PAIRS), theirs.predict(PAIRS), rtol=0, atol=1e-5)
+    assert_allclose(scores(ours, PAIRS), theirs.predict(PAIRS), rtol=0, atol=1e-5)
     assert ours.task.max_length == theirs.max_seq_length == (20 if where == "own file" else 64)
 
 
@@ -148,18 +149,15 @@ def test_foreign_models_that_give_no_score_are_refused(tiny_encoder: Path, tmp_p
     AutoTokenizer.from_pretrained(tiny_encoder).save_pretrained(tmp_path)
     model = AutoModelForSequenceClassification.from_pretrained(tiny_encoder, num_labels=3)
     model.save_pretrained(tmp_path)
-    with pytest.raises(ModelError, match=r"3 outputs.*\n?.*text-classification"):
-        bertkit.load(tmp_path, task="text-ranking")
+    raises(ModelError, r"3 outputs.*\n?.*text-classification", bertkit.load, tmp_path, task="text-ranking")
     model = AutoModelForSequenceClassification.from_pretrained(tiny_encoder, num_labels=1)
     model.config.sentence_transformers = {"activation_fn": "torch.nn.modules.activation.Tanh"}
     model.save_pretrained(tmp_path)
-    with pytest.raises(ModelError, match="Tanh"):
-        bertkit.load(tmp_path, task="text-ranking")
+    raises(ModelError, "Tanh", bertkit.load, tmp_path, task="text-ranking")
     (tmp_path / "modules.json").write_text("[]")
     for length in (-1, 3, "long", True, 1.5):
         (tmp_path / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": length}))
-        with pytest.raises(ModelError, match=r"max_seq_length is .*\n.*whole number from 8 on"):
-            read_limits(tmp_path)
+        raises(ModelError, r"max_seq_length is .*\n.*whole number from 8 on", read_limits, tmp_path)
 
 
 # --- measures
@@ -301,8 +299,7 @@ def test_what_is_left_open_is_settled_by_train(data, options, settled, headline,
     ],
 )
 def test_contradictions_are_said_before_training(data, options, message, tiny_encoder):
-    with pytest.raises(DataError, match=message):
-        task(tiny_encoder, data, **options)
+    raises(DataError, message, task, tiny_encoder, data, **options)
 
 
 def read(folder: Path, lines: list[dict[str, Any]], splits: tuple[str, ...] = ("train",), **spec: Any) -> Any:
@@ -320,8 +317,7 @@ def test_bad_rows_are_all_named(tmp_path: Path) -> None:
         read(tmp_path, [{**line, "score": 1}, {**line, "score": math.nan}])
     with pytest.raises(DataError, match="1 of 2 rows of train has no `label`"):
         read(tmp_path, [{**line, "label": 1}, {**line, "label": None}])
-    with pytest.raises(DataError, match="`document`"):
-        read(tmp_path, [{"query": "a", "text": "b", "label": 1}])
+    raises(DataError, "`document`", read, tmp_path, [{"query": "a", "text": "b", "label": 1}])
     spec = DataSpec(source={"test": str(write_rows(tmp_path / "test.jsonl", [{**line, "label": -1}] * 2))})
     data = load_data(spec, TextRanking, OPTIONS, splits={"test"})  # labels of a test split may be secret
     assert data.rows["test"].column_names == ["query", "document"]
@@ -412,8 +408,7 @@ def test_too_long_a_document_is_cut_and_said_or_refused(tiny_encoder: Path) -> N
         "1 of 1 row (100.0%) is truncated at" in finding.what and finding.level == "warn" for finding in findings
     )
     strict = fresh(task(tiny_encoder, rows([1, 0, 0]), overflow="error"), tiny_encoder)
-    with pytest.raises(DataError, match=r"row 1.*25006 tokens"):
-        strict([huge])
+    raises(DataError, r"row 1.*25006 tokens", strict, [huge])
 
 
 def test_damaged_outputs_are_said(tiny_encoder: Path) -> None:

@@ -21,6 +21,7 @@ from cases import CASES, encoder
 from datasets import Dataset
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from numpy.random import default_rng
 from safetensors.torch import load_file, save_file
 from seqeval.metrics.sequence_labeling import get_entities
 from small import read_data as load_data
@@ -35,6 +36,7 @@ from bertkit.data.tagged import sentences, words_of
 from bertkit.data.tagging import entities, from_bio, invalid, tag_names
 from bertkit.data.word_spans import spans_to_tags, words
 from bertkit.errors import DataError, ModelError
+from bertkit.files import read_json
 from bertkit.models.encoder import load_tokenizer
 from bertkit.models.heads import crf, posteriors
 from bertkit.models.heads.tagger import Emissions
@@ -62,7 +64,7 @@ def write_conll(path: Path, numbers: range) -> Path:
     lines = []
     for number in numbers:
         lines += [f"{token}\t{tag}" for token, tag in zip(*sentence(number), strict=True)] + [""]
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    path.write_text("\n".join(lines) + "\n")
     return path
 
 
@@ -77,7 +79,6 @@ def write_recipe(folder: Path, encoder: Path, head: str = "crf") -> Path:
         "training: {num_train_epochs: 12, per_device_train_batch_size: 4, learning_rate: 1e-2, eval_strategy: no,"
         " save_strategy: no}\n"
         "verify: false\nexplain: false\n",
-        encoding="utf-8",
     )
     return file
 
@@ -89,8 +90,8 @@ def run(request: pytest.FixtureRequest, tiny_encoder: Path, tmp_path_factory: py
 
 
 def get(source: Path, columns: Any = None, **options: Any) -> Any:
-    task = TokenClassificationOptions.model_validate({"name": "token-classification", **options})
-    spec = DataSpec.model_validate({"source": {"train": str(source)}, "columns": columns or {}})
+    task = TokenClassificationOptions(name="token-classification", **options)
+    spec = DataSpec(source={"train": str(source)}, columns=columns or {})
     return load_data(spec, TokenClassification, task)
 
 
@@ -107,8 +108,7 @@ def test_every_scheme_is_read_as_bio_and_others_are_refused(tmp_path: Path) -> N
         notes = [f.what for f in data.findings]
         assert (f"train: its tags are {name.upper()}; read as BIO" in notes) == (name != "bio")
     (tmp_path / "bad.conll").write_text("a O\n\nb O\nc Q-X\n")
-    with pytest.raises(DataError, match=r"bad\.conll:1: .*unknown scheme.*O, Q-X"):
-        get(tmp_path / "bad.conll")
+    small.raises(DataError, r"bad\.conll:1: .*unknown scheme.*O, Q-X", get, tmp_path / "bad.conll")
 
 
 def test_the_notes_count_entities_as_seqeval_and_rows_only_where_there_are_few(tmp_path: Path) -> None:
@@ -229,8 +229,7 @@ def test_missing_spans_are_named_as_the_column_is(name: str, tmp_path: Path) -> 
     path = small.write_rows(
         tmp_path / "spans.jsonl", [{"text": "Ada", name: [[0, 3, "PER"]]}, {"text": "Bo", name: None}]
     )
-    with pytest.raises(DataError, match=f"1 of 2 rows of train has no `{name}`: .*spans.jsonl:2"):
-        get(path, columns=mapped)
+    small.raises(DataError, f"1 of 2 rows of train has no `{name}`: .*spans.jsonl:2", get, path, columns=mapped)
 
 
 def test_spans_become_tags_and_what_was_done_is_reported(tmp_path: Path) -> None:
@@ -252,8 +251,7 @@ def test_types_of_which_nothing_is_left_are_named(tmp_path: Path) -> None:
     path = small.write_rows(tmp_path / "spans.jsonl", rows)
     (lost,) = [f.what for f in get(path, alignment="expand").findings if f.level == "severe"]
     assert lost.startswith("train: types of which no span is left: LOC 3; scores")
-    with pytest.raises(DataError, match="with contract, none of the 6 spans of train is left"):
-        get(path, alignment="contract")
+    small.raises(DataError, "with contract, none of the 6 spans of train is left", get, path, alignment="contract")
 
 
 @pytest.mark.parametrize("scheme", ["BIO", "BIOES"])
@@ -262,7 +260,7 @@ def test_scores_are_against_the_spans_as_given(alignment: Any, scheme: Any) -> N
     """Sets of characters are compared, whatever was moved or dropped for training; seqeval's where nothing was."""
     types, moved = ["A", "B"], 0
     for case in range(150):
-        rng = np.random.default_rng(case)
+        rng = default_rng(case)
         texts = ["".join(rng.choice(list("ab c-"), rng.integers(1, 12))) for _ in range(4)]
         spans: list[Any] = []
         for text in texts:
@@ -450,7 +448,7 @@ def test_a_word_without_pieces_is_o_and_changes_no_other_tag(tiny_encoder: Path)
     for scheme in ("BIO", "BIOES"):
         task, model = made("crf", tiny_encoder, max_length=64, scheme=scheme)
         predict = ask(task, model)
-        rng = np.random.default_rng(0)
+        rng = default_rng(0)
         seen = 0
         for _ in range(40):
             words = rng.choice(["cat", "dog", "very", "bad", "the", "was"], size=8).tolist()
@@ -503,11 +501,11 @@ def test_plain_transformers_loads_it_without_a_warning(run: Any, capfd: pytest.C
     assert {entity["entity_group"] for entity in pipe("the cat was very bad")} <= {"ANIMAL", "SENSE"}
     assert pipe.tokenizer.split_special_tokens  # special tokens in a text are text there too
     assert type(model).__name__ == "BertForTokenClassification"
-    assert json.loads((run.model / "config.json").read_text())["architectures"] == ["BertForTokenClassification"]
+    assert read_json(run.model / "config.json")["architectures"] == ["BertForTokenClassification"]
 
 
 def test_the_crf_travels_beside_the_model(run: Any) -> None:
-    section = json.loads((run.model / "config.json").read_text())["bertkit"]
+    section = read_json(run.model / "config.json")["bertkit"]
     if section["task"]["head"] == "softmax":
         assert section["extra_weights"] == {}
         return
@@ -519,11 +517,9 @@ def test_the_crf_travels_beside_the_model(run: Any) -> None:
     whole = file.read_bytes()
     for broken in (None, whole[:40]):
         file.unlink(missing_ok=True) if broken is None else file.write_bytes(broken)
-        with pytest.raises(ModelError, match=r"crf\.safetensors"):
-            run.load()
+        small.raises(ModelError, r"crf\.safetensors", run.load)
     save_file({name: tensor[:1].clone() for name, tensor in weights.items()}, file)
-    with pytest.raises(ModelError, match=r"crf\.safetensors"):
-        run.load()
+    small.raises(ModelError, r"crf\.safetensors", run.load)
     file.write_bytes(whole)
     assert run.load()("the cat")["entities"]
 
@@ -536,9 +532,7 @@ def test_predict_reads_conll_and_writes_csv(run: Any, tmp_path: Path, capsys: py
     assert answers == run.load()([{"tokens": sentence(n)[0]} for n in range(3)])
     assert main([*arguments, str(tmp_path / "out.csv")]) == 0
     assert "answer.entities" in (tmp_path / "out.csv").read_text().splitlines()[0]
-    capsys.readouterr()
-    assert main(["predict", str(run.folder), "the cat was very bad"]) == 0
-    assert "ANIMAL cat (" in capsys.readouterr().out
+    assert "ANIMAL cat (" in small.said(capsys, "predict", run.folder, "the cat was very bad")
 
 
 def test_a_foreign_model_answers_with_its_own_tags(tiny_encoder: Path, tmp_path: Path) -> None:
@@ -555,8 +549,7 @@ def test_a_foreign_model_answers_with_its_own_tags(tiny_encoder: Path, tmp_path:
     for wrong, said in (("I-A I-B I-C", "without O"), ("O B-A X", "not tags such as")):
         model.config.id2label = dict(enumerate(wrong.split()))
         model.save_pretrained(tmp_path)
-        with pytest.raises(ModelError, match=said):
-            bertkit.load(tmp_path, task="token-classification")
+        small.raises(ModelError, said, bertkit.load, tmp_path, task="token-classification")
 
 
 def test_lora_trains_and_saves_the_chain(tiny_encoder: Path, tmp_path: Path) -> None:
@@ -576,8 +569,7 @@ def test_contradictions_are_refused(tiny_encoder: Path, tmp_path: Path) -> None:
         ("task.context=document", "needs to know which sentences belong together"),
         ("task.labels=[ANIMAL]", r"task\.labels does not name: SENSE"),
     ):
-        with pytest.raises(bertkit.UserError, match=message):
-            train(load_recipe(file, [override]), tmp_path / "run")
+        small.raises(bertkit.UserError, message, train, load_recipe(file, [override]), tmp_path / "run")
     assert not (tmp_path / "run" / "recipe.yaml").exists()
     for override, message in (
         ("training.label_smoothing_factor=0.1", r"label_smoothing_factor: has no meaning for task\.head crf"),
@@ -585,8 +577,7 @@ def test_contradictions_are_refused(tiny_encoder: Path, tmp_path: Path) -> None:
         ("task.tags=[B-ANIMAL, I-ANIMAL]", "tags must be O and BIO tags"),
         ("task.labels=[ANIMAL, ANIMAL]", "there 2 times|more than once"),
     ):
-        with pytest.raises(bertkit.UserError, match=message):
-            load_recipe(file, [override])
+        small.raises(bertkit.UserError, message, load_recipe, file, [override])
     (tmp_path / "train.conll").write_text("the B-O\ncat B-ANIMAL\n")
     with pytest.raises(bertkit.UserError, match="'O' cannot be an entity type"):
         train(load_recipe(file, ["~data.source.validation"]), tmp_path / "run")
@@ -601,11 +592,11 @@ def test_words_in_a_frame_are_read_and_a_crf_of_nan_is_refused(tiny_encoder: Pat
     assert [json.loads(cell) for cell in table["entities"]] == [answer["entities"] for answer in ask(task, model)(rows)]
     with torch.no_grad():
         model.crf.transitions.fill_(float("nan"))
-    with pytest.raises(ModelError, match="its CRF is not finite"):
-        ask(task, model)("the cat")
+    small.raises(ModelError, "its CRF is not finite", ask(task, model), "the cat")
     words, emissions = Dataset.from_dict({"tokens": [["cat"]]}), np.full((1, len(task.tags)), np.nan, np.float32)
-    with pytest.raises(ModelError, match="not finite for 1 of 1 rows"):
-        task.decode([Emissions(emissions, None)], task.encode(words), words)
+    small.raises(
+        ModelError, "not finite for 1 of 1 rows", task.decode, [Emissions(emissions, None)], task.encode(words), words
+    )
 
 
 def test_tokens_stand_where_blanks_join_them() -> None:

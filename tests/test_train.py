@@ -37,7 +37,6 @@ from transformers import (
 )
 from transformers.integrations import TrackioCallback
 
-from bertkit.cli.main import main
 from bertkit.engine.arguments import Arguments
 from bertkit.errors import DataError, ModelError, RecipeError, UserError
 from bertkit.files import read_json, sha256
@@ -64,9 +63,7 @@ def runs(learned: Run, tiny_encoder: Path, tmp_path_factory: pytest.TempPathFact
     made = {"single-label": learned}
     for kind in KINDS[1:]:
         room = tmp_path_factory.mktemp(kind)
-        made[kind] = train(
-            small.recipe(room, tiny_encoder, *small.LEARN, "training.num_train_epochs=10", kind=kind), room / "run"
-        )
+        made[kind] = small.trained(room, tiny_encoder, *small.LEARN, "training.num_train_epochs=10", kind=kind)
     return made
 
 
@@ -74,7 +71,7 @@ def runs(learned: Run, tiny_encoder: Path, tmp_path_factory: pytest.TempPathFact
 def lora(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
     """A finished run with LoRA."""
     room = tmp_path_factory.mktemp("lora")
-    return train(small.recipe(room, tiny_encoder, "peft={r: 2}", "training.learning_rate=1e-1"), room / "run")
+    return small.trained(room, tiny_encoder, "peft={r: 2}", "training.learning_rate=1e-1")
 
 
 def losses(run: Run) -> list[float]:
@@ -119,8 +116,7 @@ def test_the_attention_that_runs_is_named(tiny_encoder, tmp_path, caplog):
     """Of DeBERTa, which torch's kernels do not compute; with LoRA, whose model is wrapped."""
     caplog.set_level("INFO", "bertkit")
     encoder = small.of_family("deberta-v2", tiny_encoder, tmp_path / "deberta", max_position_embeddings=64)
-    recipe = small.recipe(tmp_path, encoder, "training.max_steps=1", "peft={target_modules: [query_proj]}")
-    run = train(recipe, tmp_path / "run")
+    run = small.trained(tmp_path, encoder, "training.max_steps=1", "peft={target_modules: [query_proj]}")
     assert read_json(run.folder / "environment.json")["attention"] == "eager"
     (line,) = [message for message in caplog.messages if " attention, " in message]
     assert re.fullmatch(r"training: eager attention, (fp32|bf16) on cpu", line)
@@ -164,8 +160,9 @@ def test_the_last_evaluation_of_the_training_is_the_one_of_the_run(kind: str, ru
 def test_a_file_without_targets_is_named(learned: Run, tmp_path: Path) -> None:
     file = small.write_rows(tmp_path / "rows.jsonl", [{"text": "a cat", "gold": "good"}])
     for source in (learned.folder, learned.model):
-        with pytest.raises(DataError, match=r"rows\.jsonl: no column `label`.*\n.*data\.columns\.COLUMN=NAME"):
-            evaluate(source, data=file)
+        small.raises(
+            DataError, r"rows\.jsonl: no column `label`.*\n.*data\.columns\.COLUMN=NAME", evaluate, source, data=file
+        )
         assert evaluate(source, data=file, overrides=["data.columns.label=gold"])["rows"] == 1
 
 
@@ -189,7 +186,7 @@ def test_transformers_loads_the_model_and_names_the_labels(runs: dict[str, Run])
 
 def test_two_seeds_give_mean_and_sd_and_the_better_model(tiny_encoder: Path, tmp_path: Path) -> None:
     more = ("seeds=[1, 2]", "training.metric_for_best_model=neg_log_loss")
-    run = train(small.recipe(tmp_path, tiny_encoder, *more), tmp_path / "run")
+    run = small.trained(tmp_path, tiny_encoder, *more)
     results = run.results
     assert [outcome["seed"] for outcome in results["seeds"]] == [1, 2]
     values = [outcome["metrics"]["validation"]["neg_log_loss"] for outcome in results["seeds"]]
@@ -226,8 +223,7 @@ def rising_and_falling(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_checkpoint_is_chosen_by_the_metric_that_was_named(metric, best, tiny_encoder, tmp_path, monkeypatch):
     rising_and_falling(monkeypatch)
     named = [f"training.metric_for_best_model={metric}"] if metric else []
-    recipe = small.recipe(tmp_path, tiny_encoder, "training.num_train_epochs=3", *named)
-    run = train(recipe, tmp_path / "run")
+    run = small.trained(tmp_path, tiny_encoder, "training.num_train_epochs=3", *named)
     outcome = run.results["seeds"][0]
     assert (outcome["steps"], outcome["best_step"]) == (12, best)
     chosen = load_file(run.checkpoints / "seed-42" / f"checkpoint-{best}" / "model.safetensors")
@@ -236,8 +232,9 @@ def test_the_checkpoint_is_chosen_by_the_metric_that_was_named(metric, best, tin
 
 
 def test_a_metric_of_one_label_can_choose(tiny_encoder: Path, tmp_path: Path) -> None:
-    recipe = small.recipe(tmp_path, tiny_encoder, "training.metric_for_best_model=f1/good", "training.max_steps=1")
-    results = train(recipe, tmp_path / "run").results
+    results = small.trained(
+        tmp_path, tiny_encoder, "training.metric_for_best_model=f1/good", "training.max_steps=1"
+    ).results
     assert results["headline"] == "f1/good"
     assert results["seeds"][0]["headline"] == results["splits"]["validation"]["metrics"]["f1/good"]
 
@@ -255,7 +252,7 @@ def test_seeds_without_a_defined_headline_are_no_crash(tiny_encoder: Path, tmp_p
 
 
 def test_without_validation_the_last_model_is_kept_and_scored_on_train(tiny_encoder: Path, tmp_path: Path) -> None:
-    run = train(small.recipe(tmp_path, tiny_encoder, splits=("train",)), tmp_path / "run")
+    run = small.trained(tmp_path, tiny_encoder, splits=("train",))
     assert set(run.results["splits"]) == {"train"}
     assert run.results["seeds"][0]["steps"] == 8
     assert run.load().task.options.temperature is None
@@ -274,8 +271,7 @@ def test_a_test_split_without_targets_is_answered_and_not_scored(tiny_encoder: P
 
 
 def test_a_share_of_train_is_held_out(tiny_encoder: Path, tmp_path: Path) -> None:
-    recipe = small.recipe(tmp_path, tiny_encoder, "data.validation=0.25", splits=("train",))
-    run = train(recipe, tmp_path / "run")
+    run = small.trained(tmp_path, tiny_encoder, "data.validation=0.25", splits=("train",))
     assert read_json(run.folder / "data.json")["rows"] == {"train": 12, "validation": 4}
     told = small.read_rows(run.folder / "predictions" / "validation.jsonl")
     assert sorted(row["label"] for row in told) == ["bad", "bad", "good", "good"]  # stratified
@@ -288,7 +284,7 @@ def test_a_compiled_model_is_saved_as_any_other(tiny_encoder: Path, tmp_path: Pa
     short = ("training.bf16=false", "training.max_steps=2", "training.eval_strategy=no")
     compiled = ("training.torch_compile=true", "training.torch_compile_backend=aot_eager")  # no C++ compiler
     counters.clear()
-    run = train(small.recipe(tmp_path, tiny_encoder, *short, *compiled), tmp_path / "run")
+    run = small.trained(tmp_path, tiny_encoder, *short, *compiled)
     assert counters["stats"]["unique_graphs"]
     other = train(small.recipe(tmp_path, tiny_encoder, *short), tmp_path / "other")
     saved, plain = (load_file(each.model / "model.safetensors") for each in (run, other))
@@ -429,7 +425,7 @@ def test_a_model_that_answers_otherwise_from_disk_does_not_pass(tiny_encoder, tm
 
     monkeypatch.setattr(program, "verify", tampered)
     with pytest.raises(ModelError, match="a fresh process answers 7 of 7 rows differently"):
-        train(small.recipe(tmp_path, tiny_encoder, "verify=true", "training.max_steps=1"), tmp_path / "run")
+        small.trained(tmp_path, tiny_encoder, "verify=true", "training.max_steps=1")
     assert not Run(tmp_path / "run").finished
 
 
@@ -450,8 +446,7 @@ def test_a_fresh_process_finds_the_package_where_this_one_does(tiny_encoder, tmp
 def test_a_finished_run_is_not_trained_again(runs: dict[str, Run]) -> None:
     run = runs["single-label"]
     before = sha256(run.folder / "results.json")
-    with pytest.raises(UserError, match="holds a finished run"):
-        train(run.recipe, run.folder)
+    small.raises(UserError, "holds a finished run", train, run.recipe, run.folder)
     assert train(run.recipe, run.folder, resume=True) == run
     assert sha256(run.folder / "results.json") == before
 
@@ -474,11 +469,9 @@ def test_a_run_killed_after_its_results_is_completed(tiny_encoder: Path, tmp_pat
 
 def test_a_folder_that_is_not_empty_and_a_file_are_refused(tiny_encoder: Path, tmp_path: Path) -> None:
     recipe = small.recipe(tmp_path / "here", tiny_encoder)
-    with pytest.raises(UserError, match="is not empty"):
-        train(recipe, tmp_path / "here")
+    small.raises(UserError, "is not empty", train, recipe, tmp_path / "here")
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(UserError, match="is not a folder"):
-        train(recipe, tmp_path / "file")
+    small.raises(UserError, "is not a folder", train, recipe, tmp_path / "file")
     assert (tmp_path / "file").read_text() == "mine"
 
 
@@ -488,8 +481,7 @@ def test_findings_that_fail_stop_before_a_model_is_built(tiny_encoder, tmp_path,
     small.write_rows(tmp_path / "train.jsonl", [row | {"label": "good"} for row in small.rows("single-label", 16)])
     for split in ("validation", "test"):
         small.write_rows(tmp_path / f"{split}.jsonl", [{"text": "a cat", "label": "good"}])
-    with pytest.raises(DataError, match="nothing to learn"):
-        train(recipe, tmp_path / "run")
+    small.raises(DataError, "nothing to learn", train, recipe, tmp_path / "run")
 
 
 def test_rows_that_are_too_long_are_told_by_their_places(tiny_encoder, tmp_path, monkeypatch):
@@ -593,8 +585,7 @@ USED = "training.used_embeddings=true"
 def test_what_cannot_be_trained_is_refused_and_nothing_is_written(
     overrides: list[str], splits: tuple[str, ...], kind: type[UserError], said: str, tiny_encoder: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(kind, match=said):
-        train(small.recipe(tmp_path, tiny_encoder, *overrides, splits=splits), tmp_path / "run")
+    small.raises(kind, said, train, small.recipe(tmp_path, tiny_encoder, *overrides, splits=splits), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
@@ -603,14 +594,13 @@ def test_more_labels_than_a_model_may_have_are_refused_before_training(tiny_enco
     assert encoders.LONGEST == untrusted.LONGEST
     monkeypatch.setattr(encoders, "LONGEST", 1)
     with pytest.raises(DataError, match="data: 2 labels, where a model has 1 at most"):
-        train(small.recipe(tmp_path, tiny_encoder), tmp_path / "run")
+        small.trained(tmp_path, tiny_encoder)
     assert not (tmp_path / "run").exists()
 
 
 def test_the_best_model_is_saved_where_checkpoints_are_rarer_than_evaluations(tiny_encoder, tmp_path):
     odd = ("training.eval_strategy=steps", "training.eval_steps=1", "training.save_steps=2", "training.max_steps=3")
-    recipe = small.recipe(tmp_path, tiny_encoder, *odd, "training.learning_rate=1e-30", "checkpoints=keep")
-    run = train(recipe, tmp_path / "run")
+    run = small.trained(tmp_path, tiny_encoder, *odd, "training.learning_rate=1e-30", "checkpoints=keep")
     assert run.results["seeds"][0]["best_step"] == 3  # of equal scores the last
     assert {path.name for path in run.checkpoints.glob("seed-*/checkpoint-*")} >= {"checkpoint-1"}
 
@@ -627,13 +617,14 @@ def test_too_little_memory_says_what_helps(divide, tiny_encoder, tmp_path, monke
 
     monkeypatch.setattr(TextClassification, "forward", full)
     recipe = small.recipe(tmp_path, tiny_encoder, f"training.auto_find_batch_size={divide}")
-    with pytest.raises(RecipeError, match=r"step 1: CUDA out of memory.*\n.*auto_find_batch_size: true"):
-        train(recipe, tmp_path / "run")
+    small.raises(
+        RecipeError, r"step 1: CUDA out of memory.*\n.*auto_find_batch_size: true", train, recipe, tmp_path / "run"
+    )
 
 
 def test_answers_come_in_batches_of_the_same_tokens(tiny_encoder: Path, tmp_path: Path) -> None:
     given = ["batching={tokens: 60}", *(f"~training.per_device_{use}_batch_size" for use in ("train", "eval"))]
-    run = train(small.recipe(tmp_path, tiny_encoder, *given), tmp_path / "run")
+    run = small.trained(tmp_path, tiny_encoder, *given)
     predictor = load(run.folder)
     assert predictor.batch_size == Batching(tokens=60)
     texts = [small.text(number, number % 2) for number in range(30)]
@@ -697,8 +688,9 @@ def test_it_sees_the_answers_of_every_evaluation_and_chooses_the_seed(tiny_encod
 
 def test_a_name_that_no_metric_returns_is_refused_before_anything_is_written(tiny_encoder, tmp_path):
     recipe = small.recipe(tmp_path, tiny_encoder, "training.metric_for_best_model=mime")
-    with pytest.raises(RecipeError, match="no metric 'mime'; did you mean 'mine'"):
-        train(recipe, tmp_path / "run", metrics=[Hits()])
+    small.raises(
+        RecipeError, "no metric 'mime'; did you mean 'mine'", train, recipe, tmp_path / "run", metrics=[Hits()]
+    )
     assert not (tmp_path / "run").exists()
 
 
@@ -732,8 +724,7 @@ def test_a_metric_that_cannot_be_computed_is_refused_before_the_first_step(name,
         "model": {"name": str(tiny_encoder), "max_length": 32},
     }
     recipe = Recipe(**settings, verify=False, explain=False)
-    with pytest.raises(UserError, match=said):
-        train(recipe, tmp_path / "run", metrics=metrics)
+    small.raises(UserError, said, train, recipe, tmp_path / "run", metrics=metrics)
     assert not (tmp_path / "run").exists()
     if name == "name of ours":
         run = finished(BY_ID[case], tiny_encoder, tmp_path / "done" / "run")
@@ -744,8 +735,7 @@ def test_a_metric_that_cannot_be_computed_is_refused_before_the_first_step(name,
 def test_the_command_line_says_where_metrics_come_from(command, tiny_encoder, tmp_path, capsys):
     output = ["--output-dir", str(tmp_path / "run")] if command == "train" else []
     file = small.write_recipe(tmp_path, tiny_encoder)
-    assert main([command, str(file), BY_MINE[0], *output]) == 2
-    said = capsys.readouterr().err
+    said = small.refused(capsys, command, file, BY_MINE[0], *output)
     assert "override training.metric_for_best_model=mine" in said
     assert "metrics of your own are passed from Python: bertkit.train(…, metrics=[…])" in said
     assert not (tmp_path / "run").exists()
@@ -818,7 +808,7 @@ def run(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[P
     keys += ["include_num_input_tokens_seen=non_padding", "dataloader_num_workers=1", "dataloader_prefetch_factor=3"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Arguments, "__getattribute__", recorded)
-        train(small.recipe(folder, tiny_encoder, *(f"training.{key}" for key in keys)), folder / "run")
+        small.trained(folder, tiny_encoder, *(f"training.{key}" for key in keys))
     return folder / "run", read
 
 

@@ -146,8 +146,9 @@ def embeddings() -> tuple[nn.Module, nn.Embedding, UsedRows]:
 def test_a_token_without_a_row_is_an_error_in_training() -> None:
     _, whole, used = embeddings()
     assert torch.equal(used(torch.tensor([[3, 7], [1, 1]])), whole.weight[[3, 7, 1, 1]].view(2, 2, 4))
-    with pytest.raises(UserError, match=r"the tokens with ids \[0, 8\] are in no training row"):
-        used(torch.tensor([[3, 8], [0, 7]]))
+    small.raises(
+        UserError, r"the tokens with ids \[0, 8\] are in no training row", used, torch.tensor([[3, 8], [0, 7]])
+    )
     for wrong in (-1, 9):
         with pytest.raises(IndexError):
             used(torch.tensor([3, wrong]))
@@ -186,8 +187,7 @@ def test_loading_other_weights() -> None:
     model.load_state_dict({"one.weight": table, "two.0.weight": table})
     assert torch.equal(used.weight, table[[7, 1, 3]])
     assert torch.allclose(used.table(), table, rtol=1e-6)
-    with pytest.raises(RuntimeError, match="Missing key"):
-        model.load_state_dict({"one.weight": table})
+    small.raises(RuntimeError, "Missing key", model.load_state_dict, {"one.weight": table})
 
 
 # --- the program
@@ -326,7 +326,7 @@ def test_check_says_what_is_used(size, overrides, wanted, tmp_path, capsys):
 def test_frozen_embeddings_are_as_ever(tmp_path: Path) -> None:
     """By default, with a table of which only the used rows would be trained."""
     encoder = larger(tmp_path / "encoder")
-    run = train(small.recipe(tmp_path, encoder, "freeze={embeddings: true}"), tmp_path / "run")
+    run = small.trained(tmp_path, encoder, "freeze={embeddings: true}")
     assert not (newest(run) / "used_embeddings.safetensors").exists()
     name = "bert.embeddings.word_embeddings.weight"
     before = load_file(encoder / "model.safetensors")[name.removeprefix("bert.")]

@@ -46,8 +46,7 @@ def test_rows_and_answers_as_a_frame(run: Run) -> None:
         assert (line["answer.label"], line["answer.score"]) == (row["answer"]["label"], row["answer"]["score"])
         assert {name: line[name] for name in flat} == flat
     assert run.frame().equals(run.frame(read_facts(run).split))
-    with pytest.raises(ModelError, match=r"has no predictions for 'validaton'; did you mean 'validation'\?"):
-        run.frame("validaton")
+    small.raises(ModelError, r"has no predictions for 'validaton'; did you mean 'validation'\?", run.frame, "validaton")
 
 
 def test_a_run_is_named_by_its_folder_as_text_too(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

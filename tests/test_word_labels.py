@@ -17,7 +17,6 @@ from sklearn import metrics as sklearn_metrics
 from transformers import AutoModelForTokenClassification, pipeline
 
 import bertkit
-from bertkit.cli.main import main
 from bertkit.data import Data
 from bertkit.data.tagging import find_scheme, to_bio, without_prefixes, word_tags
 from bertkit.errors import DataError, UserError
@@ -38,15 +37,15 @@ LABELS = ["ADJ", "B-X", "NOUN", "O", "-LRB-"]  # B-X and O are labels as any oth
 
 
 def read(source: Path, columns: dict[str, str] | None = None, **options: Any) -> Data:
-    task = TokenClassificationOptions.model_validate({"name": "token-classification", **options})
-    spec = DataSpec.model_validate({"source": {"train": str(source)}, "columns": columns or {}})
+    task = TokenClassificationOptions(name="token-classification", **options)
+    spec = DataSpec(source={"train": str(source)}, columns=columns or {})
     return small.read_data(spec, TokenClassification, task)
 
 
 def conll(path: Path, *sentences: str) -> Path:
     """Sentences of `word/TAG`, as a CoNLL file."""
     words = ["\n".join(pair.replace("/", "\t") for pair in sentence.split()) for sentence in sentences]
-    path.write_text("\n\n".join(words) + "\n", encoding="utf-8")
+    path.write_text("\n\n".join(words) + "\n")
     return path
 
 
@@ -136,8 +135,7 @@ def test_tags_without_prefixes_are_refused_with_both_ways_out(tmp_path, tiny_enc
         "task: {name: token-classification}\ndata: {source: train.conll}\n"
         f"model: {{name: {tiny_encoder}, max_length: 24}}\n"
     )
-    assert main(["check", str(tmp_path / "r.yaml")]) == 2
-    told = capsys.readouterr().err
+    told = small.refused(capsys, "check", tmp_path / "r.yaml")
     assert f"{file}:1: its tags are of an unknown scheme, without prefixes such as B-: O, ORG, PER" in told
     assert "task: {scheme: none}" in told
     assert "task: {data_scheme: IO}" in told
@@ -154,14 +152,12 @@ def test_tags_without_prefixes_are_refused_with_both_ways_out(tmp_path, tiny_enc
 def test_labels_are_told_from_entity_tags(tags: str, plain: bool) -> None:
     assert without_prefixes(tags.split()) is plain
     if plain:
-        with pytest.raises(ValueError, match="unknown scheme"):
-            find_scheme([tags.split()])
+        small.raises(ValueError, "unknown scheme", find_scheme, [tags.split()])
 
 
 def test_io_is_read_with_and_without_its_prefix() -> None:
     assert to_bio(["PER", "I-PER", "ORG", "O"], "IO") == (["B-PER", "I-PER", "B-ORG", "O"], 0)
-    with pytest.raises(ValueError, match="tag 2"):
-        to_bio(["PER", ""], "IO")
+    small.raises(ValueError, "tag 2", to_bio, ["PER", ""], "IO")
 
 
 def test_labels_stay_as_they_are_and_wrong_rows_are_named(tmp_path: Path) -> None:
@@ -178,8 +174,7 @@ def test_labels_stay_as_they_are_and_wrong_rows_are_named(tmp_path: Path) -> Non
         "2: 1 words, but 2 tags",
     ]
     small.write_rows(tmp_path / "c.jsonl", [{"text": "a b", "spans": [[0, 1, "X"]]}])
-    with pytest.raises(DataError, match="needs a column `tags`; found: 'text', 'spans'"):
-        read(tmp_path / "c.jsonl", scheme="none")
+    small.raises(DataError, "needs a column `tags`; found: 'text', 'spans'", read, tmp_path / "c.jsonl", scheme="none")
 
 
 def test_class_labels_of_a_data_set_are_names_in_its_order(tiny_encoder: Path, tmp_path: Path) -> None:
@@ -190,7 +185,7 @@ def test_class_labels_of_a_data_set_are_names_in_its_order(tiny_encoder: Path, t
     options = {"scheme": "none", "class_weights": "auto"}
     data = read(tmp_path / "train.parquet", {"tags": "upos"}, **options)
     assert data.rows["train"]["tags"][:] == [["ADJ", "NOUN"], ["PUNCT"]]
-    task = TokenClassificationOptions.model_validate({"name": "token-classification", **options})
+    task = TokenClassificationOptions(name="token-classification", **options)
     settled = TokenClassification.infer_options(task, data.rows["train"], data.class_names)
     assert settled["labels"] == settled["tags"] == names
     assert settled["class_weights"] == {"NOUN": 0.75, "PUNCT": 0.75, "ADJ": 0.75, "_": 0.75}
@@ -204,16 +199,14 @@ def test_contradictions_are_refused(tiny_encoder: Path, tmp_path: Path) -> None:
         (["task.labels=[A, B]", "task.tags=[A, C]"], "tags must be the labels"),
         (["task.labels=[A, B]", "task.class_weights={O: 2}"], r"class_weights\.O: not a label"),
     ):
-        with pytest.raises(UserError, match=message):
-            load_recipe(file, overrides)
+        small.raises(UserError, message, load_recipe, file, overrides)
     conll(tmp_path / "one.conll", "the/X cat/X")
     for overrides, message in (
         (["task.labels=[DET, ADJ]"], r"task\.labels does not name: NOUN, VERB"),
         (["training.metric_for_best_model=f1_strict"], "It has accuracy, f1_macro, precision/ADJ"),
         ([f"data.source={{train: {tmp_path}/one.conll}}"], "train has fewer than two labels"),
     ):
-        with pytest.raises(UserError, match=message):
-            train(load_recipe(file, overrides), tmp_path / "run")
+        small.raises(UserError, message, train, load_recipe(file, overrides), tmp_path / "run")
 
 
 # --- decoding
@@ -293,8 +286,7 @@ def test_parts_of_speech_are_learned_scored_and_shown(head, tiny_encoder, tmp_pa
     page, card = ((run.folder / name).read_text() for name in ("report.html", "model/README.md"))
     assert "Entities by kind of error" not in page
     assert "aggregation_strategy" not in card
-    assert main(["evaluate", str(run.folder), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["metrics"] == scores["metrics"]
+    assert json.loads(small.said(capsys, "evaluate", run.folder, "--json"))["metrics"] == scores["metrics"]
 
 
 def test_a_foreign_tagger_answers_as_the_pipeline_does(tiny_encoder: Path, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from seqeval.metrics.sequence_labeling import get_entities
 from seqeval.scheme import IOB2, IOBES, Entities
+from small import raises
 
 from bertkit.data.tagging import (
     Scheme,
@@ -234,8 +235,7 @@ def test_other_things_are_no_spans():
         ([SPANS[0], {"start": 0, "end": 3, "label": []}], "span 2 has the labels [], where one"),
         ([{"start": 0, "end": 3, "label": ["A", "B"]}], "span 1 has the labels ['A', 'B'], where one is expected"),
     ):
-        with pytest.raises(ValueError, match=re.escape(message)):
-            read_spans(value)
+        raises(ValueError, re.escape(message), read_spans, value)
 
 
 some_json = st.recursive(
@@ -335,8 +335,7 @@ def test_invalid_counts_what_can_not_be_written(scheme, prefixes):
         proper = tags_of(entities(tags), len(tags), scheme) == tags
         assert (invalid(tags, scheme) == 0) == proper
         if scheme == "BIOES" and not proper:
-            with pytest.raises(ValueError, match=r"^tag \d+, "):
-                to_bio(tags, scheme)
+            raises(ValueError, r"^tag \d+, ", to_bio, tags, scheme)
 
     same()
 
@@ -377,8 +376,7 @@ WRONG = [
 
 @pytest.mark.parametrize(("scheme", "tags", "message"), WRONG)
 def test_wrong_tags_are_named(scheme, tags, message):
-    with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
-        to_bio(tags.split(" "), scheme)
+    raises(ValueError, f"^{re.escape(message)}", to_bio, tags.split(" "), scheme)
 
 
 def test_the_scheme_is_found():
@@ -398,8 +396,7 @@ def test_the_scheme_is_found():
     ):
         assert find_scheme(sentence.split() for sentence in sentences) == scheme
         assert scheme in get_args(Scheme)
-    with pytest.raises(ValueError, match="tag 1, 'LABEL_0': unknown scheme"):
-        find_scheme([["O"], ["LABEL_0"]])
+    raises(ValueError, "tag 1, 'LABEL_0': unknown scheme", find_scheme, [["O"], ["LABEL_0"]])
 
 
 def test_tag_names():
