@@ -104,7 +104,7 @@ def _quiet_libraries() -> None:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _pictures_of_reports_only(request: pytest.FixtureRequest) -> Iterator[None]:
+def _pictures_of_reports_only(request) -> Iterator[None]:
     """Pictures are drawn where tests look at them; elsewhere they would take a quarter of each small training."""
 
     def empty(figure: Figure, file: TextIO, **_: Any) -> None:
@@ -139,19 +139,19 @@ def build_encoder(folder: Path, seed: int = 0, dropout: float = 0.0, layers: int
 
 
 @pytest.fixture(scope="session")
-def tiny_encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tiny_encoder(tmp_path_factory) -> Path:
     """The tiny BERT without dropout."""
     return build_encoder(tmp_path_factory.mktemp("tiny-bert"))
 
 
 @pytest.fixture(scope="session")
-def tiny_encoder_with_dropout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tiny_encoder_with_dropout(tmp_path_factory) -> Path:
     """The tiny BERT with dropout 0.1, for what has to repeat random numbers."""
     return build_encoder(tmp_path_factory.mktemp("tiny-bert-dropout"), dropout=0.1)
 
 
 @pytest.fixture(scope="session")
-def learned(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def learned(tiny_encoder, tmp_path_factory) -> Iterator[Any]:
     """The Run of a model that has learned the rows of `small`, which are beside it. Nobody may change it."""
     import small
 
@@ -159,7 +159,7 @@ def learned(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 
 @pytest.fixture(scope="session")
-def two_seeds(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def two_seeds(tiny_encoder, tmp_path_factory) -> Iterator[Any]:
     """The Run of two seeds and a recipe that states a licence, logged every other step. Nobody may change it."""
     overrides = ("seeds=[1, 2]", "training.logging_steps=2", "hub={license: mit, language: en}")
     yield from _kept(tmp_path_factory.mktemp("two-seeds"), tiny_encoder, *overrides)

@@ -26,9 +26,9 @@ from bertkit.audits.entity_errors import sentences
 from bertkit.audits.label_errors import label_sets, numbers, questions, single_labels
 from bertkit.audits.parts import Section
 from bertkit.cli.main import main
-from bertkit.data import Data, tagging
+from bertkit.data import tagging
 from bertkit.inference.predictor import load
-from bertkit.recipe.recipe import Recipe, load_recipe, to_yaml
+from bertkit.recipe.recipe import load_recipe, to_yaml
 from bertkit.sections import DataSpec
 from bertkit.tasks import get_task
 
@@ -43,7 +43,7 @@ def noisy(seed: int, rows: int = 400, labels: int = 4, absent: bool = False):
     return table, given
 
 
-def test_wrong_labels_are_those_of_cleanlab_in_its_order() -> None:
+def test_wrong_labels_are_those_of_cleanlab_in_its_order():
     find_label_issues = pytest.importorskip("cleanlab.filter").find_label_issues
     how = {"filter_by": "confident_learning", "return_indices_ranked_by": "normalized_margin", "n_jobs": 1}
     for seed, count, absent in product(range(5), (2, 4), (False, True)):
@@ -66,7 +66,7 @@ def unsure(seed: int):
 
 
 @pytest.mark.parametrize(("table", "given"), [noisy(7), noisy(7, absent=True), unsure(7)])
-def test_the_share_of_wrong_labels_is_that_of_cleanlabs_joint(table: Any, given: Any) -> None:
+def test_the_share_of_wrong_labels_is_that_of_cleanlabs_joint(table, given):
     compute_confident_joint = pytest.importorskip("cleanlab.count").compute_confident_joint
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -86,7 +86,7 @@ def evidence(rows: list[dict[str, Any]], **task: Any) -> tuple[Any, list[dict[st
     return recipe, placed
 
 
-def test_a_wrong_label_is_listed_with_the_value_of_the_data_for_the_suggested_name() -> None:
+def test_a_wrong_label_is_listed_with_the_value_of_the_data_for_the_suggested_name():
     table, given = noisy(1, labels=3)
     names = ["red", "green", "blue"]
     rows = [
@@ -112,7 +112,7 @@ def test_a_wrong_label_is_listed_with_the_value_of_the_data_for_the_suggested_na
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_wrong_sets_of_labels_are_those_of_cleanlab(seed: int) -> None:
+def test_wrong_sets_of_labels_are_those_of_cleanlab(seed):
     cleanlab = pytest.importorskip("cleanlab.multilabel_classification.filter")
 
     rng, names = default_rng(seed), ["a", "b", "c"]
@@ -142,7 +142,7 @@ def test_wrong_sets_of_labels_are_those_of_cleanlab(seed: int) -> None:
     assert estimate == pytest.approx(flipped, abs=0.06)
 
 
-def test_numbers_far_from_the_answers_are_listed_whatever_the_scale_of_these() -> None:
+def test_numbers_far_from_the_answers_are_listed_whatever_the_scale_of_these():
     rng = default_rng(0)
     cosines = rng.uniform(-1, 1, 200)
     scores = 2.5 + 2.5 * cosines + rng.normal(0, 0.1, 200)
@@ -179,7 +179,7 @@ def sentence(text: str, gold: str, found: str, sure: float = 0.9) -> dict[str, A
 RIGHT = [sentence("Ann Lee met Bob in Rome", *["B-PER I-PER O B-PER O B-LOC"] * 2, 0.8) for _ in range(5)]
 
 
-def test_a_wrong_entity_is_suggested_with_the_tags_of_its_sentence() -> None:
+def test_a_wrong_entity_is_suggested_with_the_tags_of_its_sentence():
     for gold, found, given, suggested in (
         ("O O O O O B-LOC", "B-PER I-PER O O O B-LOC", "(none)", "PER: Ann Lee"),
         ("B-PER I-PER O B-PER O B-LOC", "O O O B-PER O B-LOC", "PER: Ann Lee", "(none)"),
@@ -195,7 +195,7 @@ def test_a_wrong_entity_is_suggested_with_the_tags_of_its_sentence() -> None:
         assert set(row) == {"location", "tokens", "tags", "given", "suggested", "probability"}
 
 
-def test_an_entity_that_the_model_doubts_stays_and_a_word_without_a_token_is_not_judged() -> None:
+def test_an_entity_that_the_model_doubts_stays_and_a_word_without_a_token_is_not_judged():
     both = sentence("Ann Lee met Bob in Rome", "O O O O O B-LOC", "B-PER I-PER O B-PER O B-LOC")
     for scores in (both["answer"]["words"][0]["scores"], both["answer"]["words"][1]["scores"]):
         scores.update(O=0.3, PER=0.4)  # less than PER has on average
@@ -219,7 +219,7 @@ def test_a_change_has_the_probability_of_its_least_probable_entity_and_a_sentenc
     assert [row["probability"] for row in sentences(*evidence([*RIGHT, several]), "tags", "words").rows] == [0.6]
 
 
-def test_sentences_are_ranked_by_their_least_probable_word_as_by_cleanlab() -> None:
+def test_sentences_are_ranked_by_their_least_probable_word_as_by_cleanlab():
     from cleanlab.token_classification.rank import get_label_quality_scores
 
     gold, types = "O O O O O B-LOC", ["O", "PER", "LOC"]
@@ -234,8 +234,8 @@ def test_sentences_are_ranked_by_their_least_probable_word_as_by_cleanlab() -> N
     assert found == [rows[index]["answer"]["entities"][0]["score"] for index in np.argsort(quality)]
 
 
-def test_labels_of_words_are_judged_one_by_one() -> None:
-    def words(gold: str, found: str) -> dict[str, Any]:
+def test_labels_of_words_are_judged_one_by_one():
+    def words(gold, found):
         row = sentence("a b c", gold, found)
         del row["answer"]["entities"]
         return row
@@ -283,13 +283,13 @@ CORRECTED = {  # task -> the file, the columns of its rows, the answers to them,
 
 
 @pytest.mark.parametrize("target", CORRECTED)
-def test_the_list_corrects_the_rows_that_it_was_made_from(target: str, tmp_path: Path) -> None:
+def test_the_list_corrects_the_rows_that_it_was_made_from(target, tmp_path):
     task, given, answers, expected = CORRECTED[target]
     file = small.write_rows(tmp_path / "train.jsonl", given)
     kind = get_task(task["name"])
     options = kind.Options.model_validate(task)
 
-    def read(**data: Any) -> Data:
+    def read(**data):
         return small.read_data(DataSpec(source={"train": str(file)}, **data), kind, options)
 
     before = read()
@@ -313,7 +313,7 @@ def test_the_list_corrects_the_rows_that_it_was_made_from(target: str, tmp_path:
 TEXTS = ["=1+1", "'=1+1", "''@me", "'tis", "'", "+49 30", "-5 %", "\ta tab", "\ra return", "a, b", '"q"']
 
 
-def test_no_cell_of_a_csv_is_a_formula_and_the_list_still_names_its_rows(tmp_path: Path) -> None:
+def test_no_cell_of_a_csv_is_a_formula_and_the_list_still_names_its_rows(tmp_path):
     labels = ["-1", "'-1", "=x", "'x'"]
     rows = [{"text": text, "label": labels[n % 4], "score": -0.5} for n, text in enumerate(TEXTS)]
     file, kind = small.write_rows(tmp_path / "train.jsonl", rows), get_task("text-classification")
@@ -330,7 +330,7 @@ def test_no_cell_of_a_csv_is_a_formula_and_the_list_still_names_its_rows(tmp_pat
         assert small.read_data(spec, kind, options).rows["train"]["label"] == [row["label"] for row in new]
 
 
-def test_wrong_answers_are_those_without_a_shared_word_that_are_as_probable_as_right_ones() -> None:
+def test_wrong_answers_are_those_without_a_shared_word_that_are_as_probable_as_right_ones():
     right = [question("the red cat", "red cat", 0.6), question("a dog", "dog", 0.8), question("", "", 0.5, 0.5)]
     wrong = [
         question("a dog", "green mat", 0.705),
@@ -449,7 +449,7 @@ def test_the_rows_of_validation_and_test_are_audited_by_a_fold_with_its_model(ki
         assert {before, after["label"]} == {"good", "bad"}
 
 
-def test_a_long_list_is_whole_in_its_files_and_shortened_on_the_page() -> None:
+def test_a_long_list_is_whole_in_its_files_and_shortened_on_the_page():
     rows = [{"location": f"train.csv:{number}", "text": "x", "given": "a"} for number in range(250)]
     recipe = SimpleNamespace(data=SimpleNamespace(relabel="first.jsonl"))
     lists = corrections(recipe, Path("audit"))  # type: ignore[arg-type]
@@ -463,7 +463,7 @@ def test_a_long_list_is_whole_in_its_files_and_shortened_on_the_page() -> None:
 def test_a_run_with_overrides_is_cross_validated_again(tiny_encoder, tmp_path, monkeypatch):
     run, trained = run_with_answers(tmp_path, tiny_encoder), []
 
-    def cross_validate(recipe: Recipe, folder: Path) -> Path:
+    def cross_validate(recipe, folder):
         trained.append((recipe.folds, folder))
         return run / "predictions" / "train-oof.jsonl"
 
@@ -474,7 +474,7 @@ def test_a_run_with_overrides_is_cross_validated_again(tiny_encoder, tmp_path, m
     assert main(["audit", str(run), "folds=4", "--output-dir", str(tmp_path / "by command")]) == 0
     assert trained == [(3, tmp_path / "changed"), (4, tmp_path / "by command")]
 
-    def near_duplicates(*_: Any) -> Section:
+    def near_duplicates(*_):
         return {}["bug"]
 
     monkeypatch.setattr(program, "near_duplicates", near_duplicates)  # a bug is not told as damage
@@ -485,7 +485,7 @@ def test_what_cannot_be_audited_is_said_before_anything_is_written(tiny_encoder,
     run = run_with_answers(tmp_path, tiny_encoder)
     other, audited, new = tmp_path / "other", tmp_path / "audited", tmp_path / "new"
 
-    def said(*words: object, into: Path = new) -> str:
+    def said(*words, into=new):
         return small.refused(capsys, "audit", *words, "--output-dir", into)
 
     small.write_rows(other / "notes.jsonl", [])
@@ -514,7 +514,7 @@ def test_what_cannot_be_audited_is_said_before_anything_is_written(tiny_encoder,
 
 
 @pytest.mark.parametrize("task", [{"name": "text-ranking"}, {"name": "sentence-similarity", "loss": "cosent"}])
-def test_scores_that_are_no_probabilities_have_no_audit_of_labels(task: dict[str, str]) -> None:
+def test_scores_that_are_no_probabilities_have_no_audit_of_labels(task):
     rows = [{"query": "q", "document": "d", "label": 1.0, "answer": {"score": 0.5}}]
     part = labels(*evidence(rows, **task))
     assert not part.rows

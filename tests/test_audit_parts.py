@@ -73,7 +73,7 @@ def test_clusters_are_those_of_all_pairs(monkeypatch, block, threshold):
     assert len(expected) > 3
 
 
-def test_rows_are_near_duplicates_where_all_of_their_texts_are() -> None:
+def test_rows_are_near_duplicates_where_all_of_their_texts_are():
     rng = default_rng(0)
     vectors = [unit(np.repeat(rng.normal(size=(8, 4)), 5, axis=0) + 0.3 * rng.normal(size=(40, 4))) for _ in range(2)]
     texts = [[f"{column} {number}" for number in range(40)] for column in "qc"]
@@ -88,7 +88,7 @@ def test_rows_are_near_duplicates_where_all_of_their_texts_are() -> None:
     assert 1 < len(set(number)) < 40
 
 
-def test_the_mirror_of_a_pair_is_a_duplicate_where_order_does_not_count() -> None:
+def test_the_mirror_of_a_pair_is_a_duplicate_where_order_does_not_count():
     pairs = [("a", "b", 1.0), ("B", "a ", 5.0), ("c", "d", 1.0), ("d.", "c", 1.0), ("a", "c", 1.0)]
     rows = placed([{"text_a": a, "text_b": b, "score": score} for a, b, score in pairs])
     angle = {"a": 0, "b": 60, "c": 120, "d": 180}
@@ -101,7 +101,7 @@ def test_the_mirror_of_a_pair_is_a_duplicate_where_order_does_not_count() -> Non
     assert not duplicates(get_task("sentence-similarity").schema, rows, sides).rows
 
 
-def test_conflicts_are_listed_before_leaks_and_leaks_before_repetition() -> None:
+def test_conflicts_are_listed_before_leaks_and_leaks_before_repetition():
     rows = placed([
         {"text": "a", "label": "x"}, {"text": "a ", "label": "x"},
         {"text": "b", "label": "x"}, {"text": "b.", "label": "x", "split": "test", "location": "test.csv:2"},
@@ -127,7 +127,7 @@ def test_conflicts_are_listed_before_leaks_and_leaks_before_repetition() -> None
     assert part.summary == "4 clusters of near-duplicates: 2 with different targets; 1 is in several splits."
 
 
-def test_what_contradicts_depends_on_the_target() -> None:
+def test_what_contradicts_depends_on_the_target():
     for first, second, problem in (
         ({"text": "a", "labels": ["x", "y"]}, {"text": "a", "labels": ["y", "x"]}, "repeated"),
         ({"text": "a", "labels": ["x", "y"]}, {"text": "a.", "labels": ["x"]},
@@ -151,7 +151,7 @@ def test_what_contradicts_depends_on_the_target() -> None:
         assert [row["problem"] for row in part.rows] == [problem] * 2
 
 
-def test_rows_are_compared_by_the_mean_of_their_columns_and_without_what_all_vectors_share() -> None:
+def test_rows_are_compared_by_the_mean_of_their_columns_and_without_what_all_vectors_share():
     vectors = joined([turned(0, 60), turned(0, 0)])
     assert vectors @ vectors.T == pytest.approx(np.asarray([[1, 0.75], [0.75, 1]]))
     vectors = unit([[10, 1, 0], [10, 0, 1], [10, -1, 0], [10, 0, -1]])
@@ -193,7 +193,7 @@ def test_near_duplicates_of_all_splits_but_no_documents_that_splits_of_retrieval
 # --- what to label next
 
 
-def test_the_least_sure_rows_are_chosen_each_text_once_and_of_words_the_mean_entropy_counts() -> None:
+def test_the_least_sure_rows_are_chosen_each_text_once_and_of_words_the_mean_entropy_counts():
     table = [[0.45, 0.5, 0.05], [0.5, 0.44, 0.06], [0.9, 0.1, 0.0], [0.6, 0.4, 0.0], [1.0, 0.0, 0.0]]
     rows = placed([{"text": text} for text in "abcde"])
     answers = [{"scores": dict(zip("xyz", each, strict=True))} for each in table]
@@ -208,7 +208,7 @@ def test_the_least_sure_rows_are_chosen_each_text_once_and_of_words_the_mean_ent
     part = next_rows(Unlabelled("new.csv", 2, rows, rows, schema_of({})), several)
     assert [each["text"] for each in part.rows] == ["one hardly known", "both a little"]  # by the least sure label
 
-    def answer(*probabilities: float) -> dict[str, Any]:
+    def answer(*probabilities):
         words = [{"word": f"w{n}", "scores": {"O": p, "X": 1 - p}} for n, p in enumerate(probabilities)]
         return {"words": words, "entities": [{"text": "w0", "label": "X"}]}
 
@@ -225,7 +225,7 @@ def test_the_least_sure_rows_are_chosen_each_text_once_and_of_words_the_mean_ent
 
 
 @pytest.mark.parametrize("kind", ["single-label", "multi-label"])
-def test_rows_to_label_next_are_those_of_the_file_as_they_are(tiny_encoder: Path, tmp_path: Path, kind: str) -> None:
+def test_rows_to_label_next_are_those_of_the_file_as_they_are(tiny_encoder, tmp_path, kind):
     recipe, labelled = evidence(tmp_path, tiny_encoder, kind)
     recipe = recipe.with_(columns={"text": "body"})
     rows = [{"body": small.text(number, 0), "nr": number} for number in range(8)]
@@ -246,7 +246,7 @@ def test_rows_to_label_next_are_those_of_the_file_as_they_are(tiny_encoder: Path
     small.raises(UserError, "next: must be at least 1, got 0", read_unlabelled, recipe, file, 0, None)
 
 
-def test_rows_are_not_chosen_without_probabilities(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_rows_are_not_chosen_without_probabilities(tiny_encoder, tmp_path):
     recipe, _ = evidence(tmp_path, tiny_encoder)
     given = read_unlabelled(recipe, tmp_path / "train.jsonl", 3, None)
     part = next_part(recipe, [{"text": "a", "score": 1.0}], given, unit_vectors(recipe.model), None)
@@ -260,7 +260,7 @@ def test_rows_are_not_chosen_without_probabilities(tiny_encoder: Path, tmp_path:
 # --- the command
 
 
-def test_the_command_chooses_rows(tiny_encoder: Path, tmp_path: Path, capsys: Any) -> None:
+def test_the_command_chooses_rows(tiny_encoder, tmp_path, capsys):
     file = small.write_recipe(tmp_path, tiny_encoder)
     new = small.write_rows(tmp_path / "new.jsonl", [{"text": small.text(n, 0), "nr": n} for n in range(30)])
     more = small.write_rows(tmp_path / "more.jsonl", small.rows("single-label", 24))
@@ -283,7 +283,7 @@ def test_the_command_chooses_rows(tiny_encoder: Path, tmp_path: Path, capsys: An
     assert not (tmp_path / "other").exists()  # before anything is trained
 
 
-def test_a_run_with_a_model_answers_the_rows_to_choose_from(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_a_run_with_a_model_answers_the_rows_to_choose_from(tiny_encoder, tmp_path):
     run = small.trained(tmp_path, tiny_encoder, "folds=2", "training.num_train_epochs=1")
     new = small.write_rows(tmp_path / "new.jsonl", [{"text": f"the {word} was good"} for word in small.WORDS])
     done = bertkit.audit(run.folder, tmp_path / "audit", unlabelled=new, next=2)

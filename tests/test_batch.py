@@ -41,17 +41,17 @@ KINDS: dict[str, Callable[[dict[str, Any]], Any]] = {
 
 
 @pytest.fixture(scope="module")
-def model(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def model(tiny_encoder, tmp_path_factory) -> Path:
     return finished(BY_ID["single-label"], tiny_encoder, tmp_path_factory.mktemp("batch") / "run").model
 
 
 @pytest.fixture(scope="module")
-def predictor(model: Path) -> Predictor:
+def predictor(model) -> Predictor:
     return load(model)
 
 
 @pytest.fixture(scope="module")
-def similar(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def similar(tiny_encoder, tmp_path_factory) -> Path:
     case = replace(BY_ID["similarity-mse"], options={**BY_ID["similarity-mse"].options, "query_prefix": "very "})
     return finished(case, tiny_encoder, tmp_path_factory.mktemp("similar") / "run").model
 
@@ -79,7 +79,7 @@ def test_answers_are_those_of_the_predictor_beside_the_own_columns(kind, model, 
     assert columns_of(given) == COLUMNS
 
 
-def test_an_index_types_columns_and_decisions_are_kept(model: Path, predictor: Predictor) -> None:
+def test_an_index_types_columns_and_decisions_are_kept(model, predictor):
     frame, answers = pd.DataFrame(COLUMNS, index=[0, 0, 1, 1, 2, 2, 3, 3]), bertkit.batch(model)
     assert answers(frame).index.equals(frame.index)
     made = answers(KINDS["arrays"](COLUMNS))
@@ -117,7 +117,7 @@ def parts(kind: str, columns: dict[str, Any]) -> list[Any]:
     return [whole[rows] for rows in chosen]
 
 
-def test_labels_that_the_model_never_gives_are_text(predictor: Predictor, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_labels_that_the_model_never_gives_are_text(predictor, monkeypatch):
     never = predictor.with_decisions(threshold=1.0)
     monkeypatch.setattr("bertkit.inference.batch.load", lambda *_, **__: never)
     made = bertkit.batch("a model")(pa.table(COLUMNS))["answer.label"]
@@ -172,7 +172,7 @@ def test_columns_and_types_are_the_same_in_every_batch_of_a_task(case, decisions
 
 @pytest.mark.parametrize("side", ["text", "query", "document"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_vectors_are_those_of_the_predictor(kind: str, side: Any, similar: Path) -> None:
+def test_vectors_are_those_of_the_predictor(kind, side, similar):
     wanted = load(similar).encode(TEXTS, side)
     made = bertkit.batch(similar, side=side)(KINDS[kind](COLUMNS))
     if kind == "arrow":
@@ -182,7 +182,7 @@ def test_vectors_are_those_of_the_predictor(kind: str, side: Any, similar: Path)
     assert (wanted != load(similar).encode(TEXTS, "text")).any() == (side == "query")
 
 
-def test_vectors_of_a_column_of_another_name(similar: Path) -> None:
+def test_vectors_of_a_column_of_another_name(similar):
     answers = bertkit.batch(similar, side="text", columns={"text": "body"})
     assert answers({"body": TEXTS})["vector"].tobytes() == load(similar).encode(TEXTS).tobytes()
     empty = bertkit.batch(similar, side="text")(pa.table(COLUMNS)[:0])
@@ -193,7 +193,7 @@ def test_vectors_of_a_column_of_another_name(similar: Path) -> None:
 # --- processes and threads
 
 
-def test_a_copy_has_the_arguments_alone_and_errors_of_workers_have_their_problems(model: Path) -> None:
+def test_a_copy_has_the_arguments_alone_and_errors_of_workers_have_their_problems(model):
     answers = bertkit.batch(model, precision="fp32", decisions={"threshold": 0.5})
     new = pickle.dumps(answers)
     made = answers(COLUMNS)
@@ -214,11 +214,11 @@ def test_a_copy_has_the_arguments_alone_and_errors_of_workers_have_their_problem
         assert (type(copy), str(copy), vars(copy)) == (type(error), str(error), vars(error))
 
 
-def test_threads_take_turns(model: Path, predictor: Predictor, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_take_turns(model, predictor, monkeypatch):
     """Tokenizers raise where two threads use one, and Dask's DataFrames run in threads."""
     running, most = [0], [0]
 
-    def watched(runner: Runner, features: Any, real: Any = Runner.__call__) -> Any:
+    def watched(runner, features, real=Runner.__call__):
         running[0] += 1
         most[0] = max(most[0], running[0])
         time.sleep(0.02)
@@ -239,7 +239,7 @@ def test_threads_take_turns(model: Path, predictor: Predictor, monkeypatch: pyte
 
 
 @pytest.mark.filterwarnings("default")
-def test_the_lines_for_dask(model: Path, predictor: Predictor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_lines_for_dask(model, predictor, tmp_path, monkeypatch):
     pytest.importorskip("dask.dataframe", reason="Dask is not installed: pip install 'dask[dataframe]'")
     import dask
 

@@ -82,14 +82,14 @@ def gradients(model: Any) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("preset", PARAMETERS)
-def test_presets_have_exactly_these_parameters(preset: str) -> None:
+def test_presets_have_exactly_these_parameters(preset):
     config = bert.config(preset, vocab_size=30_522)
     with torch.device("meta"):
         models = bert.BertModel(config), bert.BertForPreTraining(config)
     assert tuple(sum(p.numel() for p in model.parameters()) for model in models) == PARAMETERS[preset]
 
 
-def test_the_page_has_these_numbers_and_fields() -> None:
+def test_the_page_has_these_numbers_and_fields():
     assert PARAMETERS.keys() == bert.PRESETS.keys()
     page = (Path(__file__).parent.parent / "docs/bert.md").read_text()
     rows = re.findall(r"^\| `(\w+)` \| (\d+) \| (\d+) \| (\d+) \| ([\d,]+) \| ([\d,]+) \|$", page, re.M)
@@ -102,7 +102,7 @@ def test_the_page_has_these_numbers_and_fields() -> None:
     assert defaults == own
 
 
-def test_a_config_is_a_preset_and_what_is_said_beside_it() -> None:
+def test_a_config_is_a_preset_and_what_is_said_beside_it():
     config = bert.config({"preset": "mini", "hidden_dropout_prob": 0, "num_hidden_layers": 3}, vocab_size=99)
     assert (config.hidden_size, config.num_attention_heads, config.intermediate_size) == (256, 4, 1024)
     assert (config.num_hidden_layers, config.hidden_dropout_prob, config.vocab_size) == (3, 0, 99)
@@ -139,7 +139,7 @@ def test_what_is_wrong_with_a_config_is_said(given, padding, said):
     small.raises(ModelError, said, bert.config, given, vocab_size=VOCAB, pad_token_id=padding)
 
 
-def test_what_is_wrong_with_a_config_is_said_at_once() -> None:
+def test_what_is_wrong_with_a_config_is_said_at_once():
     with pytest.raises(ModelError) as caught:
         bert.config({name: value for name, (value, _) in FIELDS.items()}, vocab_size=VOCAB)
     found = {problem.where.removeprefix("model.config."): str(problem) for problem in caught.value.problems}
@@ -151,7 +151,7 @@ def test_what_is_wrong_with_a_config_is_said_at_once() -> None:
 
 
 @pytest.mark.parametrize("activation", get_args(Activation))
-def test_weights_go_both_ways_and_all_numbers_agree(activation: str) -> None:
+def test_weights_go_both_ways_and_all_numbers_agree(activation):
     model = ours(hidden_act=activation)
     other = theirs(model)
     back = bert.BertForPreTraining(model.config).eval()
@@ -169,7 +169,7 @@ def test_weights_go_both_ways_and_all_numbers_agree(activation: str) -> None:
     assert_close(model(**asked).loss, wanted.loss, **CLOSE)
 
 
-def test_without_mask_and_segments_all_is_text_of_the_first_segment() -> None:
+def test_without_mask_and_segments_all_is_text_of_the_first_segment():
     model, ids = ours(), batch()["input_ids"]
     made = model(ids)
     assert_close(made.prediction_logits, theirs(model)(ids).prediction_logits, **CLOSE)
@@ -177,7 +177,7 @@ def test_without_mask_and_segments_all_is_text_of_the_first_segment() -> None:
     assert_close(made.prediction_logits, told.prediction_logits, **CLOSE)
 
 
-def test_the_masked_language_model_is_theirs() -> None:
+def test_the_masked_language_model_is_theirs():
     model = bert.BertForMaskedLM(bert.config(SIZES, vocab_size=VOCAB)).eval()
     config = transformers.BertConfig.from_dict(model.config.to_dict())
     other = transformers.BertForMaskedLM(config).eval()
@@ -191,7 +191,7 @@ def test_the_masked_language_model_is_theirs() -> None:
 
 
 @pytest.mark.parametrize("kind", ["BertForPreTraining", "BertForMaskedLM", "BertModel"])
-def test_one_seed_draws_the_weights_that_theirs_draws(kind: str) -> None:
+def test_one_seed_draws_the_weights_that_theirs_draws(kind):
     config = bert.config(SIZES, vocab_size=VOCAB, pad_token_id=7)
     torch.manual_seed(3)
     found = getattr(bert, kind)(config).state_dict()
@@ -201,7 +201,7 @@ def test_one_seed_draws_the_weights_that_theirs_draws(kind: str) -> None:
     assert [name for name in found if not torch.equal(found[name], wanted[name])] == []
 
 
-def test_bf16_autocast_is_within_its_rounding() -> None:
+def test_bf16_autocast_is_within_its_rounding():
     model = bert.BertForPreTraining(bert.config(SIZES, vocab_size=VOCAB)).eval()
     wanted = model(**labelled())
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -216,7 +216,7 @@ def test_bf16_autocast_is_within_its_rounding() -> None:
 # --- attention
 
 
-def test_attention_is_shown_before_dropout() -> None:
+def test_attention_is_shown_before_dropout():
     model = ours(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.5)
     wanted = model(**batch(), output_attentions=True)
     made = model.train()(**batch(), output_attentions=True)
@@ -225,7 +225,7 @@ def test_attention_is_shown_before_dropout() -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"positions": "sinusoidal"}], ids=str)
-def test_padding_and_neighbours_change_nothing(options: dict[str, str]) -> None:
+def test_padding_and_neighbours_change_nothing(options):
     model, texts = ours(**options), batch()
     together = model(**texts)
     for row, length in enumerate(texts["attention_mask"].sum(1).tolist()):
@@ -234,7 +234,7 @@ def test_padding_and_neighbours_change_nothing(options: dict[str, str]) -> None:
         assert_close(together.seq_relationship_logits[row], alone.seq_relationship_logits[0], **CLOSE)
 
 
-def test_a_text_of_padding_alone_gives_numbers_and_one_that_is_too_long_is_refused() -> None:
+def test_a_text_of_padding_alone_gives_numbers_and_one_that_is_too_long_is_refused():
     model, texts = ours(), batch()
     wanted = model(**texts).prediction_logits
     texts["attention_mask"][1] = 0
@@ -248,7 +248,7 @@ def test_a_text_of_padding_alone_gives_numbers_and_one_that_is_too_long_is_refus
 # --- what is predicted
 
 
-def test_only_the_chosen_word_pieces_meet_the_vocabulary() -> None:
+def test_only_the_chosen_word_pieces_meet_the_vocabulary():
     model, texts = ours(), labelled()
     labels, pairs = texts.pop("labels"), texts.pop("next_sentence_label")
     every = model(**texts).prediction_logits
@@ -263,7 +263,7 @@ def test_only_the_chosen_word_pieces_meet_the_vocabulary() -> None:
     assert_close(torch.stack(losses), losses[0].expand(4), **CLOSE)
 
 
-def test_each_loss_counts_where_its_labels_are_given_and_is_0_where_nothing_is_masked() -> None:
+def test_each_loss_counts_where_its_labels_are_given_and_is_0_where_nothing_is_masked():
     model, texts = ours(), labelled()
     labels, pairs = texts.pop("labels"), texts.pop("next_sentence_label")
     words, follows = model(**texts, labels=labels).loss, model(**texts, next_sentence_label=pairs).loss
@@ -282,7 +282,7 @@ def test_each_loss_counts_where_its_labels_are_given_and_is_0_where_nothing_is_m
 
 
 @pytest.mark.parametrize("probabilities", [(0.3, 0.0), (0.0, 0.3), (0.1, 0.4)])
-def test_one_seed_drops_what_theirs_drops(probabilities: tuple[float, float]) -> None:
+def test_one_seed_drops_what_theirs_drops(probabilities):
     hidden, attention = probabilities
     model = ours(hidden_dropout_prob=hidden, attention_probs_dropout_prob=attention).train()
     other = theirs(model, "sdpa").train()
@@ -293,7 +293,7 @@ def test_one_seed_drops_what_theirs_drops(probabilities: tuple[float, float]) ->
     assert_close(gradients(model), gradients(other), **CLOSE)
 
 
-def test_checkpointing_keeps_the_gradient() -> None:
+def test_checkpointing_keeps_the_gradient():
     model = ours(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0).train()
     model(**labelled()).loss.backward()
     wanted = gradients(model)
@@ -324,7 +324,7 @@ OPENED = [
 
 @pytest.mark.parametrize("positions", ["learned", "sinusoidal"])
 @pytest.mark.parametrize(("kind", "left"), OPENED, ids=lambda value: getattr(value, "__name__", ""))
-def test_what_is_saved_opens_without_us(kind: Any, left: set[str], positions: str, tmp_path: Path) -> None:
+def test_what_is_saved_opens_without_us(kind, left, positions, tmp_path):
     model = ours(positions=positions)
     model.save_pretrained(tmp_path)
     saved = read_json(tmp_path / "config.json")
@@ -338,7 +338,7 @@ def test_what_is_saved_opens_without_us(kind: Any, left: set[str], positions: st
     assert_close(states, model(**batch(), output_hidden_states=True).hidden_states, **CLOSE)
 
 
-def test_theirs_opens_here(tmp_path: Path) -> None:
+def test_theirs_opens_here(tmp_path):
     other = theirs(ours())
     other.save_pretrained(tmp_path)
     for opened in (bert.BertForPreTraining.from_pretrained(tmp_path), bert.load(tmp_path)):
@@ -347,7 +347,7 @@ def test_theirs_opens_here(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"positions": "sinusoidal"}], ids=str)
-def test_load_gives_back_what_was_saved(options: dict[str, str], tmp_path: Path) -> None:
+def test_load_gives_back_what_was_saved(options, tmp_path):
     model = ours(**options)
     model.save_pretrained(tmp_path)
     again = bert.load(str(tmp_path)).eval()
@@ -381,7 +381,7 @@ def test_a_folder_that_would_be_computed_wrongly_is_refused(tmp_path):
 # --- the options that transformers' BERT does not have
 
 
-def test_sinusoids_are_the_papers_and_made_where_a_checkpoint_lacks_them(tmp_path: Path) -> None:
+def test_sinusoids_are_the_papers_and_made_where_a_checkpoint_lacks_them(tmp_path):
     model = bert.BertModel(bert.config({**SIZES, "positions": "sinusoidal", "initializer_range": 0.5}, vocab_size=9))
     table = model.embeddings.position_embeddings.weight
     for position in (0, 1, 7, 19):

@@ -29,18 +29,18 @@ from bertkit.tasks.class_labels import assigned_labels
 
 
 @pytest.fixture(scope="module")
-def trained(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+def trained(tiny_encoder, tmp_path_factory) -> Run:
     room = tmp_path_factory.mktemp("calibrate")
     return small.trained(room, tiny_encoder, *small.LEARN, kind="multi-label")
 
 
 @pytest.fixture
-def single(learned: Run, tmp_path: Path) -> Run:
+def single(learned, tmp_path) -> Run:
     return small.copy_of(learned, tmp_path / "single")
 
 
 @pytest.fixture
-def run(trained: Run, tmp_path: Path) -> Run:
+def run(trained, tmp_path) -> Run:
     return small.copy_of(trained, tmp_path / "run")
 
 
@@ -64,14 +64,14 @@ def section(run: Run) -> dict[str, Any]:
     return dict(read_json(run.model / "config.json")["bertkit"])
 
 
-def test_cosines_below_zero_have_thresholds_too() -> None:
+def test_cosines_below_zero_have_thresholds_too():
     found = calibration.thresholds_of([-0.5, -0.25, 0.5], [0, 1, 1])
     assert found.values == pytest.approx([-0.5 - calibration.ROUNDING, -0.375, 0.125], abs=1e-12)
     assert found.precision.tolist() == [2 / 3, 1, 1]
     assert found.recall.tolist() == [1, 1, 0.5]
 
 
-def test_on_validation_the_same_is_fitted_as_after_training(run: Run) -> None:
+def test_on_validation_the_same_is_fitted_as_after_training(run):
     before, scores = section(run), run.results
     found = bertkit.calibrate(run.folder)
     after = section(run)
@@ -90,7 +90,7 @@ def test_on_validation_the_same_is_fitted_as_after_training(run: Run) -> None:
 
 
 @pytest.mark.parametrize(("goal", "least"), [("precision", 0.5), ("recall", 0.9), ("recall", 0.3)])
-def test_thresholds_reach_a_goal_on_rows_of_any_file(goal: str, least: float, run: Run, tmp_path: Path) -> None:
+def test_thresholds_reach_a_goal_on_rows_of_any_file(goal, least, run, tmp_path):
     rows = small.rows("multi-label", 24, start=40)
     file = small.write_rows(tmp_path / "new.jsonl", rows)
     found = bertkit.calibrate(run.folder, file if goal == "recall" else rows, **{goal: least})
@@ -127,7 +127,7 @@ def test_what_is_out_of_reach_changes_nothing(kind, request, tmp_path):
     assert "calibrated" not in own.results
 
 
-def test_report_and_card_say_that_the_scores_are_older(run: Run, tmp_path: Path) -> None:
+def test_report_and_card_say_that_the_scores_are_older(run, tmp_path):
     scored = section(run)["task"]
     file = small.write_rows(tmp_path / "new.jsonl", small.rows("multi-label", 24, start=40))
     bertkit.calibrate(run.folder, file, recall=0.9)
@@ -147,7 +147,7 @@ def test_report_and_card_say_that_the_scores_are_older(run: Run, tmp_path: Path)
     assert card == texts[1]
 
 
-def test_a_temperature_of_the_recipe_is_fitted_again(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_a_temperature_of_the_recipe_is_fitted_again(tiny_encoder, tmp_path):
     run = small.trained(tmp_path, tiny_encoder, "task.temperature=7.0")
     rows = small.rows("single-label", 24, start=40)
     found = bertkit.calibrate(run.folder, small.write_rows(tmp_path / "new.jsonl", rows))
@@ -164,7 +164,7 @@ def test_a_temperature_of_the_recipe_is_fitted_again(tiny_encoder: Path, tmp_pat
         bertkit.calibrate(run.folder, recall=0.5)
 
 
-def test_a_precision_of_single_labels_leaves_some_rows_without(single: Run, tmp_path: Path) -> None:
+def test_a_precision_of_single_labels_leaves_some_rows_without(single, tmp_path):
     rng = default_rng(0)
     texts = [" ".join(rng.choice([*small.WORDS, "good", "bad"], 6)) for _ in range(40)]
     best = bertkit.load(single.folder)(texts)
@@ -315,7 +315,7 @@ def test_thresholds_that_few_rows_decided_are_told():
         assert [each.what.partition("the label: ")[2] for each in few_rows(rows, goal)] == told
 
 
-def test_the_threshold_of_one_label_leaves_those_of_the_others() -> None:
+def test_the_threshold_of_one_label_leaves_those_of_the_others():
     scores = np.array([[0.9, 0.1], [0.6, 0.4], [0.3, 0.7]])
     truth = np.array([[True, False], [False, True], [False, True]])
     decided = LabelDecisions("ab", scores, truth, truth, {"a": 0.2, "b": 0.5})
@@ -326,7 +326,7 @@ def test_the_threshold_of_one_label_leaves_those_of_the_others() -> None:
     assert single == {"thresholds": {"a": 0.2}, "cutoffs": {"a": 0.3, "b": pytest.approx(0.25)}}
 
 
-def test_two_labels_by_cosine(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_two_labels_by_cosine(tiny_encoder, tmp_path):
     run, file = given("similarity-labels", tiny_encoder, tmp_path)
     found = bertkit.calibrate(run, file, recall=1.0)
     rows = small.read_rows(file)
@@ -340,7 +340,7 @@ def test_two_labels_by_cosine(tiny_encoder: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("case", ["qa-windows-or-none", "ner-crf"])
-def test_tasks_without_labels_of_rows(case: str, tiny_encoder: Path, tmp_path: Path) -> None:
+def test_tasks_without_labels_of_rows(case, tiny_encoder, tmp_path):
     run, file = given(case, tiny_encoder, tmp_path)
     found = bertkit.calibrate(run.folder, file)
     assert found["labels"] == []
@@ -348,14 +348,14 @@ def test_tasks_without_labels_of_rows(case: str, tiny_encoder: Path, tmp_path: P
     assert section(run)["calibration"]["rows"] == len(small.read_rows(file))
 
 
-def test_models_that_have_nothing_to_fit(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_models_that_have_nothing_to_fit(tiny_encoder, tmp_path):
     run, file = given("similarity-cosent", tiny_encoder, tmp_path)
     small.raises(UserError, "neither temperature nor thresholds", bertkit.calibrate, run.folder, file)
     small.raises(ModelError, "was not trained by bertkit", bertkit.calibrate, tiny_encoder, file)
     small.raises(ModelError, "Name a run or a model folder", bertkit.calibrate, "someone/model", file)
 
 
-def test_on_the_command_line(run: Run, capsys: Any, tmp_path: Path) -> None:
+def test_on_the_command_line(run, capsys, tmp_path):
     file = small.write_rows(tmp_path / "new.jsonl", small.rows("multi-label", 24, start=40))
     lines = small.said(capsys, "calibrate", run.folder, "--data", file, "--recall", 0.9).splitlines()
     assert lines[0].split() == ["label", "threshold", "precision", "recall", "F1", "support"]
@@ -517,7 +517,7 @@ def test_ece_is_guos_and_reliability_that_of_sorted_decisions_in_equal_parts():
 @pytest.mark.parametrize(
     ("decisions", "counts"), [(1, [1]), (39, [39]), (40, [20, 20]), (199, [23] + [22] * 8), (200, [20] * 10)]
 )
-def test_few_decisions_make_few_bins(decisions: int, counts: list[int]):
+def test_few_decisions_make_few_bins(decisions, counts):
     bins = calibration.reliability(np.linspace(0, 1, decisions), np.ones(decisions))
     assert [each.decisions for each in bins] == counts
     assert all(each.accuracy == 1 and each.interval[1] == 1 > each.interval[0] for each in bins)

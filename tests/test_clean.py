@@ -13,7 +13,7 @@ SHORT = ("seeds=[1, 2]", "peft={r: 2}")
 
 
 @pytest.fixture(scope="module")
-def kept(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+def kept(tiny_encoder, tmp_path_factory) -> Run:
     """A finished run of two seeds that keeps its checkpoints."""
     room = tmp_path_factory.mktemp("kept")
     return small.trained(room, tiny_encoder, *SHORT)

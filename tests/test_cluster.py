@@ -41,7 +41,7 @@ def cluster() -> Iterator[None]:
 
 
 @pytest.fixture
-def spark(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+def spark(monkeypatch) -> Iterator[Any]:
     """Two tasks at a time, each of which is tried twice."""
     sql = pytest.importorskip("pyspark.sql", reason="Spark is not installed: pip install pyspark")
     if shutil.which("java") is None:
@@ -107,13 +107,13 @@ def require_answers(folder: Path, model: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def model(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def model(tiny_encoder, tmp_path_factory) -> Path:
     return finished(BY_ID["single-label"], tiny_encoder, tmp_path_factory.mktemp("cluster") / "run").model
 
 
 @pytest.mark.rare
 @pytest.mark.usefixtures("cluster")
-def test_predict_on_ray(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_predict_on_ray(model, tmp_path, monkeypatch):
     written(tmp_path / "in")
     batches, words = killed_once(monkeypatch, tmp_path / "log"), (model, tmp_path / "in", tmp_path / "out")
     run(monkeypatch, "predict_ray.py", *words, "--column", "text=review", "--batch-size", 3)
@@ -125,7 +125,7 @@ def test_predict_on_ray(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.rare
 @pytest.mark.usefixtures("cluster")
-def test_embed_on_ray(tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_embed_on_ray(tiny_encoder, tmp_path, monkeypatch):
     model = finished(BY_ID["similarity-mse"], tiny_encoder, tmp_path / "run").model
     for file in written(tmp_path / "in"):
         pd.read_parquet(file).to_json(file.with_suffix(".jsonl"), orient="records", lines=True)
@@ -141,7 +141,7 @@ def test_embed_on_ray(tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.usefixtures("spark")
-def test_predict_on_spark(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_predict_on_spark(model, tmp_path, monkeypatch):
     written(tmp_path / "in")
     batches = killed_once(monkeypatch, tmp_path / "log")
     words = (model, tmp_path / "in", tmp_path / "out", "--column", "text=review", "--tasks", 4)

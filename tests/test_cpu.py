@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import platform
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -42,7 +41,7 @@ def masks() -> dict[str, torch.Tensor | None]:
 
 @pytest.mark.parametrize("kind", masks())
 @pytest.mark.parametrize("scale", [None, 0.3])
-def test_attention_is_torchs_own(kind: str, scale: float | None) -> None:
+def test_attention_is_torchs_own(kind, scale):
     given, mask = inputs(), masks()[kind]
     ours = attention(*given, attn_mask=mask, scale=scale)
     theirs = F.scaled_dot_product_attention(*given, attn_mask=mask, scale=scale)
@@ -52,7 +51,7 @@ def test_attention_is_torchs_own(kind: str, scale: float | None) -> None:
     assert torch.equal(*causal), "what BERT does not use is left to torch"
 
 
-def test_attention_with_one_dropout_mask_is_its_equation() -> None:
+def test_attention_with_one_dropout_mask_is_its_equation():
     query, key, value = given = inputs()
     torch.manual_seed(3)
     ours = attention(*given, dropout_p=0.4)
@@ -63,7 +62,7 @@ def test_attention_with_one_dropout_mask_is_its_equation() -> None:
     assert_close(gradients(ours, given), gradients(theirs, given))
 
 
-def test_attention_under_autocast_is_within_bf16s_rounding_and_of_padding_alone_gives_numbers() -> None:
+def test_attention_under_autocast_is_within_bf16s_rounding_and_of_padding_alone_gives_numbers():
     given = inputs(torch.float32)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         ours = attention(*given, attn_mask=masks()["booleans"])
@@ -78,7 +77,7 @@ def test_attention_under_autocast_is_within_bf16s_rounding_and_of_padding_alone_
 
 @pytest.mark.parametrize("p", [0.001, 0.1, 0.5, 0.9])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_dropout_drops_p_and_keeps_the_mean(p: float, dtype: torch.dtype) -> None:
+def test_dropout_drops_p_and_keeps_the_mean(p, dtype):
     torch.manual_seed(2)
     count = 1_000_001  # not a multiple of four
     made = dropout(torch.ones(count, dtype=dtype), p).float()
@@ -89,7 +88,7 @@ def test_dropout_drops_p_and_keeps_the_mean(p: float, dtype: torch.dtype) -> Non
 
 
 @pytest.mark.parametrize("p", [0.001, 0.1, 0.3])
-def test_over_all_numbers_that_can_be_drawn_the_mean_is_exact(p: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_over_all_numbers_that_can_be_drawn_the_mean_is_exact(p, monkeypatch):
     """So the scale is that of the rounded probability."""
     every = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16)
     monkeypatch.setattr(torch.Tensor, "random_", lambda words, *_: words.copy_(every.view(torch.int64)))
@@ -98,7 +97,7 @@ def test_over_all_numbers_that_can_be_drawn_the_mean_is_exact(p: float, monkeypa
     assert made.mean().item() == pytest.approx(1, abs=1e-12)
 
 
-def test_dropouts_neighbours_are_independent() -> None:
+def test_dropouts_neighbours_are_independent():
     torch.manual_seed(4)
     kept = (dropout(torch.ones(400_000), 0.3) != 0).double()
     for apart in (1, 2, 3, 4, 8):
@@ -106,7 +105,7 @@ def test_dropouts_neighbours_are_independent() -> None:
         assert abs(both - 0.49) < 5 * (0.49 * 0.51 / 400_000) ** 0.5 * 2
 
 
-def test_dropout_sends_back_what_it_kept_follows_the_seed_and_has_ends() -> None:
+def test_dropout_sends_back_what_it_kept_follows_the_seed_and_has_ends():
     x = torch.randn(5, 9, dtype=torch.float64, requires_grad=True)
     torch.manual_seed(6)
     made = dropout(x, 0.25)
@@ -137,7 +136,7 @@ IDS = torch.tensor([[2, 5, 6, 3, 0, 0], [2, 7, 8, 9, 10, 3]])
 BATCH = {"input_ids": IDS, "attention_mask": (IDS != 0).long()}
 
 
-def test_a_model_in_evaluation_is_not_touched() -> None:
+def test_a_model_in_evaluation_is_not_touched():
     model = bert().eval()
     with torch.inference_mode():
         plain = model(**BATCH).last_hidden_state
@@ -145,10 +144,10 @@ def test_a_model_in_evaluation_is_not_touched() -> None:
             assert torch.equal(model(**BATCH).last_hidden_state, plain)
 
 
-def test_without_dropout_a_step_has_torchs_gradients() -> None:
+def test_without_dropout_a_step_has_torchs_gradients():
     model = bert(0.0).train()
 
-    def step() -> dict[str, torch.Tensor]:
+    def step():
         model.zero_grad()
         model(**BATCH).last_hidden_state[:, 0].square().sum().backward()
         return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
@@ -160,7 +159,7 @@ def test_without_dropout_a_step_has_torchs_gradients() -> None:
 
 @pytest.mark.parametrize("checkpointing", [False, True])
 def test_the_trainer_takes_it_if_activations_are_kept(checkpointing, tiny_encoder_with_dropout, tmp_path, monkeypatch):
-    def drawn() -> torch.Tensor:
+    def drawn():
         first_step(CASES[0], tiny_encoder_with_dropout, tmp_path, 8, 1, **{small.CHECKPOINTING: checkpointing})
         return torch.rand(4)
 
@@ -173,12 +172,12 @@ GLIBC = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc
 
 
 @GLIBC
-def test_memory_is_kept_in_the_block_and_given_back_after_it() -> None:
-    def mapped() -> int:
+def test_memory_is_kept_in_the_block_and_given_back_after_it():
+    def mapped():
         with open("/proc/self/status", encoding="ascii") as status:
             return next(int(line.split()[1]) for line in status if line.startswith("VmRSS"))
 
-    def used(blocks: int = 50) -> int:
+    def used(blocks=50):
         many = [torch.ones(1 << 20) for _ in range(blocks)]  # of 4,096 KiB
         during = mapped()
         del many
@@ -195,7 +194,7 @@ def test_memory_is_kept_in_the_block_and_given_back_after_it() -> None:
 
 
 @GLIBC
-def test_memory_that_is_kept_is_at_most_twice_what_steps_need() -> None:
+def test_memory_that_is_kept_is_at_most_twice_what_steps_need():
     with memory_kept() as bound:
         bound()
         before = malloc._held()
@@ -211,7 +210,7 @@ def test_memory_that_is_kept_is_at_most_twice_what_steps_need() -> None:
 
 
 @GLIBC
-def test_freed_memory_between_what_is_used_is_given_back() -> None:
+def test_freed_memory_between_what_is_used_is_given_back():
     malloc.give_back()
     before = malloc._held()
     pieces = [torch.ones(1 << 14) for _ in range(2000)]  # of 64 KiB: below what malloc maps by itself
@@ -223,7 +222,7 @@ def test_freed_memory_between_what_is_used_is_given_back() -> None:
     assert last.sum() == 1 << 14
 
 
-def test_prediction_gives_memory_back_every_few_batches(tiny_encoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prediction_gives_memory_back_every_few_batches(tiny_encoder, monkeypatch):
     case, calls = CASES[0], list[int]()
     task, rows = case.task(tiny_encoder), case.rows()
     monkeypatch.setattr(runner, "GIVEN_BACK_EVERY", 3)

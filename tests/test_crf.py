@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from itertools import pairwise, product
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -103,7 +102,7 @@ def cases() -> list[Case]:
 
 
 @pytest.fixture(params=["loop", "scan", "logs"])
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+def way(request, monkeypatch) -> str:
     """How sums are done: of probabilities on the CPU, or as on CUDA, logarithms where scores ask for it; or always."""
     if request.param == "scan":
         use_scan(monkeypatch)
@@ -135,7 +134,7 @@ def needs_logarithms(emissions: Tensor, mask: Tensor, chain: Chain) -> bool:
         return forward_backward.posterior(emissions, mask, chain) is None
 
 
-def test_the_cases_need_probabilities_and_logarithms_and_the_usual_scores_no_logarithms(cases: list[Case]) -> None:
+def test_the_cases_need_probabilities_and_logarithms_and_the_usual_scores_no_logarithms(cases):
     logs = [needs_logarithms(case.emissions, case.mask, case.chain) for case in cases]
     assert 10 <= sum(logs) <= 60
     emissions, _, mask = random_batch(default_rng(0), 8, 100, len(BIOES), 5.0)
@@ -144,7 +143,7 @@ def test_the_cases_need_probabilities_and_logarithms_and_the_usual_scores_no_log
 
 
 @pytest.mark.usefixtures("way")
-def test_partition_and_marginals_equal_all_paths(cases: list[Case]) -> None:
+def test_partition_and_marginals_equal_all_paths(cases):
     for case in cases:
         expected = torch.tensor([brute.log_partition for brute in case.brute], dtype=torch.float64)
         total, *_ = posterior = sums(case.emissions, case.mask, case.chain)
@@ -158,7 +157,7 @@ def test_partition_and_marginals_equal_all_paths(cases: list[Case]) -> None:
 
 
 @pytest.mark.usefixtures("way")
-def test_losses_and_gradients_equal_all_paths(cases: list[Case]) -> None:
+def test_losses_and_gradients_equal_all_paths(cases):
     """Gradients of a weighted sum of losses, by emissions, transitions, start and end."""
     for case in cases:
         weights = torch.linspace(0.5, 1.5, len(case.brute), dtype=torch.float64)
@@ -183,7 +182,7 @@ def test_losses_and_gradients_equal_all_paths(cases: list[Case]) -> None:
             assert_allclose(x.grad.numpy(), gradient, rtol=1e-6, atol=1e-9)
 
 
-def test_viterbi_finds_the_best_of_all_paths(cases: list[Case]) -> None:
+def test_viterbi_finds_the_best_of_all_paths(cases):
     for case in cases:
         found = best_paths(case.emissions, case.mask, case.chain).numpy()
         for row, brute in enumerate(case.brute):
@@ -208,7 +207,7 @@ def first_best_path(emissions: np.ndarray, chain: Chain) -> list[int]:
 @pytest.mark.parametrize("count", [1, 2, 3, 9, 37])
 @pytest.mark.parametrize("kind", [torch.float32, torch.float64])
 @pytest.mark.parametrize("ties", [False, True])
-def test_of_equal_paths_the_first_is_taken(count: int, kind: torch.dtype, ties: bool) -> None:
+def test_of_equal_paths_the_first_is_taken(count, kind, ties):
     """To the last digit the scores of one sentence by itself, whatever is in the batch."""
     rng = default_rng([count, ties])
     emissions, _, mask = random_batch(rng, 40, 30, count, 1.0)
@@ -221,7 +220,7 @@ def test_of_equal_paths_the_first_is_taken(count: int, kind: torch.dtype, ties: 
         assert path == first_best_path(own[:words], chain) + [-1] * (len(path) - words)
 
 
-def test_span_posteriors_equal_all_paths(cases: list[Case]) -> None:
+def test_span_posteriors_equal_all_paths(cases):
     """Of all spans of each sentence, with its best tags and with random ones."""
     rng = default_rng(1)
     for case in cases:
@@ -243,7 +242,7 @@ def test_span_posteriors_equal_all_paths(cases: list[Case]) -> None:
             assert_allclose(chances, expected, rtol=1e-6, atol=1e-12)
 
 
-def test_equals_pytorch_crf() -> None:
+def test_equals_pytorch_crf():
     torch.manual_seed(9)
     theirs, ours = torchcrf.CRF(9, batch_first=True).double(), CRF(9).double()
     assert not any(part.any() for part in ours()), "at first all is alike"
@@ -259,7 +258,7 @@ def test_equals_pytorch_crf() -> None:
 
 
 @pytest.mark.parametrize("tags", [BIO, BIOES])
-def test_forbidden_follows_the_scheme(tags: list[str]) -> None:
+def test_forbidden_follows_the_scheme(tags):
     rules = ALLOWED["BIO" if tags is BIO else "BIOES"]
     transitions, start, end = posteriors.forbidden(tags)
     for i, one in enumerate(tags):
@@ -270,7 +269,7 @@ def test_forbidden_follows_the_scheme(tags: list[str]) -> None:
         assert bool(end[i]) is ("$" not in rules[one[0]])
 
 
-def test_forbidden_takes_no_other_tags() -> None:
+def test_forbidden_takes_no_other_tags():
     raises(
         ValueError,
         "not tags of BIO or BIOES: U-PER, B-, PER",
@@ -280,7 +279,7 @@ def test_forbidden_takes_no_other_tags() -> None:
 
 
 @given(st.integers(0, 2**32), st.sampled_from([BIO, BIOES]), st.sampled_from([0.0, 1.0, 100.0, 1e4]))
-def test_the_forbidden_is_never_decoded(seed: int, tags: list[str], scale: float) -> None:
+def test_the_forbidden_is_never_decoded(seed, tags, scale):
     """Nor has it a chance, whatever the emissions say."""
     rng = default_rng(seed)
     emissions, _, mask = random_batch(rng, 4, 12, len(tags), 1.0)
@@ -296,7 +295,7 @@ def test_the_forbidden_is_never_decoded(seed: int, tags: list[str], scale: float
     assert_close(posterior.sum(2), mask.double())
 
 
-def test_training_on_what_is_forbidden_stays_finite() -> None:
+def test_training_on_what_is_forbidden_stays_finite():
     chain = CRF(len(BIO))()
     emissions = torch.zeros(1, 2, len(BIO), requires_grad=True)
     wrong = torch.tensor([[0, BIO.index("I-PER")]])
@@ -327,7 +326,7 @@ def reference_loss(emissions: Tensor, chain: Chain) -> Tensor:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("scale", [0.01, 5.0, 50.0])
-def test_long_sentences_with_large_scores(dtype: torch.dtype, scale: float) -> None:
+def test_long_sentences_with_large_scores(dtype, scale):
     rng = default_rng(3)
     emissions = torch.from_numpy(rng.uniform(-scale, scale, (2, 512, 9))).to(dtype).requires_grad_()
     chain = Chain(*(torch.from_numpy(rng.uniform(-scale, scale, s)).to(dtype) for s in ((9, 9), (9,), (9,))))
@@ -361,7 +360,7 @@ def test_scaled_sums_equal_logarithms_wherever_they_are_used(seed, high, steep, 
 
 
 @pytest.mark.usefixtures("way")
-def test_a_sentence_too_short_for_what_is_not_forbidden() -> None:
+def test_a_sentence_too_short_for_what_is_not_forbidden():
     """It must begin with tag 0 and end with tag 1; one word cannot be both."""
     chain = Chain(*(torch.zeros(s, dtype=torch.float64) for s in ((2, 2), (2,), (2,))))
     chain.start[1] = chain.end[0] = crf.FORBIDDEN
@@ -372,7 +371,7 @@ def test_a_sentence_too_short_for_what_is_not_forbidden() -> None:
     assert_close(found.marginals[:, 0], torch.tensor([[1, 0], [0.5, 0.5]], dtype=torch.float64), rtol=1e-6, atol=1e-6)
 
 
-def test_fp32_finds_the_best_path_of_large_scores() -> None:
+def test_fp32_finds_the_best_path_of_large_scores():
     """As if they were fp64: what all tags of a word have in common is not added up."""
     emissions, _, mask = random_batch(default_rng(4), 4, 512, 9, 1.0)
     chain = random_chain(default_rng(4), 9, 1.0)
@@ -383,7 +382,7 @@ def test_fp32_finds_the_best_path_of_large_scores() -> None:
     assert torch.equal(found, best_paths(emissions, mask, chain))
 
 
-def test_nan_stays_in_its_sentence() -> None:
+def test_nan_stays_in_its_sentence():
     emissions, tags, mask = random_batch(default_rng(5), 3, 6, 4, 1.0)
     chain = random_chain(default_rng(5), 4, 1.0)
     whole = crf.nll(emissions, tags, mask, chain)
@@ -404,7 +403,7 @@ def test_nan_stays_in_its_sentence() -> None:
         assert not crf.nll(emissions, tags, mask, chain)[0].isfinite()
 
 
-def test_minus_infinity_is_an_emission_too() -> None:
+def test_minus_infinity_is_an_emission_too():
     emissions, _, mask = random_batch(default_rng(6), 3, 6, 4, 1.0)
     chain = random_chain(default_rng(6), 4, 1.0)
     emissions[:, :, 2] = -torch.inf
@@ -419,7 +418,7 @@ def test_minus_infinity_is_an_emission_too() -> None:
 
 
 @pytest.mark.parametrize("scale", [1.0, 60.0])
-def test_padding_and_order_change_nothing(scale: float) -> None:
+def test_padding_and_order_change_nothing(scale):
     rng = default_rng(7)
     emissions, tags, mask = random_batch(rng, 12, 30, 9, scale)
     chain = random_chain(rng, 9, scale, holes=True)
@@ -444,7 +443,7 @@ def test_padding_and_order_change_nothing(scale: float) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
-def test_results_are_fp32_or_wider(dtype: torch.dtype) -> None:
+def test_results_are_fp32_or_wider(dtype):
     emissions, tags, mask = random_batch(default_rng(8), 3, 6, 4, 1.0)
     emissions = emissions.to(dtype).requires_grad_()
     module = CRF(4).to(dtype)
@@ -456,7 +455,7 @@ def test_results_are_fp32_or_wider(dtype: torch.dtype) -> None:
     assert emissions.grad.dtype == dtype
 
 
-def test_autocast_changes_nothing() -> None:
+def test_autocast_changes_nothing():
     torch.manual_seed(0)
     layer, module = torch.nn.Linear(6, 5), CRF(5)
     hidden = torch.randn(3, 7, 6)
@@ -476,12 +475,12 @@ def test_autocast_changes_nothing() -> None:
 # --- the module, in models
 
 
-def test_a_checkpoint_without_the_chain(tiny_encoder: Path) -> None:
+def test_a_checkpoint_without_the_chain(tiny_encoder):
     model: Any = BY_ID["ner-crf"].task(tiny_encoder).model(encoder(tiny_encoder))
     assert all((parameter == 0).all() for parameter in model.crf.parameters())
 
 
-def test_a_sentence_weighs_as_much_as_its_words_do_on_average() -> None:
+def test_a_sentence_weighs_as_much_as_its_words_do_on_average():
     """Of three words and of one: weights of 1 change nothing, of 2 double the loss, others by their mean."""
     torch.manual_seed(3)
     logits, labels, chain = torch.randn(4, 3), torch.tensor([0, 1, 1, 2]), CRF(3)()
@@ -531,7 +530,7 @@ def batches() -> list[Batch]:
     return [random_scores(n, 8, 1 + n % 12, scales[n % 5], schemes[n % 3], rounded=n % 4 == 0) for n in range(125)]
 
 
-def test_marginals_are_those_of_the_loss(batches: list[Batch]) -> None:
+def test_marginals_are_those_of_the_loss(batches):
     long = [random_scores(1, 2, 2000, scale, BIOES) for scale in (0.01, 5.0, 50.0)]
     for case in [*batches, *long]:
         found = posteriors.posterior(case.emissions, case.lengths, case.chain).marginals
@@ -541,7 +540,7 @@ def test_marginals_are_those_of_the_loss(batches: list[Batch]) -> None:
 
 
 @pytest.mark.parametrize("value", [np.nan, 1e6])
-def test_what_stands_at_padding_changes_nothing(value: float) -> None:
+def test_what_stands_at_padding_changes_nothing(value):
     case = random_scores(2, 6, 9, 3.0, BIO)
     other = np.where(case.there[..., None], case.emissions, value)
     path = posteriors.decode(case.emissions, case.lengths, case.chain)
@@ -551,14 +550,14 @@ def test_what_stands_at_padding_changes_nothing(value: float) -> None:
     assert_allclose(one.marginals[case.there], two.marginals[case.there], rtol=0, atol=1e-14)
 
 
-def test_no_spans_have_no_posteriors() -> None:
+def test_no_spans_have_no_posteriors():
     case = random_scores(3, 2, 1, 1.0, BIO)
     found = posteriors.posterior(case.emissions, case.lengths, case.chain)
     nothing, never = np.empty((0, 3), dtype=np.int64), np.zeros((5, 5), dtype=bool)
     assert posteriors.span_posteriors(found, case.lengths, case.chain, case.tags, nothing, never).shape == (0,)
 
 
-def test_a_word_that_can_only_be_what_is_forbidden() -> None:
+def test_a_word_that_can_only_be_what_is_forbidden():
     """It must begin with tag 0 and end with tag 1; one word cannot be both."""
     chain = np.zeros((2, 2)), np.array([0.0, posteriors.FORBIDDEN]), np.array([posteriors.FORBIDDEN, 0.0])
     found = posteriors.posterior(np.zeros((2, 3, 2)), np.array([3, 1]), chain).marginals

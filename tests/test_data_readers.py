@@ -624,7 +624,7 @@ def refused(source: Any, **settings: Any) -> str:
 
 
 @pytest.mark.parametrize("ends", ["\n", "\r\n"])
-def test_a_folder_has_a_pair_of_files_per_split(ends: str, tmp_path: Path) -> None:
+def test_a_folder_has_a_pair_of_files_per_split(ends, tmp_path):
     write(tmp_path, "train", ends=ends)
     write(tmp_path, "val", PAIRS[:1], ends)
     (tmp_path / "train.fr").write_text("of another pair\n")
@@ -634,7 +634,7 @@ def test_a_folder_has_a_pair_of_files_per_split(ends: str, tmp_path: Path) -> No
     assert data.origins["train"][2] == f"{tmp_path}/train.{{de,en}}:3"
 
 
-def test_files_may_be_compressed_and_named_otherwise(tmp_path: Path) -> None:
+def test_files_may_be_compressed_and_named_otherwise(tmp_path):
     stem = write(tmp_path, "corpus.tok")
     packed = stem.with_name("corpus.tok.de")
     packed.with_name("corpus.tok.de.gz").write_bytes(gzip.compress(packed.read_bytes()))
@@ -644,7 +644,7 @@ def test_files_may_be_compressed_and_named_otherwise(tmp_path: Path) -> None:
     assert pairs(read_parallel(str(tmp_path), splits={"train": "corpus.tok"}), "train") == PAIRS
 
 
-def test_a_recipe_names_them_relative_to_its_folder(tmp_path: Path) -> None:
+def test_a_recipe_names_them_relative_to_its_folder(tmp_path):
     write(tmp_path / "data", "train")
     write(tmp_path / "data", "dev")
     recipe = tmp_path / "recipe.yaml"
@@ -656,7 +656,7 @@ def test_a_recipe_names_them_relative_to_its_folder(tmp_path: Path) -> None:
         assert pairs(data, "validation") == PAIRS
 
 
-def test_what_is_wrong_names_file_and_line(tmp_path: Path) -> None:
+def test_what_is_wrong_names_file_and_line(tmp_path):
     stem = write(tmp_path, "train")
     assert "train.de, train.en" in refused(tmp_path, columns={})
     german = tmp_path / "train.de"

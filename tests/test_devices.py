@@ -42,12 +42,12 @@ ON_GPU = pytest.mark.cuda
 
 
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=ON_GPU)])
-def device(request: pytest.FixtureRequest) -> torch.device:
+def device(request) -> torch.device:
     return torch.device(request.param)
 
 
 @pytest.fixture
-def repeatable(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def repeatable(monkeypatch) -> Iterator[None]:
     """Kernels that give the same bytes twice; cuBLAS has them with this variable."""
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(True)
@@ -151,7 +151,7 @@ def _states(way: Way, model: Any, texts: list[torch.Tensor]) -> list[torch.Tenso
 
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
 @pytest.mark.parametrize("masked", [True, False])
-def test_our_bert_is_transformers(attention: str, masked: bool, device: torch.device) -> None:
+def test_our_bert_is_transformers(attention, masked, device):
     given = {name: values for name, values in batch().items() if masked or name != "attention_mask"}
     own = ours()
     other, expected = theirs(own, attention), theirs(own)(**given)
@@ -161,7 +161,7 @@ def test_our_bert_is_transformers(attention: str, masked: bool, device: torch.de
             assert_close(found[name].cpu(), expected[name], rtol=1e-4, atol=1e-4)
 
 
-def test_every_path_of_attention_agrees(device: torch.device) -> None:
+def test_every_path_of_attention_agrees(device):
     assert len(ways(device)) > 1
     assert disagreements(device) == {}
 
@@ -178,7 +178,7 @@ def everything(emissions: Tensor, tags: Tensor, mask: Tensor, chain: Chain) -> l
 
 
 @pytest.mark.parametrize("scale", [1.0, 60.0])
-def test_the_crf_is_the_same(scale: float, device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_crf_is_the_same(scale, device, monkeypatch):
     """By a scan, which is how CUDA sums over paths, and in logarithms where scores ask for them."""
     rng = np.random.default_rng(0)
     given, chain = random_batch(rng, 8, 40, 9, scale), random_chain(rng, 9, scale, holes=True)
@@ -222,8 +222,8 @@ def test_a_step_is_near_that_of_fp32(identifier, kind, precision, tiny_encoder, 
 
 @ON_GPU
 @pytest.mark.usefixtures("repeatable")
-def test_a_resumed_training_ends_with_the_same_bytes(tiny_encoder_with_dropout: Path, tmp_path: Path) -> None:
-    def trained(folder: Path, checkpoint: Path | None = None) -> dict[str, Tensor]:
+def test_a_resumed_training_ends_with_the_same_bytes(tiny_encoder_with_dropout, tmp_path):
+    def trained(folder, checkpoint=None):
         often = {"max_steps": 6, "save_strategy": "steps", "save_steps": 3, "learning_rate": 1e-2}
         trainer = made(CASES[0], tiny_encoder_with_dropout, arguments(folder, 2, 2, use_cpu=False, **often))
         trainer.train(resume_from_checkpoint=checkpoint and str(checkpoint))
@@ -258,7 +258,7 @@ def test_attention_is_not_compiled_for_each_shape_of_a_batch(device, tiny_encode
 
 @ON_GPU
 @pytest.mark.parametrize("case", ALONE, ids=[case.id for case in ALONE])
-def test_answers_are_those_of_the_cpu(case: Case, tiny_encoder: Path) -> None:
+def test_answers_are_those_of_the_cpu(case, tiny_encoder):
     """Which it gives to each row alone, without padding and without a mask."""
     device = torch.device("cuda")
     task, rows = case.task(tiny_encoder), case.rows().to_list()
@@ -291,12 +291,12 @@ def test_results_are_copied_once_all_batches_are_running(device, tiny_encoder, m
     model: Any = task.model(encoder(tiny_encoder))
     run, on_cpu = Runner.run, running.on_cpu
 
-    def watched(self: Runner, arrays: Any) -> Any:
+    def watched(self, arrays):
         done.append("run")
         with no_waiting(device):
             return run(self, arrays)
 
-    def copied(result: Any) -> Any:
+    def copied(result):
         done.append("copied")
         return on_cpu(result)
 
@@ -312,7 +312,7 @@ PLAIN = [case for case in CASES if case.options["name"] in KINDS and "method" no
 
 
 @pytest.mark.parametrize("case", PLAIN, ids=[case.id for case in PLAIN])
-def test_a_batch_without_padding_is_run_without_a_look_at_its_numbers(case: Case, tiny_encoder: Path) -> None:
+def test_a_batch_without_padding_is_run_without_a_look_at_its_numbers(case, tiny_encoder):
     """On the device `meta`, whose tensors have none: any copy, and any decision by a number, is an error."""
     task = case.task(tiny_encoder)
     model: Any = task.model(encoder(tiny_encoder)).eval()

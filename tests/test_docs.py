@@ -54,7 +54,7 @@ def models(model: Any, name: str) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 @pytest.fixture
-def tiny_trainings(tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def tiny_trainings(tiny_encoder, tmp_path, monkeypatch) -> None:
     """`bertkit.train` on the tiny encoder, in a folder of the test."""
 
     real = bertkit.train
@@ -87,7 +87,7 @@ def tiny_trainings(tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.usefixtures("tiny_trainings")
-def test_the_first_lines_of_python_train_a_frame() -> None:
+def test_the_first_lines_of_python_train_a_frame():
     code = (DOCS / "python.md").read_text().split("```python\n")[1].split("```")[0]
     names: dict[str, Any] = {}
     exec(code, names)
@@ -96,7 +96,7 @@ def test_the_first_lines_of_python_train_a_frame() -> None:
 
 @pytest.mark.usefixtures("tiny_trainings")
 @pytest.mark.parametrize("name", [n for n in bertkit.__all__ if not n.endswith("Error") or n == "UserError"])
-def test_the_example_in_a_docstring_runs(name: str, learned: bertkit.Run) -> None:
+def test_the_example_in_a_docstring_runs(name, learned):
     """And nothing is printed, which would be part of what it gives."""
     shutil.copytree(learned.folder, "runs/quickstart")
     (example,) = doctest.DocTestFinder(recurse=False).find(getattr(bertkit, name), name, globs={"bertkit": bertkit})
@@ -104,7 +104,7 @@ def test_the_example_in_a_docstring_runs(name: str, learned: bertkit.Run) -> Non
     assert doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(example).failed == 0
 
 
-def test_the_recipe_page_has_every_key_of_every_section_with_its_default(reference: ModuleType) -> None:
+def test_the_recipe_page_has_every_key_of_every_section_with_its_default(reference):
     found = tables(reference.recipe_page())
     wanted = {name: set(fields) for name, fields in models(Recipe, "")}
     wanted |= {f"task: {task.name}": set(task.Options.model_fields) for task in OURS.values()}
@@ -131,7 +131,7 @@ def parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser
                 yield from parsers(inner)
 
 
-def test_the_command_page_has_every_command_and_option(reference: ModuleType) -> None:
+def test_the_command_page_has_every_command_and_option(reference):
     sections = dict(re.findall(r"^## (.*?)\n(.*?)(?=^## |\Z)", reference.command_page(), re.M | re.S))
     leaves = {parser.prog: parser for parser in parsers(cli.make_parser()) if parser._defaults}
     assert sections.keys() == leaves.keys()
@@ -142,7 +142,7 @@ def test_the_command_page_has_every_command_and_option(reference: ModuleType) ->
                 assert option in sections[name], (name, option)
 
 
-def test_the_pages_of_python_and_of_modules_have_every_name(reference: ModuleType) -> None:
+def test_the_pages_of_python_and_of_modules_have_every_name(reference):
     assert re.findall(r":: bertkit\.(\w+)", reference.api_page()) == bertkit.__all__
     package = ROOT / "bertkit"
     found = {
@@ -154,7 +154,7 @@ def test_the_pages_of_python_and_of_modules_have_every_name(reference: ModuleTyp
     assert {name.removeprefix("/") for name in found} == there
 
 
-def test_the_task_page_has_every_task_and_field(reference: ModuleType) -> None:
+def test_the_task_page_has_every_task_and_field(reference):
     page = reference.task_page()
     uses, *sections = page.split("\n## ")
     assert re.findall(r"^\| `([\w-]+)` \|", uses, re.M) == [*OURS]
@@ -165,7 +165,7 @@ def test_the_task_page_has_every_task_and_field(reference: ModuleType) -> None:
     assert "| `pretraining` | – | – | yes | – | – | – | – |" in uses
 
 
-def test_every_extra_and_dependency_is_explained_and_the_tables_by_task_exist() -> None:
+def test_every_extra_and_dependency_is_explained_and_the_tables_by_task_exist():
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     table = (DOCS / "install.md").read_text().split("| extra |")[1].split("\n\n")[0]
     assert set(re.findall(r"^\| `([\w-]+)` \|", table, re.M)) == extras.keys()
@@ -180,7 +180,7 @@ def test_every_extra_and_dependency_is_explained_and_the_tables_by_task_exist() 
         assert not [name for name in re.findall(r"`(\w+)`", names) if f"\n{name}: Mapping" not in code]
 
 
-def test_every_page_is_in_the_table_of_contents() -> None:
+def test_every_page_is_in_the_table_of_contents():
     trees = re.findall(r"^```{toctree}\n(.*?)^```$", (DOCS / "index.md").read_text(), re.M | re.S)
     listed = re.findall(r"^([\w./-]+)$", "".join(trees), re.M)
     pages = {page.stem for page in DOCS.glob("*.md")} - {"index"}
@@ -196,14 +196,14 @@ def recipes(page: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if recipes(page)], ids=lambda page: page.name)
-def test_recipes_on_the_pages_load(page: Path, tmp_path: Path) -> None:
+def test_recipes_on_the_pages_load(page, tmp_path):
     for text in recipes(page):
         file = tmp_path / "mine.yaml"
         file.write_text(text)
         load_recipe(file, check_files=False)
 
 
-def test_what_coming_from_says_can_be_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_coming_from_says_can_be_run(tmp_path, monkeypatch):
     page = COMING_FROM.read_text()
     monkeypatch.chdir(tmp_path)
     Path("my.yaml").write_text(recipes(COMING_FROM)[0])
@@ -217,7 +217,7 @@ def test_what_coming_from_says_can_be_run(tmp_path: Path, monkeypatch: pytest.Mo
     assert tried > 8
 
 
-def test_every_measured_number_is_on_the_page_of_measurements() -> None:
+def test_every_measured_number_is_on_the_page_of_measurements():
     part = (ROOT / "README.md").read_text().split("<!-- results -->")[1].split("<!-- /results -->")[0]
     page = (DOCS / "benchmarks.md").read_text()
     numbers = re.findall(r"\d+\.\d{2,}", part)

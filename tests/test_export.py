@@ -16,7 +16,7 @@ import onnx
 import onnxruntime
 import pytest
 import torch
-from cases import CASES, Case, encoder
+from cases import CASES, encoder
 from conftest import build_encoder
 from datasets import Dataset
 from numpy.random import default_rng
@@ -41,7 +41,6 @@ from bertkit.inference.predictor import Predictor, load
 from bertkit.models.encoder import save_tokenizer
 from bertkit.models.heads import crf, posteriors
 from bertkit.models.heads.crf import Chain
-from bertkit.run import Run
 from bertkit.serving.limits import Limits
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -51,12 +50,12 @@ TEXTS = ["the cat was good", "a dog was awful and it sat on the mat " * 3, "yes"
 
 
 @pytest.fixture(scope="module")
-def run(two_seeds: Run) -> Path:
+def run(two_seeds) -> Path:
     return two_seeds.folder
 
 
 @pytest.fixture(scope="module")
-def exported(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def exported(run, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("export") / "onnx"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(program, "build", lambda *arguments: MADE.setdefault(folder, build(*arguments)))
@@ -65,7 +64,7 @@ def exported(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def graph(exported: Path) -> Graph:
+def graph(exported) -> Graph:
     """The graph of the run, which costs seconds to make, as `exported` has it."""
     return MADE[exported]
 
@@ -77,7 +76,7 @@ def scores(answer: dict[str, Any]) -> list[float]:
 # --- the folder
 
 
-def test_load_gives_the_same_predictor(run: Path, exported: Path) -> None:
+def test_load_gives_the_same_predictor(run, exported):
     ours, theirs = load(run, precision="fp32"), load(exported)
     assert (ours.backend, theirs.backend) == ("torch", "onnx")
     assert theirs.task.options == ours.task.options
@@ -88,7 +87,7 @@ def test_load_gives_the_same_predictor(run: Path, exported: Path) -> None:
     assert same(bertkit.evaluate(exported, data=file)["metrics"], score(ours, rows)[1]["metrics"])
 
 
-def test_export_json_says_what_was_measured(run: Path, exported: Path) -> None:
+def test_export_json_says_what_was_measured(run, exported):
     said = read_json(exported / "export.json")
     measured = said["fp32"]
     assert (measured["rows"], measured["answers_differ"]) == (10, 0)
@@ -100,7 +99,7 @@ def test_export_json_says_what_was_measured(run: Path, exported: Path) -> None:
     assert sorted(file.name for file in exported.iterdir()) == sorted(names)
 
 
-def test_int8(run: Path, exported: Path, graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_int8(run, exported, graph, tmp_path, monkeypatch):
     monkeypatch.setattr(program, "build", lambda *arguments: graph)
     said = export(run, tmp_path / "int8", int8=True, max_drop=1.0)
     assert said["precision"] == "int8"
@@ -131,7 +130,7 @@ def test_a_refusal_names_the_cause_alone():
     assert "step" not in str(caught.value)
 
 
-def test_python_without_bertkit(exported: Path) -> None:
+def test_python_without_bertkit(exported):
     page = (ROOT / "docs" / "export.md").read_text()
     (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     room: dict[str, Any] = {}
@@ -161,7 +160,7 @@ class Made(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> dict[str, Made]:
+def made(tmp_path_factory, request) -> dict[str, Made]:
     """Cases of other tasks than text-classification, of which there is the run; each graph takes seconds."""
     found, small = {}, build_encoder(tmp_path_factory.mktemp("small"), layers=1)
     for case in SOME if request.config.getoption("all") else [case for case in SOME if case.id in OFTEN]:
@@ -182,7 +181,7 @@ def made(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReques
 @pytest.mark.parametrize(
     "case", [pytest.param(c, id=c.id, marks=() if c.id in OFTEN else pytest.mark.rare) for c in SOME]
 )
-def test_answers_are_those_of_torch(case: Case, made: dict[str, Made]) -> None:
+def test_answers_are_those_of_torch(case, made):
     ours, graph, folder, rows = made[case.id]
     task, model = ours.task, ours.model
     theirs = replace(load(folder), batch_size=5)
@@ -420,7 +419,7 @@ def test_an_export_that_scores_lower_or_is_another_model_is_not_written(run, gra
 # --- what is refused
 
 
-def test_what_can_not_be_exported(run: Path, exported: Path, tmp_path: Path) -> None:
+def test_what_can_not_be_exported(run, exported, tmp_path):
     raises(UserError, "already exists", export, run, exported)
     raises(ModelError, "is already exported", export, exported, tmp_path / "out")
     raises(DataError, r"has no data.*\n.*as `data`", export, run / "model", tmp_path / "out")
@@ -439,7 +438,7 @@ def refused(exported: Path, folder: Path, model: bytes, match: str) -> None:
     raises(ModelError, match, load, folder)
 
 
-def test_damaged_folders(exported: Path, tmp_path: Path) -> None:
+def test_damaged_folders(exported, tmp_path):
     whole = (exported / "model.onnx").read_bytes()
     refused(exported, tmp_path, whole[: len(whole) // 2], "ONNX Runtime .* rejects it")
     refused(exported, tmp_path, b"", "rejects it|not the graph")

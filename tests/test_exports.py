@@ -237,7 +237,7 @@ def test_questions_in_csv_and_with_several_answers_in_parquet_as_on_the_hub(tmp_
 
 
 @pytest.fixture(scope="module")
-def ner(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def ner(tiny_encoder, tmp_path_factory) -> Path:
     return finished(BY_ID["ner-softmax"], tiny_encoder, tmp_path_factory.mktemp("ner") / "run").folder
 
 

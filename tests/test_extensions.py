@@ -98,7 +98,7 @@ def test_the_loss_of_a_step_is_that_of_the_formula(name, tiny_encoder, tmp_path,
     assert ("steps.mean does not divide by num_items_in_batch" in caplog.text) == (function is mean)
 
 
-def test_a_loss_of_ones_own_trains_as_ours(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_a_loss_of_ones_own_trains_as_ours(tiny_encoder, tmp_path):
     recipe = small.recipe(tmp_path, tiny_encoder, "training.per_device_train_batch_size=3", splits=("train",))
     for accumulation in (1, 4):
         weights = []
@@ -118,7 +118,7 @@ class Twice(bertkit.Attachment):
         return lambda *inputs: 2 * loss(*inputs)
 
 
-def test_an_attachment_sees_the_loss_of_the_user(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_an_attachment_sees_the_loss_of_the_user(tiny_encoder, tmp_path):
     recipe = sized(small.recipe(tmp_path, tiny_encoder), 8)
     one = first_step_of(recipe, tmp_path, compute_loss_func=focal)
     two = first_step_of(recipe, tmp_path, compute_loss_func=focal, attachments=[Twice()])
@@ -146,7 +146,7 @@ UNUSABLE = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_a_loss_that_would_have_no_effect_is_refused(name: str, tiny_encoder: Path, tmp_path: Path) -> None:
+def test_a_loss_that_would_have_no_effect_is_refused(name, tiny_encoder, tmp_path):
     case, more, said = REFUSED[name]
     recipe = recipe_of(case, tiny_encoder, **more)
     small.raises(RecipeError, said, train, recipe, tmp_path / "run", compute_loss_func=focal)
@@ -154,7 +154,7 @@ def test_a_loss_that_would_have_no_effect_is_refused(name: str, tiny_encoder: Pa
 
 
 @pytest.mark.parametrize("name", UNUSABLE)
-def test_a_function_that_is_not_a_loss_is_refused(name: str, tiny_encoder: Path, tmp_path: Path) -> None:
+def test_a_function_that_is_not_a_loss_is_refused(name, tiny_encoder, tmp_path):
     function, said = UNUSABLE[name]
     recipe = small.recipe(tmp_path, tiny_encoder)
     small.raises(
@@ -163,7 +163,7 @@ def test_a_function_that_is_not_a_loss_is_refused(name: str, tiny_encoder: Path,
     assert not (tmp_path / "run").exists()
 
 
-def test_a_loss_beside_a_teachers_or_that_of_other_tasks_is_refused(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_a_loss_beside_a_teachers_or_that_of_other_tasks_is_refused(tiny_encoder, tmp_path):
     trainer = trainer_of(recipe_of("single-label", tiny_encoder), tmp_path)
     taught = recipe_of("single-label", tiny_encoder, distillation={"teacher": str(tiny_encoder)})
     draft = Draft(taught, trainer.args, trainer.learner, trainer.model, trainer.data.features)
@@ -174,7 +174,7 @@ def test_a_loss_beside_a_teachers_or_that_of_other_tasks_is_refused(tiny_encoder
 
 
 @pytest.mark.parametrize("attachments", [[Twice], Twice, [Twice(), 3]])
-def test_attachments_are_instances(attachments: Any, tiny_encoder: Path, tmp_path: Path) -> None:
+def test_attachments_are_instances(attachments, tiny_encoder, tmp_path):
     recipe, said = small.recipe(tmp_path, tiny_encoder), "attachments: expected instances of Attachment, found"
     small.raises(RecipeError, said, train, recipe, tmp_path / "run", attachments=attachments)
     assert not (tmp_path / "run").exists()
@@ -183,7 +183,7 @@ def test_attachments_are_instances(attachments: Any, tiny_encoder: Path, tmp_pat
 # --- recorded
 
 
-def test_a_run_records_what_it_must_be_resumed_with(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_a_run_records_what_it_must_be_resumed_with(tiny_encoder, tmp_path):
     recipe = small.recipe(tmp_path, tiny_encoder, *RHYTHM, splits=("train", "validation"))
     own: dict[str, Any] = {"compute_loss_func": partial(focal, gamma=1.0), "attachments": [Lookahead()]}
     run = killed(recipe, tmp_path / "run", **own)
@@ -208,7 +208,7 @@ class SameFile(bertkit.Attachment):
         return {"optimizer.json": 1}
 
 
-def test_no_attachment_replaces_a_file_of_a_checkpoint(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_no_attachment_replaces_a_file_of_a_checkpoint(tiny_encoder, tmp_path):
     recipe = small.recipe(tmp_path, tiny_encoder, "training.max_steps=2", "training.save_steps=1")
     said = "two things would be saved as optimizer.json"
     small.raises(UserError, said, train, recipe, tmp_path / "run", attachments=[SameFile()])

@@ -49,12 +49,12 @@ LONG = "the cat sat on the mat . " * 20  # 140 pieces; the encoder reads 64
 
 
 @pytest.fixture(autouse=True)
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def own_cache(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("BERTKIT_CACHE", str(tmp_path / "vectors"))
 
 
 @pytest.fixture
-def encoded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def encoded(monkeypatch) -> list[str]:
     """The texts that went through the encoder."""
     seen: list[str] = []
     real = LayerReader.vectors
@@ -96,14 +96,14 @@ COMBINES: dict[str, Callable[[Any], Any]] = {
 @pytest.mark.parametrize("pool", POOLS)
 @pytest.mark.parametrize("combine", COMBINES)
 @pytest.mark.parametrize("layers", [(-1,), (0, 2), [-2, 0, -1]])
-def test_vectors_are_those_of_transformers(tiny_encoder: Path, pool: str, combine: str, layers: Any) -> None:
+def test_vectors_are_those_of_transformers(tiny_encoder, pool, combine, layers):
     got = features(tiny_encoder, layers=layers, combine=combine, pool=pool, batch_size=3).fit_transform(TEXTS)
     expected = [POOLS[pool](COMBINES[combine](hidden(tiny_encoder, text)[list(layers)])) for text in TEXTS]
     assert got.dtype == np.float32
     assert_allclose(got, np.stack(expected), atol=1e-5)
 
 
-def test_words_have_the_vector_of_their_first_piece_in_long_texts_too(tiny_encoder: Path) -> None:
+def test_words_have_the_vector_of_their_first_piece_in_long_texts_too(tiny_encoder):
     text = "dogs sat \x7f , cats"  # dog ##s sat , cat ##s; the control character has no piece
     (got,) = features(tiny_encoder, pool="none", layers=[1, -1]).fit_transform([text])
     states = COMBINES["concat"](hidden(tiny_encoder, text)[[1, 2]])
@@ -118,7 +118,7 @@ def test_words_have_the_vector_of_their_first_piece_in_long_texts_too(tiny_encod
     assert_allclose(long[0], hidden(tiny_encoder, LONG)[-1, 1], atol=1e-5)
 
 
-def test_a_cut_text_is_counted_and_told_once_even_from_the_cache(tiny_encoder: Path, encoded: list[str]) -> None:
+def test_a_cut_text_is_counted_and_told_once_even_from_the_cache(tiny_encoder, encoded):
     model = features(tiny_encoder).fit(TEXTS)
     for _ in range(2):
         with pytest.warns(UserWarning, match=r"2 of 3 texts \(66.7%\) are cut at 64 tokens; 156 tokens") as told:
@@ -134,12 +134,12 @@ def test_a_cut_text_is_counted_and_told_once_even_from_the_cache(tiny_encoder: P
         features(tiny_encoder, max_length=8).fit_transform([LONG])
 
 
-def test_bf16_is_near_fp32(tiny_encoder: Path) -> None:
+def test_bf16_is_near_fp32(tiny_encoder):
     one, other = (features(tiny_encoder, precision=p).fit_transform(TEXTS) for p in ("fp32", "bf16"))
     assert 0 < np.abs(one - other).max() < 0.1
 
 
-def test_a_run_folder_is_its_model(tmp_path: Path, tiny_encoder: Path) -> None:
+def test_a_run_folder_is_its_model(tmp_path, tiny_encoder):
     shutil.copytree(tiny_encoder, tmp_path / "run" / "model")
     got = features(tmp_path / "run").fit_transform(TEXTS)
     assert_array_equal(got, features(tiny_encoder).fit_transform(TEXTS))
@@ -162,7 +162,7 @@ def test_texts_may_come_as(tiny_encoder):
         assert_array_equal(model.fit_transform(kind), model.transform(texts))
 
 
-def test_parameters_count_from_the_next_fit_on(tiny_encoder: Path) -> None:
+def test_parameters_count_from_the_next_fit_on(tiny_encoder):
     model = features(tiny_encoder)
     with pytest.raises(NotFittedError):
         model.transform(TEXTS)
@@ -174,7 +174,7 @@ def test_parameters_count_from_the_next_fit_on(tiny_encoder: Path) -> None:
     assert model.get_feature_names_out()[0] == "sum_0"
 
 
-def test_skops_keeps_a_pipeline(tiny_encoder: Path) -> None:
+def test_skops_keeps_a_pipeline(tiny_encoder):
     skops = pytest.importorskip("skops.io")
     columns = [("text", features(tiny_encoder, layers=[0, -1]), "text"), ("city", OneHotEncoder(), ["city"])]
     pipeline = make_pipeline(ColumnTransformer(columns), LogisticRegression()).fit(TABLE, LABELS)
@@ -185,7 +185,7 @@ def test_skops_keeps_a_pipeline(tiny_encoder: Path) -> None:
     assert list(again[0].get_feature_names_out()) == list(pipeline[0].get_feature_names_out())
 
 
-def test_a_model_that_changes_after_its_features_were_saved_is_an_error(tmp_path: Path) -> None:
+def test_a_model_that_changes_after_its_features_were_saved_is_an_error(tmp_path):
     folder = build_encoder(tmp_path / "model", seed=0)
     saved = pickle.dumps(features(folder).fit(TEXTS))
     assert pickle.loads(saved).transform(TEXTS).shape == (len(TEXTS), 16)
@@ -196,7 +196,7 @@ def test_a_model_that_changes_after_its_features_were_saved_is_an_error(tmp_path
     assert again.fit_transform(TEXTS).shape == (len(TEXTS), 16)
 
 
-def test_what_was_fitted_is_kept_with_its_precision(tiny_encoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_fitted_is_kept_with_its_precision(tiny_encoder, monkeypatch):
     model = Features(str(tiny_encoder), cache=False).fit(TEXTS)
     other = {"fp32": "bf16", "bf16": "fp32"}[model.reader_.precision]
     monkeypatch.setattr("bertkit.inference.features.best_precision", lambda device: other)
@@ -207,7 +207,7 @@ def test_what_was_fitted_is_kept_with_its_precision(tiny_encoder: Path, monkeypa
     assert_array_equal(again.transform(TEXTS), model.transform(TEXTS))
 
 
-def test_scikit_learn_is_told_that_texts_come_in() -> None:
+def test_scikit_learn_is_told_that_texts_come_in():
     tags = get_tags(Features("any"))
     assert (tags.input_tags.string, tags.input_tags.one_d_array, tags.input_tags.two_d_array) == (True, True, False)
     assert tags.transformer_tags.preserves_dtype == []  # always float32
@@ -325,13 +325,13 @@ def rows(count: int = 11) -> list[dict[str, Any]]:
 
 
 @pytest.fixture
-def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+def small_chunks(monkeypatch) -> None:
     monkeypatch.setattr(embed, "CHUNK", 4)
 
 
 @pytest.mark.usefixtures("small_chunks")
 @pytest.mark.parametrize("kind", [".jsonl", ".json", ".csv"])
-def test_a_file_becomes_parquet_with_its_own_columns(tiny_encoder: Path, tmp_path: Path, kind: str) -> None:
+def test_a_file_becomes_parquet_with_its_own_columns(tiny_encoder, tmp_path, kind):
     table = pd.DataFrame(rows()).to_csv(columns=["text", "n"], index=False)
     content = {".jsonl": rows(), ".json": json.dumps(rows()), ".csv": table}[kind]
     file, output = write_rows(tmp_path / f"in{kind}", content), tmp_path / "out.parquet"
@@ -353,7 +353,7 @@ def test_a_file_becomes_parquet_with_its_own_columns(tiny_encoder: Path, tmp_pat
 
 
 @pytest.mark.usefixtures("small_chunks")
-def test_a_file_becomes_npy(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_a_file_becomes_npy(tiny_encoder, tmp_path):
     file = write_rows(tmp_path / "in.jsonl", [{"t": row["text"], "odd": row["n"] or "zero"} for row in rows()])
     model = features(tiny_encoder).fit([])
     assert embed_file(model.transform, file, tmp_path / "out.npy", column="t") == 11
@@ -386,10 +386,10 @@ def test_files_that_can_not_be(tiny_encoder, tmp_path, given, output, message):
 
 
 @pytest.mark.usefixtures("small_chunks")
-def test_a_file_that_grows_meanwhile_is_no_file(tmp_path: Path) -> None:
+def test_a_file_that_grows_meanwhile_is_no_file(tmp_path):
     file = write_rows(tmp_path / "in.jsonl", rows())
 
-    def encode(texts: list[str]) -> np.ndarray:
+    def encode(texts):
         with file.open("a") as more:
             more.write('{"text": "one more"}\n')
         return np.zeros((len(texts), 3), dtype=np.float32)
@@ -405,7 +405,7 @@ def test_what_fails_half_way_leaves_the_old_output(tmp_path, name):
     output.write_text("old")
     calls: list[int] = []
 
-    def encode(texts: list[str]) -> np.ndarray:
+    def encode(texts):
         calls.append(len(texts))
         if len(calls) == 2:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -419,7 +419,7 @@ def test_what_fails_half_way_leaves_the_old_output(tmp_path, name):
 
 @pytest.mark.parametrize("kind", ["convbert", "fnet"])
 @pytest.mark.parametrize("pool", ["mean", "none"])
-def test_a_vector_depends_on_its_text_alone(kind: str, pool: Any, tiny_encoder: Path, tmp_path: Path) -> None:
+def test_a_vector_depends_on_its_text_alone(kind, pool, tiny_encoder, tmp_path):
     """The states of these encoders change with the padding of a batch."""
     folder = of_family(kind, tiny_encoder, tmp_path / kind, initializer_range=0.5)
     features = Features(folder, pool=pool, cache=False, precision="fp32").fit(TEXTS)
@@ -427,7 +427,7 @@ def test_a_vector_depends_on_its_text_alone(kind: str, pool: Any, tiny_encoder: 
     assert_allclose(both[0], features.transform(["good"])[0], rtol=1e-5, atol=1e-6)
 
 
-def test_an_encoder_of_more_than_text_or_with_a_decoder_is_refused(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_an_encoder_of_more_than_text_or_with_a_decoder_is_refused(tiny_encoder, tmp_path):
     folder = of_family("bros", tiny_encoder, tmp_path / "bros", dim_bbox=8)
     said = r"(?s)this bros cannot read its tokenizer's inputs.*further inputs and fixed lengths are not supported"
     raises(ModelError, said, Features(folder, cache=False).fit(TEXTS[:2]).transform, TEXTS[:2])

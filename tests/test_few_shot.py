@@ -143,7 +143,7 @@ def test_the_strength_is_that_of_least_held_out_log_loss_of_many_labels_in_three
     assert found[256.0] < 0.8 * found[64.0]
 
 
-def test_names_are_rows_only_where_held_out_rows_gain_from_them() -> None:
+def test_names_are_rows_only_where_held_out_rows_gain_from_them():
     rows, centres = clusters(4, 5, 1.0), clusters(4, 1, 0.0)
     good = fit_linear("single-label", rows, 4, names=centres, seed=3)
     assert good.with_names
@@ -174,7 +174,7 @@ def test_few_rows_of_a_label_are_enough_and_one_without_rows_is_never_the_likeli
     assert_allclose(expit(multi.logits(rows.vectors))[:, 1], 0.5 / 13)
 
 
-def test_names_as_words() -> None:
+def test_names_as_words():
     for names, words in (
         (["card_arrival", "Refund_not_showing_up"], ["card arrival", "Refund not showing up"]),
         (["sci.space", "CamelCase"], ["sci space", "Camel Case"]),
@@ -220,7 +220,7 @@ def test_sentence_transformers_gives_the_logits_of_a_saved_head(layout, tiny_enc
 
 
 @pytest.mark.parametrize("case", [KINDS[1], KINDS[3], KINDS[5], KINDS[6]], ids=lambda case: case.id)
-def test_the_cards_code_gives_the_same(case: Case, tiny_encoder: Path, tmp_path: Path) -> None:
+def test_the_cards_code_gives_the_same(case, tiny_encoder, tmp_path):
     task, runner, _ = learned(case, with_layout(tiny_encoder, tmp_path / "encoder", LAYOUTS[2]))
     task = replace(task, options=task.options.model_copy(update={"temperature": 1.5}))
     save(runner.model, task, tmp_path / "model", SETTINGS)
@@ -233,7 +233,7 @@ def test_the_cards_code_gives_the_same(case: Case, tiny_encoder: Path, tmp_path:
     assert_allclose(found["probabilities" if task.names else "scores"], ours, atol=1e-5)
 
 
-def test_what_has_no_effect_on_a_head_is_refused_at_once(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_what_has_no_effect_on_a_head_is_refused_at_once(tiny_encoder, tmp_path):
     file = small.write_recipe(tmp_path, tiny_encoder)
     overrides = ["task.method=head", "peft.r=4", "early_stopping.patience=2"]
     said = small.message_of(RecipeError, load_recipe, file, overrides)
@@ -245,7 +245,7 @@ def test_what_has_no_effect_on_a_head_is_refused_at_once(tiny_encoder: Path, tmp
 
 
 @pytest.mark.parametrize("method", ["head", "full", "null"])
-def test_a_written_recipe_is_the_same_recipe(method: str, tiny_encoder: Path, tmp_path: Path) -> None:
+def test_a_written_recipe_is_the_same_recipe(method, tiny_encoder, tmp_path):
     given = load_recipe(small.write_recipe(tmp_path, tiny_encoder), [f"task.method={method}", "~training"])
     (tmp_path / "again.yaml").write_text(to_yaml(given))
     assert load_recipe(tmp_path / "again.yaml") == given
@@ -295,7 +295,7 @@ def untrained(case: Case, folder: Path) -> tuple[Any, Runner, Any, Examples, Any
     return task, runner, features, head.examples_of(runner, features), head.names_of(runner)
 
 
-def test_prototypes_start_as_means_of_texts_and_names(tiny_encoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prototypes_start_as_means_of_texts_and_names(tiny_encoder, monkeypatch):
     monkeypatch.setattr(contrastive, "MICRO", 3)
     monkeypatch.setattr(contrastive, "LEARNING_RATE", 0.0)
     monkeypatch.setattr(contrastive, "PROTOTYPES", 0.0)
@@ -329,7 +329,7 @@ def test_the_first_loss_is_that_of_a_softmax_over_cosines(tiny_encoder, caplog, 
     assert f"loss {expected:.4f} to {expected:.4f}" in caplog.text
 
 
-def test_the_learning_rate_rises_and_falls() -> None:
+def test_the_learning_rate_rises_and_falls():
     factors = [contrastive._factor(step, 20) for step in range(20)]
     assert factors[:3] == pytest.approx([0.5, 1.0, 1.0])
     assert np.diff(factors[2:]) == pytest.approx(-1 / 18)
@@ -346,7 +346,7 @@ def test_contrastive_fine_tuning_needs_labels_but_one_row_of_each_is_enough(tiny
     assert torch.isfinite(model.classifier.linear.weight).all()
 
 
-def test_a_contrastive_training_is_a_run_like_any_other(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_a_contrastive_training_is_a_run_like_any_other(tiny_encoder, tmp_path):
     run = small.trained(tmp_path, tiny_encoder, "task.method=contrastive", "~training", "folds=2")
     (seed,) = run.results["seeds"]
     assert (seed["steps"], seed["C"], seed["with_names"]) == (20, None, True)

@@ -98,7 +98,7 @@ def lines(layout: Layout, split: str, columns: str, header: bool) -> Iterator[st
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def data(tmp_path_factory) -> Path:
     """The folder of GLUE's files."""
     home = tmp_path_factory.mktemp("GLUE_data")
 

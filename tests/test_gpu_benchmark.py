@@ -21,7 +21,7 @@ BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
 
 
 @pytest.fixture
-def module(monkeypatch: pytest.MonkeyPatch) -> Any:
+def module(monkeypatch) -> Any:
     """A name -> the program of that name in benchmarks/, which import each other."""
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     return importlib.import_module
@@ -58,7 +58,7 @@ def test_the_whole_program(tmp_path):
     assert sum("failed: " in line for line in table) == 4
 
 
-def test_flops_are_those_that_torch_counts_and_of_local_attention(module: Any) -> None:
+def test_flops_are_those_that_torch_counts_and_of_local_attention(module):
     """Of the encoder alone, in attention by the formula; backwards twice as many as forwards."""
     sizes: dict[str, Any] = {"num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 40}
     config = BertConfig(vocab_size=50, hidden_size=24, **sizes, attn_implementation="eager")

@@ -44,7 +44,7 @@ ME = "me/model"
 
 
 @pytest.fixture
-def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
+def hub(tmp_path, monkeypatch) -> Iterator[FakeHub]:
     """A Hub that huggingface_hub talks to, with an empty cache and a token; nobody waits in earnest."""
     with running() as server:
         for name, value in {
@@ -64,13 +64,13 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
 
 
 @pytest.fixture(scope="module")
-def trained(two_seeds: Run, tmp_path_factory: pytest.TempPathFactory) -> Run:
+def trained(two_seeds, tmp_path_factory) -> Run:
     """A finished run whose card alone may change, as a push names its repository in it."""
     return Run(shutil.copytree(two_seeds.folder, tmp_path_factory.mktemp("hub") / "run"))
 
 
 @pytest.fixture
-def run(trained: Run, tmp_path: Path) -> Run:
+def run(trained, tmp_path) -> Run:
     return small.copy_of(trained, tmp_path / "run")
 
 
@@ -116,7 +116,7 @@ def test_the_command_line_there_and_back(trained, hub, tmp_path, capsys):
     assert load(ME)("the cat was good")["label"] != told["label"]
 
 
-def test_pickles_and_code_at_the_hub_are_not_fetched(trained: Run, hub: FakeHub, tmp_path: Path) -> None:
+def test_pickles_and_code_at_the_hub_are_not_fetched(trained, hub, tmp_path):
     push(trained.folder, ME)
     strange = {"pytorch_model.bin": b"x", "modeling.py": b"x", "optimizer.pt": b"x"}
     hub.commit(hub.repos[ME], "main", hub.files(ME) | strange)
@@ -148,7 +148,7 @@ def test_a_dry_run_lists_every_file_and_changes_nothing(trained, hub, capsys, mo
     assert len(hub.requests) == asked
 
 
-def test_a_benchmark_is_pushed_its_score_on_test(run: Run, hub: FakeHub) -> None:
+def test_a_benchmark_is_pushed_its_score_on_test(run, hub):
     push(run.folder, ME)
     assert not [path for path in hub.files(ME) if path.startswith(".eval_results")]
     data = run.recipe.data.model_copy(update={"source": "me/benchmark", "revision": "0" * 40})
@@ -202,7 +202,7 @@ def test_what_an_older_model_left_is_deleted_and_other_things_stay(trained, hub,
     assert len(hub.repos[ME].titles) == count == 2
 
 
-def test_private_unless_public_is_said(trained: Run, hub: FakeHub) -> None:
+def test_private_unless_public_is_said(trained, hub):
     """And a repository is private only where the Hub says so."""
     push(trained.folder, ME)
     assert hub.repos[ME].private
@@ -217,7 +217,7 @@ def test_private_unless_public_is_said(trained: Run, hub: FakeHub) -> None:
         assert f"PUT /api/models/{name}/settings" not in hub.requests  # taken for public already
 
 
-def test_a_new_public_repository_is_private_until_all_is_there(trained: Run, hub: FakeHub) -> None:
+def test_a_new_public_repository_is_private_until_all_is_there(trained, hub):
     push(trained.folder, ME, public=True)
     order = [line for line in hub.requests if re.match(r"POST /api/repos|POST .*/commit/|PUT .*/settings", line)]
     assert [line.rpartition("/")[2] for line in order] == ["create", "main", "settings"]
@@ -316,7 +316,7 @@ def there_now(hub: FakeHub) -> str:
     return yours(hub.files(ME)["README.md"].decode(), "")
 
 
-def test_what_people_write_here_and_at_the_hub_stays(run: Run, trained: Run, hub: FakeHub, tmp_path: Path) -> None:
+def test_what_people_write_here_and_at_the_hub_stays(run, trained, hub, tmp_path):
     write(run, "Made for bees.")
     push(run.folder, ME)
     assert there_now(hub) == "Made for bees."
@@ -333,7 +333,7 @@ def test_what_people_write_here_and_at_the_hub_stays(run: Run, trained: Run, hub
     assert there_now(hub).startswith("Made for bees.")
 
 
-def test_what_people_wrote_in_two_places_is_not_lost(run: Run, hub: FakeHub) -> None:
+def test_what_people_wrote_in_two_places_is_not_lost(run, hub):
     write(run, "Made for bees.")
     push(run.folder, ME)
     edit_at_the_hub(hub, "bees", "wasps")
@@ -345,7 +345,7 @@ def test_what_people_wrote_in_two_places_is_not_lost(run: Run, hub: FakeHub) -> 
     assert there_now(hub) == "Made for wasps.\nAnd for bees."
 
 
-def test_a_card_of_other_peoples_making_is_not_written_over(run: Run, hub: FakeHub) -> None:
+def test_a_card_of_other_peoples_making_is_not_written_over(run, hub):
     hub.create(ME, files={"README.md": b"---\nlicense: mit\n---\n"})  # as the Hub's form makes it
     push(run.folder, ME)
     hub.create(ME, files={"README.md": b"# My own words\n"})
@@ -445,10 +445,10 @@ def test_faults_in_a_push(faults, message, there, run, hub, tmp_path, capfd, cap
     push(run.folder, ME)
 
 
-def test_somebody_else_pushes_at_the_same_time(trained: Run, hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_somebody_else_pushes_at_the_same_time(trained, hub, monkeypatch):
     repo, real = hub.create(ME), FakeHub.fault
 
-    def meddling(self: FakeHub, line: str) -> Fault | None:
+    def meddling(self, line):
         if "/commit/" in line and len(repo.commits) == 1:
             self.commit(repo, "main", {**self.files(ME), "config.json": b"{}"})
         return real(self, line)
@@ -466,7 +466,7 @@ def test_somebody_else_pushes_at_the_same_time(trained: Run, hub: FakeHub, monke
 
 
 @pytest.fixture
-def there(trained: Run, hub: FakeHub) -> Pushed:
+def there(trained, hub) -> Pushed:
     """A model at the Hub, and nothing of it in the cache."""
     return push(trained.folder, ME)
 
@@ -506,7 +506,7 @@ def test_the_cache_answers_where_there_is_no_network(trained, there, hub, monkey
 # --- in a recipe
 
 
-def test_a_push_that_fails_leaves_a_whole_run(tiny_encoder: Path, tmp_path: Path, hub: FakeHub) -> None:
+def test_a_push_that_fails_leaves_a_whole_run(tiny_encoder, tmp_path, hub):
     hub.faults = always("/commit", 403)
     recipe = small.recipe(tmp_path, tiny_encoder, f"hub.repo_id={ME}")
     with pytest.raises(ModelError, match=rf"the run itself is complete\n    Push it later: bertkit push .* {ME}"):

@@ -13,7 +13,7 @@ from torch.testing import assert_close
 ONE = torch.ones(())
 
 
-def test_the_share_is_the_largest_difference_over_what_is_allowed() -> None:
+def test_the_share_is_the_largest_difference_over_what_is_allowed():
     assert used([1.0, 2.0], [1.0, 4.0], 0.25, 1.0) == 1.0  # 2 of 1 + 0.25 * 4
     assert used([[1.0], [2.0, 3.0]], [[1.0], [2.0, 3.5]], 0, 1.0) == 0.5
     assert used({"a": ONE, "b": ONE + 1}, {"b": ONE + 1.5, "a": ONE}, 0, 1.0) == 0.5
@@ -33,7 +33,7 @@ def test_the_share_is_the_largest_difference_over_what_is_allowed() -> None:
         lambda share: pytest.approx({"a": 1.0}, abs=1) == {"a": 1 + share},
     ],
 )
-def test_a_run_fails_where_a_comparison_uses_more_than_a_third(compare) -> None:
+def test_a_run_fails_where_a_comparison_uses_more_than_a_third(compare):
     for share, narrow in ((MOST - 0.05, False), (MOST + 0.05, True)):
         margins = Margins(SimpleNamespace())  # type: ignore[arg-type]
         margins.test = "a test"

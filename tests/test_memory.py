@@ -69,7 +69,7 @@ def loaded(section: Any) -> dict[str, list[dict[str, Any]]]:
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
-def test_every_form_of_rows_is_read_as_the_same_rows(library: str) -> None:
+def test_every_form_of_rows_is_read_as_the_same_rows(library):
     of = LIBRARIES[library]
     assert loaded(of(TRAIN)) == {"train": TRAIN}
     by_split = loaded({"train": of(TRAIN), "val": of(VALIDATION), "test": of(TEST)})
@@ -80,7 +80,7 @@ def test_every_form_of_rows_is_read_as_the_same_rows(library: str) -> None:
     assert loaded({"source": of(TRAIN), "columns": {"text": "id"}})["train"][0]["text"] == "row-0"
 
 
-def test_missing_values_are_missing_and_a_named_index_of_pandas_is_a_column() -> None:
+def test_missing_values_are_missing_and_a_named_index_of_pandas_is_a_column():
     for frame in (
         pandas.DataFrame({"text": ["a", None, "b"], "label": [1.0, 0.0, 1.0]}),
         pandas.DataFrame({"text": ["a", float("nan"), "b"], "label": [1, 0, 1]}, dtype=object),
@@ -94,7 +94,7 @@ def test_missing_values_are_missing_and_a_named_index_of_pandas_is_a_column() ->
     small.raises(bertkit.DataError, r"needs a column `text`.*found: 'id', 'label'", loaded, frame.rename_axis(None))
 
 
-def test_a_data_set_keeps_its_class_names_and_a_datasetdict_is_read_like_one_of_the_hub(tiny_encoder: Path) -> None:
+def test_a_data_set_keeps_its_class_names_and_a_datasetdict_is_read_like_one_of_the_hub(tiny_encoder):
     features = Features({"text": Value("string"), "label": ClassLabel(names=["worse", "good", "absent"])})
     rows = Dataset.from_dict({"text": ["a", "b"], "label": [1, 0]}, features=features)
     assert [row["label"] for row in loaded(rows)["train"]] == ["good", "worse"]
@@ -108,7 +108,7 @@ def test_a_data_set_keeps_its_class_names_and_a_datasetdict_is_read_like_one_of_
     small.raises(bertkit.DataError, "no split train; it has a", data_section, DatasetDict({"a": one}))
 
 
-def test_paths_names_and_columns_called_source_stay_what_they_are(tmp_path: Path) -> None:
+def test_paths_names_and_columns_called_source_stay_what_they_are(tmp_path):
     assert data_section("sample:sentiment") == ({"source": "sample:sentiment"}, {})
     assert data_section(tmp_path) == ({"source": str(tmp_path)}, {})
     files = {"train": "a.csv", "test": ["b.csv", "c.csv.gz"]}
@@ -162,14 +162,14 @@ def test_what_is_no_data_is_refused_with_what_to_write(given, message, tmp_path,
 
 
 @pytest.fixture(scope="module")
-def run(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> bertkit.Run:
+def run(tiny_encoder, tmp_path_factory) -> bertkit.Run:
     """Trained on frames, of two libraries."""
     data = {"train": pandas.DataFrame(TRAIN), "validation": VALIDATION, "test": polars.DataFrame(TEST)}
     folder = tmp_path_factory.mktemp("memory") / "run"
     return bertkit.train("text-classification", folder, data=data, model=str(tiny_encoder), **QUICK)
 
 
-def test_a_frame_trains_as_its_file_does(run: bertkit.Run, tiny_encoder: Path, tmp_path: Path) -> None:
+def test_a_frame_trains_as_its_file_does(run, tiny_encoder, tmp_path):
     for split, rows in (("train", TRAIN), ("validation", VALIDATION), ("test", TEST)):
         small.write_rows(tmp_path / f"{split}.jsonl", rows)
     from_files = bertkit.train("text-classification", tmp_path / "run", data=tmp_path, model=str(tiny_encoder), **QUICK)
@@ -181,7 +181,7 @@ def test_a_frame_trains_as_its_file_does(run: bertkit.Run, tiny_encoder: Path, t
     assert not (from_files.folder / "data").exists()
 
 
-def test_the_run_keeps_the_rows_and_its_recipe_says_so(run: bertkit.Run) -> None:
+def test_the_run_keeps_the_rows_and_its_recipe_says_so(run):
     names = ["test.parquet", "train.parquet", "validation.parquet"]
     assert sorted(file.name for file in (run.folder / "data").iterdir()) == names
     kept = read_json(run.folder / "data.json")["files"]
@@ -213,7 +213,7 @@ def test_everything_that_reads_the_rows_works_in_another_place(run, tmp_path, mo
 
 def test_an_interrupted_run_continues_from_its_folder_alone(run, tiny_encoder, tmp_path, monkeypatch):
     class Stop(TrainerCallback):
-        def on_epoch_end(self, *_: Any, **__: Any) -> None:
+        def on_epoch_end(self, *_, **__):
             raise KeyboardInterrupt
 
     data = {"train": TRAIN, "validation": VALIDATION, "test": TEST}
@@ -263,7 +263,7 @@ def test_rows_are_kept_as_long_as_a_recipe_names_them(tmp_path, tiny_encoder, mo
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setenv("BERTKIT_CACHE", str(tmp_path / "cache"))
 
-    def kept() -> list[Path]:
+    def kept():
         gc.collect()
         return [*tmp_path.rglob("*.parquet")]
 
@@ -299,7 +299,7 @@ def test_a_folder_for_rows_that_cannot_be_made_is_reported(tmp_path, monkeypatch
 # --- a model on frames
 
 
-def test_a_run_is_scored_on_frames_as_on_its_own_rows(run: bertkit.Run, tmp_path: Path) -> None:
+def test_a_run_is_scored_on_frames_as_on_its_own_rows(run, tmp_path):
     expected = run.results["splits"]["test"]["metrics"]
     for given in (pandas.DataFrame(TEST), polars.DataFrame(TEST), Dataset.from_list(TEST), TEST, {"test": TEST}):
         done = bertkit.evaluate(run.folder, given)
@@ -324,7 +324,7 @@ def test_a_run_is_scored_on_frames_as_on_its_own_rows(run: bertkit.Run, tmp_path
         small.raises(bertkit.DataError, message, bertkit.evaluate, run.folder, wrong)
 
 
-def test_frames_are_answered_as_their_rows_are(run: bertkit.Run) -> None:
+def test_frames_are_answered_as_their_rows_are(run):
     predictor = run.load()
     expected = predictor(TEST)
     for of in (pandas.DataFrame, polars.DataFrame, pa.Table.from_pylist, Dataset.from_list):
@@ -340,7 +340,7 @@ def test_frames_are_answered_as_their_rows_are(run: bertkit.Run) -> None:
     assert predictor(frame[:0]) == []
 
 
-def test_a_frame_is_answered_by_a_frame_of_its_library(run: bertkit.Run) -> None:
+def test_a_frame_is_answered_by_a_frame_of_its_library(run):
     predictor = run.load()
     answers = predictor(TEST)
     frame = pandas.DataFrame(TEST, index=[f"r{number}" for number in range(7)])
@@ -370,7 +370,7 @@ def test_a_frame_is_answered_by_a_frame_of_its_library(run: bertkit.Run) -> None
 
 
 @pytest.mark.parametrize("of", [pandas.DataFrame, pa.Table.from_pylist, list])
-def test_a_frame_has_a_column_of_each_label_whatever_the_best_labels_are(run: bertkit.Run, of: Any) -> None:
+def test_a_frame_has_a_column_of_each_label_whatever_the_best_labels_are(run, of):
     predictor = run.load()
     best = predictor.with_decisions(top_k=1)
     for row in TEST:
@@ -381,7 +381,7 @@ def test_a_frame_has_a_column_of_each_label_whatever_the_best_labels_are(run: be
             assert scores.get(name) == (None if value is None or value != value else value)
 
 
-def test_a_label_called_as_a_column_of_the_answer_keeps_its_prefix(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_a_label_called_as_a_column_of_the_answer_keeps_its_prefix(tiny_encoder, tmp_path):
     rows = [{**row, "label": {"good": "score", "bad": "bad"}[row["label"]]} for row in TRAIN]
     data = {"train": rows, "validation": 0.25}
     predictor = bertkit.train("text-classification", tmp_path / "run", data=data, model=tiny_encoder, **QUICK).load()
@@ -390,7 +390,7 @@ def test_a_label_called_as_a_column_of_the_answer_keeps_its_prefix(tiny_encoder:
     assert [list(each.frame(rows[:1])) for each in (predictor, best)] == [names, names]
 
 
-def test_vectors_are_of_texts_not_of_a_frames_names(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_vectors_are_of_texts_not_of_a_frames_names(tiny_encoder, tmp_path):
     predictor = bertkit.load(tiny_encoder, task="sentence-similarity")
     series = pandas.Series(["a cat", "the dog"], index=[7, 3])
     assert (predictor.encode(series) == predictor.encode(series.tolist())).all()
@@ -415,7 +415,7 @@ NESTED = [("ner", "token-classification", "polars"), ("qa", "question-answering"
 
 
 @pytest.mark.parametrize(("sample", "task", "library"), [*NESTED, ("similarity", "sentence-similarity", "polars")])
-def test_rows_of_every_task_are_those_of_their_files(sample: str, task: str, library: str) -> None:
+def test_rows_of_every_task_are_those_of_their_files(sample, task, library):
     """Words, tags and answers too, which are nested."""
     files = {file.stem: file for file in (samples_folder() / sample).glob("*.json*")}
     rows = {split: [row for _, row in read_rows(file, DataSpec(source=str(file)))] for split, file in files.items()}

@@ -238,7 +238,7 @@ def test_user_metric():
         raises(UserError, "the metric returned", computed, wrong)
 
 
-def test_balanced_weights_are_scikit_learns_and_add_up_the_counts_once() -> None:
+def test_balanced_weights_are_scikit_learns_and_add_up_the_counts_once():
     """Adding them up for every label takes minutes where there are 100,000."""
     values = ["a"] * 5 + ["b"] * 2 + ["c"]
     counts: Any = Counter(values)

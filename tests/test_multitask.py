@@ -64,7 +64,7 @@ def drawn(batches: MixedBatches, sizes: list[int]) -> list[int]:
     st.lists(st.integers(4, 40), min_size=1, max_size=4), st.sampled_from([1, 2]), st.sampled_from([1, 2]),
     st.integers(0, 3),
 )  # fmt: skip
-def test_in_proportion_each_row_is_read_once_an_epoch(sizes: list[int], run: int, world: int, epoch: int) -> None:
+def test_in_proportion_each_row_is_read_once_an_epoch(sizes, run, world, epoch):
     ranks = [mixed(sizes, run=run, world=world, rank=rank, seed=3) for rank in range(world)]
     for each in ranks:
         each.set_epoch(epoch)
@@ -78,7 +78,7 @@ def test_in_proportion_each_row_is_read_once_an_epoch(sizes: list[int], run: int
 
 
 @pytest.mark.parametrize("mixing", ["sqrt", "uniform", [3.0, 1.0]])
-def test_other_mixtures_read_every_row_equally_often_over_the_epochs(mixing: Any) -> None:
+def test_other_mixtures_read_every_row_equally_often_over_the_epochs(mixing):
     sizes = [4, 36]
     batches = mixed(sizes, mixing)
     small, large = batches.counts
@@ -94,7 +94,7 @@ def test_other_mixtures_read_every_row_equally_often_over_the_epochs(mixing: Any
         assert sum(times) == 18 * 2 * share
 
 
-def test_the_square_root_draws_small_tasks_more_often() -> None:
+def test_the_square_root_draws_small_tasks_more_often():
     assert shares([2, 18], "proportional") == [2, 18]
     assert shares([2, 18], "sqrt") == [5, 15]  # 1 : 3
     assert shares([2, 18], "uniform") == [10, 10]
@@ -104,7 +104,7 @@ def test_the_square_root_draws_small_tasks_more_often() -> None:
 
 
 @given(st.lists(st.integers(1, 60), min_size=1, max_size=5), st.data())
-def test_shares_are_rounded_fairly(sizes: list[int], data: st.DataObject) -> None:
+def test_shares_are_rounded_fairly(sizes, data):
     weights = data.draw(st.lists(st.floats(0.2, 5), min_size=len(sizes), max_size=len(sizes)))
     exact = [weight / sum(weights) * sum(sizes) for weight in weights]
     counts = shares(sizes, weights)
@@ -114,7 +114,7 @@ def test_shares_are_rounded_fairly(sizes: list[int], data: st.DataObject) -> Non
 
 
 @given(st.integers(4, 60), st.integers(1, 4), st.integers(1, 3), st.integers(1, 3))
-def test_whole_steps_have_all_their_micro_batches(units: int, size: int, accumulation: int, world: int) -> None:
+def test_whole_steps_have_all_their_micro_batches(units, size, accumulation, world):
     division = {"accumulation": accumulation, "world": world, "whole": True}
     cut = [lambda: LengthBatches(np.ones(units), np.arange(units), batch_size=size, **division)]
     if units < accumulation * world:
@@ -147,7 +147,7 @@ def common_name(task: str, parameter: str, model: Any) -> str:
     return inside if shared else f"{task}/{parameter}"
 
 
-def test_the_gradient_of_a_step_is_the_weighted_one_of_its_task(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_the_gradient_of_a_step_is_the_weighted_one_of_its_task(tiny_encoder, tmp_path):
     """By hand: separate models, each with the mean loss over its rows of the step."""
     weights = {"sentiment": 0.5, "entities": 2.0, "answers": 1.5, "similarity": 3.0}
     given = recipe(tiny_encoder, *OF, training={"gradient_accumulation_steps": 2})
@@ -176,16 +176,16 @@ def test_the_gradient_of_a_step_is_the_weighted_one_of_its_task(tiny_encoder: Pa
     assert next(e["loss"] for e in trainer.state.log_history if "loss" in e) == pytest.approx(loss.item(), rel=1e-5)
 
 
-def test_a_head_that_is_not_drawn_is_not_updated(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_a_head_that_is_not_drawn_is_not_updated(tiny_encoder, tmp_path):
     """Not by weight decay either, nor by the moments of an earlier step."""
     before: dict[str, torch.Tensor] = {}
     moved: list[set[str]] = []
 
     class Watch(transformers.TrainerCallback):
-        def on_step_begin(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
+        def on_step_begin(self, args, state, control, model=None, **_):
             before.update({name: value.clone() for name, value in model.state_dict().items()})
 
-        def on_step_end(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
+        def on_step_end(self, args, state, control, model=None, **_):
             changed = [name for name, value in model.state_dict().items() if not torch.equal(before[name], value)]
             heads = [key for key in changed if key.split(".")[2] in ("classifier", "crf", "qa_outputs", "dense")]
             moved.append({name for name in OF for key in heads if f"task-{name}." in key})
@@ -201,7 +201,7 @@ def test_a_head_that_is_not_drawn_is_not_updated(tiny_encoder: Path, tmp_path: P
 @pytest.mark.parametrize(
     "name", ["entities", *(pytest.param(n, marks=pytest.mark.rare) for n in OF if n != "entities")]
 )
-def test_one_task_is_trained_as_by_itself(name: str, tiny_encoder_with_dropout: Path, tmp_path: Path) -> None:
+def test_one_task_is_trained_as_by_itself(name, tiny_encoder_with_dropout, tmp_path):
     given = recipe(tiny_encoder_with_dropout, name)
     alone = {**given, **given["tasks"][name]}
     del alone["tasks"]
@@ -224,17 +224,17 @@ EVERY_FOURTH = {"gradient_accumulation_steps": 2, "eval_strategy": "steps", "eva
 
 
 @pytest.fixture(scope="module")
-def room(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def room(tmp_path_factory) -> Path:
     return tmp_path_factory.mktemp("multitask")
 
 
 @pytest.fixture(scope="module")
-def run(tiny_encoder_with_dropout: Path, room: Path) -> Run:
+def run(tiny_encoder_with_dropout, room) -> Run:
     """All four tasks."""
     return train(recipe(tiny_encoder_with_dropout, *OF, training=EVERY_FOURTH), room / "run")
 
 
-def test_the_folder_of_a_task_is_a_run(run: Run) -> None:
+def test_the_folder_of_a_task_is_a_run(run):
     assert list(run.tasks) == list(OF)
     for name, one in run.tasks.items():
         assert one.finished
@@ -254,7 +254,7 @@ def test_the_folder_of_a_task_is_a_run(run: Run) -> None:
     assert run.results["mean"] == pytest.approx(sum(scores) / 4)
 
 
-def test_the_checkpoint_with_the_best_mean_is_kept(run: Run) -> None:
+def test_the_checkpoint_with_the_best_mean_is_kept(run):
     log = read_rows(run.folder / "metrics.jsonl")
     evaluated = [event for event in log if "eval_mean" in event]
     for event in evaluated:
@@ -264,7 +264,7 @@ def test_the_checkpoint_with_the_best_mean_is_kept(run: Run) -> None:
     assert {one.results["seeds"][0]["best_step"] for one in run.tasks.values()} == {best}
 
 
-def test_a_named_task_chooses_the_checkpoint(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_a_named_task_chooses_the_checkpoint(tiny_encoder, tmp_path):
     training = {"eval_strategy": "steps", "eval_steps": 4, "metric_for_best_model": "similarity"}
     given = recipe(tiny_encoder, "sentiment", "similarity", training=training)
     given["tasks"]["similarity"]["metric_for_best_model"] = "eval_pearson"  # as transformers writes it
@@ -277,7 +277,7 @@ def test_a_named_task_chooses_the_checkpoint(tiny_encoder: Path, tmp_path: Path)
     assert done.results["tasks"]["similarity"]["headline"] == "pearson"
 
 
-def test_a_resumed_run_is_the_uninterrupted_one(run: Run, tiny_encoder_with_dropout: Path, tmp_path: Path) -> None:
+def test_a_resumed_run_is_the_uninterrupted_one(run, tiny_encoder_with_dropout, tmp_path):
     given = recipe(tiny_encoder_with_dropout, *OF, training=EVERY_FOURTH)
     stopped = killed(given, tmp_path / "run", at=22)  # the second half of step 11, in the second epoch
     before = files(stopped)
@@ -307,7 +307,7 @@ def test_a_resumed_run_is_the_uninterrupted_one(run: Run, tiny_encoder_with_drop
     raises(RecipeError, "another recipe", train, {**given, "mixing": "uniform"}, tmp_path / "run", resume=True)
 
 
-def test_a_run_of_one_task_is_not_resumed_with_several(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_a_run_of_one_task_is_not_resumed_with_several(tiny_encoder, tmp_path):
     given = recipe(tiny_encoder, "sentiment", "similarity")
     alone = load_recipe({"model": given["model"], **given["tasks"]["sentiment"]})
     write_text(tmp_path / "run" / "recipe.yaml", to_yaml(alone))
@@ -333,7 +333,7 @@ def test_killed_after_its_results_it_has_its_reports_and_loses_its_checkpoints(t
     assert all((part.folder / "report.html").is_file() for part in after.tasks.values())
 
 
-def test_lora_adapts_the_one_encoder(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_lora_adapts_the_one_encoder(tiny_encoder, tmp_path):
     names = ("sentiment", "entities", "similarity")
     done = train(recipe(tiny_encoder, *names, peft={"r": 2}, training={"eval_strategy": "no"}), tmp_path / "run")
     before = load_file(tiny_encoder / "model.safetensors")
@@ -351,7 +351,7 @@ def test_lora_adapts_the_one_encoder(tiny_encoder: Path, tmp_path: Path) -> None
         assert_close(tensors[name][f"{prefix}{place}.weight"], merged)
 
 
-def test_what_is_frozen_stays(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_what_is_frozen_stays(tiny_encoder, tmp_path):
     frozen, short = {"embeddings": True, "layers": 1}, {"num_train_epochs": 1, "eval_strategy": "no"}
     given = recipe(tiny_encoder, "sentiment", "similarity", freeze=frozen, training=short)
     given["tasks"]["topics"] = part("multi-label")  # a second classifier, on the same pooler
@@ -364,7 +364,7 @@ def test_what_is_frozen_stays(tiny_encoder: Path, tmp_path: Path) -> None:
         assert torch.equal(after[key], tensor) == (key.startswith("embeddings") or "layer.0." in key), key
 
 
-def test_several_seeds_publish_the_best_mean(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_several_seeds_publish_the_best_mean(tiny_encoder, tmp_path):
     short = {"num_train_epochs": 1}
     done = train(recipe(tiny_encoder, "sentiment", "similarity", seeds=[1, 2], training=short), tmp_path / "run")
     seeds = {name: one.results["seeds"] for name, one in done.tasks.items()}
@@ -380,7 +380,7 @@ def test_several_seeds_publish_the_best_mean(tiny_encoder: Path, tmp_path: Path)
 # --- recipes and commands
 
 
-def test_a_recipe_survives_being_written(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_a_recipe_survives_being_written(tiny_encoder, tmp_path):
     given = recipe(tiny_encoder, *OF, mixing={name: place + 1.0 for place, name in enumerate(OF)})
     given["tasks"]["answers"] |= {"max_length": 24, "weight": 0.5, "expected": {"f1": [0.1, 0.9]}}
     made = read(given, None, {"epochs": 4})
@@ -414,7 +414,7 @@ training: {learning_rate: high, torch_compile: true, metric_for_best_model: f1}
 """
 
 
-def test_everything_that_is_wrong_is_said_at_once_with_its_key(tmp_path: Path) -> None:
+def test_everything_that_is_wrong_is_said_at_once_with_its_key(tmp_path):
     file = tmp_path / "bad.yaml"
     file.write_text(BAD)
     with pytest.raises(RecipeError) as caught:
@@ -433,7 +433,7 @@ def test_everything_that_is_wrong_is_said_at_once_with_its_key(tmp_path: Path) -
     }  # fmt: skip
 
 
-def test_an_unknown_key_is_compared_with_those_of_its_section(tmp_path: Path) -> None:
+def test_an_unknown_key_is_compared_with_those_of_its_section(tmp_path):
     file = tmp_path / "bad.yaml"
     one = "{task: {name: text-classification, strid: 2}, data: {source: sample:sentiment, limt: 2}, weigth: 2}"
     file.write_text(f"tasks: {{task: {one}}}\nmodel: {{name: x}}\n")
@@ -449,7 +449,7 @@ def test_an_unknown_key_is_compared_with_those_of_its_section(tmp_path: Path) ->
         raises(RecipeError, "tasks", read, file)
 
 
-def test_what_is_wrong_with_data_and_training_is_said_of_all_tasks(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_what_is_wrong_with_data_and_training_is_said_of_all_tasks(tiny_encoder, tmp_path):
     rhythm = {"eval_strategy": "steps", "eval_steps": 6, "save_strategy": "steps", "save_steps": 3}
     late = recipe(tiny_encoder, "sentiment", "entities", training=rhythm)
     few = recipe(tiny_encoder, "sentiment", "entities", training={"gradient_accumulation_steps": 16})
@@ -466,7 +466,7 @@ def test_what_is_wrong_with_data_and_training_is_said_of_all_tasks(tiny_encoder:
         assert not (tmp_path / "run").exists()
 
 
-def test_the_commands(tiny_encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_commands(tiny_encoder, tmp_path, capsys):
     swapped = [f"model.name={tiny_encoder}", "model.max_length=32"]
     swapped += [f"tasks.{name}.data.limit=16" for name in ("sentiment", "entities", "similarity")]
     shown = said(capsys, "check", "multi-task-quickstart", *swapped, "tasks.entities.max_length=16")
@@ -490,7 +490,7 @@ def test_the_commands(tiny_encoder: Path, tmp_path: Path, capsys: pytest.Capture
 
 
 @pytest.fixture
-def passes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def passes(monkeypatch) -> list[int]:
     """The number of texts in each pass of an encoder."""
     seen: list[int] = []
     forward = transformers.BertModel.forward
@@ -506,7 +506,7 @@ def passes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 ROWS = [{"text": text, "tokens": text.split(), "question": "the one ?", "context": text} for text in TEXTS]
 
 
-def test_all_tasks_answer_as_each_by_itself(run: Run, passes: list[int]) -> None:
+def test_all_tasks_answer_as_each_by_itself(run, passes):
     several = load_tasks(run.folder)
     assert list(several.tasks) == list(OF)
     rows = [{**row, "text_a": row["text"], "text_b": "the cat"} for row in ROWS]
@@ -523,12 +523,12 @@ def test_all_tasks_answer_as_each_by_itself(run: Run, passes: list[int]) -> None
 
 
 @pytest.fixture(scope="module")
-def several(run: Run) -> MultiTaskPredictor:
+def several(run) -> MultiTaskPredictor:
     """All tasks of the run. Nobody may change it."""
     return load_tasks(run.folder)
 
 
-def test_one_text_is_answered_by_the_tasks_that_read_texts(run: Run, several: MultiTaskPredictor) -> None:
+def test_one_text_is_answered_by_the_tasks_that_read_texts(run, several):
     two = load_tasks(run.folder, precision="fp32", batch_size=3).only("sentiment", "entities")
     answer = two("the cat was good")
     assert answer == {name: load(run.folder / name, precision="fp32")("the cat was good") for name in two.tasks}
@@ -565,7 +565,7 @@ def test_predict_answers_with_all_tasks_that_read_the_rows(run, several, tmp_pat
     assert {name.split(".")[1] for name in cells[0] if "." in name} == set(names)
 
 
-def test_evaluate_scores_all_tasks(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+def test_evaluate_scores_all_tasks(run, capsys):
     assert main(["evaluate", str(run.folder), "--split", "validation", "--json"]) == 0
     expected = {name: {"split": "validation", **one.results["splits"]["validation"]} for name, one in run.tasks.items()}
     assert json.loads(capsys.readouterr().out) == expected
@@ -573,7 +573,7 @@ def test_evaluate_scores_all_tasks(run: Run, capsys: pytest.CaptureFixture[str])
     assert all(f"{name}\nvalidation (5 rows)" in told for name in run.tasks)
 
 
-def test_what_only_the_run_of_one_task_can_do(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_only_the_run_of_one_task_can_do(run, tmp_path, capsys):
     file = str(write_rows(tmp_path / "rows.jsonl", [{"other": 1}]))
     for command, words, told in (
         ("predict", ["a", "--threshold", "0"], "Name the run of one task"),
@@ -606,7 +606,7 @@ def test_tasks_with_limits_of_their_own_share_what_they_read_alike(tiny_encoder,
                 assert one["score"] == pytest.approx(other[name]["score"], abs=1e-6)
 
 
-def test_models_whose_encoders_differ_are_not_loaded_together(run: Run, tmp_path: Path) -> None:
+def test_models_whose_encoders_differ_are_not_loaded_together(run, tmp_path):
     folder = tmp_path / "run"
     shutil.copytree(run.folder, folder)
     file = folder / "entities" / "model" / "model.safetensors"

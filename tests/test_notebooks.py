@@ -46,7 +46,7 @@ def each_of(paths: set[Path]) -> pytest.MarkDecorator:
 
 
 @pytest.fixture
-def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def kernel(tmp_path, monkeypatch) -> None:
     """The environment of a notebook: this checkout and this Python, on one thread, with no account of the Hub."""
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
@@ -85,7 +85,7 @@ def printed(path: Path, folder: Path) -> str:
     return "".join(output.text for output in every if output.output_type == "stream")
 
 
-def test_all_are_saved_without_outputs_and_push_in_the_same_way() -> None:
+def test_all_are_saved_without_outputs_and_push_in_the_same_way():
     for path in NOTEBOOKS:
         code = [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
         assert not [cell for cell in code if cell.outputs or cell.execution_count], path.name
@@ -98,13 +98,13 @@ def test_all_are_saved_without_outputs_and_push_in_the_same_way() -> None:
 
 @pytest.mark.usefixtures("kernel")
 @each_of({*NOTEBOOKS} - {*PUSHING, FRAME})
-def test_it_runs(path: Path, tmp_path: Path) -> None:
+def test_it_runs(path, tmp_path):
     printed(path, tmp_path)
 
 
 @pytest.mark.rare
 @pytest.mark.usefixtures("kernel")
-def test_five_cells_show_a_frame_a_run_its_mistakes_answers_and_curves(tmp_path: Path) -> None:
+def test_five_cells_show_a_frame_a_run_its_mistakes_answers_and_curves(tmp_path):
     """With warnings as errors; besides results there is one progress bar, and nothing else."""
     cells = outputs(FRAME, tmp_path, "import warnings\nwarnings.simplefilter('error')\n")
     assert len(cells) == 5
@@ -127,7 +127,7 @@ def test_five_cells_show_a_frame_a_run_its_mistakes_answers_and_curves(tmp_path:
 
 @pytest.mark.rare
 @pytest.mark.usefixtures("kernel")
-def test_it_runs_offline_and_says_what_a_push_needs(tmp_path: Path) -> None:
+def test_it_runs_offline_and_says_what_a_push_needs(tmp_path):
     said = printed(OFFLINE, tmp_path)
     assert re.search(r"(?m)^model\.safetensors +[\d,]+$", said)
     assert "Nothing was sent. Log in" in said

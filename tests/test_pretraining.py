@@ -21,7 +21,7 @@ from steps import NoDoubles, arguments, made
 from test_pretraining_data import made_documents, vocabulary
 from test_qa_windows import by_bytes, by_metaspace
 from test_resume import killed, last
-from test_task_contract import Begun, ask, begun, fit
+from test_task_contract import ask, begun, fit
 from tokenizers import AddedToken, decoders
 from tokenizers.pre_tokenizers import PreTokenizer
 from torch.testing import assert_close
@@ -60,7 +60,7 @@ def new(tokenizer: Path, **fields: Any) -> Encoder:
 COUNTING = ["one two three four five . " * 4, "red blue green down up . " * 4] * 4
 
 
-def test_learns_what_can_be_known(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_learns_what_can_be_known(tiny_encoder, tmp_path):
     """A masked word of a rhyme can be told by its neighbours; so can a rhyme that does not belong."""
     case = dataclasses.replace(DRAWN[1], columns={"text": COUNTING})
     task, model = fit(case, tiny_encoder, tmp_path, steps=400, batch=8)
@@ -72,7 +72,7 @@ def test_learns_what_can_be_known(tiny_encoder: Path, tmp_path: Path) -> None:
 
 
 @every_case
-def test_saved_and_loaded_it_gives_the_same_answers(case: Case, begun: Begun, tmp_path: Path) -> None:
+def test_saved_and_loaded_it_gives_the_same_answers(case, begun, tmp_path):
     task, model = begun(case)
     save(model, task, tmp_path / "model", SETTINGS)
     again = load(tmp_path / "model", precision="fp32")
@@ -87,7 +87,7 @@ def test_saved_and_loaded_it_gives_the_same_answers(case: Case, begun: Begun, tm
 
 
 @pytest.fixture(params=["bytes", "metaspace"])
-def spaced(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+def spaced(request, tmp_path) -> Any:
     """Tokenizers whose tokens hold the space before a word, Ġ or ▁, read from a folder."""
     tokenizer = by_bytes() if request.param == "bytes" else by_metaspace()
     own = decoders.ByteLevel() if request.param == "bytes" else decoders.Metaspace()
@@ -107,7 +107,7 @@ def spaced(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
         ("</s> a <mask> <mask>", "</s> a cat o"),
     ],
 )
-def test_masks_are_filled_with_text_and_not_with_raw_tokens(text: str, filled: str, spaced: Any) -> None:
+def test_masks_are_filled_with_text_and_not_with_raw_tokens(text, filled, spaced):
     task = Pretraining(PretrainingOptions(name="pretraining", nsp="none"), spaced, 32)
     rows = Dataset.from_dict({"text": [text]})
     features = task.encode(rows)
@@ -126,7 +126,7 @@ def test_masks_are_filled_with_text_and_not_with_raw_tokens(text: str, filled: s
     assert answer["masks"][0] == [{"token": "cat", "id": cat, "score": 0.75}, {"token": "p", "id": p, "score": 0.25}]
 
 
-def test_masks_beyond_the_limit_stay(tiny_encoder: Path) -> None:
+def test_masks_beyond_the_limit_stay(tiny_encoder):
     task = DRAWN[0].task(tiny_encoder)
     rows = Dataset.from_dict({"text": ["the [MASK]s [MASK]"]})
     ing = task.tokenizer.convert_tokens_to_ids("##ing")
@@ -136,7 +136,7 @@ def test_masks_beyond_the_limit_stay(tiny_encoder: Path) -> None:
 
 
 @every_case
-def test_padding_changes_nothing(case: Case, begun: Begun) -> None:
+def test_padding_changes_nothing(case, begun):
     task, model = begun(case)
     together, alone = (ask(task, model, batch_size=size)(DOCUMENTS) for size in (8, 1))
     for one, other in zip(together, alone, strict=True):
@@ -144,7 +144,7 @@ def test_padding_changes_nothing(case: Case, begun: Begun) -> None:
         assert one["loss"] == pytest.approx(other["loss"], rel=1e-5)
 
 
-def test_the_loss_is_transformers_loss(tiny_encoder: Path) -> None:
+def test_the_loss_is_transformers_loss(tiny_encoder):
     case = DRAWN[1]
     task = case.task(tiny_encoder)
     model: Any = task.model(encoder(tiny_encoder)).eval()
@@ -159,7 +159,7 @@ def test_the_loss_is_transformers_loss(tiny_encoder: Path) -> None:
     assert_close(ours, told.loss, rtol=1e-5, atol=0)
 
 
-def test_a_foreign_masked_language_model_goes_on_learning(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_a_foreign_masked_language_model_goes_on_learning(tiny_encoder, tmp_path):
     """Of another architecture: transformers' own class, and no pairs."""
     shutil.copytree(tiny_encoder, tmp_path / "distil", ignore=shutil.ignore_patterns("config.json", "*.safetensors"))
     config = transformers.DistilBertConfig(vocab_size=42, dim=16, n_layers=2, n_heads=2, hidden_dim=32)
@@ -218,7 +218,7 @@ def test_heads_of_other_architectures_read_the_chosen_tokens_only(kind, lora, ti
 
 
 @pytest.mark.parametrize("case", DRAWN[:2], ids=["mlm", "mlm-nsp"])
-def test_plain_transformers_opens_it(case: Case, tiny_encoder: Path, tmp_path: Path) -> None:
+def test_plain_transformers_opens_it(case, tiny_encoder, tmp_path):
     task = case.task(tiny_encoder)
     model: Any = task.model(new(tiny_encoder))
     save(model, task, tmp_path / "model", SETTINGS)
@@ -233,7 +233,7 @@ def test_plain_transformers_opens_it(case: Case, tiny_encoder: Path, tmp_path: P
         assert all(torch.equal(p, told[n]) for n, p in model.bert.named_parameters() if n in told)
 
 
-def test_errors_say_what_to_do(tiny_encoder: Path) -> None:
+def test_errors_say_what_to_do(tiny_encoder):
     tokenizer = load_tokenizer(tiny_encoder)
     one = Dataset.from_dict({"text": ["a"]})
     with pytest.raises(DataError, match="from another document, and there is one"):
@@ -243,7 +243,7 @@ def test_errors_say_what_to_do(tiny_encoder: Path) -> None:
         prepare(Pretraining, PretrainingOptions(name="pretraining"), tokenizer, 32, DRAWN[0].rows(), [])
 
 
-def test_scores_are_ratios_of_sums_and_an_infinite_one_is_none_as_an_interval_up_to_it() -> None:
+def test_scores_are_ratios_of_sums_and_an_infinite_one_is_none_as_an_interval_up_to_it():
     answers = [
         {"masked": 3, "right": 1, "loss": 6.0, "pairs": 1, "pairs_right": 1},
         {"masked": 1, "right": 1, "loss": 2.0, "pairs": 3, "pairs_right": 0},
@@ -264,7 +264,7 @@ def test_scores_are_ratios_of_sums_and_an_infinite_one_is_none_as_an_interval_up
 
 
 @pytest.fixture(scope="module")
-def recipe(tiny_encoder_with_dropout: Path, tmp_path_factory: pytest.TempPathFactory) -> Recipe:
+def recipe(tiny_encoder_with_dropout, tmp_path_factory) -> Recipe:
     return recipe_of(tmp_path_factory.mktemp("pretraining"), tiny_encoder_with_dropout, SIZES)
 
 
@@ -284,7 +284,7 @@ def recipe_of(room: Path, tokenizer: Path, config: dict[str, Any]) -> Recipe:
     return load_recipe(room / "pretraining.yaml")
 
 
-def test_from_text_to_a_model_and_on_to_a_task(recipe: Recipe, tmp_path: Path) -> None:
+def test_from_text_to_a_model_and_on_to_a_task(recipe, tmp_path):
     run = train(recipe, tmp_path / "run")
     results = run.results
     assert set(results["splits"]["validation"]["metrics"]) == {"mlm_accuracy", "perplexity", "nsp_accuracy"}
@@ -304,7 +304,7 @@ def test_from_text_to_a_model_and_on_to_a_task(recipe: Recipe, tmp_path: Path) -
     assert tuned.finished
 
 
-def test_a_training_that_diverges_ends_with_results(recipe: Recipe, tmp_path: Path) -> None:
+def test_a_training_that_diverges_ends_with_results(recipe, tmp_path):
     training = {**recipe.training, "learning_rate": 100.0, "eval_strategy": "no", "num_train_epochs": 1}
     changed = {"training": training, "verify": False, "explain": False}
     run = train(recipe.model_copy(update=changed), tmp_path / "run")
@@ -316,11 +316,11 @@ def test_a_training_that_diverges_ends_with_results(recipe: Recipe, tmp_path: Pa
     assert (run.folder / "report.html").is_file()
 
 
-def test_a_tokenizer_that_cannot_be_copied_is_refused(tiny_encoder: Path) -> None:
+def test_a_tokenizer_that_cannot_be_copied_is_refused(tiny_encoder):
     """RoFormer's: its words are found by a Python object."""
 
     class Words:
-        def pre_tokenize(self, text: Any) -> None:
+        def pre_tokenize(self, text):
             """All of the text is one word."""
 
     task = DRAWN[0].task(tiny_encoder)
@@ -338,7 +338,7 @@ def equal(one: dict[str, Any], other: dict[str, Any]) -> bool:
 
 @pytest.mark.parametrize("nsp", ["nsp", "none"])
 @pytest.mark.parametrize("more", [{}, {"whole_word": True}], ids=["tokens", "words"])
-def test_fewer_masks_are_those_that_the_lower_share_draws(nsp: Any, more: dict[str, Any]) -> None:
+def test_fewer_masks_are_those_that_the_lower_share_draws(nsp, more):
     documents, words = made_documents(60)
     tokenizer = BertTokenizer(vocab=vocabulary(words))
     documents += ["a [MASK] b", "a b"]  # no masks of ours; one token at least
@@ -359,7 +359,7 @@ def test_fewer_masks_are_those_that_the_lower_share_draws(nsp: Any, more: dict[s
 
 @pytest.mark.parametrize(("start", "end"), [(0.4, 0.1), (0.1, 0.4)])
 def test_the_share_follows_the_progress_and_evaluation_has_the_last_one(start, end, tiny_encoder):
-    def prepared(share: Any) -> Any:
+    def prepared(share):
         options = {"name": "pretraining", "mask_probability": share}
         return Case("", options, {"text": DOCUMENTS}).task(tiny_encoder)
 
@@ -376,10 +376,10 @@ def test_the_share_follows_the_progress_and_evaluation_has_the_last_one(start, e
     assert task.examples(features, range(8)) == prepared(end).examples(features, range(8))
 
 
-def test_a_training_follows_the_schedule(tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_training_follows_the_schedule(tiny_encoder, tmp_path, monkeypatch):
     steps = []
 
-    def loss(self: Any, outputs: Any, batch: Any, smoothing: float = 0.0, real: Any = Pretraining.loss) -> Any:
+    def loss(self, outputs, batch, smoothing=0.0, real=Pretraining.loss):
         masked = batch["labels"] != -100
         ordinary = torch.where(masked, batch["labels"], batch["input_ids"]) > WORDS.index("[MASK]")
         steps.append(zip(masked.sum(1).tolist(), ordinary.sum(1).tolist(), strict=True))

@@ -32,7 +32,7 @@ def probed(case: Case, folder: Path) -> list[str]:
 
 
 @every(CASES)
-def test_padding_changes_nothing_in_a_bert(case: Case, tiny_encoder: Path) -> None:
+def test_padding_changes_nothing_in_a_bert(case, tiny_encoder):
     assert probed(case, tiny_encoder) == []
 
 
@@ -44,7 +44,7 @@ def test_an_architecture_whose_outputs_depend_on_padding_is_named(kind, case, ti
     assert what.startswith(f"padding changes the outputs of this {kind} by up to ")
 
 
-def test_a_classifier_of_an_encoder_decoder_is_probed_whole(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_a_classifier_of_an_encoder_decoder_is_probed_whole(tiny_encoder, tmp_path):
     """BART's has no attribute `encoder`."""
     sizes = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "eos_token_id": 3, "bos_token_id": 2}
     heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
@@ -52,12 +52,12 @@ def test_a_classifier_of_an_encoder_decoder_is_probed_whole(tiny_encoder: Path, 
     assert probed(BY_ID["single-label"], folder) == []
 
 
-def test_outputs_that_become_nan_are_named(tiny_encoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_outputs_that_become_nan_are_named(tiny_encoder, monkeypatch):
     task: Task = BY_ID["single-label"].task(tiny_encoder)
     model = task.model(encoder(tiny_encoder))
     forward = model.forward
 
-    def spoilt(*args: Any, **inputs: Any) -> Any:
+    def spoilt(*args, **inputs):
         outputs = forward(*args, **inputs)
         if len(outputs.logits) > 1:
             outputs.logits = outputs.logits * float("nan")
@@ -68,7 +68,7 @@ def test_outputs_that_become_nan_are_named(tiny_encoder: Path, monkeypatch: pyte
     assert finding.what.startswith("padding changes the outputs of this bert by up to nan")
 
 
-def test_check_warns_and_the_run_keeps_the_warning(tiny_encoder: Path, tmp_path: Path, capsys: Any) -> None:
+def test_check_warns_and_the_run_keeps_the_warning(tiny_encoder, tmp_path, capsys):
     folder = small.of_family("fnet", tiny_encoder, tmp_path / "fnet", initializer_range=0.5)
     recipe = small.write_recipe(tmp_path, folder)
     assert main(["check", str(recipe)]) == 0
@@ -78,7 +78,7 @@ def test_check_warns_and_the_run_keeps_the_warning(tiny_encoder: Path, tmp_path:
     assert [finding["level"] for finding in found if "padding changes" in finding["what"]] == ["warn"]
 
 
-def test_longformer_answers_questions(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_longformer_answers_questions(tiny_encoder, tmp_path):
     """Its head looks for three separators in every text: those of a pair, as RoBERTa's tokenizer writes it."""
     sizes = {"attention_window": 4, "sep_token_id": 3}
     folder = small.of_family("longformer", tiny_encoder, tmp_path / "longformer", vocab_size=300, **sizes)
@@ -88,7 +88,7 @@ def test_longformer_answers_questions(tiny_encoder: Path, tmp_path: Path) -> Non
     assert probed(BY_ID["qa"], folder) == []
 
 
-def test_an_embedding_of_padding_that_training_changes_is_thought_of(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_an_embedding_of_padding_that_training_changes_is_thought_of(tiny_encoder, tmp_path):
     """MobileBERT reads each token with its neighbours, and pretraining moves what it has for padding from zero."""
     sizes = {"embedding_size": 8, "intra_bottleneck_size": 16, "true_hidden_size": 16}
     folder = small.of_family("mobilebert", tiny_encoder, tmp_path / "mobilebert", **sizes)
@@ -99,7 +99,7 @@ def test_an_embedding_of_padding_that_training_changes_is_thought_of(tiny_encode
     assert probed(mlm, tiny_encoder) == []
 
 
-def test_a_long_text_is_read_the_same_before_and_after_a_short_one(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_a_long_text_is_read_the_same_before_and_after_a_short_one(tiny_encoder, tmp_path):
     """In transformers, BigBird's sparse attention becomes full for good when it first reads a short text."""
     sizes = {"block_size": 4, "num_random_blocks": 1, "initializer_range": 0.5}
     folder = small.of_family("big_bird", tiny_encoder, tmp_path / "big_bird", **sizes)
@@ -111,7 +111,7 @@ def test_a_long_text_is_read_the_same_before_and_after_a_short_one(tiny_encoder:
         assert torch.equal(model(input_ids=long).logits, before)
 
 
-def test_check_refuses_token_types_without_embeddings(tiny_encoder: Path, tmp_path: Path, capsys: Any) -> None:
+def test_check_refuses_token_types_without_embeddings(tiny_encoder, tmp_path, capsys):
     folder = small.of_family("roberta", tiny_encoder, tmp_path / "roberta", type_vocab_size=1)
     recipe = small.write_recipe(tmp_path, folder)
     assert main(["check", str(recipe)]) == 0  # single texts have one type
@@ -128,7 +128,7 @@ def test_check_refuses_token_types_without_embeddings(tiny_encoder: Path, tmp_pa
     assert main(["check", str(recipe), *pairs]) == 0
 
 
-def test_an_encoder_of_one_length_is_refused_for_that(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_an_encoder_of_one_length_is_refused_for_that(tiny_encoder, tmp_path):
     folder = small.of_family(
         "nystromformer", tiny_encoder, tmp_path / "fixed", num_landmarks=4, segment_means_seq_len=64
     )
@@ -139,7 +139,7 @@ def test_an_encoder_of_one_length_is_refused_for_that(tiny_encoder: Path, tmp_pa
 
 
 @pytest.mark.parametrize("case", ["single-label", "similarity-cosent", "ner-crf"])
-def test_padding_is_masked_whatever_the_tokenizer_names(case: str, tiny_encoder: Path, tmp_path: Path) -> None:
+def test_padding_is_masked_whatever_the_tokenizer_names(case, tiny_encoder, tmp_path):
     """FNet's tokenizer names no attention mask."""
     run = finished(BY_ID[case], tiny_encoder, tmp_path / "run")
     row = {name: values[0] for name, values in BY_ID[case].columns.items() if name not in ("label", "score", "tags")}

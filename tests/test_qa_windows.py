@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import re
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -64,7 +63,7 @@ def _fast(backend: Any, model_input_names: list[str]) -> Any:
 
 
 @pytest.fixture(scope="session")
-def kinds(tiny_encoder: Path) -> dict[str, Any]:
+def kinds(tiny_encoder) -> dict[str, Any]:
     """The three kinds of tokenizers by name."""
     return {"wordpiece": load_tokenizer(tiny_encoder), "bytes": by_bytes(), "metaspace": by_metaspace()}
 
@@ -98,7 +97,7 @@ def test_a_short_pair_is_what_the_tokenizer_makes_of_it(kind, question, context,
 @pytest.mark.parametrize("kind", TOKENIZERS)
 @settings(max_examples=60)
 @given(text=TEXTS, data=st.data())
-def test_cover_is_the_pieces_that_reach_into_a_span(kind: str, text: str, data: Any, kinds: dict[str, Any]) -> None:
+def test_cover_is_the_pieces_that_reach_into_a_span(kind, text, data, kinds):
     (pieces,) = tokenize(kinds[kind], [text])
     start = data.draw(st.integers(0, len(text)))
     end = data.draw(st.integers(start, len(text)))
@@ -111,7 +110,7 @@ def test_cover_is_the_pieces_that_reach_into_a_span(kind: str, text: str, data: 
 
 
 @pytest.mark.parametrize(("size", "stride"), [(18, 4), *((size, s) for size in (0, 19, 101) for s in (0, 4, 100))])
-def test_every_piece_is_owned_once_where_it_has_most_context(size: int, stride: int, kinds: dict[str, Any]) -> None:
+def test_every_piece_is_owned_once_where_it_has_most_context(size, stride, kinds):
     tokenizer = kinds["wordpiece"]
     context = " ".join("cat dog sat good bad one two three".split()[n * n % 8] for n in range(size))
     (pieces,) = tokenize(tokenizer, [context])
@@ -153,7 +152,7 @@ def test_nothing_of_question_or_context_is_lost(kind, question, context, max_len
     assert [piece for first, end in spans for piece in range(first, end)] == list(range(len(pieces.ids)))
 
 
-def test_questions_that_leave_no_room_are_named_together(kinds: dict[str, Any]) -> None:
+def test_questions_that_leave_no_room_are_named_together(kinds):
     questions = ["the cat ?", "dog " * 14, "the", "sat " * 300]
     contexts = tokenize(kinds["wordpiece"], ["cat"] * 4)
     with pytest.raises(RowsError) as caught:
@@ -174,7 +173,7 @@ def test_questions_that_leave_no_room_are_named_together(kinds: dict[str, Any]) 
 @pytest.mark.parametrize("kind", TOKENIZERS)
 @settings(max_examples=80, suppress_health_check=[HealthCheck.filter_too_much])
 @given(context=TEXTS, data=st.data())
-def test_gold_positions_point_at_the_answer(kind: str, context: str, data: Any, kinds: dict[str, Any]) -> None:
+def test_gold_positions_point_at_the_answer(kind, context, data, kinds):
     """From first to last piece stands all of the answer that has a piece, and no piece more."""
     start = data.draw(st.integers(0, len(context)))
     answer = context[start : data.draw(st.integers(start, len(context)))]
@@ -196,7 +195,7 @@ def test_gold_positions_point_at_the_answer(kind: str, context: str, data: Any, 
 
 
 @pytest.fixture(scope="module")
-def tokenizer(tiny_encoder: Path) -> Any:
+def tokenizer(tiny_encoder) -> Any:
     return load_tokenizer(tiny_encoder)
 
 
@@ -205,7 +204,7 @@ def windows_of(tokenizer: Any, *texts: str, **settings: Any) -> dict[str, list[A
     return encode_words(tokenizer, texts, [words(text) for text in texts], **arguments)
 
 
-def test_a_word_is_read_at_its_first_piece_and_one_without_pieces_in_no_window(tokenizer: Any) -> None:
+def test_a_word_is_read_at_its_first_piece_and_one_without_pieces_in_no_window(tokenizer):
     columns = windows_of(tokenizer, "the dogs sat")  # dog ##s
     assert tokenizer.convert_ids_to_tokens(columns["input_ids"][0]) == ["[CLS]", "the", "dog", "##s", "sat", "[SEP]"]
     assert (columns["heads"], columns["words"], columns["length"]) == ([[1, 2, 4]], [[0, 1, 2]], [6])
@@ -235,7 +234,7 @@ def owner(head: int, windows: list[tuple[int, int]], end: int) -> int:
 
 
 @pytest.mark.parametrize("stride", [0, 1, 4, 5, 100])
-def test_every_word_is_in_the_window_where_it_has_most_context(tokenizer: Any, stride: int) -> None:
+def test_every_word_is_in_the_window_where_it_has_most_context(tokenizer, stride):
     rng = random.Random(stride)
     for size in (14, 15, 16, 27, 40, 111):
         text = " ".join(rng.choice(["cat", "dogs", "sat", "running", "the"]) for _ in range(size))
@@ -258,7 +257,7 @@ def test_every_word_is_in_the_window_where_it_has_most_context(tokenizer: Any, s
             assert all(owner(heads[word], windows, len(pieces)) == index for word in own)
 
 
-def test_document_context_fills_the_window_on_both_sides(tokenizer: Any) -> None:
+def test_document_context_fills_the_window_on_both_sides(tokenizer):
     texts = ["one two three four", "cat dog", "five yes no up down", "red"]
     columns = windows_of(tokenizer, *texts, max_length=10, documents=["a", "a", "a", "b"])
     read = [tokenizer.convert_ids_to_tokens(ids) for ids in columns["input_ids"]]
@@ -275,7 +274,7 @@ def test_document_context_fills_the_window_on_both_sides(tokenizer: Any) -> None
 
 @settings(max_examples=150)
 @given(st.lists(st.text(max_size=60), min_size=1, max_size=4), st.integers(8, 20), st.integers(0, 30), st.booleans())
-def test_no_word_is_read_twice_whatever_the_text(texts: list[str], limit: int, stride: int, document: bool) -> None:
+def test_no_word_is_read_twice_whatever_the_text(texts, limit, stride, document):
     vocabulary = {
         word: i for i, word in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "##a", "b", "."])
     }
@@ -292,7 +291,7 @@ def test_no_word_is_read_twice_whatever_the_text(texts: list[str], limit: int, s
         assert all(0 < head < len(ids) - 1 for head in heads)
 
 
-def test_a_space_alone_is_the_first_token_of_its_word() -> None:
+def test_a_space_alone_is_the_first_token_of_its_word():
     """Unigram models read a rare word as a lone ▁ and what follows; transformers labels and reads the ▁."""
     pieces = [("<pad>", 0.0), ("<unk>", 0.0), ("<s>", 0.0), ("</s>", 0.0), ("▁", -5.0), ("▁the", -1.0), ("猫", -2.0)]
     backend = Tokenizer(models.Unigram([*pieces, ("s", -3.0), ("▁sat", -1.0)], 1, False))

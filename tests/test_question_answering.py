@@ -173,13 +173,13 @@ def test_answers_are_those_of_brute_force(kind, contexts, seed, ties, options, k
         assert answer["truncated"] is False
 
 
-def test_each_context_is_tokenized_once(kinds: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_context_is_tokenized_once(kinds, monkeypatch):
     """From rows to answers, for encoding and for decoding, however many questions are asked of it."""
     task, rows, read = qa(kinds["wordpiece"]), rows_of(CONTEXTS * 3), Counter[str]()
     tokenizer = type(task.tokenizer)
     tokenized = tokenizer.__call__
 
-    def counted(self: Any, texts: Any, *rest: Any, **options: Any) -> Any:
+    def counted(self, texts, *rest, **options):
         read.update([texts] if isinstance(texts, str) else texts)
         return tokenized(self, texts, *rest, **options)
 
@@ -225,7 +225,7 @@ def test_scores_stay_within_0_and_1_however_many_candidates_are_one_text_and_how
 
 @pytest.mark.parametrize("bad", [math.nan, -math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("place", [0, 5, 7])
-def test_a_model_whose_outputs_are_not_finite_says_so(bad: float, place: int, kinds: dict[str, Any]) -> None:
+def test_a_model_whose_outputs_are_not_finite_says_so(bad, place, kinds):
     task, rows = qa(kinds["wordpiece"]), rows_of(["cat sat on", "dog"])
     features = task.encode(rows)
     logits = draw_logits(features, 0, False)
@@ -236,7 +236,7 @@ def test_a_model_whose_outputs_are_not_finite_says_so(bad: float, place: int, ki
     small.raises(ModelError, "not finite for 1 of 2 rows", task.decode, keep(task, features, logits), features, rows)
 
 
-def test_the_loss_is_that_of_torch_over_where_an_answer_can_be(kinds: dict[str, Any]) -> None:
+def test_the_loss_is_that_of_torch_over_where_an_answer_can_be(kinds):
     task = qa(kinds["wordpiece"])
     answers = [{"text": ["sat on"], "answer_start": [4]}, {"text": [], "answer_start": []}]
     rows = rows_of(["cat sat on", "dog"]).add_column("answers", answers)
@@ -288,7 +288,7 @@ def get(path: Path, *rows: dict[str, Any], **options: Any) -> Any:
         ({"text": ["good"], "answer_start": [3]}, None, [12]),
     ],
 )
-def test_a_column_says_where_answers_start(answers: Any, starts: Any, located: list[int], tmp_path: Path) -> None:
+def test_a_column_says_where_answers_start(answers, starts, located, tmp_path):
     """Also one that the first row lacks; answers that stand elsewhere are found."""
     data = get(tmp_path, asked("1", []), asked("2", answers, answer_start=starts))
     assert data.rows["train"]["answers"][0] == {"text": [], "answer_start": []}
@@ -300,7 +300,7 @@ def test_a_column_says_where_answers_start(answers: Any, starts: Any, located: l
     ]
 
 
-def test_the_column_of_starts_in_csv_and_under_another_name(tmp_path: Path) -> None:
+def test_the_column_of_starts_in_csv_and_under_another_name(tmp_path):
     (tmp_path / "rows.csv").write_text(f"question,context,answers,start\nwho ?,{CAT},cat,45\nwhat ?,{CAT},,\n")
     (tmp_path / "test.csv").write_text(f"question,context,start\nwho ?,{CAT},45\n")
     source = {"train": str(tmp_path / "rows.csv"), "test": str(tmp_path / "test.csv")}
@@ -323,7 +323,7 @@ def test_the_column_of_starts_in_csv_and_under_another_name(tmp_path: Path) -> N
         (7, None, "`answers` holds 7, where text, a list of texts or of"),
     ],
 )
-def test_wrong_answers_are_named_by_file_line_and_id(answers: Any, starts: Any, what: str, tmp_path: Path) -> None:
+def test_wrong_answers_are_named_by_file_line_and_id(answers, starts, what, tmp_path):
     wrong = [asked(name, answers, answer_start=starts) for name in ("q-17", "q-18")]
     with pytest.raises(DataError) as caught:
         get(tmp_path, asked("fine", ["good"], answer_start=None), *wrong)
@@ -333,7 +333,7 @@ def test_wrong_answers_are_named_by_file_line_and_id(answers: Any, starts: Any, 
     assert what in str(caught.value)
 
 
-def test_ids_that_are_there_twice_are_a_warning_and_none_are_needed(tmp_path: Path) -> None:
+def test_ids_that_are_there_twice_are_a_warning_and_none_are_needed(tmp_path):
     data = get(tmp_path, asked("a", ["good"]), asked("a", ["bad"]), asked("b", ["bad"]), asked("a", []))
     (fix,) = [each.fix for each in data.findings if each[:2] == ("warn", "train: 2 ids occur more than once")]
     assert fix.startswith("Give each question an id of its own")
@@ -343,8 +343,8 @@ def test_ids_that_are_there_twice_are_a_warning_and_none_are_needed(tmp_path: Pa
     assert not [finding for finding in data.findings if finding.level == "warn"]
 
 
-def test_whether_there_may_be_no_answer_is_settled_by_train(tiny_encoder: Path) -> None:
-    def prepared(*texts: list[str], **options: Any) -> QuestionAnswering:
+def test_whether_there_may_be_no_answer_is_settled_by_train(tiny_encoder):
+    def prepared(*texts, **options):
         answers = [{"text": each, "answer_start": [0] * len(each)} for each in texts]
         rows = Dataset.from_dict({"question": ["?"] * len(texts), "context": ["cat"] * len(texts), "answers": answers})
         given = QuestionAnsweringOptions(name="question-answering", **options)
@@ -364,7 +364,7 @@ def test_whether_there_may_be_no_answer_is_settled_by_train(tiny_encoder: Path) 
 
 
 @pytest.mark.parametrize("shift", [-6, 0, 12])
-def test_the_null_threshold_is_the_best_there_is_and_the_recipe_goes_first(shift: int, kinds: dict[str, Any]) -> None:
+def test_the_null_threshold_is_the_best_there_is_and_the_recipe_goes_first(shift, kinds):
     """`shift` makes the model too sure, or not sure enough, that there are answers: the threshold mends it."""
     contexts = ["cat sat on the mat", "dog was very bad", "one two three", "red blue green", "yes", "no"] * 3
     texts = [[context.split()[-1]] if row % 3 else [] for row, context in enumerate(contexts)]
@@ -381,10 +381,10 @@ def test_the_null_threshold_is_the_best_there_is_and_the_recipe_goes_first(shift
     fitted = calibrate(task, rows, lambda _: kept).options
     assert fitted.temperature == 1.0
 
-    def decode(threshold: float) -> list[dict[str, Any]]:
+    def decode(threshold):
         return qa(kinds["wordpiece"], temperature=1.0, null_threshold=threshold).decode(kept, features, rows)
 
-    def f1(threshold: float) -> float:
+    def f1(threshold):
         pairs = zip(decode(threshold), texts, strict=True)
         return float(np.mean([squad_metrics.question_scores(answer["answer"], gold)[1] for answer, gold in pairs]))
 
@@ -407,7 +407,7 @@ def test_the_null_threshold_is_the_best_there_is_and_the_recipe_goes_first(shift
 
 
 @pytest.mark.parametrize("wrong", [0, 20])
-def test_scores_are_no_surer_than_the_share_of_right_answers(wrong: int, kinds: dict[str, Any]) -> None:
+def test_scores_are_no_surer_than_the_share_of_right_answers(wrong, kinds):
     contexts = ["cat sat on the mat", "dog ran down the mat"] * 30
     answers = [{"text": [context[:3]], "answer_start": [0]} for context in contexts]
     rows = rows_of(contexts).add_column("answers", answers)
@@ -422,12 +422,12 @@ def test_scores_are_no_surer_than_the_share_of_right_answers(wrong: int, kinds: 
     assert (calibration["decisions"], calibration["errors"]) == (60, wrong)
 
 
-def test_odds_of_just_the_threshold_give_an_answer(kinds: dict[str, Any]) -> None:
+def test_odds_of_just_the_threshold_give_an_answer(kinds):
     rows = rows_of(["cat dog"])
     features = qa(kinds["wordpiece"]).encode(rows)
     kept = keep(qa(kinds["wordpiece"]), features, draw_logits(features, 0, False))
 
-    def answered(threshold: float) -> dict[str, Any]:
+    def answered(threshold):
         (answer,) = qa(kinds["wordpiece"], null_threshold=threshold).decode(kept, features, rows)
         return answer
 
@@ -438,7 +438,7 @@ def test_odds_of_just_the_threshold_give_an_answer(kinds: dict[str, Any]) -> Non
     assert answered(math.nextafter(odds, -math.inf))["answer"] == ""
 
 
-def test_the_null_threshold_is_fitted_to_the_scores_at_the_fitted_temperature(kinds: dict[str, Any]) -> None:
+def test_the_null_threshold_is_fitted_to_the_scores_at_the_fitted_temperature(kinds):
     """Against every threshold for the odds of a model that is far too sure of its answers."""
     count, rng = 60, default_rng(0)
     is_answerable, is_right = np.arange(count) % 3 > 0, np.arange(count) % 4 > 0
@@ -458,7 +458,7 @@ def test_the_null_threshold_is_fitted_to_the_scores_at_the_fitted_temperature(ki
     assert temperature > 2
     odds = nulls.astype(np.float64) / temperature  # the best answer has logits of 0
 
-    def f1(threshold: float) -> float:
+    def f1(threshold):
         return float(np.where(odds <= threshold, is_answerable & is_right, ~is_answerable).mean())
 
     best = max(map(f1, [odds.min() - 1, *(odds + 1e-6)]))
@@ -511,7 +511,7 @@ def write_recipe(folder: Path, encoder: Path, unanswerable: bool) -> Path:
 
 
 @pytest.fixture(scope="module")
-def runs(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
+def runs(tiny_encoder, tmp_path_factory) -> dict[str, Run]:
     """A finished run of each kind of data."""
     made = {}
     for version in ("v1", "v2"):
@@ -520,7 +520,7 @@ def runs(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[s
     return made
 
 
-def test_scores_are_those_of_squad_and_of_version_2_also_by_whether_there_is_an_answer(runs: dict[str, Run]) -> None:
+def test_scores_are_those_of_squad_and_of_version_2_also_by_whether_there_is_an_answer(runs):
     found = {}
     for version, run in runs.items():
         scores = found[version] = run.results["splits"]["validation"]["metrics"]
@@ -544,7 +544,7 @@ def test_scores_are_those_of_squad_and_of_version_2_also_by_whether_there_is_an_
     assert low <= scores["f1"] <= high
 
 
-def test_the_fitted_threshold_travels_in_config_json(runs: dict[str, Run], tmp_path: Path) -> None:
+def test_the_fitted_threshold_travels_in_config_json(runs, tmp_path):
     run = runs["v2"]
     section = read_json(run.model / "config.json")["bertkit"]["task"]
     options = run.load().task.options
@@ -570,7 +570,7 @@ def test_the_fitted_threshold_travels_in_config_json(runs: dict[str, Run], tmp_p
     assert read_json(runs["v1"].model / "config.json")["bertkit"]["task"]["null_threshold"] is None
 
 
-def test_plain_transformers_loads_it_without_a_warning(runs: dict[str, Run], capfd: pytest.CaptureFixture[str]) -> None:
+def test_plain_transformers_loads_it_without_a_warning(runs, capfd):
     run = runs["v1"]
     model = opened(transformers.AutoModelForQuestionAnswering, run.model, capfd)
     tokenizer = transformers.AutoTokenizer.from_pretrained(run.model)
@@ -590,7 +590,7 @@ def test_plain_transformers_loads_it_without_a_warning(runs: dict[str, Run], cap
     assert (only["start"], only["end"]) == found[1:]
 
 
-def test_a_question_is_asked_by_its_columns(runs: dict[str, Run]) -> None:
+def test_a_question_is_asked_by_its_columns(runs):
     predictor, row = bertkit.load(runs["v1"].folder), {"question": "dog ?", "context": "the dog was bad"}
     assert predictor(**row) == predictor(row) == predictor([row])[0]
     small.raises(DataError, "no context, question in this row", predictor, "cat ?")
@@ -617,7 +617,7 @@ def test_the_command_line_answers_questions_on_a_file(runs, tmp_path, capsys):
     assert all(f"answer.{name}" in header for name in ("answer", "start", "end", "score", "n_best", "null_score"))
 
 
-def test_a_foreign_model_always_answers(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_a_foreign_model_always_answers(tiny_encoder, tmp_path):
     transformers.AutoModelForQuestionAnswering.from_pretrained(tiny_encoder).save_pretrained(tmp_path)
     load_tokenizer(tiny_encoder).save_pretrained(tmp_path)
     predictor = bertkit.load(tmp_path, task="question-answering")
@@ -634,7 +634,7 @@ def test_a_foreign_model_always_answers(tiny_encoder: Path, tmp_path: Path) -> N
         bertkit.load(tiny_encoder, task="question-answering")
 
 
-def test_soft_targets_cost_the_mean_of_what_start_and_end_cost() -> None:
+def test_soft_targets_cost_the_mean_of_what_start_and_end_cost():
     torch.manual_seed(4)
     student, teacher = torch.randn(2, 6, 2), torch.randn(2, 6, 2)
     outputs = SimpleNamespace(start_logits=student[..., 0], end_logits=student[..., 1])

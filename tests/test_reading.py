@@ -299,7 +299,7 @@ def test_a_key_that_the_first_object_lacks(suffix, tmp_path):
     text = json.dumps(rows) if suffix == "json" else "".join(f"{json.dumps(row)}\n" for row in rows)
     path.write_bytes(gzip.compress(text.encode()) if suffix.endswith(".gz") else text.encode())
 
-    def read(**settings: Any) -> Any:
+    def read(**settings):
         return load(DataSpec(source={"train": str(path)}, **settings), kind.schema)
 
     groups = read(group_by="customer").origins["train"].groups

@@ -55,7 +55,7 @@ def commands(page: Path) -> Iterator[list[str]]:
             yield words
 
 
-def test_commands_parse_and_python_compiles() -> None:
+def test_commands_parse_and_python_compiles():
     targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.M))
     for page in PAGES:
         for words in commands(page):
@@ -67,7 +67,7 @@ def test_commands_parse_and_python_compiles() -> None:
             compile(body, str(page), "exec")
 
 
-def test_there_are_commands() -> None:
+def test_there_are_commands():
     commands_of_page = [words[:2] for words in commands(ROOT / "README.md")]
     assert commands_of_page == [["make", "quickstart"], ["make", "test"]]
     cells = re.findall(r"^\|[^|]+\|(.*?)\|[^|]+\|$", ROOT.joinpath("README.md").read_text(), re.M)
@@ -77,7 +77,7 @@ def test_there_are_commands() -> None:
         cli.parse(shlex.split(words)[1:])
 
 
-def test_the_architecture_names_every_folder_and_nothing_else() -> None:
+def test_the_architecture_names_every_folder_and_nothing_else():
     package = ROOT / "bertkit"
     text = ARCHITECTURE.read_text()
     named = set(re.findall(r"^\| `bertkit/([\w./]+)` \|", text, re.M))
@@ -91,7 +91,7 @@ def test_the_architecture_names_every_folder_and_nothing_else() -> None:
     assert all(order[a] > order[b] for low, high in pairwise(FLOORS) for a in low for b in high)
 
 
-def test_links_lead_somewhere() -> None:
+def test_links_lead_somewhere():
     dead = []
     for page in PAGES:
         for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
@@ -121,14 +121,14 @@ def ours(script: str) -> list[list[str]]:
 
 
 @pytest.mark.parametrize("script", [*SCRIPTS, SKY["setup"], SKY["run"]])
-def test_scripts_are_shell(script: str) -> None:
+def test_scripts_are_shell(script):
     ended = subprocess.run(["bash", "-n"], input=script, capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stderr) == (0, "")
     for words in ours(script):
         cli.parse(words)  # exits where it cannot
 
 
-def test_each_system_has_its_example() -> None:
+def test_each_system_has_its_example():
     """An array with --shard and a job of torchrun for Slurm; Hugging Face Jobs; SkyPilot."""
     batch = [script for script in SCRIPTS if "#SBATCH" in script]
     assert all(script.startswith("#!/bin/bash\n#SBATCH ") for script in batch)
@@ -156,7 +156,7 @@ def project() -> dict[str, Any]:
     return tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
-def test_metadata_name_pages_systems_and_pythons() -> None:
+def test_metadata_name_pages_systems_and_pythons():
     metadata = project()["project"]
     assert metadata["urls"].keys() == {"Homepage", "Documentation", "Repository", "Changelog", "Issues"}
     tested = re.findall(r'python: "([\d.]+)"', (ROOT / ".github/workflows/tests.yml").read_text())
@@ -165,7 +165,7 @@ def test_metadata_name_pages_systems_and_pythons() -> None:
     assert read_yaml("CITATION.cff").items() >= {"version": __version__, "license": metadata["license"]}.items()
 
 
-def test_every_requirement_is_pinned_in_constraints() -> None:
+def test_every_requirement_is_pinned_in_constraints():
     table = project()
     lines = (ROOT / "constraints.txt").read_text().splitlines()
     pinned = {line.partition("==")[0].replace("_", "-") for line in lines}
@@ -175,7 +175,7 @@ def test_every_requirement_is_pinned_in_constraints() -> None:
 
 
 @pytest.mark.parametrize("file", WORKFLOWS, ids=lambda file: file.name)
-def test_workflows_run_targets_of_the_makefile_with_least_permissions(file: Path) -> None:
+def test_workflows_run_targets_of_the_makefile_with_least_permissions(file):
     flow = read_yaml(file)
     assert flow["permissions"] == {"contents": "read"}
     targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.M)
@@ -187,7 +187,7 @@ def test_workflows_run_targets_of_the_makefile_with_least_permissions(file: Path
         assert "timeout-minutes" in job or job.get("needs") == "build"
 
 
-def test_links_of_notebooks_and_of_the_site_follow_from_the_urls_of_the_project() -> None:
+def test_links_of_notebooks_and_of_the_site_follow_from_the_urls_of_the_project():
     urls = project()["project"]["urls"]
     name = urls["Repository"].removeprefix("https://github.com/")
     for file in (ROOT / "notebooks").glob("*.ipynb"):
@@ -199,7 +199,7 @@ def test_links_of_notebooks_and_of_the_site_follow_from_the_urls_of_the_project(
         assert extras == [(extras[0][0], ""), (extras[0][0], urls["Repository"])], file.name
 
 
-def test_the_skill_parses() -> None:
+def test_the_skill_parses():
     text = SKILL.read_text()
     head = YAML(typ="safe").load(text.split("---")[1])
     assert re.fullmatch(r"[a-z-]{1,64}", head["name"])
@@ -242,14 +242,14 @@ def done(*words: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def wheel(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("dist")
     done(sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", folder, cwd=ROOT)
     (built,) = folder.glob("*.whl")
     return built
 
 
-def test_what_the_wheel_holds(wheel: Path) -> None:
+def test_what_the_wheel_holds(wheel):
     assert wheel.name == f"bertkit-{__version__}-py3-none-any.whl"
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
@@ -287,7 +287,7 @@ def needed(wheel: Path, *extras: str) -> set[str]:
     return {name for name, _ in found}
 
 
-def test_answers_of_exported_models_need_no_torch(wheel: Path) -> None:
+def test_answers_of_exported_models_need_no_torch(wheel):
     without = needed(wheel, "onnx-runtime", "serve")
     assert {"onnxruntime", "transformers", "datasets", "fastapi"} <= without
     assert not without & {"torch", "accelerate", "captum"}
@@ -295,7 +295,7 @@ def test_answers_of_exported_models_need_no_torch(wheel: Path) -> None:
         assert needed(wheel, extra) >= {"torch", "accelerate", "captum"}, extra
 
 
-def test_a_bare_install_lists_the_recipes(wheel: Path, tmp_path: Path) -> None:
+def test_a_bare_install_lists_the_recipes(wheel, tmp_path):
     venv.create(tmp_path / "venv", with_pip=False)
     python = tmp_path / "venv" / "bin" / "python"
     pip = (sys.executable, "-m", "pip", "--python", python, "--disable-pip-version-check")

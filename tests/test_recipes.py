@@ -64,7 +64,7 @@ def write_data(folder: Path, recipe: Recipe) -> str:
     return f"data={{source: {{{', '.join(f'{s}: {folder / s}.jsonl' for s in splits)}}}{held_out}}}"
 
 
-def test_there_are_recipes() -> None:
+def test_there_are_recipes():
     assert len(FILES) >= 9
     several = {path.stem: path for path in (ROOT / "recipes" / SEVERAL).glob("*.yaml")}
     for name, path in several.items():
@@ -73,7 +73,7 @@ def test_there_are_recipes() -> None:
     assert {file.parent.name for file in FILES} == {*OURS}
 
 
-def test_they_say_what_they_are_and_how_they_are_run_and_pin_what_is_from_the_hub(subtests: pytest.Subtests) -> None:
+def test_they_say_what_they_are_and_how_they_are_run_and_pin_what_is_from_the_hub(subtests):
     for file in FILES:
         with subtests.test(file.stem):
             text = file.read_text()
@@ -98,7 +98,7 @@ def cases() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("file", list(cases()))
-def test_it_trains(file: Path, tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_trains(file, tiny_encoder, tmp_path, monkeypatch):
     shipped = load_recipe(file.stem, check_files=False)
     short = ["training.max_steps=2", "training.per_device_train_batch_size=4", "verify=false", "explain=false"]
     swapped = [f"model.{'tokenizer' if shipped.model.config else 'name'}={tiny_encoder}", "model.max_length=32"]
@@ -146,14 +146,14 @@ SAMPLES = {  # task, suffix of its files, the column of its page that counts row
 DIGEST = "67c8e4652943c343e4928da647eb10dbb3ea9ec7f31593277565655cd94ced66"
 
 
-def test_they_are_the_files_that_were_proofread() -> None:
+def test_they_are_the_files_that_were_proofread():
     files = sorted(path for path in samples_folder().rglob("*") if path.is_file())
     content = b"".join(str(path.relative_to(samples_folder())).encode() + path.read_bytes() for path in files)
     assert hashlib.sha256(content).hexdigest() == DIGEST
 
 
 @pytest.mark.parametrize("name", SAMPLES)
-def test_its_task_reads_it_and_its_page_counts_it(name: str) -> None:
+def test_its_task_reads_it_and_its_page_counts_it(name):
     folder, (task, suffix, column) = samples_folder() / name, SAMPLES[name]
     splits = ("train", "validation", "test")
     if suffix:
@@ -168,7 +168,7 @@ def test_its_task_reads_it_and_its_page_counts_it(name: str) -> None:
         assert int(cells.split("|")[column].replace(",", "")) == len(data.rows[split])
 
 
-def test_the_tokenizer_of_translations_is_that_of_its_command(tmp_path: Path) -> None:
+def test_the_tokenizer_of_translations_is_that_of_its_command(tmp_path):
     folder = samples_folder() / "translation"
     train_tokenizer(
         [folder / "train.jsonl"], tmp_path / "out", vocab_size=600, byte_level=True, columns=["text", "target"]
@@ -182,6 +182,6 @@ def test_the_tokenizer_of_translations_is_that_of_its_command(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("name", ["sample:sentiment", "sample:translations"])
-def test_other_samples_have_no_tokenizer(name: str) -> None:
+def test_other_samples_have_no_tokenizer(name):
     with pytest.raises(UserError, match=r"no tokenizer could be loaded|no such sample; did you mean"):
         resolve_encoder(ModelSpec(config="tiny", tokenizer=name))

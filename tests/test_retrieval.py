@@ -66,7 +66,7 @@ def made(folder: Path, out: Path, **more: Any) -> Path:
     return out
 
 
-def test_the_whole_way(tiny_encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_whole_way(tiny_encoder, tmp_path, capsys):
     recipe = tmp_path / "r.yaml"
     recipe.write_text(
         f"task: {{name: retrieval}}\nmodel: {{name: {tiny_encoder}, max_length: 32}}\n"
@@ -92,7 +92,7 @@ def test_the_whole_way(tiny_encoder: Path, tmp_path: Path, capsys: pytest.Captur
     assert load(run).task.grade(answers, Dataset.from_list(rows)).scores == test["metrics"]
 
 
-def test_ranks_are_those_of_brute_force(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_ranks_are_those_of_brute_force(tiny_encoder, tmp_path):
     predictor = load(made(tiny_encoder, tmp_path / "m"), precision="fp32")
     rows = [
         {"query": q, "document": d, "query_id": n, "document_id": m}
@@ -112,7 +112,7 @@ def test_ranks_are_those_of_brute_force(tiny_encoder: Path, tmp_path: Path) -> N
     assert "found" not in answers[1]
 
 
-def test_a_query_that_is_a_document_does_not_find_itself() -> None:
+def test_a_query_that_is_a_document_does_not_find_itself():
     """As BEIR leaves it out; but where it is judged for itself it is one document more."""
     names = {"query_id": ["a", "b", "", ""], "document_id": ["b", "b", "a", "c"]}
     texts = {"query": ["x", "y", "", ""], "document": ["y", "y", "x", "z"]}
@@ -128,7 +128,7 @@ def test_a_query_that_is_a_document_does_not_find_itself() -> None:
     rows = Dataset.from_dict({"query": ["q"] * 3, "document": ["a", "b", "c"]})
 
 
-def test_prefixes_travel_as_prompts(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_prefixes_travel_as_prompts(tiny_encoder, tmp_path):
     folder = made(tiny_encoder, tmp_path / "m", query_prefix="the ", document_prefix="it was ")
     theirs, ours = SentenceTransformer(str(folder), device="cpu"), load(folder, precision="fp32")
     texts = list(DOCUMENTS.values())
@@ -142,7 +142,7 @@ def test_prefixes_travel_as_prompts(tiny_encoder: Path, tmp_path: Path) -> None:
     assert_array_equal(foreign.encode(texts, "query"), ours.encode(texts, "query"))
 
 
-def test_pairs_with_grade_0_teach_nothing(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_pairs_with_grade_0_teach_nothing(tiny_encoder, tmp_path):
     folder = beir(tmp_path / "beir")
     (folder / "qrels" / "train.tsv").write_text("query-id\tcorpus-id\tscore\nq1\td0\t1\nq1\td1\t0\n")
     data = small.read_data(DataSpec(source=str(folder)), Retrieval, RetrievalOptions(name="retrieval"))
@@ -171,12 +171,12 @@ PAIR = {"query": "cat", "document": "the cat", "grade": 1}
         ([{**PAIR, "query": ""}], "train: 1 of 1 rows have the grade 0 or no query, and teach nothing"),
     ],
 )
-def test_bad_rows_are_named(rows: list[dict[str, Any]], said: str, tmp_path: Path) -> None:
+def test_bad_rows_are_named(rows, said, tmp_path):
     spec = DataSpec(source=str(small.write_rows(tmp_path / "train.jsonl", rows)), validation=None)
     small.raises(DataError, said, small.read_data, spec, Retrieval, RetrievalOptions(name="retrieval"))
 
 
-def test_bad_input_is_said(tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bad_input_is_said(tiny_encoder, tmp_path, monkeypatch):
     predictor = load(made(tiny_encoder, tmp_path / "m"))
     rows = [{"query": "a", "query_id": "1", "document": "x"}, {"query": "b", "query_id": "1", "document": "y"}]
     small.raises(DataError, "the query '1' has another text in row", predictor, rows)
@@ -187,7 +187,7 @@ def test_bad_input_is_said(tiny_encoder: Path, tmp_path: Path, monkeypatch: pyte
     small.raises(UserError, r"bertkit\[retrieval\]", task, tiny_encoder)
 
 
-def test_mined_negatives_are_the_nearest_that_do_not_answer(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_mined_negatives_are_the_nearest_that_do_not_answer(tiny_encoder, tmp_path):
     model, folder = dual_encoder(str(made(tiny_encoder, tmp_path / "m"))), beir(tmp_path / "beir")
     asked, there = model.encode_queries(list(QUERIES.values())), model.encode_documents(list(DOCUMENTS.values()))
     order = {
@@ -243,7 +243,7 @@ def test_what_answers_under_any_id_and_the_query_itself_are_never_mined(tiny_enc
 
 
 @pytest.fixture
-def ranker_folder(tiny_encoder: Path, tmp_path: Path) -> Path:
+def ranker_folder(tiny_encoder, tmp_path) -> Path:
     """A model for text-ranking."""
     set_seed(5)
     own = BY_ID["ranking-binary"].task(tiny_encoder)
@@ -252,7 +252,7 @@ def ranker_folder(tiny_encoder: Path, tmp_path: Path) -> Path:
     return tmp_path / "r"
 
 
-def test_models_of_other_tasks_are_refused(ranker_folder: Path, tiny_encoder: Path, tmp_path: Path) -> None:
+def test_models_of_other_tasks_are_refused(ranker_folder, tiny_encoder, tmp_path):
     ranker, retriever = str(ranker_folder), str(made(tiny_encoder, tmp_path / "m"))
     small.raises(
         ModelError, r"a model for text-ranking gives no vectors of texts\n.*or retrieval", dual_encoder, ranker
@@ -265,7 +265,7 @@ def test_models_of_other_tasks_are_refused(ranker_folder: Path, tiny_encoder: Pa
             evaluate_two_stages(load(retriever), load(ranker), Dataset.from_dict({}), depth)
 
 
-def test_cached_vectors_need_no_weights(tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cached_vectors_need_no_weights(tiny_encoder, tmp_path, monkeypatch):
     folder = made(tiny_encoder, tmp_path / "m")
     monkeypatch.setenv("BERTKIT_CACHE", str(tmp_path / "cache"))
     first = cached_vectors(str(folder), "query")(["good cat", "bad dog"])
@@ -317,7 +317,7 @@ def test_two_stages_are_the_second_ones_order(ranker_folder, tiny_encoder, tmp_p
     assert "Name one for text-ranking" in small.refused(capsys, "evaluate", folder, "--data", data, "--rerank", folder)
 
 
-def test_embed_index_and_search(tiny_encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_embed_index_and_search(tiny_encoder, tmp_path, capsys):
     folder, store = str(made(tiny_encoder, tmp_path / "m")), str(tmp_path / "store")
     corpus = beir(tmp_path / "beir") / "corpus.jsonl"
     assert (

@@ -37,19 +37,18 @@ from bertkit.inference.features import Features
 from bertkit.inference.predictor import load, load_as
 from bertkit.models.encoder import load_tokenizer, resolve_encoder, save_tokenizer
 from bertkit.report.html import write_explanations_page, write_report
-from bertkit.run import Run
 from bertkit.sections import ModelSpec
 from bertkit.training.train import train
 
 
 @pytest.fixture
-def model(learned: Run, tmp_path: Path) -> Path:
+def model(learned, tmp_path) -> Path:
     """A copy of a trained model, to be spoiled."""
     return shutil.copytree(learned.model, tmp_path / "model")
 
 
 @pytest.fixture
-def marker(tmp_path: Path) -> Path:
+def marker(tmp_path) -> Path:
     """The file that is there if anybody's code was run."""
     return tmp_path / "I WAS RUN"
 
@@ -64,7 +63,7 @@ class Malicious:
         return os.mkdir, (str(self.marker),)
 
 
-def test_the_malicious_pickle_works(marker: Path) -> None:
+def test_the_malicious_pickle_works(marker):
     """Else the tests below would show nothing."""
     pickle.loads(pickle.dumps(Malicious(marker)))
     assert marker.exists()
@@ -82,7 +81,7 @@ def bomb(path: Path, marker: Path, *, archive: bool = True) -> None:
 
 
 @pytest.mark.parametrize("archive", [True, False])
-def test_a_folder_whose_weights_are_a_pickle_is_refused(archive: bool, model: Path, marker: Path) -> None:
+def test_a_folder_whose_weights_are_a_pickle_is_refused(archive, model, marker):
     (model / "model.safetensors").unlink()
     for name in ("pytorch_model.bin", "adapter_model.bin", "training_args.bin", "model.pt"):
         bomb(model / name, marker, archive=archive)
@@ -92,7 +91,7 @@ def test_a_folder_whose_weights_are_a_pickle_is_refused(archive: bool, model: Pa
     assert not marker.exists()
 
 
-def test_safetensors_win_over_pickles_beside_them(model: Path, marker: Path) -> None:
+def test_safetensors_win_over_pickles_beside_them(model, marker):
     for name in ("pytorch_model.bin", "training_args.bin", "optimizer.pt"):
         bomb(model / name, marker)
     assert load(model)("a cat")
@@ -101,8 +100,8 @@ def test_safetensors_win_over_pickles_beside_them(model: Path, marker: Path) -> 
 
 @pytest.mark.parametrize("peft", ["null", pytest.param("{r: 2}", marks=pytest.mark.rare)])
 def test_pickles_in_a_checkpoint_are_never_read_on_resume(
-    peft: str, tiny_encoder_with_dropout: Path, tmp_path: Path, marker: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    peft, tiny_encoder_with_dropout, tmp_path, marker, monkeypatch
+):
     recipe = small.recipe(tmp_path / "data", tiny_encoder_with_dropout, f"peft={peft}")
     stopped = killed(recipe, tmp_path / "run", at=6)  # of 8, after the checkpoint at 4
     (folder,) = checkpoint.checkpoints(stopped.checkpoints / "seed-42")
@@ -133,7 +132,7 @@ AUTO_MAP = {
 
 
 @pytest.fixture
-def evil(model: Path, marker: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def evil(model, marker, monkeypatch) -> Path:
     """A model that brings its own code, and a user who answers yes to whatever is asked."""
     (model / "evil.py").write_text(EVIL.format(marker=str(marker)))
     write_json(model / "config.json", read_json(model / "config.json") | {"auto_map": AUTO_MAP})
@@ -144,7 +143,7 @@ def evil(model: Path, marker: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return model
 
 
-def test_a_model_that_brings_code_is_loaded_as_its_plain_class(evil: Path, marker: Path, learned: Run) -> None:
+def test_a_model_that_brings_code_is_loaded_as_its_plain_class(evil, marker, learned):
     predictor = load(evil)
     assert type(predictor.model).__module__.startswith("transformers.models.bert.")
     assert type(predictor.task.tokenizer).__module__.startswith("transformers.")
@@ -153,7 +152,7 @@ def test_a_model_that_brings_code_is_loaded_as_its_plain_class(evil: Path, marke
 
 
 @pytest.mark.parametrize("ours", [True, False])
-def test_an_architecture_that_only_its_code_knows_is_refused(ours: bool, evil: Path, marker: Path) -> None:
+def test_an_architecture_that_only_its_code_knows_is_refused(ours, evil, marker):
     config = read_json(evil / "config.json") | {"model_type": "evil", "architectures": ["EvilModel"]}
     if not ours:
         del config["bertkit"]
@@ -167,7 +166,7 @@ def test_an_architecture_that_only_its_code_knows_is_refused(ours: bool, evil: P
     assert not marker.exists()
 
 
-def test_training_runs_no_code_of_its_encoder(evil: Path, marker: Path, tmp_path: Path) -> None:
+def test_training_runs_no_code_of_its_encoder(evil, marker, tmp_path):
     recipe = small.recipe(tmp_path / "data", evil, "training.max_steps=1")
     run = train(recipe, tmp_path / "run")
     assert not marker.exists()
@@ -377,7 +376,7 @@ def test_a_damaged_folder_and_one_made_to_do_harm_are_refused(learned, tmp_path,
             assert printed.count("error: ") == 1
 
 
-def test_settings_that_are_damaged_are_a_user_error(model: Path, subtests: pytest.Subtests) -> None:
+def test_settings_that_are_damaged_are_a_user_error(model, subtests):
     tasks: list[Any] = [{"name": "nonsense"}, {"name": ["text-classification"]}]
     tasks += [{"name": "text-classification", **more} for more in ({"kind": "other"}, {"temperature": 0}, {"x": "y"})]
     settings = [{"version": "0.1.0", "task": task} for task in tasks]
@@ -388,7 +387,7 @@ def test_settings_that_are_damaged_are_a_user_error(model: Path, subtests: pytes
             load(model)
 
 
-def test_weights_that_are_not_numbers_give_no_answers(model: Path, tmp_path: Path, capsys: Any) -> None:
+def test_weights_that_are_not_numbers_give_no_answers(model, tmp_path, capsys):
     for value in (float("nan"), float("inf")):
         change(lambda tensors, value=value: tensors["classifier.weight"].fill_(value))(model)
         small.raises((ModelError, DataError), "not finite", load(model), "the cat was good")
@@ -398,7 +397,7 @@ def test_weights_that_are_not_numbers_give_no_answers(model: Path, tmp_path: Pat
     assert "Traceback" not in capsys.readouterr().err
 
 
-def test_numbers_that_size_no_tensor_are_not_bounded(model: Path) -> None:
+def test_numbers_that_size_no_tensor_are_not_bounded(model):
     answer = load(model)("the cat was good")
     said(rope_theta=250_000, global_rope_theta=1_000_000, rotary_emb_base=500_000)(model)
     notes = {
@@ -412,7 +411,7 @@ def test_numbers_that_size_no_tensor_are_not_bounded(model: Path) -> None:
     assert load(model)("the cat was good") == answer
 
 
-def test_no_tensor_explains_a_hundred_thousand_labels(model: Path) -> None:
+def test_no_tensor_explains_a_hundred_thousand_labels(model):
     said(id2label=dict(enumerate("a" * 100_001)))(model)
     for more in (torch.zeros(200_000, dtype=torch.int8), torch.zeros(0, 10**9)):
         change(lambda tensors, more=more: tensors.update(more=more))(model)
@@ -432,7 +431,7 @@ DOORS: tuple[Callable[[Path], Any], ...] = (
 @pytest.mark.parametrize(
     "name", ["model.safetensors", "config.json", "vocab.txt", "2_Dense/model.safetensors", "2_Dense"]
 )
-def test_a_link_out_of_the_folder_is_never_opened(name: str, model: Path, tmp_path: Path) -> None:
+def test_a_link_out_of_the_folder_is_never_opened(name, model, tmp_path):
     (model / name).parent.mkdir(exist_ok=True)
     outside = tmp_path / "outside"
     if (model / name).is_file():
@@ -444,7 +443,7 @@ def test_a_link_out_of_the_folder_is_never_opened(name: str, model: Path, tmp_pa
         small.raises(ModelError, rf"{name}: is a link to a place outside of the model's folder", door, model)
 
 
-def test_links_within_a_folder_and_to_the_blobs_of_its_cache_are_followed(model: Path, tmp_path: Path) -> None:
+def test_links_within_a_folder_and_to_the_blobs_of_its_cache_are_followed(model, tmp_path):
     answer = load(model)("the cat was good")
     (model / "weights").mkdir()
     shutil.move(model / "model.safetensors", model / "weights" / "a")
@@ -467,7 +466,7 @@ def test_links_within_a_folder_and_to_the_blobs_of_its_cache_are_followed(model:
         small.raises(ModelError, r"config\.json: is a link to a place outside", load, folder)
 
 
-def test_weights_in_several_files_of_the_folder_are_read(model: Path) -> None:
+def test_weights_in_several_files_of_the_folder_are_read(model):
     answer = load(model)("the cat was good")
     tensors = load_file(model / "model.safetensors")
     (model / "model.safetensors").unlink()
@@ -480,7 +479,7 @@ def test_weights_in_several_files_of_the_folder_are_read(model: Path) -> None:
     assert again["scores"] == pytest.approx(answer["scores"], abs=1e-6)  # memory may be aligned in another way
 
 
-def test_a_config_does_not_choose_how_a_model_runs(model: Path) -> None:
+def test_a_config_does_not_choose_how_a_model_runs(model):
     answer, config = load(model)("the cat was good"), read_json(model / "config.json")
     for field in (
         {"return_dict": False},
@@ -507,7 +506,7 @@ with written_aside(Path(sys.argv[1])) as file:
 """
 
 
-def test_what_a_killed_process_left_is_removed_by_the_next_that_writes_the_file(tmp_path: Path) -> None:
+def test_what_a_killed_process_left_is_removed_by_the_next_that_writes_the_file(tmp_path):
     path = tmp_path / "out[1].jsonl"
     assert subprocess.run([sys.executable, "-c", DIE, str(path)], check=False).returncode == -signal.SIGKILL
     (aside,) = tmp_path.iterdir()
@@ -524,7 +523,7 @@ def test_what_a_killed_process_left_is_removed_by_the_next_that_writes_the_file(
     }
 
 
-def test_a_writer_leaves_the_file_of_another_alone(tmp_path: Path) -> None:
+def test_a_writer_leaves_the_file_of_another_alone(tmp_path):
     path = tmp_path / "out.jsonl"
     with written_aside(path) as first:
         first.write("first")
@@ -534,7 +533,7 @@ def test_a_writer_leaves_the_file_of_another_alone(tmp_path: Path) -> None:
     assert {file.name: file.read_text() for file in tmp_path.iterdir()} == {"out.jsonl": "first"}
 
 
-def test_a_file_keeps_its_mode_and_what_is_no_file_is_written_into(tmp_path: Path, learned: Run) -> None:
+def test_a_file_keeps_its_mode_and_what_is_no_file_is_written_into(tmp_path, learned):
     old, link = tmp_path / "old.jsonl", tmp_path / "link.jsonl"
     old.write_text("old")
     link.symlink_to(old)
@@ -566,7 +565,7 @@ def test_a_file_keeps_its_mode_and_what_is_no_file_is_written_into(tmp_path: Pat
         assert {each.name for each in folder.iterdir()} == {name, "fifo"}
 
 
-def test_a_full_disk_names_the_file_or_the_folder_of_a_tokenizer(tmp_path: Path, tiny_encoder: Path) -> None:
+def test_a_full_disk_names_the_file_or_the_folder_of_a_tokenizer(tmp_path, tiny_encoder):
     path = tmp_path / "out.jsonl"
     with pytest.raises(OSError, match="File too large") as error, small.largest_file(100), written_aside(path) as file:
         file.write("x" * 101)

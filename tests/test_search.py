@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -45,12 +44,12 @@ def ids(hits: Sequence[Hit]) -> list[str]:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Store:
+def store(tmp_path) -> Store:
     return Store.open(tmp_path / "store", dual())
 
 
 @pytest.fixture(scope="module")
-def animals(tmp_path_factory: pytest.TempPathFactory) -> Store:
+def animals(tmp_path_factory) -> Store:
     """Read only."""
     store = Store.open(tmp_path_factory.mktemp("animals") / "store", dual())
     documents = [
@@ -63,7 +62,7 @@ def animals(tmp_path_factory: pytest.TempPathFactory) -> Store:
     return store
 
 
-def test_exact_search_is_brute_force_and_approximate_search_finds_nearly_the_same(store: Store) -> None:
+def test_exact_search_is_brute_force_and_approximate_search_finds_nearly_the_same(store):
     vectors, queries = random_vectors(1500, 0), random_vectors(50, 1)
     index(store, numbered(1500), looked_up(vectors), ann_from=1500)
     assert store.approximate
@@ -78,7 +77,7 @@ def test_exact_search_is_brute_force_and_approximate_search_finds_nearly_the_sam
         assert [hit.relevance for hit in hits] == [hit.score for hit in hits]
 
 
-def test_an_approximate_index_knows_what_came_and_went_since(store: Store) -> None:
+def test_an_approximate_index_knows_what_came_and_went_since(store):
     vectors = random_vectors(400, 0)
     index(store, numbered(300), looked_up(vectors), ann_from=300)
     assert ids(search(store, "q", vectors[7], 1)) == ["d7"]
@@ -88,7 +87,7 @@ def test_an_approximate_index_knows_what_came_and_went_since(store: Store) -> No
     assert ids(search(store, "q", vectors[399], 1)) == ["d399"]
 
 
-def test_a_narrow_filter_still_fills_the_list(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_narrow_filter_still_fills_the_list(store, monkeypatch):
     """Whatever the approximate index finds: here one document."""
     vectors = random_vectors(300, 0)
     far = np.argsort(vectors @ vectors[0])[:5].tolist()
@@ -96,7 +95,7 @@ def test_a_narrow_filter_still_fills_the_list(store: Store, monkeypatch: pytest.
     index(store, documents, looked_up(vectors), ann_from=300)
     whole, exact = _Ranked._rows, list[bool]()
 
-    def fewer(self: Any, query: Any, limit: int, extra: str) -> Any:
+    def fewer(self, query, limit, extra):
         exact.append(bool(query._bypass_vector_index))
         rows = whole(self, query, limit, extra)
         return rows if exact[-1] else rows[:1]
@@ -107,7 +106,7 @@ def test_a_narrow_filter_still_fills_the_list(store: Store, monkeypatch: pytest.
     assert exact == [False, True]
 
 
-def test_a_document_of_many_passages_hides_no_other_and_its_best_passage_counts(store: Store) -> None:
+def test_a_document_of_many_passages_hides_no_other_and_its_best_passage_counts(store):
     long = " ".join(["cat"] * 900)  # some hundred passages, all nearer than any other document
     documents = [{"id": "long", "text": long}, *({"id": f"d{n}", "text": f"cat and word{n}"} for n in range(30))]
     index(store, documents)
@@ -157,7 +156,7 @@ GOODS = [
 
 
 @pytest.fixture(scope="module")
-def goods(tmp_path_factory: pytest.TempPathFactory) -> Store:
+def goods(tmp_path_factory) -> Store:
     """Read only; every document has the same text, and `d` nothing else."""
     store = Store.open(tmp_path_factory.mktemp("goods") / "store", dual())
     made = [{"text": "the same", **row} | ({"ratios": [1.0, 0.5]} if row["id"] == "a" else {}) for row in GOODS]
@@ -165,7 +164,7 @@ def goods(tmp_path_factory: pytest.TempPathFactory) -> Store:
     return store
 
 
-def test_filters_choose_documents(goods: Store) -> None:
+def test_filters_choose_documents(goods):
     for wanted, chosen in FILTERS:
         for hybrid in (False, True):
             assert "".join(ids(ask(goods, "the same", filter=wanted, hybrid=hybrid))) == chosen, wanted
@@ -200,13 +199,13 @@ BAD_FILTERS: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-def test_a_bad_filter_is_refused_with_the_columns(goods: Store) -> None:
+def test_a_bad_filter_is_refused_with_the_columns(goods):
     for wanted, message in BAD_FILTERS:
         raises(DataError, message, ask, goods, "the same", filter=wanted)
     assert ask(goods, "the same", filter={"id": list(map(str, range(100)))}) == []
 
 
-def test_conditions_of_the_command_line_are_read_by_their_columns(goods: Store) -> None:
+def test_conditions_of_the_command_line_are_read_by_their_columns(goods):
     columns = goods.columns
     assert parse_filter(["lang=en", "year >= 2020", "year<2024", "in stock=true", "price!=1e-2"], columns) == {
         "lang": {"eq": ["en"]},
@@ -222,7 +221,7 @@ def test_conditions_of_the_command_line_are_read_by_their_columns(goods: Store) 
         parse_filter(["range"], columns)
 
 
-def test_hybrid_search_finds_rare_words_and_fuses_ranks(store: Store) -> None:
+def test_hybrid_search_finds_rare_words_and_fuses_ranks(store):
     vectors = random_vectors(60, 0)
     documents = numbered(60, "some words and {}")
     documents[31]["text"] = "zebra zebra 31"
@@ -243,12 +242,12 @@ def test_hybrid_search_finds_rare_words_and_fuses_ranks(store: Store) -> None:
     assert "d31" in ids(search(store, "zebra", query, 3, hybrid=True))
 
 
-def test_hybrid_search_shows_the_passage_with_the_greater_cosine(store: Store) -> None:
+def test_hybrid_search_shows_the_passage_with_the_greater_cosine(store):
     """One document with two passages: the first is the best by cosine, the second by words."""
     text = "one two three four five six seven eight nine ten zebra zebra zebra eleven twelve thirteen"
     passage = {"zebra" not in name: row for name, row in (("zebra", [0.0, 1.0]), ("first", [1.0, 0.0]))}
 
-    def encode(texts: Sequence[str]) -> Any:
+    def encode(texts):
         return np.pad([passage["zebra" not in each] for each in texts], ((0, 0), (0, SIZE - 2))).astype(np.float32)
 
     index(store, [{"id": "a", "text": text}, {"id": "b", "text": "nothing alike"}], encode)
@@ -262,7 +261,7 @@ def relevance(hits: Sequence[Hit]) -> dict[str, float]:
     return {hit.id: hit.relevance for hit in hits}
 
 
-def test_hybrid_queries_are_words_and_never_a_language(animals: Store) -> None:
+def test_hybrid_queries_are_words_and_never_a_language(animals):
     """Only documents with a word of the query gain by it."""
     for query, best in (
         *((query, "") for query in ("!!! ?", "🙂", "it's \\ %_")),
@@ -280,10 +279,10 @@ def test_hybrid_queries_are_words_and_never_a_language(animals: Store) -> None:
     assert ask(animals, "cat", filter={"text": "\ud83d"}) == []
 
 
-def test_a_reranker_decides(animals: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reranker_decides(animals, monkeypatch):
     seen: list[tuple[str, list[str]]] = []
 
-    def rerank(query: str, texts: Sequence[str]) -> list[float]:
+    def rerank(query, texts):
         seen.append((query, list(texts)))
         return [float("bird" in text) + len(text) / 1000 for text in texts]
 
@@ -297,7 +296,7 @@ def test_a_reranker_decides(animals: Store, monkeypatch: pytest.MonkeyPatch) -> 
     assert set(ids(ask(animals, "the cat sat", 2, rerank=rerank))) == {"cat", "dog"}
 
 
-def test_a_bad_query_is_refused(animals: Store, store: Store) -> None:
+def test_a_bad_query_is_refused(animals, store):
     for changes, message in (
         ({"query": " \n"}, "query: is empty"),
         ({"top_k": 0}, "top_k: must be at least 1, got 0"),
@@ -307,7 +306,7 @@ def test_a_bad_query_is_refused(animals: Store, store: Store) -> None:
 
 
 @pytest.fixture(autouse=True)
-def loaded(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str | None]]:
+def loaded(monkeypatch) -> list[tuple[str, str | None]]:
     """The commands load the model of the stores here, or one with another fingerprint; these are noted."""
     names: list[tuple[str, str | None]] = []
 
@@ -324,7 +323,7 @@ def search_store(store: str, query: str, **options: Any) -> list[Hit]:
     return hits
 
 
-def test_index_and_search_from_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_index_and_search_from_files(tmp_path, capsys):
     file, store = write(tmp_path / "corpus.jsonl", numbered(5)), str(tmp_path / "store")
     command = ["index", MODEL.name, "--store", store]
     printed = said(capsys, *command, "--documents", file)
@@ -365,7 +364,7 @@ ATTACKS = [
 ]
 
 
-def test_a_filter_is_no_code(goods: Store, loaded: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_filter_is_no_code(goods, loaded, capsys):
     """What ended the process as a filter in SQL: an error before the model is loaded, or a text like any other."""
     for attack in ATTACKS:
         assert "filter" in refused(capsys, "search", goods.uri, "x", "--filter", attack)
@@ -376,7 +375,7 @@ def test_a_filter_is_no_code(goods: Store, loaded: list[Any], capsys: pytest.Cap
     assert "there is no column 'wings'" in capsys.readouterr().err
 
 
-def test_messages_of_the_commands(tmp_path: Path, loaded: list[Any]) -> None:
+def test_messages_of_the_commands(tmp_path, loaded):
     file, store = write(tmp_path / "corpus.jsonl", [{"id": "a", "text": "x"}, {"id": "b"}]), str(tmp_path / "store")
     raises(DataError, r"absent\.jsonl", commands.index, MODEL.name, store, tmp_path / "absent.jsonl")
     raises(DataError, "is not a store", commands.index, MODEL.name, store, file, delete=["a"])
@@ -392,7 +391,7 @@ def test_messages_of_the_commands(tmp_path: Path, loaded: list[Any]) -> None:
     raises(SystemExit, "2", main, ["search", store, "x", "--filter"])
 
 
-def test_nothing_is_deleted_where_the_rest_can_not_be_done(tmp_path: Path) -> None:
+def test_nothing_is_deleted_where_the_rest_can_not_be_done(tmp_path):
     store = Store.open(tmp_path / "store", dual())
     index(store, numbered(3))
     file = write(tmp_path / "more.jsonl", numbered(1))
@@ -402,7 +401,7 @@ def test_nothing_is_deleted_where_the_rest_can_not_be_done(tmp_path: Path) -> No
 
 
 def test_a_search_loads_the_model_that_the_store_names_or_one_that_is_named(tmp_path, loaded, monkeypatch):
-    def absent(name: str, revision: str | None = None) -> DualEncoder:
+    def absent(name, revision=None):
         raise ModelError(f"no model {name}")
 
     index(Store.open(tmp_path / "store", dual()), numbered(3))

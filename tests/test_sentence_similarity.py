@@ -57,14 +57,14 @@ def vectors(folder: Path, texts: list[str], **how: Any) -> np.ndarray:
     return np.asarray([answer["vector"] for answer in load(folder, precision="fp32", **how)(texts)])
 
 
-def test_each_side_of_a_pair_has_its_prefix() -> None:
+def test_each_side_of_a_pair_has_its_prefix():
     task: Any = SentenceSimilarity(options(query_prefix="q ", document_prefix="d "), None, 8)  # type: ignore[arg-type]
     assert task.schema.texts == ["text", "text_a", "text_b", "anchor", "positive", "negative"]
     assert [*map(task.prefix, task.schema.texts)] == ["", "", "", "q ", "d ", "d "]
     assert [*map(task.prefix, ("text", "query", "document"))] == ["", "q ", "d "]
 
 
-def test_losses_are_those_of_sentence_transformers() -> None:
+def test_losses_are_those_of_sentence_transformers():
     sides = torch.randn(3, 7, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     targets = torch.tensor([0.1, 0.9, 0.9, 0.4, 0.0, 1.0, 0.5], dtype=torch.float64)
     embedded, (a, b, c) = [{"sentence_embedding": side} for side in sides], sides
@@ -77,7 +77,7 @@ def test_losses_are_those_of_sentence_transformers() -> None:
     assert_close(pairs, ranking(embedded[:2], torch.empty(0)))
 
 
-def test_a_text_that_is_the_own_positive_is_no_negative() -> None:
+def test_a_text_that_is_the_own_positive_is_no_negative():
     """At scale 1, where each rival weighs enough to be missed."""
     a, b, c = torch.randn(3, 7, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     b[3] = b[0]
@@ -104,14 +104,14 @@ def test_a_text_that_is_the_own_positive_is_no_negative() -> None:
         {"pooling": "mean", "dense": 9, "bias": False},
     ],
 )
-def test_sentence_transformers_opens_what_is_saved(more: dict[str, Any], tiny_encoder: Path, tmp_path: Path) -> None:
+def test_sentence_transformers_opens_what_is_saved(more, tiny_encoder, tmp_path):
     folder = made(tiny_encoder, tmp_path, **more)
     theirs = SentenceTransformer(str(folder), device="cpu").encode(ODD)
     assert_allclose(vectors(folder, ODD), theirs, atol=1e-6)
 
 
 @pytest.mark.parametrize("pooling", ["mean", "cls"])
-def test_what_sentence_transformers_saves_is_opened(pooling: str, tiny_encoder: Path, tmp_path: Path) -> None:
+def test_what_sentence_transformers_saves_is_opened(pooling, tiny_encoder, tmp_path):
     set_seed(3)
     transformer = modules.Transformer(str(tiny_encoder))
     stack = [
@@ -127,7 +127,7 @@ def test_what_sentence_transformers_saves_is_opened(pooling: str, tiny_encoder: 
     assert_allclose(ours, model.encode(texts), atol=1e-6)
 
 
-def test_a_plain_encoder_gets_mean_pooling(tiny_encoder: Path) -> None:
+def test_a_plain_encoder_gets_mean_pooling(tiny_encoder):
     theirs = SentenceTransformer(str(tiny_encoder), device="cpu").encode(TEXTS)
     ours = vectors(tiny_encoder, TEXTS, task="sentence-similarity")
     unit = theirs / np.linalg.norm(theirs, axis=1, keepdims=True)
@@ -190,11 +190,11 @@ def put(**values: Any) -> Any:
         *((PROMPTS, put(truncate_dim=size), "truncate_dim is") for size in (0, -1, True, "3", 2.0)),
     ],
 )
-def test_odd_modules_are_refused(file: str, edit: Any, said: str, tiny_encoder: Path, tmp_path: Path) -> None:
+def test_odd_modules_are_refused(file, edit, said, tiny_encoder, tmp_path):
     small.raises(ModelError, said, load, foreign(tiny_encoder, tmp_path, file, edit), task="sentence-similarity")
 
 
-def test_case_that_only_a_module_folds_is_refused(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_case_that_only_a_module_folds_is_refused(tiny_encoder, tmp_path):
     folder = foreign(tiny_encoder, tmp_path, LENGTH, put(do_lower_case=True))
     load(folder, task="sentence-similarity")  # whose tokenizer tells no case anyway
     tokenizer, config = (read_json(folder / name) for name in ("tokenizer.json", "tokenizer_config.json"))
@@ -204,14 +204,14 @@ def test_case_that_only_a_module_folds_is_refused(tiny_encoder: Path, tmp_path: 
     small.raises(ModelError, "lower-cased for a case-sensitive tokenizer", load, folder, task="sentence-similarity")
 
 
-def test_prompts_of_queries_are_read(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_prompts_of_queries_are_read(tiny_encoder, tmp_path):
     folder = foreign(tiny_encoder, tmp_path, PROMPTS, put(prompts={"query": "one ", "x": ""}, default_prompt_name="x"))
     predictor = load(folder, task="sentence-similarity", precision="fp32")
     np.testing.assert_array_equal(predictor.encode(["a cat"], "query"), predictor.encode(["one a cat"]))
 
 
 @pytest.mark.parametrize(("size", "task"), [(3, "sentence-similarity"), (99, "sentence-similarity"), (3, "retrieval")])
-def test_vectors_are_cut_as_in_sentence_transformers(size: int, task: str, tiny_encoder: Path, tmp_path: Path) -> None:
+def test_vectors_are_cut_as_in_sentence_transformers(size, task, tiny_encoder, tmp_path):
     folder = foreign(tiny_encoder, tmp_path, PROMPTS, put(truncate_dim=size))
     model, theirs = load(folder, task=task, precision="fp32"), SentenceTransformer(str(folder), device="cpu")
     assert theirs.encode(TEXTS).shape[1] == min(size, 5)
@@ -224,7 +224,7 @@ def test_vectors_are_cut_as_in_sentence_transformers(size: int, task: str, tiny_
 
 
 @pytest.mark.parametrize("loss", ["cosent", "cosine-mse", "multiple-negatives-ranking"])
-def test_prefixes_have_the_mean_of_their_losses(loss: str, tiny_encoder: Path) -> None:
+def test_prefixes_have_the_mean_of_their_losses(loss, tiny_encoder):
     sides: dict[str, Any] = {"anchor": ["a", "b", "c"], "positive": ["d", "e", "f"]}
     if loss != "multiple-negatives-ranking":
         sides = {"text_a": ["a", "b", "c"], "text_b": ["d", "e", "f"], "score": [0.0, 0.4, 1.0]}
@@ -241,9 +241,7 @@ def test_prefixes_have_the_mean_of_their_losses(loss: str, tiny_encoder: Path) -
 
 
 @pytest.mark.parametrize("identifier", ["similarity-cosent", "retrieval"])
-def test_each_size_is_scored_and_the_largest_saved(
-    identifier: str, tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_size_is_scored_and_the_largest_saved(identifier, tiny_encoder, tmp_path, monkeypatch):
     case = BY_ID[identifier]
     run = finished(replace(case, options={**case.options, "dims": [2, 5]}), tiny_encoder, tmp_path / "run")
     assert read_json(run.model / "config_sentence_transformers.json")["truncate_dim"] == 5
@@ -267,7 +265,7 @@ def test_each_size_is_scored_and_the_largest_saved(
     assert scores["dims"]["2"] != scores["metrics"]
 
 
-def test_a_product_of_unit_vectors_is_a_cosine(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_a_product_of_unit_vectors_is_a_cosine(tiny_encoder, tmp_path):
     folder = foreign(tiny_encoder, tmp_path, PROMPTS, put(similarity_fn_name="dot"))
     theirs = SentenceTransformer(str(folder), device="cpu")
     a, b = theirs.encode(TEXTS[:2])
@@ -278,7 +276,7 @@ def test_a_product_of_unit_vectors_is_a_cosine(tiny_encoder: Path, tmp_path: Pat
         load(folder, task="sentence-similarity")
 
 
-def test_a_range_that_leaves_scores_out_and_sizes_that_vectors_do_not_have_are_refused(tiny_encoder: Path) -> None:
+def test_a_range_that_leaves_scores_out_and_sizes_that_vectors_do_not_have_are_refused(tiny_encoder):
     case = BY_ID["similarity-mse"]
     more = {"name": "sentence-similarity", "loss": "cosine-mse"}
     with pytest.raises(DataError, match=r"task.score_range: \[7, 7\], but scores of train go from"):
@@ -292,10 +290,10 @@ scored = st.lists(st.tuples(st.booleans(), st.sampled_from([-0.5, 0.0, 0.25, 0.5
 
 
 @given(scored)
-def test_the_best_threshold_is_best(pairs: list[tuple[bool, float]]) -> None:
+def test_the_best_threshold_is_best(pairs):
     truth, given_ = [p[0] for p in pairs], [p[1] for p in pairs]
 
-    def right(threshold: float) -> int:
+    def right(threshold):
         return sum((cosine >= threshold) == same for same, cosine in pairs)
 
     best = max(right(t) for t in [*(c for c in given_), 2.0, -2.0])
@@ -303,14 +301,14 @@ def test_the_best_threshold_is_best(pairs: list[tuple[bool, float]]) -> None:
 
 
 @given(scored.filter(lambda pairs: any(p[0] for p in pairs)))
-def test_average_precision_is_scikit_learns(pairs: list[tuple[bool, float]]) -> None:
+def test_average_precision_is_scikit_learns(pairs):
     truth, given_ = [p[0] for p in pairs], [p[1] for p in pairs]
     ours = similarity.labelled(truth, given_, 0.3).scores
     assert ours["average_precision"] == pytest.approx(average_precision_score(truth, given_))
     assert ours["accuracy"] == pytest.approx(np.mean((np.asarray(given_) >= 0.3) == np.asarray(truth)))
 
 
-def test_ranks_and_their_scores() -> None:
+def test_ranks_and_their_scores():
     table = np.asarray([[0.9, 0.1, 0.95], [0.5, 0.5, 0.5], [0.0, 0.1, 0.05]])
     assert similarity.places(table, np.arange(3)) == [2, 3, 2]
     rows = Dataset.from_dict({"anchor": ["a", "b", "c"], "positive": ["same", "same", "other"]})
@@ -337,12 +335,12 @@ def test_ranks_and_their_scores() -> None:
         ),
     ],
 )
-def test_contradictions_are_said(columns: dict[str, Any], more: dict[str, Any], said: str, tiny_encoder: Path) -> None:
+def test_contradictions_are_said(columns, more, said, tiny_encoder):
     with pytest.raises(DataError, match=said):
         prepare(SentenceSimilarity, options(**more), load_tokenizer(tiny_encoder), 32, Dataset.from_dict(columns), [])
 
 
-def test_indices_of_labels_that_the_recipe_names(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_indices_of_labels_that_the_recipe_names(tiny_encoder, tmp_path):
     """From train to evaluate."""
     pairs = zip(TEXTS * 2, TEXTS[3:] * 4, strict=False)
     file = small.write_rows(
@@ -362,7 +360,7 @@ def test_indices_of_labels_that_the_recipe_names(tiny_encoder: Path, tmp_path: P
     assert evaluate(run.folder)["metrics"] == run.results["splits"]["validation"]["metrics"]
 
 
-def test_a_text_and_a_pair_are_answered(tiny_encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_text_and_a_pair_are_answered(tiny_encoder, tmp_path, capsys):
     folder = made(tiny_encoder, tmp_path)
     predictor = load(folder)
     one, pair = predictor("the cat"), predictor(text_a="the cat", text_b="the cat")

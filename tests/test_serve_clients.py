@@ -6,7 +6,6 @@ import base64
 import re
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import jsonschema
@@ -30,9 +29,7 @@ from bertkit.serving.server import read_api_key
 
 
 @pytest.fixture
-def served(
-    request: pytest.FixtureRequest, tiny_encoder: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[tuple[str, Predictor]]:
+def served(request, tiny_encoder, monkeypatch) -> Iterator[tuple[str, Predictor]]:
     """The address of a server of the case that is the parameter, and its predictor."""
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)  # which would refuse 127.0.0.1 too
     predictor = predictor_of(KEPT[request.param], tiny_encoder)
@@ -62,7 +59,7 @@ def refused(part: str, call: Any, *arguments: Any, **parameters: Any) -> None:
 
 
 @cases("single-label", "multi-label", "regression")
-def test_text_classification(served: tuple[str, Predictor]) -> None:
+def test_text_classification(served):
     url, predictor = served
     client, answer = InferenceClient(url), predictor(TEXTS[0])
     scores = answer.get("scores", {"score": answer["score"]} if "score" in answer else {})
@@ -79,12 +76,12 @@ def test_text_classification(served: tuple[str, Predictor]) -> None:
 
 
 @cases("ner-softmax")
-def test_token_classification(served: tuple[str, Predictor]) -> None:
+def test_token_classification(served):
     url, predictor = served
     client, text = InferenceClient(model=url), TEXTS[5]
     answer = predictor({"text": text})
 
-    def sent(kind: str, kept: str, text: str, elements: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    def sent(kind, kept, text, elements):
         same = ("start", "end", "score")
         return [{kind: e[kept], "word": e[text], **{name: e[name] for name in same}} for e in elements]
 
@@ -92,7 +89,7 @@ def test_token_classification(served: tuple[str, Predictor]) -> None:
     words = sent("entity", "tag", "word", answer["words"])
     assert len(entities) > 1
 
-    def found(**parameters: Any) -> list[dict[str, Any]]:
+    def found(**parameters):
         return received(client.token_classification(text, **parameters))
 
     for strategy in (None, "simple", "first"):
@@ -106,7 +103,7 @@ def test_token_classification(served: tuple[str, Predictor]) -> None:
 
 
 @cases("words-crf-windows")
-def test_labels_of_words(served: tuple[str, Predictor]) -> None:
+def test_labels_of_words(served):
     url, predictor = served
     found = InferenceClient(url).token_classification(TEXTS[0], ignore_labels=[])
     assert [(each.word, each.entity) for each in found] == [
@@ -116,7 +113,7 @@ def test_labels_of_words(served: tuple[str, Predictor]) -> None:
 
 
 @cases("qa", "qa-windows-or-none")
-def test_question_answering(served: tuple[str, Predictor]) -> None:
+def test_question_answering(served):
     url, predictor = served
     client, asked = InferenceClient(url), {"question": QUESTIONS[0], "context": CONTEXTS[0]}
     answer = predictor(asked)
@@ -128,7 +125,7 @@ def test_question_answering(served: tuple[str, Predictor]) -> None:
     refused("unknown field parameters.max_answer_len", client.question_answering, **asked, max_answer_len=3)
 
 
-def test_whether_there_may_be_no_answer(tiny_encoder: Path) -> None:
+def test_whether_there_may_be_no_answer(tiny_encoder):
     predictor = predictor_of(KEPT["qa-windows-or-none"], tiny_encoder)
     object.__setattr__(predictor.task.options, "null_threshold", -1e9)
     asked = {"question": QUESTIONS[0], "context": CONTEXTS[0]}
@@ -144,7 +141,7 @@ def test_whether_there_may_be_no_answer(tiny_encoder: Path) -> None:
 
 
 @cases("mlm")
-def test_fill_mask_as_transformers_pipeline(served: tuple[str, Predictor], tiny_encoder: Path, tmp_path: Path) -> None:
+def test_fill_mask_as_transformers_pipeline(served, tiny_encoder, tmp_path):
     url, predictor = served
     predictor.model.save_pretrained(tmp_path)
     pipeline = transformers.pipeline("fill-mask", str(tmp_path), tokenizer=str(tiny_encoder), device="cpu")
@@ -163,7 +160,7 @@ def test_fill_mask_as_transformers_pipeline(served: tuple[str, Predictor], tiny_
 
 
 @cases("text-to-text")
-def test_generated_texts(served: tuple[str, Predictor]) -> None:
+def test_generated_texts(served):
     url, predictor = served
     predictor.model.decoder.cls.predictions.bias.data[5] = 1.0  # a word: untrained, it writes nothing
     for client in (InferenceClient(url), InferenceClient(base_url=url)):
@@ -182,7 +179,7 @@ def test_generated_texts(served: tuple[str, Predictor]) -> None:
 
 
 @cases("retrieval", "similarity-cls")
-def test_feature_extraction(served: tuple[str, Predictor]) -> None:
+def test_feature_extraction(served):
     url, predictor = served
     client, own = InferenceClient(base_url=url), predictor.encode(TEXTS)
     unit = own / np.linalg.norm(own, axis=1, keepdims=True)
@@ -196,7 +193,7 @@ def test_feature_extraction(served: tuple[str, Predictor]) -> None:
 
 
 @cases("ranking-binary")
-def test_health_and_info_of_any_model(served: tuple[str, Predictor]) -> None:
+def test_health_and_info_of_any_model(served):
     client = InferenceClient(served[0], provider="hf-inference")
     assert client.health_check()
     assert client.get_endpoint_info()["model_id"] == "org/small"
@@ -206,13 +203,13 @@ def test_health_and_info_of_any_model(served: tuple[str, Predictor]) -> None:
 
 
 @pytest.fixture
-def openai_client(served: tuple[str, Predictor]) -> Iterator[openai.OpenAI]:
+def openai_client(served) -> Iterator[openai.OpenAI]:
     with openai.OpenAI(base_url=f"{served[0]}/v1", api_key="-", max_retries=0) as client:
         yield client
 
 
 @cases("retrieval")
-def test_openai_embeddings(served: tuple[str, Predictor], openai_client: openai.OpenAI) -> None:
+def test_openai_embeddings(served, openai_client):
     url, predictor = served
     own, create = predictor.encode(TEXTS), openai_client.embeddings.create
     for formats in ({}, {"encoding_format": "float"}):  # by default it asks for base64 and decodes it
@@ -233,7 +230,7 @@ def test_openai_embeddings(served: tuple[str, Predictor], openai_client: openai.
 
 
 @cases("ner-crf")
-def test_openai_models(openai_client: openai.OpenAI) -> None:
+def test_openai_models(openai_client):
     (model,) = openai_client.models.list()
     assert (model.id, model.object, model.owned_by) == ("org/small", "model", "bertkit")
     assert abs(model.created - time.time()) < 600
@@ -255,7 +252,7 @@ REQUESTS: dict[str, list[dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("name", REQUESTS)
-def test_the_schema_of_the_root(name: str, tiny_encoder: Path) -> None:
+def test_the_schema_of_the_root(name, tiny_encoder):
     with TestClient(make_app(predictor_of(KEPT[name], tiny_encoder), "small", Limits())) as client:
         document = client.get("/openapi.json").json()
         operation, components = document["paths"]["/"]["post"], {"components": document["components"]}
@@ -272,7 +269,7 @@ def test_the_schema_of_the_root(name: str, tiny_encoder: Path) -> None:
 
 
 @pytest.mark.parametrize("path", ["/embed", "/v1/embeddings"])
-def test_errors_have_the_form_that_is_promised(path: str, tiny_encoder: Path) -> None:
+def test_errors_have_the_form_that_is_promised(path, tiny_encoder):
     with TestClient(make_app(predictor_of(KEPT["retrieval"], tiny_encoder), "small", Limits())) as client:
         document, error = client.get("/openapi.json").json(), said(client, path, status=422, neither=1)
     promised = document["paths"][path]["post"]["responses"]["422"]["content"]["application/json"]["schema"]
@@ -285,7 +282,7 @@ def test_errors_have_the_form_that_is_promised(path: str, tiny_encoder: Path) ->
 KEY = "s3cret-key"
 
 
-def test_clients_send_the_api_key(tiny_encoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clients_send_the_api_key(tiny_encoder, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
     predictor = predictor_of(KEPT["retrieval"], tiny_encoder)
     with running(predictor, KEY) as url:
@@ -301,7 +298,7 @@ def test_clients_send_the_api_key(tiny_encoder: Path, monkeypatch: pytest.Monkey
                     small.raises(openai.AuthenticationError, "send the API key", client.models.list)
 
 
-def test_what_is_open_without_the_key(tiny_encoder: Path) -> None:
+def test_what_is_open_without_the_key(tiny_encoder):
     with TestClient(make_app(predictor_of(KEPT["single-label"], tiny_encoder), "small", Limits(), KEY)) as client:
         for path in ("/health", "/metrics", "/docs", "/openapi.json"):
             page = client.get(path)
@@ -325,7 +322,7 @@ def test_what_is_open_without_the_key(tiny_encoder: Path) -> None:
     assert "security" not in document["paths"]["/predict"]["post"]
 
 
-def test_where_the_api_key_is_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_the_api_key_is_from(tmp_path, monkeypatch):
     monkeypatch.delenv("BERTKIT_API_KEY", raising=False)
     assert read_api_key(None) is None
     monkeypatch.setenv("BERTKIT_API_KEY", "from-variable")
@@ -344,7 +341,7 @@ def test_where_the_api_key_is_from(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_the_command_line_takes_a_file_with_the_key(tiny_encoder, tmp_path, monkeypatch, capsys):
     predictor, keys = predictor_of(KEPT["single-label"], tiny_encoder), []
 
-    def make(service: Any, api_key: str | None) -> Any:
+    def make(service, api_key):
         keys.append(api_key)
         raise UserError("enough")
 
@@ -359,7 +356,7 @@ def test_the_command_line_takes_a_file_with_the_key(tiny_encoder, tmp_path, monk
     )
 
 
-def test_request_ids(tiny_encoder: Path) -> None:
+def test_request_ids(tiny_encoder):
     with TestClient(make_app(predictor_of(KEPT["single-label"], tiny_encoder), "small", Limits())) as client:
         for path in ("/health", "/nowhere"):
             assert client.get(path, headers={"X-Request-ID": "mine-1"}).headers["X-Request-ID"] == "mine-1"

@@ -83,7 +83,7 @@ async def post(app: Any, text: str, leaves: asyncio.Event | None = None) -> list
     return sent
 
 
-def test_a_full_house_and_clients_that_go_away(tiny_encoder: Path) -> None:
+def test_a_full_house_and_clients_that_go_away(tiny_encoder):
     model = Model()
     app = make_app(
         stand_in(predictor_of(KEPT["single-label"], tiny_encoder), model), "small", Limits(max_concurrent_requests=3)
@@ -111,7 +111,7 @@ def test_a_full_house_and_clients_that_go_away(tiny_encoder: Path) -> None:
     assert model.calls == [["zero"], ["two", "four"]]  # not what nobody waits for
 
 
-def test_the_limit_on_reading_a_body_ends_with_the_body() -> None:
+def test_the_limit_on_reading_a_body_ends_with_the_body():
     """An answer has its own limit: until then the client's disconnection is awaited."""
     received = []
 
@@ -143,7 +143,7 @@ HEADERS = {"Content-Type": "application/json"}
 
 
 @pytest.fixture(scope="module")
-def model_folder(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def model_folder(tiny_encoder, tmp_path_factory) -> Path:
     """A small classifier, read in fp32 so that its answers tell requests apart to the fifth digit."""
     folder = tmp_path_factory.mktemp("serve") / "classifier"
     torch.manual_seed(0)
@@ -157,7 +157,7 @@ def model_folder(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -
 
 
 @pytest.fixture
-def server(model_folder: Path) -> Iterator[tuple[subprocess.Popen[str], int]]:
+def server(model_folder) -> Iterator[tuple[subprocess.Popen[str], int]]:
     """`bertkit serve` as a process of its own, and its port."""
     command = [sys.executable, "-m", "bertkit", "serve", str(model_folder)]
     command += ["--port", "0", "--max-concurrent-requests", "6", "--max-batch-tokens", "64"]
@@ -213,7 +213,7 @@ def refused(port: int) -> bool:
     return False
 
 
-def test_a_server_under_load_that_is_stopped(server: Any, model_folder: Path) -> None:
+def test_a_server_under_load_that_is_stopped(server, model_folder):
     process, port = server
     oracle = load(model_folder)
     rng = np.random.default_rng(0)
@@ -226,7 +226,7 @@ def test_a_server_under_load_that_is_stopped(server: Any, model_folder: Path) ->
     firsts = sorted(answers[0]["score"] for answers in expected)
     assert np.median(np.diff(firsts)) > 1e-4  # so that swapped answers would be seen
 
-    def check(number: int) -> int:
+    def check(number):
         rows = requests[number]
         status, found, _ = asked(port, {"rows": rows} if number % 7 else {"rows": [*rows, 5]})
         if number % 7:
@@ -264,12 +264,12 @@ def test_a_server_under_load_that_is_stopped(server: Any, model_folder: Path) ->
 
 
 @pytest.mark.parametrize("failure", [None, "RuntimeError"])
-def test_a_signal_is_not_lost_while_the_server_looks_for_a_failure(tiny_encoder: Path, failure: str | None) -> None:
+def test_a_signal_is_not_lost_while_the_server_looks_for_a_failure(tiny_encoder, failure):
     class Interrupted:
         """A batcher that is asked for its failure just when a signal comes."""
 
         @property
-        def failure(self) -> str | None:
+        def failure(self):
             server.should_exit = failure is None
             return failure
 
@@ -282,7 +282,7 @@ def test_a_signal_is_not_lost_while_the_server_looks_for_a_failure(tiny_encoder:
 
 
 @pytest.fixture(scope="module")
-def address(tiny_encoder: Path, request: pytest.FixtureRequest) -> Iterator[tuple[str, int]]:
+def address(tiny_encoder, request) -> Iterator[tuple[str, int]]:
     """Where a server in a thread of this process listens; the parameter is its timeout in seconds."""
     limits = Limits(timeout=request.param)
     server = make_server(make_app(predictor_of(KEPT["single-label"], tiny_encoder), "small", limits), limits)
@@ -317,7 +317,7 @@ HEALTH = ("GET /health HTTP/1.1", "Host: here", "")
 
 
 @pytest.mark.parametrize("address", [0.2], indirect=True)
-def test_a_slow_body_has_its_own_timeout(address: tuple[str, int]) -> None:
+def test_a_slow_body_has_its_own_timeout(address):
     with socket.create_connection(address, timeout=20) as connection:
         lines = ("POST /predict HTTP/1.1", "Host: here", "Content-Type: application/json", "Content-Length: 9", "")
         assert sent(connection, *lines).startswith("http/1.1 408")
@@ -326,7 +326,7 @@ def test_a_slow_body_has_its_own_timeout(address: tuple[str, int]) -> None:
 
 @pytest.mark.parametrize("address", [30.0], indirect=True)
 @pytest.mark.parametrize("method", ["GET /health", "POST /predict"])
-def test_a_body_of_two_lengths_ends_the_connection(address: tuple[str, int], method: str) -> None:
+def test_a_body_of_two_lengths_ends_the_connection(address, method):
     """What follows it could be a request that a proxy before this server took for the body."""
     both = ("Host: here", "Content-Type: application/json", "Content-Length: 5", "Transfer-Encoding: chunked", "")
     with socket.create_connection(address, timeout=20) as connection:
@@ -336,7 +336,7 @@ def test_a_body_of_two_lengths_ends_the_connection(address: tuple[str, int], met
         assert ended(connection)
 
 
-def test_an_address_that_can_not_be_had(model_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_address_that_can_not_be_had(model_folder, capsys):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         code = main(["serve", str(model_folder), "--port", port])
@@ -344,7 +344,7 @@ def test_an_address_that_can_not_be_had(model_folder: Path, capsys: pytest.Captu
     assert f"error: 127.0.0.1:{port}: cannot listen on this address" in capsys.readouterr().err
 
 
-def test_small_answers_are_sent_at_once() -> None:
+def test_small_answers_are_sent_at_once():
     """Nagle's algorithm would hold a body back until its headers are acknowledged, 40 ms later."""
     with listen("127.0.0.1", 0) as listener, socket.create_connection(listener.getsockname()):
         accepted, _ = listener.accept()
@@ -352,7 +352,7 @@ def test_small_answers_are_sent_at_once() -> None:
             assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
-def test_clients_are_not_told_where_a_model_is(model_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clients_are_not_told_where_a_model_is(model_folder, monkeypatch):
     monkeypatch.chdir(model_folder)
     assert {name_for_clients(each) for each in (str(model_folder), ".")} == {model_folder.name}
     assert name_for_clients("org/model") == "org/model"

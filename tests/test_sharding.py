@@ -8,7 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import numpy as np
 import pytest
@@ -22,7 +21,6 @@ from torch.testing import assert_close
 
 from bertkit import processes
 from bertkit.cli.main import QUIET, main
-from bertkit.encoding.padding import Arrays
 from bertkit.engine import sharding
 from bertkit.engine.checkpoint import is_intact
 from bertkit.errors import UserError
@@ -33,7 +31,7 @@ ENVIRONMENT = {**os.environ, **QUIET, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVI
 
 
 @pytest.fixture(scope="module")
-def done(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def done(tiny_encoder, tmp_path_factory) -> Path:
     return left_by(sharded, tiny_encoder, tmp_path_factory.mktemp("sharded"))
 
 
@@ -54,7 +52,7 @@ def said(folder: Path, what: str) -> str:
 
 
 @pytest.mark.parametrize("case", [case.id for case in [*CASES, *DRAWN]])
-def test_three_processes_have_the_answers_of_one(case: str, done: Path) -> None:
+def test_three_processes_have_the_answers_of_one(case, done):
     """A chunk of 3 rows has 2 batches, fewer than processes; the last chunk is smaller; some have no features."""
     assert codes(done / "fp32, 3") == [0, 0, 0], said(done / "fp32, 3", "0.err")
     one = said(done / "fp32, 1" / "written", f"{case}.0.jsonl")
@@ -64,7 +62,7 @@ def test_three_processes_have_the_answers_of_one(case: str, done: Path) -> None:
 
 
 @pytest.mark.parametrize("case", sharded.NAMES)
-def test_two_processes_have_the_answers_of_one_in_bf16(case: str, done: Path) -> None:
+def test_two_processes_have_the_answers_of_one_in_bf16(case, done):
     assert codes(done / "bf16, 2") == [0, 0], said(done / "bf16, 2", "0.err")
     one = said(done / "bf16, 1" / "written", f"{case}.0.jsonl")
     assert [said(done / "bf16, 2" / "written", f"{case}.{rank}.jsonl") for rank in (0, 1)] == [one, one]
@@ -78,12 +76,12 @@ def test_two_processes_have_the_answers_of_one_in_bf16(case: str, done: Path) ->
         ("one is killed", "another process has ended", [2, -9]),
     ],
 )
-def test_what_is_wrong_with_one_process_ends_all(name: str, message: str, ended: list[int], done: Path) -> None:
+def test_what_is_wrong_with_one_process_ends_all(name, message, ended, done):
     assert codes(done / name) == ended
     assert message in said(done / name, "0.err")
 
 
-def test_a_run_by_two_processes_ends_as_one_process_does(done: Path) -> None:
+def test_a_run_by_two_processes_ends_as_one_process_does(done):
     assert codes(done / "trained, 2") == [0, 0], said(done / "trained, 2", "0.err")
     one, two = done / "trained, 1" / "written", done / "trained, 2" / "written"
     weights = [load_file(run / "model" / "model.safetensors") for run in (one, two)]
@@ -96,7 +94,7 @@ def test_a_run_by_two_processes_ends_as_one_process_does(done: Path) -> None:
         assert scores[1][split]["metrics"] == pytest.approx(scores[0][split]["metrics"], abs=1e-6)
 
 
-def test_a_run_by_two_processes_that_receives_a_signal_resumes_to_the_same_model(done: Path) -> None:
+def test_a_run_by_two_processes_that_receives_a_signal_resumes_to_the_same_model(done):
     """Only process 1 receives it; all stop after that step. The resumed run equals an uninterrupted one."""
     ended = done / "stopped, 2"
     assert codes(ended) == [0, 0], said(ended, "0.err") + said(ended, "1.err")
@@ -115,7 +113,7 @@ def test_a_run_by_two_processes_that_receives_a_signal_resumes_to_the_same_model
     assert steps[0] == steps[1]
 
 
-def test_a_student_of_two_processes_is_that_of_one(done: Path) -> None:
+def test_a_student_of_two_processes_is_that_of_one(done):
     one, two = (done / f"teacher before, {count}" for count in (1, 2))
     assert codes(two) == [0, 0], said(two, "0.err")
     weights = [load_file(run / "written" / "model" / "model.safetensors") for run in (one, two)]
@@ -126,7 +124,7 @@ def test_a_student_of_two_processes_is_that_of_one(done: Path) -> None:
     assert "from the cache" in said(two, "1.err")
 
 
-def test_what_the_environment_says_of_processes(monkeypatch: pytest.MonkeyPatch, capfd: Any) -> None:
+def test_what_the_environment_says_of_processes(monkeypatch, capfd):
     monkeypatch.setenv("LOCAL_RANK", "x")
     assert small.refused(capfd, "train", "quickstart", "--output-dir", "nowhere").startswith(
         "error: LOCAL_RANK: 'x' is not a whole number"
@@ -151,7 +149,7 @@ def test_what_the_environment_says_of_processes(monkeypatch: pytest.MonkeyPatch,
     assert processes.first()
 
 
-def test_each_process_runs_its_part(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_process_runs_its_part(monkeypatch):
     """Of 7 batches, process 1 of 3 runs the second and the fifth."""
     monkeypatch.setattr(sharding.distributed, "get_rank", lambda: 1)
     monkeypatch.setattr(sharding.distributed, "get_world_size", lambda: 3)
@@ -159,7 +157,7 @@ def test_each_process_runs_its_part(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sharding, "_exchange", lambda mine, batches: [others[0], mine, others[1]])
     ran: list[int] = []
 
-    def run(batch: int) -> Arrays:
+    def run(batch):
         ran.append(batch)
         return {"x": np.full(1, 10 * batch)}
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -26,7 +25,7 @@ ROWS = [{"id": f"r{number}", "text": text} for number, text in enumerate([*TEXTS
 
 
 @pytest.fixture(scope="module")
-def models(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def models(tiny_encoder, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("models")
     for case in CASES:
         if case.id in ("single-label", "similarity-in-batch", "retrieval", "ner-document"):
@@ -37,7 +36,7 @@ def models(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
 
 
 @pytest.fixture(autouse=True)
-def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+def _small_chunks(monkeypatch) -> None:
     for kind in OURS.values():
         monkeypatch.setattr(kind, "chunk_size", 3)
     for module in (embed, features, vector_cache):
@@ -45,13 +44,13 @@ def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def rows(tmp_path: Path) -> Path:
+def rows(tmp_path) -> Path:
     return small.write_rows(tmp_path / "rows.jsonl", ROWS)
 
 
 @pytest.mark.parametrize("chunk", [1, 3, 4096])
 @pytest.mark.parametrize("count", [1, 2, 3, 7])
-def test_parts_are_contiguous_whole_chunks_and_even(chunk: int, count: int) -> None:
+def test_parts_are_contiguous_whole_chunks_and_even(chunk, count):
     for total in (count * chunk, 7 * chunk + 1, 100 * chunk - 1):
         if -(-total // chunk) < count:
             continue
@@ -63,7 +62,7 @@ def test_parts_are_contiguous_whole_chunks_and_even(chunk: int, count: int) -> N
 
 
 @pytest.mark.parametrize(("case", "count"), [("single-label", 1), ("retrieval", 2), ("ner-document", 4)])
-def test_answers_of_parts_are_those_of_the_whole(case: str, count: int, models: Path, tmp_path: Path) -> None:
+def test_answers_of_parts_are_those_of_the_whole(case, count, models, tmp_path):
     """Also for a task that ranks the documents of a chunk, and one that reads sentences with their neighbours."""
     texts = [{"query": row["text"], "document": row["text"]} for row in ROWS] if case == "retrieval" else ROWS
     texts = [{**row, "document": "one"} for row in ROWS] if case == "ner-document" else texts
@@ -110,7 +109,7 @@ def test_shards_that_are_none_or_more_than_chunks_are_refused(models, rows, tmp_
     assert not (tmp_path / "out").exists()
 
 
-def test_a_row_has_its_number_in_the_file(models: Path, tmp_path: Path, capsys: Any) -> None:
+def test_a_row_has_its_number_in_the_file(models, tmp_path, capsys):
     file = small.write_rows(tmp_path / "in.jsonl", [*ROWS[:10], {"id": "bad"}])
     command = ["predict", str(models / "single-label"), "--input", str(file), "--output", str(tmp_path / "out.jsonl")]
     assert main([*command, "--shard", "1/2"]) == 0
@@ -129,7 +128,7 @@ def test_a_row_has_its_number_in_the_file(models: Path, tmp_path: Path, capsys: 
         (["--input", "ROWS", "--output", "made.conll", "--format", "conll"], "parts that can be concatenated"),
     ],
 )
-def test_what_has_no_parts_is_refused(more: list[str], message: str, models: Path, rows: Path, capsys: Any) -> None:
+def test_what_has_no_parts_is_refused(more, message, models, rows, capsys):
     words = [word.replace("ROWS", str(rows)) for word in more]
     assert message in small.refused(capsys, "predict", models / "single-label", *words, "--shard", "1/2")
 

@@ -33,7 +33,7 @@ SPACE = "training.learning_rate: {low: 1e-4, high: 1e-1, log: true}\ntraining.pe
 
 
 @pytest.fixture(scope="module")
-def room(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def room(tiny_encoder, tmp_path_factory) -> Path:
     """A folder with a small recipe and a space."""
     folder = tmp_path_factory.mktemp("sweep")
     small.write_recipe(folder, tiny_encoder)
@@ -46,7 +46,7 @@ def recipe_of(room: Path, *overrides: str) -> Recipe:
 
 
 @pytest.fixture(autouse=True)
-def _prune_early(monkeypatch: pytest.MonkeyPatch) -> None:
+def _prune_early(monkeypatch) -> None:
     """The median rule from the second trial on: a test has no time for five."""
     monkeypatch.setattr(trials, "MedianPruner", lambda: optuna.pruners.MedianPruner(n_startup_trials=1))
 
@@ -95,7 +95,7 @@ class Trainer:
 
 
 @pytest.fixture
-def trainer(monkeypatch: pytest.MonkeyPatch) -> Trainer:
+def trainer(monkeypatch) -> Trainer:
     """In place of `train`, and of the rehearsal before it."""
     made = Trainer()
     known = SimpleNamespace(metrics=("accuracy",)), SimpleNamespace(fingerprints={"train": "0" * 64})
@@ -125,7 +125,7 @@ def problems(room: Path, text: str, name: str = "bad.yaml") -> list[str]:
     return [f"{Path(p.where).name} {p.what} | {p.fix}" for p in caught.value.problems]
 
 
-def test_everything_that_is_wrong_with_a_space_is_said_at_once_with_its_line(room: Path) -> None:
+def test_everything_that_is_wrong_with_a_space_is_said_at_once_with_its_line(room):
     text = """\
 training.learning_rat: [1e-5, 2e-5]
 training.weight_decay: {low: 0.0, high: -0.1}
@@ -166,7 +166,7 @@ verify: [true, false]
         assert re.search(rf"bad.yaml:{line} .*{words}", said), (line, words, said)
 
 
-def test_a_file_that_is_no_space(room: Path) -> None:
+def test_a_file_that_is_no_space(room):
     for text, words in (("", "the space is empty"), ("- a", "expected a mapping"), ("a: [", "YAML")):
         assert words in problems(room, text)[0]
     small.raises(
@@ -174,7 +174,7 @@ def test_a_file_that_is_no_space(room: Path) -> None:
     )
 
 
-def test_values_that_only_transformers_or_the_model_refuse_are_found_before_training(room: Path) -> None:
+def test_values_that_only_transformers_or_the_model_refuse_are_found_before_training(room):
     (room / "late.yaml").write_text("training.save_strategy: [epoch, steps]\nmodel.max_length: [32, 4096]\n")
     with pytest.raises(RecipeError) as caught:
         sweep(recipe_of(room).with_("training.eval_strategy=epoch"), room / "late.yaml", room / "never")
@@ -191,7 +191,7 @@ def test_values_that_only_transformers_or_the_model_refuse_are_found_before_trai
     count=st.integers(1, 9),
     kind=st.sampled_from("whole log step free".split()),
 )
-def test_what_is_drawn_is_in_the_space_and_survives_the_recipe(low: int, size: int, count: int, kind: str) -> None:
+def test_what_is_drawn_is_in_the_space_and_survives_the_recipe(low, size, count, kind):
     ends = [low, low + size * count] if kind == "whole" else [low / 100, (low + size * count) / 100]
     step = {"whole": size, "step": size / 100}.get(kind)
     distribution = Range(low=ends[0], high=ends[1], log=kind == "log", step=step).distribution()
@@ -205,7 +205,7 @@ def test_what_is_drawn_is_in_the_space_and_survives_the_recipe(low: int, size: i
     assert not contains(distribution, ends[1] * 1.01 + 1)
 
 
-def test_choices_hold_any_value_of_a_recipe() -> None:
+def test_choices_hold_any_value_of_a_recipe():
     values = [None, True, 1, 1.0, "1", {"r": 8}, ["a"]]
     distribution, wrong = _distribution(values)
     assert not wrong
@@ -263,7 +263,7 @@ def test_a_recipe_that_is_best_as_it_is_stays_and_a_winner_by_luck_is_called_one
     assert told["verdict"][0].startswith("NOT better than the base recipe: accuracy 0.5000 ± 0.0000, base 0.5000")
 
 
-def test_verdicts() -> None:
+def test_verdicts():
     better = paired(0.01, 0.3)
     for best, pair, start, wins in (
         ([0.9, 0.8], better, "Better than the base recipe", 2),
@@ -307,7 +307,7 @@ def test_an_interrupted_sweep_goes_on_as_if_it_had_not_been(moments, torn, train
     assert (parts.folder / "best.yaml").read_text() == (whole.folder / "best.yaml").read_text()
 
 
-def test_more_trials_go_on_from_fewer(trainer: Trainer, room: Path, tmp_path: Path) -> None:
+def test_more_trials_go_on_from_fewer(trainer, room, tmp_path):
     recipe = recipe_of(room)
     few = sweep(recipe, room / "space.yaml", tmp_path / "s", trials=4, confirm=1).results
     trainer.trained.clear()
@@ -321,8 +321,8 @@ def test_more_trials_go_on_from_fewer(trainer: Trainer, room: Path, tmp_path: Pa
     assert (len(states(hurried)), hurried.results["winner"]) == (1, 0)  # its time is up after the first
 
 
-def test_a_trial_that_fails_is_told_and_the_sweep_goes_on(trainer: Trainer, room: Path, tmp_path: Path) -> None:
-    def score(recipe: Recipe) -> float:
+def test_a_trial_that_fails_is_told_and_the_sweep_goes_on(trainer, room, tmp_path):
+    def score(recipe):
         if recipe.training["per_device_train_batch_size"] == 8:
             raise UserError(Problem("training", "the loss is nan at step 3"))
         return formula(recipe)
@@ -343,7 +343,7 @@ def test_what_no_trial_can_help_stops_the_sweep_until_it_is_mended(kind, trainer
     recipe = recipe_of(room)
     fine = sweep(recipe, room / "space.yaml", tmp_path / "fine", trials=3, confirm=1).results
 
-    def score(recipe: Recipe) -> float:
+    def score(recipe):
         raise kind(Problem("disk", "is full")) if len(trainer.trained) == 2 else AssertionError
 
     trainer.trained.clear()
@@ -353,7 +353,7 @@ def test_what_no_trial_can_help_stops_the_sweep_until_it_is_mended(kind, trainer
     assert sweep(recipe, room / "space.yaml", tmp_path / "s", trials=3, confirm=1).results == fine
 
 
-def test_of_equal_trials_the_first_wins(trainer: Trainer, room: Path, tmp_path: Path) -> None:
+def test_of_equal_trials_the_first_wins(trainer, room, tmp_path):
     (room / "three.yaml").write_text("training.per_device_train_batch_size: [2, 4, 8]\n")
     trainer.score = lambda recipe: 0.5
     done = sweep(recipe_of(room), room / "three.yaml", tmp_path / "s", trials=12, confirm=1).results
@@ -374,7 +374,7 @@ def test_another_recipe_space_or_data_do_not_go_on(trainer, room, tmp_path, monk
     (tmp_path / "other.yaml").write_text(SPACE.replace("8", "16"))
     before = {path: path.read_bytes() for path in (tmp_path / "s").rglob("*") if path.is_file()}
 
-    def refused(change: str, recipe: Recipe, space: Path) -> None:
+    def refused(change, recipe, space):
         small.raises(UserError, f"is a sweep with another {change}", sweep, recipe, space, tmp_path / "s", **fewer)
 
     refused("recipe", recipe_of(room, "model.max_length=16"), room / "space.yaml")
@@ -414,7 +414,7 @@ def test_folders_of_something_else_or_damaged_and_calls_that_can_not_be_meant(tr
 # --- the trials
 
 
-def test_trials_are_listed_best_first(tmp_path: Path) -> None:
+def test_trials_are_listed_best_first(tmp_path):
     trials = [
         {"number": 0, "state": "complete", "score": 0.5, "outcome": "f1 0.5", "changes": {}},
         {"number": 1, "state": "fail", "score": None, "outcome": "failed: why", "changes": {"training.a": 1e-5}},
@@ -439,7 +439,7 @@ def test_a_real_sweep_interrupted_in_a_trial_equals_one_that_was_not(room, tmp_p
     assert "base recipe" in said
     right, seen = trials.PruningCallback.on_evaluate, []
 
-    def interrupted(self: trials.PruningCallback, *args: Any, **more: Any) -> None:
+    def interrupted(self, *args, **more):
         seen.append(self.trial.number)
         right(self, *args, **more)
         if seen.count(1) == 2:

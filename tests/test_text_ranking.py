@@ -95,7 +95,7 @@ def features_batch(made: TextRanking, features: Dataset) -> dict[str, torch.Tens
 
 
 @pytest.mark.parametrize("options", [{}, {"loss": "listwise"}, {"loss": "mse", "activation": "identity"}])
-def test_cross_encoder_gives_the_same_scores(options: dict[str, Any], tiny_encoder: Path, tmp_path: Path) -> None:
+def test_cross_encoder_gives_the_same_scores(options, tiny_encoder, tmp_path):
     """Also of texts that are cut: it is told where."""
     made = task(tiny_encoder, rows([1, 0, 0, 1, 0, 0]), max_length=24, **options)
     predictor = fresh(made, tiny_encoder)
@@ -145,7 +145,7 @@ def test_a_stock_cross_encoder_answers_as_it_did(where, activation, tiny_encoder
     assert ours.task.max_length == theirs.max_seq_length == (20 if where == "own file" else 64)
 
 
-def test_foreign_models_that_give_no_score_are_refused(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_foreign_models_that_give_no_score_are_refused(tiny_encoder, tmp_path):
     AutoTokenizer.from_pretrained(tiny_encoder).save_pretrained(tmp_path)
     model = AutoModelForSequenceClassification.from_pretrained(tiny_encoder, num_labels=3)
     model.save_pretrained(tmp_path)
@@ -176,7 +176,7 @@ def ranked(data: list[tuple[int, int, int]], grouped: bool | None = None, graded
 
 @settings(max_examples=60)
 @given(queries_of_rows)
-def test_measures_are_those_of_scikit_learn_and_trec_eval(data: list[tuple[int, int, int]]) -> None:
+def test_measures_are_those_of_scikit_learn_and_trec_eval(data):
     distinct = [(group, grade, score * 100 + place) for place, (group, grade, score) in enumerate(data)]  # no ties
     found = ranked(distinct, grouped=True)
     per_query, first, sizes = found.per_query
@@ -207,7 +207,7 @@ def test_measures_are_those_of_scikit_learn_and_trec_eval(data: list[tuple[int, 
             assert means[name] is None
 
 
-def test_measures_by_hand() -> None:
+def test_measures_by_hand():
     """Query 0: relevant at ranks 2 and 3 of 3. Query 1: one document. Query 2: none is relevant."""
     data = [(0, 0, 9), (0, 1, 5), (0, 1, 4), (1, 1, 9), (2, 0, 1), (2, 0, 2)]
     found = ranked(data, graded=False)
@@ -221,7 +221,7 @@ def test_measures_by_hand() -> None:
     assert found.scores == pytest.approx(expected)
 
 
-def test_pairs_that_stand_alone_are_correlated() -> None:
+def test_pairs_that_stand_alone_are_correlated():
     data = [(0, 0, 1), (0, 3, 2), (1, 2, 2), (2, 1, 5), (2, 2, 9)]
     assert ranked(data, grouped=False).pairs() == ([1 / 7, 2 / 7, 2 / 7, 5 / 7, 9 / 7], [0, 3, 2, 1, 2])
     found = ranked(data, grouped=False).scores
@@ -229,7 +229,7 @@ def test_pairs_that_stand_alone_are_correlated() -> None:
     assert found == pytest.approx({"spearman": expected["spearman"], "pearson": expected["pearson"]})
 
 
-def test_intervals_are_over_queries() -> None:
+def test_intervals_are_over_queries():
     """Half of 20 queries have their relevant document first, half second: each weighs as one."""
     data = [row for n in range(20) for row in ((n, 1, 5 if n % 2 else 1), (n, 0, 3))]
     scored = ranked(data, graded=False).scored
@@ -242,7 +242,7 @@ def test_intervals_are_over_queries() -> None:
     assert scored.weighted(weights)["mrr@10"] == [1.0]
 
 
-def test_names_part_queries_of_one_text() -> None:
+def test_names_part_queries_of_one_text():
     assert query_numbers(["a", "b", "a", "a"], None).tolist() == [0, 1, 0, 0]
     assert query_numbers(["a", "b", "a", "a"], ["1", "1", "2", "a"]).tolist() == [0, 0, 1, 2]
     assert query_numbers(["a", "b", "a", "a"], ["1", None, None, "a"]).tolist() == [0, 1, 2, 3]
@@ -307,7 +307,7 @@ def read(folder: Path, lines: list[dict[str, Any]], splits: tuple[str, ...] = ("
     return load_data(DataSpec(source=source, **spec), TextRanking, OPTIONS)
 
 
-def test_bad_rows_are_all_named(tmp_path: Path) -> None:
+def test_bad_rows_are_all_named(tmp_path):
     line = {"query": "a", "document": "b"}
     with pytest.raises(DataError) as caught:
         read(tmp_path, [{**line, "label": 1}, {**line, "label": 2}, {**line, "label": 0.5}])
@@ -323,7 +323,7 @@ def test_bad_rows_are_all_named(tmp_path: Path) -> None:
     assert data.rows["test"].column_names == ["query", "document"]
 
 
-def test_findings_count_queries(tmp_path: Path) -> None:
+def test_findings_count_queries(tmp_path):
     lines = [{"query": q, "document": d, "label": n} for q, d, n in (("a", "1", 1), ("a", "2", 0), ("b", "3", 1))]
     found = [finding.what for finding in read(tmp_path, lines).findings]
     assert found == [
@@ -343,7 +343,7 @@ def logits_of(values: list[float]) -> SequenceClassifierOutput:
     return SequenceClassifierOutput(logits=torch.tensor(values, dtype=torch.float64)[:, None])  # type: ignore[arg-type]
 
 
-def test_losses_are_those_of_their_formulas(tiny_encoder: Path) -> None:
+def test_losses_are_those_of_their_formulas(tiny_encoder):
     z, targets = np.array([0.3, -1.2, 2.0]), np.array([0.0, 1.5, 5.0])
     data, scaled = rows(targets.tolist(), "score"), targets / 5
     p = 1 / (1 + np.exp(-z))
@@ -359,7 +359,7 @@ def test_losses_are_those_of_their_formulas(tiny_encoder: Path) -> None:
         assert made.count(batch) == 3
 
 
-def test_listwise_is_listnet_over_each_query(tiny_encoder: Path) -> None:
+def test_listwise_is_listnet_over_each_query(tiny_encoder):
     """Rows of three queries, mixed; the third has one row, which is neither a loss nor counted."""
     group, targets = ["x", "y", "x", "x", "y", "z"], [2.0, 0.0, 1.0, 0.0, 3.0, 1.0]
     data = rows(targets, "score", group=group)
@@ -378,7 +378,7 @@ def test_listwise_is_listnet_over_each_query(tiny_encoder: Path) -> None:
     assert made.count(batch) == 2
 
 
-def test_the_best_window_counts(tiny_encoder: Path) -> None:
+def test_the_best_window_counts(tiny_encoder):
     data = rows([1, 0, 0])
     made = task(tiny_encoder, data, max_length=16, overflow="window", stride=4)
     predictor = fresh(made, tiny_encoder)
@@ -399,7 +399,7 @@ def test_the_best_window_counts(tiny_encoder: Path) -> None:
     assert made.count(batch) == 2
 
 
-def test_too_long_a_document_is_cut_and_said_or_refused(tiny_encoder: Path) -> None:
+def test_too_long_a_document_is_cut_and_said_or_refused(tiny_encoder):
     huge = {"query": "the cat ?", "document": "cat " * 25_000}
     cut = fresh(task(tiny_encoder, rows([1, 0, 0])), tiny_encoder)
     assert [a["truncated"] for a in cut([huge, {"query": "the cat ?", "document": "yes"}])] == [True, False]
@@ -411,7 +411,7 @@ def test_too_long_a_document_is_cut_and_said_or_refused(tiny_encoder: Path) -> N
     raises(DataError, r"row 1.*25006 tokens", strict, [huge])
 
 
-def test_damaged_outputs_are_said(tiny_encoder: Path) -> None:
+def test_damaged_outputs_are_said(tiny_encoder):
     made = task(tiny_encoder, rows([1, 0, 0]))
     data = rows([1, 0, 0])
     with pytest.raises(ModelError, match="not finite for 1 of 3 rows"):
@@ -421,7 +421,7 @@ def test_damaged_outputs_are_said(tiny_encoder: Path) -> None:
 # --- all of it
 
 
-def test_word_overlap_is_a_baseline_and_chance_another(tiny_encoder: Path) -> None:
+def test_word_overlap_is_a_baseline_and_chance_another(tiny_encoder):
     data = Dataset.from_dict(
         {
             "query": [f"about {word}" for word in ("cats", "dogs", "birds") for _ in range(2)],
@@ -512,7 +512,7 @@ def test_of_equal_scores_the_worst_order_counts_in_searches_rankings_and_pairs(d
         order for order in permutations(range(len(names))) if sorted(order, key=lambda d: -scores[d]) == [*order]
     ]
 
-    def worst(graded: dict[str, int]) -> dict[str, float]:
+    def worst(graded):
         every = [by_definition([names[d] for d in order], graded) for order in allowed]
         return {name: min(each[name] for each in every) for name in every[0]}
 

@@ -84,7 +84,7 @@ def write_recipe(folder: Path, encoder: Path, head: str = "crf") -> Path:
 
 
 @pytest.fixture(scope="module", params=["softmax", "crf"])
-def run(request: pytest.FixtureRequest, tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
+def run(request, tiny_encoder, tmp_path_factory) -> Any:
     folder = tmp_path_factory.mktemp(request.param)
     return train(load_recipe(write_recipe(folder, tiny_encoder, request.param)), folder / "run")
 
@@ -98,7 +98,7 @@ def get(source: Path, columns: Any = None, **options: Any) -> Any:
 # --- data
 
 
-def test_every_scheme_is_read_as_bio_and_others_are_refused(tmp_path: Path) -> None:
+def test_every_scheme_is_read_as_bio_and_others_are_refused(tmp_path):
     expected = ["B-X", "I-X", "B-X", "O", "B-Y"]
     for name, tags in (("iob1", "I-X I-X B-X O I-Y"), ("bio", "B-X I-X B-X O B-Y"), ("bioes", "B-X E-X S-X O S-Y")):
         path = tmp_path / f"{name}.conll"
@@ -111,7 +111,7 @@ def test_every_scheme_is_read_as_bio_and_others_are_refused(tmp_path: Path) -> N
     small.raises(DataError, r"bad\.conll:1: .*unknown scheme.*O, Q-X", get, tmp_path / "bad.conll")
 
 
-def test_the_notes_count_entities_as_seqeval_and_rows_only_where_there_are_few(tmp_path: Path) -> None:
+def test_the_notes_count_entities_as_seqeval_and_rows_only_where_there_are_few(tmp_path):
     tags = [["B-PER", "I-PER", "B-PER", "O"], ["O"], ["B-LOC", "O", "B-PER", "B-LOC"]]
     rows = [{"tokens": ["word"] * len(row), "tags": row} for row in tags]
     found = [finding.what for finding in check(get(write_rows(tmp_path / "a.jsonl", rows)))]
@@ -123,7 +123,7 @@ def test_the_notes_count_entities_as_seqeval_and_rows_only_where_there_are_few(t
     assert "train: no labels" in found
 
 
-def test_an_entity_that_begins_with_i_is_counted_and_kept(tmp_path: Path) -> None:
+def test_an_entity_that_begins_with_i_is_counted_and_kept(tmp_path):
     path = tmp_path / "wild.conll"
     path.write_text("a B-X\nb O\n\nc O\nd I-X\n\ne B-Y\nf I-X\n")
     data = get(path)
@@ -133,7 +133,7 @@ def test_an_entity_that_begins_with_i_is_counted_and_kept(tmp_path: Path) -> Non
     assert "wild.conll:4" in finding.what
 
 
-def test_spans_that_cut_words_are_told_with_the_setting_that_moves_them(tmp_path: Path) -> None:
+def test_spans_that_cut_words_are_told_with_the_setting_that_moves_them(tmp_path):
     cut = {"text": "Ada Brixton", "spans": [[0, 2, "X"]]}
     with pytest.raises(DataError) as error:
         get(small.write_rows(tmp_path / "spans.jsonl", [cut] * 30))
@@ -151,7 +151,7 @@ def test_spans_that_cut_words_are_told_with_the_setting_that_moves_them(tmp_path
     assert "alignment" not in str(error.value)
 
 
-def test_tokens_with_spans_are_refused_and_nothing_is_asked_of_rows_without_either(tmp_path: Path) -> None:
+def test_tokens_with_spans_are_refused_and_nothing_is_asked_of_rows_without_either(tmp_path):
     with pytest.raises(DataError, match=r"`spans`, which need a `text`, but has `tokens`"):
         get(small.write_rows(tmp_path / "spans.jsonl", [{"tokens": ["a", "b"], "spans": [[0, 1, "X"]]}]))
     task = TokenClassificationOptions(name="token-classification")
@@ -161,7 +161,7 @@ def test_tokens_with_spans_are_refused_and_nothing_is_asked_of_rows_without_eith
     assert data.rows["test"].column_names == ["tokens"]
 
 
-def test_documents_of_two_files_are_two_documents_and_drawing_rows_from_them_is_reported(tmp_path: Path) -> None:
+def test_documents_of_two_files_are_two_documents_and_drawing_rows_from_them_is_reported(tmp_path):
     for name in ("a", "b"):
         (tmp_path / f"{name}.conll").write_text("-DOCSTART- O\n\nAda B-X\n\nran O\n")
     task = TokenClassificationOptions(name="token-classification", context="document")
@@ -175,7 +175,7 @@ def test_documents_of_two_files_are_two_documents_and_drawing_rows_from_them_is_
         assert sum("documents lose sentences" in finding.what for finding in findings) == told
 
 
-def test_a_chain_learns_faster_and_does_not_decay(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_a_chain_learns_faster_and_does_not_decay(tiny_encoder, tmp_path):
     case = next(case for case in CASES if case.id == "ner-crf")
     args = steps.arguments(tmp_path, 4, 1, learning_rate=1e-3, weight_decay=0.1)
     trainer = steps.made(case, tiny_encoder, args)
@@ -189,7 +189,7 @@ def test_a_chain_learns_faster_and_does_not_decay(tiny_encoder: Path, tmp_path: 
     assert set(found.values()) == {(1e-3, 0.1), (1e-3, 0.0)}
 
 
-def test_a_chain_within_an_adapted_head_of_several_tasks_learns_faster(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_a_chain_within_an_adapted_head_of_several_tasks_learns_faster(tiny_encoder, tmp_path):
     """LoRA puts modules between the names that a task knows; the other task's chain has a rate of its own."""
     case = next(case for case in CASES if case.id == "ner-crf")
     trainer = steps.made(case, tiny_encoder, steps.arguments(tmp_path, 4, 1, learning_rate=1e-3))
@@ -203,7 +203,7 @@ def test_a_chain_within_an_adapted_head_of_several_tasks_learns_faster(tiny_enco
     assert max(rates.values()) == pytest.approx(3e-2)
 
 
-def test_rows_without_words_do_not_stop_training(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_rows_without_words_do_not_stop_training(tiny_encoder, tmp_path):
     rows = [{"text": "", "spans": []}] * 8 + [{"text": "the cat", "spans": [[4, 7, "X"]]}] * 8
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     for head in ("softmax", "crf"):
@@ -224,7 +224,7 @@ def test_rows_without_words_do_not_stop_training(tiny_encoder: Path, tmp_path: P
 
 
 @pytest.mark.parametrize("name", ["spans", "entities"])
-def test_missing_spans_are_named_as_the_column_is(name: str, tmp_path: Path) -> None:
+def test_missing_spans_are_named_as_the_column_is(name, tmp_path):
     mapped = {} if name == "spans" else {"spans": name}
     path = small.write_rows(
         tmp_path / "spans.jsonl", [{"text": "Ada", name: [[0, 3, "PER"]]}, {"text": "Bo", name: None}]
@@ -232,7 +232,7 @@ def test_missing_spans_are_named_as_the_column_is(name: str, tmp_path: Path) -> 
     small.raises(DataError, f"1 of 2 rows of train has no `{name}`: .*spans.jsonl:2", get, path, columns=mapped)
 
 
-def test_spans_become_tags_and_what_was_done_is_reported(tmp_path: Path) -> None:
+def test_spans_become_tags_and_what_was_done_is_reported(tmp_path):
     text = "Ada Brixton went to Lower Brin."
     spans = [[0, 12, "PER"], [20, 26, "LOC"], [20, 30, "LOC"], [3, 3, "PER"]]
     data = get(small.write_rows(tmp_path / "spans.jsonl", [{"text": text, "spans": spans}]))
@@ -246,7 +246,7 @@ def test_spans_become_tags_and_what_was_done_is_reported(tmp_path: Path) -> None
     assert all(finding.fix for finding in data.findings if finding.level == "warn")
 
 
-def test_types_of_which_nothing_is_left_are_named(tmp_path: Path) -> None:
+def test_types_of_which_nothing_is_left_are_named(tmp_path):
     rows = [{"text": "田中さんは東京に住む。", "spans": [[0, 2, "PER"], [5, 7, "LOC"]]}] * 3
     path = small.write_rows(tmp_path / "spans.jsonl", rows)
     (lost,) = [f.what for f in get(path, alignment="expand").findings if f.level == "severe"]
@@ -256,7 +256,7 @@ def test_types_of_which_nothing_is_left_are_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("scheme", ["BIO", "BIOES"])
 @pytest.mark.parametrize("alignment", ["expand", "contract", "strict"])
-def test_scores_are_against_the_spans_as_given(alignment: Any, scheme: Any) -> None:
+def test_scores_are_against_the_spans_as_given(alignment, scheme):
     """Sets of characters are compared, whatever was moved or dropped for training; seqeval's where nothing was."""
     types, moved = ["A", "B"], 0
     for case in range(150):
@@ -302,7 +302,7 @@ def test_scores_are_against_the_spans_as_given(alignment: Any, scheme: Any) -> N
     assert moved > 50
 
 
-def test_a_type_that_only_the_given_spans_have_is_scored() -> None:
+def test_a_type_that_only_the_given_spans_have_is_scored():
     columns = {"text": ["张三去北京"], "tags": [["B-PER"]], "spans": [[{"start": 3, "end": 5, "label": "LOC"}]]}
     options = TokenClassificationOptions(name="token-classification", labels=["PER"])
     task: Any = TokenClassification(options, None, 16)  # type: ignore[arg-type]
@@ -357,7 +357,7 @@ def made(head: str, folder: Path, max_length: int = 16, **options: Any) -> tuple
         max_size=5,
     )
 )
-def test_every_word_gets_a_tag_whatever_the_input(head: str, rows: list[Any], tiny_encoder: Path) -> None:
+def test_every_word_gets_a_tag_whatever_the_input(head, rows, tiny_encoder):
     task, model = made(head, tiny_encoder)
     for row in rows:
         given_row = {"text": row} if isinstance(row, str) else {"tokens": row}
@@ -373,7 +373,7 @@ def test_every_word_gets_a_tag_whatever_the_input(head: str, rows: list[Any], ti
             assert invalid(tags) == 0
 
 
-def test_one_chain_runs_over_all_windows(tiny_encoder: Path) -> None:
+def test_one_chain_runs_over_all_windows(tiny_encoder):
     """Viterbi by hand over the scores of all words, as if there were no windows."""
     task, model = made("crf", tiny_encoder)
     rows = Dataset.from_dict({"tokens": [["the", "cat", "was", "very", "bad"] * 12]})
@@ -389,7 +389,7 @@ def test_one_chain_runs_over_all_windows(tiny_encoder: Path) -> None:
     assert [word["tag"] for word in answer["words"]] == [task.tags[i] for i in best.tolist()]
 
 
-def test_a_softmax_takes_each_words_best_tag(tiny_encoder: Path) -> None:
+def test_a_softmax_takes_each_words_best_tag(tiny_encoder):
     task, model = made("softmax", tiny_encoder)
     text = "the cat was very bad"
     answer = ask(task, model)(text)
@@ -400,10 +400,10 @@ def test_a_softmax_takes_each_words_best_tag(tiny_encoder: Path) -> None:
     assert [word["score"] for word in answer["words"]] == pytest.approx(table.amax(-1).tolist(), rel=1e-5)
 
 
-def test_a_flawless_validation_makes_no_answer_surer_than_its_size_supports(tiny_encoder: Path) -> None:
+def test_a_flawless_validation_makes_no_answer_surer_than_its_size_supports(tiny_encoder):
     task, model = made("crf", tiny_encoder)
 
-    def sure(features: Dataset) -> list[Emissions]:
+    def sure(features):
         found = ask(task, model).predict_features(features)
         return [Emissions(5 * each.scores, tuple(5 * part for part in each.chain or ())) for each in found]
 
@@ -422,7 +422,7 @@ def test_a_flawless_validation_makes_no_answer_surer_than_its_size_supports(tiny
     assert fitted.grade(found, wrong).details()["calibration"]["errors"] == (tags[2][4] != "B-ANIMAL")
 
 
-def test_context_changes_scores_and_never_the_words(tiny_encoder: Path) -> None:
+def test_context_changes_scores_and_never_the_words(tiny_encoder):
     task, model = made("softmax", tiny_encoder, context="sentence")
     rows = [{"tokens": ["cat"], "document": "1"}, {"tokens": ["was", "bad"], "document": "1"}]
     alone = ask(task, model)(rows)
@@ -435,7 +435,7 @@ def test_context_changes_scores_and_never_the_words(tiny_encoder: Path) -> None:
     assert apart[0]["words"][0]["score"] == pytest.approx(alone[0]["words"][0]["score"], rel=1e-5)
 
 
-def test_words_without_pieces_do_not_tear_an_entity_in_training(tiny_encoder: Path) -> None:
+def test_words_without_pieces_do_not_tear_an_entity_in_training(tiny_encoder):
     task, _ = made("crf", tiny_encoder)
     tokens, tags = ["very", "\u200b", "bad", "\u200b", "bad"], ["B-SENSE", "I-SENSE", "I-SENSE", "B-SENSE", "I-SENSE"]
     features = task.encode(Dataset.from_dict({"tokens": [tokens], "tags": [tags]}))
@@ -443,7 +443,7 @@ def test_words_without_pieces_do_not_tear_an_entity_in_training(tiny_encoder: Pa
     assert features["mute"][0] == 2
 
 
-def test_a_word_without_pieces_is_o_and_changes_no_other_tag(tiny_encoder: Path) -> None:
+def test_a_word_without_pieces_is_o_and_changes_no_other_tag(tiny_encoder):
     """The chain goes on across it, as in training; an entity around it is parted, and keeps type and score."""
     for scheme in ("BIO", "BIOES"):
         task, model = made("crf", tiny_encoder, max_length=64, scheme=scheme)
@@ -471,9 +471,7 @@ def test_a_word_without_pieces_is_o_and_changes_no_other_tag(tiny_encoder: Path)
 # --- runs
 
 
-def test_a_validation_without_entities_is_told_and_keeps_the_last_checkpoint(
-    tiny_encoder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_validation_without_entities_is_told_and_keeps_the_last_checkpoint(tiny_encoder, tmp_path, caplog):
     file = write_recipe(tmp_path, tiny_encoder, "softmax")
     (tmp_path / "dev.conll").write_text("the O\ncat O\nwas O\nvery O\ngood O\n")
     more = ["training.eval_strategy=epoch", "training.save_strategy=epoch", "training.num_train_epochs=3"]
@@ -486,7 +484,7 @@ def test_a_validation_without_entities_is_told_and_keeps_the_last_checkpoint(
     assert told.what.endswith("of 3 evaluations: it selects no checkpoint; the last is kept")
 
 
-def test_a_run_learns(run: Any) -> None:
+def test_a_run_learns(run):
     results = run.results
     assert results["headline"] == "f1"
     assert results["splits"]["validation"]["metrics"]["f1"] > 0.9
@@ -495,7 +493,7 @@ def test_a_run_learns(run: Any) -> None:
     assert set(results["splits"]["validation"]["errors"]) >= {"correct", "boundary", "missed", "spurious"}
 
 
-def test_plain_transformers_loads_it_without_a_warning(run: Any, capfd: pytest.CaptureFixture[str]) -> None:
+def test_plain_transformers_loads_it_without_a_warning(run, capfd):
     model = opened(transformers.AutoModelForTokenClassification, run.model, capfd)
     pipe = transformers.pipeline("token-classification", model=str(run.model), aggregation_strategy="simple")
     assert {entity["entity_group"] for entity in pipe("the cat was very bad")} <= {"ANIMAL", "SENSE"}
@@ -504,7 +502,7 @@ def test_plain_transformers_loads_it_without_a_warning(run: Any, capfd: pytest.C
     assert read_json(run.model / "config.json")["architectures"] == ["BertForTokenClassification"]
 
 
-def test_the_crf_travels_beside_the_model(run: Any) -> None:
+def test_the_crf_travels_beside_the_model(run):
     section = read_json(run.model / "config.json")["bertkit"]
     if section["task"]["head"] == "softmax":
         assert section["extra_weights"] == {}
@@ -524,7 +522,7 @@ def test_the_crf_travels_beside_the_model(run: Any) -> None:
     assert run.load()("the cat")["entities"]
 
 
-def test_predict_reads_conll_and_writes_csv(run: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_predict_reads_conll_and_writes_csv(run, tmp_path, capsys):
     write_conll(tmp_path / "new.conll", range(3))
     arguments = ["predict", str(run.folder), "--input", str(tmp_path / "new.conll"), "--output"]
     assert main([*arguments, str(tmp_path / "out.jsonl")]) == 0
@@ -535,7 +533,7 @@ def test_predict_reads_conll_and_writes_csv(run: Any, tmp_path: Path, capsys: py
     assert "ANIMAL cat (" in small.said(capsys, "predict", run.folder, "the cat was very bad")
 
 
-def test_a_foreign_model_answers_with_its_own_tags(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_a_foreign_model_answers_with_its_own_tags(tiny_encoder, tmp_path):
     tags = ["I-LOC", "O", "B-LOC"]
     kind = transformers.AutoModelForTokenClassification
     model = kind.from_pretrained(tiny_encoder, num_labels=3, id2label=dict(enumerate(tags)))
@@ -552,7 +550,7 @@ def test_a_foreign_model_answers_with_its_own_tags(tiny_encoder: Path, tmp_path:
         small.raises(ModelError, said, bertkit.load, tmp_path, task="token-classification")
 
 
-def test_lora_trains_and_saves_the_chain(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_lora_trains_and_saves_the_chain(tiny_encoder, tmp_path):
     recipe = load_recipe(write_recipe(tmp_path, tiny_encoder), ["peft={}", "training.num_train_epochs=3"])
     run = train(recipe, tmp_path / "run")
     adapter = load_file(run.folder / "adapter" / "adapter_model.safetensors")
@@ -563,7 +561,7 @@ def test_lora_trains_and_saves_the_chain(tiny_encoder: Path, tmp_path: Path) -> 
     assert float(saved.abs().max()) > 0
 
 
-def test_contradictions_are_refused(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_contradictions_are_refused(tiny_encoder, tmp_path):
     file = write_recipe(tmp_path, tiny_encoder)
     for override, message in (
         ("task.context=document", "needs to know which sentences belong together"),
@@ -583,7 +581,7 @@ def test_contradictions_are_refused(tiny_encoder: Path, tmp_path: Path) -> None:
         train(load_recipe(file, ["~data.source.validation"]), tmp_path / "run")
 
 
-def test_words_in_a_frame_are_read_and_a_crf_of_nan_is_refused(tiny_encoder: Path) -> None:
+def test_words_in_a_frame_are_read_and_a_crf_of_nan_is_refused(tiny_encoder):
     task, model = made("crf", tiny_encoder)
     rows: Any = [{"tokens": ["the", "cat"]}, {"tokens": ["dog"]}]
     frame: Any = pandas.DataFrame(rows)
@@ -599,7 +597,7 @@ def test_words_in_a_frame_are_read_and_a_crf_of_nan_is_refused(tiny_encoder: Pat
     )
 
 
-def test_tokens_stand_where_blanks_join_them() -> None:
+def test_tokens_stand_where_blanks_join_them():
     texts, places = sentences(Dataset.from_dict({"tokens": [["a", "", "new york"], []]}))
     assert texts == ["a  new york", ""]
     assert places == [[(0, 1), (2, 2), (3, 11)], []]

@@ -58,7 +58,7 @@ KINDS = ("single-label", "multi-label", "regression")
 
 
 @pytest.fixture(scope="module")
-def runs(learned: Run, tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
+def runs(learned, tiny_encoder, tmp_path_factory) -> dict[str, Run]:
     """One finished run of each kind."""
     made = {"single-label": learned}
     for kind in KINDS[1:]:
@@ -68,7 +68,7 @@ def runs(learned: Run, tiny_encoder: Path, tmp_path_factory: pytest.TempPathFact
 
 
 @pytest.fixture(scope="module")
-def lora(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+def lora(tiny_encoder, tmp_path_factory) -> Run:
     """A finished run with LoRA."""
     room = tmp_path_factory.mktemp("lora")
     return small.trained(room, tiny_encoder, "peft={r: 2}", "training.learning_rate=1e-1")
@@ -85,7 +85,7 @@ def weights(run: Run) -> dict[str, torch.Tensor]:
 # --- the run folder
 
 
-def test_the_run_folder_holds_what_it_promises(runs: dict[str, Run]) -> None:
+def test_the_run_folder_holds_what_it_promises(runs):
     run = runs["single-label"]
     assert run.finished
     assert run.recipe == load_recipe(run.folder.parent / "small.yaml", small.LEARN)
@@ -122,7 +122,7 @@ def test_the_attention_that_runs_is_named(tiny_encoder, tmp_path, caplog):
     assert re.fullmatch(r"training: eager attention, (fp32|bf16) on cpu", line)
 
 
-def test_nothing_in_a_run_is_a_pickle(runs: dict[str, Run], lora: Run) -> None:
+def test_nothing_in_a_run_is_a_pickle(runs, lora):
     for run in (runs["single-label"], lora):
         for path in (path for path in run.folder.rglob("*") if path.is_file()):
             assert path.suffix in (".yaml", ".json", ".jsonl", ".csv", ".safetensors", ".md", ".html", ".sha256", ""), (
@@ -145,7 +145,7 @@ PROBLEMS = {
 
 
 @pytest.mark.parametrize("kind", PROBLEMS)
-def test_the_last_evaluation_of_the_training_is_the_one_of_the_run(kind: str, runs: dict[str, Run], lora: Run) -> None:
+def test_the_last_evaluation_of_the_training_is_the_one_of_the_run(kind, runs, lora):
     run = {**runs, "lora": lora}[kind]
     for split in ("validation", "test"):
         told = run.results["splits"][split]
@@ -157,7 +157,7 @@ def test_the_last_evaluation_of_the_training_is_the_one_of_the_run(kind: str, ru
     assert read_json(run.model / "config.json")["problem_type"] == PROBLEMS[kind]
 
 
-def test_a_file_without_targets_is_named(learned: Run, tmp_path: Path) -> None:
+def test_a_file_without_targets_is_named(learned, tmp_path):
     file = small.write_rows(tmp_path / "rows.jsonl", [{"text": "a cat", "gold": "good"}])
     for source in (learned.folder, learned.model):
         small.raises(
@@ -169,7 +169,7 @@ def test_a_file_without_targets_is_named(learned: Run, tmp_path: Path) -> None:
 # --- plain transformers
 
 
-def test_transformers_loads_the_model_and_names_the_labels(runs: dict[str, Run]) -> None:
+def test_transformers_loads_the_model_and_names_the_labels(runs):
     run = runs["single-label"]
     model = AutoModelForSequenceClassification.from_pretrained(run.model)
     assert sorted(model.config.id2label.values()) == ["bad", "good"]
@@ -184,7 +184,7 @@ def test_transformers_loads_the_model_and_names_the_labels(runs: dict[str, Run])
 # --- seeds and determinism
 
 
-def test_two_seeds_give_mean_and_sd_and_the_better_model(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_two_seeds_give_mean_and_sd_and_the_better_model(tiny_encoder, tmp_path):
     more = ("seeds=[1, 2]", "training.metric_for_best_model=neg_log_loss")
     run = small.trained(tmp_path, tiny_encoder, *more)
     results = run.results
@@ -231,7 +231,7 @@ def test_the_checkpoint_is_chosen_by_the_metric_that_was_named(metric, best, tin
     assert run.results["headline"] == (metric or "accuracy").removeprefix("eval_")
 
 
-def test_a_metric_of_one_label_can_choose(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_a_metric_of_one_label_can_choose(tiny_encoder, tmp_path):
     results = small.trained(
         tmp_path, tiny_encoder, "training.metric_for_best_model=f1/good", "training.max_steps=1"
     ).results
@@ -239,7 +239,7 @@ def test_a_metric_of_one_label_can_choose(tiny_encoder: Path, tmp_path: Path) ->
     assert results["seeds"][0]["headline"] == results["splits"]["validation"]["metrics"]["f1/good"]
 
 
-def test_seeds_without_a_defined_headline_are_no_crash(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_seeds_without_a_defined_headline_are_no_crash(tiny_encoder, tmp_path):
     recipe = small.recipe(tmp_path, tiny_encoder, "seeds=[1, 2]", "training.max_steps=1", kind="regression")
     same = [row | {"score": 1.0} for row in small.rows("regression", 4)]
     small.write_rows(tmp_path / "validation.jsonl", same)  # Spearman of a constant is not defined
@@ -251,7 +251,7 @@ def test_seeds_without_a_defined_headline_are_no_crash(tiny_encoder: Path, tmp_p
 # --- validation
 
 
-def test_without_validation_the_last_model_is_kept_and_scored_on_train(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_without_validation_the_last_model_is_kept_and_scored_on_train(tiny_encoder, tmp_path):
     run = small.trained(tmp_path, tiny_encoder, splits=("train",))
     assert set(run.results["splits"]) == {"train"}
     assert run.results["seeds"][0]["steps"] == 8
@@ -260,7 +260,7 @@ def test_without_validation_the_last_model_is_kept_and_scored_on_train(tiny_enco
     assert evaluate(run.folder)["metrics"] == run.results["splits"]["train"]["metrics"]
 
 
-def test_a_test_split_without_targets_is_answered_and_not_scored(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_a_test_split_without_targets_is_answered_and_not_scored(tiny_encoder, tmp_path):
     recipe = small.recipe(tmp_path, tiny_encoder, "training.max_steps=1")
     small.write_rows(tmp_path / "test.jsonl", [{"text": "a cat"}, {"text": "a good dog"}])
     run = train(recipe, tmp_path / "run")
@@ -270,7 +270,7 @@ def test_a_test_split_without_targets_is_answered_and_not_scored(tiny_encoder: P
     assert evaluate(run.folder)["split"] == "validation"
 
 
-def test_a_share_of_train_is_held_out(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_a_share_of_train_is_held_out(tiny_encoder, tmp_path):
     run = small.trained(tmp_path, tiny_encoder, "data.validation=0.25", splits=("train",))
     assert read_json(run.folder / "data.json")["rows"] == {"train": 12, "validation": 4}
     told = small.read_rows(run.folder / "predictions" / "validation.jsonl")
@@ -280,7 +280,7 @@ def test_a_share_of_train_is_held_out(tiny_encoder: Path, tmp_path: Path) -> Non
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # torch's own, while it captures
 @pytest.mark.filterwarnings("ignore:Guards may run slower on Python 3.13.0")
-def test_a_compiled_model_is_saved_as_any_other(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_a_compiled_model_is_saved_as_any_other(tiny_encoder, tmp_path):
     short = ("training.bf16=false", "training.max_steps=2", "training.eval_strategy=no")
     compiled = ("training.torch_compile=true", "training.torch_compile_backend=aot_eager")  # no C++ compiler
     counters.clear()
@@ -319,7 +319,7 @@ def first_logits(run: Run, texts: list[str]) -> tuple[Any, torch.Tensor]:
         return task, task.model(resolve_encoder(recipe.model)).eval()(**batch).logits
 
 
-def test_class_weights_are_balanced_and_used(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_class_weights_are_balanced_and_used(tiny_encoder, tmp_path):
     run, logits, labels = first_loss(tiny_encoder, tmp_path, "task.class_weights=auto")
     weights = read_json(run.model / "config.json")["bertkit"]["task"]["class_weights"]
     assert weights == pytest.approx({"good": 16 / (2 * 10), "bad": 16 / (2 * 6)})
@@ -330,7 +330,7 @@ def test_class_weights_are_balanced_and_used(tiny_encoder: Path, tmp_path: Path)
 
 
 @pytest.mark.parametrize("batch", [16, 4])
-def test_weights_of_several_labels_are_torchs_pos_weight(batch: int, tiny_encoder: Path, tmp_path: Path) -> None:
+def test_weights_of_several_labels_are_torchs_pos_weight(batch, tiny_encoder, tmp_path):
     rows = small.rows("multi-label", 12)
     rows += [row for row in small.rows("multi-label", 16) if row["labels"] == ["good"]]
     divided = (f"training.per_device_train_batch_size={batch}", f"training.gradient_accumulation_steps={16 // batch}")
@@ -360,7 +360,7 @@ def test_settings_without_effect_on_the_kind_of_the_data_are_refused(kind, setti
     assert not (tmp_path / "run").exists()
 
 
-def test_label_smoothing_is_in_the_loss(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_label_smoothing_is_in_the_loss(tiny_encoder, tmp_path):
     run, logits, labels = first_loss(tiny_encoder, tmp_path, "training.label_smoothing_factor=0.3")
     expected = [torch.nn.functional.cross_entropy(logits, labels, label_smoothing=s) for s in (0.3, 0.1)]
     assert losses(run)[0] == pytest.approx(float(expected[0]), abs=2e-6)
@@ -371,7 +371,7 @@ def test_label_smoothing_is_in_the_loss(tiny_encoder: Path, tmp_path: Path) -> N
 
 
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
-def test_the_adapter_is_saved_and_gives_the_merged_models_logits(lora: Run, tiny_encoder: Path) -> None:
+def test_the_adapter_is_saved_and_gives_the_merged_models_logits(lora, tiny_encoder):
     from peft import PeftModel
 
     saved = load_file(lora.folder / "adapter" / "adapter_model.safetensors")
@@ -391,7 +391,7 @@ def test_the_adapter_is_saved_and_gives_the_merged_models_logits(lora: Run, tiny
 # --- what is fitted is saved
 
 
-def test_thresholds_and_temperature_are_saved_and_used(runs: dict[str, Run]) -> None:
+def test_thresholds_and_temperature_are_saved_and_used(runs):
     run = runs["multi-label"]
     saved = read_json(run.model / "config.json")["bertkit"]["task"]
     assert saved["temperature"] > 0
@@ -416,7 +416,7 @@ def test_thresholds_and_temperature_are_saved_and_used(runs: dict[str, Run]) -> 
 def test_a_model_that_answers_otherwise_from_disk_does_not_pass(tiny_encoder, tmp_path, monkeypatch):
     real = program.verify
 
-    def tampered(run: Run, predictor: Any, rows: Any) -> None:
+    def tampered(run, predictor, rows):
         file = run.model / "model.safetensors"
         tensors = load_file(file)
         tensors["classifier.bias"] = tensors["classifier.bias"] + torch.tensor([0.5, 0.0])
@@ -443,7 +443,7 @@ def test_a_fresh_process_finds_the_package_where_this_one_does(tiny_encoder, tmp
 # --- what is refused
 
 
-def test_a_finished_run_is_not_trained_again(runs: dict[str, Run]) -> None:
+def test_a_finished_run_is_not_trained_again(runs):
     run = runs["single-label"]
     before = sha256(run.folder / "results.json")
     small.raises(UserError, "holds a finished run", train, run.recipe, run.folder)
@@ -451,7 +451,7 @@ def test_a_finished_run_is_not_trained_again(runs: dict[str, Run]) -> None:
     assert sha256(run.folder / "results.json") == before
 
 
-def test_a_run_killed_after_its_results_is_completed(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_a_run_killed_after_its_results_is_completed(tiny_encoder, tmp_path):
     recipe = small.recipe(tmp_path, tiny_encoder, "training.max_steps=1", "checkpoints=none")
     run = train(recipe, tmp_path / "run")
     before = {
@@ -467,7 +467,7 @@ def test_a_run_killed_after_its_results_is_completed(tiny_encoder: Path, tmp_pat
     assert not [*run.checkpoints.glob("seed-*")]
 
 
-def test_a_folder_that_is_not_empty_and_a_file_are_refused(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_a_folder_that_is_not_empty_and_a_file_are_refused(tiny_encoder, tmp_path):
     recipe = small.recipe(tmp_path / "here", tiny_encoder)
     small.raises(UserError, "is not empty", train, recipe, tmp_path / "here")
     (tmp_path / "file").write_text("mine")
@@ -513,16 +513,16 @@ BY_TOKENS = ("batching={tokens: 20}", "~training.per_device_train_batch_size", "
     ids=["rows", "tokens"],
 )
 def test_a_loss_that_is_not_a_number_names_the_rows_of_its_step(
-    how: tuple[str, ...],
-    accumulation: int,
-    place: int,
-    tiny_encoder: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    how,
+    accumulation,
+    place,
+    tiny_encoder,
+    tmp_path,
+    monkeypatch,
+):
     seen, loss = list[list[int]](), TextClassification.loss
 
-    def of(self: Any, outputs: Any, batch: Any, *more: Any) -> Any:
+    def of(self, outputs, batch, *more):
         seen.append(batch["row"].tolist())
         return loss(self, outputs, batch, *more) * (torch.nan if len(seen) == place else 1)
 
@@ -583,8 +583,8 @@ USED = "training.used_embeddings=true"
     ],
 )
 def test_what_cannot_be_trained_is_refused_and_nothing_is_written(
-    overrides: list[str], splits: tuple[str, ...], kind: type[UserError], said: str, tiny_encoder: Path, tmp_path: Path
-) -> None:
+    overrides, splits, kind, said, tiny_encoder, tmp_path
+):
     small.raises(kind, said, train, small.recipe(tmp_path, tiny_encoder, *overrides, splits=splits), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
@@ -610,7 +610,7 @@ def test_too_little_memory_says_what_helps(divide, tiny_encoder, tmp_path, monke
     """Dividing does not help where there is no room for one row."""
     forward = TextClassification.forward
 
-    def full(self: Any, model: Any, batch: Any) -> Any:
+    def full(self, model, batch):
         if torch.is_grad_enabled():
             raise torch.OutOfMemoryError("CUDA out of memory.")
         return forward(self, model, batch)
@@ -622,7 +622,7 @@ def test_too_little_memory_says_what_helps(divide, tiny_encoder, tmp_path, monke
     )
 
 
-def test_answers_come_in_batches_of_the_same_tokens(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_answers_come_in_batches_of_the_same_tokens(tiny_encoder, tmp_path):
     given = ["batching={tokens: 60}", *(f"~training.per_device_{use}_batch_size" for use in ("train", "eval"))]
     run = small.trained(tmp_path, tiny_encoder, *given)
     predictor = load(run.folder)
@@ -659,7 +659,7 @@ def evaluations(run: Run, name: str) -> list[float]:
     return [event[name] for event in small.read_rows(run.folder / "metrics.jsonl") if name in event]
 
 
-def test_a_metric_of_ones_own_chooses_the_checkpoint_and_stops_a_training(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_a_metric_of_ones_own_chooses_the_checkpoint_and_stops_a_training(tiny_encoder, tmp_path):
     recipe = small.recipe(tmp_path, tiny_encoder, *BY_MINE, "early_stopping={patience: 1}")
     run = train(recipe, tmp_path / "run", metrics=[Scripted(0.2, 0.9, 0.3, 1.0)])
     assert evaluations(run, "eval_mine") == [0.2, 0.9, 0.3]
@@ -795,7 +795,7 @@ LOOKING = ("__post_init__", "_validate_args", "to_dict", "_asdict_inner", "__rep
 
 
 @pytest.fixture(scope="module")
-def run(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, set[str]]:
+def run(tiny_encoder, tmp_path_factory) -> tuple[Path, set[str]]:
     """A run folder, and the fields of TrainingArguments that its training read."""
     folder, read, real = tmp_path_factory.mktemp("keys"), set[str](), object.__getattribute__
 
@@ -812,18 +812,18 @@ def run(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[P
     return folder / "run", read
 
 
-def test_every_field_is_read_or_refused(run: tuple[Path, set[str]]) -> None:
+def test_every_field_is_read_or_refused(run):
     """So that none is accepted in vain. Of those that have no effect in bertkit, DECIDED says why."""
     assert run[1] | READ_ELSEWHERE.keys() | DECIDED.keys() == FIELDS
     assert not READ_ELSEWHERE.keys() & (run[1] | DECIDED.keys())
 
 
 @pytest.mark.parametrize("name", READ_ELSEWHERE)
-def test_what_a_plain_run_does_not_read_is_read_elsewhere(name: str) -> None:
+def test_what_a_plain_run_does_not_read_is_read_elsewhere(name):
     assert f".{name}" in inspect.getsource(READ_ELSEWHERE[name])
 
 
-def test_effects_in_the_log(run: tuple[Path, set[str]]) -> None:
+def test_effects_in_the_log(run):
     lines = small.read_rows(run[0] / "metrics.jsonl")
     assert [line["step"] for line in lines if "loss" in line] == [1, 3, 6]
     assert next(line["step"] for line in lines if "eval_accuracy" in line) == 0
@@ -835,7 +835,7 @@ SWITCHES = [name for name, field in training_fields().items() if name in DECIDED
 
 
 @pytest.mark.parametrize("name", SWITCHES)
-def test_a_default_asks_for_nothing(tmp_path: Path, tiny_encoder: Path, name: str) -> None:
+def test_a_default_asks_for_nothing(tmp_path, tiny_encoder, name):
     default = training_fields()[name].default
     assert small.recipe(tmp_path, tiny_encoder, f"training.{name}={json.dumps(default)}")
     other = json.dumps(not default)
@@ -843,7 +843,7 @@ def test_a_default_asks_for_nothing(tmp_path: Path, tiny_encoder: Path, name: st
         small.recipe(tmp_path, tiny_encoder, f"training.{name}={other}")
 
 
-def test_the_best_checkpoint_alone_is_saved(tmp_path: Path, tiny_encoder: Path) -> None:
+def test_the_best_checkpoint_alone_is_saved(tmp_path, tiny_encoder):
     recipe = small.recipe(tmp_path, tiny_encoder, "training.save_strategy=best")
     assert (recipe.training["eval_strategy"], recipe.training["save_strategy"]) == ("epoch", "best")
     with pytest.raises(RecipeError, match=r"training\.save_strategy: best needs evaluations"):

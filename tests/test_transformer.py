@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -88,7 +87,7 @@ def gradients(model: Any) -> dict[str, Tensor]:
 @pytest.mark.parametrize("positions", ["learned", "sinusoidal"])
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
 @THEIR_LOSS
-def test_logits_loss_and_gradient_are_theirs(attention: str, positions: str) -> None:
+def test_logits_loss_and_gradient_are_theirs(attention, positions):
     model = ours(positions=positions)
     other = theirs(model, attention)
     made, wanted = model(**batch()), other(**batch())
@@ -105,7 +104,7 @@ def test_logits_loss_and_gradient_are_theirs(attention: str, positions: str) -> 
     assert_close(gradients(model), wanted_gradients, **CLOSE)
 
 
-def test_attention_weights_are_theirs_and_logits_where_they_are_wanted_those_of_all() -> None:
+def test_attention_weights_are_theirs_and_logits_where_they_are_wanted_those_of_all():
     model = ours()
     asked = {**source_and_target(), "output_attentions": True}
     made, wanted = model(**asked), theirs(model)(**asked)
@@ -122,7 +121,7 @@ def test_attention_weights_are_theirs_and_logits_where_they_are_wanted_those_of_
     assert_close(chosen, plain.logits[where], **CLOSE)
 
 
-def test_one_seed_draws_the_weights_that_theirs_draws() -> None:
+def test_one_seed_draws_the_weights_that_theirs_draws():
     config = ours().config
     torch.manual_seed(3)
     found = transformer.EncoderDecoderModel(config).state_dict()
@@ -132,7 +131,7 @@ def test_one_seed_draws_the_weights_that_theirs_draws() -> None:
     assert [name for name in found if not torch.equal(found[name], wanted[name])] == []
 
 
-def test_one_seed_drops_what_theirs_drops() -> None:
+def test_one_seed_drops_what_theirs_drops():
     model = ours(hidden_dropout_prob=0.3, attention_probs_dropout_prob=0.2).train()
     other = theirs(model, "sdpa").train()
     made = []
@@ -157,7 +156,7 @@ def learned() -> transformer.EncoderDecoderModel:
     return model.eval()
 
 
-def test_every_parameter_but_the_poolers_learns(learned: transformer.EncoderDecoderModel) -> None:
+def test_every_parameter_but_the_poolers_learns(learned):
     assert learned(**batch()).loss < 0.2
     torch.manual_seed(0)
     first = dict(transformer.EncoderDecoderModel(learned.config).named_parameters())
@@ -166,7 +165,7 @@ def test_every_parameter_but_the_poolers_learns(learned: transformer.EncoderDeco
     assert still == [name for name, p in learned.named_parameters() if not p.requires_grad]
 
 
-def test_checkpointing_keeps_the_gradient() -> None:
+def test_checkpointing_keeps_the_gradient():
     model = ours(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0).train()
     model(**batch()).loss.backward()
     wanted = gradients(model)
@@ -184,7 +183,7 @@ def test_checkpointing_keeps_the_gradient() -> None:
 
 
 @pytest.mark.parametrize("steps", [[1] * 8, [3, 1, 4], [8]], ids=str)
-def test_with_a_cache_the_logits_are_those_of_the_whole_target(steps: list[int]) -> None:
+def test_with_a_cache_the_logits_are_those_of_the_whole_target(steps):
     """And the keys of the source are computed once."""
     model, given, calls = ours(), source_and_target(), []
     for layer in model.decoder.bert.encoder["layer"]:
@@ -224,7 +223,7 @@ def test_generate_gives_what_theirs_gives_and_what_was_learned(options, use_cach
 
 @pytest.mark.parametrize("smoothing", [0.1, 0.5])
 @THEIR_LOSS
-def test_the_smoothed_loss_is_that_of_transformers_trainer(smoothing: float) -> None:
+def test_the_smoothed_loss_is_that_of_transformers_trainer(smoothing):
     model, given = ours(), batch()
     wanted = transformers.trainer_pt_utils.LabelSmoother(epsilon=smoothing)(theirs(model)(**given), given["labels"])
     assert_close(model(**given, label_smoothing=smoothing).loss, wanted, **CLOSE)
@@ -235,7 +234,7 @@ def test_the_smoothed_loss_is_that_of_transformers_trainer(smoothing: float) -> 
 
 @pytest.mark.parametrize("positions", ["learned", "sinusoidal"])
 @pytest.mark.parametrize("kind", [transformers.EncoderDecoderModel, transformers.AutoModelForSeq2SeqLM])
-def test_what_is_saved_opens_and_generates_without_us(kind: Any, positions: str, tmp_path: Path) -> None:
+def test_what_is_saved_opens_and_generates_without_us(kind, positions, tmp_path):
     model, given = ours(positions=positions), batch()
     model.save_pretrained(tmp_path)
     saved = read_json(tmp_path / "config.json")
@@ -253,7 +252,7 @@ def test_what_is_saved_opens_and_generates_without_us(kind: Any, positions: str,
     assert torch.equal(back(**source_and_target()).logits, wanted)
 
 
-def test_theirs_opens_here(tmp_path: Path) -> None:
+def test_theirs_opens_here(tmp_path):
     config = EncoderDecoderConfig.from_encoder_decoder_configs(
         transformers.BertConfig(vocab_size=VOCAB, **SIZES),
         transformers.BertConfig(vocab_size=VOCAB, **{**SIZES, "num_hidden_layers": 1}),
@@ -267,7 +266,7 @@ def test_theirs_opens_here(tmp_path: Path) -> None:
     assert_close(model(**source_and_target()).logits, other(**source_and_target()).logits, **CLOSE)
 
 
-def test_the_table_of_sinusoids_is_the_papers_and_both_halves_have_it() -> None:
+def test_the_table_of_sinusoids_is_the_papers_and_both_halves_have_it():
     model = transformer.EncoderDecoderModel(ours(positions="sinusoidal").config)
     for half in (model.encoder, model.decoder.bert):
         table = half.embeddings.position_embeddings.weight / 0.02
@@ -278,7 +277,7 @@ def test_the_table_of_sinusoids_is_the_papers_and_both_halves_have_it() -> None:
 # --- what is refused
 
 
-def test_what_cannot_be_is_refused() -> None:
+def test_what_cannot_be_is_refused():
     small.raises(ValueError, "decoder_input_ids or labels", ours(), batch()["input_ids"])
     for kind, fields in (
         (BertDecoderConfig, {"is_decoder": False}),

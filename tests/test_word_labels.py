@@ -71,7 +71,7 @@ def expected_scores(gold: list[str], predicted: list[str]) -> dict[str, float]:
 
 
 @given(graded_words())
-def test_scores_are_those_of_scikit_learn(graded: GradedWords) -> None:
+def test_scores_are_those_of_scikit_learn(graded):
     gold, predicted = ([tag for tags in side for tag in tags] for side in (graded.gold, graded.predicted))
     wanted = expected_scores(gold, predicted)
     found = {name: value for name, value in graded.scores.items() if value is not None and value != 0}
@@ -90,7 +90,7 @@ def test_scores_are_those_of_scikit_learn(graded: GradedWords) -> None:
 
 
 @given(graded_words(), st.data())
-def test_a_weight_is_a_repeated_sentence(graded: GradedWords, data: st.DataObject) -> None:
+def test_a_weight_is_a_repeated_sentence(graded, data):
     rows = len(graded.gold)
     weights = data.draw(st.lists(st.integers(0, 3), min_size=rows, max_size=rows))
     again = [row for row, count in enumerate(weights) for _ in range(count)]
@@ -104,7 +104,7 @@ def test_a_weight_is_a_repeated_sentence(graded: GradedWords, data: st.DataObjec
     )
 
 
-def test_confidences_are_graded_by_word() -> None:
+def test_confidences_are_graded_by_word():
     words = [{"word": "a", "tag": "NOUN", "score": 0.9}, {"word": "b", "tag": "", "score": 0.0}]
     found = graded([["NOUN", "ADJ"]], [{"words": words}], LABELS, "none", 1.5, {})
     assert found.scores["accuracy"] == 0.5
@@ -113,13 +113,13 @@ def test_confidences_are_graded_by_word() -> None:
     assert found.pairs() == ([["NOUN", ""]], [["NOUN", "ADJ"]])
 
 
-def test_sentences_without_words_have_no_scores() -> None:
+def test_sentences_without_words_have_no_scores():
     graded = GradedWords([[], []], [[], []], LABELS)
     assert {value for name, value in graded.scores.items() if not name.startswith("support/")} == {None}
     assert graded.details()["calibration"]["decisions"] == 0
 
 
-def test_the_baseline_gives_an_unseen_word_the_most_frequent_label() -> None:
+def test_the_baseline_gives_an_unseen_word_the_most_frequent_label():
     train = [["a", "b"], ["a", "b", "b"]], [["O", "NOUN"], ["ADJ", "NOUN", "ADJ"]]
     rows = [["a", "b", "new"]], [["O", "NOUN", "NOUN"]]
     assert lookup(train, rows, LABELS, "none", {})["accuracy"] == 1.0  # a: O and ADJ, the first; NOUN before ADJ
@@ -149,18 +149,18 @@ def test_tags_without_prefixes_are_refused_with_both_ways_out(tmp_path, tiny_enc
     ("tags", "plain"),
     [("NOUN O", True), ("NN-HL -LRB- .", True), ("O", False), ("", False), ("NOUN B-X", False), ("B- U", True)],
 )
-def test_labels_are_told_from_entity_tags(tags: str, plain: bool) -> None:
+def test_labels_are_told_from_entity_tags(tags, plain):
     assert without_prefixes(tags.split()) is plain
     if plain:
         small.raises(ValueError, "unknown scheme", find_scheme, [tags.split()])
 
 
-def test_io_is_read_with_and_without_its_prefix() -> None:
+def test_io_is_read_with_and_without_its_prefix():
     assert to_bio(["PER", "I-PER", "ORG", "O"], "IO") == (["B-PER", "I-PER", "B-ORG", "O"], 0)
     small.raises(ValueError, "tag 2", to_bio, ["PER", ""], "IO")
 
 
-def test_labels_stay_as_they_are_and_wrong_rows_are_named(tmp_path: Path) -> None:
+def test_labels_stay_as_they_are_and_wrong_rows_are_named(tmp_path):
     data = read(conll(tmp_path / "a.conll", "a/B-X b/I-Y c/O d/B-X"), scheme="none")
     assert data.rows["train"]["tags"][0] == ["B-X", "I-Y", "O", "B-X"]
     assert "train: 4 words: B-X 2 (50.0%), I-Y 1 (25.0%), O 1 (25.0%)" in [
@@ -177,7 +177,7 @@ def test_labels_stay_as_they_are_and_wrong_rows_are_named(tmp_path: Path) -> Non
     small.raises(DataError, "needs a column `tags`; found: 'text', 'spans'", read, tmp_path / "c.jsonl", scheme="none")
 
 
-def test_class_labels_of_a_data_set_are_names_in_its_order(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_class_labels_of_a_data_set_are_names_in_its_order(tiny_encoder, tmp_path):
     names = ["NOUN", "PUNCT", "ADJ", "_"]
     features = Features({"tokens": List(Value("string")), "upos": List(ClassLabel(names=names))})
     rows = Dataset.from_dict({"tokens": [["the", "cat"], ["."]], "upos": [[2, 0], [1]]}, features=features)
@@ -191,7 +191,7 @@ def test_class_labels_of_a_data_set_are_names_in_its_order(tiny_encoder: Path, t
     assert settled["class_weights"] == {"NOUN": 0.75, "PUNCT": 0.75, "ADJ": 0.75, "_": 0.75}
 
 
-def test_contradictions_are_refused(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_contradictions_are_refused(tiny_encoder, tmp_path):
     file = recipe(tmp_path, tiny_encoder)
     for overrides, message in (
         (["task.data_scheme=BIO"], r"task\.data_scheme: has no meaning for scheme none"),
@@ -213,7 +213,7 @@ def test_contradictions_are_refused(tiny_encoder: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_a_chain_of_labels_rules_nothing_out(seed: int) -> None:
+def test_a_chain_of_labels_rules_nothing_out(seed):
     """The best of all paths, by trying each; with tags that a scheme of entities would rule out."""
     rng, tags = np.random.default_rng(seed), ["I-X", "O", "E-X"]
     scores = rng.normal(size=(4, 3)).astype(np.float32)
@@ -232,7 +232,7 @@ def test_a_chain_of_labels_rules_nothing_out(seed: int) -> None:
     assert [part.shape for part in never] == [(3, 3), (3,), (3,)]
 
 
-def test_words_that_nothing_reads_are_left_out_of_the_gold_labels() -> None:
+def test_words_that_nothing_reads_are_left_out_of_the_gold_labels():
     assert word_tags(["B-X", "O", "I-X"], [0, 2], "none") == ["B-X", "I-X"]
 
 
@@ -289,7 +289,7 @@ def test_parts_of_speech_are_learned_scored_and_shown(head, tiny_encoder, tmp_pa
     assert json.loads(small.said(capsys, "evaluate", run.folder, "--json"))["metrics"] == scores["metrics"]
 
 
-def test_a_foreign_tagger_answers_as_the_pipeline_does(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_a_foreign_tagger_answers_as_the_pipeline_does(tiny_encoder, tmp_path):
     labels = ["NOUN", "VERB", "DET", "PUNCT"]
     torch.manual_seed(1)
     model = AutoModelForTokenClassification.from_pretrained(tiny_encoder, id2label=dict(enumerate(labels)))
