@@ -74,7 +74,7 @@ def test_what_the_command_line_does_python_does_by_the_same_names(command):
 def test_it_returns_what_the_command_line_prints(learned, tmp_path, capsys):
     file = small.write_rows(tmp_path / "rows.jsonl", [{"text": "the dog was bad", "label": "bad"}])
     recipe = learned.folder / "recipe.yaml"
-    made: dict[tuple[Any, ...], Any] = {
+    made = {
         ("check", recipe): "\n".join(bertkit.check(recipe).lines()),
         ("evaluate", learned.folder, "--data", file, "--json"): json.dumps(bertkit.evaluate(learned, file), indent=2),
         ("explain", learned.folder, "the dog was bad", "--json"): json_line(

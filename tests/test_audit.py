@@ -298,7 +298,7 @@ def test_the_list_corrects_the_rows_that_it_was_made_from(target, tmp_path):
         {**row, "location": place, "fold": 1, "answer": answer}
         for row, place, answer in zip(before.rows["train"], places, answers, strict=True)
     ]
-    part = labels(SimpleNamespace(task=options), rows)  # type: ignore[arg-type]
+    part = labels(SimpleNamespace(task=options), rows)
     assert [row["location"] for row in part.rows] == ["train.jsonl:1"]
     write_lists(part, tmp_path)
     column = "tags" if target == "spans" else target
@@ -452,7 +452,7 @@ def test_the_rows_of_validation_and_test_are_audited_by_a_fold_with_its_model(ki
 def test_a_long_list_is_whole_in_its_files_and_shortened_on_the_page():
     rows = [{"location": f"train.csv:{number}", "text": "x", "given": "a"} for number in range(250)]
     recipe = SimpleNamespace(data=SimpleNamespace(relabel="first.jsonl"))
-    lists = corrections(recipe, Path("audit"))  # type: ignore[arg-type]
+    lists = corrections(recipe, Path("audit"))
     part = Section("labels", "Labels to check", "Many.", rows, ["given"])
     html = page(get_task("text-classification").schema, [part], Path("audit"), ["a.yaml", lists])
     assert well_formed(html, beside=r"labels\.(jsonl|csv)").text.count("train.csv:") == 100

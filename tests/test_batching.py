@@ -206,8 +206,8 @@ def test_the_model_gets_a_mask_only_where_there_is_padding(even, tiny_encoder, t
     texts = ["cat " * (3 if even else number) for number in range(1, 9)]
     case = Case("c", {"name": "sentence-similarity"}, {"text_a": texts, "text_b": texts, "score": [0.0, 1.0] * 4})
     trainer = made(case, tiny_encoder, arguments(tmp_path, 8, 1))
-    masks: list[Any] = []
-    model: Any = trainer.model
+    masks = []
+    model = trainer.model
     model.register_forward_pre_hook(lambda _, args, given: masks.append(given.get("attention_mask")), with_kwargs=True)
     trainer.train()
     trainer.data.runner(trainer.data.features)

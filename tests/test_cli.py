@@ -110,7 +110,7 @@ def test_recipes_lists_every_recipe(capsys):
 def test_show_is_itself_a_recipe(capsys, tmp_path, recipe):
     text = said(capsys, "show", recipe, "training.learning_rate=1e-5", "~verify", "seeds=[1, 2]")
     (tmp_path / "shown.yaml").write_text(text)
-    shown: Any = read(tmp_path / "shown.yaml")
+    shown = read(tmp_path / "shown.yaml")
     assert (shown.training["learning_rate"], shown.verify, shown.seeds) == (1e-5, True, [1, 2])
     assert said(capsys, "show", tmp_path / "shown.yaml") == text
     assert "sample:sentiment" in said(capsys, "show", "quickstart")

@@ -476,7 +476,7 @@ def test_autocast_changes_nothing():
 
 
 def test_a_checkpoint_without_the_chain(tiny_encoder):
-    model: Any = BY_ID["ner-crf"].task(tiny_encoder).model(encoder(tiny_encoder))
+    model = BY_ID["ner-crf"].task(tiny_encoder).model(encoder(tiny_encoder))
     assert all((parameter == 0).all() for parameter in model.crf.parameters())
 
 

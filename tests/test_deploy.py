@@ -86,7 +86,7 @@ def test_compose_runs_the_image_read_only_with_a_key(image):
 
 def test_the_unit_reads_its_key_as_a_credential():
     unit = configparser.ConfigParser(strict=False, interpolation=None)  # of a repeated key the last value
-    unit.optionxform = str  # type: ignore[assignment,method-assign]
+    unit.optionxform = str
     unit.read(DEPLOY / "bertkit.service")
     service = unit["Service"]
     program, *words = shlex.split(service["ExecStart"])

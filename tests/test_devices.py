@@ -127,11 +127,11 @@ def _model(way: Way) -> Any:
     sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128}
     rates = dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), 0.0)
     sizes |= {"vocab_size": 100, "max_position_embeddings": max(SIZES)}
-    config: Any = BertConfig(initializer_range=0.2, **sizes, **rates)
+    config = BertConfig(initializer_range=0.2, **sizes, **rates)
     config._attn_implementation = "sdpa" if way.name == STEP else way.name
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        model: Any = BertModel(config, add_pooling_layer=False)
+        model = BertModel(config, add_pooling_layer=False)
     return model.eval().to(way.device)
 
 
@@ -263,7 +263,7 @@ def test_answers_are_those_of_the_cpu(case, tiny_encoder):
     device = torch.device("cuda")
     task, rows = case.task(tiny_encoder), case.rows().to_list()
     set_seed(1)
-    model: Any = task.model(encoder(tiny_encoder)).eval()
+    model = task.model(encoder(tiny_encoder)).eval()
     expected = Predictor(task, model, CPU, "fp32", 1, {})(rows)
     found = Predictor(task, model.to(device), device, "fp32", 4, {})(rows)
     for one, other in zip(found, expected, strict=True):
@@ -288,7 +288,7 @@ def test_results_are_copied_once_all_batches_are_running(device, tiny_encoder, m
     """Of a CRF, whose best paths are found on the CPU. Results of a CPU need no copy, and are used one by one."""
     case = Case("even", BY_ID["ner-crf"].options, {"tokens": TOKENS[:1] * 8, "tags": TAGS[:1] * 8})
     task, done = case.task(tiny_encoder), list[str]()
-    model: Any = task.model(encoder(tiny_encoder))
+    model = task.model(encoder(tiny_encoder))
     run, on_cpu = Runner.run, running.on_cpu
 
     def watched(self, arrays):
@@ -315,7 +315,7 @@ PLAIN = [case for case in CASES if case.options["name"] in KINDS and "method" no
 def test_a_batch_without_padding_is_run_without_a_look_at_its_numbers(case, tiny_encoder):
     """On the device `meta`, whose tensors have none: any copy, and any decision by a number, is an error."""
     task = case.task(tiny_encoder)
-    model: Any = task.model(encoder(tiny_encoder)).eval()
+    model = task.model(encoder(tiny_encoder)).eval()
     features = task.encode(case.rows())
     arrays = pad(task.examples(features, [0, 0]), fills(task.tokenizer, task.padding))
     with torch.inference_mode():

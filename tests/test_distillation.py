@@ -57,7 +57,7 @@ def save_teacher(case: Case, home: Path, folder: Path, seed: int = 1) -> Path:
     """A model folder with opinions: weights drawn so wide that its outputs are far from uniform."""
     task = case.task(home)
     torch.manual_seed(seed)
-    model: Any = task.model(encoder(home))
+    model = task.model(encoder(home))
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.3 * torch.randn_like(parameter))

@@ -89,7 +89,7 @@ def tiny_trainings(tiny_encoder, tmp_path, monkeypatch) -> None:
 @pytest.mark.usefixtures("tiny_trainings")
 def test_the_first_lines_of_python_train_a_frame():
     code = (DOCS / "python.md").read_text().split("```python\n")[1].split("```")[0]
-    names: dict[str, Any] = {}
+    names = {}
     exec(code, names)
     assert names["run"].results["splits"]["validation"]["rows"] == 4
 

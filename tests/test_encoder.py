@@ -205,7 +205,7 @@ def saved_tokenizer(folder: Path, kind: str, **settings: Any) -> tokenizers.Toke
     if kind == "bytes":
         backend = tokenizers.Tokenizer(models.BPE())
         backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
-        trainer: Any = trainers.BpeTrainer(vocab_size=300, special_tokens=names, show_progress=False)
+        trainer = trainers.BpeTrainer(vocab_size=300, special_tokens=names, show_progress=False)
     elif kind == "cased":
         backend = tokenizers.Tokenizer(models.WordPiece(unk_token="[UNK]"))
         backend.normalizer = normalizers.BertNormalizer(lowercase=False)

@@ -35,7 +35,7 @@ BATCH = {
 def model(tmp_path) -> EncoderDecoderModel:
     """Both halves from one BERT of three layers, with large random weights."""
     folder = build_encoder(tmp_path / "bert", layers=3)
-    made: Any = CASE.task(folder).model(encoder(folder)).eval()
+    made = CASE.task(folder).model(encoder(folder)).eval()
     with torch.no_grad():
         for parameter in made.parameters():
             parameter.add_(torch.randn_like(parameter), alpha=0.3)
@@ -86,7 +86,7 @@ def test_lora_adapts_both_halves_and_trains_what_is_between_them(model, tmp_path
 def theirs(folder: Path, seed: int = 0, **ids: int) -> Any:
     """Two BERTs as transformers' users save them, in a folder with a tokenizer. ids: of their config."""
     bert = str(build_encoder(folder))
-    made: Any = transformers.EncoderDecoderModel.from_encoder_decoder_pretrained(bert, bert)
+    made = transformers.EncoderDecoderModel.from_encoder_decoder_pretrained(bert, bert)
     torch.manual_seed(seed)
     with torch.no_grad():
         for parameter in made.parameters():
@@ -115,7 +115,7 @@ def test_two_berts_saved_by_transformers_answer_as_there(ids, tmp_path):
 def test_two_berts_saved_by_transformers_are_trained_further(tmp_path):
     theirs(tmp_path)
     task = CASE.task(tmp_path)
-    model: Any = task.model(encoder(tmp_path))
+    model = task.model(encoder(tmp_path))
     batch = Collator.of(task.tokenizer, task.padding)(task.examples(task.features(CASE.rows()), range(8)))
     loss = task.loss(task.forward(model, batch), batch)
     loss.backward()
@@ -128,7 +128,7 @@ def test_two_berts_saved_by_transformers_are_trained_further(tmp_path):
 def test_the_pooler_of_a_bert_is_kept(kind, tmp_path):
     folder = build_encoder(tmp_path)
     kind.from_pretrained(folder).save_pretrained(folder)
-    model: Any = CASE.task(folder).model(encoder(folder))
+    model = CASE.task(folder).model(encoder(folder))
     pooler = transformers.BertModel.from_pretrained(folder).pooler
     assert all(torch.equal(own, model.encoder.pooler.get_parameter(name)) for name, own in pooler.named_parameters())
 

@@ -99,7 +99,7 @@ def test_intervals_equal_the_plain_bootstrap_where_most_is_undefined_too():
     count, gold, predicted = len(gold), [*gold, ["B-x-y"]], [*predicted, ["B-x-y"]]
     found = GradedEntities(gold, predicted, TYPES).intervals(resamples=70, seed=5)
     draws = default_rng(5)
-    values: dict[str, list[float]] = {name: [] for name in found}
+    values = {name: [] for name in found}
     for _ in range(70):
         rows = draws.integers(0, count + 1, count + 1)
         scores = GradedEntities([gold[i] for i in rows], [predicted[i] for i in rows], TYPES).scores

@@ -49,7 +49,7 @@ def assert_same_step(one: Step, other: Step) -> None:
 @pytest.fixture(scope="module")
 def whole(tiny_encoder, tmp_path_factory) -> Callable[[Case], Step]:
     """A case -> its first step with all eight rows in one batch, taken once."""
-    taken: dict[str, Step] = {}
+    taken = {}
 
     def of(case: Case) -> Step:
         if case.id not in taken:

@@ -34,7 +34,7 @@ from bertkit.evaluation.conformal import Conformal
 from bertkit.evaluation.entities import PackedTags
 from bertkit.inference.evaluate import MOST_VALUES, rows_by_value, scored
 from bertkit.inference.predictor import load
-from bertkit.report.facts import Facts, read_facts
+from bertkit.report.facts import read_facts
 from bertkit.report.paired import compared
 from bertkit.run import Run
 from bertkit.sections import DataSpec
@@ -131,7 +131,7 @@ def test_vectors_of_documents_are_on_the_disk(tiny_encoder, monkeypatch):
     task = BY_ID["retrieval"].task(tiny_encoder)
     monkeypatch.setattr(type(task), "chunk_size", 12)
     rows = Dataset.from_list([{"query": "a cat", "document": f"the {number}"} for number in range(300)])
-    predict: Any = lambda features: [np.ones(10_000, np.float32)] * len(features)  # noqa: E731
+    predict = lambda features: [np.ones(10_000, np.float32)] * len(features)  # noqa: E731
     tracemalloc.start()
     answers = list(task.answer(rows, predict))
     _, highest = tracemalloc.get_traced_memory()
@@ -374,7 +374,7 @@ def test_a_report_shows_them_and_runs_are_compared_whatever_columns_they_have(ru
     predictor, data = load(run.model), Dataset.from_list(rows())
     answers = DiskList(predictor.task.answer(data, predictor.predict_features))
     scores = scored(predictor.task, answers, data, by="language")[1]
-    facts: Facts = read_facts(run.folder)
+    facts = read_facts(run.folder)
     assert "Scores by language" not in report(facts)
     splits = {**facts.results["splits"], facts.split: json.loads(json.dumps(scores))}
     page = report(replace(facts, results={**facts.results, "splits": splits}))

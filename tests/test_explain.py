@@ -35,7 +35,7 @@ IDS += " retrieval ner-softmax ner-crf-windows-bioes ner-document words-crf-wind
 def predictor_of(task: Task, folder: Path) -> Predictor:
     """An untrained model, whose weights are large enough to matter."""
     set_seed(5)
-    model: Any = task.model(encoder(folder)).eval()
+    model = task.model(encoder(folder)).eval()
     with torch.no_grad():
         for weights in model.parameters():
             weights.mul_(8 if weights.dim() > 1 else 1)
@@ -263,7 +263,7 @@ def test_the_weightiest_words_are_listed_in_their_order():
 def test_a_frame_is_explained_by_a_frame(kind, tiny_encoder):
     texts = ["the cat was good", "a bad dog"]
     predictor = predictor_of(BY_ID["single-label"].task(tiny_encoder), tiny_encoder)
-    given: Any = texts
+    given = texts
     if kind != "list":
         library = pytest.importorskip(kind)
         given = library.DataFrame({"text": texts, "note": [1, 2]})

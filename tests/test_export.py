@@ -133,7 +133,7 @@ def test_a_refusal_names_the_cause_alone():
 def test_python_without_bertkit(exported):
     page = (ROOT / "docs" / "export.md").read_text()
     (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    room: dict[str, Any] = {}
+    room = {}
     exec(code.replace("DIR", str(exported)), room)
     assert room["answer"] == pytest.approx(load(exported)("the cat was good")["scores"], abs=1e-6)
 
@@ -165,7 +165,7 @@ def made(tmp_path_factory, request) -> dict[str, Made]:
     found, small = {}, build_encoder(tmp_path_factory.mktemp("small"), layers=1)
     for case in SOME if request.config.getoption("all") else [case for case in SOME if case.id in OFTEN]:
         task, folder = case.task(small), tmp_path_factory.mktemp("made") / case.id
-        model: Any = task.model(encoder(small)).eval()
+        model = task.model(encoder(small)).eval()
         torch.manual_seed(3)
         for name, parameter in model.named_parameters():
             torch.nn.init.normal_(parameter, std=0.5 if parameter.ndim > 1 or "crf" in name else 0.1)
@@ -198,7 +198,7 @@ def test_answers_are_those_of_torch(case, made):
     given = dict(zip(names, theirs.model.session.run(names, batch), strict=True))
     assert output_difference(published, given) < 1e-4
     if "transitions" in published:
-        options: Any = task.options
+        options = task.options
         joint = crf.constrain(Chain(*model.crf()), options.tags, plain=options.scheme == "none")
         parts = [part.detach().double().numpy() for part in joint]
         path = posteriors.decode(given["emissions"].astype(np.float64), given["words"], parts)

@@ -159,7 +159,7 @@ def test_a_function_that_is_not_a_loss_is_refused(name, tiny_encoder, tmp_path):
     recipe = small.recipe(tmp_path, tiny_encoder)
     small.raises(
         RecipeError, f"^compute_loss_func: .*{said}", train, recipe, tmp_path / "run", compute_loss_func=function
-    )  # type: ignore[arg-type]
+    )
     assert not (tmp_path / "run").exists()
 
 
@@ -185,7 +185,7 @@ def test_attachments_are_instances(attachments, tiny_encoder, tmp_path):
 
 def test_a_run_records_what_it_must_be_resumed_with(tiny_encoder, tmp_path):
     recipe = small.recipe(tmp_path, tiny_encoder, *RHYTHM, splits=("train", "validation"))
-    own: dict[str, Any] = {"compute_loss_func": partial(focal, gamma=1.0), "attachments": [Lookahead()]}
+    own = {"compute_loss_func": partial(focal, gamma=1.0), "attachments": [Lookahead()]}
     run = killed(recipe, tmp_path / "run", **own)
     started = "started with compute_loss_func=steps.focal, steps.Lookahead, and has"
     for other, now in (

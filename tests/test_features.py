@@ -56,7 +56,7 @@ def own_cache(tmp_path, monkeypatch) -> None:
 @pytest.fixture
 def encoded(monkeypatch) -> list[str]:
     """The texts that went through the encoder."""
-    seen: list[str] = []
+    seen = []
     real = LayerReader.vectors
 
     def counting(self: LayerReader, texts: list[str]) -> Any:
@@ -403,7 +403,7 @@ def test_a_file_that_grows_meanwhile_is_no_file(tmp_path):
 def test_what_fails_half_way_leaves_the_old_output(tmp_path, name):
     file, output = write_rows(tmp_path / "in.jsonl", rows()), tmp_path / name
     output.write_text("old")
-    calls: list[int] = []
+    calls = []
 
     def encode(texts):
         calls.append(len(texts))

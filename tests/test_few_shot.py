@@ -60,7 +60,7 @@ def fit(runner: Runner, features: Any, seed: int) -> tuple[Any, dict[str, Any]]:
 
 def learned(case: Case, folder: Path) -> tuple[Any, Runner, Examples]:
     """The task, the model fitted on the case's rows, and their vectors."""
-    task: Any = case.task(folder)
+    task = case.task(folder)
     runner = Runner(task, task.model(encoder(folder)), CPU, "fp32", 4)
     features = task.features(case.rows())
     model, _ = fit(runner, features, seed=0)
@@ -225,7 +225,7 @@ def test_the_cards_code_gives_the_same(case, tiny_encoder, tmp_path):
     task = replace(task, options=task.options.model_copy(update={"temperature": 1.5}))
     save(runner.model, task, tmp_path / "model", SETTINGS)
     code = task.usage_of(task.options).plain
-    found: dict[str, Any] = {}
+    found = {}
     exec(code.replace("PATH_OR_HUB_ID", str(tmp_path / "model")), found)
     pair = [{"text_a": "your text", "text_b": "another"}]
     answers = load(tmp_path / "model", precision="fp32")(pair if task.options.pair else ["your text", "another"])
@@ -263,7 +263,7 @@ PULLED = [Case("single-label", CONTRASTIVE, KINDS[0].columns), Case("multi-label
 def test_texts_with_a_label_in_common_are_pulled_together(case, tiny_encoder_with_dropout, monkeypatch):
     monkeypatch.setattr(contrastive, "PASSES", 40)
     monkeypatch.setattr(contrastive, "LEARNING_RATE", 6e-3)
-    task: Any = case.task(tiny_encoder_with_dropout)
+    task = case.task(tiny_encoder_with_dropout)
     features, found = task.features(case.rows()), []
     for _ in range(2 if case is PULLED[0] else 1):
         model = task.model(encoder(tiny_encoder_with_dropout))
@@ -290,7 +290,7 @@ def contrast(rows: Examples) -> float:
 
 def untrained(case: Case, folder: Path) -> tuple[Any, Runner, Any, Examples, Any]:
     """The case's task, runner and features; vectors of its rows, and of the names of its labels."""
-    task: Any = case.task(folder)
+    task = case.task(folder)
     runner, features = Runner(task, task.model(encoder(folder)), CPU, "fp32", 8), task.features(case.rows())
     return task, runner, features, head.examples_of(runner, features), head.names_of(runner)
 
@@ -341,7 +341,7 @@ def test_contrastive_fine_tuning_needs_labels_but_one_row_of_each_is_enough(tiny
     small.raises(DataError, "learns from labels, not from numbers", bertkit.train, numbers, tmp_path / "refused")
     assert not (tmp_path / "refused").exists()
     case = Case("alone", CONTRASTIVE, {"text": TEXTS[:3], "label": ["a", "b", "c"]})
-    task: Any = case.task(tiny_encoder)
+    task = case.task(tiny_encoder)
     model, _ = fit(Runner(task, task.model(encoder(tiny_encoder)), CPU, "fp32", 4), task.features(case.rows()), 0)
     assert torch.isfinite(model.classifier.linear.weight).all()
 

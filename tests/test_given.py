@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import Any
 
 import numpy as np
 import pytest
@@ -37,7 +36,7 @@ def test_a_recipe_of_plain_values_is_that_of_the_yaml_file(tmp_path):
 
 
 def test_what_is_wrong_is_reported_at_once_with_key_paths():
-    sections: dict[str, Any] = {
+    sections = {
         "task": {"name": "text-classification", "kind": "multi", "colour": 1},
         "model": object(),
         "data": {"source": "sample:sentiment", "colums": {}},
@@ -140,7 +139,7 @@ def test_a_value_of_python_has_no_line_and_its_path_starts_here(tmp_path, monkey
     assert [problem.where for problem in caught.value.problems] == ["", "", f"{file}:6"]
     (tmp_path / "x.csv").touch()
     monkeypatch.chdir(tmp_path)
-    assert read(file, "x.csv", {"seeds": [1]}).data.source == str(tmp_path / "x.csv")  # type: ignore[union-attr]
+    assert read(file, "x.csv", {"seeds": [1]}).data.source == str(tmp_path / "x.csv")
 
 
 def test_a_key_goes_where_the_only_section_has_it_with_rows_by_split_too():
@@ -153,7 +152,7 @@ def test_a_key_goes_where_the_only_section_has_it_with_rows_by_split_too():
     assert recipe.training["num_train_epochs"] == 2
     assert (recipe.training["learning_rate"], recipe.training["weight_decay"]) == (1e-4, 0.1)
     assert (recipe.model.name, recipe.model.max_length) == ("some/model", 64)
-    assert (recipe.task.kind, recipe.task.thresholds) == ("multi-label", {"good": 0.3})  # type: ignore[attr-defined]
+    assert (recipe.task.kind, recipe.task.thresholds) == ("multi-label", {"good": 0.3})
     assert recipe.data.columns == {"text": "review"}
     assert (recipe.early_stopping.patience, recipe.verify, recipe.seeds, recipe.peft.r) == (2, False, [1, 2], 4)
     for data in ({"train": ROWS, "validation": 0.25}, {"source": ROWS, "validation": 0.25}):
@@ -197,7 +196,7 @@ def test_data_replaces_the_data_of_a_shipped_recipe_and_its_expected_scores():
 
 
 def test_train_says_what_it_expects(tmp_path):
-    train: Any = bertkit.train
+    train = bertkit.train
     with pytest.raises(bertkit.RecipeError, match="expected a task, a recipe or its name first, found a list"):
         train(ROWS, tmp_path / "run", data="text-classification")
     with pytest.raises(bertkit.RecipeError, match="text-clasification: no such recipe or task; did you mean 'text-cl"):

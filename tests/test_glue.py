@@ -80,7 +80,7 @@ def rows(task: str, split: str) -> list[dict[str, Any]]:
     layout, found = LAYOUTS[task], []
     names = ("text",) if len(layout.inputs) == 1 else ("text_a", "text_b")
     for number in range(SIZES[split.partition("_")[0]]):
-        row: dict[str, Any] = {name: text(split, number, side) for side, name in enumerate(names)}
+        row = {name: text(split, number, side) for side, name in enumerate(names)}
         value = answer(layout, number)
         found.append(row | ({"label": value} if layout.labels else {"score": float(value)}))
     return found

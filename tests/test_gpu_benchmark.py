@@ -60,7 +60,7 @@ def test_the_whole_program(tmp_path):
 
 def test_flops_are_those_that_torch_counts_and_of_local_attention(module):
     """Of the encoder alone, in attention by the formula; backwards twice as many as forwards."""
-    sizes: dict[str, Any] = {"num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 40}
+    sizes = {"num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 40}
     config = BertConfig(vocab_size=50, hidden_size=24, **sizes, attn_implementation="eager")
     model, flops = BertModel(config, add_pooling_layer=False), module("gpu_cell").flops
     lengths = np.array([[7, 3], [12, 5]])
@@ -72,7 +72,7 @@ def test_flops_are_those_that_torch_counts_and_of_local_attention(module):
                 if train:
                     states.sum().backward()
         assert flops(model, lengths, train=train) == counter.get_total_flops()
-    sizes: dict[str, Any] = {"num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 40}
+    sizes = {"num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 40}
     ids = {f"{role}_token_id": 0 for role in ("pad", "cls", "sep", "bos", "eos")}
     model = ModernBertModel(ModernBertConfig(vocab_size=50, hidden_size=24, local_attention=8, **sizes, **ids))
     flops = module("gpu_cell").flops

@@ -35,7 +35,7 @@ def test_the_share_is_the_largest_difference_over_what_is_allowed():
 )
 def test_a_run_fails_where_a_comparison_uses_more_than_a_third(compare):
     for share, narrow in ((MOST - 0.05, False), (MOST + 0.05, True)):
-        margins = Margins(SimpleNamespace())  # type: ignore[arg-type]
+        margins = Margins(SimpleNamespace())
         margins.test = "a test"
         try:
             compare(share)
@@ -43,5 +43,5 @@ def test_a_run_fails_where_a_comparison_uses_more_than_a_third(compare):
             margins.patch.undo()
         assert margins.shares == {"a test": pytest.approx(share, abs=0.01)}
         session = SimpleNamespace(exitstatus=0)
-        margins.pytest_sessionfinish(session)  # type: ignore[arg-type]
+        margins.pytest_sessionfinish(session)
         assert session.exitstatus == narrow

@@ -10,7 +10,6 @@ from collections import Counter
 from functools import partial
 from itertools import pairwise
 from types import SimpleNamespace
-from typing import Any
 from unittest.mock import Mock
 
 import numpy as np
@@ -241,7 +240,7 @@ def test_user_metric():
 def test_balanced_weights_are_scikit_learns_and_add_up_the_counts_once():
     """Adding them up for every label takes minutes where there are 100,000."""
     values = ["a"] * 5 + ["b"] * 2 + ["c"]
-    counts: Any = Counter(values)
+    counts = Counter(values)
     counts.total = Mock(wraps=counts.total)
     expected = compute_class_weight("balanced", classes=np.array(LABELS), y=values)
     weights = settle_weights("auto", counts, LABELS)

@@ -172,7 +172,7 @@ def test_every_task_starts_from_it_and_is_opened_again(case, tiny_encoder, tmp_p
     task = prepare(kind, options, tokenizer, case.max_length, case.rows(), case.class_names)
     assert "token_type_ids" not in {*task.features(case.rows()).column_names, *tokenizer.model_input_names}
     torch.manual_seed(0)
-    model: Any = task.model(fresh)
+    model = task.model(fresh)
     save(model, task, tmp_path / "model", SETTINGS)
     again = load(tmp_path / "model", precision="fp32")
     assert again.task.options == task.options

@@ -83,7 +83,7 @@ def test_other_mixtures_read_every_row_equally_often_over_the_epochs(mixing):
     batches = mixed(sizes, mixing)
     small, large = batches.counts
     assert small + large == 20, "an epoch has as many steps as one of each task together"
-    read: Counter[int] = Counter()
+    read = Counter()
     for epoch in range(18):
         batches.set_epoch(epoch)
         assert drawn(batches, sizes).count(0) == small
@@ -134,7 +134,7 @@ def test_whole_steps_have_all_their_micro_batches(units, size, accumulation, wor
 
 def trainer_of(folder: Path, given: dict[str, Any], callback: Any = None, **more: Any) -> Trainer:
     """A trainer of this recipe's tasks, with these arguments."""
-    jobs, _ = prepare_jobs(read(given, None, {}))  # type: ignore[arg-type]
+    jobs, _ = prepare_jobs(read(given, None, {}))
     args = arguments(folder, 2, more.pop("accumulate", 1), **more)
     data = training_data(jobs, new_runners(jobs, args), args)
     return Trainer(data, args, callbacks=[callback] if callback else [])
@@ -163,7 +163,7 @@ def test_the_gradient_of_a_step_is_the_weighted_one_of_its_task(tiny_encoder, tm
     (name,) = {batch["task"] for batch in fetched}
     task, model = trainer.data.tasks[name], alone[name].train()
     total = sum(task.loss(task.forward(model, batch), batch) for batch in fetched)
-    loss = weights[name] * total / sum(task.count(batch) for batch in fetched)  # type: ignore[misc]
+    loss = weights[name] * total / sum(task.count(batch) for batch in fetched)
     loss.backward()
     wanted = {common_name(name, n, model): p.grad for n, p in model.named_parameters() if p.grad is not None}
     found = {}
@@ -178,8 +178,8 @@ def test_the_gradient_of_a_step_is_the_weighted_one_of_its_task(tiny_encoder, tm
 
 def test_a_head_that_is_not_drawn_is_not_updated(tiny_encoder, tmp_path):
     """Not by weight decay either, nor by the moments of an earlier step."""
-    before: dict[str, torch.Tensor] = {}
-    moved: list[set[str]] = []
+    before = {}
+    moved = []
 
     class Watch(transformers.TrainerCallback):
         def on_step_begin(self, args, state, control, model=None, **_):
@@ -492,7 +492,7 @@ def test_the_commands(tiny_encoder, tmp_path, capsys):
 @pytest.fixture
 def passes(monkeypatch) -> list[int]:
     """The number of texts in each pass of an encoder."""
-    seen: list[int] = []
+    seen = []
     forward = transformers.BertModel.forward
 
     def counted(self: Any, *args: Any, **inputs: Any) -> Any:

@@ -139,7 +139,7 @@ def test_numbers_of_words_are_as_many_as_the_words(tmp_path):
 
 
 class Options(TextClassificationOptions):
-    name: Literal["of-a-notebook"]  # type: ignore[assignment]
+    name: Literal["of-a-notebook"]
 
 
 def of_a_notebook(**members: Any) -> Any:

@@ -135,8 +135,8 @@ def test_a_line_of_stdin_is_answered_before_the_next_is_written(learned):
     words = ["env", "--default-signal=INT", sys.executable, "-m", "bertkit", "predict", str(learned.folder)]
     predictor = learned.load().with_decisions(top_k=1)
     row = {"id": "7", "text": "the dog was bad"}
-    pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-    started: Any = subprocess.Popen([*words, "--input", "-", "--top-k", "1"], text=True, **pipes)
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    started = subprocess.Popen([*words, "--input", "-", "--top-k", "1"], text=True, **pipes)
     with started as process:
         try:
             for line, expected in (("the cat was good", {"text": "the cat was good"}), (json.dumps(row), row)):
@@ -164,7 +164,7 @@ def test_a_bad_line_of_stdin_ends_the_answers(predictor, learned, monkeypatch, c
 def test_in_txt_each_line_is_a_text(name, predictor, learned, tmp_path):
     """An empty line too: the answers stand beside the lines."""
     lines = [small.text(1, 1), small.text(2, 0), "", "  a line with blanks "]
-    opener: Any = gzip.open if name.endswith(".gz") else open
+    opener = gzip.open if name.endswith(".gz") else open
     with opener(tmp_path / name, "wt", newline="") as file:
         file.write("\r\n".join(lines))
     assert bertkit.predict(learned.folder, tmp_path / name, tmp_path / "out.jsonl") == 4
@@ -193,7 +193,7 @@ def refused(predictor: Predictor, learned: Run, file: Path | str, output: Path, 
 @pytest.mark.usefixtures("small_chunks")
 def test_what_can_not_be_answered_leaves_no_output(predictor, learned, tmp_path):
     file, out, rows = tmp_path / "rows.jsonl", tmp_path / "out.jsonl", made()
-    missing: list[Any] = [{"text": text} for text in ("a", None, "b", None)]
+    missing = [{"text": text} for text in ("a", None, "b", None)]
     for wrong, part in (
         ([{"sentence": "a"}], "no text in this row"),
         ([*rows, {"id": "no text"}], "row 14"),
@@ -278,7 +278,7 @@ def test_texts_that_are_odd(predictor, learned, tmp_path):
 
 @pytest.mark.usefixtures("small_chunks")
 def test_reading_is_lazy_and_no_more_than_a_chunk_ahead(predictor):
-    read: list[int] = []
+    read = []
 
     def source():
         for number in range(1_000_000_000):
@@ -374,18 +374,18 @@ def test_pairs(pairs):
     assert pairs([{"q": "the cat", "p": "was good"}]) == [one]  # the recipe's own names
     assert pairs({"text_a": "was good", "text_b": "the cat"}) != one
     for wrong in ("the cat", {"text": "the cat"}, {"text_a": "the cat"}):
-        small.raises(DataError, "text_", pairs, wrong)  # type: ignore[arg-type]
+        small.raises(DataError, "text_", pairs, wrong)
 
 
 def test_rows_that_are_none(predictor):
-    many: list[Any] = [[1], [None], [["the", "cat"]], ["a", 3], ["a", None], [b"a"], [{"text": b"a"}]]
-    single: list[Any] = [{}, {"sentence": "a"}, {"text": 3}, {"text": ["a"]}, {"text": None}, 3, None, b"a"]
+    many = [[1], [None], [["the", "cat"]], ["a", 3], ["a", None], [b"a"], [{"text": b"a"}]]
+    single = [{}, {"sentence": "a"}, {"text": 3}, {"text": ["a"]}, {"text": None}, 3, None, b"a"]
     for wrong in (*many, *single):
         small.raises(DataError, r"row [12]" if wrong in many else None, predictor, wrong)
 
 
 def test_a_missing_text_is_not_answered_as_an_empty_one(predictor):
-    columns: Any = {"text": ["the cat was good", None]}
+    columns = {"text": ["the cat was good", None]}
     list_of_rows = [{"text": text} for text in columns["text"]]
     other = pd.DataFrame({"text": ["the cat was good", float("nan")]})
     for rows in (list_of_rows, pa.table(columns), pd.DataFrame(columns), other, Dataset.from_dict(columns)):

@@ -147,7 +147,7 @@ def test_padding_changes_nothing(case, begun):
 def test_the_loss_is_transformers_loss(tiny_encoder):
     case = DRAWN[1]
     task = case.task(tiny_encoder)
-    model: Any = task.model(encoder(tiny_encoder)).eval()
+    model = task.model(encoder(tiny_encoder)).eval()
     features = task.encode(case.rows())
     drawn = task.examples(features, range(len(features)), (3, 1))
     batch = Collator.of(task.tokenizer, task.padding)(drawn)
@@ -199,7 +199,7 @@ def test_heads_of_other_architectures_read_the_chosen_tokens_only(kind, lora, ti
     ids = {"vocab_size": len(task.tokenizer), "pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3}
     torch.manual_seed(0)
     config = AutoConfig.for_model(kind, **ids, **FOREIGN[kind])
-    model: Any = AutoModelForMaskedLM.from_config(config).eval()
+    model = AutoModelForMaskedLM.from_config(config).eval()
     if lora:
         model = with_lora(model, Lora(r=2, target_modules=lora), {}).eval()
     features = task.encode(case.rows())
@@ -220,7 +220,7 @@ def test_heads_of_other_architectures_read_the_chosen_tokens_only(kind, lora, ti
 @pytest.mark.parametrize("case", DRAWN[:2], ids=["mlm", "mlm-nsp"])
 def test_plain_transformers_opens_it(case, tiny_encoder, tmp_path):
     task = case.task(tiny_encoder)
-    model: Any = task.model(new(tiny_encoder))
+    model = task.model(new(tiny_encoder))
     save(model, task, tmp_path / "model", SETTINGS)
     pairs = case.options.get("nsp") != "none"
     assert isinstance(model, BertForPreTraining if pairs else BertForMaskedLM)
@@ -324,7 +324,7 @@ def test_a_tokenizer_that_cannot_be_copied_is_refused(tiny_encoder):
             """All of the text is one word."""
 
     task = DRAWN[0].task(tiny_encoder)
-    backend: Any = task.tokenizer
+    backend = task.tokenizer
     backend.backend_tokenizer.pre_tokenizer = PreTokenizer.custom(Words())
     raises(ModelError, "cannot be copied, which pretraining requires", task.features, DRAWN[0].rows())
 

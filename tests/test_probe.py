@@ -18,7 +18,6 @@ from bertkit.errors import ModelError
 from bertkit.files import read_json
 from bertkit.inference.predictor import load
 from bertkit.inference.probe import padding_findings
-from bertkit.tasks.base import Task
 
 
 def tokenizer_says(folder: Path, **fields: Any) -> None:
@@ -27,7 +26,7 @@ def tokenizer_says(folder: Path, **fields: Any) -> None:
 
 
 def probed(case: Case, folder: Path) -> list[str]:
-    task: Task = case.task(folder)
+    task = case.task(folder)
     return [finding.what for finding in padding_findings(task, task.model(encoder(folder)))]
 
 
@@ -53,7 +52,7 @@ def test_a_classifier_of_an_encoder_decoder_is_probed_whole(tiny_encoder, tmp_pa
 
 
 def test_outputs_that_become_nan_are_named(tiny_encoder, monkeypatch):
-    task: Task = BY_ID["single-label"].task(tiny_encoder)
+    task = BY_ID["single-label"].task(tiny_encoder)
     model = task.model(encoder(tiny_encoder))
     forward = model.forward
 

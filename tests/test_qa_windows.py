@@ -141,7 +141,7 @@ def test_nothing_of_question_or_context_is_lost(kind, question, context, max_len
         raises(RowsError, "leaves no room", encode, tokenizer, question, context, max_length, stride)
         return
     columns = encode(tokenizer, question, context, max_length, stride)
-    read: list[int] = []
+    read = []
     for ids, place, low, count in zip(*(columns[c] for c in ("input_ids", "place", "low", "count")), strict=True):
         assert len(ids) <= max_length
         assert ids[1 : 1 + len(asked.ids)] == asked.ids

@@ -80,7 +80,7 @@ def keep(
     fill: float = 9.0,
 ) -> list[WindowSpans]:
     """What the task keeps of these logits in batches of `size`, with `fill` where there is only padding."""
-    kept: list[WindowSpans] = []
+    kept = []
     for start in range(0, len(features), size):
         inputs = features[start : start + size]
         batch = Collator.of(task.tokenizer, task.padding)({n: v for n, v in inputs.items() if n != "labels"})
@@ -109,7 +109,7 @@ def by_hand(task: QuestionAnswering, features: Dataset, logits: list[np.ndarray]
     every = [span for i in own for span in spans(task, features[i], logits[i])]
     found = sorted(every, key=lambda span: (-span[0], span[1], span[2]))
     null = min(float(np.float32(logits[i][0, 0] + logits[i][1, 0])) for i in own)
-    merged: dict[str, list[Any]] = {}
+    merged = {}
     for score, first, last in found[: task.options.n_best]:
         text = context[pieces.starts[first] : pieces.ends[last]]
         start = int(pieces.starts[first]) + len(text) - len(text.lstrip())

@@ -100,7 +100,7 @@ def test_overrides(recipe_file):
         ("seeds=[1, 2]", [1, 2]),
         (" data.columns.text = review", "review"),
     ):
-        found: object = load_recipe(recipe_file, [override]).model_dump()
+        found = load_recipe(recipe_file, [override]).model_dump()
         for key in override.partition("=")[0].strip().split("."):
             found = found[key]
         assert found == value

@@ -299,7 +299,7 @@ def test_a_cell_of_the_confusion_matrix_leads_to_its_mistakes(facts):
     links = [attrs for tag, attrs in page.elements if tag == "a" and "data-gold" in attrs]
     assert {(link["data-gold"], link["data-answer"]) for link in links} == linked
     assert {link["href"] for link in links} == {"#mistakes"}
-    assert not any(cell.pair for row in matrices.confusion(facts, None).rows for cell in row)  # type: ignore[union-attr]
+    assert not any(cell.pair for row in matrices.confusion(facts, None).rows for cell in row)
 
 
 def test_many_labels_get_small_cells_and_a_list_of_confusions(facts):

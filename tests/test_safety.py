@@ -377,7 +377,7 @@ def test_a_damaged_folder_and_one_made_to_do_harm_are_refused(learned, tmp_path,
 
 
 def test_settings_that_are_damaged_are_a_user_error(model, subtests):
-    tasks: list[Any] = [{"name": "nonsense"}, {"name": ["text-classification"]}]
+    tasks = [{"name": "nonsense"}, {"name": ["text-classification"]}]
     tasks += [{"name": "text-classification", **more} for more in ({"kind": "other"}, {"temperature": 0}, {"x": "y"})]
     settings = [{"version": "0.1.0", "task": task} for task in tasks]
     short = {"version": "0.1.0", "task": {"name": "text-classification"}, "max_length": "many"}

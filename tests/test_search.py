@@ -280,7 +280,7 @@ def test_hybrid_queries_are_words_and_never_a_language(animals):
 
 
 def test_a_reranker_decides(animals, monkeypatch):
-    seen: list[tuple[str, list[str]]] = []
+    seen = []
 
     def rerank(query, texts):
         seen.append((query, list(texts)))
@@ -308,7 +308,7 @@ def test_a_bad_query_is_refused(animals, store):
 @pytest.fixture(autouse=True)
 def loaded(monkeypatch) -> list[tuple[str, str | None]]:
     """The commands load the model of the stores here, or one with another fingerprint; these are noted."""
-    names: list[tuple[str, str | None]] = []
+    names = []
 
     def load(name: str, revision: str | None = None) -> DualEncoder:
         names.append((name, revision))

@@ -58,7 +58,7 @@ def vectors(folder: Path, texts: list[str], **how: Any) -> np.ndarray:
 
 
 def test_each_side_of_a_pair_has_its_prefix():
-    task: Any = SentenceSimilarity(options(query_prefix="q ", document_prefix="d "), None, 8)  # type: ignore[arg-type]
+    task = SentenceSimilarity(options(query_prefix="q ", document_prefix="d "), None, 8)
     assert task.schema.texts == ["text", "text_a", "text_b", "anchor", "positive", "negative"]
     assert [*map(task.prefix, task.schema.texts)] == ["", "", "", "q ", "d ", "d "]
     assert [*map(task.prefix, ("text", "query", "document"))] == ["", "q ", "d "]
@@ -225,7 +225,7 @@ def test_vectors_are_cut_as_in_sentence_transformers(size, task, tiny_encoder, t
 
 @pytest.mark.parametrize("loss", ["cosent", "cosine-mse", "multiple-negatives-ranking"])
 def test_prefixes_have_the_mean_of_their_losses(loss, tiny_encoder):
-    sides: dict[str, Any] = {"anchor": ["a", "b", "c"], "positive": ["d", "e", "f"]}
+    sides = {"anchor": ["a", "b", "c"], "positive": ["d", "e", "f"]}
     if loss != "multiple-negatives-ranking":
         sides = {"text_a": ["a", "b", "c"], "text_b": ["d", "e", "f"], "score": [0.0, 0.4, 1.0]}
     case = Case("dims", {"name": "sentence-similarity", "loss": loss}, sides)
@@ -247,7 +247,7 @@ def test_each_size_is_scored_and_the_largest_saved(identifier, tiny_encoder, tmp
     assert read_json(run.model / "config_sentence_transformers.json")["truncate_dim"] == 5
     predictor = load(run.model)
     monkeypatch.setattr(VectorTask, "chunk_size", 3)  # so that vectors are predicted in several parts
-    seen: list[int] = []
+    seen = []
     run_features = Runner.__call__
     monkeypatch.setattr(Runner, "__call__", lambda self, rows: seen.append(len(rows)) or run_features(self, rows))
     answers, scores = score(predictor, case.rows())
@@ -385,7 +385,7 @@ def test_a_text_and_a_pair_are_answered(tiny_encoder, tmp_path, capsys):
 )
 def test_label_ids_follow_the_order_of_the_names(labels, values, ids, tmp_path):
     rows = Dataset.from_dict({"text_a": TEXTS[: len(ids)], "text_b": TEXTS[: len(ids)], "label": values})
-    tokenizer: Any = None
+    tokenizer = None
     task = prepare(SentenceSimilarity, options(labels=labels), tokenizer, 32, rows, [])
     graded = task.grade([{"score": float(id)} for id in ids], rows)
     assert graded.scores["accuracy"] == 1.0

@@ -123,7 +123,7 @@ def test_embed(client, tiny_encoder):
     predictor = predictor_of(KEPT["retrieval"], tiny_encoder)
     sides = {"query": "query", "document": "document", None: "text"}
     for prompt, side in sides.items():
-        expected = predictor.encode(TEXTS, side)  # type: ignore[arg-type]
+        expected = predictor.encode(TEXTS, side)
         assert_allclose(said(client, "/embed", inputs=TEXTS, prompt_name=prompt), expected, atol=1e-5)
     assert not np.allclose(predictor.encode(TEXTS, "query"), predictor.encode(TEXTS), atol=1e-3)
     assert_allclose(said(client, "/embed", inputs=TEXTS[0]), predictor.encode(TEXTS[:1]), atol=1e-5)

@@ -213,7 +213,7 @@ def test_openai_embeddings(served, openai_client):
     url, predictor = served
     own, create = predictor.encode(TEXTS), openai_client.embeddings.create
     for formats in ({}, {"encoding_format": "float"}):  # by default it asks for base64 and decodes it
-        found = create(model="-", input=TEXTS, **formats)  # type: ignore[arg-type]
+        found = create(model="-", input=TEXTS, **formats)
         assert_allclose([each.embedding for each in found.data], own, atol=1e-5)
         assert (found.model, [each.index for each in found.data]) == ("org/small", list(range(8)))
     tokens = sum(len(predictor.task.tokenizer(text)["input_ids"]) for text in TEXTS)

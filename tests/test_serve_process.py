@@ -166,7 +166,7 @@ def server(model_folder) -> Iterator[tuple[subprocess.Popen[str], int]]:
         assert process.stderr
         try:
             line = process.stderr.readline()
-            yield process, int(re.search(r"http://127\.0\.0\.1:(\d+)", line)[1])  # type: ignore[index]
+            yield process, int(re.search(r"http://127\.0\.0\.1:(\d+)", line)[1])
         finally:
             process.kill()
 
@@ -193,7 +193,7 @@ def half_sent(port: int, body: bytes) -> http.client.HTTPConnection:
 
 
 def metric(port: int, name: str) -> float:
-    return float(re.search(rf"^{name} (\S+)$", asked(port, path="/metrics")[1].decode(), re.M)[1])  # type: ignore[index]
+    return float(re.search(rf"^{name} (\S+)$", asked(port, path="/metrics")[1].decode(), re.M)[1])
 
 
 def until(true: Callable[[], bool]) -> None:
@@ -277,7 +277,7 @@ def test_a_signal_is_not_lost_while_the_server_looks_for_a_failure(tiny_encoder,
     server = make_server(app, Limits())
     app.state.batcher = Interrupted()
     assert server.config.callback_notify
-    asyncio.run(server.config.callback_notify())  # type: ignore[arg-type]
+    asyncio.run(server.config.callback_notify())
     assert server.should_exit
 
 

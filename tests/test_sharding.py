@@ -155,7 +155,7 @@ def test_each_process_runs_its_part(monkeypatch):
     monkeypatch.setattr(sharding.distributed, "get_world_size", lambda: 3)
     others = [save({f"{number}/x": np.full(1, 10 * number) for number in part}) for part in ((0, 3, 6), (2, 5))]
     monkeypatch.setattr(sharding, "_exchange", lambda mine, batches: [others[0], mine, others[1]])
-    ran: list[int] = []
+    ran = []
 
     def run(batch):
         ran.append(batch)

@@ -98,7 +98,7 @@ def test_version_2_has_no_answer_where_it_is_impossible(tmp_path):
 def change(path: list[Any], value: Any = None) -> dict[str, Any]:
     """V1 with another value at the path; None: without that field."""
     document = copy.deepcopy(V1)
-    holder: Any = document
+    holder = document
     for step in path[:-1]:
         holder = holder[step]
     if value is None:
@@ -239,8 +239,8 @@ some_json = st.recursive(
 @given(st.data(), some_json)
 def test_with_anything_in_one_place_there_are_rows_or_problems(data, value):
     document = copy.deepcopy(V1)
-    holder: Any = document
-    key: Any = "data"
+    holder = document
+    key = "data"
     while isinstance(holder[key], dict | list) and holder[key] and data.draw(st.integers(0, 4)):
         holder = holder[key]
         key = data.draw(st.sampled_from(sorted(holder) if isinstance(holder, dict) else range(len(holder))))

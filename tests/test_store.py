@@ -56,7 +56,7 @@ class Encoder:
 
 def dual(encode: Any = None, files: ModelFiles = MODEL) -> DualEncoder:
     """A model whose passages have twelve tokens."""
-    tokenizer: Any = ByWords()
+    tokenizer = ByWords()
     encode = encode or Encoder()
     return DualEncoder(files, SIZE, Window(12, 2), tokenizer, encode, encode)
 

@@ -360,7 +360,7 @@ def test_of_equal_trials_the_first_wins(trainer, room, tmp_path):
     assert done["winner"] == 0
     assert done["changes"] == {}
     base = recipe_of(room).training["per_device_train_batch_size"]
-    first: dict[int, int] = {}
+    first = {}
     for trial in done["trials"]:
         size = trial["changes"].get("training.per_device_train_batch_size", base)
         known = first.setdefault(size, trial["number"])

@@ -52,7 +52,7 @@ def questions(tree: ast.AST) -> Iterator[ast.AST]:
 def test_nothing_outside_of_tasks_asks_which_task_it_is():
     package = Path(bertkit.__file__).parent
     found = [
-        f"{file.relative_to(package)}:{node.lineno}"  # type: ignore[attr-defined]
+        f"{file.relative_to(package)}:{node.lineno}"
         for file in package.rglob("*.py")
         if file.parent.name != "tasks"
         for node in questions(ast.parse(file.read_text()))

@@ -86,7 +86,7 @@ Begun = Callable[[Case], tuple[Task, Any]]
 @pytest.fixture(scope="module")
 def begun(tiny_encoder, tmp_path_factory) -> Begun:
     """A case -> its task, and a model after ten steps. Trained once: nobody may change it."""
-    made: dict[str, tuple[Task, Any]] = {}
+    made = {}
 
     def of(case: Case) -> tuple[Task, Any]:
         if case.id not in made:
@@ -194,13 +194,11 @@ def test_only_the_encoder_rounds_to_bf16(case, tiny_encoder):
     """A head that rounded its outputs to 8 bits would give many rows the same score."""
     task, drawn, columns = case.task(tiny_encoder), random.Random(0), case.inputs
     set_seed(0)
-    model: Any = task.model(encoder(tiny_encoder))
+    model = task.model(encoder(tiny_encoder))
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.3 * torch.randn_like(parameter))
-    texts: dict[str, list[Any]] = {
-        n: [drawn.choices(VOCABULARY, k=drawn.randint(3, 9)) for _ in TEXTS * 5] for n in columns
-    }
+    texts = {n: [drawn.choices(VOCABULARY, k=drawn.randint(3, 9)) for _ in TEXTS * 5] for n in columns}
     rows = {
         name: values if name == "tokens" else [" ".join(words) for words in values] for name, values in texts.items()
     }
@@ -248,7 +246,7 @@ SPELLED = "[SEP] cat [CLS] [PAD][MASK]"
 @every_case
 def test_special_tokens_that_a_text_spells_out_are_text(case, tiny_encoder):
     task = case.task(tiny_encoder)
-    tokenizer: Any = task.tokenizer
+    tokenizer = task.tokenizer
     special = {tokenizer.cls_token_id, tokenizer.sep_token_id, tokenizer.pad_token_id, tokenizer.mask_token_id}
 
     def encoded(text):
@@ -298,7 +296,7 @@ def test_a_fresh_head_is_initialised_memory(case, tiny_encoder):
 
 
 def test_tasks_are_immutable():
-    assert all(kind.__dataclass_params__.frozen for kind in OURS.values())  # type: ignore[attr-defined]
+    assert all(kind.__dataclass_params__.frozen for kind in OURS.values())
 
 
 @every_case

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import sys
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -145,7 +144,7 @@ def test_batches_have_sources_and_targets_of_similar_length(tiny_encoder, tmp_pa
     options = Text2TextGenerationOptions(name="text2text-generation", generation=Generation(max_new_tokens=8))
     task = Text2TextGeneration(options, load_tokenizer(tiny_encoder), 32)
     args = arguments(tmp_path, 4, 1)
-    model: Any = task.model(encoder(tiny_encoder))
+    model = task.model(encoder(tiny_encoder))
     trainer = Trainer(
         TaskData(Runner(task, model, args.device, "fp32", 8), task.features(Dataset.from_dict(rows))), args
     )

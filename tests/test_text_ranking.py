@@ -180,8 +180,8 @@ def test_measures_are_those_of_scikit_learn_and_trec_eval(data):
     distinct = [(group, grade, score * 100 + place) for place, (group, grade, score) in enumerate(data)]  # no ties
     found = ranked(distinct, grouped=True)
     per_query, first, sizes = found.per_query
-    judged: dict[str, dict[str, int]] = {}
-    run: dict[str, dict[str, float]] = {}
+    judged = {}
+    run = {}
     for place, (group, grade, score) in enumerate(distinct):
         judged.setdefault(str(group), {})[f"d{place}"] = grade
         run.setdefault(str(group), {})[f"d{place}"] = score / 7
@@ -340,7 +340,7 @@ def test_findings_count_queries(tmp_path):
 
 
 def logits_of(values: list[float]) -> SequenceClassifierOutput:
-    return SequenceClassifierOutput(logits=torch.tensor(values, dtype=torch.float64)[:, None])  # type: ignore[arg-type]
+    return SequenceClassifierOutput(logits=torch.tensor(values, dtype=torch.float64)[:, None])
 
 
 def test_losses_are_those_of_their_formulas(tiny_encoder):

@@ -262,7 +262,7 @@ def test_scores_are_against_the_spans_as_given(alignment, scheme):
     for case in range(150):
         rng = default_rng(case)
         texts = ["".join(rng.choice(list("ab c-"), rng.integers(1, 12))) for _ in range(4)]
-        spans: list[Any] = []
+        spans = []
         for text in texts:
             if alignment == "strict":  # whole words, which may share some
                 ends = [(a, b) for a, _ in words(text) for _, b in words(text) if a < b]
@@ -287,7 +287,7 @@ def test_scores_are_against_the_spans_as_given(alignment, scheme):
             moved += gold != {(k, places[a][0], places[b - 1][1]) for k, a, b in entities(each.tags)}
         options = TokenClassificationOptions(name="token-classification", scheme=scheme, labels=types)
         rows = Dataset.from_dict(columns)
-        graded: Any = TokenClassification(options, None, 16).grade(answers, rows)  # type: ignore[arg-type]
+        graded = TokenClassification(options, None, 16).grade(answers, rows)
         expected = [right[0] / right[1] if right[1] else 0.0, right[0] / right[2] if right[2] else 0.0]
         if right[1] + right[2]:
             assert [graded.scores["precision"], graded.scores["recall"]] == expected
@@ -305,7 +305,7 @@ def test_scores_are_against_the_spans_as_given(alignment, scheme):
 def test_a_type_that_only_the_given_spans_have_is_scored():
     columns = {"text": ["张三去北京"], "tags": [["B-PER"]], "spans": [[{"start": 3, "end": 5, "label": "LOC"}]]}
     options = TokenClassificationOptions(name="token-classification", labels=["PER"])
-    task: Any = TokenClassification(options, None, 16)  # type: ignore[arg-type]
+    task = TokenClassification(options, None, 16)
     whole = {"start": 0, "end": 5, "score": 0.9}
     answer = {"words": [{"tag": "B-PER", **whole}], "entities": [{"label": "PER", **whole}]}
     graded = task.grade([answer], Dataset.from_dict(columns))
@@ -315,7 +315,7 @@ def test_a_type_that_only_the_given_spans_have_is_scored():
     assert (baseline["f1"], baseline["accuracy"]) == (0.0, 1.0)
     row = {**{name: values[0] for name, values in columns.items()}, "answer": answer}
     row["answer"]["words"][0]["word"] = row["text"]
-    wrong: Any = sentence_mistake(SimpleNamespace(options={"scheme": "BIO"}), 1, row)  # type: ignore[arg-type]
+    wrong = sentence_mistake(SimpleNamespace(options={"scheme": "BIO"}), 1, row)
     assert (wrong.gold, wrong.answer) == ("LOC 北京", "PER 张三去北京")
     assert [span.mark for line in wrong.lines for span in line[1]] == ["missed", "", "wrong", ""]
 
@@ -583,8 +583,8 @@ def test_contradictions_are_refused(tiny_encoder, tmp_path):
 
 def test_words_in_a_frame_are_read_and_a_crf_of_nan_is_refused(tiny_encoder):
     task, model = made("crf", tiny_encoder)
-    rows: Any = [{"tokens": ["the", "cat"]}, {"tokens": ["dog"]}]
-    frame: Any = pandas.DataFrame(rows)
+    rows = [{"tokens": ["the", "cat"]}, {"tokens": ["dog"]}]
+    frame = pandas.DataFrame(rows)
     assert ask(task, model)(frame) == ask(task, model)(rows)
     table = ask(task, model).frame(frame)
     assert [json.loads(cell) for cell in table["entities"]] == [answer["entities"] for answer in ask(task, model)(rows)]

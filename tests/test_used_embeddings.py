@@ -170,7 +170,7 @@ def test_in_evaluation_it_is_the_whole_embedding():
     assert torch.equal(model.state_dict()["two.0.weight"], used.table())
     used.restore(model)
     assert model["one"] is whole
-    assert model["two"][0] is whole  # type: ignore[index]
+    assert model["two"][0] is whole
     assert torch.equal(whole(ids), given)
     assert whole.weight.requires_grad
 

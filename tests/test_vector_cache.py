@@ -181,7 +181,7 @@ def die() -> None:
             super().executemany(*args)
             os.kill(os.getpid(), signal.SIGKILL)
 
-    sqlite3.connect = lambda *args, **options: real(*args, factory=Connection, **options)  # type: ignore[assignment]
+    sqlite3.connect = lambda *args, **options: real(*args, factory=Connection, **options)
     cached(["b", "c"], Encoder(), key=KEY)
 
 

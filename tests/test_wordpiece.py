@@ -63,7 +63,7 @@ def merged_by_definition(texts: list[str], size: int, min_frequency: int) -> lis
     pieces = sorted({c for word in words for c in word}) + sorted({f"##{c}" for word in words for c in word[1:]})
     symbols = {word: [word[0], *(f"##{c}" for c in word[1:])] for word in words}
     while len(pieces) < size:
-        pairs: Counter[tuple[str, str]] = Counter()
+        pairs = Counter()
         for word, parts in symbols.items():
             for pair in pairwise(parts):
                 pairs[pair] += words[word]
