@@ -475,7 +475,7 @@ positive = st.floats(min_value=0, exclude_min=True, allow_infinity=False)
     ),
 )
 def test_what_is_written_reads_back_equal(file, **sections):
-    recipe = Recipe(model={"name": "some/model"}, **sections)
+    recipe = Recipe.model_validate({"model": {"name": "some/model"}, **sections})
     file.write_bytes(to_yaml(recipe).encode())
     assert load_recipe(file) == recipe
     assert to_yaml(load_recipe(file)) == to_yaml(recipe)
