@@ -20,6 +20,7 @@ from transformers import AutoConfig, AutoModel, PreTrainedModel, TrainingArgumen
 
 from bertkit.cli.main import main
 from bertkit.data import Data, load
+from bertkit.errors import Problem
 from bertkit.recipe.recipe import Recipe, load_recipe
 from bertkit.run import Run
 from bertkit.sections import DataSpec
@@ -92,11 +93,27 @@ def raises(error: type[Exception], pattern: str, call: Callable[..., Any], *argu
         call(*arguments, **settings)
 
 
-def message_of(error: type[Exception], call: Callable[..., Any], *arguments: Any, **settings: Any) -> str:
-    """That of the error which this call raises."""
+def raised(error: type[Exception], call: Callable[..., Any], *arguments: Any, **settings: Any) -> Any:
+    """The error of this type which this call raises."""
     with pytest.raises(error) as caught:
         call(*arguments, **settings)
-    return str(caught.value)
+    return caught.value
+
+
+def message_of(*call: Any, **settings: Any) -> str:
+    """That of the error which this call raises."""
+    return str(raised(*call, **settings))
+
+
+def problems_of(*call: Any, **settings: Any) -> list[Problem]:
+    """Those of the error which this call raises."""
+    return raised(*call, **settings).problems
+
+
+def refuses(error: type[Exception], pattern: str, recipe: Any, folder: Path, **settings: Any) -> None:
+    """`train` refuses this recipe with this error, and writes nothing into `folder`."""
+    raises(error, pattern, train, recipe, folder / "run", **settings)
+    assert not (folder / "run").exists()
 
 
 def said(capsys: pytest.CaptureFixture[str], *words: object) -> str:

@@ -201,7 +201,7 @@ def test_the_least_sure_rows_are_chosen_each_text_once_and_of_words_the_mean_ent
     assert [row["text"] for row in part.rows] == ["a", "b", "d", "c"]  # by margins of 0.05, 0.06, 0.2 and 0.8
     scores = np.asarray([0.95, 0.94, 0.2, 0.8, 0.0])
     assert chosen(scores, ["a", "A ", "c", "d", "e"], 3) == [0, 3, 2]
-    assert chosen(scores, ["a", "b", "c", "d", "e"], 3) == [0, 1, 3]
+    assert chosen(scores, "a b c d e".split(), 3) == [0, 1, 3]
     assert chosen(scores, ["a", "A ", "c", "d", "e"], 9) == [0, 3, 2, 4]
     several = [{"labels": [], "scores": scores} for scores in ({"x": 0.3, "y": 0.3}, {"x": 0.01, "y": 0.48})]
     rows = placed([{"text": "both a little"}, {"text": "one hardly known"}])

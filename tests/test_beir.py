@@ -7,8 +7,7 @@ import lzma
 from pathlib import Path
 from typing import Any
 
-import pytest
-from small import write_rows
+from small import problems_of, write_rows
 
 from bertkit.data.beir import pairs, read_beir
 from bertkit.data.sources import open_source
@@ -35,9 +34,10 @@ def folder(path: Path, corpus: list[Any] = CORPUS, queries: list[Any] = QUERIES,
 
 def wrong(path: Path) -> list[str]:
     """Each problem as `file:line: what`, the folder's name left out."""
-    with pytest.raises(DataError) as caught:
-        read_beir(path)
-    return [f"{p.where}: {p.what}".replace(f"{path}/", "").replace(str(path), ".") for p in caught.value.problems]
+    return [
+        f"{p.where}: {p.what}".replace(f"{path}/", "").replace(str(path), ".")
+        for p in problems_of(DataError, read_beir, path)
+    ]
 
 
 def test_a_folder_is_read(tmp_path):
@@ -51,7 +51,7 @@ def test_a_folder_is_read(tmp_path):
         ("q1", "how do boats climb", "d2", "Bread rises.", 0),
         ("q2", "the moon and water", "d3", "Tides", 1),
     ]
-    assert [*pairs(beir, "test")[0]] == ["query_id", "query", "document_id", "document", "grade"]
+    assert [*pairs(beir, "test")[0]] == "query_id query document_id document grade".split()
 
 
 def test_splits_come_in_order_ids_may_be_whole_numbers_and_titles_may_be_missing(tmp_path):

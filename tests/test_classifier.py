@@ -64,7 +64,7 @@ def test_a_label_column_with_its_kind_holds_any_names(tiny_encoder, tmp_path):
 def test_scikit_learn_takes_it(tiny_encoder, tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     classifier = bertkit.Classifier(tiny_encoder, validation=0.25, settings=SETTINGS)
-    for check in ("get_params_invariance", "set_params", "estimator_cloneable", "estimator_repr", "mixin_order"):
+    for check in "get_params_invariance set_params estimator_cloneable estimator_repr mixin_order".split():
         getattr(estimator_checks, f"check_{check}")("Classifier", clone(classifier))
     for check in ("valid_tag_types", "no_attributes_set_in_init", "do_not_raise_errors_in_init_or_set_params"):
         getattr(estimator_checks, f"check_{check}")("Classifier", clone(classifier))

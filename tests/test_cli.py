@@ -516,7 +516,7 @@ def test_words_after_two_hyphens_are_texts_wherever_they_stand():
         for before in ([*first, *required], [*required, *first]) if "rest" in dict(command.arguments) else ():
             args = cli.parse([*command.name.split(), *before, "--", "-x", "y", "--", "--top-k"])
             assert (args.command, args.rest) == (command, ["-x", "y", "--", "--top-k"])
-    args = cli.parse(["predict", "--top-k", "1", "--", "-run", "-x"])
+    args = cli.parse("predict --top-k 1 -- -run -x".split())
     assert (args.source, args.rest, args.top_k) == ("-run", ["-x"], 1)
     assert cli.parse(["report", "--", "-run"]).runs == [Path("-run")]
 

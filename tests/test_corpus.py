@@ -55,7 +55,7 @@ def write(path, values):
 # --- formats ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["jsonl", "jsonl.gz", "jsonl.xz", "parquet", "csv", "txt"])
+@pytest.mark.parametrize("kind", "jsonl jsonl.gz jsonl.xz parquet csv txt".split())
 def test_every_format_gives_the_same_documents(tmp_path, kind):
     values, path = documents(30), tmp_path / f"corpus.{kind}"
     lines = "".join(json.dumps({"text": value}) + "\n" for value in values).encode()

@@ -21,7 +21,7 @@ from bertkit.tasks import get_task
 from bertkit.training.train import train
 
 TEXTS = ["the cat sat", "a dog ran", "the mat was red", "it was awful", "one good cat", "two bad dogs"]
-LABELS = ["good", "bad", "good", "bad", "good", "bad"]
+LABELS = "good bad good bad good bad".split()
 ROWS = [{"text": text, "label": label} for text, label in zip(TEXTS, LABELS, strict=True)]
 PLAIN = {"name": "text-classification"}
 NER = {"name": "token-classification"}

@@ -21,8 +21,8 @@ from torch.testing import assert_close
 from bertkit.models.heads import crf, forward_backward, posteriors
 from bertkit.models.heads.crf import CRF, Chain, chain_loss
 
-BIO = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
-BIOES = ["O", "B-PER", "I-PER", "E-PER", "S-PER", "B-LOC", "I-LOC", "E-LOC", "S-LOC"]
+BIO = "O B-PER I-PER B-LOC I-LOC".split()
+BIOES = "O B-PER I-PER E-PER S-PER B-LOC I-LOC E-LOC S-LOC".split()
 ALLOWED = {  # by the schemes' definitions, for one type: what may follow a tag, ^ and $ being the sentence's ends
     "BIO": {"^": "OB$", "O": "OB$", "B": "OBI$", "I": "OBI$"},
     "BIOES": {"^": "OBS$", "O": "OBS$", "B": "IE", "I": "IE", "E": "OBS$", "S": "OBS$"},
@@ -274,7 +274,7 @@ def test_forbidden_takes_no_other_tags():
         ValueError,
         "not tags of BIO or BIOES: U-PER, B-, PER",
         posteriors.forbidden,
-        ["O", "U-PER", "B-", "PER", "B-LOC"],
+        "O U-PER B- PER B-LOC".split(),
     )
 
 

@@ -421,12 +421,12 @@ def read_any(path: Path, content: bytes, **recipe: Any) -> None:
         pass
 
 
-@pytest.mark.parametrize("name", ["t.csv", "t.tsv", "t.json", "t.jsonl", "t.parquet", "t.conll"])
+@pytest.mark.parametrize("name", "t.csv t.tsv t.json t.jsonl t.parquet t.conll".split())
 @given(
     content=some_bytes,
     extra=st.sampled_from(["error", "ignore"]),
     mark=st.none() | st.characters(exclude_categories=["Cs"], exclude_characters='"\r\n'),
-    encoding=st.sampled_from(["utf-8", "utf-8-sig", "cp1252", "utf-16", "utf-16-be", "utf-32", "shift_jis", "cp500"]),
+    encoding=st.sampled_from("utf-8 utf-8-sig cp1252 utf-16 utf-16-be utf-32 shift_jis cp500".split()),
 )
 @QUICK
 def test_any_bytes(tmp_path, name, content, extra, mark, encoding):
@@ -501,7 +501,7 @@ def test_conll_reads(tmp_path, subtests):
 def test_suffixes_and_other_names_with_the_format(tmp_path):
     content = b"EU\tB-ORG\nrejects\tO\n"
     for packed, pack in {"": bytes, ".gz": gzip.compress, ".xz": lzma.compress}.items():
-        for suffix in ("conll", "bio", "iob", "iob2", "bioes"):
+        for suffix in "conll bio iob iob2 bioes".split():
             (folder := tmp_path / f"{suffix}{packed}").mkdir()
             assert read_conll(folder, pack(content), name=f"dev.{suffix}{packed}") == [EU]
             assert [*open_source(spec(source=str(folder)), None, ())] == ["validation"]
@@ -572,7 +572,7 @@ def test_memory_is_that_of_a_sentence():
     assert most < 100_000  # bytes; all of the rows take some 7 million
 
 
-field = st.text(st.characters(exclude_categories=["Cs", "Cc", "Zs", "Zl", "Zp"]), min_size=1, max_size=6).filter(
+field = st.text(st.characters(exclude_categories="Cs Cc Zs Zl Zp".split()), min_size=1, max_size=6).filter(
     lambda text: not text.startswith("-DOCSTART-") and text.strip() and "\ufeff" not in text
 )
 
@@ -618,9 +618,7 @@ def pairs(data: Data, split: str) -> list[tuple[str, str]]:
 
 
 def refused(source: Any, **settings: Any) -> str:
-    with pytest.raises(DataError) as caught:
-        read_parallel(str(source) if isinstance(source, Path) else source, **settings)
-    return str(caught.value)
+    return message_of(DataError, read_parallel, str(source) if isinstance(source, Path) else source, **settings)
 
 
 @pytest.mark.parametrize("ends", ["\n", "\r\n"])

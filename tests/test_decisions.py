@@ -44,7 +44,7 @@ CANNOT = [
     *((case, {"coverage": 0.5}, "does not support prediction sets")
       for case in ("similarity-labels", "multi-label", "ner-crf", "qa")),
 ]  # fmt: skip
-COVERAGES = ["0.5", "0.7", "0.8", "0.9", "0.95", "0.99"]
+COVERAGES = "0.5 0.7 0.8 0.9 0.95 0.99".split()
 
 
 @pytest.fixture(scope="module")

@@ -427,8 +427,7 @@ def test_alpha_0_is_training_without_a_teacher(taught_by, tiny_encoder, tmp_path
 def test_a_wrong_teacher_leaves_nothing_behind(tiny_encoder, tmp_path):
     wrong = save_teacher(BY_ID["ner-softmax"], tiny_encoder, tmp_path / "teacher")
     recipe = small.recipe(tmp_path, tiny_encoder, f"distillation.teacher={wrong}")
-    small.raises(ModelError, "was trained for token-classification", train, recipe, tmp_path / "run")
-    assert not (tmp_path / "run").exists()
+    small.refuses(ModelError, "was trained for token-classification", recipe, tmp_path)
     unfinished = small.recipe(tmp_path, tiny_encoder, f"distillation.teacher={tmp_path}")
     small.raises(
         ModelError, r"distillation\.teacher, .*neither a run nor a model folder", train, unfinished, tmp_path / "run"

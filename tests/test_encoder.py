@@ -16,7 +16,7 @@ import transformers
 from peft import PeftConfig
 from peft.tuners.lora import LoraLayer
 from safetensors.torch import load_file, save_file
-from small import change_json, message_of, of_family, raises, recipe
+from small import change_json, message_of, of_family, problems_of, raises, recipe
 from test_qa_windows import by_bytes, by_metaspace
 from tokenizers import models, normalizers, pre_tokenizers, processors, trainers
 from torch.testing import assert_close
@@ -87,9 +87,7 @@ def test_a_model_that_is_not_here_is_one_sentence_and_a_known_one_names_its_pack
         ("no/such/model", "is neither a folder nor a Hub id"),
         ("two words", "is neither a folder nor a Hub id"),
     ):
-        with pytest.raises(ModelError) as caught:
-            resolve_encoder(spec(name))
-        (problem,) = caught.value.problems
+        (problem,) = problems_of(ModelError, resolve_encoder, spec(name))
         assert (problem.where, problem.what) == ("model.name", f"{name!r} {what}")
         assert problem.fix.count("\n") == 0
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
@@ -201,7 +199,7 @@ CORPUS = ["Ada Brixton flew to Oslo", "Ben paid EUR 5 in Oslo", "Élan über na�
 
 def saved_tokenizer(folder: Path, kind: str, **settings: Any) -> tokenizers.Tokenizer:
     """tokenizer.json of this kind, trained on CORPUS, with these settings in tokenizer_config.json."""
-    names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    names = "[PAD] [UNK] [CLS] [SEP] [MASK]".split()
     if kind == "bytes":
         backend = tokenizers.Tokenizer(models.BPE())
         backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
@@ -221,7 +219,7 @@ def saved_tokenizer(folder: Path, kind: str, **settings: Any) -> tokenizers.Toke
         single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=special
     )
     backend.save(str(folder / "tokenizer.json"))
-    tokens = {f"{name}_token": f"[{name.upper()}]" for name in ("pad", "unk", "cls", "sep", "mask")}
+    tokens = {f"{name}_token": f"[{name.upper()}]" for name in "pad unk cls sep mask".split()}
     (folder / "tokenizer_config.json").write_text(json.dumps({**tokens, "model_max_length": 48, **settings}))
     return tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
 
@@ -591,7 +589,7 @@ def test_all_linear_is_every_linear_layer_but_those_of_the_head(kind):
 TARGETS = {"albert": ["query"], "distilbert": ["q_lin"]}  # for which peft has no choice of its own
 
 
-@pytest.mark.parametrize("kind", ["bert", "roberta", "albert", "deberta-v2", "distilbert"])
+@pytest.mark.parametrize("kind", "bert roberta albert deberta-v2 distilbert".split())
 def test_lora_leaves_the_decoder_to_the_word_embeddings(kind, tmp_path):
     """peft copies the head, which would no longer be tied: the merged model could not be loaded again."""
     sizes = SMALL if kind != "distilbert" else DISTILBERT

@@ -133,7 +133,7 @@ def test_errors_by_hand_are_told_apart_within_a_sentence():
         ("B-LOC O B-ORG O B-LOC", "B-LOC O B-LOC O O", {"correct": 1, "type": 1, "missed": 1}),
         ("", "", {}),
     ):
-        none = dict.fromkeys(["correct", "boundary", "type", "both", "missed", "spurious"], 0)
+        none = dict.fromkeys("correct boundary type both missed spurious".split(), 0)
         assert grade(gold, predicted).errors() == none | errors
     errors = GradedEntities([["B-LOC"], ["O"]], [["O"], ["B-LOC"]], TYPES).errors()
     assert {error: count for error, count in errors.items() if count} == {"missed": 1, "spurious": 1}

@@ -87,7 +87,7 @@ def test_torch_compile_takes_the_same_step(identifier, tiny_encoder, tmp_path):
     assert counters["stats"]["unique_graphs"]
 
 
-UNEVEN = ["class-weights", "windows", "ner-crf-windows-bioes", "ranking-listwise", "qa-windows-or-none", "mlm-nsp"]
+UNEVEN = "class-weights windows ner-crf-windows-bioes ranking-listwise qa-windows-or-none mlm-nsp".split()
 
 
 @pytest.mark.parametrize("identifier", UNEVEN)

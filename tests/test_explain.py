@@ -12,7 +12,6 @@ import pytest
 import torch
 from cases import BY_ID, Case, encoder
 from datasets import Dataset
-from small import raises
 from torch import nn
 from transformers import set_seed
 
@@ -80,7 +79,7 @@ def test_what_words_add_is_the_difference_to_no_words(name, tiny_encoder):
 def test_the_number_is_the_one_that_the_answer_comes_from(tiny_encoder):
     """Logits of the labels, start and end of the span, the cosine: compared with the answers themselves."""
     found, kept = {}, {}
-    for name in ("single-label", "windows", "regression", "similarity-cosent", "ranking-binary", "qa"):
+    for name in "single-label windows regression similarity-cosent ranking-binary qa".split():
         case = BY_ID[name]
         task = case.task(tiny_encoder)
         predictor = predictor_of(task, tiny_encoder)
@@ -232,7 +231,8 @@ def test_what_can_not_be_explained_is_said(tiny_encoder):
         ("text-to-text", ["a cat"], "answers of text2text-generation are not explained"),
     ):
         predictor = predictor_of(BY_ID[name].task(tiny_encoder), tiny_encoder)
-        raises(DataError, what, explain_rows, predictor, rows_of(predictor, texts))
+        with pytest.raises(DataError, match=what):
+            explain_rows(predictor, rows_of(predictor, texts))
     pairs = predictor_of(BY_ID["similarity-cosent"].task(tiny_encoder), tiny_encoder)
     with pytest.raises(DataError, match="row 1: an explanation needs two texts"):  # of one, there is the vector
         explain_rows(pairs, ["a cat"])
@@ -281,4 +281,4 @@ def test_a_frame_is_explained_by_a_frame(kind, tiny_encoder):
     rows = found.to_dicts() if kind == "polars" else found.to_dict("records")
     assert [row["word"] for row in rows] == "the cat was good a bad dog".split()
     assert [tuple(row.values()) for row in rows] == expected
-    assert list(rows[0]) == ["row", "what", "column", "word", "attribution"]
+    assert list(rows[0]) == "row what column word attribution".split()

@@ -109,7 +109,7 @@ def test_label_studio_counts_characters_in_either_way(tmp_path, counted):
         region(13 + 3 * wide, 19 + 3 * wide, "PER", "Bo\\nLee"),  # how Label Studio writes a line break
     ]
     data = get(write(tmp_path / "t.json", [task(text, annotation(*results))]))
-    assert tagged(data) == [(text, ["O", "B-PER", "O", "O", "O", "B-PER", "I-PER"])]
+    assert tagged(data) == [(text, "O B-PER O O O B-PER I-PER".split())]
     lines = annotation(region(3, 6, "PER", "Ann"))  # a browser has one character for a line end
     assert tagged(get(write(tmp_path / "t.json", [task("A\r\n\r\nAnn", lines)])))[0][1] == ["O", "B-PER"]
     without = get(write(tmp_path / "t.json", [task("Ann met Bo 😀", annotation(region(8, 10, "PER", None)))]))
@@ -203,8 +203,8 @@ def test_conllu(tmp_path):
     path = write(tmp_path / "t.conllu", UD)
     data = load(DataSpec(source=str(path)), get_task("token-classification").schema)
     rows = data.rows["train"]
-    assert rows["tokens"][:] == [["Vamos", "nos", "a", "el", "mar"], ["Sí"]]
-    assert rows["tags"][:] == [["VERB", "PRON", "ADP", "DET", "NOUN"], ["INTJ"]]
+    assert rows["tokens"][:] == ["Vamos nos a el mar".split(), ["Sí"]]
+    assert rows["tags"][:] == ["VERB PRON ADP DET NOUN".split(), ["INTJ"]]
     assert [data.origins["train"][row] for row in range(2)] == [f"{path}:5", f"{path}:14"]
     xpos = DataSpec(source=str(path), columns={"tags": "xpos"})
     assert load(xpos, get_task("token-classification").schema).rows["train"]["tags"][1] == ["I"]
@@ -260,7 +260,7 @@ def test_entities_for_other_tools(ner, tmp_path):
     for name, read in readers.items():
         assert main(["predict", str(ner), "--input", str(rows), "--output", str(tmp_path / name), *by_entity]) == 0
         table = read(tmp_path / name)
-        assert [*table.columns] == ["row", "id", "start", "end", "label", "text", "score"]
+        assert [*table.columns] == "row id start end label text score".split()
         assert [*table.drop(columns=["id", "score"]).itertuples(index=False, name=None)] == expected
         assert table["score"].tolist() == pytest.approx(scores, rel=1e-9)
     named = write(tmp_path / "named.jsonl", [{"id": "x", "text": ""}, {"id": "y", **given[0]}])

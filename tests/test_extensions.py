@@ -149,18 +149,14 @@ UNUSABLE = {
 def test_a_loss_that_would_have_no_effect_is_refused(name, tiny_encoder, tmp_path):
     case, more, said = REFUSED[name]
     recipe = recipe_of(case, tiny_encoder, **more)
-    small.raises(RecipeError, said, train, recipe, tmp_path / "run", compute_loss_func=focal)
-    assert not (tmp_path / "run").exists()
+    small.refuses(RecipeError, said, recipe, tmp_path, compute_loss_func=focal)
 
 
 @pytest.mark.parametrize("name", UNUSABLE)
 def test_a_function_that_is_not_a_loss_is_refused(name, tiny_encoder, tmp_path):
     function, said = UNUSABLE[name]
     recipe = small.recipe(tmp_path, tiny_encoder)
-    small.raises(
-        RecipeError, f"^compute_loss_func: .*{said}", train, recipe, tmp_path / "run", compute_loss_func=function
-    )
-    assert not (tmp_path / "run").exists()
+    small.refuses(RecipeError, f"^compute_loss_func: .*{said}", recipe, tmp_path, compute_loss_func=function)
 
 
 def test_a_loss_beside_a_teachers_or_that_of_other_tasks_is_refused(tiny_encoder, tmp_path):
@@ -176,8 +172,7 @@ def test_a_loss_beside_a_teachers_or_that_of_other_tasks_is_refused(tiny_encoder
 @pytest.mark.parametrize("attachments", [[Twice], Twice, [Twice(), 3]])
 def test_attachments_are_instances(attachments, tiny_encoder, tmp_path):
     recipe, said = small.recipe(tmp_path, tiny_encoder), "attachments: expected instances of Attachment, found"
-    small.raises(RecipeError, said, train, recipe, tmp_path / "run", attachments=attachments)
-    assert not (tmp_path / "run").exists()
+    small.refuses(RecipeError, said, recipe, tmp_path, attachments=attachments)
 
 
 # --- recorded

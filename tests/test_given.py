@@ -134,9 +134,12 @@ def test_a_value_of_python_has_no_line_and_its_path_starts_here(tmp_path, monkey
     (tmp_path / "there").mkdir()
     file = tmp_path / "there" / "my.yaml"
     file.write_text(STATED + "seeds: []\n")
-    with pytest.raises(bertkit.RecipeError) as caught:
-        read(file, None, {"training": {"learning_rate": -1}, "weight_decay": -1})
-    assert [problem.where for problem in caught.value.problems] == ["", "", f"{file}:6"]
+    assert [
+        problem.where
+        for problem in small.problems_of(
+            bertkit.RecipeError, read, file, None, {"training": {"learning_rate": -1}, "weight_decay": -1}
+        )
+    ] == ["", "", f"{file}:6"]
     (tmp_path / "x.csv").touch()
     monkeypatch.chdir(tmp_path)
     assert read(file, "x.csv", {"seeds": [1]}).data.source == str(tmp_path / "x.csv")

@@ -73,7 +73,7 @@ def test_flops_are_those_that_torch_counts_and_of_local_attention(module):
                     states.sum().backward()
         assert flops(model, lengths, train=train) == counter.get_total_flops()
     sizes = {"num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 40}
-    ids = {f"{role}_token_id": 0 for role in ("pad", "cls", "sep", "bos", "eos")}
+    ids = {f"{role}_token_id": 0 for role in "pad cls sep bos eos".split()}
     model = ModernBertModel(ModernBertConfig(vocab_size=50, hidden_size=24, local_attention=8, **sizes, **ids))
     flops = module("gpu_cell").flops
     short, long = (flops(model, np.array([[length]]), train=False) for length in (8, 16))

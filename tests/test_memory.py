@@ -154,8 +154,7 @@ NO_DATA = [
 @pytest.mark.parametrize(("given", "message"), NO_DATA)
 def test_what_is_no_data_is_refused_with_what_to_write(given, message, tmp_path, tiny_encoder):
     recipe = {"task": "text-classification", "model": {"name": tiny_encoder, "max_length": 32}, "data": given}
-    small.raises(bertkit.UserError, message, bertkit.train, recipe, tmp_path / "run")
-    assert not (tmp_path / "run").exists()
+    small.refuses(bertkit.UserError, message, recipe, tmp_path)
 
 
 # --- runs
@@ -347,7 +346,7 @@ def test_a_frame_is_answered_by_a_frame_of_its_library(run):
     table = predictor.frame(frame)
     assert isinstance(table, pandas.DataFrame)
     assert table.index.equals(frame.index)
-    assert list(table.columns) == ["label", "score", "bad", "good", "truncated", "empty", "unreadable"]
+    assert list(table.columns) == "label score bad good truncated empty unreadable".split()
     assert table["label"].tolist() == [answer["label"] for answer in answers]
     assert table["good"].tolist() == [answer["scores"]["good"] for answer in answers]
     joined = frame.join(table.add_prefix("predicted_"))  # as one looks at it
@@ -385,7 +384,7 @@ def test_a_label_called_as_a_column_of_the_answer_keeps_its_prefix(tiny_encoder,
     rows = [{**row, "label": {"good": "score", "bad": "bad"}[row["label"]]} for row in TRAIN]
     data = {"train": rows, "validation": 0.25}
     predictor = bertkit.train("text-classification", tmp_path / "run", data=data, model=tiny_encoder, **QUICK).load()
-    names = ["label", "score", "bad", "scores.score", "truncated", "empty", "unreadable"]
+    names = "label score bad scores.score truncated empty unreadable".split()
     best = predictor.with_decisions(top_k=1)
     assert [list(each.frame(rows[:1])) for each in (predictor, best)] == [names, names]
 

@@ -32,7 +32,7 @@ BERT_LAYER = [
 MODERNBERT_LAYER = ["attn.Wqkv.weight", "attn.Wo.weight", "mlp.Wi.weight", "mlp.Wo.weight"]
 LORA_LAYER = [f"attention.self.{part}.lora_{side}.default.weight" for part in ("query", "value") for side in "AB"]
 DEBERTA_LAYER = [
-    *(f"attention.self.{part}_proj.weight" for part in ("query", "key", "value", "pos_query", "pos_key")),
+    *(f"attention.self.{part}_proj.weight" for part in "query key value pos_query pos_key".split()),
     *("attention.output.dense.weight", "intermediate.dense.weight", "output.dense.weight"),
 ]
 ALBERT_LAYER = [

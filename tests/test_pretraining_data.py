@@ -20,7 +20,7 @@ from bertkit.models.bert.masking import Masking
 from bertkit.models.bert.pretraining_data import encode_documents
 from bertkit.models.bert.sentences import pack, sentences
 
-SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+SPECIAL = "[PAD] [UNK] [CLS] [SEP] [MASK]".split()
 LENGTH = 64
 
 

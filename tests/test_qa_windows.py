@@ -206,7 +206,7 @@ def windows_of(tokenizer: Any, *texts: str, **settings: Any) -> dict[str, list[A
 
 def test_a_word_is_read_at_its_first_piece_and_one_without_pieces_in_no_window(tokenizer):
     columns = windows_of(tokenizer, "the dogs sat")  # dog ##s
-    assert tokenizer.convert_ids_to_tokens(columns["input_ids"][0]) == ["[CLS]", "the", "dog", "##s", "sat", "[SEP]"]
+    assert tokenizer.convert_ids_to_tokens(columns["input_ids"][0]) == "[CLS] the dog ##s sat [SEP]".split()
     assert (columns["heads"], columns["words"], columns["length"]) == ([[1, 2, 4]], [[0, 1, 2]], [6])
     assert columns["token_type_ids"] == [[0] * 6]
     joined = encode_words(tokenizer, ["cats , dog"], [[(0, 3), (3, 4), (5, 6), (7, 10)]], max_length=16, stride=0)
@@ -237,7 +237,7 @@ def owner(head: int, windows: list[tuple[int, int]], end: int) -> int:
 def test_every_word_is_in_the_window_where_it_has_most_context(tokenizer, stride):
     rng = random.Random(stride)
     for size in (14, 15, 16, 27, 40, 111):
-        text = " ".join(rng.choice(["cat", "dogs", "sat", "running", "the"]) for _ in range(size))
+        text = " ".join(rng.choice("cat dogs sat running the".split()) for _ in range(size))
         columns = windows_of(tokenizer, text, stride=stride)
         whole = windows_of(tokenizer, text, max_length=10_000)
         heads = [head - 1 for head in whole["heads"][0]]
@@ -275,9 +275,7 @@ def test_document_context_fills_the_window_on_both_sides(tokenizer):
 @settings(max_examples=150)
 @given(st.lists(st.text(max_size=60), min_size=1, max_size=4), st.integers(8, 20), st.integers(0, 30), st.booleans())
 def test_no_word_is_read_twice_whatever_the_text(texts, limit, stride, document):
-    vocabulary = {
-        word: i for i, word in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "##a", "b", "."])
-    }
+    vocabulary = {word: i for i, word in enumerate("[PAD] [UNK] [CLS] [SEP] [MASK] a ##a b .".split())}
     tokenizer = BertTokenizer(vocab=vocabulary)
     documents = ["same"] * len(texts) if document else None
     columns = windows_of(tokenizer, *texts, max_length=limit, stride=stride, documents=documents)

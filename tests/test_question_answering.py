@@ -614,7 +614,7 @@ def test_the_command_line_answers_questions_on_a_file(runs, tmp_path, capsys):
     out = tmp_path / "out.csv"
     assert main(["predict", str(run.folder), "--input", str(tmp_path / "rows.jsonl"), "--output", str(out)]) == 0
     header = out.read_text().splitlines()[0]
-    assert all(f"answer.{name}" in header for name in ("answer", "start", "end", "score", "n_best", "null_score"))
+    assert all(f"answer.{name}" in header for name in "answer start end score n_best null_score".split())
 
 
 def test_a_foreign_model_always_answers(tiny_encoder, tmp_path):

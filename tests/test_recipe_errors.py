@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from small import message_of, problems_of
 
 from bertkit.errors import RecipeError
 from bertkit.recipe.recipe import load_recipe
@@ -21,10 +22,9 @@ def problems(tmp_path: Path, content: str | bytes, *overrides: str) -> list[tupl
     """(line or override, message and fix) of everything that is wrong."""
     file = tmp_path / "my.yaml"
     file.write_bytes(content if isinstance(content, bytes) else content.encode())
-    with pytest.raises(RecipeError) as caught:
-        load_recipe(file, overrides, own_metrics=False)
+    problems = problems_of(RecipeError, load_recipe, file, overrides, own_metrics=False)
     found = []
-    for where, what, fix in caught.value.problems:
+    for where, what, fix in problems:
         line = where.removeprefix(f"{file}:")
         found.append((int(line) if line != where else where, f"{what}\n{fix}"))
     return found
@@ -300,7 +300,6 @@ def test_recipes_that_are_not_there(tmp_path):
         ("~nobody/my.yaml", "no such recipe"),
         ("x" * 5000, "cannot be read: File name too long"),
     ):
-        with pytest.raises(RecipeError) as caught:
-            load_recipe(source)
-        assert fragment in str(caught.value)
-        str(caught.value).encode()
+        message = message_of(RecipeError, load_recipe, source)
+        assert fragment in message
+        message.encode()

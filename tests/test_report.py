@@ -374,7 +374,7 @@ def test_validation_scores_say_that_they_selected_the_checkpoint(facts):
 
 
 def test_at_most_three_findings_are_open_the_most_severe_first(facts):
-    levels = ["note", "warn", "severe", "warn", "warn", "severe", "note"]
+    levels = "note warn severe warn warn severe note".split()
     found = [{"level": level, "what": f"<{place}>", "fix": f"do {place}"} for place, level in enumerate(levels)]
     seeds = [{**seed, "undecided": None} for seed in facts.results["seeds"]]
     quiet = {**facts.results, "baselines": {}, "expected": None, "seeds": seeds}
@@ -457,7 +457,7 @@ def test_training_makes_the_report(two_seeds):
     text, results = well_formed(page).text, two_seeds.results
     test = results["splits"]["test"]["metrics"]["accuracy"]
     assert f"accuracy on test {number(test)} 95 % interval" in text
-    order = ["act", "scores", "labels", "mistakes", "closer", "calibration", "data", "training", "how"]
+    order = "act scores labels mistakes closer calibration data training how".split()
     assert re.findall(r'<h2 id="(\w+)">', page) == order
     assert all(number(seed["metrics"]["test"]["accuracy"]) in text for seed in results["seeds"])
     assert all(sha256 in text for sha256 in read_json(two_seeds.folder / "data.json")["fingerprints"].values())

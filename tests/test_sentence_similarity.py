@@ -59,7 +59,7 @@ def vectors(folder: Path, texts: list[str], **how: Any) -> np.ndarray:
 
 def test_each_side_of_a_pair_has_its_prefix():
     task = SentenceSimilarity(options(query_prefix="q ", document_prefix="d "), None, 8)
-    assert task.schema.texts == ["text", "text_a", "text_b", "anchor", "positive", "negative"]
+    assert task.schema.texts == "text text_a text_b anchor positive negative".split()
     assert [*map(task.prefix, task.schema.texts)] == ["", "", "", "q ", "d ", "d "]
     assert [*map(task.prefix, ("text", "query", "document"))] == ["", "q ", "d "]
 

@@ -104,7 +104,7 @@ def test_rows_whose_answers_depend_on_each_other_share_no_call(name, tiny_encode
     assert RowReader(predictor.task, {}, Limits()).key(rows) is None
 
 
-@pytest.mark.parametrize("name", ["single-label", "pair", "qa", "ner-crf", "similarity-mse", "ranking-graded-windows"])
+@pytest.mark.parametrize("name", "single-label pair qa ner-crf similarity-mse ranking-graded-windows".split())
 def test_rows_that_stand_alone_share_calls(name, tiny_encoder):
     predictor = predictor_of(KEPT[name], tiny_encoder)
     rows = rows_of(KEPT[name], predictor)

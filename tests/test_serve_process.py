@@ -160,7 +160,7 @@ def model_folder(tiny_encoder, tmp_path_factory) -> Path:
 def server(model_folder) -> Iterator[tuple[subprocess.Popen[str], int]]:
     """`bertkit serve` as a process of its own, and its port."""
     command = [sys.executable, "-m", "bertkit", "serve", str(model_folder)]
-    command += ["--port", "0", "--max-concurrent-requests", "6", "--max-batch-tokens", "64"]
+    command += "--port 0 --max-concurrent-requests 6 --max-batch-tokens 64".split()
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process:
         assert process.stderr

@@ -125,7 +125,7 @@ def test_a_row_has_its_number_in_the_file(models, tmp_path, capsys):
         (["--input", "-"], "stdin cannot be read twice"),
         (["a text"], "work only with --input FILE"),
         (["--input", "ROWS", "--output", "made.csv"], "parts that can be concatenated"),
-        (["--input", "ROWS", "--output", "made.conll", "--format", "conll"], "parts that can be concatenated"),
+        ("--input ROWS --output made.conll --format conll".split(), "parts that can be concatenated"),
     ],
 )
 def test_what_has_no_parts_is_refused(more, message, models, rows, capsys):
@@ -144,7 +144,7 @@ def test_under_torchrun_each_process_writes_its_part(rank, models, rows, tmp_pat
     assert (tmp_path / "part.jsonl").read_bytes() == (tmp_path / "alone.jsonl").read_bytes()
 
 
-@pytest.mark.parametrize("command", ["predict", "embed", "explain", "evaluate", "calibrate", "index", "mine"])
+@pytest.mark.parametrize("command", "predict embed explain evaluate calibrate index mine".split())
 def test_several_processes_without_a_part_are_refused(command, monkeypatch, capsys):
     needed = {
         "embed": ["--input", "x.csv", "--output", "x.npy"],

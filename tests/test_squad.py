@@ -15,7 +15,7 @@ import pytest
 from datasets import Dataset
 from hypothesis import example, given
 from hypothesis import strategies as st
-from small import raises
+from small import message_of, raises
 
 from bertkit.data import read_rows
 from bertkit.data.squad import check_answers, is_squad, read_answers, squad_rows
@@ -67,9 +67,7 @@ def read(tmp_path, document: Any) -> list[tuple[int, dict[str, Any]]]:
 
 
 def fails(tmp_path, document: Any) -> str:
-    with pytest.raises(DataError) as caught:
-        read(tmp_path, document)
-    return str(caught.value).replace(str(tmp_path / "dev.json"), "dev.json")
+    return message_of(DataError, read, tmp_path, document).replace(str(tmp_path / "dev.json"), "dev.json")
 
 
 def test_version_1_is_read_as_rows_of_the_hub(tmp_path):
@@ -249,7 +247,7 @@ def test_with_anything_in_one_place_there_are_rows_or_problems(data, value):
     problems = Problems("x.json")
     for number, row in squad_rows(document, problems) if is_squad(document) else ():
         assert number > 0
-        assert list(row) == ["id", "title", "question", "context", "answers"]
+        assert list(row) == "id title question context answers".split()
     assert not (unchanged and problems)
 
 
@@ -412,7 +410,7 @@ def test_the_threshold_lies_midway():
     assert best_threshold([-3.0, 1.0, 2.0], ["x", "y", "z"], [["x"], ["y"], ["z"]]) == 3.0
     assert best_threshold([-3.0, 1.0, 2.0], ["x", "y", "z"], [[], [], []]) == -4.0
     # Of equally good ones the middle: three are wrong with and without an answer, so -1.5, -0.5, 1 and 2.5 tie.
-    odds, texts, gold = [-2.0, -1.0, 0.0, 2.0, 3.0], ["x", "n", "n", "n", "n"], [["x"], ["y"], ["y"], ["y"], []]
+    odds, texts, gold = [-2.0, -1.0, 0.0, 2.0, 3.0], "x n n n n".split(), [["x"], ["y"], ["y"], ["y"], []]
     assert best_threshold(odds, texts, gold) == -0.5
     # Rounding does not break a tie.
     # F1 goes up by 1, down by 1, up by ten times 0.1 and then stays: 0.5, 11.5, 12.5 and 14 tie.

@@ -15,7 +15,7 @@ from zlib import crc32
 import lancedb
 import numpy as np
 import pytest
-from small import raises
+from small import problems_of, raises
 
 from bertkit.data.table import FirstSeen
 from bertkit.errors import DataError, ModelError, UserError
@@ -168,9 +168,15 @@ def test_column_types_are_settled_by_the_first_batch(store):
         ("n", [1.5], "lists of whole numbers"),
         ("new", ["y"], "text"),
     ]
-    with pytest.raises(DataError) as error:
-        index(Store.open(store.uri), [{"id": f"x{n}", "text": "x", bad[n][0]: bad[n][1]} for n in range(len(bad))])
-    assert [(p.where, p.what) for p in error.value.problems] == [
+    assert [
+        (p.where, p.what)
+        for p in problems_of(
+            DataError,
+            index,
+            Store.open(store.uri),
+            [{"id": f"x{n}", "text": "x", bad[n][0]: bad[n][1]} for n in range(len(bad))],
+        )
+    ] == [
         (f"row {n}", f"`{name}` holds {value!r}, but earlier rows hold {kind}")
         for n, (name, value, kind) in enumerate(bad, 1)
     ]
@@ -229,10 +235,9 @@ BAD_ROWS = [
 def test_bad_rows_are_named_at_once():
     for row, what in BAD_ROWS:
         named = (("row 1", row), ("row 2", {"id": "ok", "text": "fine"}), ("row 3", {"text": "x"}))
-        with pytest.raises(DataError) as error:
-            list(read_documents(named, FirstSeen()))
-        assert [problem.where for problem in error.value.problems] == ["row 1", "row 3"]
-        assert what in error.value.problems[0].what
+        problems = problems_of(DataError, list, read_documents(named, FirstSeen()))
+        assert [problem.where for problem in problems] == ["row 1", "row 3"]
+        assert what in problems[0].what
 
 
 def test_another_model_is_refused(store):
@@ -278,9 +283,8 @@ def test_a_store_that_was_cut_off_says_so(store):
         shutil.copytree(store.uri, copy)
         for file in (copy / "passages.lance" / spoil).glob("*.*"):
             os.truncate(file, 10)
-        raises(
-            DataError, r"cannot be read or written: .*\n.*copy the store again", index, Store.open(copy), numbered(6)
-        )
+        with pytest.raises(DataError, match=r"cannot be read or written: .*\n.*copy the store again"):
+            index(Store.open(copy), numbered(6))
     assert len(Store.open(folder.parent)) == 5
 
 

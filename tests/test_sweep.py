@@ -120,9 +120,10 @@ def states(done: Sweep) -> list[str]:
 
 def problems(room: Path, text: str, name: str = "bad.yaml") -> list[str]:
     (room / name).write_text(text)
-    with pytest.raises(RecipeError) as caught:
-        read_space(room / name, load_recipe(room / "small.yaml"))
-    return [f"{Path(p.where).name} {p.what} | {p.fix}" for p in caught.value.problems]
+    return [
+        f"{Path(p.where).name} {p.what} | {p.fix}"
+        for p in small.problems_of(RecipeError, read_space, room / name, load_recipe(room / "small.yaml"))
+    ]
 
 
 def test_everything_that_is_wrong_with_a_space_is_said_at_once_with_its_line(room):
@@ -176,9 +177,9 @@ def test_a_file_that_is_no_space(room):
 
 def test_values_that_only_transformers_or_the_model_refuse_are_found_before_training(room):
     (room / "late.yaml").write_text("training.save_strategy: [epoch, steps]\nmodel.max_length: [32, 4096]\n")
-    with pytest.raises(RecipeError) as caught:
-        sweep(recipe_of(room).with_("training.eval_strategy=epoch"), room / "late.yaml", room / "never")
-    said = str(caught.value)
+    said = small.message_of(
+        RecipeError, sweep, recipe_of(room).with_("training.eval_strategy=epoch"), room / "late.yaml", room / "never"
+    )
     assert re.search(r"late.yaml:1: training.save_strategy\[1\]: .*strategy", said, re.DOTALL)
     assert re.search(r"late.yaml:2: model.max_length\[1\]: .*reads at most 64", said)
     assert not (room / "never").exists()
@@ -406,9 +407,21 @@ def test_folders_of_something_else_or_damaged_and_calls_that_can_not_be_meant(tr
         small.raises(UserError, "is neither empty nor a sweep", sweep, recipe_of(room), room / "space.yaml", late)
     assert {path.name for path in late.iterdir()} <= {"thesis.txt", ".lock"}
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(UserError) as caught:
-        sweep(recipe_of(room), room / "space.yaml", tmp_path / "new", trials=0, timeout=-1.0, confirm=0)
-    assert len(caught.value.problems) == 4
+    assert (
+        len(
+            small.problems_of(
+                UserError,
+                sweep,
+                recipe_of(room),
+                room / "space.yaml",
+                tmp_path / "new",
+                trials=0,
+                timeout=-1.0,
+                confirm=0,
+            )
+        )
+        == 4
+    )
 
 
 # --- the trials

@@ -361,7 +361,7 @@ def test_losses_are_those_of_their_formulas(tiny_encoder):
 
 def test_listwise_is_listnet_over_each_query(tiny_encoder):
     """Rows of three queries, mixed; the third has one row, which is neither a loss nor counted."""
-    group, targets = ["x", "y", "x", "x", "y", "z"], [2.0, 0.0, 1.0, 0.0, 3.0, 1.0]
+    group, targets = "x y x x y z".split(), [2.0, 0.0, 1.0, 0.0, 3.0, 1.0]
     data = rows(targets, "score", group=group)
     made = task(tiny_encoder, data, loss="listwise")
     features = made.features(data)

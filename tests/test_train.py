@@ -356,8 +356,7 @@ def test_weights_of_several_labels_are_torchs_pos_weight(batch, tiny_encoder, tm
 )
 def test_settings_without_effect_on_the_kind_of_the_data_are_refused(kind, setting, tiny_encoder, tmp_path):
     recipe = small.recipe(tmp_path, tiny_encoder, setting, kind=kind)
-    small.raises(RecipeError, rf"{setting.partition('=')[0]}: has no meaning for", train, recipe, tmp_path / "run")
-    assert not (tmp_path / "run").exists()
+    small.refuses(RecipeError, rf"{setting.partition('=')[0]}: has no meaning for", recipe, tmp_path)
 
 
 def test_label_smoothing_is_in_the_loss(tiny_encoder, tmp_path):
@@ -488,20 +487,20 @@ def test_rows_that_are_too_long_are_told_by_their_places(tiny_encoder, tmp_path,
     monkeypatch.setattr(TextClassification, "chunk_size", 4)
     cutting = load(train(small.recipe(tmp_path, tiny_encoder, "training.max_steps=1"), tmp_path / "cuts").folder)
     recipe = small.recipe(tmp_path, tiny_encoder, "task.overflow=error", "model.max_length=16")
-    with pytest.raises(DataError) as caught:
-        train(recipe, tmp_path / "run")
+    problems = small.problems_of(DataError, train, recipe, tmp_path / "run")
     assert not (tmp_path / "run").exists()
     path, given = tmp_path / "train.jsonl", [row["text"] for row in small.rows("single-label", 16)]
     long = [number for number, text in enumerate(given) if len(text.split()) > 14]
     assert long[0] < 4 < 12 < long[-1]  # in the first chunk and in the last
-    assert [problem.where for problem in caught.value.problems] == [
-        f"{path}:{number + 1}, id row-{number}" for number in long
-    ]
+    assert [problem.where for problem in problems] == [f"{path}:{number + 1}, id row-{number}" for number in long]
     strict = cutting.task.options.model_copy(update={"overflow": "error"})
     task = dataclasses.replace(cutting.task, options=strict, max_length=16)
-    with pytest.raises(DataError) as caught:
-        dataclasses.replace(cutting, task=task)(given[1:2] * 5 + given[2:4] + given[:1])
-    assert [problem.where for problem in caught.value.problems] == ["row 6", "row 7"]
+    assert [
+        problem.where
+        for problem in small.problems_of(
+            DataError, dataclasses.replace(cutting, task=task), given[1:2] * 5 + given[2:4] + given[:1]
+        )
+    ] == ["row 6", "row 7"]
 
 
 BY_TOKENS = ("batching={tokens: 20}", "~training.per_device_train_batch_size", "~training.per_device_eval_batch_size")
@@ -585,7 +584,7 @@ USED = "training.used_embeddings=true"
 def test_what_cannot_be_trained_is_refused_and_nothing_is_written(
     overrides, splits, kind, said, tiny_encoder, tmp_path
 ):
-    small.raises(kind, said, train, small.recipe(tmp_path, tiny_encoder, *overrides, splits=splits), tmp_path / "run")
+    small.raises(kind, said, small.trained, tmp_path, tiny_encoder, *overrides, splits=splits)
     assert not (tmp_path / "run").exists()
 
 
@@ -593,9 +592,9 @@ def test_more_labels_than_a_model_may_have_are_refused_before_training(tiny_enco
     """By the limit with which a model is loaded."""
     assert encoders.LONGEST == untrusted.LONGEST
     monkeypatch.setattr(encoders, "LONGEST", 1)
-    with pytest.raises(DataError, match="data: 2 labels, where a model has 1 at most"):
-        small.trained(tmp_path, tiny_encoder)
-    assert not (tmp_path / "run").exists()
+    small.refuses(
+        DataError, "data: 2 labels, where a model has 1 at most", small.recipe(tmp_path, tiny_encoder), tmp_path
+    )
 
 
 def test_the_best_model_is_saved_where_checkpoints_are_rarer_than_evaluations(tiny_encoder, tmp_path):
@@ -688,10 +687,7 @@ def test_it_sees_the_answers_of_every_evaluation_and_chooses_the_seed(tiny_encod
 
 def test_a_name_that_no_metric_returns_is_refused_before_anything_is_written(tiny_encoder, tmp_path):
     recipe = small.recipe(tmp_path, tiny_encoder, "training.metric_for_best_model=mime")
-    small.raises(
-        RecipeError, "no metric 'mime'; did you mean 'mine'", train, recipe, tmp_path / "run", metrics=[Hits()]
-    )
-    assert not (tmp_path / "run").exists()
+    small.refuses(RecipeError, "no metric 'mime'; did you mean 'mine'", recipe, tmp_path, metrics=[Hits()])
 
 
 class Named:
@@ -724,8 +720,7 @@ def test_a_metric_that_cannot_be_computed_is_refused_before_the_first_step(name,
         "model": {"name": str(tiny_encoder), "max_length": 32},
     }
     recipe = Recipe(**settings, verify=False, explain=False)
-    small.raises(UserError, said, train, recipe, tmp_path / "run", metrics=metrics)
-    assert not (tmp_path / "run").exists()
+    small.refuses(UserError, said, recipe, tmp_path, metrics=metrics)
     if name == "name of ours":
         run = finished(BY_ID[case], tiny_encoder, tmp_path / "done" / "run")
         small.raises(UserError, said, evaluate, run.folder, rows, metrics=metrics)
@@ -773,8 +768,7 @@ def test_tensorboard_writes_a_folder_for_each_seed_into_the_run(tiny_encoder, tm
 
 def test_fp16_on_a_cpu_is_refused(tiny_encoder, tmp_path):
     recipe = small.recipe(tmp_path, tiny_encoder, "training.fp16=true", "training.use_cpu=true")
-    small.raises(RecipeError, "training.fp16: has no effect on a CPU", train, recipe, tmp_path / "run")
-    assert not (tmp_path / "run").exists()
+    small.refuses(RecipeError, "training.fp16: has no effect on a CPU", recipe, tmp_path)
 
 
 # --- every field of TrainingArguments has an effect in a recipe, or is refused with a reason

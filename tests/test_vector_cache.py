@@ -105,14 +105,14 @@ def test_what_is_cached_is_for_its_owner_alone(tmp_path, monkeypatch):
 
 
 def model(folder: Path) -> Path:
-    for name in ("config.json", "model.safetensors", "tokenizer.json", "modules.json", "1_Pooling/config.json"):
+    for name in "config.json model.safetensors tokenizer.json modules.json 1_Pooling/config.json".split():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(f"of {name}")
     return folder
 
 
 @pytest.mark.parametrize(
-    "name", ["config.json", "model.safetensors", "tokenizer.json", "modules.json", "1_Pooling/config.json"]
+    "name", "config.json model.safetensors tokenizer.json modules.json 1_Pooling/config.json".split()
 )
 def test_every_file_that_decides_vectors_is_in_the_fingerprint(tmp_path, name):
     folder = model(tmp_path / "model")

@@ -279,7 +279,7 @@ def test_everything_that_is_wrong_is_said_at_once(capsys, tmp_path):
     small.write_rows(tmp_path / "rows.jsonl", [{"text": "a"}, {"body": "b"}, {"text": 3}, {"text": None}])
     broken = write(tmp_path / "cut.txt.gz", ["a text" * 99])
     broken.write_bytes(broken.read_bytes()[:-9])
-    files = [tmp_path / name for name in ("bytes.txt", "nul.txt", "empty.txt", "rows.jsonl", "cut.txt.gz")]
+    files = [tmp_path / name for name in "bytes.txt nul.txt empty.txt rows.jsonl cut.txt.gz".split()]
     told = refused(capsys, *command, tmp_path / "out", "--input", good, *files)
     for words in (
         "bytes.txt:2: byte 0xFF",
