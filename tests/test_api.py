@@ -1,7 +1,5 @@
 """The public names, their docstrings, and what importing them costs."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import inspect

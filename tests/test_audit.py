@@ -1,7 +1,5 @@
 """Likely wrong labels: confident learning compared with cleanlab, then the lists, the page and the command."""
 
-from __future__ import annotations
-
 import csv
 import shlex
 import warnings

@@ -1,7 +1,5 @@
 """Parts of an audit: each finds what was planted, and agrees with brute force, scipy or published numbers."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 from typing import Any

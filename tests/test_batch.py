@@ -1,7 +1,5 @@
 """`bertkit.batch`: the answers and vectors of a predictor, whatever a batch is made of, and in any process."""
 
-from __future__ import annotations
-
 import pickle
 import re
 import time

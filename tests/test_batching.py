@@ -1,7 +1,5 @@
 """Length batches: nothing lost, nothing repeated, little padding, the same steps however they are divided."""
 
-from __future__ import annotations
-
 from typing import Any, cast
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Folders in the layout of BEIR, read; and everything that is wrong with one, said at once with its place."""
 
-from __future__ import annotations
-
 import gzip
 import lzma
 from pathlib import Path

@@ -1,7 +1,5 @@
 """BERT of our own against transformers', which it must equal in weights, names and numbers."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -1,7 +1,5 @@
 """Byte-level BPE trained from text: against the library's own, exact in both directions, and opened again by others."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Calibrating a trained model again: thresholds by brute force, options that answers use, records that stay true."""
 
-from __future__ import annotations
-
 import json
 from itertools import pairwise
 from pathlib import Path

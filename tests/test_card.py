@@ -1,7 +1,5 @@
 """The model card: valid, true to the run's files to the last digit, runnable, and careful with people's text."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """bertkit.Classifier, beside scikit-learn's checks of estimators and its cross-validation."""
 
-from __future__ import annotations
-
 import gc
 import tempfile
 from functools import partial

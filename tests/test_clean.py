@@ -1,7 +1,5 @@
 """What a finished run keeps of its checkpoints."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The command line: what every command prints, and that what the user can mend is a message and exit code 2."""
 
-from __future__ import annotations
-
 import gc
 import importlib.util
 import io

@@ -1,7 +1,5 @@
 """What changes in the course of a training: by its progress, which is read once per step."""
 
-from __future__ import annotations
-
 import math
 import signal
 from collections.abc import Callable, Sequence

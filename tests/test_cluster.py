@@ -1,7 +1,5 @@
 """The programs of recipes/cluster on a cluster of this machine: a killed worker loses no row, and writes none twice."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import runpy

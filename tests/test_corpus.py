@@ -1,7 +1,5 @@
 """Corpora: documents streamed into memory-mapped files, held out by their text, and checked on the way."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import lzma

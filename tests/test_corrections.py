@@ -1,7 +1,5 @@
 """`data.exclude` and `data.relabel`: the same rows as a file that was corrected by hand, and what is refused."""
 
-from __future__ import annotations
-
 import csv
 import json
 from functools import partial

@@ -1,7 +1,5 @@
 """Dropout and attention of a CPU's training step, against torch's own; memory that is kept and given back."""
 
-from __future__ import annotations
-
 import contextlib
 import platform
 from typing import Any

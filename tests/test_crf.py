@@ -1,7 +1,5 @@
 """The CRF against all paths written out, pytorch-crf, itself done another way, and its marginals in NumPy."""
 
-from __future__ import annotations
-
 from itertools import pairwise, product
 from typing import Any, NamedTuple
 

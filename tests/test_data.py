@@ -1,7 +1,5 @@
 """`load`: sources, columns, values, labels, hold-out, limit, unseen labels, fingerprints; and `check`."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter

@@ -3,8 +3,6 @@
 CoNLL on any bytes too; parallel texts, NAME.en and NAME.de, with their splits and locations.
 """
 
-from __future__ import annotations
-
 import csv
 import gzip
 import io

@@ -1,7 +1,5 @@
 """Decisions from the same probabilities: sets with a guaranteed coverage, thresholds, the best labels."""
 
-from __future__ import annotations
-
 import csv
 import json
 import math

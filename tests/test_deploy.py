@@ -1,7 +1,5 @@
 """The files in deploy/: bertkit's own parser accepts their commands, and ports, folders and keys agree."""
 
-from __future__ import annotations
-
 import configparser
 import json
 import re

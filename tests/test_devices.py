@@ -4,8 +4,6 @@ Most run on the CPU too, where they compare another way to compute the same. Tho
     pytest -n 0 -m cuda tests/test_devices.py
 """
 
-from __future__ import annotations
-
 import contextlib
 import warnings
 from collections.abc import Iterator

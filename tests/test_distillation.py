@@ -1,7 +1,5 @@
 """Distillation: losses against definitions, each task, the cache, the student's layers, and the whole program."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import logging

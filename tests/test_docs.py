@@ -1,7 +1,5 @@
 """The site: pages that are made from the code hold all of it; every page is in the table of contents; recipes load."""
 
-from __future__ import annotations
-
 import argparse
 import doctest
 import re

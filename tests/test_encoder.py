@@ -1,7 +1,5 @@
 """The pretrained encoder: found by name, folder or package, loaded whole or not at all, frozen and adapted."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import logging

@@ -1,7 +1,5 @@
 """What surrounds a task, for a model of two stacks: parts that are trained, students, reports, hostile folders."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

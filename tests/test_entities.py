@@ -1,7 +1,5 @@
 """The scores of entities equal seqeval's; the bootstrap is the plain one; errors are told apart as promised."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import seqeval.metrics

@@ -1,7 +1,5 @@
 """Equivalent settings take the same step: 8 x 1 = 2 x 4 accumulated = 2 processes x 4; attachments resume exactly."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

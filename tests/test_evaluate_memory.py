@@ -1,7 +1,5 @@
 """Answers on disk are scored as answers in a list; what grading keeps of rows is small, and all that counts."""
 
-from __future__ import annotations
-
 import copy
 import json
 import pickle

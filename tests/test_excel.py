@@ -1,7 +1,5 @@
 """Files as Excel writes them: .xlsx, and German csv from file to predictions that open there again."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 import io

@@ -1,7 +1,5 @@
 """Explanations: complete, exact where exactness can be had, of every task, and nothing lost on the way to words."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from types import SimpleNamespace

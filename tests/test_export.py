@@ -1,7 +1,5 @@
 """Export: the graph says what the model says, for every task; and what is refused."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

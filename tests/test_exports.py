@@ -1,7 +1,5 @@
 """Label Studio's exports and CoNLL-U, read without any mapping; and files that are wrong, refused with their place."""
 
-from __future__ import annotations
-
 import copy
 import json
 from functools import partial

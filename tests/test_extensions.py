@@ -3,8 +3,6 @@
 That accumulation, processes and a resumed run change nothing is in test_equivalence.py.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from functools import partial

@@ -1,7 +1,5 @@
 """A frozen encoder in scikit-learn: vectors against transformers' own hidden states, and scikit-learn's own tools."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

@@ -1,7 +1,5 @@
 """task.method: a linear head, contrastive fine-tuning before it, and the choice of a method."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Cross-validation: a row is answered by a model that has never seen it."""
 
-from __future__ import annotations
-
 import shutil
 from array import array
 from collections import Counter

@@ -1,7 +1,5 @@
 """Recipes without YAML: `Recipe(…)`, `load_recipe({…})`, `recipe.with_(…)` and what `train` overrides."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 

@@ -1,7 +1,5 @@
 """GLUE: every layout of its files, and the suite in benchmarks/glue.py."""
 
-from __future__ import annotations
-
 import itertools
 import re
 import sys

@@ -1,7 +1,5 @@
 """benchmarks/gpu.py: the whole program with a tiny encoder on any machine, and the numbers that it computes."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Push and pull, by the real huggingface_hub, to and from a Hub on 127.0.0.1 (fakehub.py)."""
 
-from __future__ import annotations
-
 import json
 import logging
 import re

@@ -1,7 +1,5 @@
 """The floors of the package: a module imports only what stands below it, lazily and for types too."""
 
-from __future__ import annotations
-
 import ast
 from functools import cache
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The plug-in of `--margins`: the share of a tolerance that a comparison uses."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Rows from Python, `bertkit.train(task, output_dir, data=…)`: the run that keeps them, and its fresh processes."""
 
-from __future__ import annotations
-
 import gc
 import shutil
 import subprocess

@@ -3,8 +3,6 @@
 Scores of weighted rows equal those of the repeated rows; intervals are the bootstrap's; baselines are scikit-learn's.
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from functools import partial

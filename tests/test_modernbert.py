@@ -1,7 +1,5 @@
 """A new ModernBERT from a config: what is configured, and that everything works with it that works with a new BERT."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

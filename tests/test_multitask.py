@@ -1,7 +1,5 @@
 """Several tasks over one encoder: the steps, the weights, and what a run of them leaves."""
 
-from __future__ import annotations
-
 import copy
 import csv
 import json

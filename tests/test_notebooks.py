@@ -1,7 +1,5 @@
 """Every notebook runs from top to bottom; for a part of an epoch, since only its code is under test here."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Muon: which weights, each step, settings, and what they are not for."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from importlib.util import find_spec

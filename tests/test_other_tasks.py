@@ -1,7 +1,5 @@
 """Tasks of other packages, and of `register`: found, refused with the reason, recorded in a model, missed elsewhere."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Runs compared by their answers to the same rows: the statistics against their definitions, then every task."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

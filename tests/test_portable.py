@@ -1,7 +1,5 @@
 """What holds on every system: modules that Windows lacks are not needed, and nothing is left behind."""
 
-from __future__ import annotations
-
 import ast
 import os
 import signal

@@ -1,7 +1,5 @@
 """Answers: for files of every format in constant memory, and for whatever Python code passes in."""
 
-from __future__ import annotations
-
 import contextlib
 import csv
 import gzip

@@ -1,7 +1,5 @@
 """The task of pretraining: what it learns, what it keeps, and the whole program from text to a model."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import shutil

@@ -1,7 +1,5 @@
 """Sentences, packing, pairs and masks: nothing lost, nothing leaked, and a pure function of seed, epoch and index."""
 
-from __future__ import annotations
-
 import itertools
 import random
 from collections import Counter, defaultdict

@@ -1,7 +1,5 @@
 """What `check` and `train` find out about a model by letting it read a few texts."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

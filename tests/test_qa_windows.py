@@ -1,7 +1,5 @@
 """Windows of questions and contexts: nothing lost, owned where context is widest, gold where the answer stands."""
 
-from __future__ import annotations
-
 import random
 import re
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Question answering from files to answers: exact against brute force, and every way to score a model agrees."""
 
-from __future__ import annotations
-
 import json
 import math
 import shutil

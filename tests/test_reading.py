@@ -1,7 +1,5 @@
 """Values as each way in has them: ids of float columns, missing values of pandas, spans from Python, late keys."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import json

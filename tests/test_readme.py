@@ -1,7 +1,5 @@
 """What the pages say exists, what a release needs beside the code, and what the wheel holds."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Recipes are read, overridden, completed and written; what ships is valid, and anything else a RecipeError."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Sequence

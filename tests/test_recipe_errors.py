@@ -1,7 +1,5 @@
 """The error table: what is wrong in a recipe is said with its line, in plain words, all at once."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """What ships: every recipe, found by glob and run for two optimizer steps, and the samples that they read."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Iterator

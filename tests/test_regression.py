@@ -1,7 +1,5 @@
 """Numbers of any size are predicted as well as standardised ones, and the saved model gives them in their own units."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 from types import SimpleNamespace

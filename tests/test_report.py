@@ -1,7 +1,5 @@
 """The report of a run: what it says, its mistakes and verdict, and that nothing of the data gets out of hand in it."""
 
-from __future__ import annotations
-
 import csv
 import json
 import re

@@ -1,7 +1,5 @@
 """A run that was killed and resumed is the run that was never killed, bit for bit."""
 
-from __future__ import annotations
-
 import logging
 import os
 import random

@@ -1,7 +1,5 @@
 """retrieval: a BEIR folder trained on, searched and scored, against brute force and sentence-transformers."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from types import SimpleNamespace

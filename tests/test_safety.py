@@ -3,8 +3,6 @@
 Files under a temporary name: what a killed process leaves, two writers at once, and a full disk.
 """
 
-from __future__ import annotations
-
 import builtins
 import os
 import pickle

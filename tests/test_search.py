@@ -1,7 +1,5 @@
 """Search finds what comparing with every vector finds, and says what is wrong with a query."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import asdict

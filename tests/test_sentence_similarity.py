@@ -1,7 +1,5 @@
 """sentence-similarity: losses and layout against sentence-transformers, thresholds and ranks against brute force."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

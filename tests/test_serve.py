@@ -1,7 +1,5 @@
 """The HTTP server: its answers are those of predictor and store, whoever else asks; nothing that comes in stops it."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import re

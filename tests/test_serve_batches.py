@@ -1,7 +1,5 @@
 """The batcher: rows that wait are answered together, each for whom it belongs to."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections import Counter

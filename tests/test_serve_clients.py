@@ -1,7 +1,5 @@
 """Clients that people already have get from a real server what the predictor answers."""
 
-from __future__ import annotations
-
 import base64
 import re
 import time

@@ -1,7 +1,5 @@
 """The server as a process: under load, with clients that leave, and when it is stopped."""
 
-from __future__ import annotations
-
 import asyncio
 import http.client
 import json

@@ -1,7 +1,5 @@
 """Several processes train and evaluate as one does: the same answers, in the same order; and they fail together."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """--shard: jobs that know nothing of each other write parts that are the whole output, one after the other."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

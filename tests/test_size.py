@@ -4,8 +4,6 @@ Tokens are counted without comments, docstrings and layout, so that a squeezed l
 costs nothing.
 """
 
-from __future__ import annotations
-
 import ast
 import io
 import tokenize

@@ -1,7 +1,5 @@
 """SQuAD: its layout read, answers found in their context, and its scores by hand and against brute force."""
 
-from __future__ import annotations
-
 import copy
 import json
 import math

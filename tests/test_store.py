@@ -1,7 +1,5 @@
 """The store keeps each document once, whatever stops it, and takes vectors of one model only."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """`sweep`: what a space may say, which trial wins, what an interruption leaves, and what is claimed of the winner."""
 
-from __future__ import annotations
-
 import json
 import re
 import warnings

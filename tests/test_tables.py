@@ -1,7 +1,5 @@
 """Tables by task name have all tasks but those listed here; nothing else asks for a task; words that nothing uses."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections import Counter

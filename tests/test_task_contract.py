@@ -1,7 +1,5 @@
 """What every task promises, for every way to use it (tests/cases.py)."""
 
-from __future__ import annotations
-
 import dataclasses
 import random
 import warnings

@@ -1,7 +1,5 @@
 """text2text-generation: from data to answers, warm starts, what is refused, and scores against sacrebleu."""
 
-from __future__ import annotations
-
 import math
 import sys
 from dataclasses import replace

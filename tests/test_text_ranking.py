@@ -1,7 +1,5 @@
 """text-ranking: the scores of CrossEncoder both ways, measures against scikit-learn and trec_eval, losses by hand."""
 
-from __future__ import annotations
-
 import json
 import math
 import sys

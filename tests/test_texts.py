@@ -1,7 +1,5 @@
 """Texts and pairs to tokens, as transformers truncates and windows them; and documents to passages that fit."""
 
-from __future__ import annotations
-
 import random
 from itertools import pairwise
 from typing import Any

@@ -1,7 +1,5 @@
 """Named entities from files to answers: nothing lost, nothing shifted, and Hugging Face reads what is saved."""
 
-from __future__ import annotations
-
 import copy
 import json
 import math

@@ -1,7 +1,5 @@
 """The whole program: from a recipe and files to a run folder that explains itself."""
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 import json

@@ -1,7 +1,5 @@
 """The encoder–decoder of our own against transformers', which it must equal in weights, names and numbers."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

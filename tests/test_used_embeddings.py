@@ -1,7 +1,5 @@
 """Training only the used rows of the word embedding: the same weights as of the whole table, files and messages."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

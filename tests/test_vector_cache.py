@@ -1,7 +1,5 @@
 """Vectors on disk: what decides a vector decides where it is kept; crashes, damage and full disks give no wrong one."""
 
-from __future__ import annotations
-
 import hashlib
 import multiprocessing
 import os

@@ -1,7 +1,5 @@
 """A run in a notebook: its summary, curves, mistakes and rows; the progress of a training."""
 
-from __future__ import annotations
-
 import shutil
 import sys
 from html import escape

@@ -1,7 +1,5 @@
 """Labels of words that form no entities, such as parts of speech: `scheme: none`."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """WordPiece trained from text: against the definition and the library, byte for byte, and opened again by others."""
 
-from __future__ import annotations
-
 import gzip
 import logging
 import lzma

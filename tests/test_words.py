@@ -1,7 +1,5 @@
 """Words of any text, spans of characters as tags of them, and schemes of tags against seqeval and each other."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import re
