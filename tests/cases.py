@@ -52,7 +52,7 @@ class Case:
     def rows(self) -> Dataset:
         return Dataset.from_dict(self.columns)
 
-    def tokenizer(self, encoder: Path) -> Any:
+    def tokenizer(self, encoder: Path):
         """The encoder's tokenizer, as the task reads texts with it."""
         return load_tokenizer(encoder, split_special_tokens=not self.kind.schema.special_tokens)
 

@@ -107,7 +107,7 @@ def _quiet_libraries() -> None:
 def _pictures_of_reports_only(request) -> Iterator[None]:
     """Pictures are drawn where tests look at them; elsewhere they would take a quarter of each small training."""
 
-    def empty(figure: Figure, file: TextIO, **_: Any) -> None:
+    def empty(figure: Figure, file: TextIO, **_) -> None:
         file.write("<svg></svg>")
 
     with pytest.MonkeyPatch.context() as patch:

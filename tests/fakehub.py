@@ -72,7 +72,7 @@ class FakeHub(ThreadingHTTPServer):
         self.writers = {"me"}  # the owners that the token may write to
         self.lock = threading.RLock()
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
+    def handle_error(self, request, client_address) -> None:
         """A client that goes away is no news."""
 
     def create(self, repo_id: str, *, private: bool = True, files: dict[str, bytes] | None = None) -> Repo:
@@ -117,7 +117,7 @@ class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server: FakeHub
 
-    def log_message(self, *_: Any) -> None:
+    def log_message(self, *_) -> None:
         """Nothing is printed."""
 
     def handle_request(self) -> None:
@@ -196,7 +196,7 @@ class Handler(BaseHTTPRequestHandler):
                 return answer(body, *found.groups())
         raise Refused(404, f"unknown {self.command} {path}")
 
-    def json(self, value: Any, **headers: str) -> Answer:
+    def json(self, value, **headers: str) -> Answer:
         return 200, json.dumps(value).encode(), {"Content-Type": "application/json", **headers}
 
     def repo(self, name: str, *, write: bool = False) -> Repo:

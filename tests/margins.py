@@ -37,7 +37,7 @@ def reason(test: str) -> str:
     return next((why for name, why in MEANT.items() if test.startswith(name)), "")
 
 
-def used(actual: Any, expected: Any, relative: float, absolute: float) -> float:
+def used(actual, expected, relative: float, absolute: float) -> float:
     """The largest difference as a share of what is allowed; 0 where nothing differs or both are infinite or NaN."""
     if isinstance(actual, Mapping):
         return used([*actual.values()], [expected[key] for key in actual], relative, absolute)
@@ -52,7 +52,7 @@ def used(actual: Any, expected: Any, relative: float, absolute: float) -> float:
     return float((difference[differing] / np.maximum(allowed[differing], tiny)).max(initial=0))
 
 
-def numbers(value: Any) -> np.ndarray[Any, Any]:
+def numbers(value) -> np.ndarray[Any, Any]:
     """As an array of fp64."""
     return np.asarray(value.detach().cpu().double() if isinstance(value, torch.Tensor) else value, dtype=np.float64)
 
@@ -75,10 +75,10 @@ class Margins:
     def note(self, share: float) -> None:
         self.shares[self.test] = max(share, self.shares.get(self.test, 0))
 
-    def measured(self, compare: Callable[..., Any], tolerances: Mapping[Any, tuple[float, float]]) -> Any:
+    def measured(self, compare: Callable[..., Any], tolerances: Mapping[Any, tuple[float, float]]):
         """The function, which notes its share where it passes."""
 
-        def wrapper(actual: Any, expected: Any, *args: Any, **options: Any) -> Any:
+        def wrapper(actual, expected, *args, **options):
             outcome = compare(actual, expected, *args, **options)
             options = {**options, **dict(zip(NAMES, args, strict=False))}
             defaults = tolerances.get(getattr(actual, "dtype", None), tolerances[None])
@@ -89,10 +89,10 @@ class Margins:
 
         return wrapper
 
-    def measured_scalar(self, compare: Callable[[Any, Any], Any]) -> Any:
+    def measured_scalar(self, compare: Callable[[Any, Any], Any]):
         """`approx`, of one number."""
 
-        def wrapper(approx: Any, actual: Any) -> Any:
+        def wrapper(approx, actual):
             outcome = compare(approx, actual)
             number = isinstance(approx.expected, int | float | np.number)
             if outcome and number and np.isfinite(approx.expected) and approx.tolerance:
@@ -102,7 +102,7 @@ class Margins:
         return wrapper
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_protocol(self, item: pytest.Item) -> Any:
+    def pytest_runtest_protocol(self, item: pytest.Item):
         self.test = item.nodeid
         return (yield)
 
@@ -115,7 +115,7 @@ class Margins:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     @pytest.hookimpl(optionalhook=True)
-    def pytest_testnodedown(self, node: Any) -> None:
+    def pytest_testnodedown(self, node) -> None:
         """The shares of a worker."""
         self.shares |= getattr(node, "workeroutput", {}).get("margins", {})
 

@@ -49,7 +49,7 @@ def rows_of(case: Case, predictor: Predictor) -> list[dict[str, Any]]:
     return [dict(zip(names, row, strict=True)) for row in zip(*(case.columns[n] for n in names), strict=True)]
 
 
-def alike(found: Any, expected: Any) -> None:
+def alike(found, expected) -> None:
     """Equal, numbers to rounding: other rows in a batch mean other padding."""
     if isinstance(expected, Mapping):
         assert found.keys() == expected.keys()
@@ -65,7 +65,7 @@ def alike(found: Any, expected: Any) -> None:
         assert found == expected
 
 
-def said(client: TestClient, path: str, status: int = 200, **body: Any) -> Any:
+def said(client: TestClient, path: str, status: int = 200, **body):
     """What the server says to this body."""
     response = client.post(path, json=body)
     assert response.status_code == status, response.text

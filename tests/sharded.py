@@ -22,7 +22,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import small
@@ -48,7 +47,7 @@ class Stop(TrainerCallback):
     def __init__(self, rank: int) -> None:
         self.rank = rank
 
-    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+    def on_step_begin(self, args, state, control, **_) -> None:
         if state.global_step == 2 and self.rank == 1:
             os.kill(os.getpid(), signal.SIGTERM)
 
@@ -95,7 +94,7 @@ def models(folder: Path, room: Path) -> None:
         small.write_rows(room / case.id / "rows.jsonl", rows)
 
 
-def answers(room: Path, out: Path, names: tuple[str, ...], precision: Any) -> Callable[[int], int]:
+def answers(room: Path, out: Path, names: tuple[str, ...], precision) -> Callable[[int], int]:
     """A `run` that answers the rows of these cases, as an evaluation during training does; each process writes all."""
 
     def run(rank: int) -> int:

@@ -42,7 +42,7 @@ def recompute_activations(model: PreTrainedModel) -> None:
     getattr(model, f"{CHECKPOINTING}_enable")()
 
 
-def read_data(spec: DataSpec, kind: type[Task], options: TaskOptions, **more: Any) -> Data:
+def read_data(spec: DataSpec, kind: type[Task], options: TaskOptions, **more) -> Data:
     """The rows of a data section, as this task reads them."""
     return load(spec, kind.schema_of(options), partial(kind.validate_rows, options), **more)
 
@@ -81,36 +81,36 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").rstrip("\n").split("\n")]
 
 
-def change_json(path: Path, **changed: Any) -> Path:
+def change_json(path: Path, **changed) -> Path:
     """The JSON file with some of its keys changed."""
     path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | changed), encoding="utf-8")
     return path
 
 
-def raises(error: type[Exception], pattern: str, call: Callable[..., Any], *arguments: Any, **settings: Any) -> None:
+def raises(error: type[Exception], pattern: str, call: Callable[..., Any], *arguments, **settings) -> None:
     """This call raises this error, and the pattern is found in its message."""
     with pytest.raises(error, match=pattern):
         call(*arguments, **settings)
 
 
-def raised(error: type[Exception], call: Callable[..., Any], *arguments: Any, **settings: Any) -> Any:
+def raised(error: type[Exception], call: Callable[..., Any], *arguments, **settings):
     """The error of this type which this call raises."""
     with pytest.raises(error) as caught:
         call(*arguments, **settings)
     return caught.value
 
 
-def message_of(*call: Any, **settings: Any) -> str:
+def message_of(*call, **settings) -> str:
     """That of the error which this call raises."""
     return str(raised(*call, **settings))
 
 
-def problems_of(*call: Any, **settings: Any) -> list[Problem]:
+def problems_of(*call, **settings) -> list[Problem]:
     """Those of the error which this call raises."""
     return raised(*call, **settings).problems
 
 
-def refuses(error: type[Exception], pattern: str, recipe: Any, folder: Path, **settings: Any) -> None:
+def refuses(error: type[Exception], pattern: str, recipe, folder: Path, **settings) -> None:
     """`train` refuses this recipe with this error, and writes nothing into `folder`."""
     raises(error, pattern, train, recipe, folder / "run", **settings)
     assert not (folder / "run").exists()
@@ -167,7 +167,7 @@ def recipe(
     return load_recipe(write_recipe(folder, encoder, kind, splits), overrides)
 
 
-def trained(folder: Path, encoder: Path, *overrides: str, **more: Any) -> Run:
+def trained(folder: Path, encoder: Path, *overrides: str, **more) -> Run:
     """The run, in `folder`, that trains the recipe of `recipe`."""
     return train(recipe(folder, encoder, *overrides, **more), folder / "run")
 
@@ -185,7 +185,7 @@ def copy_of(run: Run, folder: Path) -> Run:
     return Run(Path(shutil.copytree(run.folder, folder)))
 
 
-def of_family(kind: str, encoder: Path, folder: Path, **fields: Any) -> Path:
+def of_family(kind: str, encoder: Path, folder: Path, **fields) -> Path:
     """An encoder of another architecture with the tokenizer of this one, whose sizes are those of the tiny BERT."""
     shutil.copytree(encoder, folder, ignore=shutil.ignore_patterns("config.json", "*.safetensors"))
     sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
@@ -195,7 +195,7 @@ def of_family(kind: str, encoder: Path, folder: Path, **fields: Any) -> Path:
     return folder
 
 
-def panic_on_bytes_beyond_ascii(tokenizer: Any) -> None:
+def panic_on_bytes_beyond_ascii(tokenizer) -> None:
     """Damage the tokenizer: its normalizer, in Rust, panics on a text that is not ASCII."""
     trie = bytes(4 * 128)  # each byte of a text is an index into it
     tokenizer.backend_tokenizer.normalizer = normalizers.Precompiled(len(trie).to_bytes(4, "little") + trie)

@@ -77,7 +77,7 @@ def test_the_share_of_wrong_labels_is_that_of_cleanlabs_joint(table, given):
     assert found.interval[0] < found.value < found.interval[1]
 
 
-def evidence(rows: list[dict[str, Any]], **task: Any) -> tuple[Any, list[dict[str, Any]]]:
+def evidence(rows: list[dict[str, Any]], **task) -> tuple[Any, list[dict[str, Any]]]:
     defaults = {"labels": None, "scheme": "BIO", "by_cosine": "loss" in task}
     recipe = SimpleNamespace(task=SimpleNamespace(**defaults | task))
     placed = [{"location": f"train.csv:{number}", "fold": 1, **row} for number, row in enumerate(rows, 2)]

@@ -21,12 +21,12 @@ from bertkit.recipe.recipe import Recipe, load_recipe
 from bertkit.tasks import get_task
 
 
-def unit(vectors: Any) -> Any:
+def unit(vectors):
     vectors = np.asarray(vectors, dtype=np.float32)
     return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
 
-def turned(*degrees: float) -> Any:
+def turned(*degrees: float):
     """Unit vectors at these angles."""
     angles = np.radians(degrees)
     return unit(np.stack([np.cos(angles), np.sin(angles)], axis=1))
@@ -45,7 +45,7 @@ def placed(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 # --- near-duplicates
 
 
-def groups(pairs: Any, count: int) -> set[frozenset[int]]:
+def groups(pairs, count: int) -> set[frozenset[int]]:
     """The connected components of more than one, joined pair by pair."""
     own = [{number} for number in range(count)]
     for one, other in pairs:

@@ -54,7 +54,7 @@ def similar(tiny_encoder, tmp_path_factory) -> Path:
     return finished(case, tiny_encoder, tmp_path_factory.mktemp("similar") / "run").model
 
 
-def columns_of(given: Any) -> dict[str, list[Any]]:
+def columns_of(given) -> dict[str, list[Any]]:
     """The columns of a batch as lists."""
     if isinstance(given, pa.Table):
         return dict(given.to_pydict())
@@ -96,7 +96,7 @@ def test_an_index_types_columns_and_decisions_are_kept(model, predictor):
 # --- columns and types, which are those of every batch
 
 
-def types_of(made: Any) -> dict[str, Any]:
+def types_of(made) -> dict[str, Any]:
     """The columns of a batch with their types; lists have none."""
     if isinstance(made, dict):
         return {name: getattr(values, "dtype", None) for name, values in made.items()}

@@ -34,7 +34,7 @@ PARAMETERS = {
 }
 
 
-def ours(seed: int = 0, **options: Any) -> bert.BertForPreTraining:
+def ours(seed: int = 0, **options) -> bert.BertForPreTraining:
     """A small BERT with large random weights, biases and layer norms, so that no term of it is near 0."""
     model = bert.BertForPreTraining(bert.config({**SIZES, **options}, vocab_size=VOCAB)).eval()
     noise = torch.Generator().manual_seed(seed)
@@ -72,7 +72,7 @@ def labelled() -> dict[str, Tensor]:
     return {**batch(), "labels": labels, "next_sentence_label": torch.tensor([0, 1, 1, 0, 1])}
 
 
-def gradients(model: Any) -> dict[str, Tensor]:
+def gradients(model) -> dict[str, Tensor]:
     return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
 
 

@@ -2,7 +2,6 @@
 
 import logging
 from pathlib import Path
-from typing import Any
 
 import pytest
 import small
@@ -48,7 +47,7 @@ def test_tokens_are_those_of_the_library_and_others_open_it(tokenizer, folder):
     assert opened("a", "b")["input_ids"] == [0, *one, 2, 2, *other, 2]
 
 
-def decoded(tokenizer: PreTrainedTokenizerBase, text: str) -> Any:
+def decoded(tokenizer: PreTrainedTokenizerBase, text: str):
     return tokenizer.decode(tokenizer(text, add_special_tokens=False)["input_ids"], skip_special_tokens=True)
 
 

@@ -48,7 +48,7 @@ def given(case: str, encoder: Path, folder: Path) -> tuple[Run, Path]:
     return finished(BY_ID[case], encoder, folder / "run"), small.write_rows(folder / "rows.jsonl", rows)
 
 
-def levels(scores: Any) -> list[float]:
+def levels(scores) -> list[float]:
     """The scores, in ascending order, that differ by more than rounding."""
     ascending = [-1.0, *np.sort(scores).tolist()]
     return [high for low, high in pairwise(ascending) if high - low > calibration.ROUNDING]

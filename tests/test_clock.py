@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import multitask
 import pytest
@@ -87,7 +86,7 @@ def test_each_of_several_tasks_schedules_its_own_batches(seen, tiny_encoder, tmp
 def timed(monkeypatch) -> Callable[..., Run]:
     """`train`, by a clock of its own."""
 
-    def run(recipe: Any, folder: Path, time: Time, callbacks: Sequence[TrainerCallback] = (), **more: Any) -> Run:
+    def run(recipe, folder: Path, time: Time, callbacks: Sequence[TrainerCallback] = (), **more) -> Run:
         monkeypatch.setattr(seed, "Clock", partial(Clock, now=time))
         return train(recipe, folder, callbacks=[*callbacks, time], **more)
 

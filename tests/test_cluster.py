@@ -65,7 +65,7 @@ def killed_once(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Callable[[], l
     here = os.getpid()
 
     class Killed(bertkit.batch):
-        def __call__(self, rows: Any) -> Any:
+        def __call__(self, rows):
             ids = rows.column("id").to_pylist() if isinstance(rows, pa.Table) else list(rows["id"])
             answers = super().__call__(rows)
             calls = vars(self)["calls"] = vars(self).get("calls", 0) + 1
@@ -88,7 +88,7 @@ def killed_once(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Callable[[], l
     return batches
 
 
-def run(monkeypatch: pytest.MonkeyPatch, program: str, *words: Any) -> None:
+def run(monkeypatch: pytest.MonkeyPatch, program: str, *words) -> None:
     monkeypatch.setattr(sys, "argv", [program, *map(str, words)])
     runpy.run_path(str(PROGRAMS / program), run_name="__main__")
 

@@ -2,7 +2,6 @@
 
 import contextlib
 import platform
-from typing import Any
 
 import pytest
 import small
@@ -122,7 +121,7 @@ def test_dropout_sends_back_what_it_kept_follows_the_seed_and_has_ends():
     small.raises(ValueError, "between 0 and 1", dropout, x, 1.5)
 
 
-def bert(probability: float = 0.1) -> Any:
+def bert(probability: float = 0.1):
     set_seed(1)
     sizes = {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16}
     rates = dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), probability)

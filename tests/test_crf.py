@@ -1,7 +1,7 @@
 """The CRF against all paths written out, pytorch-crf, itself done another way, and its marginals in NumPy."""
 
 from itertools import pairwise, product
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -502,7 +502,7 @@ class Batch(NamedTuple):
     tags: np.ndarray
 
     @property
-    def there(self) -> Any:
+    def there(self):
         return np.arange(self.tags.shape[1]) < self.lengths[:, None]
 
 

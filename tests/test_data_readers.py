@@ -12,7 +12,6 @@ import lzma
 import sys
 import tracemalloc
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -34,7 +33,7 @@ from bertkit.tasks.text2text_generation import Text2TextGeneration
 from bertkit.text import counted
 
 
-def spec(**settings: Any) -> DataSpec:
+def spec(**settings) -> DataSpec:
     return DataSpec(source="unused", **settings)
 
 
@@ -319,7 +318,7 @@ class Blocks(io.RawIOBase):
     def readable(self) -> bool:
         return True
 
-    def readinto(self, buffer: Any) -> int:
+    def readinto(self, buffer) -> int:
         size = len(self.block) if self.left else 0
         buffer[:size] = self.block[:size]
         self.left -= 1
@@ -409,7 +408,7 @@ some_json = st.recursive(
 )
 
 
-def read_any(path: Path, content: bytes, **recipe: Any) -> None:
+def read_any(path: Path, content: bytes, **recipe) -> None:
     path.write_bytes(content)
     try:
         for number, row in read_rows(path, DataSpec(source="unused", **recipe)):
@@ -606,7 +605,7 @@ def write(folder: Path, name: str, pairs: list[tuple[str, str]] = PAIRS, ends: s
     return folder / name
 
 
-def read_parallel(source: Any, **settings: Any) -> Data:
+def read_parallel(source, **settings) -> Data:
     spec = DataSpec(**{"source": source, "columns": COLUMNS, **settings})
     return load(spec, Text2TextGeneration.schema)
 
@@ -615,7 +614,7 @@ def pairs(data: Data, split: str) -> list[tuple[str, str]]:
     return list(zip(data.rows[split]["text"][:], data.rows[split]["target"][:], strict=True))
 
 
-def refused(source: Any, **settings: Any) -> str:
+def refused(source, **settings) -> str:
     return message_of(DataError, read_parallel, str(source) if isinstance(source, Path) else source, **settings)
 
 

@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -120,7 +120,7 @@ def _texts() -> list[torch.Tensor]:
     return [torch.randint(1, 100, (size,), generator=generator) for size in SIZES]
 
 
-def _model(way: Way) -> Any:
+def _model(way: Way):
     """The same small model each time; weights large enough for attention that prefers some tokens to others."""
     sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128}
     rates = dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), 0.0)
@@ -133,7 +133,7 @@ def _model(way: Way) -> Any:
     return model.eval().to(way.device)
 
 
-def _states(way: Way, model: Any, texts: list[torch.Tensor]) -> list[torch.Tensor]:
+def _states(way: Way, model, texts: list[torch.Tensor]) -> list[torch.Tensor]:
     """The hidden states of each text, all in one batch; a single text has neither padding nor a mask."""
     ids = pad_sequence(texts, batch_first=True).to(way.device)  # token 0 is padding: no text has it
     mask = (ids > 0).long() if len(texts) > 1 else None
@@ -195,7 +195,7 @@ def test_the_crf_is_the_same(scale, device, monkeypatch):
 class LastStep(FirstStep):
     """Keeps the gradients of the last step: the first ones of fp16 overflow until its scale is small enough."""
 
-    def on_pre_optimizer_step(self, *given: Any, **more: Any) -> None:
+    def on_pre_optimizer_step(self, *given, **more) -> None:
         self.gradients = {}
         super().on_pre_optimizer_step(*given, **more)
 

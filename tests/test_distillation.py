@@ -6,7 +6,6 @@ import logging
 import re
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 import small
@@ -63,7 +62,7 @@ def save_teacher(case: Case, home: Path, folder: Path, seed: int = 1) -> Path:
     return folder
 
 
-def teach(case: Case, home: Path, folder: Path, **more: Any) -> tuple[Task, Distillation, Teacher]:
+def teach(case: Case, home: Path, folder: Path, **more) -> tuple[Task, Distillation, Teacher]:
     """The student's task, the section of its recipe, and the teacher."""
     task, spec = case.task(home), Distillation(teacher=str(save_teacher(case, home, folder)), **more)
     return task, spec, find_teacher(spec, task)
@@ -158,7 +157,7 @@ def test_a_student_that_is_its_teacher_has_nothing_to_learn(case, tiny_encoder, 
     assert sizes[0] < 1e-2 * sizes[1]
 
 
-def taught(case: Case, home: Path, args: Arguments, step: FirstStep, **more: Any) -> tuple[Trainer, Teacher]:
+def taught(case: Case, home: Path, args: Arguments, step: FirstStep, **more) -> tuple[Trainer, Teacher]:
     """The trainer of a student, after its training, and its teacher."""
     task, spec, teacher = teach(case, home, Path(args.output_dir) / "teacher", alpha=1.0, **more)
     set_seed(5)
@@ -259,7 +258,7 @@ def test_where_nothing_can_be_kept_it_says_so(tiny_encoder, tmp_path, monkeypatc
 # --- what a teacher must be
 
 
-def refused(case: Case, teacher: Case, home: Path, folder: Path, **more: Any) -> str:
+def refused(case: Case, teacher: Case, home: Path, folder: Path, **more) -> str:
     """What is said of this teacher."""
     path = save_teacher(teacher, home, folder)
     task = dataclasses.replace(case.task(home), **more)

@@ -41,7 +41,7 @@ def tables(page: str) -> dict[str, dict[str, list[str]]]:
     return found
 
 
-def models(model: Any, name: str) -> Iterator[tuple[str, dict[str, Any]]]:
+def models(model, name: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """Every section of the recipe below this one, by pydantic's own fields: the oracle for what reads the schema."""
     fields = model.model_fields
     yield name or "Top-level keys", fields
@@ -58,7 +58,7 @@ def tiny_trainings(tiny_encoder, tmp_path, monkeypatch) -> None:
     real = bertkit.train
 
     @wraps(real)
-    def train(task: str, folder: str, **settings: Any) -> bertkit.Run:
+    def train(task: str, folder: str, **settings) -> bertkit.Run:
         quick = {"model": tiny_encoder, "max_length": 32, "epochs": 1, "explain": False, "verify": False}
         return real(task, folder, **{**settings, **quick})
 

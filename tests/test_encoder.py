@@ -5,7 +5,6 @@ import json
 import logging
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 import tokenizers
@@ -41,11 +40,11 @@ from bertkit.training.train import train
 MINILM = "sentence-transformers/all-MiniLM-L6-v2"
 
 
-def spec(name: str | Path, **more: Any) -> ModelSpec:
+def spec(name: str | Path, **more) -> ModelSpec:
     return ModelSpec(name=str(name), **more)
 
 
-def classifier(folder: Path, labels: int = 2, new_head: bool = True) -> Any:
+def classifier(folder: Path, labels: int = 2, new_head: bool = True):
     settings = {"num_labels": labels}
     return load_model(Encoder("it", folder, "folder"), AutoModelForSequenceClassification, settings, new_head=new_head)
 
@@ -66,7 +65,7 @@ def test_weights_are_copied_to_aligned_memory(folder):
         assert not [name for name, each in model.state_dict().items() if each.data_ptr() % 64], padding
 
 
-def offline(*_: Any) -> Path:
+def offline(*_) -> Path:
     raise ModelError("the Hub cannot be reached")
 
 
@@ -164,7 +163,7 @@ def test_a_tokenizer_that_can_not_pad_or_is_no_json(folder):
     raises(ModelError, r"tokenizer\.json: is damaged", load_tokenizer, folder)
 
 
-def by_luke() -> Any:
+def by_luke():
     """LUKE's own, which passes `split_special_tokens` on twice where it is called with it."""
     pieces = ["<s>", "<pad>", "</s>", "<unk>", "<mask>", *sorted(pre_tokenizers.ByteLevel.alphabet())]
     return transformers.LukeTokenizer(vocab={piece: number for number, piece in enumerate(pieces)}, merges=[])
@@ -195,7 +194,7 @@ def test_special_tokens_that_a_text_spells_out_are_text(kind, folder, tmp_path):
 CORPUS = ["Ada Brixton flew to Oslo", "Ben paid EUR 5 in Oslo", "Élan über naïve"] * 20
 
 
-def saved_tokenizer(folder: Path, kind: str, **settings: Any) -> tokenizers.Tokenizer:
+def saved_tokenizer(folder: Path, kind: str, **settings) -> tokenizers.Tokenizer:
     """tokenizer.json of this kind, trained on CORPUS, with these settings in tokenizer_config.json."""
     names = "[PAD] [UNK] [CLS] [SEP] [MASK]".split()
     if kind == "bytes":
@@ -395,7 +394,7 @@ def test_dropout_of_the_head_is_the_field_that_transformers_reads(kind, field, t
             assert all(torch.equal(passes[0], other) for other in passes) == (rate == 0)
 
 
-def sequence_classifier(encoder: Encoder) -> Any:
+def sequence_classifier(encoder: Encoder):
     return load_model(encoder, AutoModelForSequenceClassification, {"num_labels": 2}, new_head=True)
 
 
@@ -467,7 +466,7 @@ def test_a_config_that_is_none_is_a_model_error(folder):
 # --- in part
 
 
-def frozen(model: Any) -> set[str]:
+def frozen(model) -> set[str]:
     return {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
 
 

@@ -1,7 +1,6 @@
 """What surrounds a task, for a model of two stacks: parts that are trained, students, reports, hostile folders."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -40,7 +39,7 @@ def model(tmp_path) -> EncoderDecoderModel:
     return made
 
 
-def saved(model: Any, folder: Path) -> Any:
+def saved(model, folder: Path):
     """The model as transformers' own class loads it."""
     model.save_pretrained(folder)
     again, report = transformers.EncoderDecoderModel.from_pretrained(folder, output_loading_info=True)
@@ -81,7 +80,7 @@ def test_lora_adapts_both_halves_and_trains_what_is_between_them(model, tmp_path
 # --- models that bertkit has not trained
 
 
-def theirs(folder: Path, seed: int = 0, **ids: int) -> Any:
+def theirs(folder: Path, seed: int = 0, **ids: int):
     """Two BERTs as transformers' users save them, in a folder with a tokenizer. ids: of their config."""
     bert = str(build_encoder(folder))
     made = transformers.EncoderDecoderModel.from_encoder_decoder_pretrained(bert, bert)

@@ -53,7 +53,7 @@ class Made(Sequence[Any]):
     def __len__(self) -> int:
         return self.count
 
-    def __getitem__(self, index: Any) -> Any:
+    def __getitem__(self, index):
         if not 0 <= index < self.count:
             raise IndexError
         return self.make(index)
@@ -252,7 +252,7 @@ def test_rows_of_a_query_need_not_stand_together_and_queries_are_measured_one_by
     assert 0 < np.mean(list(alone["ndcg@10"].values())) < 1
 
 
-def read(source: Path, at_a_time: int, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> Data:
+def read(source: Path, at_a_time: int, monkeypatch: pytest.MonkeyPatch, **settings) -> Data:
     """The file's rows for text classification, so many of them read at a time."""
     monkeypatch.setattr("bertkit.data.table.AT_A_TIME", at_a_time)
     kind, spec = get_task("text-classification"), DataSpec(source=str(source), **settings)

@@ -38,11 +38,11 @@ def workbook(path: Path, *rows: list[Any], more: tuple[str, ...] = ()) -> Path:
     return path
 
 
-def read(path: Path, **layout: Any) -> list[tuple[int, dict[str, Any]]]:
+def read(path: Path, **layout) -> list[tuple[int, dict[str, Any]]]:
     return list(read_rows(path, DataSpec(source="unused", **layout)))
 
 
-def fails(path: Path, **layout: Any) -> str:
+def fails(path: Path, **layout) -> str:
     return small.message_of(DataError, read, path, **layout).replace(str(path), path.name)
 
 

@@ -3,7 +3,6 @@
 import json
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -236,7 +235,7 @@ def test_what_can_not_be_explained_is_said(tiny_encoder):
         explain_rows(pairs, ["a cat"])
 
 
-def explained(text: str, label: str, words: list[tuple[int, int, float]]) -> Any:
+def explained(text: str, label: str, words: list[tuple[int, int, float]]):
     """What `explain` returns for a text of this label and the attributions of its words."""
     one = {"what": f"label {label}", "unit": "logit", "value": 1.0, "baseline": 0.0, "error": 0.5, "complete": False}
     attributed = [{**one, "steps": 64, "words": {"text": words}, "rest": 0.0}]

@@ -19,12 +19,12 @@ from bertkit.sections import DataSpec
 from bertkit.tasks import get_task
 
 
-def write(path: Path, content: Any) -> Path:
+def write(path: Path, content) -> Path:
     """.json from anything; .jsonl from a list, a line each; text as it is."""
     return small.write_rows(path, json.dumps(content) if path.suffix == ".json" else content)
 
 
-def get(source: Any, task: str = "token-classification", options: dict[str, Any] | None = None, **settings: Any) -> Any:
+def get(source, task: str = "token-classification", options: dict[str, Any] | None = None, **settings):
     source = {split: str(path) for split, path in source.items()} if isinstance(source, dict) else str(source)
     kind = get_task(task)
     spec = DataSpec(source=source, **settings)
@@ -34,11 +34,11 @@ def get(source: Any, task: str = "token-classification", options: dict[str, Any]
 fails = partial(small.message_of, DataError, get)
 
 
-def notes(data: Any) -> list[str]:
+def notes(data) -> list[str]:
     return [finding.what for finding in data.findings]
 
 
-def tagged(data: Any, split: str = "train") -> list[tuple[str, list[str]]]:
+def tagged(data, split: str = "train") -> list[tuple[str, list[str]]]:
     rows = data.rows[split]
     return list(zip(rows["text"][:], rows["tags"][:], strict=True))
 
@@ -56,7 +56,7 @@ def choice(name: str, *chosen: str) -> dict[str, Any]:
     return {"value": value, "id": "Ao1", "from_name": name, "to_name": "text", "type": "choices", "origin": "manual"}
 
 
-def annotation(*results: dict[str, Any], **given: Any) -> dict[str, Any]:
+def annotation(*results: dict[str, Any], **given) -> dict[str, Any]:
     return {
         "id": 7, "completed_by": 1, "result": list(results), "was_cancelled": False, "ground_truth": False,
         "created_at": "2024-02-05T10:02:03.137Z", "lead_time": 9.2, "prediction": {}, "unique_id": "c1", "task": 1,
@@ -64,7 +64,7 @@ def annotation(*results: dict[str, Any], **given: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def task(data: Any, *annotations: dict[str, Any]) -> dict[str, Any]:
+def task(data, *annotations: dict[str, Any]) -> dict[str, Any]:
     return {
         "id": 1, "annotations": list(annotations), "file_upload": "a1b2-texts.json", "drafts": [], "predictions": [],
         "data": {"text": data} if isinstance(data, str) else data, "meta": {}, "created_at": "2024-02-05T10:01:39.1Z",

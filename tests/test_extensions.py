@@ -28,7 +28,7 @@ from bertkit.recipe.recipe import Recipe
 from bertkit.training.train import train
 
 
-def summed(outputs: Any, labels: torch.Tensor, num_items_in_batch: Any) -> torch.Tensor:
+def summed(outputs, labels: torch.Tensor, num_items_in_batch) -> torch.Tensor:
     """The losses of all tasks, told apart by their labels."""
     if "start_logits" in outputs:
         sides = zip((outputs.start_logits, outputs.end_logits), labels.unbind(1), strict=True)
@@ -41,7 +41,7 @@ def summed(outputs: Any, labels: torch.Tensor, num_items_in_batch: Any) -> torch
     return F.mse_loss(logits[:, 0], labels, reduction="sum") / num_items_in_batch
 
 
-def recipe_of(identifier: str, encoder: Path, **more: Any) -> Recipe:
+def recipe_of(identifier: str, encoder: Path, **more) -> Recipe:
     case, more = BY_ID[identifier], {"training": {"num_train_epochs": 1}, **more}
     data = {"train": [dict(row) for row in case.rows()]}
     return Recipe(task=case.options, data=data, model={"name": str(encoder), "max_length": 32}, **more)
@@ -68,7 +68,7 @@ def probabilities(recipe: Recipe, folder: Path) -> tuple[list[float], list[int]]
     return outputs.logits.softmax(1)[torch.arange(16), labels].tolist(), labels.tolist()
 
 
-def balanced(outputs: Any, labels: Any, num_items_in_batch: Any, beta: float, counts: tuple[int, int]) -> Any:
+def balanced(outputs, labels, num_items_in_batch, beta: float, counts: tuple[int, int]):
     """Class-balanced loss by the effective number of rows (Cui et al. 2019, equation 10)."""
     weight = torch.tensor([(1 - beta) / (1 - beta**count) for count in counts])
     return F.cross_entropy(outputs.logits, labels, weight, reduction="sum") / num_items_in_batch
@@ -112,7 +112,7 @@ def test_a_loss_of_ones_own_trains_as_ours(tiny_encoder, tmp_path):
 class Twice(bertkit.Attachment):
     """Doubles the loss."""
 
-    def wrap_loss(self, loss: Any) -> Any:
+    def wrap_loss(self, loss):
         return lambda *inputs: 2 * loss(*inputs)
 
 

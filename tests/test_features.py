@@ -57,7 +57,7 @@ def encoded(monkeypatch) -> list[str]:
     seen = []
     real = LayerReader.vectors
 
-    def counting(self: LayerReader, texts: list[str]) -> Any:
+    def counting(self: LayerReader, texts: list[str]):
         seen.extend(texts)
         return real(self, texts)
 
@@ -65,7 +65,7 @@ def encoded(monkeypatch) -> list[str]:
     return seen
 
 
-def features(model: Path, **settings: Any) -> Features:
+def features(model: Path, **settings) -> Features:
     return Features(str(model), **({"precision": "fp32"} | settings))
 
 

@@ -51,7 +51,7 @@ KINDS = [
 ]
 
 
-def fit(runner: Runner, features: Any, seed: int) -> tuple[Any, dict[str, Any]]:
+def fit(runner: Runner, features, seed: int) -> tuple[Any, dict[str, Any]]:
     """By the method that the runner's task names."""
     return METHODS[str(runner.task.method)](runner, features, seed)
 

@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +18,7 @@ BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
 
 
 @pytest.fixture
-def module(monkeypatch) -> Any:
+def module(monkeypatch):
     """A name -> the program of that name in benchmarks/, which import each other."""
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     return importlib.import_module

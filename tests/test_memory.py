@@ -56,7 +56,7 @@ LIBRARIES: dict[str, Callable[[list[dict[str, Any]]], Any]] = {
 }
 
 
-def loaded(section: Any) -> dict[str, list[dict[str, Any]]]:
+def loaded(section) -> dict[str, list[dict[str, Any]]]:
     """The rows by split that a run would train on."""
     spec = bertkit.Recipe(task="text-classification", model="m", data=section).data
     data = load(spec, TextClassification.schema)

@@ -31,11 +31,11 @@ SMALL = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "i
 FIELDS = {"model_type": "modernbert", **SMALL}
 
 
-def new(tokenizer: Path, config: Any = FIELDS, max_length: int = 32) -> Encoder:
+def new(tokenizer: Path, config=FIELDS, max_length: int = 32) -> Encoder:
     return resolve_encoder(ModelSpec(config=config, tokenizer=str(tokenizer), max_length=max_length))
 
 
-def fields_of(tokenizer: Path, config: Any, max_length: int = 32) -> dict[str, Any]:
+def fields_of(tokenizer: Path, config, max_length: int = 32) -> dict[str, Any]:
     return new(tokenizer, config, max_length).config.to_dict()
 
 

@@ -41,7 +41,7 @@ from bertkit.training.train import train
 # --- which task is drawn when
 
 
-def mixed(sizes: list[int], mixing: Any = "proportional", run: int = 1, **division: int) -> MixedBatches:
+def mixed(sizes: list[int], mixing="proportional", run: int = 1, **division: int) -> MixedBatches:
     """Rows of one token, two to a micro-batch."""
     own = [
         LengthBatches(np.ones(n), np.arange(n), batch_size=2, whole=True, **{"accumulation": run, **division})
@@ -130,7 +130,7 @@ def test_whole_steps_have_all_their_micro_batches(units, size, accumulation, wor
 # --- the steps
 
 
-def trainer_of(folder: Path, given: dict[str, Any], callback: Any = None, **more: Any) -> Trainer:
+def trainer_of(folder: Path, given: dict[str, Any], callback=None, **more) -> Trainer:
     """A trainer of this recipe's tasks, with these arguments."""
     jobs, _ = prepare_jobs(read(given, None, {}))
     args = arguments(folder, 2, more.pop("accumulate", 1), **more)
@@ -138,7 +138,7 @@ def trainer_of(folder: Path, given: dict[str, Any], callback: Any = None, **more
     return Trainer(data, args, callbacks=[callback] if callback else [])
 
 
-def common_name(task: str, parameter: str, model: Any) -> str:
+def common_name(task: str, parameter: str, model) -> str:
     """A name that the tasks' parameters of the encoder share, and others do not."""
     inside = parameter.removeprefix(f"{model.base_model_prefix}.")
     shared = inside != parameter or (task == "similarity" and not inside.startswith("dense"))
@@ -488,7 +488,7 @@ def passes(monkeypatch) -> list[int]:
     seen = []
     forward = transformers.BertModel.forward
 
-    def counted(self: Any, *args: Any, **inputs: Any) -> Any:
+    def counted(self, *args, **inputs):
         seen.append(len(inputs.get("input_ids", args[0] if args else ())))
         return forward(self, *args, **inputs)
 

@@ -3,7 +3,6 @@
 import re
 from collections.abc import Iterator
 from importlib.util import find_spec
-from typing import Any
 
 import pytest
 import torch
@@ -102,15 +101,15 @@ class Updates(TrainerCallback):
     def __init__(self) -> None:
         self.taken: list[tuple[dict[str, torch.Tensor], ...]] = []
 
-    def on_pre_optimizer_step(self, *_: Any, model: Any, **__: Any) -> None:
+    def on_pre_optimizer_step(self, *_, model, **__) -> None:
         self.before = copies(model.named_parameters())
         self.gradients = copies((name, p.grad) for name, p in model.named_parameters() if p.grad is not None)
 
-    def on_optimizer_step(self, *_: Any, model: Any, **__: Any) -> None:
+    def on_optimizer_step(self, *_, model, **__) -> None:
         self.taken.append((self.before, self.gradients, copies(model.named_parameters())))
 
 
-def copies(named: Any) -> dict[str, torch.Tensor]:
+def copies(named) -> dict[str, torch.Tensor]:
     return {name: tensor.detach().clone() for name, tensor in named}
 
 

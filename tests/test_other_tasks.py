@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import pytest
 import small
@@ -140,7 +140,7 @@ class Options(TextClassificationOptions):
     name: Literal["of-a-notebook"]
 
 
-def of_a_notebook(**members: Any) -> Any:
+def of_a_notebook(**members):
     """A class as a cell defines it, each time anew."""
     return type("Mine", (TextClassification,), {"Options": Options, "name": "of-a-notebook", **members})
 

@@ -432,7 +432,7 @@ def test_any_rows_are_answered_or_refused(rows, predictor):
         assert len(predictor(rows)) == len(rows)
 
 
-def classifier(encoder: Path, folder: Path, **config: Any) -> Path:
+def classifier(encoder: Path, folder: Path, **config) -> Path:
     """A classifier that bertkit did not train."""
     transformers.set_seed(1)
     more = {"initializer_range": 1.0, **config}

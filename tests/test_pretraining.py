@@ -50,7 +50,7 @@ __all__ = ["begun"]  # a fixture
 every_case = pytest.mark.parametrize("case", DRAWN, ids=[case.id for case in DRAWN])
 
 
-def new(tokenizer: Path, **fields: Any) -> Encoder:
+def new(tokenizer: Path, **fields) -> Encoder:
     """An encoder that is drawn, not loaded."""
     return resolve_encoder(ModelSpec(config={**SIZES, **fields}, tokenizer=str(tokenizer), max_length=32))
 
@@ -85,7 +85,7 @@ def test_saved_and_loaded_it_gives_the_same_answers(case, begun, tmp_path):
 
 
 @pytest.fixture(params=["bytes", "metaspace"])
-def spaced(request, tmp_path) -> Any:
+def spaced(request, tmp_path):
     """Tokenizers whose tokens hold the space before a word, Ġ or ▁, read from a folder."""
     tokenizer = by_bytes() if request.param == "bytes" else by_metaspace()
     own = decoders.ByteLevel() if request.param == "bytes" else decoders.Metaspace()

@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 import small
@@ -18,7 +17,7 @@ from bertkit.inference.predictor import load
 from bertkit.inference.probe import padding_findings
 
 
-def tokenizer_says(folder: Path, **fields: Any) -> None:
+def tokenizer_says(folder: Path, **fields) -> None:
     file = folder / "tokenizer_config.json"
     file.write_text(json.dumps(read_json(file) | fields))
 

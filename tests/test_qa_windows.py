@@ -34,7 +34,7 @@ WORDS = [
 TEXTS = st.lists(st.sampled_from(WORDS), max_size=40).map(" ".join) | st.text(max_size=60)
 
 
-def by_bytes() -> Any:
+def by_bytes():
     """As RoBERTa's: several pieces per character, blanks outside the offsets, pieces that are nothing but a blank."""
     pieces = [*SPECIAL, *sorted(pre_tokenizers.ByteLevel.alphabet()), "Ġc", "at", "Ġcat"]
     vocab = {piece: number for number, piece in enumerate(pieces)}
@@ -44,7 +44,7 @@ def by_bytes() -> Any:
     return _fast(backend, model_input_names=["input_ids", "attention_mask"])
 
 
-def by_metaspace() -> Any:
+def by_metaspace():
     """As DeBERTa's: offsets take in the blank before a word."""
     letters = [(piece, -5.0) for piece in ["▁", *"abcdefghijklmnopqrstuvwxyz"]]
     words = [(f"▁{word}", -1.0) for word in ("the", "cat", "dog", "sat")]
@@ -55,7 +55,7 @@ def by_metaspace() -> Any:
     return _fast(backend, model_input_names=["input_ids", "token_type_ids", "attention_mask"])
 
 
-def _fast(backend: Any, model_input_names: list[str]) -> Any:
+def _fast(backend, model_input_names: list[str]):
     names = dict(zip(("pad_token", "unk_token", "cls_token", "sep_token"), SPECIAL, strict=True))
     return PreTrainedTokenizerFast(tokenizer_object=backend, model_input_names=model_input_names, **names)
 
@@ -66,11 +66,11 @@ def kinds(tiny_encoder) -> dict[str, Any]:
     return {"wordpiece": load_tokenizer(tiny_encoder), "bytes": by_bytes(), "metaspace": by_metaspace()}
 
 
-def encode(tokenizer: Any, question: str, context: str, max_length: int = 24, stride: int = 4) -> dict[str, list[Any]]:
+def encode(tokenizer, question: str, context: str, max_length: int = 24, stride: int = 4) -> dict[str, list[Any]]:
     return encode_pairs(tokenizer, [question], tokenize(tokenizer, [context]), max_length=max_length, stride=stride)
 
 
-def qa(tokenizer: Any, max_length: int = 24, **options: Any) -> QuestionAnswering:
+def qa(tokenizer, max_length: int = 24, **options) -> QuestionAnswering:
     given = {"name": "question-answering", "unanswerable": True, "stride": 4, **options}
     return QuestionAnswering(QuestionAnsweringOptions.model_validate(given), tokenizer, max_length)
 
@@ -193,11 +193,11 @@ def test_gold_positions_point_at_the_answer(kind, context, data, kinds):
 
 
 @pytest.fixture(scope="module")
-def tokenizer(tiny_encoder) -> Any:
+def tokenizer(tiny_encoder):
     return load_tokenizer(tiny_encoder)
 
 
-def windows_of(tokenizer: Any, *texts: str, **settings: Any) -> dict[str, list[Any]]:
+def windows_of(tokenizer, *texts: str, **settings) -> dict[str, list[Any]]:
     arguments = {"max_length": 16, "stride": 4} | settings
     return encode_words(tokenizer, texts, [words(text) for text in texts], **arguments)
 

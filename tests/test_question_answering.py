@@ -99,7 +99,7 @@ def spans(task: QuestionAnswering, window: dict[str, Any], logits: np.ndarray) -
             yield float(np.float32(logits[0, first + shift]) + np.float32(logits[1, last + shift])), first, last
 
 
-def by_hand(task: QuestionAnswering, features: Dataset, logits: list[np.ndarray], row: int, context: str) -> Any:
+def by_hand(task: QuestionAnswering, features: Dataset, logits: list[np.ndarray], row: int, context: str):
     """(candidates as {text: (start, end, score)} in the order of their best span, score of none), without any code of
     the task."""
     own = [i for i, of in enumerate(features["row"]) if of == row]
@@ -259,11 +259,11 @@ def test_the_loss_is_that_of_torch_over_where_an_answer_can_be(kinds):
 CAT = "the cat was good and the dog was bad and the cat sat"
 
 
-def asked(name: str, answers: Any, context: str = CAT, **more: Any) -> dict[str, Any]:
+def asked(name: str, answers, context: str = CAT, **more) -> dict[str, Any]:
     return {"id": name, "question": "the cat ?", "context": context, "answers": answers, **more}
 
 
-def get(path: Path, *rows: dict[str, Any], **options: Any) -> Any:
+def get(path: Path, *rows: dict[str, Any], **options):
     task = QuestionAnsweringOptions(name="question-answering", **options)
     spec = DataSpec(source={"train": str(small.write_rows(path / "rows.jsonl", list(rows)))})
     return load_data(spec, QuestionAnswering, task)

@@ -31,7 +31,7 @@ from bertkit.tasks import get_task
 BIG = 2**53
 
 
-def get(data: Any, task: str = "text-classification", options: dict[str, Any] | None = None, **settings: Any) -> Any:
+def get(data, task: str = "text-classification", options: dict[str, Any] | None = None, **settings):
     """Rows or a file as this task reads them for a test split, or as `splits` says."""
     kind = get_task(task)
     given = data if not isinstance(data, Path) else {"source": {"test": str(data)}}
@@ -42,7 +42,7 @@ def get(data: Any, task: str = "text-classification", options: dict[str, Any] | 
 fails = partial(small.message_of, DataError, get)
 
 
-def workbook(frame: Any, path: Path) -> Path:
+def workbook(frame, path: Path) -> Path:
     """The frame as a sheet, in which numbers are floats."""
     book = openpyxl.Workbook()
     for row in [list(frame), *frame.astype(object).where(frame.notna(), None).values.tolist()]:
@@ -51,7 +51,7 @@ def workbook(frame: Any, path: Path) -> Path:
     return path
 
 
-def written(frame: Any, path: Path, write: str, **how: Any) -> Path:
+def written(frame, path: Path, write: str, **how) -> Path:
     getattr(frame, write)(path, **how)
     return path
 
@@ -69,7 +69,7 @@ WAYS = {  # what pandas has made floats of, as each way in gives it
 }
 
 
-def floats(*ids: Any, **columns: Any) -> Any:
+def floats(*ids, **columns):
     return pandas.DataFrame({"text": [f"text {n}" for n in range(len(ids))], "id": [*ids], **columns})
 
 
@@ -177,7 +177,7 @@ CONLL = "O B-PER I-PER B-LOC I-LOC".split()
 NUMBERED = [{"tokens": ["Ada", "King", "ran"], "tags": [1, 2, 0]}, {"tokens": ["Ulm"], "tags": [3]}]
 
 
-def settled(path: Path, task: str = "token-classification", **options: Any) -> tuple[Any, dict[str, Any]]:
+def settled(path: Path, task: str = "token-classification", **options) -> tuple[Any, dict[str, Any]]:
     """The rows of train, and the options that they decide."""
     kind = get_task(task)
     given = kind.Options(name=task, **options)
@@ -243,7 +243,7 @@ def annotated(count: str, texts: list[str] = MIXED) -> list[dict[str, Any]]:
     return rows
 
 
-def said(data: Any) -> str:
+def said(data) -> str:
     return " ".join(finding.what for finding in data.findings)
 
 

@@ -146,7 +146,7 @@ SKILL = ROOT / "SKILL.md"
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 
 
-def read_yaml(name: str | Path) -> Any:
+def read_yaml(name: str | Path):
     return YAML(typ="safe").load((ROOT / name).read_text())
 
 

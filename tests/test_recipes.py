@@ -38,7 +38,7 @@ COLUMNS = {  # task -> the columns that it reads; of other tasks, those that the
 }
 
 
-def value(column: str, number: int) -> Any:
+def value(column: str, number: int):
     """What a small row has in a canonical column."""
     side = number % 2
     text = small.text(number, side).strip()

@@ -278,7 +278,7 @@ def test_labels_are_escaped_and_never_drawn(facts):
     assert "3 few" in page.text
 
 
-def with_confusions(facts: Facts, counts: Any, names: list[str]) -> Facts:
+def with_confusions(facts: Facts, counts, names: list[str]) -> Facts:
     """A run without predictions whose split has this confusion matrix."""
     own = {**facts.scores, "labels": names, "confusion_matrix": np.asarray(counts).tolist()}
     return replace(facts, rows=(), results={**facts.results, "splits": {**facts.results["splits"], facts.split: own}})
@@ -567,7 +567,7 @@ def with_rows(facts: Facts, rows: list[Row]) -> Facts:
     return replace(facts, rows=tuple(rows), options={**facts.options, "labels": dict(zip(LABELS, LABELS, strict=True))})
 
 
-def row_of(text: str, label: str, answer: str, score: float, **more: Any) -> Row:
+def row_of(text: str, label: str, answer: str, score: float, **more) -> Row:
     scores = dict.fromkeys(LABELS, (1 - score) / 2) | {answer: score}
     return {"text": text, "label": label, **more, "answer": {"label": answer, "score": score, "scores": scores}}
 
@@ -648,7 +648,7 @@ def results(
     bounds: list[float] | None = None,
     split: str = "test",
     rows: int = 500,
-    expected: Any = None,
+    expected=None,
     ece: float | None = None,
     **baselines: float | None,
 ) -> dict[str, Any]:

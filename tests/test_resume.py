@@ -57,7 +57,7 @@ def kill(monkeypatch: pytest.MonkeyPatch, at: int, seed: int = 42) -> None:
     """From here on, training of this seed dies in its micro-batch number `at`, before it changes anything."""
     real, count = Trainer.training_step, iter(range(1, 10_000))
 
-    def training_step(self: Trainer, *given: Any) -> torch.Tensor:
+    def training_step(self: Trainer, *given) -> torch.Tensor:
         if self.args.seed == seed and next(count) == at:
             raise Killed
         return real(self, *given)
@@ -65,7 +65,7 @@ def kill(monkeypatch: pytest.MonkeyPatch, at: int, seed: int = 42) -> None:
     monkeypatch.setattr(Trainer, "training_step", training_step)
 
 
-def killed(recipe: Recipe, folder: Path, at: int = KILLED_AT, seed: int = 42, resume: bool = False, **own: Any) -> Run:
+def killed(recipe: Recipe, folder: Path, at: int = KILLED_AT, seed: int = 42, resume: bool = False, **own) -> Run:
     """The folder of a run that was killed. own: a user's code."""
     with pytest.MonkeyPatch.context() as patch:
         kill(patch, at, seed)
@@ -84,7 +84,7 @@ def resumed(recipe: Recipe, folder: Path, at: int = KILLED_AT, seed: int = 42) -
     return run, whole
 
 
-def timeless(value: Any) -> Any:
+def timeless(value):
     """Results without what a clock says."""
     if isinstance(value, dict):
         return {key: timeless(inner) for key, inner in value.items() if key != "seconds"}
@@ -309,7 +309,7 @@ def test_a_damaged_checkpoint_is_left_out_and_the_one_before_is_used(recipe, uni
     same(run, uninterrupted)
 
 
-def rewritten(folder: Path, file: str, value: Any) -> None:
+def rewritten(folder: Path, file: str, value) -> None:
     """A checkpoint of which one file is another, or absent, and the manifest agrees."""
     write_json(folder / file, value) if value is not None else (folder / file).unlink()
     (folder / "manifest.json").unlink()
@@ -380,7 +380,7 @@ def test_two_processes_can_not_train_into_one_folder(recipe, run):
 class Full(TrainerCallback):
     """From step 4 on no file may become larger than 20 kB, as on a disk that is full."""
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+    def on_step_end(self, args, state, control, **_) -> None:
         if state.global_step == 4:
             resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
 
@@ -455,9 +455,7 @@ class Alignment(TrainerCallback):
     def __init__(self) -> None:
         self.found = set[int]()
 
-    def on_step_end(
-        self, args: Any, state: Any, control: Any, model: Any = None, optimizer: Any = None, **_: Any
-    ) -> None:
+    def on_step_end(self, args, state, control, model=None, optimizer=None, **_) -> None:
         states = getattr(optimizer, "optimizer", optimizer).state
         for parameter in model.parameters():
             tensors = [parameter, *(each for each in states.get(parameter, {}).values() if torch.is_tensor(each))]
@@ -483,12 +481,12 @@ class Told(TrainerCallback):
     def __init__(self, at: int, number: int, times: int = 1, after: bool = False) -> None:
         self.at, self.number, self.times, self.after = at, number, times, after
 
-    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+    def on_pre_optimizer_step(self, args, state, control, **_) -> None:
         if state.global_step + 1 == self.at and not self.after:
             for _time in range(self.times):
                 self.send()
 
-    def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+    def on_train_end(self, args, state, control, **_) -> None:
         if self.after:
             self.send()
 
@@ -649,7 +647,7 @@ def test_what_transformers_refuses_on_resume_is_said(recipe, run):
 class Defect(TrainerCallback):
     """Fails after a step."""
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+    def on_step_end(self, args, state, control, **_) -> None:
         raise ValueError("a defect")
 
 

@@ -3,7 +3,6 @@
 import json
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -51,13 +50,13 @@ def beir(folder: Path) -> Path:
     return folder
 
 
-def task(folder: Path, **more: Any) -> Retrieval:
+def task(folder: Path, **more) -> Retrieval:
     options = RetrievalOptions(name="retrieval", **more)
     rows = Dataset.from_dict({"query": ["a"], "document": ["b"], "grade": [1.0]})
     return prepare(Retrieval, options, load_tokenizer(folder), 32, rows, [])
 
 
-def made(folder: Path, out: Path, **more: Any) -> Path:
+def made(folder: Path, out: Path, **more) -> Path:
     set_seed(2)
     own = task(folder, **more)
     save(own.model(encoder(folder)), own, out, SETTINGS)

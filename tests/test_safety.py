@@ -191,7 +191,7 @@ def written(name: str, content: str | bytes) -> Spoil:
     return lambda model: (model / name).write_bytes(content if isinstance(content, bytes) else content.encode())
 
 
-def said(**fields: Any) -> Spoil:
+def said(**fields) -> Spoil:
     """What writes fields of config.json, as somebody else would."""
     return lambda model: write_json(model / "config.json", read_json(model / "config.json") | fields)
 

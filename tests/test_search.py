@@ -28,12 +28,12 @@ def random_vectors(count: int, seed: int) -> Vectors:
     return made / np.linalg.norm(made, axis=1, keepdims=True)
 
 
-def looked_up(vectors: Vectors) -> Any:
+def looked_up(vectors: Vectors):
     """An encoder of texts that end in a number: the vector of that number."""
     return lambda texts: vectors[[int(text.split()[-1]) for text in texts]]
 
 
-def ask(store: Store, query: str, top_k: int = 10, **options: Any) -> list[Hit]:
+def ask(store: Store, query: str, top_k: int = 10, **options) -> list[Hit]:
     return search(store, query, Encoder()([query])[0], top_k, **options)
 
 
@@ -316,7 +316,7 @@ def loaded(monkeypatch) -> list[tuple[str, str | None]]:
     return names
 
 
-def search_store(store: str, query: str, **options: Any) -> list[Hit]:
+def search_store(store: str, query: str, **options) -> list[Hit]:
     (hits,) = commands.searcher(store, **options)([query])
     return hits
 

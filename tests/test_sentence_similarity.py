@@ -3,7 +3,6 @@
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -39,11 +38,11 @@ from bertkit.training.seed import save
 ODD = [*TEXTS, "", "🙂", "word " * 500]
 
 
-def options(**more: Any) -> SentenceSimilarityOptions:
+def options(**more) -> SentenceSimilarityOptions:
     return SentenceSimilarityOptions(name="sentence-similarity", **more)
 
 
-def made(folder: Path, tmp_path: Path, **more: Any) -> Path:
+def made(folder: Path, tmp_path: Path, **more) -> Path:
     """The tiny encoder with fresh heads, saved as bertkit saves."""
     set_seed(4)
     task = Case("x", {"name": "sentence-similarity", **more}, BY_ID["similarity-mse"].columns).task(folder)
@@ -51,7 +50,7 @@ def made(folder: Path, tmp_path: Path, **more: Any) -> Path:
     return tmp_path / "model"
 
 
-def vectors(folder: Path, texts: list[str], **how: Any) -> np.ndarray:
+def vectors(folder: Path, texts: list[str], **how) -> np.ndarray:
     return np.asarray([answer["vector"] for answer in load(folder, precision="fp32", **how)(texts)])
 
 
@@ -137,7 +136,7 @@ MODULES, POOLING, DENSE = "modules.json", "1_Pooling/config.json", "2_Dense/conf
 LENGTH, PROMPTS = "sentence_bert_config.json", "config_sentence_transformers.json"
 
 
-def foreign(tiny_encoder: Path, tmp_path: Path, file: str, edit: Any) -> Path:
+def foreign(tiny_encoder: Path, tmp_path: Path, file: str, edit) -> Path:
     """A model with a dense layer that does not say that bertkit made it, one of its JSON files edited."""
     folder = made(tiny_encoder, tmp_path, dense=5)
     config = read_json(folder / "config.json")
@@ -147,7 +146,7 @@ def foreign(tiny_encoder: Path, tmp_path: Path, file: str, edit: Any) -> Path:
     return folder
 
 
-def put(**values: Any) -> Any:
+def put(**values):
     return lambda content: content.update(values)
 
 

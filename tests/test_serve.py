@@ -40,7 +40,7 @@ def client(request, tiny_encoder) -> Iterator[TestClient]:
         yield made
 
 
-def served(name: str) -> Any:
+def served(name: str):
     """The decorator for tests of one case's server."""
     return pytest.mark.parametrize("client", [name], indirect=True)
 

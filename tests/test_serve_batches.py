@@ -17,12 +17,12 @@ from bertkit.serving.limits import Limits, Refused
 from bertkit.serving.prometheus import Metrics
 
 
-def row(number: int, size: int = 1, **more: Any) -> dict[str, Any]:
+def row(number: int, size: int = 1, **more) -> dict[str, Any]:
     """A row of so many tokens."""
     return {"n": number, "text": "x" * (4 * (size - 1)), **more}
 
 
-def batched(work: Callable[[Batcher, Model], Any], model: Model | None = None, **limits: Any) -> Model:
+def batched(work: Callable[[Batcher, Model], Any], model: Model | None = None, **limits) -> Model:
     """Run `work` with a batcher around the model."""
     model = model or Model()
 

@@ -35,7 +35,7 @@ def served(request, tiny_encoder, monkeypatch) -> Iterator[tuple[str, Predictor]
         yield url, predictor
 
 
-def cases(*names: str) -> Any:
+def cases(*names: str):
     """The decorator for tests of the servers of these cases."""
     return pytest.mark.parametrize("served", names, indirect=True)
 
@@ -45,7 +45,7 @@ def received(elements: list[Any]) -> list[dict[str, Any]]:
     return [{name: value for name, value in each.items() if value is not None} for each in elements]
 
 
-def refused(part: str, call: Any, *arguments: Any, **parameters: Any) -> None:
+def refused(part: str, call, *arguments, **parameters) -> None:
     """The client raises what the server says."""
     with pytest.raises(HfHubHTTPError) as error:
         call(*arguments, **parameters)

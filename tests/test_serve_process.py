@@ -49,7 +49,7 @@ class StandIn(Predictor):
 
     wait: Any = None
 
-    def stream(self, rows: Any) -> Iterator[Any]:
+    def stream(self, rows) -> Iterator[Any]:
         self.wait([{"n": row["text"]} for row in rows])
         return super().stream(rows)
 
@@ -63,18 +63,18 @@ SCOPE |= {"headers": [(b"content-type", b"application/json")], "query_string": b
 SCOPE |= {"client": None, "server": None, "state": {}, "asgi": {"version": "3.0"}}
 
 
-async def post(app: Any, text: str, leaves: asyncio.Event | None = None) -> list[dict[str, Any]]:
+async def post(app, text: str, leaves: asyncio.Event | None = None) -> list[dict[str, Any]]:
     """The messages of the response, by ASGI itself; the client goes away when `leaves` is set."""
     sent: list[dict[str, Any]] = []
     body = [{"type": "http.request", "body": json.dumps({"rows": [text]}).encode(), "more_body": False}]
 
-    async def receive() -> Any:
+    async def receive():
         if body:
             return body.pop()
         await (leaves or asyncio.Event()).wait()
         return {"type": "http.disconnect"}
 
-    async def send(message: Any) -> None:
+    async def send(message) -> None:
         sent.append(message)
 
     await app(SCOPE, receive, send)
@@ -113,19 +113,19 @@ def test_the_limit_on_reading_a_body_ends_with_the_body():
     """An answer has its own limit: until then the client's disconnection is awaited."""
     received = []
 
-    async def app(scope: Any, receive: Any, send: Any) -> None:
+    async def app(scope, receive, send) -> None:
         received.append(await receive())
         received.append(await receive())
 
     async def run() -> None:
         messages = iter([{"type": "http.request", "body": b"{}", "more_body": False}, {"type": "http.disconnect"}])
 
-        async def receive() -> Any:
+        async def receive():
             if received:
                 await asyncio.sleep(0.05)  # longer than the limit
             return next(messages)
 
-        async def send(message: Any) -> None:
+        async def send(message) -> None:
             raise AssertionError(message)
 
         limited = LimitsMiddleware(app, Limits(timeout=0.01), Metrics(), frozenset())
@@ -169,7 +169,7 @@ def server(model_folder) -> Iterator[tuple[subprocess.Popen[str], int]]:
             process.kill()
 
 
-def asked(port: int, body: Any = None, path: str = "/predict") -> tuple[int, bytes, Any]:
+def asked(port: int, body=None, path: str = "/predict") -> tuple[int, bytes, Any]:
     """Status, content and headers of the response; without a body, to GET."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     content = body if isinstance(body, bytes | None) else json.dumps(body)

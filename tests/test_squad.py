@@ -58,13 +58,13 @@ def version_2() -> dict[str, Any]:
     return document
 
 
-def read(tmp_path, document: Any) -> list[tuple[int, dict[str, Any]]]:
+def read(tmp_path, document) -> list[tuple[int, dict[str, Any]]]:
     path = tmp_path / "dev.json"
     path.write_text(json.dumps(document))
     return list(read_rows(path, SPEC))
 
 
-def fails(tmp_path, document: Any) -> str:
+def fails(tmp_path, document) -> str:
     return message_of(DataError, read, tmp_path, document).replace(str(tmp_path / "dev.json"), "dev.json")
 
 
@@ -91,7 +91,7 @@ def test_version_2_has_no_answer_where_it_is_impossible(tmp_path):
     assert read(tmp_path, document) == rows  # answers of an impossible question are not read
 
 
-def change(path: list[Any], value: Any = None) -> dict[str, Any]:
+def change(path: list[Any], value=None) -> dict[str, Any]:
     """V1 with another value at the path; None: without that field."""
     document = copy.deepcopy(V1)
     holder = document

@@ -31,7 +31,7 @@ MANY = 1200  # documents: two full batches, and a third
 class ByWords:
     """A tokenizer: a piece per word, one special piece on each side."""
 
-    def __call__(self, texts: Sequence[str], *, add_special_tokens: bool = True, **options: Any) -> dict[str, Any]:
+    def __call__(self, texts: Sequence[str], *, add_special_tokens: bool = True, **options) -> dict[str, Any]:
         places = [[found.span() for found in re.finditer(r"\S+", text)] for text in texts]
         special = 2 if add_special_tokens else 0
         return {"input_ids": [[0] * (len(each) + special) for each in places], "offset_mapping": places}
@@ -43,7 +43,7 @@ class Encoder:
     def __init__(self) -> None:
         self.texts: list[str] = []
 
-    def __call__(self, texts: Sequence[str]) -> Any:
+    def __call__(self, texts: Sequence[str]):
         self.texts += texts
         vectors = np.full((len(texts), SIZE), 0.01, dtype=np.float32)
         for row, text in enumerate(texts):
@@ -52,14 +52,14 @@ class Encoder:
         return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
 
-def dual(encode: Any = None, files: ModelFiles = MODEL) -> DualEncoder:
+def dual(encode=None, files: ModelFiles = MODEL) -> DualEncoder:
     """A model whose passages have twelve tokens."""
     tokenizer = ByWords()
     encode = encode or Encoder()
     return DualEncoder(files, SIZE, Window(12, 2), tokenizer, encode, encode)
 
 
-def index(store: Store, documents: Any, encode: Any = None, ann_from: int = 10**9) -> Counter[str]:
+def index(store: Store, documents, encode=None, ann_from: int = 10**9) -> Counter[str]:
     located = ((f"row {number}", document) for number, document in enumerate(documents, 1))
     return store.index(located, dual(encode), ann_from)
 

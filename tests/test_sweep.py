@@ -7,7 +7,6 @@ from collections.abc import Callable
 from math import isfinite, log10, nan
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import optuna
 import pytest
@@ -70,7 +69,7 @@ class Trainer:
         if self.moment in self.interrupt:
             raise KeyboardInterrupt
 
-    def __call__(self, recipe: Recipe, folder: Path, resume: bool, *, callbacks: Any) -> Run:
+    def __call__(self, recipe: Recipe, folder: Path, resume: bool, *, callbacks) -> Run:
         assert resume == (folder / "recipe.yaml").is_file()
         if not resume:
             assert not folder.exists()

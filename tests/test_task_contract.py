@@ -94,11 +94,11 @@ def begun(tiny_encoder, tmp_path_factory) -> Begun:
     return of
 
 
-def ask(task: Task, model: Any, batch_size: int = 4) -> Predictor:
+def ask(task: Task, model, batch_size: int = 4) -> Predictor:
     return Predictor(task, model.eval(), CPU, "fp32", batch_size, {})
 
 
-def opened(kind: Any, folder: Path, capfd: pytest.CaptureFixture[str]) -> Any:
+def opened(kind, folder: Path, capfd: pytest.CaptureFixture[str]):
     """The folder's model by this class of transformers, which finds every tensor and warns of nothing."""
     transformers.logging.set_verbosity_warning()
     try:
@@ -111,7 +111,7 @@ def opened(kind: Any, folder: Path, capfd: pytest.CaptureFixture[str]) -> Any:
     return model
 
 
-def numbers(answer: Any) -> list[float]:
+def numbers(answer) -> list[float]:
     """The scores in an answer, and the characters of a text that was generated."""
     if isinstance(answer, float):
         return [answer]

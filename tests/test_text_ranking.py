@@ -55,19 +55,19 @@ DOCUMENTS = ["the cat sat", "a dog ran", "it was red", "the dog is bad", "good c
 OPTIONS = TextRankingOptions(name="text-ranking")
 
 
-def rows(targets: list[float], column: str = "label", **more: Any) -> Dataset:
+def rows(targets: list[float], column: str = "label", **more) -> Dataset:
     count = len(targets)
     return Dataset.from_dict({"query": QUERIES[:count], "document": DOCUMENTS[:count], column: targets, **more})
 
 
-def task(folder: Path, data: Dataset, max_length: int = 32, **options: Any) -> TextRanking:
+def task(folder: Path, data: Dataset, max_length: int = 32, **options) -> TextRanking:
     options = {"name": "text-ranking", **options}
     return prepare(
         TextRanking, TextRankingOptions.model_validate(options), load_tokenizer(folder), max_length, data, []
     )
 
 
-def spread(model: Any) -> Any:
+def spread(model):
     """The model with weights so large that texts get scores far from each other."""
     torch.manual_seed(3)
     for parameter in model.parameters():
@@ -300,7 +300,7 @@ def test_contradictions_are_said_before_training(data, options, message, tiny_en
     raises(DataError, message, task, tiny_encoder, data, **options)
 
 
-def read(folder: Path, lines: list[dict[str, Any]], splits: tuple[str, ...] = ("train",), **spec: Any) -> Any:
+def read(folder: Path, lines: list[dict[str, Any]], splits: tuple[str, ...] = ("train",), **spec):
     source = {split: str(write_rows(folder / f"{split}.jsonl", lines)) for split in splits}
     return load_data(DataSpec(source=source, **spec), TextRanking, OPTIONS)
 

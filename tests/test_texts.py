@@ -2,7 +2,6 @@
 
 import random
 from itertools import pairwise
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -21,7 +20,7 @@ MORE = st.lists(st.sampled_from("the cat dogs xyz の猫 ﷺ ½ 🙂 .".split())
 
 
 @pytest.fixture(scope="module", params=KINDS)
-def tokenizer(request, kinds) -> Any:
+def tokenizer(request, kinds):
     """Three kinds of tokens; and one that drops spaces at the end and reads one character as many, as XLM-R's does."""
     if request.param != "stripped":
         return kinds[request.param]
@@ -93,12 +92,12 @@ def test_a_row_that_is_too_long_is_named(tokenizer):
 # --- passages of documents
 
 
-def cut(tokenizer: Any, text: str, max_length: int = 24, stride: int = 6, title: str = "", prefix: str = "") -> Any:
+def cut(tokenizer, text: str, max_length: int = 24, stride: int = 6, title: str = "", prefix: str = ""):
     """The passages of one document."""
     return passages(tokenizer, [(title, text)], Window(max_length, stride, prefix))[0]
 
 
-def length(tokenizer: Any, text: str) -> int:
+def length(tokenizer, text: str) -> int:
     return len(tokenizer(text)["input_ids"])
 
 

@@ -82,12 +82,12 @@ def write_recipe(folder: Path, encoder: Path, head: str = "crf") -> Path:
 
 
 @pytest.fixture(scope="module", params=["softmax", "crf"])
-def run(request, tiny_encoder, tmp_path_factory) -> Any:
+def run(request, tiny_encoder, tmp_path_factory):
     folder = tmp_path_factory.mktemp(request.param)
     return train(load_recipe(write_recipe(folder, tiny_encoder, request.param)), folder / "run")
 
 
-def get(source: Path, columns: Any = None, **options: Any) -> Any:
+def get(source: Path, columns=None, **options):
     task = TokenClassificationOptions(name="token-classification", **options)
     spec = DataSpec(source={"train": str(source)}, columns=columns or {})
     return load_data(spec, TokenClassification, task)
@@ -320,7 +320,7 @@ def test_a_type_that_only_the_given_spans_have_is_scored():
 # --- windows, chains, answers
 
 
-def made(head: str, folder: Path, max_length: int = 16, **options: Any) -> tuple[TokenClassification, Any]:
+def made(head: str, folder: Path, max_length: int = 16, **options) -> tuple[TokenClassification, Any]:
     rows = Dataset.from_dict({"tokens": [sentence(0)[0]], "tags": [sentence(0)[1]]})
     given = {"name": "token-classification", "head": head, "stride": 4, **options}
     task = prepare(

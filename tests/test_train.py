@@ -206,7 +206,7 @@ def rising_and_falling(monkeypatch: pytest.MonkeyPatch) -> None:
     """From here on accuracy rises from evaluation to evaluation, and macro recall falls."""
     real, calls = TextClassification.grade, iter(range(1, 1000))
 
-    def grade(self: TextClassification, answers: Any, rows: Any) -> Any:
+    def grade(self: TextClassification, answers, rows):
         call, graded = next(calls), real(self, answers, rows)
         scores = {**graded.scores, "accuracy": call / 1000, "recall_macro": 1 - call / 1000}
         rest = {name: getattr(graded, name) for name in ("calibrated", "intervals", "details")}
@@ -640,7 +640,7 @@ class Scripted:
     def __init__(self, *numbers: float) -> None:
         self.numbers, self.calls = (0.0, *numbers), 0
 
-    def compute(self, predictions: Any, references: Any) -> dict[str, float]:
+    def compute(self, predictions, references) -> dict[str, float]:
         self.calls += 1
         return {"mine": self.numbers[min(self.calls, len(self.numbers)) - 1]}
 
@@ -648,7 +648,7 @@ class Scripted:
 class Hits:
     """The number of right answers."""
 
-    def compute(self, predictions: Any, references: Any) -> dict[str, float]:
+    def compute(self, predictions, references) -> dict[str, float]:
         return {"mine": float(sum(p == r for p, r in zip(predictions, references, strict=True)))}
 
 
@@ -694,7 +694,7 @@ class Named:
     def __init__(self, **numbers: float) -> None:
         self.numbers = numbers
 
-    def compute(self, predictions: Any, references: Any) -> dict[str, float]:
+    def compute(self, predictions, references) -> dict[str, float]:
         return self.numbers or {"mine": 1 / 0}
 
 
@@ -791,7 +791,7 @@ def run(tiny_encoder, tmp_path_factory) -> tuple[Path, set[str]]:
     """A run folder, and the fields of TrainingArguments that its training read."""
     folder, read, real = tmp_path_factory.mktemp("keys"), set[str](), object.__getattribute__
 
-    def recorded(self: Arguments, name: str) -> Any:
+    def recorded(self: Arguments, name: str):
         if name in FIELDS and sys._getframe(1).f_code.co_name not in LOOKING:
             read.add(name)
         return real(self, name)

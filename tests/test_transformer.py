@@ -29,7 +29,7 @@ LENGTHS = [6, 1, 8, 3]  # of the target texts
 THEIR_LOSS = pytest.mark.filterwarnings("ignore:Version v4.12.0:FutureWarning")
 
 
-def ours(**options: Any) -> transformer.EncoderDecoderModel:
+def ours(**options) -> transformer.EncoderDecoderModel:
     """A small encoder–decoder with large random weights, biases and layer norms, so that no term of it is near 0."""
     one = bert.config({**SIZES, **options}, vocab_size=VOCAB)
     model = transformer.EncoderDecoderModel(transformer.config(one, decoder_start_token_id=START, eos_token_id=END))
@@ -75,7 +75,7 @@ def new_cache() -> EncoderDecoderCache:
     return EncoderDecoderCache(DynamicCache(), DynamicCache())
 
 
-def gradients(model: Any) -> dict[str, Tensor]:
+def gradients(model) -> dict[str, Tensor]:
     return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
 
 

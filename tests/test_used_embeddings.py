@@ -43,13 +43,11 @@ class Rows(TrainerCallback):
     def __init__(self) -> None:
         self.trained: list[int] = []
 
-    def on_optimizer_step(self, *_: Any, model: Any, optimizer: Any = None, **__: Any) -> None:
+    def on_optimizer_step(self, *_, model, optimizer=None, **__) -> None:
         self.trained.append(len(model.get_input_embeddings().weight))
 
 
-def trained(
-    case: Case, encoder: Path, out: Path, batch: int = 2, accumulate: int = 2, **more: Any
-) -> tuple[Weights, int]:
+def trained(case: Case, encoder: Path, out: Path, batch: int = 2, accumulate: int = 2, **more) -> tuple[Weights, int]:
     """The weights after a few steps, and the rows of the word embedding that were trained."""
     divide, rows = more.pop("divide", False), Rows()
     args = arguments(out, batch, accumulate, **{**STEPS, **more})

@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -34,7 +33,7 @@ from bertkit.training.train import train
 LABELS = "ADJ B-X NOUN O -LRB-".split()  # B-X and O are labels as any other
 
 
-def read(source: Path, columns: dict[str, str] | None = None, **options: Any) -> Data:
+def read(source: Path, columns: dict[str, str] | None = None, **options) -> Data:
     task = TokenClassificationOptions(name="token-classification", **options)
     spec = DataSpec(source={"train": str(source)}, columns=columns or {})
     return small.read_data(spec, TokenClassification, task)

@@ -90,11 +90,11 @@ def test_words():
         assert [text[start:end] for start, end in words(text)] == expected
 
 
-def span(start: Any, end: Any, label: Any = "X") -> dict[str, Any]:
+def span(start, end, label="X") -> dict[str, Any]:
     return {"start": start, "end": end, "label": label}
 
 
-def counted(aligned: Any) -> dict[str, int]:
+def counted(aligned) -> dict[str, int]:
     return {name: count for name, count in aligned.counts.items() if count}
 
 
