@@ -46,14 +46,14 @@ WORDS = (
 ).split()
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
+def pytest_addoption(parser: pytest.Parser):
     """`--precision fp32`: as on a processor without bf16 (see fp32/sitecustomize.py); `--all`: rare tests too."""
     parser.addoption("--precision", choices=("auto", "fp32"), default="auto", help="default precision on this CPU")
     parser.addoption("--margins", action="store_true", help="how much of its tolerance each comparison uses")
     parser.addoption("--all", action="store_true", help="those marked `rare` too: the whole contract, every notebook")
 
 
-def pytest_configure(config: pytest.Config) -> None:
+def pytest_configure(config: pytest.Config):
     """`--precision` for this process and the subprocesses that it starts, which are also pytest-xdist's workers."""
     if config.getoption("margins"):
         config.pluginmanager.register(Margins(config))
@@ -66,12 +66,12 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["PYTHONPATH"] = os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
 
 
-def pytest_unconfigure() -> None:
+def pytest_unconfigure():
     """Leave nothing behind."""
     shutil.rmtree(os.environ["TMPDIR"], ignore_errors=True)
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]):
     """The notebooks first: they take minutes, and at the end one worker would wait for the other.
 
     Without a GPU, tests marked `cuda` are skipped; without `--all`, those marked `rare`.
@@ -84,7 +84,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.skip(reason=absent[mark]))
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter):
     """In one line, what was skipped and why."""
     reports = terminalreporter.stats.get("skipped", [])
     reasons = Counter(str(report.longrepr[2]).removeprefix("Skipped: ") for report in reports)
@@ -95,7 +95,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _quiet_libraries() -> None:
+def _quiet_libraries():
     """Bars off; one thread per worker, since the tests run in several processes."""
     datasets.disable_progress_bars()
     transformers.logging.set_verbosity_error()
@@ -107,7 +107,7 @@ def _quiet_libraries() -> None:
 def _pictures_of_reports_only(request) -> Iterator[None]:
     """Pictures are drawn where tests look at them; elsewhere they would take a quarter of each small training."""
 
-    def empty(figure: Figure, file: TextIO, **_) -> None:
+    def empty(figure: Figure, file: TextIO, **_):
         file.write("<svg></svg>")
 
     with pytest.MonkeyPatch.context() as patch:

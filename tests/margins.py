@@ -63,7 +63,7 @@ class Margins:
     With pytest-xdist each worker sends its shares when it ends.
     """
 
-    def __init__(self, config: pytest.Config) -> None:
+    def __init__(self, config: pytest.Config):
         self.config, self.test = config, ""
         self.shares: dict[str, float] = {}
         self.patch = pytest.MonkeyPatch()
@@ -72,7 +72,7 @@ class Margins:
         scalar = type(pytest.approx(1.0))  # which compares the elements of sequences, arrays and mappings too
         self.patch.setattr(scalar, "__eq__", self.measured_scalar(scalar.__eq__))
 
-    def note(self, share: float) -> None:
+    def note(self, share: float):
         self.shares[self.test] = max(share, self.shares.get(self.test, 0))
 
     def measured(self, compare: Callable[..., Any], tolerances: Mapping[Any, tuple[float, float]]):
@@ -106,7 +106,7 @@ class Margins:
         self.test = item.nodeid
         return (yield)
 
-    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+    def pytest_sessionfinish(self, session: pytest.Session):
         """A worker sends its shares; the process that has all of them fails the run where one is over a third."""
         self.patch.undo()
         if worker := getattr(self.config, "workeroutput", None):
@@ -115,7 +115,7 @@ class Margins:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     @pytest.hookimpl(optionalhook=True)
-    def pytest_testnodedown(self, node) -> None:
+    def pytest_testnodedown(self, node):
         """The shares of a worker."""
         self.shares |= getattr(node, "workeroutput", {}).get("margins", {})
 
@@ -123,7 +123,7 @@ class Margins:
         """Test -> its share, where it is over a third and not meant."""
         return {test: share for test, share in self.shares.items() if share > MOST and not reason(test)}
 
-    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter):
         """A table of what uses more than a third, the largest first."""
         wide = sorted(((share, test) for test, share in self.shares.items() if share > MOST), reverse=True)
         terminalreporter.section("margins")

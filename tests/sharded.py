@@ -44,10 +44,10 @@ EMPTY = {"ner-softmax": {"tokens": []}, "mlm": {"text": ""}}  # case -> a row th
 class Stop(TrainerCallback):
     """Process 1 receives SIGTERM in the third step."""
 
-    def __init__(self, rank: int) -> None:
+    def __init__(self, rank: int):
         self.rank = rank
 
-    def on_step_begin(self, args, state, control, **_) -> None:
+    def on_step_begin(self, args, state, control, **_):
         if state.global_step == 2 and self.rank == 1:
             os.kill(os.getpid(), signal.SIGTERM)
 
@@ -61,12 +61,12 @@ def free_port() -> int:
             return port
 
 
-def several(count: int, folder: Path, run: Callable[[int], int | None]) -> None:
+def several(count: int, folder: Path, run: Callable[[int], int | None]):
     """`run(rank)`, which gives an exit code, in so many processes, which end within ten minutes."""
     (folder / "written").mkdir(parents=True)
     port = free_port()
 
-    def one(rank: int) -> None:
+    def one(rank: int):
         for descriptor, name in ((1, "out"), (2, "err")):
             os.dup2(os.open(folder / f"{rank}.{name}", os.O_WRONLY | os.O_CREAT), descriptor)
         ranks = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
@@ -82,7 +82,7 @@ def several(count: int, folder: Path, run: Callable[[int], int | None]) -> None:
     (folder / "codes.json").write_text(json.dumps([process.exitcode for process in processes]))
 
 
-def models(folder: Path, room: Path) -> None:
+def models(folder: Path, room: Path):
     """Of every case a model that answers 3 rows at a time, in batches of 2, and a file of its rows."""
     for kind in OURS.values():
         kind.chunk_size = 3
@@ -112,7 +112,7 @@ def answers(room: Path, out: Path, names: tuple[str, ...], precision) -> Callabl
     return run
 
 
-def broken(out: Path) -> None:
+def broken(out: Path):
     """Two processes, of which the second has other rows, or is killed."""
 
     def run(rank: int, batches: int, killed: bool) -> int:
@@ -133,18 +133,18 @@ def broken(out: Path) -> None:
     several(2, out / "one is killed", lambda rank: run(rank, 4, killed=True))
 
 
-def trained(folder: Path, room: Path, out: Path) -> None:
+def trained(folder: Path, room: Path, out: Path):
     """The same run by one process and by two; then two of which one receives a signal."""
     plain = "training.bf16=false", "training.eval_strategy=epoch", "training.save_strategy=epoch"
 
-    def one(_: int) -> None:
+    def one(_: int):
         recipe = small.recipe(room, folder, *plain, "training.per_device_train_batch_size=8")
         train(recipe, out / "trained, 1" / "written")
 
-    def two(rank: int) -> None:
+    def two(rank: int):
         train(small.recipe(room / str(rank), folder, *plain), out / "trained, 2" / "written")
 
-    def stopped(rank: int) -> None:
+    def stopped(rank: int):
         """With dropout: a run; and another, in which process 1 receives SIGTERM in the third of four steps, resumed."""
         logging.basicConfig(level=logging.INFO)
         recipe, written = small.recipe(room / f"stopped {rank}", dropout, *plain), out / "stopped, 2" / "written"
@@ -166,13 +166,13 @@ def trained(folder: Path, room: Path, out: Path) -> None:
     several(2, out / "stopped, 2", stopped)
 
 
-def taught(folder: Path, room: Path, out: Path) -> None:
+def taught(folder: Path, room: Path, out: Path):
     """The same student by one process and by two; its teacher is asked before training."""
     teacher = f"distillation={{teacher: '{out}/trained, 1/written', alpha: 0.7}}"
     for count in (1, 2):
         what = f"teacher before, {count}"
 
-        def run(rank: int, count: int = count, what: str = what) -> None:
+        def run(rank: int, count: int = count, what: str = what):
             os.environ["BERTKIT_CACHE"] = str(out / what / "cache")
             size = f"training.per_device_train_batch_size={8 // count}"
             recipe = small.recipe(room / f"{what} {rank}", folder, teacher, size, "training.bf16=false")
@@ -182,7 +182,7 @@ def taught(folder: Path, room: Path, out: Path) -> None:
         several(count, out / what, run)
 
 
-def program(folder: Path, out: Path) -> None:
+def program(folder: Path, out: Path):
     room = out / "models"
     models(folder, room)
     every = tuple(case.id for case in [*CASES, *DRAWN])

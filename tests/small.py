@@ -37,7 +37,7 @@ LEARN = ("training.num_train_epochs=25", "training.learning_rate=1e-2")
 LEARN += ("training.eval_strategy=steps", "training.eval_steps=20")
 
 
-def recompute_activations(model: PreTrainedModel) -> None:
+def recompute_activations(model: PreTrainedModel):
     """What the trainer does where CHECKPOINTING is true."""
     getattr(model, f"{CHECKPOINTING}_enable")()
 
@@ -87,7 +87,7 @@ def change_json(path: Path, **changed) -> Path:
     return path
 
 
-def raises(error: type[Exception], pattern: str, call: Callable[..., Any], *arguments, **settings) -> None:
+def raises(error: type[Exception], pattern: str, call: Callable[..., Any], *arguments, **settings):
     """This call raises this error, and the pattern is found in its message."""
     with pytest.raises(error, match=pattern):
         call(*arguments, **settings)
@@ -110,7 +110,7 @@ def problems_of(*call, **settings) -> list[Problem]:
     return raised(*call, **settings).problems
 
 
-def refuses(error: type[Exception], pattern: str, recipe, folder: Path, **settings) -> None:
+def refuses(error: type[Exception], pattern: str, recipe, folder: Path, **settings):
     """`train` refuses this recipe with this error, and writes nothing into `folder`."""
     raises(error, pattern, train, recipe, folder / "run", **settings)
     assert not (folder / "run").exists()
@@ -195,7 +195,7 @@ def of_family(kind: str, encoder: Path, folder: Path, **fields) -> Path:
     return folder
 
 
-def panic_on_bytes_beyond_ascii(tokenizer) -> None:
+def panic_on_bytes_beyond_ascii(tokenizer):
     """Damage the tokenizer: its normalizer, in Rust, panics on a text that is not ASCII."""
     trie = bytes(4 * 128)  # each byte of a text is an index into it
     tokenizer.backend_tokenizer.normalizer = normalizers.Precompiled(len(trie).to_bytes(4, "little") + trie)

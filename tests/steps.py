@@ -43,10 +43,10 @@ class NoDoubles(TorchDispatchMode):
 class FirstStep(TrainerCallback):
     """Keeps the gradients of the first step."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.gradients: dict[str, torch.Tensor] = {}
 
-    def on_pre_optimizer_step(self, args, state, control, model=None, **_) -> None:
+    def on_pre_optimizer_step(self, args, state, control, model=None, **_):
         if not self.gradients:
             named = model.named_parameters()
             self.gradients = {n.removeprefix("module."): p.grad.clone() for n, p in named if p.grad is not None}
@@ -82,7 +82,7 @@ def mean(outputs, labels: torch.Tensor, num_items_in_batch) -> torch.Tensor:
 class Lookahead(bertkit.Attachment):
     """That of docs/python.md, on the CPU."""
 
-    def start(self, trainer, checkpoint: Path | None) -> None:
+    def start(self, trainer, checkpoint: Path | None):
         self.weights = dict(trainer.model.named_parameters())
         slow = load_file(checkpoint / "slow.safetensors") if checkpoint else self.weights
         self.slow = {name: tensor.detach().clone() for name, tensor in slow.items()}
@@ -91,7 +91,7 @@ class Lookahead(bertkit.Attachment):
         optimizer.register_step_post_hook(self.look)
         return optimizer
 
-    def look(self, *_) -> None:
+    def look(self, *_):
         for name, weight in self.weights.items():
             weight.data.lerp_(self.slow[name].lerp_(weight.data, 0.1), 0.5)
 
@@ -137,20 +137,20 @@ def made(
 class Time(TrainerCallback):
     """Moves on by so many seconds, which may depend on the step."""
 
-    def __init__(self, step: Callable[[int], float] = lambda _: 5.0, evaluation: float = 0.0) -> None:
+    def __init__(self, step: Callable[[int], float] = lambda _: 5.0, evaluation: float = 0.0):
         self.seconds, self.step, self.evaluation = 1000.0, step, evaluation
 
     def __call__(self) -> float:
         return self.seconds
 
-    def on_step_end(self, args, state, control, **_) -> None:
+    def on_step_end(self, args, state, control, **_):
         self.seconds += self.step(state.global_step)
 
-    def on_evaluate(self, args, state, control, **_) -> None:
+    def on_evaluate(self, args, state, control, **_):
         self.seconds += self.evaluation
 
 
-def trained(folder: Path, out: Path, batch: int, seconds: float) -> None:
+def trained(folder: Path, out: Path, batch: int, seconds: float):
     """Train for 30 seconds with steps that take so many; OUT/PROCESS-STEPS.safetensors has the weights."""
     time = Time(lambda _: seconds)
     args = arguments(out, batch, 2, max_steps=ENDLESS, learning_rate=0.1, optim="sgd")

@@ -151,7 +151,7 @@ def test_columns_and_types_are_the_same_in_every_batch_of_a_task(case, decisions
     answers = bertkit.batch(tmp_path / "model", decisions=decisions)
     predictor = load(tmp_path / "model").with_decisions(**decisions)
     for kind in ("arrow", "pandas", "arrays"):
-        types = list[Any]()
+        types = []
         for given in parts(kind, columns):
             own = answers(given)
             types.append(types_of(own))

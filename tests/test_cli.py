@@ -16,7 +16,6 @@ from importlib.metadata import version
 from itertools import cycle
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 from unittest.mock import Mock
 
 import jsonschema
@@ -213,7 +212,7 @@ def test_check_says_what_it_found_and_trains_nothing(capsys, tmp_path, recipe):
 
 def test_a_tracker_that_is_not_installed_is_named_without_a_traceback(capsys, tmp_path, recipe, monkeypatch):
     name = next(each for each in ("neptune", "mlflow", "dagshub", "comet_ml") if not importlib.util.find_spec(each))
-    ignored = list[Any]()
+    ignored = []
     monkeypatch.setattr("sys.unraisablehook", ignored.append)
     run = tmp_path / "run"
     for command in (["check", str(recipe)], ["train", str(recipe), "--output-dir", str(run)]):
@@ -556,7 +555,7 @@ def test_a_terminal_of_few_characters_stops_nothing():
 @pytest.mark.parametrize("words", [["predict", "x", "a text"], ["evaluate", "x"]])
 def test_few_kernels_are_kept_for_prediction(words, monkeypatch):
     """Unless the user's environment says how many."""
-    name, seen = "ONEDNN_PRIMITIVE_CACHE_CAPACITY", list[str]()
+    name, seen = "ONEDNN_PRIMITIVE_CACHE_CAPACITY", []
 
     def load(*args, **options):
         seen.append(os.environ[name])

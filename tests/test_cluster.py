@@ -88,12 +88,12 @@ def killed_once(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Callable[[], l
     return batches
 
 
-def run(monkeypatch: pytest.MonkeyPatch, program: str, *words) -> None:
+def run(monkeypatch: pytest.MonkeyPatch, program: str, *words):
     monkeypatch.setattr(sys, "argv", [program, *map(str, words)])
     runpy.run_path(str(PROGRAMS / program), run_name="__main__")
 
 
-def require_answers(folder: Path, model: Path) -> None:
+def require_answers(folder: Path, model: Path):
     """Each row is there once, with its answer."""
     rows = pd.read_parquet(folder).sort_values("id", ignore_index=True)
     assert rows[["id", "review"]].to_dict("records") == ROWS

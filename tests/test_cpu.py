@@ -220,7 +220,7 @@ def test_freed_memory_between_what_is_used_is_given_back():
 
 
 def test_prediction_gives_memory_back_every_few_batches(tiny_encoder, monkeypatch):
-    case, calls = CASES[0], list[int]()
+    case, calls = CASES[0], []
     task, rows = case.task(tiny_encoder), case.rows()
     monkeypatch.setattr(runner, "GIVEN_BACK_EVERY", 3)
     monkeypatch.setattr(runner, "give_back", lambda: calls.append(1))

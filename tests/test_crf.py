@@ -109,7 +109,7 @@ def way(request, monkeypatch) -> str:
     return str(request.param)
 
 
-def use_scan(patch: pytest.MonkeyPatch) -> None:
+def use_scan(patch: pytest.MonkeyPatch):
     patch.setattr(forward_backward, "_loop", lambda *args: forward_backward._scan(*args[:3]))
 
 

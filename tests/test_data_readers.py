@@ -312,7 +312,7 @@ def test_one_line_that_is_no_utf8_says_that_the_file_is_not(tmp_path):
 class Blocks(io.RawIOBase):
     """A stream of so many equal blocks."""
 
-    def __init__(self, block: bytes, left: int) -> None:
+    def __init__(self, block: bytes, left: int):
         self.block, self.left = block, left
 
     def readable(self) -> bool:
@@ -408,7 +408,7 @@ some_json = st.recursive(
 )
 
 
-def read_any(path: Path, content: bytes, **recipe) -> None:
+def read_any(path: Path, content: bytes, **recipe):
     path.write_bytes(content)
     try:
         for number, row in read_rows(path, DataSpec(source="unused", **recipe)):

@@ -195,7 +195,7 @@ def test_the_crf_is_the_same(scale, device, monkeypatch):
 class LastStep(FirstStep):
     """Keeps the gradients of the last step: the first ones of fp16 overflow until its scale is small enough."""
 
-    def on_pre_optimizer_step(self, *given, **more) -> None:
+    def on_pre_optimizer_step(self, *given, **more):
         self.gradients = {}
         super().on_pre_optimizer_step(*given, **more)
 
@@ -241,7 +241,7 @@ def test_attention_is_not_compiled_for_each_shape_of_a_batch(device, tiny_encode
         kernels = devices.attention_kernels
         for module in (running, training):
             monkeypatch.setattr(module, "attention_kernels", lambda _: kernels(torch.device("cuda")))
-    trainer, allowed = made(CASES[0], tiny_encoder, arguments(tmp_path, 2, 1, use_cpu=device == CPU)), list[bool]()
+    trainer, allowed = made(CASES[0], tiny_encoder, arguments(tmp_path, 2, 1, use_cpu=device == CPU)), []
     trainer.model.register_forward_hook(lambda *_: allowed.append(torch.backends.cuda.cudnn_sdp_enabled()))
     trainer.train()
     steps = len(allowed)
@@ -285,7 +285,7 @@ def no_waiting(device: torch.device) -> Iterator[None]:
 def test_results_are_copied_once_all_batches_are_running(device, tiny_encoder, monkeypatch):
     """Of a CRF, whose best paths are found on the CPU. Results of a CPU need no copy, and are used one by one."""
     case = Case("even", BY_ID["ner-crf"].options, {"tokens": TOKENS[:1] * 8, "tags": TAGS[:1] * 8})
-    task, done = case.task(tiny_encoder), list[str]()
+    task, done = case.task(tiny_encoder), []
     model = task.model(encoder(tiny_encoder))
     run, on_cpu = Runner.run, running.on_cpu
 

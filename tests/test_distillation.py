@@ -46,7 +46,7 @@ DISTILLED = [c for c in CASES if c.options["name"] in SOFT_TARGETS and c.options
 
 
 @pytest.fixture(autouse=True)
-def own_cache(tmp_path, monkeypatch) -> None:
+def own_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("BERTKIT_CACHE", str(tmp_path / "cache"))
 
 

@@ -52,7 +52,7 @@ def models(model, name: str) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 @pytest.fixture
-def tiny_trainings(tiny_encoder, tmp_path, monkeypatch) -> None:
+def tiny_trainings(tiny_encoder, tmp_path, monkeypatch):
     """`bertkit.train` on the tiny encoder, in a folder of the test."""
 
     real = bertkit.train

@@ -315,7 +315,7 @@ def test_the_longest_text_has_a_position_for_each_token(kind, folder):
 # --- loaded whole
 
 
-def without(folder: Path, name: str, **changed: torch.Tensor) -> None:
+def without(folder: Path, name: str, **changed: torch.Tensor):
     """The folder's tensors but for those whose name begins so; and others in the place of some."""
     file = folder / "model.safetensors"
     kept = {each: tensor for each, tensor in load_file(file).items() if not each.startswith(name)}

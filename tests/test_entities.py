@@ -58,7 +58,7 @@ def test_equals_seqeval(scheme):
         assert scores["accuracy"] == (seqeval.metrics.accuracy_score(gold, predicted) if any(gold) else None)
 
 
-def check_types(scores: dict, types: dict) -> None:
+def check_types(scores: dict, types: dict):
     """types: those of seqeval's report, which has the types with gold or predicted entities."""
     for name in TYPES:
         expected = triple(types, name) if name in types else (None, None, None)

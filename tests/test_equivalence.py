@@ -36,7 +36,7 @@ def norm(gradients: dict[str, torch.Tensor]) -> float:
     return float(torch.sqrt(sum(g.double().square().sum() for g in gradients.values())))
 
 
-def assert_same_step(one: Step, other: Step) -> None:
+def assert_same_step(one: Step, other: Step):
     assert other[0] == pytest.approx(one[0], rel=1e-4)  # of a loss that is a small difference of large numbers
     assert one[1].keys() == other[1].keys()
     difference = {name: one[1][name] - other[1][name] for name in one[1]}

@@ -47,7 +47,7 @@ VALUES = st.recursive(
 class Made(Sequence[Any]):
     """So many answers, each made when it is read."""
 
-    def __init__(self, count: int, make: Callable[[int], Any]) -> None:
+    def __init__(self, count: int, make: Callable[[int], Any]):
         self.count, self.make = count, make
 
     def __len__(self) -> int:
@@ -231,7 +231,7 @@ def test_rows_of_a_query_need_not_stand_together_and_queries_are_measured_one_by
     """Scores and ranks are those of all pairs at once; what a query found stands in its first row."""
     rows, asked, there = torn_queries()
     answers = list(ranking.searched(rows, QUERIES, DOCUMENTS, asked, there))
-    cosines, seen = asked @ there.T, set[str]()
+    cosines, seen = asked @ there.T, set()
     for row, answer in zip(rows, answers, strict=True):
         if not row["query"]:
             assert answer == {}

@@ -212,7 +212,7 @@ def recipe_by_messages(folder: Path, encoder: Path, source: Path) -> tuple[Any, 
         f"data: {{source: {source.name}, validation: 0.2, columns: {{text: Text, label: Status}}}}\n"
         "training: {max_steps: 2}\nverify: false\nexplain: false\n",
     )
-    given, asked = list[str](), []
+    given, asked = [], []
     for _ in range(3):
         recipe = load_recipe(file, given)
         try:

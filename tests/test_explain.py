@@ -129,7 +129,7 @@ def test_a_crf_is_explained_along_its_path(tiny_encoder):
 class Bag(nn.Module):
     """A linear model: the sum of the pieces' embeddings, times a weight."""
 
-    def __init__(self, vocabulary: int) -> None:
+    def __init__(self, vocabulary: int):
         super().__init__()
         self.embeddings = nn.Embedding(vocabulary, 8)
         self.weight = nn.Linear(8, 2)

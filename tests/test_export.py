@@ -430,7 +430,7 @@ def test_what_can_not_be_exported(run, exported, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def refused(exported: Path, folder: Path, model: bytes, match: str) -> None:
+def refused(exported: Path, folder: Path, model: bytes, match: str):
     shutil.copytree(exported, folder, dirs_exist_ok=True)
     (folder / "model.onnx").write_bytes(model)
     raises(ModelError, match, load, folder)

@@ -47,7 +47,7 @@ LONG = "the cat sat on the mat . " * 20  # 140 pieces; the encoder reads 64
 
 
 @pytest.fixture(autouse=True)
-def own_cache(tmp_path, monkeypatch) -> None:
+def own_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("BERTKIT_CACHE", str(tmp_path / "vectors"))
 
 
@@ -323,7 +323,7 @@ def rows(count: int = 11) -> list[dict[str, Any]]:
 
 
 @pytest.fixture
-def small_chunks(monkeypatch) -> None:
+def small_chunks(monkeypatch):
     monkeypatch.setattr(embed, "CHUNK", 4)
 
 

@@ -100,7 +100,7 @@ def data(tmp_path_factory) -> Path:
     """The folder of GLUE's files."""
     home = tmp_path_factory.mktemp("GLUE_data")
 
-    def write(path: str, made: Iterator[str], mark: str = "") -> None:
+    def write(path: str, made: Iterator[str], mark: str = ""):
         small.write_rows(home / path, mark + "".join(f"{line}\n" for line in made))
 
     for task, layout in LAYOUTS.items():

@@ -239,17 +239,17 @@ def put(name: str, content: str) -> Damage:
     return lambda run: (run.model / name).write_text(content)
 
 
-def torn(run: Run) -> None:
+def torn(run: Run):
     text = (run.model / "README.md").read_text()
     write_text(run.model / "README.md", text.replace(END, ""))
 
 
-def with_metadata(run: Run) -> None:
+def with_metadata(run: Run):
     weights = load_file(run.model / "model.safetensors")
     save_file(weights, run.model / "model.safetensors", {"format": "pt", "from": f"x_{TOKEN[:-1]}"})
 
 
-def several(run: Run) -> None:
+def several(run: Run):
     (run.model / "vocab.txt").symlink_to("/etc/hostname")
     torch.save({}, run.model / "model-00001-of-00002.safetensors")
     put("vocab.json", "{")(run)
@@ -299,13 +299,13 @@ def test_what_no_model_folder_has_is_left_out_and_named(run, hub, caplog):
 # --- what people write into the card
 
 
-def write(run: Run, mine: str) -> None:
+def write(run: Run, mine: str):
     text = (run.model / "README.md").read_text()
     kept = re.sub(f"{BEGIN}.*{END}", f"{BEGIN}\n{mine}\n{END}", text, flags=re.DOTALL)
     write_text(run.model / "README.md", kept)
 
 
-def edit_at_the_hub(hub: FakeHub, old: str, new: str) -> None:
+def edit_at_the_hub(hub: FakeHub, old: str, new: str):
     files = hub.files(ME)
     hub.commit(hub.repos[ME], "main", files | {"README.md": files["README.md"].replace(old.encode(), new.encode())})
 

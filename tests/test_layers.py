@@ -35,7 +35,7 @@ MODULES = {
 @cache
 def imported(file: Path, *, lazily: bool = True) -> list[str]:
     """The modules of the package that a file imports, anywhere in it; without `lazily`, as it is imported itself."""
-    names, tree = list[str](), ast.parse(file.read_text())
+    names, tree = [], ast.parse(file.read_text())
     for node in ast.walk(tree) if lazily else tree.body:
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "bertkit":
             for alias in node.names:

@@ -44,7 +44,7 @@ def each_of(paths: set[Path]) -> pytest.MarkDecorator:
 
 
 @pytest.fixture
-def kernel(tmp_path, monkeypatch) -> None:
+def kernel(tmp_path, monkeypatch):
     """The environment of a notebook: this checkout and this Python, on one thread, with no account of the Hub."""
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")

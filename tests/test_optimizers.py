@@ -98,14 +98,14 @@ def test_muon_gets_the_weight_matrices_of_the_layers(kind, stack, matrices, othe
 class Updates(TrainerCallback):
     """Gradients, and the weights before and after each update."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.taken: list[tuple[dict[str, torch.Tensor], ...]] = []
 
-    def on_pre_optimizer_step(self, *_, model, **__) -> None:
+    def on_pre_optimizer_step(self, *_, model, **__):
         self.before = copies(model.named_parameters())
         self.gradients = copies((name, p.grad) for name, p in model.named_parameters() if p.grad is not None)
 
-    def on_optimizer_step(self, *_, model, **__) -> None:
+    def on_optimizer_step(self, *_, model, **__):
         self.taken.append((self.before, self.gradients, copies(model.named_parameters())))
 
 

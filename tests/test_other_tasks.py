@@ -33,7 +33,7 @@ class Mine(TextClassification):
 """
 
 
-def install(folder: Path, package: str, module: str, announced: str, code: str) -> None:
+def install(folder: Path, package: str, module: str, announced: str, code: str):
     """A package as pip leaves it. announced: its entry point."""
     about = folder / f"{package}-1.2.dist-info"
     about.mkdir(parents=True)
@@ -43,7 +43,7 @@ def install(folder: Path, package: str, module: str, announced: str, code: str) 
 
 
 @pytest.fixture
-def own(monkeypatch) -> None:
+def own(monkeypatch):
     """What is registered or loaded is forgotten afterwards."""
     monkeypatch.setattr(tasks, "_OTHERS", {})
 

@@ -49,7 +49,7 @@ def predictor(learned) -> Predictor:
 
 
 @pytest.fixture(autouse=True)
-def fp32(monkeypatch) -> None:
+def fp32(monkeypatch):
     """Files are answered in the precision of `predictor`."""
     monkeypatch.setattr("bertkit.inference.multitask_predictor.load", partial(load, precision="fp32"))
 
@@ -64,7 +64,7 @@ def pairs(tiny_encoder) -> Predictor:
 
 
 @pytest.fixture
-def small_chunks(monkeypatch) -> None:
+def small_chunks(monkeypatch):
     monkeypatch.setattr(TextClassification, "chunk_size", 5)
 
 

@@ -17,7 +17,7 @@ from bertkit.inference.predictor import load
 from bertkit.inference.probe import padding_findings
 
 
-def tokenizer_says(folder: Path, **fields) -> None:
+def tokenizer_says(folder: Path, **fields):
     file = folder / "tokenizer_config.json"
     file.write_text(json.dumps(read_json(file) | fields))
 

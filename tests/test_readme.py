@@ -272,7 +272,7 @@ def needed(wheel: Path, *extras: str) -> set[str]:
         own = (
             BytesParser().parsebytes(archive.read(f"bertkit-{__version__}.dist-info/METADATA")).get_all("Requires-Dist")
         )
-    found, open_ = set[tuple[str, str]](), [("bertkit", extra) for extra in ("", *extras)]
+    found, open_ = set(), [("bertkit", extra) for extra in ("", *extras)]
     while open_:
         name, extra = open_.pop()
         if (name, extra) in found:

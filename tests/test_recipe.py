@@ -251,7 +251,7 @@ HINTS = {  # annotation -> what it stands for in a recipe
 @pytest.mark.parametrize("hint", HINTS, ids=str)
 def test_a_field_takes_what_its_annotation_allows(hint):
     def taken(kind):
-        adapter, values = TypeAdapter(kind), list[object]()
+        adapter, values = TypeAdapter(kind), []
         for value in (None, True, False, 1, 1.5, "a", "red", [], ["a"], ["red"], [1], [[]], {}, {"a": True}, {"a": 1}):
             with suppress(ValidationError):
                 adapter.validate_json(json.dumps(value), strict=True)
@@ -263,7 +263,7 @@ def test_a_field_takes_what_its_annotation_allows(hint):
 
 def test_the_fields_are_cached_for_this_transformers_alone(tmp_path, monkeypatch):
     """The class is imported where the cache is cold, damaged or of other versions; an unwritable cache is no error."""
-    wanted, imports = dict(training_fields()), list[str]()
+    wanted, imports = dict(training_fields()), []
 
     def describe():
         imports.append("")
@@ -365,7 +365,7 @@ def file(tmp_path_factory) -> Path:
     return tmp_path_factory.mktemp("fuzz") / "my.yaml"
 
 
-def read(file: Path, content: bytes, *overrides: str) -> None:
+def read(file: Path, content: bytes, *overrides: str):
     """Load it; everything but a recipe and a RecipeError fails the test."""
     file.write_bytes(content)
     error = None

@@ -28,7 +28,7 @@ def problems(tmp_path: Path, content: str | bytes, *overrides: str) -> list[tupl
     return found
 
 
-def expect(found: list[tuple[int | str, str]], *expected: tuple[int | str, str]) -> None:
+def expect(found: list[tuple[int | str, str]], *expected: tuple[int | str, str]):
     assert len(found) == len(expected), found
     for (place, text), (wanted_place, fragment) in zip(found, expected, strict=True):
         assert (place, fragment in text) == (wanted_place, True), (text, fragment)

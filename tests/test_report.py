@@ -56,7 +56,7 @@ def copy(two_seeds, tmp_path) -> Path:
 class Page(HTMLParser):
     """The text of a page, its elements, and its tags that are not closed, or not where they should be."""
 
-    def __init__(self, page: str) -> None:
+    def __init__(self, page: str):
         super().__init__()
         self.open: list[str] = []
         self.wrong: list[str] = []
@@ -64,15 +64,15 @@ class Page(HTMLParser):
         self.elements: list[tuple[str, dict[str, str | None]]] = []
         self.feed(page)
 
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]):
         self.elements.append((tag, dict(attrs)))
         self.open += [] if tag in VOID else [tag]
 
-    def handle_endtag(self, tag: str) -> None:
+    def handle_endtag(self, tag: str):
         if tag not in VOID and self.open.pop() != tag:
             self.wrong.append(tag)
 
-    def handle_data(self, data: str) -> None:
+    def handle_data(self, data: str):
         if self.open and self.open[-1] not in ("script", "style"):
             self.words.append(data)
 

@@ -53,7 +53,7 @@ class Killed(BaseException):
     """Nothing catches it, as nothing catches SIGKILL."""
 
 
-def kill(monkeypatch: pytest.MonkeyPatch, at: int, seed: int = 42) -> None:
+def kill(monkeypatch: pytest.MonkeyPatch, at: int, seed: int = 42):
     """From here on, training of this seed dies in its micro-batch number `at`, before it changes anything."""
     real, count = Trainer.training_step, iter(range(1, 10_000))
 
@@ -97,7 +97,7 @@ def events(run: Run) -> list[dict[str, Any]]:
     return [{key: value for key, value in event.items() if key not in clocks} for event in told]
 
 
-def same(one: Run, other: Run) -> None:
+def same(one: Run, other: Run):
     assert sha256(one.model / "model.safetensors") == sha256(other.model / "model.safetensors")
     assert (one.model / "config.json").read_bytes() == (other.model / "config.json").read_bytes()
     assert timeless(one.results) == timeless(other.results)
@@ -309,7 +309,7 @@ def test_a_damaged_checkpoint_is_left_out_and_the_one_before_is_used(recipe, uni
     same(run, uninterrupted)
 
 
-def rewritten(folder: Path, file: str, value) -> None:
+def rewritten(folder: Path, file: str, value):
     """A checkpoint of which one file is another, or absent, and the manifest agrees."""
     write_json(folder / file, value) if value is not None else (folder / file).unlink()
     (folder / "manifest.json").unlink()
@@ -380,7 +380,7 @@ def test_two_processes_can_not_train_into_one_folder(recipe, run):
 class Full(TrainerCallback):
     """From step 4 on no file may become larger than 20 kB, as on a disk that is full."""
 
-    def on_step_end(self, args, state, control, **_) -> None:
+    def on_step_end(self, args, state, control, **_):
         if state.global_step == 4:
             resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
 
@@ -452,10 +452,10 @@ def test_told_twice_it_stops_at_once(recipe, tmp_path):
 class Alignment(TrainerCallback):
     """Where the parameters and the optimizer's states begin, modulo 64 bytes, after each step."""
 
-    def __init__(self) -> None:
-        self.found = set[int]()
+    def __init__(self):
+        self.found = set()
 
-    def on_step_end(self, args, state, control, model=None, optimizer=None, **_) -> None:
+    def on_step_end(self, args, state, control, model=None, optimizer=None, **_):
         states = getattr(optimizer, "optimizer", optimizer).state
         for parameter in model.parameters():
             tensors = [parameter, *(each for each in states.get(parameter, {}).values() if torch.is_tensor(each))]
@@ -478,19 +478,19 @@ def test_told_after_the_last_step_what_is_left_is_done_on_resume(recipe, uninter
 class Told(TrainerCallback):
     """Sends this process a signal in a step."""
 
-    def __init__(self, at: int, number: int, times: int = 1, after: bool = False) -> None:
+    def __init__(self, at: int, number: int, times: int = 1, after: bool = False):
         self.at, self.number, self.times, self.after = at, number, times, after
 
-    def on_pre_optimizer_step(self, args, state, control, **_) -> None:
+    def on_pre_optimizer_step(self, args, state, control, **_):
         if state.global_step + 1 == self.at and not self.after:
             for _time in range(self.times):
                 self.send()
 
-    def on_train_end(self, args, state, control, **_) -> None:
+    def on_train_end(self, args, state, control, **_):
         if self.after:
             self.send()
 
-    def send(self) -> None:
+    def send(self):
         """And wait until it is heard, which another thread may delay."""
         handler = signal.getsignal(self.number)
         os.kill(os.getpid(), self.number)
@@ -647,7 +647,7 @@ def test_what_transformers_refuses_on_resume_is_said(recipe, run):
 class Defect(TrainerCallback):
     """Fails after a step."""
 
-    def on_step_end(self, args, state, control, **_) -> None:
+    def on_step_end(self, args, state, control, **_):
         raise ValueError("a defect")
 
 
@@ -727,7 +727,7 @@ def test_the_loss_scaler_of_fp16_comes_back(tmp_path):
 
 def test_what_is_renamed_is_on_the_disk(tmp_path, monkeypatch):
     """Else a power cut could leave the name without the contents."""
-    flushed, before = set[int](), list[set[int]]()  # inodes
+    flushed, before = set(), []  # inodes
     fsync, replace = os.fsync, Path.replace
     monkeypatch.setattr(os, "fsync", lambda number: (flushed.add(os.fstat(number).st_ino), fsync(number)))
     monkeypatch.setattr(Path, "replace", lambda *both: (before.append({*flushed}), replace(*both))[1])

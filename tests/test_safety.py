@@ -54,7 +54,7 @@ def marker(tmp_path) -> Path:
 class Malicious:
     """Unpickled, it writes a file."""
 
-    def __init__(self, marker: Path) -> None:
+    def __init__(self, marker: Path):
         self.marker = marker
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -67,7 +67,7 @@ def test_the_malicious_pickle_works(marker):
     assert marker.exists()
 
 
-def bomb(path: Path, marker: Path, *, archive: bool = True) -> None:
+def bomb(path: Path, marker: Path, *, archive: bool = True):
     """The pickle at `path`, as torch.save writes it or bare."""
     if archive:
         torch.save({"weights": Malicious(marker)}, path)
@@ -199,7 +199,7 @@ def said(**fields) -> Spoil:
 def change(how: Callable[[dict[str, torch.Tensor]], Any]) -> Spoil:
     """What changes the tensors."""
 
-    def spoil(model: Path) -> None:
+    def spoil(model: Path):
         tensors = load_file(model / "model.safetensors")
         how(tensors)
         save_file(tensors, model / "model.safetensors", {"format": "pt"})
@@ -210,7 +210,7 @@ def change(how: Callable[[dict[str, torch.Tensor]], Any]) -> Spoil:
 def index(name: str) -> Spoil:
     """What moves the weights out of the folder, and has an index that names them."""
 
-    def spoil(model: Path) -> None:
+    def spoil(model: Path):
         other = model.parent / "other.safetensors"
         shutil.move(model / "model.safetensors", other)
         where = {"metadata": {}, "weight_map": dict.fromkeys(load_file(other), name)}
@@ -219,14 +219,14 @@ def index(name: str) -> Spoil:
     return spoil
 
 
-def nested_index(model: Path) -> None:
+def nested_index(model: Path):
     (model / "sub").mkdir()
     where = dict.fromkeys(load_file(model / "model.safetensors"), "../model.safetensors")
     write_json(model / "sub" / "model.safetensors.index.json", {"metadata": {}, "weight_map": where})
 
 
 def lying_header(name: str, length: int) -> Spoil:
-    def spoil(model: Path) -> None:
+    def spoil(model: Path):
         content = (model / "model.safetensors").read_bytes()
         (model / name).parent.mkdir(exist_ok=True)
         (model / name).write_bytes(length.to_bytes(8, "little") + content[8:])
@@ -234,7 +234,7 @@ def lying_header(name: str, length: int) -> Spoil:
     return spoil
 
 
-def huge_config(model: Path) -> None:
+def huge_config(model: Path):
     with (model / "config.json").open("wb") as file:
         file.truncate(2**31)  # takes no room on the disk
 
@@ -242,7 +242,7 @@ def huge_config(model: Path) -> None:
 def pipe(name: str) -> Spoil:
     """What puts a pipe in place of a file, which whoever opens it waits for without end."""
 
-    def spoil(model: Path) -> None:
+    def spoil(model: Path):
         (model / name).parent.mkdir(exist_ok=True)
         (model / name).unlink(missing_ok=True)
         os.mkfifo(model / name)
@@ -253,7 +253,7 @@ def pipe(name: str) -> Spoil:
 def tokenizer(settings: dict[str, Any], parts: dict[str, Any] | None = None, *, short: bool = False) -> Spoil:
     """What changes the tokenizer's settings, and parts of tokenizer.json. short: whether the model has no length."""
 
-    def spoil(model: Path) -> None:
+    def spoil(model: Path):
         write_json(model / "tokenizer_config.json", read_json(model / "tokenizer_config.json") | settings)
         write_json(model / "tokenizer.json", read_json(model / "tokenizer.json") | (parts or {}))
         config = read_json(model / "config.json")
@@ -551,7 +551,7 @@ def test_a_file_keeps_its_mode_and_what_is_no_file_is_written_into(tmp_path, lea
         (folder := tmp_path / name).mkdir()
         os.mkfifo(fifo := folder / "fifo")
         (path := folder / name).symlink_to(fifo)
-        content = list[str]()
+        content = []
         reader = threading.Thread(target=lambda file=fifo, to=content: to.append(file.read_text()), daemon=True)
         reader.start()
         write(path)

@@ -91,7 +91,7 @@ def test_a_narrow_filter_still_fills_the_list(store, monkeypatch):
     far = np.argsort(vectors @ vectors[0])[:5].tolist()
     documents = [{**document, "far": number in far} for number, document in enumerate(numbered(300))]
     index(store, documents, looked_up(vectors), ann_from=300)
-    whole, exact = _Ranked._rows, list[bool]()
+    whole, exact = _Ranked._rows, []
 
     def fewer(self, query, limit, extra):
         exact.append(bool(query._bypass_vector_index))

@@ -45,7 +45,7 @@ def received(elements: list[Any]) -> list[dict[str, Any]]:
     return [{name: value for name, value in each.items() if value is not None} for each in elements]
 
 
-def refused(part: str, call, *arguments, **parameters) -> None:
+def refused(part: str, call, *arguments, **parameters):
     """The client raises what the server says."""
     with pytest.raises(HfHubHTTPError) as error:
         call(*arguments, **parameters)

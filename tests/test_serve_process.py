@@ -37,7 +37,7 @@ from bertkit.serving.server import listen, make_server, name_for_clients, run
 # --- the whole application, with a model that waits ------------------------------------------------------------------
 
 
-async def settled() -> None:
+async def settled():
     """Let every task go on until it waits for the model."""
     for _ in range(100):
         await asyncio.sleep(0)
@@ -74,7 +74,7 @@ async def post(app, text: str, leaves: asyncio.Event | None = None) -> list[dict
         await (leaves or asyncio.Event()).wait()
         return {"type": "http.disconnect"}
 
-    async def send(message) -> None:
+    async def send(message):
         sent.append(message)
 
     await app(SCOPE, receive, send)
@@ -87,7 +87,7 @@ def test_a_full_house_and_clients_that_go_away(tiny_encoder):
         stand_in(predictor_of(KEPT["single-label"], tiny_encoder), model), "small", Limits(max_concurrent_requests=3)
     )
 
-    async def run() -> None:
+    async def run():
         leaves = asyncio.Event()
         async with app.router.lifespan_context(app):
             tasks = [asyncio.create_task(post(app, "zero"))]
@@ -113,11 +113,11 @@ def test_the_limit_on_reading_a_body_ends_with_the_body():
     """An answer has its own limit: until then the client's disconnection is awaited."""
     received = []
 
-    async def app(scope, receive, send) -> None:
+    async def app(scope, receive, send):
         received.append(await receive())
         received.append(await receive())
 
-    async def run() -> None:
+    async def run():
         messages = iter([{"type": "http.request", "body": b"{}", "more_body": False}, {"type": "http.disconnect"}])
 
         async def receive():
@@ -125,7 +125,7 @@ def test_the_limit_on_reading_a_body_ends_with_the_body():
                 await asyncio.sleep(0.05)  # longer than the limit
             return next(messages)
 
-        async def send(message) -> None:
+        async def send(message):
             raise AssertionError(message)
 
         limited = LimitsMiddleware(app, Limits(timeout=0.01), Metrics(), frozenset())
@@ -194,7 +194,7 @@ def metric(port: int, name: str) -> float:
     return float(re.search(rf"^{name} (\S+)$", asked(port, path="/metrics")[1].decode(), re.M)[1])
 
 
-def until(true: Callable[[], bool]) -> None:
+def until(true: Callable[[], bool]):
     """Wait, for at most 20 seconds."""
     for _ in range(2000):
         if true():

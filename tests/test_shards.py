@@ -34,7 +34,7 @@ def models(tiny_encoder, tmp_path_factory) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def _small_chunks(monkeypatch) -> None:
+def _small_chunks(monkeypatch):
     for kind in OURS.values():
         monkeypatch.setattr(kind, "chunk_size", 3)
     for module in (embed, features, vector_cache):

@@ -78,7 +78,7 @@ def sizes() -> Counter[str]:
 
 def brought_by(module: str) -> set[str]:
     """The modules of the package that an import of this one brings."""
-    brought, waiting = set[str](), [module]
+    brought, waiting = set(), [module]
     while waiting:
         name = waiting.pop()
         if name in MODULES and name not in brought:

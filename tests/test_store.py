@@ -40,7 +40,7 @@ class ByWords:
 class Encoder:
     """A hashed bag of words, of unit length; remembers what it was given."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.texts: list[str] = []
 
     def __call__(self, texts: Sequence[str]):
@@ -297,7 +297,7 @@ def test_a_vector_without_a_direction_is_refused():
 def test_batches_are_bounded(store, monkeypatch):
     """A batch is full at eight documents, or at eight pages of text."""
     monkeypatch.setattr(documents_module, "_BATCH", 8)
-    encode, sizes = Encoder(), list[int]()
+    encode, sizes = Encoder(), []
     documents = numbered(20)
     documents[10]["text"] = "word " * 5000
 

@@ -43,7 +43,7 @@ def recipe_of(room: Path, *overrides: str) -> Recipe:
 
 
 @pytest.fixture(autouse=True)
-def _prune_early(monkeypatch) -> None:
+def _prune_early(monkeypatch):
     """The median rule from the second trial on: a test has no time for five."""
     monkeypatch.setattr(trials, "MedianPruner", lambda: optuna.pruners.MedianPruner(n_startup_trials=1))
 
@@ -60,11 +60,11 @@ def formula(recipe: Recipe) -> float:
 class Trainer:
     """Stands for `train`: three evaluations, then results. It can be interrupted at any of its moments, by number."""
 
-    def __init__(self, score: Callable[[Recipe], float] = formula) -> None:
-        self.score, self.moment, self.interrupt = score, 0, set[int]()
+    def __init__(self, score: Callable[[Recipe], float] = formula):
+        self.score, self.moment, self.interrupt = score, 0, set()
         self.trained: list[str] = []
 
-    def pass_moment(self) -> None:
+    def pass_moment(self):
         self.moment += 1
         if self.moment in self.interrupt:
             raise KeyboardInterrupt

@@ -202,7 +202,7 @@ def test_two_seeds_give_mean_and_sd_and_the_better_model(tiny_encoder, tmp_path)
 # --- choosing
 
 
-def rising_and_falling(monkeypatch: pytest.MonkeyPatch) -> None:
+def rising_and_falling(monkeypatch: pytest.MonkeyPatch):
     """From here on accuracy rises from evaluation to evaluation, and macro recall falls."""
     real, calls = TextClassification.grade, iter(range(1, 1000))
 
@@ -517,7 +517,7 @@ def test_a_loss_that_is_not_a_number_names_the_rows_of_its_step(
     tmp_path,
     monkeypatch,
 ):
-    seen, loss = list[list[int]](), TextClassification.loss
+    seen, loss = [], TextClassification.loss
 
     def of(self, outputs, batch, *more):
         seen.append(batch["row"].tolist())
@@ -637,7 +637,7 @@ BY_MINE = ("training.metric_for_best_model=mine", "training.num_train_epochs=4")
 class Scripted:
     """Returns these numbers at the evaluations of a training, which the one of the untrained model precedes."""
 
-    def __init__(self, *numbers: float) -> None:
+    def __init__(self, *numbers: float):
         self.numbers, self.calls = (0.0, *numbers), 0
 
     def compute(self, predictions, references) -> dict[str, float]:
@@ -691,7 +691,7 @@ def test_a_name_that_no_metric_returns_is_refused_before_anything_is_written(tin
 class Named:
     """Returns these, or fails."""
 
-    def __init__(self, **numbers: float) -> None:
+    def __init__(self, **numbers: float):
         self.numbers = numbers
 
     def compute(self, predictions, references) -> dict[str, float]:
@@ -789,7 +789,7 @@ LOOKING = ("__post_init__", "_validate_args", "to_dict", "_asdict_inner", "__rep
 @pytest.fixture(scope="module")
 def run(tiny_encoder, tmp_path_factory) -> tuple[Path, set[str]]:
     """A run folder, and the fields of TrainingArguments that its training read."""
-    folder, read, real = tmp_path_factory.mktemp("keys"), set[str](), object.__getattribute__
+    folder, read, real = tmp_path_factory.mktemp("keys"), set(), object.__getattribute__
 
     def recorded(self: Arguments, name: str):
         if name in FIELDS and sys._getframe(1).f_code.co_name not in LOOKING:

@@ -40,10 +40,10 @@ STEPS = {
 class Rows(TrainerCallback):
     """The number of rows of the word embedding that each update trains."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.trained: list[int] = []
 
-    def on_optimizer_step(self, *_, model, optimizer=None, **__) -> None:
+    def on_optimizer_step(self, *_, model, optimizer=None, **__):
         self.trained.append(len(model.get_input_embeddings().weight))
 
 
@@ -58,7 +58,7 @@ def trained(case: Case, encoder: Path, out: Path, batch: int = 2, accumulate: in
     return trainer.model.state_dict(), count
 
 
-def assert_equal(one: Weights, other: Weights) -> None:
+def assert_equal(one: Weights, other: Weights):
     """To 1e-6 of each tensor; of 0.1 where it is smaller: a key's bias has no gradient but rounding."""
     assert one.keys() == other.keys()
     for name, weight in one.items():

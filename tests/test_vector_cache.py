@@ -33,7 +33,7 @@ def number(text: str) -> float:
 class Encoder:
     """Counts what it was asked for."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.seen: list[str] = []
 
     def __call__(self, texts: list[str]) -> np.ndarray:
@@ -42,7 +42,7 @@ class Encoder:
 
 
 @pytest.fixture(autouse=True)
-def _root(tmp_path, monkeypatch) -> None:
+def _root(tmp_path, monkeypatch):
     """The folder of the cache, for child processes too."""
     monkeypatch.setenv("BERTKIT_CACHE", str(tmp_path))
 
@@ -149,7 +149,7 @@ def test_a_big_file_is_hashed_once_and_again_when_it_changes(tmp_path, monkeypat
 # --- several processes, crashes, damage, full disks
 
 
-def write(first: int) -> None:
+def write(first: int):
     for start in range(first, first + 60, 6):
         texts = [f"text {n}" for n in range(start, start + 12)]
         assert cached(texts, Encoder(), key=KEY).tolist() == right(texts)
@@ -170,7 +170,7 @@ def test_concurrent_writers_give_a_whole_store(tmp_path):
     assert seen == []
 
 
-def die() -> None:
+def die():
     """Be killed before the vectors that are written are committed."""
     real = sqlite3.connect
 
@@ -193,7 +193,7 @@ def test_a_killed_writer_leaves_nothing_half_read():
     assert (vectors.tolist(), seen) == (right(["a", "b", "c"]), ["b", "c"])
 
 
-def change(file: Path, statement: str) -> None:
+def change(file: Path, statement: str):
     with closing(sqlite3.connect(file)) as connection, connection:
         connection.execute(statement)
 

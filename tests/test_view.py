@@ -120,7 +120,7 @@ def test_an_unfinished_run_says_so(tmp_path):
 class Screen(StringIO):
     """A stream that may be a terminal."""
 
-    def __init__(self, terminal: bool) -> None:
+    def __init__(self, terminal: bool):
         super().__init__()
         self.terminal = terminal
 
