@@ -182,7 +182,7 @@ def _kept(room: Path, encoder: Path, *overrides: str) -> Iterator[Any]:
 def real_data() -> Path:
     """The folder of real data beside the checkout; tests that use it skip where it is absent."""
     root = Path(__file__).resolve().parent.parent
-    for folder in (root.parent / "shared" / "data", root / "shared" / "data"):
+    for folder in (root.parent / "shared/data", root / "shared/data"):
         if folder.is_dir():
             return folder
     pytest.skip("no ../shared/data beside the checkout")

@@ -139,23 +139,23 @@ def trained(folder: Path, room: Path, out: Path):
 
     def one(_: int):
         recipe = small.recipe(room, folder, *plain, "training.per_device_train_batch_size=8")
-        train(recipe, out / "trained, 1" / "written")
+        train(recipe, out / "trained, 1/written")
 
     def two(rank: int):
-        train(small.recipe(room / str(rank), folder, *plain), out / "trained, 2" / "written")
+        train(small.recipe(room / str(rank), folder, *plain), out / "trained, 2/written")
 
     def stopped(rank: int):
         """With dropout: a run; and another, in which process 1 receives SIGTERM in the third of four steps, resumed."""
         logging.basicConfig(level=logging.INFO)
-        recipe, written = small.recipe(room / f"stopped {rank}", dropout, *plain), out / "stopped, 2" / "written"
+        recipe, written = small.recipe(room / f"stopped {rank}", dropout, *plain), out / "stopped, 2/written"
         train(recipe, written / "whole")
         try:
             train(recipe, written / "parts", callbacks=[Stop(rank)])
         except SystemExit as ended:
             (out / "stopped, 2" / f"{rank}.ended").write_text(str(ended.code))
         if rank == 0:
-            seed = written / "parts" / "checkpoints" / "seed-42"
-            shutil.copytree(seed, out / "stopped, 2" / "left")
+            seed = written / "parts/checkpoints/seed-42"
+            shutil.copytree(seed, out / "stopped, 2/left")
         distributed.barrier()
         train(recipe, written / "parts", resume=True)
 

@@ -367,7 +367,7 @@ def run_with_answers(folder: Path, encoder: Path) -> Path:
         answer = {"label": true, "score": score, "scores": scores}
         lines.append({**row, "location": f"train.jsonl:{index + 1}", "fold": 1 + index % 2, "answer": answer})
     run = folder / "run"
-    small.write_rows(run / "predictions" / "train-oof.jsonl", lines)
+    small.write_rows(run / "predictions/train-oof.jsonl", lines)
     (run / "recipe.yaml").write_text(to_yaml(load_recipe(folder / "small.yaml", ["folds=2"])))
     return run
 
@@ -377,16 +377,16 @@ def test_the_audit_of_a_run_lists_its_flipped_labels_first(tiny_encoder, tmp_pat
     told = small.said(capsys, "audit", run, "--output-dir", tmp_path / "a b")
     assert told.startswith("2 of 16 rows (12.5%) are likely to have a wrong label.\n")
     assert told.endswith(f"\n\nall parts: {tmp_path}/a b/audit.html\n")
-    rows = small.read_rows(tmp_path / "a b" / "labels.jsonl")
+    rows = small.read_rows(tmp_path / "a b/labels.jsonl")
     assert [(row["location"], row["given"], row["label"]) for row in rows] == [
         ("train.jsonl:10", "good", "bad"),
         ("train.jsonl:5", "bad", "good"),
     ]
     assert rows[0]["probability"] == 0.94
-    with (tmp_path / "a b" / "labels.csv").open(encoding="utf-8-sig", newline="") as file:
+    with (tmp_path / "a b/labels.csv").open(encoding="utf-8-sig", newline="") as file:
         table = list(csv.DictReader(file))
     assert table == [{name: str(value) for name, value in row.items()} for row in rows]
-    text = (tmp_path / "a b" / "audit.html").read_text()
+    text = (tmp_path / "a b/audit.html").read_text()
     assert f"data.relabel={tmp_path}/a b/labels.jsonl&#39;" in text
     page = well_formed(text, beside=r"(labels|duplicates)\.(jsonl|csv)")  # self-contained, and texts are escaped
     assert EVIL in page.text
@@ -463,7 +463,7 @@ def test_a_run_with_overrides_is_cross_validated_again(tiny_encoder, tmp_path, m
 
     def cross_validate(recipe, folder):
         trained.append((recipe.folds, folder))
-        return run / "predictions" / "train-oof.jsonl"
+        return run / "predictions/train-oof.jsonl"
 
     monkeypatch.setattr(program, "cross_validate", cross_validate)
     bertkit.audit(run, tmp_path / "as it is")
@@ -498,7 +498,7 @@ def test_what_cannot_be_audited_is_said_before_anything_is_written(tiny_encoder,
     assert "next: there is no file to choose rows from" in said(run, "--next", 5)
     (audited / "results.json").write_text("{}")  # as in a finished run, which an audit does not write into
     assert "is not empty and not an audit folder" in said(run, into=audited)
-    answers = run / "predictions" / "train-oof.jsonl"
+    answers = run / "predictions/train-oof.jsonl"
     lines = answers.read_text().splitlines()
     for damage, what in (
         ([*lines[:3], lines[3][:-20]], "train-oof.jsonl:4: is damaged"),

@@ -265,16 +265,16 @@ def test_the_command_chooses_rows(tiny_encoder, tmp_path, capsys):
     words = ("audit", file, f"data.source.train={more}", "folds=2", "--output-dir", tmp_path / "audit")
     told = small.said(capsys, *words, "--unlabelled", new, "--next", 4)
     assert "4 of 30 rows (13.3%) are to be labelled next, from new.jsonl." in told
-    found = small.read_rows(tmp_path / "audit" / "next.jsonl")
+    found = small.read_rows(tmp_path / "audit/next.jsonl")
     assert [row["location"] for row in found] == [f"new.jsonl:{row['nr'] + 1}" for row in found]
-    assert (tmp_path / "audit" / "next.csv").is_file()
-    page = (tmp_path / "audit" / "audit.html").read_text()
+    assert (tmp_path / "audit/next.csv").is_file()
+    page = (tmp_path / "audit/audit.html").read_text()
     assert all(f'id="{part}"' in page for part in ("duplicates", "next"))
-    answers = (tmp_path / "audit" / "predictions" / "train-oof.jsonl").read_bytes()
-    (tmp_path / "audit" / "audit.html").unlink()
+    answers = (tmp_path / "audit/predictions/train-oof.jsonl").read_bytes()
+    (tmp_path / "audit/audit.html").unlink()
     small.said(capsys, *words)  # it continues where it was stopped
-    assert (tmp_path / "audit" / "audit.html").is_file()
-    assert (tmp_path / "audit" / "predictions" / "train-oof.jsonl").read_bytes() == answers
+    assert (tmp_path / "audit/audit.html").is_file()
+    assert (tmp_path / "audit/predictions/train-oof.jsonl").read_bytes() == answers
     bad = small.write_rows(tmp_path / "bad.jsonl", [{"body": "x"}])
     other = ("audit", file, "--output-dir", tmp_path / "other", "--unlabelled", bad)
     assert "text" in small.refused(capsys, *other)
@@ -287,7 +287,7 @@ def test_a_run_with_a_model_answers_the_rows_to_choose_from(tiny_encoder, tmp_pa
     done = bertkit.audit(run.folder, tmp_path / "audit", unlabelled=new, next=2)
     texts = [row["text"] for row in small.read_rows(new)]
     answers = dict(zip(texts, bertkit.load(run.folder)(texts), strict=True))
-    for row in small.read_rows(tmp_path / "audit" / "next.jsonl"):
+    for row in small.read_rows(tmp_path / "audit/next.jsonl"):
         answer = answers[row["text"]]
         score = pytest.approx(answer["score"], abs=2e-4)  # it has four decimals
         assert (row["answer"], row["probability"]) == (answer["label"], score)

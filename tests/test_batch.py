@@ -24,7 +24,7 @@ from bertkit.inference.display import flat
 from bertkit.inference.predictor import Predictor, load
 from bertkit.inference.runner import Runner
 
-SCALING = Path(__file__).resolve().parent.parent / "docs" / "scaling.md"
+SCALING = Path(__file__).resolve().parent.parent / "docs/scaling.md"
 COLUMNS = {"id": list(range(len(TEXTS))), "text": TEXTS}
 KINDS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "lists": dict,

@@ -22,7 +22,7 @@ SETTINGS = {"epochs": 1, "max_length": 64, "explain": False, "verify": False}
 
 def test_it_answers_in_the_classes_that_were_given(tiny_encoder, tmp_path):
     y = [(7, 30)[number % 2] for number in range(len(TEXTS))]
-    folder = tmp_path / "runs" / "mine"
+    folder = tmp_path / "runs/mine"
     classifier = bertkit.Classifier(tiny_encoder, output_dir=folder, validation=0.25, settings=SETTINGS).fit(TEXTS, y)
     assert classifier.classes_.tolist() == [7, 30]
     assert classifier.run_.folder.parent == folder

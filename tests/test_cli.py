@@ -148,8 +148,8 @@ def test_a_copy_reads_what_the_recipe_reads(target, capsys, tmp_path, monkeypatc
     """Whichever folder it is in; values that are no paths, comments and layout stay."""
     for folder in ("there/deep/er", "there/enc", "here/enc", "enc"):
         (tmp_path / folder).mkdir(parents=True)
-    (tmp_path / "there" / "train it.jsonl").touch()
-    file, copy = tmp_path / "there" / "a.yaml", tmp_path / target
+    (tmp_path / "there/train it.jsonl").touch()
+    file, copy = tmp_path / "there/a.yaml", tmp_path / target
     several = "tasks:\n  one: {task: {name: token-classification}, data: {source: x.conll}}\nmodel: {name: ./enc}\n"
     for text in (COPIED, several, COPIED.replace("\n", "\r\n")):
         file.write_bytes(text.encode())
@@ -458,7 +458,7 @@ def test_recipes_that_are_not_there_or_not_right(command, capsys, recipe, tmp_pa
 def test_a_run_that_is_none(command, capsys, learned, tiny_encoder, tmp_path):
     words = ("a text",) if command == "predict" else ()
     (tmp_path / "empty").mkdir()
-    small.write_rows(tmp_path / "killed" / "recipe.yaml", (learned.folder / "recipe.yaml").read_text())
+    small.write_rows(tmp_path / "killed/recipe.yaml", (learned.folder / "recipe.yaml").read_text())
     for folder, what in (
         (tmp_path / "nowhere", "no such folder"),
         (tmp_path / "empty", "neither a run nor a model folder"),

@@ -22,7 +22,7 @@ from finished import finished
 import bertkit
 from bertkit.inference.display import flat
 
-PROGRAMS = Path(__file__).resolve().parent.parent / "recipes" / "cluster"
+PROGRAMS = Path(__file__).resolve().parent.parent / "recipes/cluster"
 ROWS = [{"id": number, "review": small.text(number, number % 2)} for number in range(36)]
 pytestmark = pytest.mark.filterwarnings("default")  # Ray Data and Spark use deprecated settings of their own
 

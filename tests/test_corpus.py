@@ -26,8 +26,8 @@ SCHEMA = Schema({"text": Column("text", "a document")}, inputs=(frozenset({"text
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("BERTKIT_CACHE", str(tmp_path / "cache" / "vectors"))
-    return tmp_path / "cache" / "vectors"
+    monkeypatch.setenv("BERTKIT_CACHE", str(tmp_path / "cache/vectors"))
+    return tmp_path / "cache/vectors"
 
 
 def get(source, splits=None, **settings):

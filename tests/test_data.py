@@ -453,8 +453,8 @@ def test_a_hub_data_set_keeps_its_names(monkeypatch, named):
 def test_what_datasets_saves_to_disk(tmp_path, named):
     shards = {name: 2 for name in named}
     named.save_to_disk(tmp_path / "all", num_shards=shards)
-    left = tmp_path / "all" / "train" / "data-00000-of-00009.arrow"  # of an earlier save
-    left.write_bytes((tmp_path / "all" / "train" / "data-00000-of-00002.arrow").read_bytes())
+    left = tmp_path / "all/train/data-00000-of-00009.arrow"  # of an earlier save
+    left.write_bytes((tmp_path / "all/train/data-00000-of-00002.arrow").read_bytes())
     data = get(tmp_path / "all", columns={"text": "sentence"})
     assert data.class_names == ["no", "go"]
     assert {name: rows["text"][:] for name, rows in data.rows.items()} == {
@@ -487,7 +487,7 @@ def test_a_saved_data_set_that_is_damaged(tmp_path, named):
     assert refused > 10
     file.write_bytes(sound)
     file.rename(tmp_path.parent / "one.arrow")
-    state = tmp_path / "train" / "state.json"
+    state = tmp_path / "train/state.json"
     state.write_text(json.dumps(read_json(state) | {"_data_files": [{"filename": "../../one.arrow"}]}))
     assert "names files outside the folder" in fails(tmp_path, columns={"text": "sentence"})
     for file, content in (("train/state.json", "{}"), ("train/state.json", "{"), ("dataset_dict.json", "{}")):

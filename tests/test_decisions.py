@@ -88,7 +88,7 @@ def test_what_is_measured_is_counted():
 
 def test_answers_have_sets(predictor, learned):
     known = predictor.task.options.conformal
-    validation = small.read_rows(learned.folder / "predictions" / "validation.jsonl")
+    validation = small.read_rows(learned.folder / "predictions/validation.jsonl")
     gold = sorted((row["answer"]["scores"][row["label"]] for row in validation), reverse=True)
     assert known == {"rows": 10, "gold": pytest.approx(gold, abs=1e-3)}
     plain, sizes = predictor(texts()), []
@@ -108,7 +108,7 @@ def test_answers_have_sets(predictor, learned):
 
 
 def test_measured_coverage_is_in_results_report_and_card(learned, predictor):
-    rows = small.read_rows(learned.folder / "predictions" / "test.jsonl")
+    rows = small.read_rows(learned.folder / "predictions/test.jsonl")
     found = learned.results["splits"]["test"]["coverage"]
     assert [each["coverage"] for each in found] == [0.8, 0.9]  # ten rows are too few for more
     for each in found:

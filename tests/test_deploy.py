@@ -91,7 +91,7 @@ def test_the_unit_reads_its_key_as_a_credential():
     args = parse(words)
     name, _, file = service["LoadCredential"].partition(":")
     assert str(args.api_key_file) == f"%d/{name}"
-    page = (ROOT / "docs" / "deploy.md").read_text()
+    page = (ROOT / "docs/deploy.md").read_text()
     for place in (program.removesuffix("/bin/bertkit"), args.source, file):
         assert place in page
     assert (args.command.name, args.host) == ("serve", "127.0.0.1")

@@ -229,7 +229,7 @@ def test_a_resumed_training_ends_with_the_same_bytes(tiny_encoder_with_dropout, 
         return {name: values.cpu() for name, values in trainer.model.state_dict().items()}
 
     whole = trained(tmp_path / "whole")
-    resumed = trained(tmp_path / "resumed", tmp_path / "whole" / "checkpoint-3")
+    resumed = trained(tmp_path / "resumed", tmp_path / "whole/checkpoint-3")
     assert not [name for name in whole if not torch.equal(whole[name], resumed[name])]
     other = trained(tmp_path / "other")
     assert not [name for name in whole if not torch.equal(whole[name], other[name])]

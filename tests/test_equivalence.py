@@ -310,7 +310,7 @@ def test_two_processes_train_several_tasks_as_one_does(by_two, tiny_encoder, tmp
     runs = [Run(folder) for folder in (tmp_path / "one", by_two.folder / "tasks")]
     assert runs[1].finished, by_two.error
     for name in two.TASKS:
-        one, other = (load_file(run.folder / name / "model" / "model.safetensors") for run in runs)
+        one, other = (load_file(run.folder / name / "model/model.safetensors") for run in runs)
         assert_close(other, one, rtol=1e-4, atol=1e-6)
 
 

@@ -92,7 +92,7 @@ def test_export_json_says_what_was_measured(run, exported):
     assert measured["output_difference"] < 1e-5
     assert measured["metrics"]["onnx"] == pytest.approx(measured["metrics"]["torch"])
     assert said["sha256"] == sha256(exported / "model.onnx")
-    assert (exported / "README.md").read_bytes() == (run / "model" / "README.md").read_bytes()
+    assert (exported / "README.md").read_bytes() == (run / "model/README.md").read_bytes()
     names = "model.onnx config.json tokenizer.json tokenizer_config.json export.json README.md".split()
     assert sorted(file.name for file in exported.iterdir()) == sorted(names)
 
@@ -101,7 +101,7 @@ def test_int8(run, exported, graph, tmp_path, monkeypatch):
     monkeypatch.setattr(program, "build", lambda *arguments: graph)
     said = export(run, tmp_path / "int8", int8=True, max_drop=1.0)
     assert said["precision"] == "int8"
-    kinds = {node.op_type for node in onnx.load(tmp_path / "int8" / "model.onnx").graph.node}
+    kinds = {node.op_type for node in onnx.load(tmp_path / "int8/model.onnx").graph.node}
     assert "MatMulInteger" in kinds
     near = np.array([scores(answer) for answer in load(tmp_path / "int8")(TEXTS)])
     exact = np.array([scores(answer) for answer in load(run, precision="fp32")(TEXTS)])
@@ -129,7 +129,7 @@ def test_a_refusal_names_the_cause_alone():
 
 
 def test_python_without_bertkit(exported):
-    page = (ROOT / "docs" / "export.md").read_text()
+    page = (ROOT / "docs/export.md").read_text()
     (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     room = {}
     exec(code.replace("DIR", str(exported)), room)

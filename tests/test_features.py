@@ -138,7 +138,7 @@ def test_bf16_is_near_fp32(tiny_encoder):
 
 
 def test_a_run_folder_is_its_model(tmp_path, tiny_encoder):
-    shutil.copytree(tiny_encoder, tmp_path / "run" / "model")
+    shutil.copytree(tiny_encoder, tmp_path / "run/model")
     got = features(tmp_path / "run").fit_transform(TEXTS)
     assert_array_equal(got, features(tiny_encoder).fit_transform(TEXTS))
 

@@ -196,7 +196,7 @@ def with_layout(tiny_encoder: Path, folder: Path, layout: Layout | None) -> Path
         (folder / name).write_text(json.dumps(content))
     if layout.dense:
         torch.manual_seed(4)
-        save_file(Dense(16, layout).state_dict(), folder / "2_Dense" / "model.safetensors")
+        save_file(Dense(16, layout).state_dict(), folder / "2_Dense/model.safetensors")
     return folder
 
 
@@ -384,7 +384,7 @@ def test_it_is_a_run_like_any_other_and_its_card_is_true(trained):
 
 def test_it_is_exported(trained, tmp_path):
     export(trained.folder, tmp_path / "onnx")
-    assert read_json(tmp_path / "onnx" / "export.json")["fp32"]["answers_differ"] == 0
+    assert read_json(tmp_path / "onnx/export.json")["fp32"]["answers_differ"] == 0
     texts = ["the cat was good", "a dog was awful and it sat on the mat " * 3, "yes"]
     ours, theirs = load(trained.folder, precision="fp32")(texts), load(tmp_path / "onnx")(texts)
     for one, other in zip(ours, theirs, strict=True):

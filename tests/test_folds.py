@@ -156,7 +156,7 @@ def test_without_held_out_rows_the_out_of_fold_score_is_the_one_reported(run):
     each = [fold["metrics"]["accuracy"] for fold in found["each"]]
     assert found["mean"]["accuracy"] == pytest.approx(sum(each) / 3)
     assert found["sd"]["accuracy"] == pytest.approx((sum((x - sum(each) / 3) ** 2 for x in each) / 2) ** 0.5)
-    assert not (run.folder / "predictions" / "train.jsonl").exists()
+    assert not (run.folder / "predictions/train.jsonl").exists()
 
 
 def test_the_model_has_the_temperature_of_the_out_of_fold_answers_and_folds_keep_no_checkpoints(run, tmp_path):
@@ -206,10 +206,10 @@ def test_baselines_learn_from_the_other_folds_and_are_compared_over_folds(run):
 def test_resumed_in_the_second_fold_it_is_the_run_that_was_never_stopped(recipe, run, tmp_path):
     """Each fold has two epochs of three steps; the second one is killed after its first checkpoint."""
     folder = killed(recipe, tmp_path / "run", at=6 + 5).folder
-    first = sha256(folder / "checkpoints" / "fold-1" / "answers.jsonl")
-    assert [path.name for path in (folder / "checkpoints" / "fold-2").glob("checkpoint-*")] == ["checkpoint-3"]
+    first = sha256(folder / "checkpoints/fold-1/answers.jsonl")
+    assert [path.name for path in (folder / "checkpoints/fold-2").glob("checkpoint-*")] == ["checkpoint-3"]
     resumed = train(recipe, folder, resume=True)
-    assert sha256(folder / "checkpoints" / "fold-1" / "answers.jsonl") == first
+    assert sha256(folder / "checkpoints/fold-1/answers.jsonl") == first
     assert timeless(resumed.results) == timeless(run.results)
     for name in ("predictions/train-oof.jsonl", "model/model.safetensors", "model/config.json"):
         assert sha256(folder / name) == sha256(run.folder / name)
@@ -228,7 +228,7 @@ def test_a_fold_is_never_continued_with_other_rows(recipe, tmp_path):
 def test_cross_validation_alone_writes_the_same_answers_and_continues(recipe, run, tmp_path):
     folder = tmp_path / "folds"
     file = cross_validate(recipe, folder)
-    assert file == folder / "predictions" / "train-oof.jsonl"
+    assert file == folder / "predictions/train-oof.jsonl"
     assert sha256(file) == sha256(run.predictions("train-oof"))
     found, results = read_json(folder / "folds.json"), run.results
     assert timeless(found["folds"]) == timeless(results["folds"])
@@ -236,9 +236,9 @@ def test_cross_validation_alone_writes_the_same_answers_and_continues(recipe, ru
     assert not (folder / "model").exists()
     assert (folder / "recipe.yaml").is_file()
     assert (folder / "data.json").is_file()
-    before = (folder / "checkpoints" / "fold-3" / "done.json").stat().st_mtime_ns
+    before = (folder / "checkpoints/fold-3/done.json").stat().st_mtime_ns
     assert cross_validate(recipe, folder) == file
-    assert (folder / "checkpoints" / "fold-3" / "done.json").stat().st_mtime_ns == before
+    assert (folder / "checkpoints/fold-3/done.json").stat().st_mtime_ns == before
 
 
 def test_with_a_validation_split_folds_are_selected_and_calibrated_on_it(tiny_encoder, tmp_path):
@@ -273,7 +273,7 @@ def test_early_stopping_still_needs_validation_rows_and_a_lonely_label_is_told(r
     source = small.write_rows(tmp_path / "train.jsonl", rows)
     more = ("~task.labels", f"data.source.train={source}", "training.max_steps=1")
     cross_validate(recipe.with_(*more), tmp_path / "run")
-    findings = [each["what"] for each in read_json(tmp_path / "run" / "data.json")["findings"]]
+    findings = [each["what"] for each in read_json(tmp_path / "run/data.json")["findings"]]
     assert "train: all rows with rare are in one fold, whose model has no such row to learn from" in findings
 
 
@@ -297,7 +297,7 @@ def test_every_task_answers_its_training_rows_out_of_fold(case, tiny_encoder, tm
     lines = small.read_rows(file)
     assert len(lines) == len(rows)
     assert {line["fold"] for line in lines} == {1, 2}
-    found = read_json(tmp_path / "run" / "folds.json")
+    found = read_json(tmp_path / "run/folds.json")
     assert found["train-oof"]["rows"] == len(rows)
     assert len(found["folds"]["each"]) == 2
     if "query" in case.columns and "group" not in case.columns:

@@ -130,7 +130,7 @@ def test_the_options_of_another_task_are_its_own():
 
 def test_a_value_of_python_has_no_line_and_its_path_starts_here(tmp_path, monkeypatch):
     (tmp_path / "there").mkdir()
-    file = tmp_path / "there" / "my.yaml"
+    file = tmp_path / "there/my.yaml"
     file.write_text(STATED + "seeds: []\n")
     assert [
         problem.where

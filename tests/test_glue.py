@@ -20,7 +20,7 @@ from bertkit.tasks.text_classification import TextClassification
 from bertkit.training import seed as seeds
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGE = (ROOT / "docs" / "glue.md").read_text()
+PAGE = (ROOT / "docs/glue.md").read_text()
 SIZES = {"train": 8, "dev": 6, "test": 3}
 QUICK = ["training.max_steps=1", "verify=false", "explain=false"]
 FILES = re.findall(r"^\| `(\w+)` \| `(data=\{.*\})` \|", PAGE, re.M)
@@ -112,14 +112,14 @@ def data(tmp_path_factory) -> Path:
     pairs = LAYOUTS["MRPC"]
     for split in ("train", "test"):
         write(f"MRPC/msr_paraphrase_{split}.txt", lines(pairs, split, pairs.train, True), "\ufeff")
-    with (home / "QQP" / "train.tsv").open("a") as file:  # a row in two lines, one without its end, and a whole one
+    with (home / "QQP/train.tsv").open("a") as file:  # a row in two lines, one without its end, and a whole one
         file.write('8\t1\t2\tthe "cat\n was good ?\tthe dog ?\t1\n9\t1\t2\tthe cat\n10\t3\t4\tlast\trow\t0\n')
     return home
 
 
 @pytest.fixture(scope="module")
 def glue() -> ModuleType:
-    return small.program(ROOT / "benchmarks" / "glue.py")
+    return small.program(ROOT / "benchmarks/glue.py")
 
 
 @pytest.fixture(scope="module")
@@ -195,7 +195,7 @@ def test_the_suite_reads_the_hub_unless_there_are_files(glue, data, tmp_path):
     assert hub.model == load_recipe("mnli-minilm", check_files=False).model
     assert glue.recipe_of("stsb", "bert-base", None, [7], []).data == load_recipe("stsb", check_files=False).data
     (tmp_path / "some").mkdir()
-    (tmp_path / "some" / "CoLA").symlink_to(data / "CoLA")
+    (tmp_path / "some/CoLA").symlink_to(data / "CoLA")
     with pytest.raises(SystemExit, match=r"some/RTE/train\.tsv"):  # before anything is trained
         glue.main(["--tasks", "cola", "rte", "--data", str(tmp_path / "some"), "--output-dir", str(tmp_path / "runs")])
     assert not (tmp_path / "runs").exists()
@@ -206,7 +206,7 @@ def test_the_speedrun_from_raw_text_to_its_row(glue, data, tmp_path, capsys, mon
     monkeypatch.setitem(sys.modules, "glue", glue)  # which lies beside it
     ticks = itertools.count()
     monkeypatch.setattr(seeds, "Clock", partial(Clock, now=lambda: next(ticks)))
-    speedrun = small.program(ROOT / "benchmarks" / "speedrun.py")
+    speedrun = small.program(ROOT / "benchmarks/speedrun.py")
     rows = [{"text": f"{small.text(n, 0)}.\n{small.text(n + 3, 1)}."} for n in range(40)]
     corpus, folder = small.write_rows(tmp_path / "corpus.jsonl", rows), tmp_path / "run"
     tiny = ["training.budget=20s", "training.logging_steps=1", "training.per_device_train_batch_size=4"]

@@ -183,7 +183,7 @@ def test_the_run_keeps_the_rows_and_its_recipe_says_so(run):
     assert sorted(file.name for file in (run.folder / "data").iterdir()) == names
     kept = read_json(run.folder / "data.json")["files"]
     assert kept == {f"data/{name}": sha256(run.folder / "data" / name) for name in names}
-    assert pandas.read_parquet(run.folder / "data" / "train.parquet").to_dict("records") == TRAIN
+    assert pandas.read_parquet(run.folder / "data/train.parquet").to_dict("records") == TRAIN
     text = (run.folder / "recipe.yaml").read_text()
     assert "  source: memory\n  fingerprint: " in text
     assert "folder" not in text
@@ -205,7 +205,7 @@ def test_everything_that_reads_the_rows_works_in_another_place(run, tmp_path, mo
         assert main(command) == 0
     again = bertkit.train(bertkit.load_recipe(moved / "recipe.yaml"), tmp_path / "again")
     assert again.results["splits"]["test"]["metrics"] == expected
-    assert (again.folder / "data" / "train.parquet").is_file()
+    assert (again.folder / "data/train.parquet").is_file()
 
 
 def test_an_interrupted_run_continues_from_its_folder_alone(run, tiny_encoder, tmp_path, monkeypatch):
@@ -237,7 +237,7 @@ def test_a_recipe_without_its_rows_says_where_they_are(run, tmp_path, monkeypatc
         again = bertkit.train(bertkit.load_recipe(copy, override), tmp_path / f"run{len(override)}")
         assert again.results["splits"]["test"] == run.results["splits"]["test"]
     (tmp_path / "data").mkdir()  # another folder of this name
-    pandas.DataFrame(TRAIN).to_parquet(tmp_path / "data" / "train.parquet")
+    pandas.DataFrame(TRAIN).to_parquet(tmp_path / "data/train.parquet")
     with pytest.raises(bertkit.DataError, match="is not beside it, or was changed"):
         bertkit.train(bertkit.load_recipe(copy), tmp_path / "run")
     assert not (tmp_path / "run").exists()

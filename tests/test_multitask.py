@@ -295,7 +295,7 @@ def test_a_resumed_run_is_the_uninterrupted_one(run, tiny_encoder_with_dropout, 
     with pytest.raises(RecipeError, match=r"similarity, and has one task by itself now\n.*start a new run"):
         train(alone, tmp_path / "run", resume=True, changed=True)
     assert files(stopped) == before
-    resumed = train(read(tmp_path / "run" / "recipe.yaml"), tmp_path / "run", resume=True)
+    resumed = train(read(tmp_path / "run/recipe.yaml"), tmp_path / "run", resume=True)
     for name, one in resumed.tasks.items():
         for file in ("model/model.safetensors", "predictions/validation.jsonl", "model/config.json"):
             assert (one.folder / file).read_bytes() == (run.folder / name / file).read_bytes(), (name, file)
@@ -308,7 +308,7 @@ def test_a_resumed_run_is_the_uninterrupted_one(run, tiny_encoder_with_dropout, 
 def test_a_run_of_one_task_is_not_resumed_with_several(tiny_encoder, tmp_path):
     given = recipe(tiny_encoder, "sentiment", "similarity")
     alone = load_recipe({"model": given["model"], **given["tasks"]["sentiment"]})
-    write_text(tmp_path / "run" / "recipe.yaml", to_yaml(alone))
+    write_text(tmp_path / "run/recipe.yaml", to_yaml(alone))
     with pytest.raises(
         RecipeError, match=r"started with one task by itself, and has the tasks sentiment, similarity now"
     ):
@@ -342,7 +342,7 @@ def test_lora_adapts_the_one_encoder(tiny_encoder, tmp_path):
         adapted = key.endswith(("query.weight", "value.weight"))
         assert torch.equal(found[0], tensor) != adapted, key
     for name, prefix in (("sentiment", "bert."), ("similarity", "")):
-        adapter = load_file(done.tasks[name].folder / "adapter" / "adapter_model.safetensors")
+        adapter = load_file(done.tasks[name].folder / "adapter/adapter_model.safetensors")
         place = "encoder.layer.1.attention.self.query"
         a, b = (adapter[f"base_model.model.{prefix}{place}.lora_{side}.weight"] for side in "AB")
         merged = before[f"{place}.weight"] + b @ a * (16 / 2)
@@ -467,13 +467,13 @@ def test_the_commands(tiny_encoder, tmp_path, capsys):
     assert shown.endswith("ready to train\n")
     short = ["training.max_steps=3", "verify=false", "explain=false"]
     shown = said(capsys, "train", "multi-task-quickstart", *swapped, *short, "--output-dir", tmp_path / "run")
-    results = read_json(tmp_path / "run" / "results.json")
+    results = read_json(tmp_path / "run/results.json")
     for name, each in results["tasks"].items():
         assert name in shown
         assert f"{each['score']:.4f}" in shown
         assert f"bertkit predict {shlex.quote(f'{tmp_path}/run/{name}')}" in shown
     assert f"mean of the 3 scores: {results['mean']:.4f}" in shown
-    assert "a good cat" in said(capsys, "predict", tmp_path / "run" / "sentiment", "a good cat")
+    assert "a good cat" in said(capsys, "predict", tmp_path / "run/sentiment", "a good cat")
     assert "RUN/NAME" in refused(capsys, "report", tmp_path / "run")
     raises(ModelError, "a run of several tasks", load, tmp_path / "run")
     raises(RecipeError, "several tasks, where a recipe of one task", load_recipe, "multi-task-quickstart")
@@ -602,7 +602,7 @@ def test_tasks_with_limits_of_their_own_share_what_they_read_alike(tiny_encoder,
 def test_models_whose_encoders_differ_are_not_loaded_together(run, tmp_path):
     folder = tmp_path / "run"
     shutil.copytree(run.folder, folder)
-    file = folder / "entities" / "model" / "model.safetensors"
+    file = folder / "entities/model/model.safetensors"
     tensors = load_file(file)
     tensors["bert.encoder.layer.0.output.dense.bias"] += 0.5
     save_file(tensors, file, {"format": "pt"})

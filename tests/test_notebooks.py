@@ -14,8 +14,8 @@ from fakehub import TOKEN, running
 ROOT = Path(__file__).resolve().parent.parent
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 PUSHING = [path for path in NOTEBOOKS if "push(run" in path.read_text()]
-FRAME = ROOT / "notebooks" / "dataframe.ipynb"
-OFFLINE = ROOT / "notebooks" / "ner_crf.ipynb"
+FRAME = ROOT / "notebooks/dataframe.ipynb"
+OFFLINE = ROOT / "notebooks/ner_crf.ipynb"
 EXECUTE = """
 import sys
 from pathlib import Path
@@ -52,7 +52,7 @@ def kernel(tmp_path, monkeypatch):
     monkeypatch.delenv("HF_TOKEN", raising=False)
     monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path / "jupyter"))
     monkeypatch.setenv("JUPYTER_PATH", str(tmp_path))
-    kernel = tmp_path / "kernels" / "python3"
+    kernel = tmp_path / "kernels/python3"
     kernel.mkdir(parents=True)
     command = f'["{sys.executable}", "-W", "ignore", "-m", "ipykernel_launcher", "-f", "{{connection_file}}"]'
     (kernel / "kernel.json").write_text(f'{{"argv": {command}, "display_name": "Python 3", "language": "python"}}')

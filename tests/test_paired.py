@@ -222,11 +222,11 @@ def runs(tiny_encoder, tmp_path_factory) -> list[Path]:
     room = tmp_path_factory.mktemp("runs")
     first = finished(BY_ID["single-label"], tiny_encoder, room / "base").folder
     second = shutil.copytree(first, room / "tuned")
-    rows = small.read_rows(second / "predictions" / "validation.jsonl")
+    rows = small.read_rows(second / "predictions/validation.jsonl")
     for row in rows[:2]:
         other = "good" if row["answer"]["label"] == "bad" else "bad"
         row["answer"] |= {"label": other, "scores": {"bad": 0.25, "good": 0.25, other: 0.75}}
-    small.write_rows(second / "predictions" / "validation.jsonl", rows)
+    small.write_rows(second / "predictions/validation.jsonl", rows)
     return [first, second]
 
 

@@ -525,7 +525,7 @@ def test_scores_are_those_of_squad_and_of_version_2_also_by_whether_there_is_an_
         assert run.results["headline"] == "f1"
         assert 0.5 < scores["f1"] < 1
         assert bertkit.evaluate(run.model, data=run.folder.parent / "dev.json")["metrics"] == scores
-        kept = small.read_rows(run.folder / "predictions" / "validation.jsonl")
+        kept = small.read_rows(run.folder / "predictions/validation.jsonl")
         official = [squad_metrics.question_scores(line["answer"]["answer"], line["answers"]["text"]) for line in kept]
         assert scores["exact_match"] == pytest.approx(np.mean([exact for exact, _ in official]))
         assert scores["f1"] == pytest.approx(np.mean([f1 for _, f1 in official]))

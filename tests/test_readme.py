@@ -32,7 +32,7 @@ from bertkit.recipe import shipped_recipes
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
-ARCHITECTURE = ROOT / "docs" / "architecture.md"
+ARCHITECTURE = ROOT / "docs/architecture.md"
 
 
 def blocks(page: Path, *languages: str) -> Iterator[str]:
@@ -107,7 +107,7 @@ def test_links_lead_somewhere():
 
 # --- docs/scaling.md: scripts and YAML for clusters and clouds
 
-SCALING = ROOT / "docs" / "scaling.md"
+SCALING = ROOT / "docs/scaling.md"
 SCRIPTS = list(blocks(SCALING, "bash"))
 (SKY,) = [each for body in blocks(SCALING, "yaml") if "run" in (each := yaml.safe_load(body))]
 
@@ -141,9 +141,9 @@ def test_each_system_has_its_example():
 
 # --- what a release needs beside the code
 
-SCRIPT = ROOT / "recipes" / "train_classifier.py"
+SCRIPT = ROOT / "recipes/train_classifier.py"
 SKILL = ROOT / "SKILL.md"
-WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))
 
 
 def read_yaml(name: str | Path):
@@ -295,10 +295,10 @@ def test_answers_of_exported_models_need_no_torch(wheel):
 
 def test_a_bare_install_lists_the_recipes(wheel, tmp_path):
     venv.create(tmp_path / "venv", with_pip=False)
-    python = tmp_path / "venv" / "bin" / "python"
+    python = tmp_path / "venv/bin/python"
     pip = (sys.executable, "-m", "pip", "--python", python, "--disable-pip-version-check")
     done(*pip, "install", "--quiet", "--no-deps", "--no-index", wheel, cwd=tmp_path)
-    bertkit = tmp_path / "venv" / "bin" / "bertkit"
+    bertkit = tmp_path / "venv/bin/bertkit"
     told = done(bertkit, "recipes", cwd=tmp_path)
     listed = {line.split()[0] for line in told.stdout.splitlines()}
     assert listed == set(shipped_recipes())

@@ -459,7 +459,7 @@ def test_training_makes_the_report(two_seeds):
     assert re.findall(r'<h2 id="(\w+)">', page) == order
     assert all(number(seed["metrics"]["test"]["accuracy"]) in text for seed in results["seeds"])
     assert all(sha256 in text for sha256 in read_json(two_seeds.folder / "data.json")["fingerprints"].values())
-    rows = small.read_rows(two_seeds.folder / "predictions" / "test.jsonl")
+    rows = small.read_rows(two_seeds.folder / "predictions/test.jsonl")
     wrong = [row["text"] for row in rows if row["answer"]["label"] != row["label"]]
     assert wrong
     assert all(each in text.partition("Mistakes")[2] for each in wrong)
@@ -511,7 +511,7 @@ def test_the_command(two_seeds, tmp_path, capsys, monkeypatch):
 
 def test_what_is_no_finished_run_or_is_damaged_is_refused(copy, tmp_path, capsys):
     assert "is not a finished run: it has no results.json" in small.refused(capsys, "report", tmp_path)
-    file = copy / "predictions" / "test.jsonl"
+    file = copy / "predictions/test.jsonl"
     file.write_text(file.read_text() + "{half")
     small.raises(UserError, r"test\.jsonl:8: is damaged", read_facts, copy)
     shutil.rmtree(copy / "predictions")  # and the report is shorter
@@ -628,9 +628,9 @@ def test_all_mistakes_are_written_beside_the_page(copy, facts, tmp_path):
         }
     assert 'href="mistakes.csv" download' in (copy / "report.html").read_text()
     (tmp_path / "pages").mkdir()
-    write_report(copy, tmp_path / "pages" / "one.html")
+    write_report(copy, tmp_path / "pages/one.html")
     assert {file.name for file in (tmp_path / "pages").iterdir()} == {"one.html", "one-mistakes.csv"}
-    assert 'href="one-mistakes.csv"' in (tmp_path / "pages" / "one.html").read_text()
+    assert 'href="one-mistakes.csv"' in (tmp_path / "pages/one.html").read_text()
     formula = with_rows(facts, [row_of("=1+1", "a", "b", 0.9)])
     write_mistakes(formula, mistakes.mistakes(formula), tmp_path / "formula.csv")
     assert (tmp_path / "formula.csv").read_text().rstrip().endswith(",'=1+1")

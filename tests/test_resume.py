@@ -211,9 +211,9 @@ def test_killed_at_the_very_start_it_can_be_started_again(write, recipe, tmp_pat
         patch.setattr(f"bertkit.training.metadata.{write}", Mock(side_effect=Killed))
         with pytest.raises(Killed):
             train(recipe, tmp_path / "run")
-    started = (tmp_path / "run" / "recipe.yaml").is_file()
+    started = (tmp_path / "run/recipe.yaml").is_file()
     assert started == (write == "write_json")
-    (tmp_path / "run" / ".recipe.yaml.0a1b2c3d.writing").touch()  # what SIGKILL leaves of a file being written
+    (tmp_path / "run/.recipe.yaml.0a1b2c3d.writing").touch()  # what SIGKILL leaves of a file being written
     killed(recipe, tmp_path / "run", at=1, resume=started)
 
 
@@ -221,7 +221,7 @@ def test_lora(tiny_encoder_with_dropout, tmp_path):
     more = "peft={r: 2, lora_dropout: 0.1, use_dora: true}"
     given = small.recipe(tmp_path, tiny_encoder_with_dropout, *RHYTHM, more)
     runs = resumed(given, tmp_path)
-    adapters = [load_file(run.folder / "adapter" / "adapter_model.safetensors") for run in runs]
+    adapters = [load_file(run.folder / "adapter/adapter_model.safetensors") for run in runs]
     assert all(torch.equal(tensor, adapters[1][name]) for name, tensor in adapters[0].items())
 
 
@@ -258,10 +258,10 @@ def test_in_the_second_of_two_seeds(tiny_encoder_with_dropout, tmp_path):
     given = small.recipe(tmp_path, tiny_encoder_with_dropout, *RHYTHM, "seeds=[1, 2]")
     whole = train(given, tmp_path / "whole")
     run = killed(given, tmp_path / "run", at=10, seed=2)
-    first = sha256(run.checkpoints / "seed-1" / "done.json")
+    first = sha256(run.checkpoints / "seed-1/done.json")
     train(given, run.folder, resume=True)
     same(run, whole)
-    assert sha256(run.checkpoints / "seed-1" / "done.json") == first  # it was not trained again
+    assert sha256(run.checkpoints / "seed-1/done.json") == first  # it was not trained again
     assert events(run) == events(whole)
 
 
@@ -365,8 +365,8 @@ def test_a_kill_while_a_checkpoint_is_written(recipe, uninterrupted, tmp_path):
             train(recipe, tmp_path / "run")
     run = Run(tmp_path / "run")
     assert newest(run).name == "checkpoint-3"
-    assert (run.checkpoints / "seed-42" / ".writing-6").is_dir()
-    (run.checkpoints / "seed-42" / "checkpoint-notes").mkdir()
+    assert (run.checkpoints / "seed-42/.writing-6").is_dir()
+    (run.checkpoints / "seed-42/checkpoint-notes").mkdir()
     train(recipe, run.folder, resume=True)
     same(run, uninterrupted)
 
@@ -746,7 +746,7 @@ def test_a_damaged_best_checkpoint_is_named(tiny_encoder_with_dropout, tmp_path,
     monkeypatch.setattr(TaskData, "evaluate", lambda *_: {"accuracy": 1 / next(evaluations)})
     given = small.recipe(tmp_path, tiny_encoder_with_dropout, *RHYTHM, "training.save_total_limit=2")
     run = killed(given, tmp_path / "run")
-    best = run.checkpoints / "seed-42" / "checkpoint-3" / "model.safetensors"
+    best = run.checkpoints / "seed-42/checkpoint-3/model.safetensors"
     whole = best.read_bytes()
     best.write_bytes(whole[:-7])
     small.raises(ModelError, "checkpoint-3: the best checkpoint is damaged", train, given, run.folder, resume=True)

@@ -78,12 +78,12 @@ def test_the_whole_way(tiny_encoder, tmp_path, capsys):
     results = read_json(run / "results.json")
     test = results["splits"]["test"]
     assert test["queries"] == 2
-    card = (run / "model" / "README.md").read_text()
+    card = (run / "model/README.md").read_text()
     assert "library_name: sentence-transformers\npipeline_tag: sentence-similarity\n" in card
     assert "bootstrap over queries." in card
     assert set(results["baselines"]["test"]["tf-idf cosine"]) == set(test["metrics"])
     assert json.loads(small.said(capsys, "evaluate", run, "--json"))["metrics"] == test["metrics"]
-    rows = small.read_rows(run / "predictions" / "test.jsonl")
+    rows = small.read_rows(run / "predictions/test.jsonl")
     assert len(rows) == 3 + 2  # judged pairs, and the documents that nobody judged
     answers = [row.pop("answer") for row in rows]
     assert load(run).task.grade(answers, Dataset.from_list(rows)).scores == test["metrics"]
@@ -141,7 +141,7 @@ def test_prefixes_travel_as_prompts(tiny_encoder, tmp_path):
 
 def test_pairs_with_grade_0_teach_nothing(tiny_encoder, tmp_path):
     folder = beir(tmp_path / "beir")
-    (folder / "qrels" / "train.tsv").write_text("query-id\tcorpus-id\tscore\nq1\td0\t1\nq1\td1\t0\n")
+    (folder / "qrels/train.tsv").write_text("query-id\tcorpus-id\tscore\nq1\td0\t1\nq1\td1\t0\n")
     data = small.read_data(DataSpec(source=str(folder)), Retrieval, RetrievalOptions(name="retrieval"))
     assert data.rows["train"]["document_id"][:] == ["d0"]
     assert any("1 of 2 rows have the grade 0" in finding.what for finding in data.findings)
@@ -223,7 +223,7 @@ def test_what_answers_under_any_id_and_the_query_itself_are_never_mined(tiny_enc
         for name, text in (("twin", DOCUMENTS["d0"]), ("q1", "good cat"), ("empty", " ")):
             corpus.write(json.dumps({"_id": name, "title": "", "text": text}) + "\n")
     out = tmp_path / "mined.jsonl"
-    with (folder / "qrels" / "train.tsv").open("a") as qrels:
+    with (folder / "qrels/train.tsv").open("a") as qrels:
         qrels.write("q4\td0\t0\n")
     words = ["mine", str(tmp_path / "m"), "--data", str(folder), "--count", "9", "--output", str(out)]
     assert main(words) == 0

@@ -222,7 +222,7 @@ def index(name: str) -> Spoil:
 def nested_index(model: Path):
     (model / "sub").mkdir()
     where = dict.fromkeys(load_file(model / "model.safetensors"), "../model.safetensors")
-    write_json(model / "sub" / "model.safetensors.index.json", {"metadata": {}, "weight_map": where})
+    write_json(model / "sub/model.safetensors.index.json", {"metadata": {}, "weight_map": where})
 
 
 def lying_header(name: str, length: int) -> Spoil:
@@ -442,19 +442,19 @@ def test_a_link_out_of_the_folder_is_never_opened(name, model, tmp_path):
 def test_links_within_a_folder_and_to_the_blobs_of_its_cache_are_followed(model, tmp_path):
     answer = load(model)("the cat was good")
     (model / "weights").mkdir()
-    shutil.move(model / "model.safetensors", model / "weights" / "a")
+    shutil.move(model / "model.safetensors", model / "weights/a")
     (model / "model.safetensors").symlink_to("weights/a")
     assert load(model)("the cat was good") == answer
-    (tmp_path / "models--me--model" / "snapshots").mkdir(parents=True)
-    cached = shutil.copytree(model, tmp_path / "models--me--model" / "snapshots" / ("0" * 40))
-    blobs = tmp_path / "models--me--model" / "blobs"
+    (tmp_path / "models--me--model/snapshots").mkdir(parents=True)
+    cached = shutil.copytree(model, tmp_path / "models--me--model/snapshots" / ("0" * 40))
+    blobs = tmp_path / "models--me--model/blobs"
     blobs.mkdir()
     shutil.move(cached / "config.json", blobs / "c")
     (cached / "config.json").symlink_to("../../blobs/c")
     assert load(cached)("the cat was good") == answer
     other = shutil.copytree(tmp_path / "models--me--model", tmp_path / "models--me--other", symlinks=True)
-    shutil.move(other / "blobs" / "c", tmp_path / "c")
-    (other / "blobs" / "c").symlink_to(tmp_path / "c")
+    shutil.move(other / "blobs/c", tmp_path / "c")
+    (other / "blobs/c").symlink_to(tmp_path / "c")
     shutil.move(blobs / "c", blobs.parent / "c")  # of the same repository, but no blob
     (cached / "config.json").unlink()
     (cached / "config.json").symlink_to("../../c")

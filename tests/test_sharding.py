@@ -53,18 +53,18 @@ def said(folder: Path, what: str) -> str:
 def test_three_processes_have_the_answers_of_one(case, done):
     """A chunk of 3 rows has 2 batches, fewer than processes; the last chunk is smaller; some have no features."""
     assert codes(done / "fp32, 3") == [0, 0, 0], said(done / "fp32, 3", "0.err")
-    one = said(done / "fp32, 1" / "written", f"{case}.0.jsonl")
+    one = said(done / "fp32, 1/written", f"{case}.0.jsonl")
     assert one.count("\n") == (12 if case in sharded.EMPTY else 8)
     for rank in range(3):
-        assert said(done / "fp32, 3" / "written", f"{case}.{rank}.jsonl") == one
+        assert said(done / "fp32, 3/written", f"{case}.{rank}.jsonl") == one
 
 
 @pytest.mark.parametrize("case", sharded.NAMES)
 def test_two_processes_have_the_answers_of_one_in_bf16(case, done):
     assert codes(done / "bf16, 2") == [0, 0], said(done / "bf16, 2", "0.err")
-    one = said(done / "bf16, 1" / "written", f"{case}.0.jsonl")
-    assert [said(done / "bf16, 2" / "written", f"{case}.{rank}.jsonl") for rank in (0, 1)] == [one, one]
-    assert said(done / "fp32, 1" / "written", f"{case}.0.jsonl") != one
+    one = said(done / "bf16, 1/written", f"{case}.0.jsonl")
+    assert [said(done / "bf16, 2/written", f"{case}.{rank}.jsonl") for rank in (0, 1)] == [one, one]
+    assert said(done / "fp32, 1/written", f"{case}.0.jsonl") != one
 
 
 @pytest.mark.parametrize(
@@ -81,8 +81,8 @@ def test_what_is_wrong_with_one_process_ends_all(name, message, ended, done):
 
 def test_a_run_by_two_processes_ends_as_one_process_does(done):
     assert codes(done / "trained, 2") == [0, 0], said(done / "trained, 2", "0.err")
-    one, two = done / "trained, 1" / "written", done / "trained, 2" / "written"
-    weights = [load_file(run / "model" / "model.safetensors") for run in (one, two)]
+    one, two = done / "trained, 1/written", done / "trained, 2/written"
+    weights = [load_file(run / "model/model.safetensors") for run in (one, two)]
     assert weights[0].keys() == weights[1].keys()
     for name, values in weights[0].items():
         # fp32 sums of gradients in another order, over the steps of a run
@@ -98,7 +98,7 @@ def test_a_run_by_two_processes_that_receives_a_signal_resumes_to_the_same_model
     assert codes(ended) == [0, 0], said(ended, "0.err") + said(ended, "1.err")
     assert [said(ended, f"{rank}.ended") for rank in (0, 1)] == ["143", "143"]
     assert "stopped after step 3 of 4; a resumed run continues from there" in said(ended, "0.err")
-    left = ended / "left" / "checkpoint-3"
+    left = ended / "left/checkpoint-3"
     assert is_intact(left)
     assert {path.suffix for path in left.iterdir()} == {".json", ".safetensors"}
     whole, parts = (ended / "written" / name for name in ("whole", "parts"))
@@ -114,7 +114,7 @@ def test_a_run_by_two_processes_that_receives_a_signal_resumes_to_the_same_model
 def test_a_student_of_two_processes_is_that_of_one(done):
     one, two = (done / f"teacher before, {count}" for count in (1, 2))
     assert codes(two) == [0, 0], said(two, "0.err")
-    weights = [load_file(run / "written" / "model" / "model.safetensors") for run in (one, two)]
+    weights = [load_file(run / "written/model/model.safetensors") for run in (one, two)]
     assert weights[0].keys() == weights[1].keys()
     for weight, values in weights[0].items():
         assert_close(weights[1][weight], values, rtol=0, atol=1e-5)

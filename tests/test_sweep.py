@@ -227,14 +227,14 @@ def test_the_search_finds_what_is_better_and_says_what_it_is_worth(trainer, room
     assert 1e-3 < told["changes"]["training.learning_rate"] < 1e-1
     assert told["better"] is True
     assert told["seeds"] == [6, 7, 8]
-    best = load_recipe(tmp_path / "s" / "best.yaml")
+    best = load_recipe(tmp_path / "s/best.yaml")
     assert best.seeds == told["seeds"]
     assert best.hub is not None
     assert best.training["learning_rate"] == told["changes"]["training.learning_rate"]
     assert done.best.recipe == best.model_copy(update={"hub": None})
     assert told["scores"]["best"] == [formula(best.model_copy(update={"seeds": [s]})) for s in best.seeds]
     assert told["scores"]["defaults"] == [formula(recipe.model_copy(update={"seeds": [s]})) for s in best.seeds]
-    head = (tmp_path / "s" / "best.yaml").read_text().splitlines()[0]
+    head = (tmp_path / "s/best.yaml").read_text().splitlines()[0]
     assert head == f"# {told['verdict'][0]}"
     assert re.search(r"for (\d) of \1 fresh seed", head)
     assert "pruned" in states(done)
@@ -243,7 +243,7 @@ def test_the_search_finds_what_is_better_and_says_what_it_is_worth(trainer, room
         axes = optuna.visualization.matplotlib.plot_slice(done.study)
     assert [each.get_xlabel() for each in axes] == [*parse_yaml(SPACE).data]
     for trial in told["trials"]:
-        assert not (tmp_path / "s" / "trials" / f"{trial['number']:04d}" / "model").exists()
+        assert not (tmp_path / "s/trials" / f"{trial['number']:04d}" / "model").exists()
 
 
 def test_a_recipe_that_is_best_as_it_is_stays_and_a_winner_by_luck_is_called_one(trainer, room, tmp_path):
@@ -251,7 +251,7 @@ def test_a_recipe_that_is_best_as_it_is_stays_and_a_winner_by_luck_is_called_one
     done = sweep(base, room / "space.yaml", tmp_path / "s", trials=5, confirm=2)
     assert (done.results["winner"], done.results["better"]) == (0, False)
     assert done.results["verdict"][0].startswith("No trial is better than the base recipe")
-    assert not (tmp_path / "s" / "defaults").exists()
+    assert not (tmp_path / "s/defaults").exists()
     assert done.best.recipe.training["learning_rate"] == 1e-2
     # Fresh seeds score all settings alike: what the search found was noise.
     trainer.score = lambda recipe: formula(recipe) if recipe.seeds[0] == 42 else 0.5
@@ -289,7 +289,7 @@ def test_an_interrupted_sweep_goes_on_as_if_it_had_not_been(moments, torn, train
     folder = tmp_path_factory.mktemp("interrupted")
     recipe = recipe_of(room)
     trainer.interrupt, trainer.moment = set(), 0
-    if not (room / "whole" / "sweep.json").is_file():
+    if not (room / "whole/sweep.json").is_file():
         sweep(recipe, room / "space.yaml", room / "whole", trials=5, confirm=1)
     whole = Sweep(room / "whole")
     trainer.interrupt, trainer.moment = moments, 0
@@ -298,9 +298,9 @@ def test_an_interrupted_sweep_goes_on_as_if_it_had_not_been(moments, torn, train
             parts = sweep(recipe, room / "space.yaml", folder / "parts", trials=5, confirm=1)
             break
         except KeyboardInterrupt:
-            with (folder / "parts" / "study.jsonl").open("ab") as journal:
+            with (folder / "parts/study.jsonl").open("ab") as journal:
                 journal.write(torn)
-            (folder / "parts" / "study.jsonl.lock").symlink_to("study.jsonl")
+            (folder / "parts/study.jsonl.lock").symlink_to("study.jsonl")
     assert parts.results == whole.results
     assert (parts.folder / "best.yaml").read_text() == (whole.folder / "best.yaml").read_text()
 
@@ -314,7 +314,7 @@ def test_more_trials_go_on_from_fewer(trainer, room, tmp_path):
     assert more["trials"][:4] == few["trials"]
     whole = sweep(recipe, room / "space.yaml", tmp_path / "whole", trials=9, confirm=1).results
     assert more == whole
-    assert Run(tmp_path / "s" / "best").recipe == Run(tmp_path / "whole" / "best").recipe
+    assert Run(tmp_path / "s/best").recipe == Run(tmp_path / "whole/best").recipe
     hurried = sweep(recipe, room / "space.yaml", tmp_path / "hurried", trials=50, timeout=1e-9, confirm=1)
     assert (len(states(hurried)), hurried.results["winner"]) == (1, 0)  # its time is up after the first
 
@@ -385,7 +385,7 @@ def test_another_recipe_space_or_data_do_not_go_on(trainer, room, tmp_path, monk
 
 def test_folders_of_something_else_or_damaged_and_calls_that_can_not_be_meant(trainer, room, tmp_path, monkeypatch):
     sweep(recipe_of(room), room / "space.yaml", tmp_path / "s", trials=2, confirm=1)
-    journal = tmp_path / "s" / "study.jsonl"
+    journal = tmp_path / "s/study.jsonl"
     whole = journal.read_bytes()
     journal.write_bytes(whole + b'{"op_code": 99, "worker_id": "x"}\n')
     with pytest.raises(UserError, match=r"study.jsonl: is damaged"):
@@ -460,7 +460,7 @@ def test_a_real_sweep_interrupted_in_a_trial_equals_one_that_was_not(room, tmp_p
     parts = [*command, "--output-dir", str(tmp_path / "parts"), *more]
     assert main(parts) == 130
     assert "the same command continues from here" in capsys.readouterr().err
-    assert list((tmp_path / "parts" / "trials" / "0001" / "checkpoints").rglob("manifest.json"))
+    assert list((tmp_path / "parts/trials/0001/checkpoints").rglob("manifest.json"))
     seen.clear()
     monkeypatch.setattr(trials.PruningCallback, "on_evaluate", right)
     assert main(parts) == 0
@@ -469,7 +469,7 @@ def test_a_real_sweep_interrupted_in_a_trial_equals_one_that_was_not(room, tmp_p
     assert sha256(again.best.model / "model.safetensors") == sha256(whole.best.model / "model.safetensors")
     scores = [each["headline"] for each in again.best.results["seeds"]]
     assert scores == again.results["scores"]["best"]
-    assert not list((tmp_path / "parts" / "trials").rglob("*.safetensors"))
+    assert not list((tmp_path / "parts/trials").rglob("*.safetensors"))
     assert not [path for path in tmp_path.rglob("*") if path.suffix in (".pkl", ".db", ".bin", ".pt")]
 
 

@@ -550,7 +550,7 @@ def test_a_foreign_model_answers_with_its_own_tags(tiny_encoder, tmp_path):
 def test_lora_trains_and_saves_the_chain(tiny_encoder, tmp_path):
     recipe = load_recipe(write_recipe(tmp_path, tiny_encoder), ["peft={}", "training.num_train_epochs=3"])
     run = train(recipe, tmp_path / "run")
-    adapter = load_file(run.folder / "adapter" / "adapter_model.safetensors")
+    adapter = load_file(run.folder / "adapter/adapter_model.safetensors")
     assert any("crf" in name for name in adapter)
     beside = load_file(run.model / "crf.safetensors")
     saved = next(tensor for name, tensor in adapter.items() if name.endswith("crf.transitions"))
@@ -565,7 +565,7 @@ def test_contradictions_are_refused(tiny_encoder, tmp_path):
         ("task.labels=[ANIMAL]", r"task\.labels does not name: SENSE"),
     ):
         small.raises(bertkit.UserError, message, train, load_recipe(file, [override]), tmp_path / "run")
-    assert not (tmp_path / "run" / "recipe.yaml").exists()
+    assert not (tmp_path / "run/recipe.yaml").exists()
     for override, message in (
         ("training.label_smoothing_factor=0.1", r"label_smoothing_factor: has no meaning for task\.head crf"),
         ("task.tags=[O, O, B-ANIMAL, I-ANIMAL]", "O more than once"),

@@ -193,7 +193,7 @@ def test_two_seeds_give_mean_and_sd_and_the_better_model(tiny_encoder, tmp_path)
     assert spread == {"mean": fmean(values), "sd": stdev(values)}
     best = 1 + values.index(max(values))
     assert not (run.checkpoints / f"seed-{best}" / "model").exists()  # it was moved, not copied
-    assert (run.checkpoints / f"seed-{3 - best}" / "model" / "model.safetensors").is_file()
+    assert (run.checkpoints / f"seed-{3 - best}" / "model/model.safetensors").is_file()
     alone = train(small.recipe(tmp_path, tiny_encoder, f"seeds=[{best}]", more[1]), tmp_path / "alone")
     assert sha256(run.model / "model.safetensors") == sha256(alone.model / "model.safetensors")
     assert results["splits"]["validation"]["metrics"]["neg_log_loss"] == max(values)
@@ -254,7 +254,7 @@ def test_without_validation_the_last_model_is_kept_and_scored_on_train(tiny_enco
     assert set(run.results["splits"]) == {"train"}
     assert run.results["seeds"][0]["steps"] == 8
     assert run.load().task.options.temperature is None
-    assert (run.folder / "predictions" / "train.jsonl").is_file()
+    assert (run.folder / "predictions/train.jsonl").is_file()
     assert evaluate(run.folder)["metrics"] == run.results["splits"]["train"]["metrics"]
 
 
@@ -263,7 +263,7 @@ def test_a_test_split_without_targets_is_answered_and_not_scored(tiny_encoder, t
     small.write_rows(tmp_path / "test.jsonl", [{"text": "a cat"}, {"text": "a good dog"}])
     run = train(recipe, tmp_path / "run")
     assert set(run.results["splits"]) == {"validation"}
-    told = small.read_rows(run.folder / "predictions" / "test.jsonl")
+    told = small.read_rows(run.folder / "predictions/test.jsonl")
     assert [row["text"] for row in told] == ["a cat", "a good dog"]
     assert evaluate(run.folder)["split"] == "validation"
 
@@ -271,7 +271,7 @@ def test_a_test_split_without_targets_is_answered_and_not_scored(tiny_encoder, t
 def test_a_share_of_train_is_held_out(tiny_encoder, tmp_path):
     run = small.trained(tmp_path, tiny_encoder, "data.validation=0.25", splits=("train",))
     assert read_json(run.folder / "data.json")["rows"] == {"train": 12, "validation": 4}
-    told = small.read_rows(run.folder / "predictions" / "validation.jsonl")
+    told = small.read_rows(run.folder / "predictions/validation.jsonl")
     assert sorted(row["label"] for row in told) == ["bad", "bad", "good", "good"]  # stratified
     assert evaluate(run.folder)["metrics"] == run.results["splits"]["validation"]["metrics"]
 
@@ -371,10 +371,10 @@ def test_label_smoothing_is_in_the_loss(tiny_encoder, tmp_path):
 def test_the_adapter_is_saved_and_gives_the_merged_models_logits(lora, tiny_encoder):
     from peft import PeftModel
 
-    saved = load_file(lora.folder / "adapter" / "adapter_model.safetensors")
+    saved = load_file(lora.folder / "adapter/adapter_model.safetensors")
     assert [name for name in saved if "classifier" in name]
     assert [name for name in saved if "lora_A" in name]
-    targets = read_json(lora.folder / "adapter" / "adapter_config.json")["target_modules"]
+    targets = read_json(lora.folder / "adapter/adapter_config.json")["target_modules"]
     assert targets == sorted(targets)  # peft keeps a set, in an order that differs between processes
     base = AutoModelForSequenceClassification.from_pretrained(tiny_encoder, num_labels=2)
     adapted = PeftModel.from_pretrained(base, str(lora.folder / "adapter")).eval()
@@ -456,7 +456,7 @@ def test_a_run_killed_after_its_results_is_completed(tiny_encoder, tmp_path):
     }
     for name in ("report.html", "mistakes.csv", "model/README.md"):
         (run.folder / name).unlink()
-    (run.checkpoints / "seed-42" / "checkpoint-1").mkdir(parents=True)
+    (run.checkpoints / "seed-42/checkpoint-1").mkdir(parents=True)
     train(recipe, run.folder, resume=True)
     assert {name: sha256(run.folder / name) for name in before} == before
     assert (run.folder / "report.html").is_file()
@@ -720,7 +720,7 @@ def test_a_metric_that_cannot_be_computed_is_refused_before_the_first_step(name,
     recipe = Recipe(**settings, verify=False, explain=False)
     small.refuses(UserError, said, recipe, tmp_path, metrics=metrics)
     if name == "name of ours":
-        run = finished(BY_ID[case], tiny_encoder, tmp_path / "done" / "run")
+        run = finished(BY_ID[case], tiny_encoder, tmp_path / "done/run")
         small.raises(UserError, said, evaluate, run.folder, rows, metrics=metrics)
 
 

@@ -275,7 +275,7 @@ def test_several_tasks(tiny_encoder, tmp_path):
     ids = load_file(folders[1] / "used_embeddings.safetensors")["ids"]
     assert 20 < len(ids) < len(WORDS)
     for name in multitask.OF:
-        models = [runs[value].folder / name / "model" / "model.safetensors" for value in (False, True)]
+        models = [runs[value].folder / name / "model/model.safetensors" for value in (False, True)]
         assert_equal(*map(load_file, models))
 
 

@@ -27,7 +27,7 @@ import bertkit
 from bertkit.errors import DataError
 from bertkit.tokenizer.train import BERT_LAYOUT, SPECIALS, cut, reserved, train_tokenizer
 
-SAMPLES = Path(bertkit.__file__).parent / "samples" / "sentiment"
+SAMPLES = Path(bertkit.__file__).parent / "samples/sentiment"
 HARD = (
     "",
     " \t\n",
@@ -183,7 +183,7 @@ def test_rare_characters_are_left_out_and_counted(tmp_path, caplog):
 
 @pytest.mark.parametrize("lowercase", [True, False])
 def test_others_open_the_folder_and_read_the_same(lowercase, corpus, tmp_path):
-    out = tmp_path / "deep" / "out"
+    out = tmp_path / "deep/out"
     returned = train_tokenizer([corpus], out, vocab_size=600, cased=not lowercase, max_length=77)
     assert {path.name for path in out.iterdir()} == set(FILES)
     assert [path.name for path in out.parent.iterdir()] == ["out"]
@@ -259,7 +259,7 @@ def test_memory_does_not_grow_with_the_corpus(tmp_path):
 
 def test_everything_that_is_wrong_is_said_at_once(capsys, tmp_path):
     (tmp_path / "full").mkdir()
-    (tmp_path / "full" / "file").write_text("mine")
+    (tmp_path / "full/file").write_text("mine")
     good = write(tmp_path / "good.txt", ["a text"])
     command = ("tokenizer", "train", "--output")
     told = refused(
