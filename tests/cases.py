@@ -66,7 +66,7 @@ def encoder(folder: Path) -> Encoder:
     return Encoder(str(folder), folder, "folder")
 
 
-SETTINGS: dict[str, Any] = {"version": "0", "precision": "fp32", "batch_size": 4, "columns": {}}  # of a saved model
+SETTINGS = {"version": "0", "precision": "fp32", "batch_size": 4, "columns": {}}  # of a saved model
 NAME = {"name": "text-classification"}
 NER = {"name": "token-classification"}
 QA = {"name": "question-answering"}

@@ -24,7 +24,7 @@ OF_TYPE = {  # the tolerances of torch.testing.assert_close
     torch.bfloat16: (1.6e-2, 1e-5),
     torch.float16: (1e-3, 1e-5),
 }
-COMPARED: list[tuple[Any, str, Mapping[Any, tuple[float, float]]]] = [
+COMPARED = [
     (np.testing, "assert_allclose", {None: (1e-7, 0.0)}),
     (np, "allclose", {None: (1e-5, 1e-8)}),
     (torch, "allclose", {None: (1e-5, 1e-8)}),
@@ -65,7 +65,7 @@ class Margins:
 
     def __init__(self, config: pytest.Config):
         self.config, self.test = config, ""
-        self.shares: dict[str, float] = {}
+        self.shares = {}
         self.patch = pytest.MonkeyPatch()
         for owner, name, tolerances in COMPARED:
             self.patch.setattr(owner, name, self.measured(getattr(owner, name), tolerances))

@@ -82,7 +82,7 @@ class Model:
 
     def __init__(self):
         self.may, self.busy = threading.Event(), threading.Event()
-        self.calls: list[list[int]] = []
+        self.calls = []
 
     def __call__(self, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         self.calls.append([row["n"] for row in rows])

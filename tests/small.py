@@ -56,7 +56,7 @@ def rows(kind: str, count: int, start: int = 0) -> list[dict[str, Any]]:
     """Rows with the target of this kind, and a column `id` that no task knows."""
     made = []
     for number in range(start, start + count):
-        row: dict[str, Any] = {"id": f"row-{number}", "text": text(number, number % 2)}
+        row = {"id": f"row-{number}", "text": text(number, number % 2)}
         side = number % 2 if number not in WRONG else 1 - number % 2
         if kind == "regression":
             row["score"] = 2.0 * side + number % 4 / 10

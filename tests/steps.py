@@ -20,7 +20,6 @@ from bertkit.attachments.muon import MuonOptimizer
 from bertkit.attachments.used_rows import UsedEmbeddings
 from bertkit.engine import trainer
 from bertkit.engine.arguments import ENDLESS, Arguments
-from bertkit.engine.attachment import Attachment
 from bertkit.engine.clock import Clock
 from bertkit.engine.training_data import TaskData
 from bertkit.inference.runner import Runner
@@ -44,7 +43,7 @@ class FirstStep(TrainerCallback):
     """Keeps the gradients of the first step."""
 
     def __init__(self):
-        self.gradients: dict[str, torch.Tensor] = {}
+        self.gradients = {}
 
     def on_pre_optimizer_step(self, args, state, control, model=None, **_):
         if not self.gradients:
@@ -99,7 +98,7 @@ class Lookahead(bertkit.Attachment):
         return {"slow.safetensors": self.slow}
 
 
-OWN: dict[str, Any] = {  # what a user adds to `train`
+OWN = {  # what a user adds to `train`
     "focal": {"compute_loss_func": focal},
     "mean": {"compute_loss_func": mean},
     "lookahead": {"attachments": [Lookahead()]},
@@ -128,7 +127,7 @@ def made(
     task = case.task(folder)
     set_seed(5)
     runner = Runner(task, task.model(encoder(folder)), args.device, "fp32", 8)
-    attachments: list[Attachment] = [*([MuonOptimizer()] if args.muon else ())]
+    attachments = [*([MuonOptimizer()] if args.muon else ())]
     attachments += [UsedEmbeddings(), *([MicroBatchSplit()] if divide else ())]
     data = TaskData(runner, task.features(case.rows()), tokens=tokens)
     return trainer.Trainer(data, args, attachments=attachments, **more)

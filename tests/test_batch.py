@@ -3,7 +3,6 @@
 import pickle
 import re
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields, replace
 from pathlib import Path
@@ -26,7 +25,7 @@ from bertkit.inference.runner import Runner
 
 SCALING = Path(__file__).resolve().parent.parent / "docs/scaling.md"
 COLUMNS = {"id": list(range(len(TEXTS))), "text": TEXTS}
-KINDS: dict[str, Callable[[dict[str, Any]], Any]] = {
+KINDS = {
     "lists": dict,
     "arrays": lambda columns: {
         name: np.array(values, dtype=object if isinstance(values[0], list) else None)

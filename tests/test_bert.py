@@ -4,7 +4,7 @@ import json
 import math
 import re
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 import pytest
 import small
@@ -20,7 +20,7 @@ from bertkit.models.encoder import Encoder
 from bertkit.models.new_config import Activation, Architecture, BertConfig
 
 VOCAB = 45
-SIZES: dict[str, Any] = {"hidden_size": 16, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 24}
+SIZES = {"hidden_size": 16, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 24}
 SIZES["max_position_embeddings"] = 20
 CLOSE = {"rtol": 1e-5, "atol": 1e-5}
 # name: (encoder with pooler, with both heads), of the vocabulary of bert-base-uncased

@@ -84,7 +84,7 @@ def spans(row: int) -> dict[str, Any]:
 
 
 # Task: options, the answer and the targets of a row, and bytes of memory that grading may take for each row.
-GRADED: dict[str, tuple[dict[str, Any], Callable[[int], Any], Callable[[int], Any], int]] = {
+GRADED = {
     "text-classification": (
         {"labels": {"a": "a", "b": "b"}, "kind": "single-label",
          "conformal": Conformal(rows=200, gold=[1 - n / 250 for n in range(200)])},

@@ -4,7 +4,6 @@ That accumulation, processes and a resumed run change nothing is in test_equival
 """
 
 import math
-from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -74,7 +73,7 @@ def balanced(outputs, labels, num_items_in_batch, beta: float, counts: tuple[int
     return F.cross_entropy(outputs.logits, labels, weight, reduction="sum") / num_items_in_batch
 
 
-EXAMPLES: dict[str, tuple[Any, Any]] = {  # a loss -> that of one row, by probability and id of its label
+EXAMPLES = {  # a loss -> that of one row, by probability and id of its label
     "mean": (mean, lambda p, label: -math.log(p)),
     "cross-entropy": (partial(focal, gamma=0.0), lambda p, label: -math.log(p)),
     "focal": (focal, lambda p, label: -((1 - p) ** 2) * math.log(p)),
@@ -126,7 +125,7 @@ def test_an_attachment_sees_the_loss_of_the_user(tiny_encoder, tmp_path):
 # --- refused
 
 FORMLESS = "ner-crf similarity-in-batch retrieval ranking-listwise mlm-nsp"
-REFUSED: Mapping[str, tuple[str, dict[str, Any], str]] = {
+REFUSED = {
     **{name: (name, {}, "has no labels to compare outputs with one by one") for name in FORMLESS.split()},
     "weights": ("class-weights", {}, "task.class_weights: has no effect with compute_loss_func"),
     "smoothing": ("single-label", {"training": {"label_smoothing_factor": 0.1}}, "smoothing_factor: has no effect"),

@@ -6,7 +6,6 @@ import os
 import pickle
 import shutil
 import warnings
-from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -79,10 +78,10 @@ def hidden(model: Path, text: str) -> np.ndarray:
     return torch.stack(states)[:, 0].numpy()
 
 
-POOLS: dict[str, Callable[[Any], Any]] = {
+POOLS = {
     "mean": lambda states: states.mean(0), "cls": lambda states: states[0], "max": lambda states: states.max(0)
 }  # fmt: skip
-COMBINES: dict[str, Callable[[Any], Any]] = {
+COMBINES = {
     "concat": lambda states: np.concatenate(list(states), axis=-1), "sum": lambda states: states.sum(0),
     "mean": lambda states: states.mean(0),
 }  # fmt: skip

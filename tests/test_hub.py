@@ -255,7 +255,7 @@ def several(run: Run):
     put("vocab.json", "{")(run)
 
 
-UNFIT: list[tuple[Damage, str]] = [  # damage to a run, and the message
+UNFIT = [  # damage to a run, and the message
     (lambda run: (run.folder / "results.json").unlink(), "is not a finished run: it has no results.json"),
     (lambda run: restate(run, "results.json", "seeds", "over_seeds"), "(?s)lacks `seeds`.*lacks `over_seeds`"),
     (put("README.md", "# A model\n"), "README.md: is a card without the lines"),

@@ -5,7 +5,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -41,7 +40,7 @@ def columns(rows: list[dict[str, Any]]) -> dict[str, list[Any]]:
     return {name: [row[name] for row in rows] for name in rows[0]}
 
 
-LIBRARIES: dict[str, Callable[[list[dict[str, Any]]], Any]] = {
+LIBRARIES = {
     "pandas": pandas.DataFrame,
     "pandas with an index of its own": lambda rows: pandas.DataFrame(rows, index=range(100, 100 + len(rows))),
     "pandas categories": lambda rows: pandas.DataFrame(rows).astype({"label": "category"}),

@@ -99,7 +99,7 @@ class Updates(TrainerCallback):
     """Gradients, and the weights before and after each update."""
 
     def __init__(self):
-        self.taken: list[tuple[dict[str, torch.Tensor], ...]] = []
+        self.taken = []
 
     def on_pre_optimizer_step(self, *_, model, **__):
         self.before = copies(model.named_parameters())

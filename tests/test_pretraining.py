@@ -170,7 +170,7 @@ def test_a_foreign_masked_language_model_goes_on_learning(tiny_encoder, tmp_path
         DRAWN[1].task(tmp_path / "distil").model(encoder(tmp_path / "distil"))
 
 
-FOREIGN: dict[str, dict[str, Any]] = {
+FOREIGN = {
     **dict.fromkeys(("roberta", "electra", "albert", "modernbert"), SIZES),
     "squeezebert": {**SIZES, "embedding_size": 16},
     "distilbert": {"dim": 16, "n_layers": 2, "n_heads": 2, "hidden_dim": 32},

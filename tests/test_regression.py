@@ -23,7 +23,7 @@ from bertkit.training.train import train
 UNITS = (1000.0, 340.0)  # offset and factor
 METRIC = "neg_mean_absolute_error"
 LEARNED = (*small.LEARN, "training.bf16=false", f"training.metric_for_best_model={METRIC}")
-KINDS: dict[str, tuple[str, ...]] = {
+KINDS = {
     "full": (),
     "lora": ("peft={r: 2}", "seeds=[1, 2]", "task.overflow=window", "task.stride=4", "model.max_length=12"),
     "folds": ("folds=2",),

@@ -50,7 +50,7 @@ def facts(two_seeds) -> Facts:
 @pytest.fixture
 def copy(two_seeds, tmp_path) -> Path:
     """A copy of the run, to be changed."""
-    return shutil.copytree(two_seeds.folder, tmp_path / "copy", ignore=shutil.ignore_patterns("checkpoints"))
+    return small.copy_of(two_seeds, tmp_path / "copy").folder
 
 
 class Page(HTMLParser):
@@ -58,10 +58,10 @@ class Page(HTMLParser):
 
     def __init__(self, page: str):
         super().__init__()
-        self.open: list[str] = []
-        self.wrong: list[str] = []
-        self.words: list[str] = []
-        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.open = []
+        self.wrong = []
+        self.words = []
+        self.elements = []
         self.feed(page)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]):

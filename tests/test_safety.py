@@ -305,7 +305,7 @@ CHARSMAP = {"normalizer": {"type": "Precompiled", "precompiled_charsmap": "/////
 WIDE = {"hidden_size": 9_984, "intermediate_size": 9_984, "num_hidden_layers": 100, "num_attention_heads": 2}
 GROUPS = {"num_hidden_groups": 10_000, "inner_group_num": 10_000, "embedding_size": 16}
 BACKEND = {"tokenizer_class": "TokenizersBackend"}
-DAMAGED: list[tuple[Spoil, str]] = [
+DAMAGED = [
     *((cut("model.safetensors", at), "is damaged") for at in (0, 4, 100, -10)),
     *((lying_header("model.safetensors", length), "is damaged") for length in (2**40, 2**63, 10)),
     *((lying_header("2_Dense/model.safetensors", length), "is damaged") for length in (2**40, 2**63, 10)),
@@ -418,7 +418,7 @@ def test_no_tensor_explains_a_hundred_thousand_labels(model):
 
 # --- links
 
-DOORS: tuple[Callable[[Path], Any], ...] = (
+DOORS = (
     load,
     partial(load_as, "text-classification"),
     lambda folder: Features(str(folder)).fit(["a text"]),

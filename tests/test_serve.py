@@ -8,7 +8,6 @@ import threading
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import jsonschema
 import numpy as np
@@ -217,7 +216,7 @@ def test_paths_that_the_task_has_not(client):
 
 # --- what is not answered ----------------------------------------------------------------------------------------
 
-BAD: list[tuple[str, int, str]] = [
+BAD = [
     ("", 422, "the body"),
     ("{", 400, "not JSON"),
     ("null", 422, "the body: Input should be a valid dictionary"),
@@ -249,7 +248,7 @@ BAD: list[tuple[str, int, str]] = [
     (gzip.compress(b'{"rows": ["a"]}'), 400, "compressed"),
     ((b"a" * 100_000 for _ in range(100)), 413, "larger than 2,000,000 bytes"),  # of unknown length, while it is read
 ]
-KEYS: list[tuple[str, str, Any, str]] = [
+KEYS = [
     ("ranking-binary", "/predict", {}, "`rows` is missing"),
     ("ranking-binary", "/rerank", {"texts": ["a", 5]}, "`query` is missing\ntexts[1]: Input should be a valid string"),
     ("qa", "/", {"inputs": {"context": "a"}}, "`inputs.question` is missing"),
@@ -268,12 +267,12 @@ KEYS: list[tuple[str, str, Any, str]] = [
         "unknown field parameters.top_n; did you mean 'top_k'?",
     ),
 ]
-LISTS: list[tuple[str, str, Any, int]] = [  # with 200 items of one fault, and in how many ways that can be read
+LISTS = [  # with 200 items of one fault, and in how many ways that can be read
     ("retrieval", "/embed", {"inputs": [5] * 200}, 2),  # neither a string nor a list of strings
     ("ranking-binary", "/rerank", {"query": "a", "texts": [5] * 200}, 1),
     ("single-label", "/predict", {"inputs": [[5]] * 200}, 2),
 ]
-SURROGATES: list[tuple[str, str, str]] = [
+SURROGATES = [
     *(("retrieval", path, '{"inputs": "\\ud800 cat"}') for path in ("/", "/embed", "/tokenize")),
     ("retrieval", "/v1/embeddings", '{"input": ["\\ud800 cat"]}'),
     ("ranking-binary", "/rerank", '{"query": "\\ud800", "texts": ["\\ud800 cat"], "return_text": true}'),
@@ -284,7 +283,7 @@ SURROGATES: list[tuple[str, str, str]] = [
     ("single-label", "/predict", '{"inputs": "\\ud800 cat"}'),
     ("single-label", "/predict", '{"rows": ["cat \\ud800 dog"]}'),
 ]
-EMPTY: list[tuple[str, str, dict[str, Any], int]] = [  # and which item of the request is empty
+EMPTY = [  # and which item of the request is empty
     *(("retrieval", path, {"inputs": inputs}, item)
       for path in ("/", "/embed", "/tokenize") for inputs, item in (("", 1), (["a", ""], 2))),
     ("retrieval", "/embed", {"inputs": ["", "a"], "prompt_name": "query"}, 1),  # which is no reason to answer it
@@ -502,7 +501,7 @@ def test_the_schema_that_is_promised(searching):
 
 
 SQL = "1) OR (1=1"
-REFUSED: list[tuple[dict[str, Any], int, str]] = [
+REFUSED = [
     ({}, 422, "either `query`, a text, or `queries`"),
     ({"query": "a", "queries": ["a"]}, 422, "either `query`, a text, or `queries`"),
     ({"queries": []}, 400, "`queries` is empty"),

@@ -239,7 +239,7 @@ def test_openai_models(openai_client):
     assert (error.value.status_code, error.value.type) == (424, "Backend")
 
 
-REQUESTS: dict[str, list[dict[str, Any]]] = {
+REQUESTS = {
     "single-label": [{"inputs": "a"}, {"inputs": "a", "parameters": {}}, {"inputs": [["a"], ["b"]]}],
     "ner-softmax": [{"inputs": TEXTS[5]}, {"inputs": TEXTS[5], "parameters": {"aggregation_strategy": "none"}}],
     "qa": [{"inputs": {"question": "a", "context": "the cat"}, "parameters": {"top_k": k}} for k in (1, 2)],

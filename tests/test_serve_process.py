@@ -65,7 +65,7 @@ SCOPE |= {"client": None, "server": None, "state": {}, "asgi": {"version": "3.0"
 
 async def post(app, text: str, leaves: asyncio.Event | None = None) -> list[dict[str, Any]]:
     """The messages of the response, by ASGI itself; the client goes away when `leaves` is set."""
-    sent: list[dict[str, Any]] = []
+    sent = []
     body = [{"type": "http.request", "body": json.dumps({"rows": [text]}).encode(), "more_body": False}]
 
     async def receive():

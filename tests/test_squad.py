@@ -39,7 +39,7 @@ def asked(name: str, question: str, *answers: tuple[str, int]) -> dict[str, Any]
 
 WARSAW = [asked("a", "Which city?", ("Warsaw", 0)), asked("b", "How is it?", ("long", 43), ("is long", 40))]
 RIVERS = [{"context": "Empty.", "qas": []}, {"context": "The Bug.", "qas": [asked("c", "Who?", ("Bug", 4))]}]
-V1: dict[str, Any] = {
+V1 = {
     "version": "1.1",
     "data": [
         {"title": "Warsaw", "paragraphs": [{"context": CONTEXT, "qas": WARSAW}]},

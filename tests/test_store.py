@@ -41,7 +41,7 @@ class Encoder:
     """A hashed bag of words, of unit length; remembers what it was given."""
 
     def __init__(self):
-        self.texts: list[str] = []
+        self.texts = []
 
     def __call__(self, texts: Sequence[str]):
         self.texts += texts

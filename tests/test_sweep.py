@@ -62,7 +62,7 @@ class Trainer:
 
     def __init__(self, score: Callable[[Recipe], float] = formula):
         self.score, self.moment, self.interrupt = score, 0, set()
-        self.trained: list[str] = []
+        self.trained = []
 
     def pass_moment(self):
         self.moment += 1

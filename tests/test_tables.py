@@ -3,9 +3,8 @@
 import ast
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,7 +15,7 @@ from bertkit.report.mistakes import MISTAKES
 from bertkit.serving.shapes import SHAPES
 from bertkit.tasks import OURS, Task
 
-TABLES: dict[str, tuple[Mapping[str, Any], Collection[str]]] = {
+TABLES = {
     "explanations/targets": (TARGETS, ("text2text-generation", "pretraining")),
     "report/mistakes": (MISTAKES, ("pretraining",)),
     "attachments/soft_targets": (SOFT_TARGETS, ("text2text-generation", "pretraining")),

@@ -41,7 +41,7 @@ class Rows(TrainerCallback):
     """The number of rows of the word embedding that each update trains."""
 
     def __init__(self):
-        self.trained: list[int] = []
+        self.trained = []
 
     def on_optimizer_step(self, *_, model, optimizer=None, **__):
         self.trained.append(len(model.get_input_embeddings().weight))
@@ -68,7 +68,7 @@ def assert_equal(one: Weights, other: Weights):
 # --- the steps
 
 
-ARCHITECTURES: dict[str, dict[str, Any]] = {
+ARCHITECTURES = {
     "albert": {"embedding_size": 8},
     "deberta-v2": {"type_vocab_size": 2},
     "modernbert": {"cls_token_id": 2, "sep_token_id": 3, "bos_token_id": 2, "eos_token_id": 3},

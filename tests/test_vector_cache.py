@@ -34,7 +34,7 @@ class Encoder:
     """Counts what it was asked for."""
 
     def __init__(self):
-        self.seen: list[str] = []
+        self.seen = []
 
     def __call__(self, texts: list[str]) -> np.ndarray:
         self.seen += texts

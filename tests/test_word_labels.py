@@ -11,10 +11,10 @@ from datasets import ClassLabel, Dataset, Features, List, Value
 from hypothesis import given
 from hypothesis import strategies as st
 from sklearn import metrics as sklearn_metrics
+from test_token_classification import get as read
 from transformers import AutoModelForTokenClassification, pipeline
 
 import bertkit
-from bertkit.data import Data
 from bertkit.data.tagging import find_scheme, to_bio, without_prefixes, word_tags
 from bertkit.errors import DataError, UserError
 from bertkit.evaluation.word_metrics import GradedWords, graded, lookup
@@ -26,17 +26,10 @@ from bertkit.models.heads.tagger import decode_tags
 from bertkit.recipe.recipe import load_recipe
 from bertkit.report.facts import read_facts
 from bertkit.report.mistakes import sentence_mistake
-from bertkit.sections import DataSpec
 from bertkit.tasks.token_classification import TokenClassification, TokenClassificationOptions
 from bertkit.training.train import train
 
 LABELS = "ADJ B-X NOUN O -LRB-".split()  # B-X and O are labels as any other
-
-
-def read(source: Path, columns: dict[str, str] | None = None, **options) -> Data:
-    task = TokenClassificationOptions(name="token-classification", **options)
-    spec = DataSpec(source={"train": str(source)}, columns=columns or {})
-    return small.read_data(spec, TokenClassification, task)
 
 
 def conll(path: Path, *sentences: str) -> Path:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Any
 
 import cases
 import multitask
@@ -36,7 +35,7 @@ TASKS = ("sentiment", "entities", "similarity")
 def several_tasks(encoder: Path, folder: Path, rows: int):
     """Train with so many rows in each of two micro-batches of a step."""
     training = {"gradient_accumulation_steps": 2, "per_device_train_batch_size": rows, "max_steps": 6}
-    more: dict[str, Any] = {"learning_rate": 0.1, "optim": "sgd", "bf16": False}
+    more = {"learning_rate": 0.1, "optim": "sgd", "bf16": False}
     train(multitask.recipe(encoder, *TASKS, training=training | more, mixing="uniform"), folder)
 
 
