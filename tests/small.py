@@ -27,6 +27,7 @@ from bertkit.sections import DataSpec
 from bertkit.tasks.base import Task, TaskOptions
 from bertkit.training.train import train
 
+ROOT = Path(__file__).resolve().parent.parent  # of the checkout
 WORDS = ("cat", "dog", "mat", "one", "two", "three", "four", "five")
 SIZES = {"train": 16, "validation": 10, "test": 7}
 WRONG = (18, 21, 27)  # rows of validation and test with a wrong label, so that no score is perfect

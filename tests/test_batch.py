@@ -128,7 +128,7 @@ def without_none(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 LABELLED = ("single-label", "multi-label")
 COVERED = ("single-label", "regression")
 OTHERS = "multi-label qa qa-windows-or-none ner-crf words-crf-windows similarity-labels similarity-in-batch".split()
-OTHERS += ["ranking-binary", "text-to-text", "ner-document", "mlm-nsp"]
+OTHERS += "ranking-binary text-to-text ner-document mlm-nsp".split()
 
 
 @pytest.mark.parametrize(

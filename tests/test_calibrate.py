@@ -83,7 +83,7 @@ def test_on_validation_the_same_is_fitted_as_after_training(run):
     metrics = scores["splits"]["validation"]["metrics"]
     for each in found["labels"]:
         assert each["threshold"] == record["options"]["thresholds"][each["label"]]
-        for name in ("precision", "recall", "f1", "support"):
+        for name in "precision recall f1 support".split():
             assert each[name] == pytest.approx(metrics[f"{name}/{each['label']}"])
 
 

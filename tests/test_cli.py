@@ -23,7 +23,7 @@ import pytest
 import small
 import torch
 from cases import CASES, DRAWN, encoder
-from small import refused, said
+from small import ROOT, refused, said
 
 import bertkit
 from bertkit import __version__
@@ -44,8 +44,6 @@ from bertkit.run import Run
 from bertkit.tasks import OURS
 from bertkit.text import json_line
 from bertkit.training.seed import save
-
-ROOT = Path(__file__).resolve().parent.parent
 
 
 @pytest.fixture
@@ -99,7 +97,7 @@ def test_the_module_is_a_program():
 
 def test_recipes_lists_every_recipe(capsys):
     lines = said(capsys, "recipes").splitlines()
-    assert lines[0].split() == ["recipe", "task", "encoder", "expected"]
+    assert lines[0].split() == "recipe task encoder expected".split()
     assert {line.split()[0] for line in lines[2:]} == set(shipped_recipes())
     assert "-classification" in " ".join(lines)
 
@@ -143,10 +141,10 @@ distillation:
 """
 
 
-@pytest.mark.parametrize("target", ["there/b.yaml", "there/deep/er/b.yaml", "b.yaml", "here/b.yaml"])
+@pytest.mark.parametrize("target", "there/b.yaml there/deep/er/b.yaml b.yaml here/b.yaml".split())
 def test_a_copy_reads_what_the_recipe_reads(target, capsys, tmp_path, monkeypatch):
     """Whichever folder it is in; values that are no paths, comments and layout stay."""
-    for folder in ("there/deep/er", "there/enc", "here/enc", "enc"):
+    for folder in "there/deep/er there/enc here/enc enc".split():
         (tmp_path / folder).mkdir(parents=True)
     (tmp_path / "there/train it.jsonl").touch()
     file, copy = tmp_path / "there/a.yaml", tmp_path / target
@@ -211,7 +209,7 @@ def test_check_says_what_it_found_and_trains_nothing(capsys, tmp_path, recipe):
 
 
 def test_a_tracker_that_is_not_installed_is_named_without_a_traceback(capsys, tmp_path, recipe, monkeypatch):
-    name = next(each for each in ("neptune", "mlflow", "dagshub", "comet_ml") if not importlib.util.find_spec(each))
+    name = next(each for each in "neptune mlflow dagshub comet_ml".split() if not importlib.util.find_spec(each))
     ignored = []
     monkeypatch.setattr("sys.unraisablehook", ignored.append)
     run = tmp_path / "run"
@@ -512,7 +510,7 @@ def test_words_after_two_hyphens_are_texts_wherever_they_stand():
         first = ["x" for name, _ in command.arguments if name[0] != "-" and name != "rest"]
         for before in ([*first, *required], [*required, *first]) if "rest" in dict(command.arguments) else ():
             args = cli.parse([*command.name.split(), *before, "--", "-x", "y", "--", "--top-k"])
-            assert (args.command, args.rest) == (command, ["-x", "y", "--", "--top-k"])
+            assert (args.command, args.rest) == (command, "-x y -- --top-k".split())
     args = cli.parse("predict --top-k 1 -- -run -x".split())
     assert (args.source, args.rest, args.top_k) == ("-run", ["-x"], 1)
     assert cli.parse(["report", "--", "-run"]).runs == [Path("-run")]

@@ -426,7 +426,7 @@ HUB = {"source": "some/data", "subset": "cola", "revision": "abc"}
 @pytest.fixture
 def named():
     features = Features({"idx": Value("int64"), "sentence": Value("string"), "label": ClassLabel(names=["no", "go"])})
-    rows = {"idx": [0, 1, 2, 3], "sentence": ["a", "b", "c", "d"], "label": [1, 0, 1, 0]}
+    rows = {"idx": [0, 1, 2, 3], "sentence": "a b c d".split(), "label": [1, 0, 1, 0]}
     train = Dataset.from_dict(rows, features=features)
     test = Dataset.from_dict({"idx": [0, 1], "sentence": ["x", "y"], "label": [-1, -1]}, features=features)
     return DatasetDict({"train": train, "dev": train.select([0, 1]), "test": test, "unsupervised": test})
@@ -436,7 +436,7 @@ def test_a_hub_data_set_keeps_its_names(monkeypatch, named):
     hub(monkeypatch, named)
     data = get(**HUB, columns={"text": "sentence"})
     assert data.class_names == ["no", "go"]
-    assert data.rows["train"]["label"][:] == ["go", "no", "go", "no"]
+    assert data.rows["train"]["label"][:] == "go no go no".split()
     assert list(data.rows) == ["train", "validation", "test"]
     assert data.rows["test"].column_names == ["text"]
     assert data.origins["validation"][1] == "some/data, dev, row 2"
@@ -457,11 +457,11 @@ def test_what_datasets_saves_to_disk(tmp_path, named):
     data = get(tmp_path / "all", columns={"text": "sentence"})
     assert data.class_names == ["no", "go"]
     assert {name: rows["text"][:] for name, rows in data.rows.items()} == {
-        "train": ["a", "b", "c", "d"],
+        "train": "a b c d".split(),
         "validation": ["a", "b"],
         "test": ["x", "y"],
     }
-    assert data.rows["train"]["label"][:] == ["go", "no", "go", "no"]
+    assert data.rows["train"]["label"][:] == "go no go no".split()
     assert data.origins["train"][2] == f"{tmp_path / 'all'}, train, row 3"
     spec = {"source": str(tmp_path / "all"), "columns": {"text": "sentence"}, "splits": {"train": "dev"}}
     swapped = load(DataSpec.model_validate(spec), SCHEMA)
@@ -502,7 +502,7 @@ def test_a_folder_as_on_the_hub_has_its_files_in_data(tmp_path):
         rows = {"text": [f"{number}a", f"{number}b"], "label": ["x", "y"]}
         Dataset.from_dict(rows).to_parquet(tmp_path / "data" / f"{name}.parquet")
     data = get(tmp_path)
-    assert data.rows["train"]["text"][:] == ["0a", "0b", "1a", "1b"]
+    assert data.rows["train"]["text"][:] == "0a 0b 1a 1b".split()
     assert data.rows["validation"]["text"][:] == ["2a", "2b"]
     (tmp_path / "train.csv").write_text("text,label\nown,x\nother,y\n")
     assert get(tmp_path).rows["train"]["text"][:] == ["own", "other"]

@@ -515,7 +515,7 @@ def test_places_columns_and_words_before_the_first_document(tmp_path):
     path.write_text("-DOCSTART- O\n\nEU NNP B-ORG\n")
     (part,) = open_source(spec(source=str(path)), None, ())["train"]
     assert part.prefix == f"{path}:"
-    assert part.columns == ["tokens", "column2", "tags", "document"]
+    assert part.columns == "tokens column2 tags document".split()
 
 
 TABS = 'set  data: {delimiter: "\\t"}'

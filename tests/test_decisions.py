@@ -40,7 +40,7 @@ CANNOT = [
     *(("single-label", {"coverage": wrong}, "between 0 and 1") for wrong in (0.0, 1.0, -0.1, 1.5, math.nan)),
     ("single-label", {"coverage": 0.95}, "requires 19 calibration rows, but the model has 8"),
     *((case, {"coverage": 0.5}, "does not support prediction sets")
-      for case in ("similarity-labels", "multi-label", "ner-crf", "qa")),
+      for case in "similarity-labels multi-label ner-crf qa".split()),
 ]  # fmt: skip
 COVERAGES = "0.5 0.7 0.8 0.9 0.95 0.99".split()
 

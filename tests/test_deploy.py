@@ -5,15 +5,14 @@ import json
 import re
 import shlex
 import tomllib
-from pathlib import Path
 
 import pytest
 from ruamel.yaml import YAML
+from small import ROOT
 
 from bertkit.cli.main import parse
 from bertkit.serving.middleware import OPEN
 
-ROOT = Path(__file__).resolve().parent.parent
 DEPLOY = ROOT / "deploy"
 
 

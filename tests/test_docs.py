@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import small
+from small import ROOT
 
 import bertkit
 from bertkit.cli import main as cli
@@ -21,7 +22,6 @@ from bertkit.recipe.training_arguments import DECIDED, training_fields
 from bertkit.tasks import OURS
 from bertkit.training import classifier
 
-ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
 COMING_FROM = DOCS / "coming-from.md"

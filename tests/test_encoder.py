@@ -169,7 +169,7 @@ def by_luke():
     return transformers.LukeTokenizer(vocab={piece: number for number, piece in enumerate(pieces)}, merges=[])
 
 
-@pytest.mark.parametrize("kind", ["wordpiece", "bytes", "metaspace", "luke"])
+@pytest.mark.parametrize("kind", "wordpiece bytes metaspace luke".split())
 def test_special_tokens_that_a_text_spells_out_are_text(kind, folder, tmp_path):
     if kind != "wordpiece":
         {"bytes": by_bytes, "metaspace": by_metaspace, "luke": by_luke}[kind]().save_pretrained(folder)

@@ -163,7 +163,7 @@ def test_what_has_to_add_up(graded):
 
 def test_confusion_by_hand():
     assert grade("B-LOC I-LOC O B-ORG B-x-y", "I-LOC B-ORG B-ORG B-ORG O").confusion() == {
-        "labels": ["O", "LOC", "ORG", "x-y"],
+        "labels": "O LOC ORG x-y".split(),
         "matrix": [[0, 0, 1, 0], [0, 1, 1, 0], [0, 0, 1, 0], [1, 0, 0, 0]],
     }
     assert grade("", "").confusion()["matrix"] == [[0] * 4] * 4
@@ -184,8 +184,8 @@ def test_counts_by_sentence():
 
 
 def test_lookup_baseline():
-    train = [["York", "is", "York"], ["may", "May", "may", "York"], []]
-    tags = [["B-LOC", "O", "I-LOC"], ["O", "B-x-y", "B-LOC", "I-LOC"], []]
-    words = [["York", "york"], [], ["may", "May", "is", "was"]]
-    assert lookup_baseline(train, tags, words) == [["I-LOC", "O"], [], ["O", "B-x-y", "O", "O"]]
+    train = [["York", "is", "York"], "may May may York".split(), []]
+    tags = [["B-LOC", "O", "I-LOC"], "O B-x-y B-LOC I-LOC".split(), []]
+    words = [["York", "york"], [], "may May is was".split()]
+    assert lookup_baseline(train, tags, words) == [["I-LOC", "O"], [], "O B-x-y O O".split()]
     assert lookup_baseline([], [], words) == [["O", "O"], [], ["O"] * 4]

@@ -185,7 +185,7 @@ def test_answers_come_back_as_they_were(answers):
         spooled[2 * len(answers)]
 
 
-@given(st.lists(st.lists(st.sampled_from(["O", "B-LOC", "I-LOC", "E-x-y"]), max_size=5), max_size=5))
+@given(st.lists(st.lists(st.sampled_from("O B-LOC I-LOC E-x-y".split()), max_size=5), max_size=5))
 def test_packed_tags_are_the_tags(sentences):
     packed = PackedTags(iter(sentences))
     assert list(packed) == list(packed) == sentences
@@ -274,9 +274,9 @@ def test_rows_are_the_same_however_many_are_read_at_a_time(settings, tmp_path, m
 
 def test_labels_are_judged_as_a_whole(tmp_path, monkeypatch):
     """A fraction among names is a name, though the rows that are read with it hold nothing else."""
-    rows = [{"text": f"a {number}", "label": label} for number, label in enumerate(["1.5", "2.5", "good", "bad"])]
+    rows = [{"text": f"a {number}", "label": label} for number, label in enumerate("1.5 2.5 good bad".split())]
     found = read(small.write_rows(tmp_path / "rows.jsonl", rows), 2, monkeypatch)
-    assert found.rows["train"]["label"][:] == ["1.5", "2.5", "good", "bad"]
+    assert found.rows["train"]["label"][:] == "1.5 2.5 good bad".split()
 
 
 @pytest.mark.parametrize("count", [1, 10_000])  # the disk is full when what is left is written, or before

@@ -21,7 +21,7 @@ from numpy.random import default_rng
 from numpy.testing import assert_array_equal
 from onnx import TensorProto, helper, numpy_helper
 from serving import make_app
-from small import change_json, raises, read_rows, write_rows
+from small import ROOT, change_json, raises, read_rows, write_rows
 from small import refused as said_when_refused
 from starlette.testclient import TestClient
 
@@ -41,7 +41,6 @@ from bertkit.models.heads import crf, posteriors
 from bertkit.models.heads.crf import Chain
 from bertkit.serving.limits import Limits
 
-ROOT = Path(__file__).resolve().parent.parent
 PROVIDERS = ["CPUExecutionProvider"]
 MADE = {}
 TEXTS = ["the cat was good", "a dog was awful and it sat on the mat " * 3, "yes"]

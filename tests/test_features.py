@@ -146,7 +146,7 @@ def test_a_run_folder_is_its_model(tmp_path, tiny_encoder):
 
 
 TABLE = pd.DataFrame(
-    {"text": ["good", "bad", "fine", "awful"] * 6, "age": range(24), "city": ["x", "y", "x", "z"] * 6},
+    {"text": "good bad fine awful".split() * 6, "age": range(24), "city": "x y x z".split() * 6},
     index=[f"p{n}" for n in range(24)],
 )
 LABELS = [1, 0, 1, 0] * 6
@@ -335,7 +335,7 @@ def test_a_file_becomes_parquet_with_its_own_columns(tiny_encoder, tmp_path, kin
     model = features(tiny_encoder).fit([])
     assert embed_file(model.transform, file, output) == 11
     table = pq.read_table(output)
-    names = ["text", "n"] if kind == ".csv" else ["text", "n", "tags", "late"]
+    names = ["text", "n"] if kind == ".csv" else "text n tags late".split()
     assert table.column_names == [*names, "vector"]
     assert str(table.schema.field("vector").type) == "fixed_size_list<element: float>[16]"
     expected = [{name: row.get(name) for name in names} for row in rows()]

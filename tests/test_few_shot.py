@@ -235,7 +235,7 @@ def test_what_has_no_effect_on_a_head_is_refused_at_once(tiny_encoder, tmp_path)
     file = small.write_recipe(tmp_path, tiny_encoder)
     overrides = ["task.method=head", "peft.r=4", "early_stopping.patience=2"]
     said = small.message_of(RecipeError, load_recipe, file, overrides)
-    for key in ("training.learning_rate", "training.num_train_epochs", "peft", "early_stopping"):
+    for key in "training.learning_rate training.num_train_epochs peft early_stopping".split():
         assert f"{key}: has no effect with task.method head" in said
     assert "training.per_device_eval_batch_size" not in said
     new = ["~training", "model.config={hidden_size: 16}", "~model.name", f"model.tokenizer={tiny_encoder}"]

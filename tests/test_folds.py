@@ -97,7 +97,7 @@ def test_folds_are_the_same_on_every_platform_and_refused_of_fewer_rows_or_group
 
 
 def test_rows_that_a_task_or_the_recipe_groups_are_in_one_fold(tmp_path):
-    asked = [(f"the {a} ?", f"it was {b} and red") for b in ("good", "bad", "fine", "blue") for a in small.WORDS[:3]]
+    asked = [(f"the {a} ?", f"it was {b} and red") for b in "good bad fine blue".split() for a in small.WORDS[:3]]
     rows = [{"question": q, "context": c, "answers": ["red"], "customer": n % 5} for n, (q, c) in enumerate(asked)]
     source = small.write_rows(tmp_path / "train.jsonl", rows)
     kind = get_task("question-answering")
@@ -164,7 +164,7 @@ def test_the_model_has_the_temperature_of_the_out_of_fold_answers_and_folds_keep
     assert options.temperature not in (None, 1.0)
     assert options.conformal is None
     kept = sorted(path.name for path in (run.checkpoints / "fold-2").iterdir())
-    assert kept == ["answers.jsonl", "done.json", "metrics.jsonl", "recipe.sha256"]
+    assert kept == "answers.jsonl done.json metrics.jsonl recipe.sha256".split()
     assert delete_checkpoints(Run(shutil.copytree(run.folder, tmp_path / "run")), "best") > 0
 
 

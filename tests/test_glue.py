@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import small
+from small import ROOT
 
 from bertkit.engine.clock import Clock
 from bertkit.recipe.recipe import load_recipe
@@ -19,7 +20,6 @@ from bertkit.run import Run
 from bertkit.tasks.text_classification import TextClassification
 from bertkit.training import seed as seeds
 
-ROOT = Path(__file__).resolve().parent.parent
 PAGE = (ROOT / "docs/glue.md").read_text()
 SIZES = {"train": 8, "dev": 6, "test": 3}
 QUICK = ["training.max_steps=1", "verify=false", "explain=false"]

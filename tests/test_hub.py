@@ -173,7 +173,7 @@ OLD = (  # files of an older model, which a loader would read with the new one's
 )
 OTHERS = (
     *"LICENSE LICENSE.txt requirements.txt picture.png data/train.json notes/results.json".split(),
-    *("lora/adapter_config.json", "lora/adapter_model.safetensors", "onnx/config.json", "onnx/model.onnx"),
+    *"lora/adapter_config.json lora/adapter_model.safetensors onnx/config.json onnx/model.onnx".split(),
     *("1_Pooling/notes/config.json", "old/1_Pooling/config.json", "teacher.safetensors"),
 )
 

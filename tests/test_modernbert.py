@@ -54,7 +54,7 @@ def test_published_sizes_have_their_parameters(preset, millions):
     assert abs(parameters - millions * 10**6) < 10**6  # some are published rounded, some cut off
 
 
-@pytest.mark.parametrize("size", ["tiny", "mini", "small", "medium"])
+@pytest.mark.parametrize("size", "tiny mini small medium".split())
 def test_other_sizes_are_those_of_the_bert_of_that_name(size, tiny_encoder):
     ours, bert = fields_of(tiny_encoder, f"modernbert-{size}"), fields_of(tiny_encoder, size)
     for name in ("num_hidden_layers", "hidden_size", "num_attention_heads"):

@@ -185,7 +185,7 @@ def test_a_head_that_is_not_drawn_is_not_updated(tiny_encoder, tmp_path):
 
         def on_step_end(self, args, state, control, model=None, **_):
             changed = [name for name, value in model.state_dict().items() if not torch.equal(before[name], value)]
-            heads = [key for key in changed if key.split(".")[2] in ("classifier", "crf", "qa_outputs", "dense")]
+            heads = [key for key in changed if key.split(".")[2] in "classifier crf qa_outputs dense".split()]
             moved.append({name for name in OF for key in heads if f"task-{name}." in key})
             assert any("word_embeddings" in key for key in changed), "the encoder always learns"
 
@@ -570,7 +570,7 @@ def test_what_only_the_run_of_one_task_can_do(run, tmp_path, capsys):
     file = str(write_rows(tmp_path / "rows.jsonl", [{"other": 1}]))
     for command, words, told in (
         ("predict", ["a", "--threshold", "0"], "Name the run of one task"),
-        ("predict", ["--input", "x.jsonl", "--format", "conll"], "Name the run of one task"),
+        ("predict", "--input x.jsonl --format conll".split(), "Name the run of one task"),
         ("predict", ["--input", file], "no text in this row; it has other"),
         ("predict", ["--input", file, "--column", "tag=other"], "reads no column 'tag'"),
         ("evaluate", ["--data", file], "Name the run of one task"),

@@ -10,8 +10,8 @@ from typing import Any
 import nbformat
 import pytest
 from fakehub import TOKEN, running
+from small import ROOT
 
-ROOT = Path(__file__).resolve().parent.parent
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 PUSHING = [path for path in NOTEBOOKS if "push(run" in path.read_text()]
 FRAME = ROOT / "notebooks/dataframe.ipynb"

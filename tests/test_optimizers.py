@@ -21,19 +21,19 @@ from bertkit.sections import Lora
 
 SIZES = {"vocab_size": 30, "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 12}
 BERT_LAYER = [
-    *(f"attention.{part}.weight" for part in ("self.query", "self.key", "self.value", "output.dense")),
+    *(f"attention.{part}.weight" for part in "self.query self.key self.value output.dense".split()),
     *("intermediate.dense.weight", "output.dense.weight"),
 ]
 
 
-MODERNBERT_LAYER = ["attn.Wqkv.weight", "attn.Wo.weight", "mlp.Wi.weight", "mlp.Wo.weight"]
+MODERNBERT_LAYER = "attn.Wqkv.weight attn.Wo.weight mlp.Wi.weight mlp.Wo.weight".split()
 LORA_LAYER = [f"attention.self.{part}.lora_{side}.default.weight" for part in ("query", "value") for side in "AB"]
 DEBERTA_LAYER = [
     *(f"attention.self.{part}_proj.weight" for part in "query key value pos_query pos_key".split()),
     *("attention.output.dense.weight", "intermediate.dense.weight", "output.dense.weight"),
 ]
 ALBERT_LAYER = [
-    *(f"attention.{part}.weight" for part in ("query", "key", "value", "dense")),
+    *(f"attention.{part}.weight" for part in "query key value dense".split()),
     *("ffn.weight", "ffn_output.weight"),
 ]
 

@@ -33,7 +33,7 @@ def test_padding_changes_nothing_in_a_bert(case, tiny_encoder):
 
 
 @pytest.mark.parametrize("kind", ["convbert", "fnet"])
-@pytest.mark.parametrize("case", ["single-label", "ner-crf", "qa", "similarity-cosent"])
+@pytest.mark.parametrize("case", "single-label ner-crf qa similarity-cosent".split())
 def test_an_architecture_whose_outputs_depend_on_padding_is_named(kind, case, tiny_encoder, tmp_path):
     folder = small.of_family(kind, tiny_encoder, tmp_path / kind, initializer_range=0.5)
     (what,) = probed(BY_ID[case], folder)

@@ -47,7 +47,7 @@ def by_bytes():
 def by_metaspace():
     """As DeBERTa's: offsets take in the blank before a word."""
     letters = [(piece, -5.0) for piece in ["▁", *"abcdefghijklmnopqrstuvwxyz"]]
-    words = [(f"▁{word}", -1.0) for word in ("the", "cat", "dog", "sat")]
+    words = [(f"▁{word}", -1.0) for word in "the cat dog sat".split()]
     backend = tokenizers.Tokenizer(models.Unigram([*((s, 0.0) for s in SPECIAL), *letters, *words], 1, False))
     backend.pre_tokenizer = pre_tokenizers.Metaspace()
     template = {"single": "<s> $A </s>", "pair": "<s> $A </s> $B:1 </s>:1"}
@@ -140,7 +140,7 @@ def test_nothing_of_question_or_context_is_lost(kind, question, context, max_len
         return
     columns = encode(tokenizer, question, context, max_length, stride)
     read = []
-    for ids, place, low, count in zip(*(columns[c] for c in ("input_ids", "place", "low", "count")), strict=True):
+    for ids, place, low, count in zip(*(columns[c] for c in "input_ids place low count".split()), strict=True):
         assert len(ids) <= max_length
         assert ids[1 : 1 + len(asked.ids)] == asked.ids
         assert low <= len(read)
@@ -257,7 +257,7 @@ def test_every_word_is_in_the_window_where_it_has_most_context(tokenizer, stride
 
 def test_document_context_fills_the_window_on_both_sides(tokenizer):
     texts = ["one two three four", "cat dog", "five yes no up down", "red"]
-    columns = windows_of(tokenizer, *texts, max_length=10, documents=["a", "a", "a", "b"])
+    columns = windows_of(tokenizer, *texts, max_length=10, documents="a a a b".split())
     read = [tokenizer.convert_ids_to_tokens(ids) for ids in columns["input_ids"]]
     assert read[0][1:-1] == "one two three four cat dog five yes".split()
     assert read[1][1:-1] == "two three four cat dog five yes no".split()

@@ -195,9 +195,9 @@ def test_numbers_of_tags_are_indices_of_the_labels_that_the_recipe_names(tmp_pat
     ]
     again, _ = settled(path, **options)  # as a model that was trained reads new rows
     assert again.rows["train"]["tags"][:] == data.rows["train"]["tags"][:]
-    data, options = settled(path, labels=["DET", "NOUN", "VERB", "X"], scheme="none")
+    data, options = settled(path, labels="DET NOUN VERB X".split(), scheme="none")
     assert data.rows["train"]["tags"][:] == [["NOUN", "VERB", "DET"], ["X"]]
-    assert settled(path, scheme="none")[1]["labels"] == ["0", "1", "2", "3"]
+    assert settled(path, scheme="none")[1]["labels"] == "0 1 2 3".split()
     for given in ({}, {"labels": ["PER", "LOC"]}):
         with pytest.raises(
             DataError, match=r"t.jsonl:1: its tags are numbers: 0, 1, 2, 3\n.*task: {labels: \[O, B-PER"

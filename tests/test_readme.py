@@ -23,6 +23,7 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from ruamel.yaml import YAML
+from small import ROOT
 from test_layers import FLOORS
 
 from bertkit import __version__
@@ -30,7 +31,6 @@ from bertkit.cli import main as cli
 from bertkit.files import read_json
 from bertkit.recipe import shipped_recipes
 
-ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
 ARCHITECTURE = ROOT / "docs/architecture.md"
 
@@ -289,7 +289,7 @@ def test_answers_of_exported_models_need_no_torch(wheel):
     without = needed(wheel, "onnx-runtime", "serve")
     assert {"onnxruntime", "transformers", "datasets", "fastapi"} <= without
     assert not without & {"torch", "accelerate", "captum"}
-    for extra in ("torch", "quickstart", "onnx", "sweep"):
+    for extra in "torch quickstart onnx sweep".split():
         assert needed(wheel, extra) >= {"torch", "accelerate", "captum"}, extra
 
 

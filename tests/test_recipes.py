@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import small
+from small import ROOT
 from steps import Time
 
 from bertkit.data import check
@@ -24,7 +25,6 @@ from bertkit.tokenizer.train import train_tokenizer
 from bertkit.training import seed
 from bertkit.training.train import train
 
-ROOT = Path(__file__).resolve().parent.parent
 SEVERAL = "multi-task"  # the folder of recipes of several tasks
 FILES = sorted(file for file in (ROOT / "recipes").glob("*/*.yaml") if file.parent.name != SEVERAL)
 COMMIT = re.compile(r"[0-9a-f]{40}")

@@ -161,7 +161,7 @@ def test_entities_are_cut_where_they_stand(facts):
         {"word": w, "tag": t, "score": 0.9} for w, t in zip("a b c d".split(), "B-X I-X O B-Y".split(), strict=True)
     ]
     entities = [{"text": "a b", "label": "X", "score": 0.8}, {"text": "d", "label": "Y", "score": 0.7}]
-    row = {"tags": ["B-X", "O", "O", "B-Y"], "answer": {"words": words, "entities": entities}}
+    row = {"tags": "B-X O O B-Y".split(), "answer": {"words": words, "entities": entities}}
     found = mistakes.sentence_mistake(facts, 7, row)
     assert (found.row, found.gold, found.answer, found.measure) == (7, "X a; Y d", "X a b; Y d", 0.8)
     gold, predicted = (dict(found.lines)[name] for name in ("gold", "predicted"))
@@ -326,8 +326,8 @@ def test_labels_have_thresholds_and_bars_the_most_frequent_first(facts):
     splits = {**facts.results["splits"], facts.split: own}
     many = replace(facts, rows=(), options=options, results={**facts.results, "splits": splits})
     assert [row[:4] for row in report_sections.label_rows(many)] == [
-        ["label", "support", "threshold", "precision"],
-        ["often", "40", "0.7500", "0.2500"],
+        "label support threshold precision".split(),
+        "often 40 0.7500 0.2500".split(),
         ["rare", "3 few", "0.1250", "0.2500"],
     ]
     assert report(many).count('<td class="bar" style="--share:0.2500">0.2500</td>') == 6
@@ -526,7 +526,7 @@ def test_what_is_no_finished_run_or_is_damaged_is_refused(copy, tmp_path, capsys
     ("file", "path", "value"),
     [
         ("results.json", ["splits"], {}),
-        ("results.json", ["splits", "validation", "metrics", "accuracy"], "<b>"),
+        ("results.json", "splits validation metrics accuracy".split(), "<b>"),
         ("predictions/test.jsonl", ["answer"], None),
         ("explanations.json", ["examples"], 5),
         ("explanations.json", ["examples"], [{}]),

@@ -295,7 +295,7 @@ def newest(run: Run) -> Path:
 def test_a_damaged_checkpoint_is_left_out_and_the_one_before_is_used(recipe, uninterrupted, run, caplog):
     seed, bad = run.checkpoints / "seed-42", newest(run)
     older = (seed / "checkpoint-3", [bad])
-    for name in ("optimizer.safetensors", "random-0.json", "manifest.json", "model.safetensors"):
+    for name in "optimizer.safetensors random-0.json manifest.json model.safetensors".split():
         content = (bad / name).read_bytes()
         for damaged in (content[:-7], content[:-1] + bytes([content[-1] ^ 1]), None):
             assert checkpoint.is_intact(bad)

@@ -111,8 +111,8 @@ def test_ranks_are_those_of_brute_force(tiny_encoder, tmp_path):
 
 def test_a_query_that_is_a_document_does_not_find_itself():
     """As BEIR leaves it out; but where it is judged for itself it is one document more."""
-    names = {"query_id": ["a", "b", "", ""], "document_id": ["b", "b", "a", "c"]}
-    texts = {"query": ["x", "y", "", ""], "document": ["y", "y", "x", "z"]}
+    names = {"query_id": ["a", "b", "", ""], "document_id": "b b a c".split()}
+    texts = {"query": ["x", "y", "", ""], "document": "y y x z".split()}
     unit = np.eye(3, dtype=np.float32)
     rows = Dataset.from_dict(names | texts)
     answers = list(searched(rows, ["a", "b"], ["b", "a", "c"], unit[[0, 1]], unit[[1, 0, 2]]))

@@ -81,7 +81,7 @@ def bomb(path: Path, marker: Path, *, archive: bool = True):
 @pytest.mark.parametrize("archive", [True, False])
 def test_a_folder_whose_weights_are_a_pickle_is_refused(archive, model, marker):
     (model / "model.safetensors").unlink()
-    for name in ("pytorch_model.bin", "adapter_model.bin", "training_args.bin", "model.pt"):
+    for name in "pytorch_model.bin adapter_model.bin training_args.bin model.pt".split():
         bomb(model / name, marker, archive=archive)
     small.raises(ModelError, "does not unpickle", resolve_encoder, ModelSpec(name=str(model)))
     small.raises(ModelError, "does not unpickle", load, model)
@@ -343,7 +343,7 @@ DAMAGED = [
       for name in ("../other.safetensors", "/etc/passwd", "pytorch_model.bin", "", "gone.safetensors")),
     (nested_index, r"sub/model.safetensors.index\.json: names '\.\./model"),
     *((pipe(name), f"{re.escape(name)}: is not a regular file")
-      for name in ("model.safetensors", "config.json", "tokenizer.json", "1_Pooling/config.json")),
+      for name in "model.safetensors config.json tokenizer.json 1_Pooling/config.json".split()),
     (unusual({"extra_ids": 10**6}), "extra_ids: 1,000,000"),
     (unusual({"extra_special_tokens": [f"<{n}>" for n in range(20_000)]}), "extra_special_tokens: 20,000"),
     (unusual({"fast_tokenizer_files": ["tokenizer.4.0.0.json"]}), "fast_tokenizer_files names"),

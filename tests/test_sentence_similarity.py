@@ -373,8 +373,8 @@ def test_a_text_and_a_pair_are_answered(tiny_encoder, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("labels", "values", "ids"),
     [
-        (["-1", "0"], ["-1", "0", "0", "-1"], [0, 1, 1, 0]),  # names, one of which looks like an index
-        (["1", "2"], ["0", "1", "1", "0"], [0, 1, 1, 0]),  # indices, one of which looks like a name
+        (["-1", "0"], "-1 0 0 -1".split(), [0, 1, 1, 0]),  # names, one of which looks like an index
+        (["1", "2"], "0 1 1 0".split(), [0, 1, 1, 0]),  # indices, one of which looks like a name
         (["yes", "no"], ["0", "1"], [0, 1]),
         ({"0": "far", "1": "far", "2": "near"}, ["2", "0", "1"], [1, 0, 0]),
         (None, ["b", "a"], [1, 0]),

@@ -89,7 +89,7 @@ def test_columns_that_bear_the_names_of_others_are_mapped_once(mapped, tiny_enco
     assert scores == pytest.approx([answer["score"] for answer in predictor(rows)], abs=1e-5)
 
 
-@pytest.mark.parametrize("name", ["ner-document", "retrieval", "similarity-in-batch", "mlm"])
+@pytest.mark.parametrize("name", "ner-document retrieval similarity-in-batch mlm".split())
 def test_rows_whose_answers_depend_on_each_other_share_no_call(name, tiny_encoder):
     predictor = predictor_of(KEPT[name], tiny_encoder)
     rows = rows_of(KEPT[name], predictor)

@@ -115,7 +115,7 @@ def test_question_answering(served):
     url, predictor = served
     client, asked = InferenceClient(url), {"question": QUESTIONS[0], "context": CONTEXTS[0]}
     answer = predictor(asked)
-    own = {name: answer[name] for name in ("answer", "start", "end", "score")}
+    own = {name: answer[name] for name in "answer start end score".split()}
     alike(dict(client.question_answering(**asked)), own)
     alike(dict(client.question_answering(**asked, top_k=1)), own)
     some = client.question_answering(**asked, top_k=3)
@@ -298,7 +298,7 @@ def test_clients_send_the_api_key(tiny_encoder, monkeypatch):
 
 def test_what_is_open_without_the_key(tiny_encoder):
     with TestClient(make_app(predictor_of(KEPT["single-label"], tiny_encoder), "small", Limits(), KEY)) as client:
-        for path in ("/health", "/metrics", "/docs", "/openapi.json"):
+        for path in "/health /metrics /docs /openapi.json".split():
             page = client.get(path)
             assert page.status_code == 200
             assert "good" not in page.text  # a label

@@ -103,7 +103,7 @@ def test_a_run_by_two_processes_that_receives_a_signal_resumes_to_the_same_model
     assert {path.suffix for path in left.iterdir()} == {".json", ".safetensors"}
     whole, parts = (ended / "written" / name for name in ("whole", "parts"))
     names = ["model/model.safetensors", "predictions/test.jsonl", "predictions/validation.jsonl"]
-    last = ["model.safetensors", "optimizer.safetensors", "random-0.safetensors", "random-1.safetensors"]
+    last = "model.safetensors optimizer.safetensors random-0.safetensors random-1.safetensors".split()
     names += [f"checkpoints/seed-42/checkpoint-4/{name}" for name in last]
     for name in names:
         assert (parts / name).read_bytes() == (whole / name).read_bytes(), name

@@ -26,7 +26,7 @@ ROWS = [{"id": f"r{number}", "text": text} for number, text in enumerate([*TEXTS
 def models(tiny_encoder, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("models")
     for case in CASES:
-        if case.id in ("single-label", "similarity-in-batch", "retrieval", "ner-document"):
+        if case.id in "single-label similarity-in-batch retrieval ner-document".split():
             set_seed(5)
             task = case.task(tiny_encoder)
             save(task.model(encoder(tiny_encoder)), task, folder / case.id, SETTINGS)
@@ -122,7 +122,7 @@ def test_a_row_has_its_number_in_the_file(models, tmp_path, capsys):
     [
         (["--input", "-"], "stdin cannot be read twice"),
         (["a text"], "work only with --input FILE"),
-        (["--input", "ROWS", "--output", "made.csv"], "parts that can be concatenated"),
+        ("--input ROWS --output made.csv".split(), "parts that can be concatenated"),
         ("--input ROWS --output made.conll --format conll".split(), "parts that can be concatenated"),
     ],
 )
@@ -145,9 +145,9 @@ def test_under_torchrun_each_process_writes_its_part(rank, models, rows, tmp_pat
 @pytest.mark.parametrize("command", "predict embed explain evaluate calibrate index mine".split())
 def test_several_processes_without_a_part_are_refused(command, monkeypatch, capsys):
     needed = {
-        "embed": ["--input", "x.csv", "--output", "x.npy"],
+        "embed": "--input x.csv --output x.npy".split(),
         "index": ["--store", "x"],
-        "mine": ["--data", "x", "--output", "x.jsonl"],
+        "mine": "--data x --output x.jsonl".split(),
     }
     monkeypatch.setenv("WORLD_SIZE", "2")
     said = small.refused(capsys, command, "nowhere", *needed.get(command, []))

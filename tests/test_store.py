@@ -124,7 +124,7 @@ def test_equal_documents_are_not_encoded_again_and_others_are_replaced(store):
     assert len(encode.texts) == 3
     index(store, [{"id": "t", "title": "a title is enough", "text": ""}])
     assert index(store, [{"id": "a", "text": " \n"}, {"id": "n", "text": None}]) == Counter(empty=2)
-    assert rows(store, "id") == ["b", "c", "d", "t"]  # without text a document takes its old passages along
+    assert rows(store, "id") == "b c d t".split()  # without text a document takes its old passages along
 
 
 AWKWARD = ["it's", 'say "x"', "a\\", "ünï🙂", "x" * 10_000, "') OR ('1'='1", "a\nb", "--", "%_*", "`id`", "\x00", " a"]

@@ -434,7 +434,7 @@ def test_trials_are_listed_best_first(tmp_path):
     header, *lines = Sweep(tmp_path).table().splitlines()
     assert header.split() == ["trial", "outcome", "a"]
     assert [line.split() for line in lines if line.split()[0].isdigit()] == [
-        ["2", "f1", "0.6", "2e-05"], ["0", "f1", "0.5", "base"], ["1", "failed:", "why", "1e-05"]
+        "2 f1 0.6 2e-05".split(), "0 f1 0.5 base".split(), ["1", "failed:", "why", "1e-05"]
     ]  # fmt: skip
 
 
@@ -470,7 +470,7 @@ def test_a_real_sweep_interrupted_in_a_trial_equals_one_that_was_not(room, tmp_p
     scores = [each["headline"] for each in again.best.results["seeds"]]
     assert scores == again.results["scores"]["best"]
     assert not list((tmp_path / "parts/trials").rglob("*.safetensors"))
-    assert not [path for path in tmp_path.rglob("*") if path.suffix in (".pkl", ".db", ".bin", ".pt")]
+    assert not [path for path in tmp_path.rglob("*") if path.suffix in ".pkl .db .bin .pt".split()]
 
 
 # --- docs/scaling.md

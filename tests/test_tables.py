@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from small import ROOT
 
 import bertkit
 from bertkit.attachments.soft_targets import SOFT_TARGETS
@@ -67,7 +68,6 @@ def test_a_task_declares_each_field_once(task):
 
 # --- words and names
 
-ROOT = Path(__file__).resolve().parent.parent
 CODE = {path: path.read_text() for path in sorted((ROOT / "bertkit").rglob("*.py"))}
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "notebooks").glob("*.ipynb")]
 NO_NOUN = re.compile(r"(?<!there)(?<!There)\s(?:is|are) no (?!longer\b)\w+")  # "X is no Y" for "X is not a Y"

@@ -110,7 +110,7 @@ def test_every_scheme_is_read_as_bio_and_others_are_refused(tmp_path):
 
 
 def test_the_notes_count_entities_as_seqeval_and_rows_only_where_there_are_few(tmp_path):
-    tags = [["B-PER", "I-PER", "B-PER", "O"], ["O"], ["B-LOC", "O", "B-PER", "B-LOC"]]
+    tags = ["B-PER I-PER B-PER O".split(), ["O"], "B-LOC O B-PER B-LOC".split()]
     rows = [{"tokens": ["word"] * len(row), "tags": row} for row in tags]
     found = [finding.what for finding in check(get(write_rows(tmp_path / "a.jsonl", rows)))]
     kinds = Counter(kind for kind, _, _ in get_entities(tags))
@@ -306,7 +306,7 @@ def test_a_type_that_only_the_given_spans_have_is_scored():
     whole = {"start": 0, "end": 5, "score": 0.9}
     answer = {"words": [{"tag": "B-PER", **whole}], "entities": [{"label": "PER", **whole}]}
     graded = task.grade([answer], Dataset.from_dict(columns))
-    assert [graded.scores[name] for name in ("f1", "f1/LOC", "support/LOC", "support/PER")] == [0, 0, 1, 0]
+    assert [graded.scores[name] for name in "f1 f1/LOC support/LOC support/PER".split()] == [0, 0, 1, 0]
     assert graded.errors() | {"both": 1, "spurious": 0} == graded.errors()
     (baseline,) = task.baselines(Dataset.from_dict(columns), Dataset.from_dict(columns)).values()
     assert (baseline["f1"], baseline["accuracy"]) == (0.0, 1.0)

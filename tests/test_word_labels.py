@@ -146,13 +146,13 @@ def test_labels_are_told_from_entity_tags(tags, plain):
 
 
 def test_io_is_read_with_and_without_its_prefix():
-    assert to_bio(["PER", "I-PER", "ORG", "O"], "IO") == (["B-PER", "I-PER", "B-ORG", "O"], 0)
+    assert to_bio("PER I-PER ORG O".split(), "IO") == ("B-PER I-PER B-ORG O".split(), 0)
     small.raises(ValueError, "tag 2", to_bio, ["PER", ""], "IO")
 
 
 def test_labels_stay_as_they_are_and_wrong_rows_are_named(tmp_path):
     data = read(conll(tmp_path / "a.conll", "a/B-X b/I-Y c/O d/B-X"), scheme="none")
-    assert data.rows["train"]["tags"][0] == ["B-X", "I-Y", "O", "B-X"]
+    assert data.rows["train"]["tags"][0] == "B-X I-Y O B-X".split()
     assert "train: 4 words: B-X 2 (50.0%), I-Y 1 (25.0%), O 1 (25.0%)" in [
         finding.what for finding in bertkit.data.checks.check(data)]  # fmt: skip
     rows = [{"tokens": ["a", "b"], "tags": ["X", ""]}, {"tokens": ["a"], "tags": ["X", "Y"]}]
@@ -169,7 +169,7 @@ def test_labels_stay_as_they_are_and_wrong_rows_are_named(tmp_path):
 
 
 def test_class_labels_of_a_data_set_are_names_in_its_order(tiny_encoder, tmp_path):
-    names = ["NOUN", "PUNCT", "ADJ", "_"]
+    names = "NOUN PUNCT ADJ _".split()
     features = Features({"tokens": List(Value("string")), "upos": List(ClassLabel(names=names))})
     rows = Dataset.from_dict({"tokens": [["the", "cat"], ["."]], "upos": [[2, 0], [1]]}, features=features)
     rows.to_parquet(tmp_path / "train.parquet")
@@ -281,7 +281,7 @@ def test_parts_of_speech_are_learned_scored_and_shown(head, tiny_encoder, tmp_pa
 
 
 def test_a_foreign_tagger_answers_as_the_pipeline_does(tiny_encoder, tmp_path):
-    labels = ["NOUN", "VERB", "DET", "PUNCT"]
+    labels = "NOUN VERB DET PUNCT".split()
     torch.manual_seed(1)
     model = AutoModelForTokenClassification.from_pretrained(tiny_encoder, id2label=dict(enumerate(labels)))
     torch.nn.init.normal_(model.classifier.weight, std=2.0)
