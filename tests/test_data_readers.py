@@ -34,7 +34,7 @@ from bertkit.text import counted
 
 
 def spec(**settings) -> DataSpec:
-    return DataSpec(source="unused", **settings)
+    return DataSpec(**{"source": "unused", **settings})
 
 
 def read(tmp_path, name, content, **settings):
