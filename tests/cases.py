@@ -52,7 +52,7 @@ class Case:
     def rows(self) -> Dataset:
         return Dataset.from_dict(self.columns)
 
-    def tokenizer(self, encoder: Path) -> Any:
+    def tokenizer(self, encoder: Path):
         """The encoder's tokenizer, as the task reads texts with it."""
         return load_tokenizer(encoder, split_special_tokens=not self.kind.schema.special_tokens)
 
@@ -66,7 +66,7 @@ def encoder(folder: Path) -> Encoder:
     return Encoder(str(folder), folder, "folder")
 
 
-SETTINGS: dict[str, Any] = {"version": "0", "precision": "fp32", "batch_size": 4, "columns": {}}  # of a saved model
+SETTINGS = {"version": "0", "precision": "fp32", "batch_size": 4, "columns": {}}  # of a saved model
 NAME = {"name": "text-classification"}
 NER = {"name": "token-classification"}
 QA = {"name": "question-answering"}

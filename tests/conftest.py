@@ -49,14 +49,14 @@ WORDS = (
 ).split()
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
+def pytest_addoption(parser: pytest.Parser):
     """`--precision fp32`: as on a processor without bf16 (see fp32/sitecustomize.py); `--all`: rare tests too."""
     parser.addoption("--precision", choices=("auto", "fp32"), default="auto", help="default precision on this CPU")
     parser.addoption("--margins", action="store_true", help="how much of its tolerance each comparison uses")
     parser.addoption("--all", action="store_true", help="those marked `rare` too: the whole contract, every notebook")
 
 
-def pytest_configure(config: pytest.Config) -> None:
+def pytest_configure(config: pytest.Config):
     """`--precision` for this process and the subprocesses that it starts, which are also pytest-xdist's workers."""
     if config.getoption("margins"):
         config.pluginmanager.register(Margins(config))
@@ -69,12 +69,12 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["PYTHONPATH"] = os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
 
 
-def pytest_unconfigure() -> None:
+def pytest_unconfigure():
     """Leave nothing behind."""
     shutil.rmtree(os.environ["TMPDIR"], ignore_errors=True)
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]):
     """The notebooks first: they take minutes, and at the end one worker would wait for the other.
 
     Without a GPU, tests marked `cuda` are skipped; without `--all`, those marked `rare`.
@@ -87,7 +87,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.skip(reason=absent[mark]))
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter):
     """In one line, what was skipped and why."""
     reports = terminalreporter.stats.get("skipped", [])
     reasons = Counter(str(report.longrepr[2]).removeprefix("Skipped: ") for report in reports)
@@ -98,7 +98,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _quiet_libraries() -> None:
+def _quiet_libraries():
     """Bars off; one thread per worker, since the tests run in several processes."""
     datasets.disable_progress_bars()
     transformers.logging.set_verbosity_error()
@@ -107,10 +107,10 @@ def _quiet_libraries() -> None:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _pictures_of_reports_only(request: pytest.FixtureRequest) -> Iterator[None]:
+def _pictures_of_reports_only(request) -> Iterator[None]:
     """Pictures are drawn where tests look at them; elsewhere they would take a quarter of each small training."""
 
-    def empty(figure: Figure, file: TextIO, **_: Any) -> None:
+    def empty(figure: Figure, file: TextIO, **_):
         file.write("<svg></svg>")
 
     with pytest.MonkeyPatch.context() as patch:
@@ -142,19 +142,19 @@ def build_encoder(folder: Path, seed: int = 0, dropout: float = 0.0, layers: int
 
 
 @pytest.fixture(scope="session")
-def tiny_encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tiny_encoder(tmp_path_factory) -> Path:
     """The tiny BERT without dropout."""
     return build_encoder(tmp_path_factory.mktemp("tiny-bert"))
 
 
 @pytest.fixture(scope="session")
-def tiny_encoder_with_dropout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tiny_encoder_with_dropout(tmp_path_factory) -> Path:
     """The tiny BERT with dropout 0.1, for what has to repeat random numbers."""
     return build_encoder(tmp_path_factory.mktemp("tiny-bert-dropout"), dropout=0.1)
 
 
 @pytest.fixture(scope="session")
-def learned(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def learned(tiny_encoder, tmp_path_factory) -> Iterator[Any]:
     """The Run of a model that has learned the rows of `small`, which are beside it. Nobody may change it."""
     import small
 
@@ -162,7 +162,7 @@ def learned(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 
 @pytest.fixture(scope="session")
-def two_seeds(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def two_seeds(tiny_encoder, tmp_path_factory) -> Iterator[Any]:
     """The Run of two seeds and a recipe that states a licence, logged every other step. Nobody may change it."""
     overrides = ("seeds=[1, 2]", "training.logging_steps=2", "hub={license: mit, language: en}")
     yield from _kept(tmp_path_factory.mktemp("two-seeds"), tiny_encoder, *overrides)
@@ -173,9 +173,8 @@ def _kept(room: Path, encoder: Path, *overrides: str) -> Iterator[Any]:
     import small
 
     from bertkit.files import sha256
-    from bertkit.training.train import train
 
-    run = train(small.recipe(room, encoder, *overrides), room / "run")
+    run = small.trained(room, encoder, *overrides)
     before = {file: sha256(file) for file in sorted(room.rglob("*")) if file.is_file()}
     yield run
     after = {file: sha256(file) for file in sorted(room.rglob("*")) if file.is_file()}
@@ -186,7 +185,7 @@ def _kept(room: Path, encoder: Path, *overrides: str) -> Iterator[Any]:
 def real_data() -> Path:
     """The folder of real data beside the checkout; tests that use it skip where it is absent."""
     root = Path(__file__).resolve().parent.parent
-    for folder in (root.parent / "shared" / "data", root / "shared" / "data"):
+    for folder in (root.parent / "shared/data", root / "shared/data"):
         if folder.is_dir():
             return folder
     pytest.skip("no ../shared/data beside the checkout")

@@ -62,7 +62,7 @@ def stated_hash(path: str, content: bytes) -> str:
 class FakeHub(ThreadingHTTPServer):
     daemon_threads = True
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self.server_port}"
         self.repos: dict[str, Repo] = {}
@@ -72,7 +72,7 @@ class FakeHub(ThreadingHTTPServer):
         self.writers = {"me"}  # the owners that the token may write to
         self.lock = threading.RLock()
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
+    def handle_error(self, request, client_address):
         """A client that goes away is no news."""
 
     def create(self, repo_id: str, *, private: bool = True, files: dict[str, bytes] | None = None) -> Repo:
@@ -117,10 +117,10 @@ class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server: FakeHub
 
-    def log_message(self, *_: Any) -> None:
+    def log_message(self, *_):
         """Nothing is printed."""
 
-    def handle_request(self) -> None:
+    def handle_request(self):
         path = unquote(urlparse(self.path).path)
         fault = self.server.fault(f"{self.command} {path}")
         if fault and fault.act == "reset":
@@ -152,14 +152,14 @@ class Handler(BaseHTTPRequestHandler):
             self.rfile.readline()
         self.rfile.readline()
 
-    def tear(self) -> None:
+    def tear(self):
         """Reset the connection: the other side gets ECONNRESET, not an end."""
         self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.close_connection = True
         self.rfile.close()
         self.connection.close()
 
-    def send(self, status: int, content: bytes, headers: dict[str, str]) -> None:
+    def send(self, status: int, content: bytes, headers: dict[str, str]):
         self.send_response(status)
         for name, value in headers.items():
             self.send_header(name, value)
@@ -196,7 +196,7 @@ class Handler(BaseHTTPRequestHandler):
                 return answer(body, *found.groups())
         raise Refused(404, f"unknown {self.command} {path}")
 
-    def json(self, value: Any, **headers: str) -> Answer:
+    def json(self, value, **headers: str) -> Answer:
         return 200, json.dumps(value).encode(), {"Content-Type": "application/json", **headers}
 
     def repo(self, name: str, *, write: bool = False) -> Repo:

@@ -72,7 +72,7 @@ def finished(case: Case, folder: Path, where: Path, seed: int = 3, **sections: d
     return run
 
 
-def restate(run: Run, file: str, *without: str, **changed: Any) -> None:
+def restate(run: Run, file: str, *without: str, **changed):
     """Change what a JSON file of the run states, and take some of it out."""
     stated = json.loads((run.folder / file).read_text(encoding="utf-8")) | changed
     kept = {key: value for key, value in stated.items() if key not in without}

@@ -24,7 +24,7 @@ OF_TYPE = {  # the tolerances of torch.testing.assert_close
     torch.bfloat16: (1.6e-2, 1e-5),
     torch.float16: (1e-3, 1e-5),
 }
-COMPARED: list[tuple[Any, str, Mapping[Any, tuple[float, float]]]] = [
+COMPARED = [
     (np.testing, "assert_allclose", {None: (1e-7, 0.0)}),
     (np, "allclose", {None: (1e-5, 1e-8)}),
     (torch, "allclose", {None: (1e-5, 1e-8)}),
@@ -37,7 +37,7 @@ def reason(test: str) -> str:
     return next((why for name, why in MEANT.items() if test.startswith(name)), "")
 
 
-def used(actual: Any, expected: Any, relative: float, absolute: float) -> float:
+def used(actual, expected, relative: float, absolute: float) -> float:
     """The largest difference as a share of what is allowed; 0 where nothing differs or both are infinite or NaN."""
     if isinstance(actual, Mapping):
         return used([*actual.values()], [expected[key] for key in actual], relative, absolute)
@@ -52,7 +52,7 @@ def used(actual: Any, expected: Any, relative: float, absolute: float) -> float:
     return float((difference[differing] / np.maximum(allowed[differing], tiny)).max(initial=0))
 
 
-def numbers(value: Any) -> np.ndarray[Any, Any]:
+def numbers(value) -> np.ndarray[Any, Any]:
     """As an array of fp64."""
     return np.asarray(value.detach().cpu().double() if isinstance(value, torch.Tensor) else value, dtype=np.float64)
 
@@ -63,22 +63,22 @@ class Margins:
     With pytest-xdist each worker sends its shares when it ends.
     """
 
-    def __init__(self, config: pytest.Config) -> None:
+    def __init__(self, config: pytest.Config):
         self.config, self.test = config, ""
-        self.shares: dict[str, float] = {}
+        self.shares = {}
         self.patch = pytest.MonkeyPatch()
         for owner, name, tolerances in COMPARED:
             self.patch.setattr(owner, name, self.measured(getattr(owner, name), tolerances))
         scalar = type(pytest.approx(1.0))  # which compares the elements of sequences, arrays and mappings too
         self.patch.setattr(scalar, "__eq__", self.measured_scalar(scalar.__eq__))
 
-    def note(self, share: float) -> None:
+    def note(self, share: float):
         self.shares[self.test] = max(share, self.shares.get(self.test, 0))
 
-    def measured(self, compare: Callable[..., Any], tolerances: Mapping[Any, tuple[float, float]]) -> Any:
+    def measured(self, compare: Callable[..., Any], tolerances: Mapping[Any, tuple[float, float]]):
         """The function, which notes its share where it passes."""
 
-        def wrapper(actual: Any, expected: Any, *args: Any, **options: Any) -> Any:
+        def wrapper(actual, expected, *args, **options):
             outcome = compare(actual, expected, *args, **options)
             options = {**options, **dict(zip(NAMES, args, strict=False))}
             defaults = tolerances.get(getattr(actual, "dtype", None), tolerances[None])
@@ -89,10 +89,10 @@ class Margins:
 
         return wrapper
 
-    def measured_scalar(self, compare: Callable[[Any, Any], Any]) -> Any:
+    def measured_scalar(self, compare: Callable[[Any, Any], Any]):
         """`approx`, of one number."""
 
-        def wrapper(approx: Any, actual: Any) -> Any:
+        def wrapper(approx, actual):
             outcome = compare(approx, actual)
             number = isinstance(approx.expected, int | float | np.number)
             if outcome and number and np.isfinite(approx.expected) and approx.tolerance:
@@ -102,11 +102,11 @@ class Margins:
         return wrapper
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_protocol(self, item: pytest.Item) -> Any:
+    def pytest_runtest_protocol(self, item: pytest.Item):
         self.test = item.nodeid
         return (yield)
 
-    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+    def pytest_sessionfinish(self, session: pytest.Session):
         """A worker sends its shares; the process that has all of them fails the run where one is over a third."""
         self.patch.undo()
         if worker := getattr(self.config, "workeroutput", None):
@@ -115,7 +115,7 @@ class Margins:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     @pytest.hookimpl(optionalhook=True)
-    def pytest_testnodedown(self, node: Any) -> None:
+    def pytest_testnodedown(self, node):
         """The shares of a worker."""
         self.shares |= getattr(node, "workeroutput", {}).get("margins", {})
 
@@ -123,7 +123,7 @@ class Margins:
         """Test -> its share, where it is over a third and not meant."""
         return {test: share for test, share in self.shares.items() if share > MOST and not reason(test)}
 
-    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter):
         """A table of what uses more than a third, the largest first."""
         wide = sorted(((share, test) for test, share in self.shares.items() if share > MOST), reverse=True)
         terminalreporter.section("margins")

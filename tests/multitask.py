@@ -18,7 +18,7 @@ def part(case: str, validation: int = 5) -> dict[str, Any]:
     return {"task": found.options, "data": {"train": rows, "validation": rows[:validation]}}
 
 
-def recipe(encoder: Path, *names: str, training: dict[str, Any] = {}, **more: Any) -> dict[str, Any]:  # noqa: B006
+def recipe(encoder: Path, *names: str, training: dict[str, Any] = {}, **more) -> dict[str, Any]:  # noqa: B006
     """A recipe of these tasks of `OF`, as `train` takes it."""
     tasks = {name: part(OF[name]) for name in names}
     rest = {"model": {"name": str(encoder), "max_length": 32}, "verify": False, "explain": False}

@@ -49,7 +49,7 @@ def rows_of(case: Case, predictor: Predictor) -> list[dict[str, Any]]:
     return [dict(zip(names, row, strict=True)) for row in zip(*(case.columns[n] for n in names), strict=True)]
 
 
-def alike(found: Any, expected: Any) -> None:
+def alike(found, expected):
     """Equal, numbers to rounding: other rows in a batch mean other padding."""
     if isinstance(expected, Mapping):
         assert found.keys() == expected.keys()
@@ -65,14 +65,14 @@ def alike(found: Any, expected: Any) -> None:
         assert found == expected
 
 
-def said(client: TestClient, path: str, status: int = 200, **body: Any) -> Any:
+def said(client: TestClient, path: str, status: int = 200, **body):
     """What the server says to this body."""
     response = client.post(path, json=body)
     assert response.status_code == status, response.text
     return response.json()
 
 
-def bug(batcher: Batcher) -> None:
+def bug(batcher: Batcher):
     """Stands for any in the batcher's own code."""
     raise ZeroDivisionError(SECRET)
 
@@ -80,9 +80,9 @@ def bug(batcher: Batcher) -> None:
 class Model:
     """Answers rows with their number, when it may; remembers what it was given."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.may, self.busy = threading.Event(), threading.Event()
-        self.calls: list[list[int]] = []
+        self.calls = []
 
     def __call__(self, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         self.calls.append([row["n"] for row in rows])

@@ -22,7 +22,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import small
@@ -45,10 +44,10 @@ EMPTY = {"ner-softmax": {"tokens": []}, "mlm": {"text": ""}}  # case -> a row th
 class Stop(TrainerCallback):
     """Process 1 receives SIGTERM in the third step."""
 
-    def __init__(self, rank: int) -> None:
+    def __init__(self, rank: int):
         self.rank = rank
 
-    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+    def on_step_begin(self, args, state, control, **_):
         if state.global_step == 2 and self.rank == 1:
             os.kill(os.getpid(), signal.SIGTERM)
 
@@ -62,12 +61,12 @@ def free_port() -> int:
             return port
 
 
-def several(count: int, folder: Path, run: Callable[[int], int | None]) -> None:
+def several(count: int, folder: Path, run: Callable[[int], int | None]):
     """`run(rank)`, which gives an exit code, in so many processes, which end within ten minutes."""
     (folder / "written").mkdir(parents=True)
     port = free_port()
 
-    def one(rank: int) -> None:
+    def one(rank: int):
         for descriptor, name in ((1, "out"), (2, "err")):
             os.dup2(os.open(folder / f"{rank}.{name}", os.O_WRONLY | os.O_CREAT), descriptor)
         ranks = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
@@ -83,7 +82,7 @@ def several(count: int, folder: Path, run: Callable[[int], int | None]) -> None:
     (folder / "codes.json").write_text(json.dumps([process.exitcode for process in processes]))
 
 
-def models(folder: Path, room: Path) -> None:
+def models(folder: Path, room: Path):
     """Of every case a model that answers 3 rows at a time, in batches of 2, and a file of its rows."""
     for kind in OURS.values():
         kind.chunk_size = 3
@@ -95,7 +94,7 @@ def models(folder: Path, room: Path) -> None:
         small.write_rows(room / case.id / "rows.jsonl", rows)
 
 
-def answers(room: Path, out: Path, names: tuple[str, ...], precision: Any) -> Callable[[int], int]:
+def answers(room: Path, out: Path, names: tuple[str, ...], precision) -> Callable[[int], int]:
     """A `run` that answers the rows of these cases, as an evaluation during training does; each process writes all."""
 
     def run(rank: int) -> int:
@@ -113,7 +112,7 @@ def answers(room: Path, out: Path, names: tuple[str, ...], precision: Any) -> Ca
     return run
 
 
-def broken(out: Path) -> None:
+def broken(out: Path):
     """Two processes, of which the second has other rows, or is killed."""
 
     def run(rank: int, batches: int, killed: bool) -> int:
@@ -134,29 +133,29 @@ def broken(out: Path) -> None:
     several(2, out / "one is killed", lambda rank: run(rank, 4, killed=True))
 
 
-def trained(folder: Path, room: Path, out: Path) -> None:
+def trained(folder: Path, room: Path, out: Path):
     """The same run by one process and by two; then two of which one receives a signal."""
     plain = "training.bf16=false", "training.eval_strategy=epoch", "training.save_strategy=epoch"
 
-    def one(_: int) -> None:
+    def one(_: int):
         recipe = small.recipe(room, folder, *plain, "training.per_device_train_batch_size=8")
-        train(recipe, out / "trained, 1" / "written")
+        train(recipe, out / "trained, 1/written")
 
-    def two(rank: int) -> None:
-        train(small.recipe(room / str(rank), folder, *plain), out / "trained, 2" / "written")
+    def two(rank: int):
+        train(small.recipe(room / str(rank), folder, *plain), out / "trained, 2/written")
 
-    def stopped(rank: int) -> None:
+    def stopped(rank: int):
         """With dropout: a run; and another, in which process 1 receives SIGTERM in the third of four steps, resumed."""
         logging.basicConfig(level=logging.INFO)
-        recipe, written = small.recipe(room / f"stopped {rank}", dropout, *plain), out / "stopped, 2" / "written"
+        recipe, written = small.recipe(room / f"stopped {rank}", dropout, *plain), out / "stopped, 2/written"
         train(recipe, written / "whole")
         try:
             train(recipe, written / "parts", callbacks=[Stop(rank)])
         except SystemExit as ended:
             (out / "stopped, 2" / f"{rank}.ended").write_text(str(ended.code))
         if rank == 0:
-            seed = written / "parts" / "checkpoints" / "seed-42"
-            shutil.copytree(seed, out / "stopped, 2" / "left")
+            seed = written / "parts/checkpoints/seed-42"
+            shutil.copytree(seed, out / "stopped, 2/left")
         distributed.barrier()
         train(recipe, written / "parts", resume=True)
 
@@ -167,13 +166,13 @@ def trained(folder: Path, room: Path, out: Path) -> None:
     several(2, out / "stopped, 2", stopped)
 
 
-def taught(folder: Path, room: Path, out: Path) -> None:
+def taught(folder: Path, room: Path, out: Path):
     """The same student by one process and by two; its teacher is asked before training."""
     teacher = f"distillation={{teacher: '{out}/trained, 1/written', alpha: 0.7}}"
     for count in (1, 2):
         what = f"teacher before, {count}"
 
-        def run(rank: int, count: int = count, what: str = what) -> None:
+        def run(rank: int, count: int = count, what: str = what):
             os.environ["BERTKIT_CACHE"] = str(out / what / "cache")
             size = f"training.per_device_train_batch_size={8 // count}"
             recipe = small.recipe(room / f"{what} {rank}", folder, teacher, size, "training.bf16=false")
@@ -183,7 +182,7 @@ def taught(folder: Path, room: Path, out: Path) -> None:
         several(count, out / what, run)
 
 
-def program(folder: Path, out: Path) -> None:
+def program(folder: Path, out: Path):
     room = out / "models"
     models(folder, room)
     every = tuple(case.id for case in [*CASES, *DRAWN])

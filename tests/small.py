@@ -20,11 +20,14 @@ from transformers import AutoConfig, AutoModel, PreTrainedModel, TrainingArgumen
 
 from bertkit.cli.main import main
 from bertkit.data import Data, load
+from bertkit.errors import Problem
 from bertkit.recipe.recipe import Recipe, load_recipe
 from bertkit.run import Run
 from bertkit.sections import DataSpec
 from bertkit.tasks.base import Task, TaskOptions
+from bertkit.training.train import train
 
+ROOT = Path(__file__).resolve().parent.parent  # of the checkout
 WORDS = ("cat", "dog", "mat", "one", "two", "three", "four", "five")
 SIZES = {"train": 16, "validation": 10, "test": 7}
 WRONG = (18, 21, 27)  # rows of validation and test with a wrong label, so that no score is perfect
@@ -35,7 +38,7 @@ LEARN = ("training.num_train_epochs=25", "training.learning_rate=1e-2")
 LEARN += ("training.eval_strategy=steps", "training.eval_steps=20")
 
 
-def recompute_activations(model: PreTrainedModel) -> None:
+def recompute_activations(model: PreTrainedModel):
     """What the trainer does where CHECKPOINTING is true."""
     getattr(model, f"{CHECKPOINTING}_enable")()
 
@@ -65,7 +68,7 @@ def rows(kind: str, count: int, start: int = 0) -> list[dict[str, Any]]:
     """Rows with the target of this kind, and a column `id` that no task knows."""
     made = []
     for number in range(start, start + count):
-        row: dict[str, Any] = {"id": f"row-{number}", "text": text(number, number % 2)}
+        row = {"id": f"row-{number}", "text": text(number, number % 2)}
         side = number % 2 if number not in WRONG else 1 - number % 2
         if kind == "regression":
             row["score"] = 2.0 * side + number % 4 / 10
@@ -90,23 +93,39 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").rstrip("\n").split("\n")]
 
 
-def change_json(path: Path, **changed: Any) -> Path:
+def change_json(path: Path, **changed) -> Path:
     """The JSON file with some of its keys changed."""
     path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | changed), encoding="utf-8")
     return path
 
 
-def raises(error: type[Exception], pattern: str, call: Callable[..., Any], *arguments: Any, **settings: Any) -> None:
+def raises(error: type[Exception], pattern: str, call: Callable[..., Any], *arguments, **settings):
     """This call raises this error, and the pattern is found in its message."""
     with pytest.raises(error, match=pattern):
         call(*arguments, **settings)
 
 
-def message_of(error: type[Exception], call: Callable[..., Any], *arguments: Any, **settings: Any) -> str:
-    """That of the error which this call raises."""
+def raised(error: type[Exception], call: Callable[..., Any], *arguments, **settings):
+    """The error of this type which this call raises."""
     with pytest.raises(error) as caught:
         call(*arguments, **settings)
-    return str(caught.value)
+    return caught.value
+
+
+def message_of(*call, **settings) -> str:
+    """That of the error which this call raises."""
+    return str(raised(*call, **settings))
+
+
+def problems_of(*call, **settings) -> list[Problem]:
+    """Those of the error which this call raises."""
+    return raised(*call, **settings).problems
+
+
+def refuses(error: type[Exception], pattern: str, recipe, folder: Path, **settings):
+    """`train` refuses this recipe with this error, and writes nothing into `folder`."""
+    raises(error, pattern, train, recipe, folder / "run", **settings)
+    assert not (folder / "run").exists()
 
 
 def said(capsys: pytest.CaptureFixture[str], *words: object) -> str:
@@ -160,6 +179,11 @@ def recipe(
     return load_recipe(write_recipe(folder, encoder, kind, splits), overrides)
 
 
+def trained(folder: Path, encoder: Path, *overrides: str, **more) -> Run:
+    """The run, in `folder`, that trains the recipe of `recipe`."""
+    return train(recipe(folder, encoder, *overrides, **more), folder / "run")
+
+
 def program(file: Path) -> ModuleType:
     """The module in a file that is no part of the package."""
     spec = importlib.util.spec_from_file_location(file.stem, file)
@@ -173,7 +197,7 @@ def copy_of(run: Run, folder: Path) -> Run:
     return Run(Path(shutil.copytree(run.folder, folder)))
 
 
-def of_family(kind: str, encoder: Path, folder: Path, **fields: Any) -> Path:
+def of_family(kind: str, encoder: Path, folder: Path, **fields) -> Path:
     """An encoder of another architecture with the tokenizer of this one, whose sizes are those of the tiny BERT."""
     shutil.copytree(encoder, folder, ignore=shutil.ignore_patterns("config.json", "*.safetensors"))
     sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
@@ -183,7 +207,7 @@ def of_family(kind: str, encoder: Path, folder: Path, **fields: Any) -> Path:
     return folder
 
 
-def panic_on_bytes_beyond_ascii(tokenizer: Any) -> None:
+def panic_on_bytes_beyond_ascii(tokenizer):
     """Damage the tokenizer: its normalizer, in Rust, panics on a text that is not ASCII."""
     trie = bytes(4 * 128)  # each byte of a text is an index into it
     tokenizer.backend_tokenizer.normalizer = normalizers.Precompiled(len(trie).to_bytes(4, "little") + trie)

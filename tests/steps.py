@@ -20,7 +20,6 @@ from bertkit.attachments.muon import MuonOptimizer
 from bertkit.attachments.used_rows import UsedEmbeddings
 from bertkit.engine import trainer
 from bertkit.engine.arguments import ENDLESS, Arguments
-from bertkit.engine.attachment import Attachment
 from bertkit.engine.clock import Clock
 from bertkit.engine.training_data import TaskData
 from bertkit.inference.runner import Runner
@@ -34,7 +33,7 @@ Step = tuple[float, dict[str, torch.Tensor]]  # loss and gradients
 class NoDoubles(TorchDispatchMode):
     """Within the block, a tensor of float64 is an error: Apple's GPUs have none."""
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         made = func(*args, **(kwargs or {}))
         assert torch.float64 not in {leaf.dtype for leaf in tree_leaves(made) if isinstance(leaf, torch.Tensor)}, func
         return made
@@ -43,23 +42,23 @@ class NoDoubles(TorchDispatchMode):
 class FirstStep(TrainerCallback):
     """Keeps the gradients of the first step."""
 
-    def __init__(self) -> None:
-        self.gradients: dict[str, torch.Tensor] = {}
+    def __init__(self):
+        self.gradients = {}
 
-    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
+    def on_pre_optimizer_step(self, args, state, control, model=None, **_):
         if not self.gradients:
             named = model.named_parameters()
             self.gradients = {n.removeprefix("module."): p.grad.clone() for n, p in named if p.grad is not None}
 
 
-def arguments(folder: Path, batch: int, accumulate: int, **more: Any) -> Arguments:
+def arguments(folder: Path, batch: int, accumulate: int, **more) -> Arguments:
     sizes = {"per_device_train_batch_size": batch, "gradient_accumulation_steps": accumulate, "max_steps": 1, "seed": 5}
     given = {"max_grad_norm": 1e9, "logging_steps": 1, "save_strategy": "no", "use_cpu": True, "disable_tqdm": True}
     return Arguments(output_dir=str(folder), remove_unused_columns=False, **{**sizes, **given, **more})
 
 
 def first_step(
-    case: Case, folder: Path, out: Path, batch: int, accumulate: int, tokens: int | None = None, **more: Any
+    case: Case, folder: Path, out: Path, batch: int, accumulate: int, tokens: int | None = None, **more
 ) -> Step:
     """The first step by `trainer.Trainer`."""
     step = FirstStep()
@@ -68,13 +67,13 @@ def first_step(
     return next(e["loss"] for e in ours.state.log_history if "loss" in e), step.gradients
 
 
-def focal(outputs: Any, labels: torch.Tensor, num_items_in_batch: Any, gamma: float = 2.0) -> torch.Tensor:
+def focal(outputs, labels: torch.Tensor, num_items_in_batch, gamma: float = 2.0) -> torch.Tensor:
     """Focal loss (Lin et al. 2017, equation 4)."""
     losses = F.cross_entropy(outputs.logits, labels, reduction="none")
     return ((1 - torch.exp(-losses)) ** gamma * losses).sum() / num_items_in_batch
 
 
-def mean(outputs: Any, labels: torch.Tensor, num_items_in_batch: Any) -> torch.Tensor:
+def mean(outputs, labels: torch.Tensor, num_items_in_batch) -> torch.Tensor:
     """Divides by a count of its own."""
     return F.cross_entropy(outputs.logits, labels)
 
@@ -82,16 +81,16 @@ def mean(outputs: Any, labels: torch.Tensor, num_items_in_batch: Any) -> torch.T
 class Lookahead(bertkit.Attachment):
     """That of docs/python.md, on the CPU."""
 
-    def start(self, trainer: Any, checkpoint: Path | None) -> None:
+    def start(self, trainer, checkpoint: Path | None):
         self.weights = dict(trainer.model.named_parameters())
         slow = load_file(checkpoint / "slow.safetensors") if checkpoint else self.weights
         self.slow = {name: tensor.detach().clone() for name, tensor in slow.items()}
 
-    def wrap_optimizer(self, optimizer: Any, trainer: Any) -> Any:
+    def wrap_optimizer(self, optimizer, trainer):
         optimizer.register_step_post_hook(self.look)
         return optimizer
 
-    def look(self, *_: Any) -> None:
+    def look(self, *_):
         for name, weight in self.weights.items():
             weight.data.lerp_(self.slow[name].lerp_(weight.data, 0.1), 0.5)
 
@@ -99,21 +98,21 @@ class Lookahead(bertkit.Attachment):
         return {"slow.safetensors": self.slow}
 
 
-OWN: dict[str, Any] = {  # what a user adds to `train`
+OWN = {  # what a user adds to `train`
     "focal": {"compute_loss_func": focal},
     "mean": {"compute_loss_func": mean},
     "lookahead": {"attachments": [Lookahead()]},
 }
 
 
-def trainer_of(recipe: Recipe, folder: Path, *callbacks: TrainerCallback, **own: Any) -> trainer.Trainer:
+def trainer_of(recipe: Recipe, folder: Path, *callbacks: TrainerCallback, **own) -> trainer.Trainer:
     """The trainer of a recipe, as `train` makes it. own: a user's code."""
     jobs = prepare_jobs(recipe, Extensions(**own))[0]
     args = jobs.arguments(folder, 5)
     return make_trainer(jobs, new_runners(jobs, args), args, callbacks, Clock())
 
 
-def first_step_of(recipe: Recipe, folder: Path, **own: Any) -> Step:
+def first_step_of(recipe: Recipe, folder: Path, **own) -> Step:
     """The first step of a recipe, as `train` takes it."""
     step = FirstStep()
     ours = trainer_of(recipe, folder, step, **own)
@@ -122,13 +121,13 @@ def first_step_of(recipe: Recipe, folder: Path, **own: Any) -> Step:
 
 
 def made(
-    case: Case, folder: Path, args: Arguments, *, tokens: int | None = None, divide: bool = False, **more: Any
+    case: Case, folder: Path, args: Arguments, *, tokens: int | None = None, divide: bool = False, **more
 ) -> trainer.Trainer:
     """A trainer of the case's model on its rows, with what the arguments ask for."""
     task = case.task(folder)
     set_seed(5)
     runner = Runner(task, task.model(encoder(folder)), args.device, "fp32", 8)
-    attachments: list[Attachment] = [*([MuonOptimizer()] if args.muon else ())]
+    attachments = [*([MuonOptimizer()] if args.muon else ())]
     attachments += [UsedEmbeddings(), *([MicroBatchSplit()] if divide else ())]
     data = TaskData(runner, task.features(case.rows()), tokens=tokens)
     return trainer.Trainer(data, args, attachments=attachments, **more)
@@ -137,20 +136,20 @@ def made(
 class Time(TrainerCallback):
     """Moves on by so many seconds, which may depend on the step."""
 
-    def __init__(self, step: Callable[[int], float] = lambda _: 5.0, evaluation: float = 0.0) -> None:
+    def __init__(self, step: Callable[[int], float] = lambda _: 5.0, evaluation: float = 0.0):
         self.seconds, self.step, self.evaluation = 1000.0, step, evaluation
 
     def __call__(self) -> float:
         return self.seconds
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+    def on_step_end(self, args, state, control, **_):
         self.seconds += self.step(state.global_step)
 
-    def on_evaluate(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+    def on_evaluate(self, args, state, control, **_):
         self.seconds += self.evaluation
 
 
-def trained(folder: Path, out: Path, batch: int, seconds: float) -> None:
+def trained(folder: Path, out: Path, batch: int, seconds: float):
     """Train for 30 seconds with steps that take so many; OUT/PROCESS-STEPS.safetensors has the weights."""
     time = Time(lambda _: seconds)
     args = arguments(out, batch, 2, max_steps=ENDLESS, learning_rate=0.1, optim="sgd")

@@ -1,7 +1,5 @@
 """The public names, their docstrings, and what importing them costs."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import inspect
@@ -22,7 +20,6 @@ import small
 
 import bertkit
 from bertkit.cli.main import COMMANDS
-from bertkit.cli.shared import Command
 from bertkit.text import json_line
 
 PACKAGE = Path(bertkit.__file__).parent
@@ -31,7 +28,7 @@ MODULES = {"bertkit", *(each.name for each in pkgutil.walk_packages([str(PACKAGE
 BANNED = "hasattr eval exec pickle.load pickle.loads torch.load yaml.load __import__".split()  # calls
 
 
-def test_the_public_names_are_sorted_there_and_seen_by_type_checkers() -> None:
+def test_the_public_names_are_sorted_there_and_seen_by_type_checkers():
     names = bertkit.__all__
     assert len(names) <= 38
     assert sorted([*names, "__version__"]) == dir(bertkit)
@@ -60,7 +57,7 @@ ONLY_THERE = {  # options for a terminal, texts among words, and files of what P
 
 
 @pytest.mark.parametrize("command", [*chain(*COMMANDS.values())], ids=lambda command: command.name)
-def test_what_the_command_line_does_python_does_by_the_same_names(command: Command) -> None:
+def test_what_the_command_line_does_python_does_by_the_same_names(command):
     if name := ELSEWHERE.get(command.name, command.name):
         taken = inspect.signature(getattr(bertkit, name)).parameters
         options = {
@@ -72,10 +69,10 @@ def test_what_the_command_line_does_python_does_by_the_same_names(command: Comma
         assert options - set(taken) - other <= ONLY_THERE.get(name, set())
 
 
-def test_it_returns_what_the_command_line_prints(learned: bertkit.Run, tmp_path: Path, capsys: Any) -> None:
+def test_it_returns_what_the_command_line_prints(learned, tmp_path, capsys):
     file = small.write_rows(tmp_path / "rows.jsonl", [{"text": "the dog was bad", "label": "bad"}])
     recipe = learned.folder / "recipe.yaml"
-    made: dict[tuple[Any, ...], Any] = {
+    made = {
         ("check", recipe): "\n".join(bertkit.check(recipe).lines()),
         ("evaluate", learned.folder, "--data", file, "--json"): json.dumps(bertkit.evaluate(learned, file), indent=2),
         ("explain", learned.folder, "the dog was bad", "--json"): json_line(
@@ -89,7 +86,7 @@ def test_it_returns_what_the_command_line_prints(learned: bertkit.Run, tmp_path:
         assert small.said(capsys, *words).rstrip() == told
 
 
-def test_a_run_has_the_metrics_of_a_split(learned: bertkit.Run, tmp_path: Path) -> None:
+def test_a_run_has_the_metrics_of_a_split(learned, tmp_path):
     assert learned.metrics() == learned.metrics("validation") == learned.results["splits"]["validation"]["metrics"]
     small.raises(bertkit.ModelError, "no scores on dev, only on: validation", learned.metrics, "dev")
     small.raises(bertkit.ModelError, "only on: no split", bertkit.Run(tmp_path).metrics)
@@ -97,7 +94,7 @@ def test_a_run_has_the_metrics_of_a_split(learned: bertkit.Run, tmp_path: Path) 
 
 def code_of(file: Path) -> Iterator[str]:
     """The Python of a page, a notebook or a program."""
-    text = file.read_text(encoding="utf-8")
+    text = file.read_text()
     if file.suffix == ".ipynb":
         yield from ("".join(cell["source"]) for cell in json.loads(text)["cells"] if cell["cell_type"] == "code")
     else:
@@ -112,7 +109,7 @@ SHOWN = [
 ]
 
 
-def test_what_is_shown_to_users_takes_public_names_only() -> None:
+def test_what_is_shown_to_users_takes_public_names_only():
     used = Counter[str]()
     for node in (node for file in SHOWN for code in code_of(file) for node in ast.walk(ast.parse(code))):
         match node:
@@ -140,7 +137,7 @@ def members(module: ModuleType) -> Iterator[tuple[str, Any]]:
                     yield f"{module.__name__}.{name}.{own}", getattr(thing, own)
 
 
-def test_everything_public_says_what_it_does() -> None:
+def test_everything_public_says_what_it_does():
     """A method may have the docstring of what it overrides; a class and a function need their own."""
     silent = []
     for module in map(importlib.import_module, sorted(MODULES)):
@@ -154,7 +151,7 @@ def test_everything_public_says_what_it_does() -> None:
     assert not silent
 
 
-def test_nothing_happens_on_import() -> None:
+def test_nothing_happens_on_import():
     """Modules hold definitions and constants: no calls for their effect, no state that functions change."""
     for file in sorted(PACKAGE.rglob("*.py")):
         tree = ast.parse(file.read_text())
@@ -164,7 +161,7 @@ def test_nothing_happens_on_import() -> None:
         assert not [node for node in ast.walk(tree) if isinstance(node, ast.Global)], file
 
 
-def test_a_notebook_without_ipywidgets_gets_the_plain_bar_in_silence() -> None:
+def test_a_notebook_without_ipywidgets_gets_the_plain_bar_in_silence():
     code = (
         "import sys, types; sys.modules.update({'ipykernel.zmqshell': types.ModuleType('x'), 'ipywidgets': None})\n"
         "sys.modules['IPython'] = types.SimpleNamespace(get_ipython=lambda: object())\n"
@@ -177,7 +174,7 @@ def test_a_notebook_without_ipywidgets_gets_the_plain_bar_in_silence() -> None:
     assert "notebook" not in done.stdout
 
 
-def test_house_rules() -> None:
+def test_house_rules():
     """No hasattr probing and no bare except; nothing is unpickled, evaluated or executed.
 
     Errors of any kind are caught where other libraries open what anyone may have made, where a package announces code,
@@ -185,8 +182,8 @@ def test_house_rules() -> None:
     """
     panics = ("cli/main.py", "errors.py", "serving/batcher.py")
     boundaries = (
-        *("models/encoder.py", "models/bert/pretraining_data.py", "exports/graph.py", "inference/onnx_session.py"),
-        *("serving/batcher.py", "serving/middleware.py", "training/finish.py", "data/readers.py"),
+        *"models/encoder.py models/bert/pretraining_data.py exports/graph.py inference/onnx_session.py".split(),
+        *"serving/batcher.py serving/middleware.py training/finish.py data/readers.py".split(),
         "tasks/__init__.py",
     )
     for file in sorted(PACKAGE.rglob("*.py")):
@@ -203,7 +200,7 @@ def test_house_rules() -> None:
                     assert not trusts, f"{file}:{node.lineno}"
 
 
-def test_the_library_names_its_arguments_and_no_options_of_the_command_line() -> None:
+def test_the_library_names_its_arguments_and_no_options_of_the_command_line():
     """Not in an error, nor in a log. Options are named by what calls another program, or prints lines for a shell."""
     shells = (
         "audits/audit.py",

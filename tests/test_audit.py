@@ -1,7 +1,5 @@
 """Likely wrong labels: confident learning compared with cleanlab, then the lists, the page and the command."""
 
-from __future__ import annotations
-
 import csv
 import shlex
 import warnings
@@ -14,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import small
+from numpy.random import default_rng
 from test_report import EVIL, well_formed
 
 import bertkit
@@ -25,16 +24,16 @@ from bertkit.audits.entity_errors import sentences
 from bertkit.audits.label_errors import label_sets, numbers, questions, single_labels
 from bertkit.audits.parts import Section
 from bertkit.cli.main import main
-from bertkit.data import Data, tagging
+from bertkit.data import tagging
 from bertkit.inference.predictor import load
-from bertkit.recipe.recipe import Recipe, load_recipe, to_yaml
+from bertkit.recipe.recipe import load_recipe, to_yaml
 from bertkit.sections import DataSpec
 from bertkit.tasks import get_task
 
 
 def noisy(seed: int, rows: int = 400, labels: int = 4, absent: bool = False):
     """Probabilities that follow the true labels loosely, and labels of which a third are drawn anew."""
-    rng = np.random.default_rng(seed)
+    rng = default_rng(seed)
     true = rng.integers(0, labels - absent, rows)
     logits = rng.normal(size=(rows, labels)) + 2 * np.eye(labels)[true]
     table = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
@@ -42,7 +41,7 @@ def noisy(seed: int, rows: int = 400, labels: int = 4, absent: bool = False):
     return table, given
 
 
-def test_wrong_labels_are_those_of_cleanlab_in_its_order() -> None:
+def test_wrong_labels_are_those_of_cleanlab_in_its_order():
     find_label_issues = pytest.importorskip("cleanlab.filter").find_label_issues
     how = {"filter_by": "confident_learning", "return_indices_ranked_by": "normalized_margin", "n_jobs": 1}
     for seed, count, absent in product(range(5), (2, 4), (False, True)):
@@ -58,14 +57,14 @@ def test_wrong_labels_are_those_of_cleanlab_in_its_order() -> None:
 def unsure(seed: int):
     """Probabilities without relation to the labels, so that a row reaches the averages of several; the only row
     of the last label is counted for the first."""
-    rng = np.random.default_rng(seed)
+    rng = default_rng(seed)
     table, given = rng.dirichlet(np.ones(4), 300), rng.integers(0, 3, 300)
     table[0], given[0] = (0.5, 0.2, 0.2, 0.1), 3
     return table, given
 
 
 @pytest.mark.parametrize(("table", "given"), [noisy(7), noisy(7, absent=True), unsure(7)])
-def test_the_share_of_wrong_labels_is_that_of_cleanlabs_joint(table: Any, given: Any) -> None:
+def test_the_share_of_wrong_labels_is_that_of_cleanlabs_joint(table, given):
     compute_confident_joint = pytest.importorskip("cleanlab.count").compute_confident_joint
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -78,14 +77,14 @@ def test_the_share_of_wrong_labels_is_that_of_cleanlabs_joint(table: Any, given:
     assert found.interval[0] < found.value < found.interval[1]
 
 
-def evidence(rows: list[dict[str, Any]], **task: Any) -> tuple[Any, list[dict[str, Any]]]:
+def evidence(rows: list[dict[str, Any]], **task) -> tuple[Any, list[dict[str, Any]]]:
     defaults = {"labels": None, "scheme": "BIO", "by_cosine": "loss" in task}
     recipe = SimpleNamespace(task=SimpleNamespace(**defaults | task))
     placed = [{"location": f"train.csv:{number}", "fold": 1, **row} for number, row in enumerate(rows, 2)]
     return recipe, placed
 
 
-def test_a_wrong_label_is_listed_with_the_value_of_the_data_for_the_suggested_name() -> None:
+def test_a_wrong_label_is_listed_with_the_value_of_the_data_for_the_suggested_name():
     table, given = noisy(1, labels=3)
     names = ["red", "green", "blue"]
     rows = [
@@ -111,10 +110,10 @@ def test_a_wrong_label_is_listed_with_the_value_of_the_data_for_the_suggested_na
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_wrong_sets_of_labels_are_those_of_cleanlab(seed: int) -> None:
+def test_wrong_sets_of_labels_are_those_of_cleanlab(seed):
     cleanlab = pytest.importorskip("cleanlab.multilabel_classification.filter")
 
-    rng, names = np.random.default_rng(seed), ["a", "b", "c"]
+    rng, names = default_rng(seed), ["a", "b", "c"]
     true = rng.random((300, 3)) < 0.4
     table = 1 / (1 + np.exp(-(rng.normal(size=true.shape) + 4 * true - 2)))
     given = true ^ (rng.random(true.shape) < 0.15)
@@ -141,8 +140,8 @@ def test_wrong_sets_of_labels_are_those_of_cleanlab(seed: int) -> None:
     assert estimate == pytest.approx(flipped, abs=0.06)
 
 
-def test_numbers_far_from_the_answers_are_listed_whatever_the_scale_of_these() -> None:
-    rng = np.random.default_rng(0)
+def test_numbers_far_from_the_answers_are_listed_whatever_the_scale_of_these():
+    rng = default_rng(0)
     cosines = rng.uniform(-1, 1, 200)
     scores = 2.5 + 2.5 * cosines + rng.normal(0, 0.1, 200)
     scores[17] += 3
@@ -178,7 +177,7 @@ def sentence(text: str, gold: str, found: str, sure: float = 0.9) -> dict[str, A
 RIGHT = [sentence("Ann Lee met Bob in Rome", *["B-PER I-PER O B-PER O B-LOC"] * 2, 0.8) for _ in range(5)]
 
 
-def test_a_wrong_entity_is_suggested_with_the_tags_of_its_sentence() -> None:
+def test_a_wrong_entity_is_suggested_with_the_tags_of_its_sentence():
     for gold, found, given, suggested in (
         ("O O O O O B-LOC", "B-PER I-PER O O O B-LOC", "(none)", "PER: Ann Lee"),
         ("B-PER I-PER O B-PER O B-LOC", "O O O B-PER O B-LOC", "PER: Ann Lee", "(none)"),
@@ -194,7 +193,7 @@ def test_a_wrong_entity_is_suggested_with_the_tags_of_its_sentence() -> None:
         assert set(row) == {"location", "tokens", "tags", "given", "suggested", "probability"}
 
 
-def test_an_entity_that_the_model_doubts_stays_and_a_word_without_a_token_is_not_judged() -> None:
+def test_an_entity_that_the_model_doubts_stays_and_a_word_without_a_token_is_not_judged():
     both = sentence("Ann Lee met Bob in Rome", "O O O O O B-LOC", "B-PER I-PER O B-PER O B-LOC")
     for scores in (both["answer"]["words"][0]["scores"], both["answer"]["words"][1]["scores"]):
         scores.update(O=0.3, PER=0.4)  # less than PER has on average
@@ -218,7 +217,7 @@ def test_a_change_has_the_probability_of_its_least_probable_entity_and_a_sentenc
     assert [row["probability"] for row in sentences(*evidence([*RIGHT, several]), "tags", "words").rows] == [0.6]
 
 
-def test_sentences_are_ranked_by_their_least_probable_word_as_by_cleanlab() -> None:
+def test_sentences_are_ranked_by_their_least_probable_word_as_by_cleanlab():
     from cleanlab.token_classification.rank import get_label_quality_scores
 
     gold, types = "O O O O O B-LOC", ["O", "PER", "LOC"]
@@ -233,8 +232,8 @@ def test_sentences_are_ranked_by_their_least_probable_word_as_by_cleanlab() -> N
     assert found == [rows[index]["answer"]["entities"][0]["score"] for index in np.argsort(quality)]
 
 
-def test_labels_of_words_are_judged_one_by_one() -> None:
-    def words(gold: str, found: str) -> dict[str, Any]:
+def test_labels_of_words_are_judged_one_by_one():
+    def words(gold, found):
         row = sentence("a b c", gold, found)
         del row["answer"]["entities"]
         return row
@@ -282,14 +281,14 @@ CORRECTED = {  # task -> the file, the columns of its rows, the answers to them,
 
 
 @pytest.mark.parametrize("target", CORRECTED)
-def test_the_list_corrects_the_rows_that_it_was_made_from(target: str, tmp_path: Path) -> None:
+def test_the_list_corrects_the_rows_that_it_was_made_from(target, tmp_path):
     task, given, answers, expected = CORRECTED[target]
     file = small.write_rows(tmp_path / "train.jsonl", given)
     kind = get_task(task["name"])
     options = kind.Options.model_validate(task)
 
-    def read(**data: Any) -> Data:
-        return small.read_data(DataSpec.model_validate({"source": {"train": str(file)}, **data}), kind, options)
+    def read(**data):
+        return small.read_data(DataSpec(source={"train": str(file)}, **data), kind, options)
 
     before = read()
     places = [before.origins["train"].public(row) for row in range(len(given))]
@@ -297,7 +296,7 @@ def test_the_list_corrects_the_rows_that_it_was_made_from(target: str, tmp_path:
         {**row, "location": place, "fold": 1, "answer": answer}
         for row, place, answer in zip(before.rows["train"], places, answers, strict=True)
     ]
-    part = labels(SimpleNamespace(task=options), rows)  # type: ignore[arg-type]
+    part = labels(SimpleNamespace(task=options), rows)
     assert [row["location"] for row in part.rows] == ["train.jsonl:1"]
     write_lists(part, tmp_path)
     column = "tags" if target == "spans" else target
@@ -312,7 +311,7 @@ def test_the_list_corrects_the_rows_that_it_was_made_from(target: str, tmp_path:
 TEXTS = ["=1+1", "'=1+1", "''@me", "'tis", "'", "+49 30", "-5 %", "\ta tab", "\ra return", "a, b", '"q"']
 
 
-def test_no_cell_of_a_csv_is_a_formula_and_the_list_still_names_its_rows(tmp_path: Path) -> None:
+def test_no_cell_of_a_csv_is_a_formula_and_the_list_still_names_its_rows(tmp_path):
     labels = ["-1", "'-1", "=x", "'x'"]
     rows = [{"text": text, "label": labels[n % 4], "score": -0.5} for n, text in enumerate(TEXTS)]
     file, kind = small.write_rows(tmp_path / "train.jsonl", rows), get_task("text-classification")
@@ -323,13 +322,13 @@ def test_no_cell_of_a_csv_is_a_formula_and_the_list_still_names_its_rows(tmp_pat
     assert header == ["location", "text", "label", "score", "'=cmd"]
     assert not [cell for line in cells for cell in (line[1], line[2]) if cell[:1] in "=+-@\t\r"]
     assert cells[0][3] == "-0.5"  # a number is none
-    options = kind.Options.model_validate({"name": kind.name, "kind": "single-label"})
+    options = kind.Options(name=kind.name, kind="single-label")
     for name in ("labels.jsonl", "labels.csv"):
-        spec = DataSpec.model_validate({"source": {"train": str(file)}, "relabel": str(tmp_path / name)})
+        spec = DataSpec(source={"train": str(file)}, relabel=str(tmp_path / name))
         assert small.read_data(spec, kind, options).rows["train"]["label"] == [row["label"] for row in new]
 
 
-def test_wrong_answers_are_those_without_a_shared_word_that_are_as_probable_as_right_ones() -> None:
+def test_wrong_answers_are_those_without_a_shared_word_that_are_as_probable_as_right_ones():
     right = [question("the red cat", "red cat", 0.6), question("a dog", "dog", 0.8), question("", "", 0.5, 0.5)]
     wrong = [
         question("a dog", "green mat", 0.705),
@@ -368,8 +367,8 @@ def run_with_answers(folder: Path, encoder: Path) -> Path:
         answer = {"label": true, "score": score, "scores": scores}
         lines.append({**row, "location": f"train.jsonl:{index + 1}", "fold": 1 + index % 2, "answer": answer})
     run = folder / "run"
-    small.write_rows(run / "predictions" / "train-oof.jsonl", lines)
-    (run / "recipe.yaml").write_text(to_yaml(load_recipe(folder / "small.yaml", ["folds=2"])), encoding="utf-8")
+    small.write_rows(run / "predictions/train-oof.jsonl", lines)
+    (run / "recipe.yaml").write_text(to_yaml(load_recipe(folder / "small.yaml", ["folds=2"])))
     return run
 
 
@@ -378,16 +377,16 @@ def test_the_audit_of_a_run_lists_its_flipped_labels_first(tiny_encoder, tmp_pat
     told = small.said(capsys, "audit", run, "--output-dir", tmp_path / "a b")
     assert told.startswith("2 of 16 rows (12.5%) are likely to have a wrong label.\n")
     assert told.endswith(f"\n\nall parts: {tmp_path}/a b/audit.html\n")
-    rows = small.read_rows(tmp_path / "a b" / "labels.jsonl")
+    rows = small.read_rows(tmp_path / "a b/labels.jsonl")
     assert [(row["location"], row["given"], row["label"]) for row in rows] == [
         ("train.jsonl:10", "good", "bad"),
         ("train.jsonl:5", "bad", "good"),
     ]
     assert rows[0]["probability"] == 0.94
-    with (tmp_path / "a b" / "labels.csv").open(encoding="utf-8-sig", newline="") as file:
+    with (tmp_path / "a b/labels.csv").open(encoding="utf-8-sig", newline="") as file:
         table = list(csv.DictReader(file))
     assert table == [{name: str(value) for name, value in row.items()} for row in rows]
-    text = (tmp_path / "a b" / "audit.html").read_text(encoding="utf-8")
+    text = (tmp_path / "a b/audit.html").read_text()
     assert f"data.relabel={tmp_path}/a b/labels.jsonl&#39;" in text
     page = well_formed(text, beside=r"(labels|duplicates)\.(jsonl|csv)")  # self-contained, and texts are escaped
     assert EVIL in page.text
@@ -421,7 +420,7 @@ def test_the_rows_of_validation_and_test_are_audited_by_a_run_with_its_model(lea
 
 
 def page_of(audit: Audit) -> str:
-    return (audit.folder / "audit.html").read_text(encoding="utf-8")
+    return (audit.folder / "audit.html").read_text()
 
 
 @pytest.mark.parametrize("kind", ["single-label", "tags"])
@@ -448,10 +447,10 @@ def test_the_rows_of_validation_and_test_are_audited_by_a_fold_with_its_model(ki
         assert {before, after["label"]} == {"good", "bad"}
 
 
-def test_a_long_list_is_whole_in_its_files_and_shortened_on_the_page() -> None:
+def test_a_long_list_is_whole_in_its_files_and_shortened_on_the_page():
     rows = [{"location": f"train.csv:{number}", "text": "x", "given": "a"} for number in range(250)]
     recipe = SimpleNamespace(data=SimpleNamespace(relabel="first.jsonl"))
-    lists = corrections(recipe, Path("audit"))  # type: ignore[arg-type]
+    lists = corrections(recipe, Path("audit"))
     part = Section("labels", "Labels to check", "Many.", rows, ["given"])
     html = page(get_task("text-classification").schema, [part], Path("audit"), ["a.yaml", lists])
     assert well_formed(html, beside=r"labels\.(jsonl|csv)").text.count("train.csv:") == 100
@@ -462,9 +461,9 @@ def test_a_long_list_is_whole_in_its_files_and_shortened_on_the_page() -> None:
 def test_a_run_with_overrides_is_cross_validated_again(tiny_encoder, tmp_path, monkeypatch):
     run, trained = run_with_answers(tmp_path, tiny_encoder), []
 
-    def cross_validate(recipe: Recipe, folder: Path) -> Path:
+    def cross_validate(recipe, folder):
         trained.append((recipe.folds, folder))
-        return run / "predictions" / "train-oof.jsonl"
+        return run / "predictions/train-oof.jsonl"
 
     monkeypatch.setattr(program, "cross_validate", cross_validate)
     bertkit.audit(run, tmp_path / "as it is")
@@ -473,7 +472,7 @@ def test_a_run_with_overrides_is_cross_validated_again(tiny_encoder, tmp_path, m
     assert main(["audit", str(run), "folds=4", "--output-dir", str(tmp_path / "by command")]) == 0
     assert trained == [(3, tmp_path / "changed"), (4, tmp_path / "by command")]
 
-    def near_duplicates(*_: Any) -> Section:
+    def near_duplicates(*_):
         return {}["bug"]
 
     monkeypatch.setattr(program, "near_duplicates", near_duplicates)  # a bug is not told as damage
@@ -484,7 +483,7 @@ def test_what_cannot_be_audited_is_said_before_anything_is_written(tiny_encoder,
     run = run_with_answers(tmp_path, tiny_encoder)
     other, audited, new = tmp_path / "other", tmp_path / "audited", tmp_path / "new"
 
-    def said(*words: object, into: Path = new) -> str:
+    def said(*words, into=new):
         return small.refused(capsys, "audit", *words, "--output-dir", into)
 
     small.write_rows(other / "notes.jsonl", [])
@@ -499,21 +498,21 @@ def test_what_cannot_be_audited_is_said_before_anything_is_written(tiny_encoder,
     assert "next: there is no file to choose rows from" in said(run, "--next", 5)
     (audited / "results.json").write_text("{}")  # as in a finished run, which an audit does not write into
     assert "is not empty and not an audit folder" in said(run, into=audited)
-    answers = run / "predictions" / "train-oof.jsonl"
-    lines = answers.read_text(encoding="utf-8").splitlines()
+    answers = run / "predictions/train-oof.jsonl"
+    lines = answers.read_text().splitlines()
     for damage, what in (
         ([*lines[:3], lines[3][:-20]], "train-oof.jsonl:4: is damaged"),
         ([], "train-oof.jsonl:1: is not a row with the answer"),
         ([line.replace('"scores"', '"other"') for line in lines], "train-oof.jsonl:1: is not a row with the answer"),
         ([*lines[:3], "[]"], "train-oof.jsonl:4: is damaged"),
     ):
-        answers.write_text("\n".join(damage), encoding="utf-8")
+        answers.write_text("\n".join(damage))
         assert what in said(run)
     assert not new.exists()
 
 
 @pytest.mark.parametrize("task", [{"name": "text-ranking"}, {"name": "sentence-similarity", "loss": "cosent"}])
-def test_scores_that_are_no_probabilities_have_no_audit_of_labels(task: dict[str, str]) -> None:
+def test_scores_that_are_no_probabilities_have_no_audit_of_labels(task):
     rows = [{"query": "q", "document": "d", "label": 1.0, "answer": {"score": 0.5}}]
     part = labels(*evidence(rows, **task))
     assert not part.rows

@@ -1,11 +1,8 @@
 """`bertkit.batch`: the answers and vectors of a predictor, whatever a batch is made of, and in any process."""
 
-from __future__ import annotations
-
 import pickle
 import re
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields, replace
 from pathlib import Path
@@ -26,9 +23,9 @@ from bertkit.inference.display import flat
 from bertkit.inference.predictor import Predictor, load
 from bertkit.inference.runner import Runner
 
-SCALING = Path(__file__).resolve().parent.parent / "docs" / "scaling.md"
+SCALING = Path(__file__).resolve().parent.parent / "docs/scaling.md"
 COLUMNS = {"id": list(range(len(TEXTS))), "text": TEXTS}
-KINDS: dict[str, Callable[[dict[str, Any]], Any]] = {
+KINDS = {
     "lists": dict,
     "arrays": lambda columns: {
         name: np.array(values, dtype=object if isinstance(values[0], list) else None)
@@ -41,22 +38,22 @@ KINDS: dict[str, Callable[[dict[str, Any]], Any]] = {
 
 
 @pytest.fixture(scope="module")
-def model(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def model(tiny_encoder, tmp_path_factory) -> Path:
     return finished(BY_ID["single-label"], tiny_encoder, tmp_path_factory.mktemp("batch") / "run").model
 
 
 @pytest.fixture(scope="module")
-def predictor(model: Path) -> Predictor:
+def predictor(model) -> Predictor:
     return load(model)
 
 
 @pytest.fixture(scope="module")
-def similar(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def similar(tiny_encoder, tmp_path_factory) -> Path:
     case = replace(BY_ID["similarity-mse"], options={**BY_ID["similarity-mse"].options, "query_prefix": "very "})
     return finished(case, tiny_encoder, tmp_path_factory.mktemp("similar") / "run").model
 
 
-def columns_of(given: Any) -> dict[str, list[Any]]:
+def columns_of(given) -> dict[str, list[Any]]:
     """The columns of a batch as lists."""
     if isinstance(given, pa.Table):
         return dict(given.to_pydict())
@@ -79,7 +76,7 @@ def test_answers_are_those_of_the_predictor_beside_the_own_columns(kind, model, 
     assert columns_of(given) == COLUMNS
 
 
-def test_an_index_types_columns_and_decisions_are_kept(model: Path, predictor: Predictor) -> None:
+def test_an_index_types_columns_and_decisions_are_kept(model, predictor):
     frame, answers = pd.DataFrame(COLUMNS, index=[0, 0, 1, 1, 2, 2, 3, 3]), bertkit.batch(model)
     assert answers(frame).index.equals(frame.index)
     made = answers(KINDS["arrays"](COLUMNS))
@@ -98,7 +95,7 @@ def test_an_index_types_columns_and_decisions_are_kept(model: Path, predictor: P
 # --- columns and types, which are those of every batch
 
 
-def types_of(made: Any) -> dict[str, Any]:
+def types_of(made) -> dict[str, Any]:
     """The columns of a batch with their types; lists have none."""
     if isinstance(made, dict):
         return {name: getattr(values, "dtype", None) for name, values in made.items()}
@@ -117,7 +114,7 @@ def parts(kind: str, columns: dict[str, Any]) -> list[Any]:
     return [whole[rows] for rows in chosen]
 
 
-def test_labels_that_the_model_never_gives_are_text(predictor: Predictor, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_labels_that_the_model_never_gives_are_text(predictor, monkeypatch):
     never = predictor.with_decisions(threshold=1.0)
     monkeypatch.setattr("bertkit.inference.batch.load", lambda *_, **__: never)
     made = bertkit.batch("a model")(pa.table(COLUMNS))["answer.label"]
@@ -131,7 +128,7 @@ def without_none(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 LABELLED = ("single-label", "multi-label")
 COVERED = ("single-label", "regression")
 OTHERS = "multi-label qa qa-windows-or-none ner-crf words-crf-windows similarity-labels similarity-in-batch".split()
-OTHERS += ["ranking-binary", "text-to-text", "ner-document", "mlm-nsp"]
+OTHERS += "ranking-binary text-to-text ner-document mlm-nsp".split()
 
 
 @pytest.mark.parametrize(
@@ -153,7 +150,7 @@ def test_columns_and_types_are_the_same_in_every_batch_of_a_task(case, decisions
     answers = bertkit.batch(tmp_path / "model", decisions=decisions)
     predictor = load(tmp_path / "model").with_decisions(**decisions)
     for kind in ("arrow", "pandas", "arrays"):
-        types = list[Any]()
+        types = []
         for given in parts(kind, columns):
             own = answers(given)
             types.append(types_of(own))
@@ -172,7 +169,7 @@ def test_columns_and_types_are_the_same_in_every_batch_of_a_task(case, decisions
 
 @pytest.mark.parametrize("side", ["text", "query", "document"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_vectors_are_those_of_the_predictor(kind: str, side: Any, similar: Path) -> None:
+def test_vectors_are_those_of_the_predictor(kind, side, similar):
     wanted = load(similar).encode(TEXTS, side)
     made = bertkit.batch(similar, side=side)(KINDS[kind](COLUMNS))
     if kind == "arrow":
@@ -182,7 +179,7 @@ def test_vectors_are_those_of_the_predictor(kind: str, side: Any, similar: Path)
     assert (wanted != load(similar).encode(TEXTS, "text")).any() == (side == "query")
 
 
-def test_vectors_of_a_column_of_another_name(similar: Path) -> None:
+def test_vectors_of_a_column_of_another_name(similar):
     answers = bertkit.batch(similar, side="text", columns={"text": "body"})
     assert answers({"body": TEXTS})["vector"].tobytes() == load(similar).encode(TEXTS).tobytes()
     empty = bertkit.batch(similar, side="text")(pa.table(COLUMNS)[:0])
@@ -193,7 +190,7 @@ def test_vectors_of_a_column_of_another_name(similar: Path) -> None:
 # --- processes and threads
 
 
-def test_a_copy_has_the_arguments_alone_and_errors_of_workers_have_their_problems(model: Path) -> None:
+def test_a_copy_has_the_arguments_alone_and_errors_of_workers_have_their_problems(model):
     answers = bertkit.batch(model, precision="fp32", decisions={"threshold": 0.5})
     new = pickle.dumps(answers)
     made = answers(COLUMNS)
@@ -214,11 +211,11 @@ def test_a_copy_has_the_arguments_alone_and_errors_of_workers_have_their_problem
         assert (type(copy), str(copy), vars(copy)) == (type(error), str(error), vars(error))
 
 
-def test_threads_take_turns(model: Path, predictor: Predictor, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_take_turns(model, predictor, monkeypatch):
     """Tokenizers raise where two threads use one, and Dask's DataFrames run in threads."""
     running, most = [0], [0]
 
-    def watched(runner: Runner, features: Any, real: Any = Runner.__call__) -> Any:
+    def watched(runner, features, real=Runner.__call__):
         running[0] += 1
         most[0] = max(most[0], running[0])
         time.sleep(0.02)
@@ -239,7 +236,7 @@ def test_threads_take_turns(model: Path, predictor: Predictor, monkeypatch: pyte
 
 
 @pytest.mark.filterwarnings("default")
-def test_the_lines_for_dask(model: Path, predictor: Predictor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_lines_for_dask(model, predictor, tmp_path, monkeypatch):
     pytest.importorskip("dask.dataframe", reason="Dask is not installed: pip install 'dask[dataframe]'")
     import dask
 
@@ -248,7 +245,7 @@ def test_the_lines_for_dask(model: Path, predictor: Predictor, tmp_path: Path, m
     for number, start in enumerate((0, 4)):
         part = {name: values[start : start + 4] for name, values in COLUMNS.items()}
         pd.DataFrame(part).to_parquet(tmp_path / "reviews" / f"{number}.parquet")
-    (code,) = re.findall(r"^```python\n(.*?)^```$", SCALING.read_text(encoding="utf-8"), re.M | re.S)
+    (code,) = re.findall(r"^```python\n(.*?)^```$", SCALING.read_text(), re.M | re.S)
     exec(code.replace("runs/sst2", str(model)), {"bertkit": bertkit, "dask": dask})
     rows = pd.read_parquet(tmp_path / "answers").sort_values("id", ignore_index=True)
     told = [dict(flat(answer, "answer.")) for part in (TEXTS[:4], TEXTS[4:]) for answer in predictor(part)]

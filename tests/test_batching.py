@@ -1,8 +1,5 @@
 """Length batches: nothing lost, nothing repeated, little padding, the same steps however they are divided."""
 
-from __future__ import annotations
-
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -11,6 +8,7 @@ import torch
 from cases import Case
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.random import default_rng
 from small import raises
 from steps import arguments, made
 
@@ -25,9 +23,9 @@ sizes = st.integers(1, 4)
 @settings(max_examples=300)
 @given(units=st.integers(4, 200), batch=sizes, accumulation=sizes, world=st.integers(1, 3), epoch=st.integers(0, 3))
 def test_every_unit_once_and_steps_do_not_depend_on_their_division(units, batch, accumulation, world, epoch):
-    lengths = np.random.default_rng(0).integers(3, 60, units).tolist()
+    lengths = default_rng(0).integers(3, 60, units).tolist()
 
-    def micro_batches(batch: int, accumulation: int, world: int) -> list[list[list[int]]]:
+    def micro_batches(batch, accumulation, world):
         ranks, more = [], {"batch_size": batch, "accumulation": accumulation, "world": world, "seed": 3}
         for rank in range(world):
             sampler = LengthBatches(lengths, range(units), rank=rank, **more)
@@ -62,7 +60,7 @@ def test_windows_of_a_row_stay_together():
         assert all(set(batch) >= {i for i, r in enumerate(rows) if r == rows[j]} for j in batch)
 
 
-def test_prediction_batches_come_longest_first_and_have_a_bound_on_a_cpu() -> None:
+def test_prediction_batches_come_longest_first_and_have_a_bound_on_a_cpu():
     lengths = [3, 9, 5, 9, 1]
     batches = batches_by_length(lengths, 2)
     assert [i for b in batches for i in b] == [1, 3, 2, 0, 4]
@@ -115,10 +113,10 @@ def test_a_token_budget_holds_and_every_unit_comes_once(sizes, tokens, accumulat
         assert len(together) == 1 or len(batch) * max(lengths[feature] for feature in batch) <= tokens
 
 
-def test_steps_by_tokens_do_not_depend_on_their_division() -> None:
-    lengths = np.random.default_rng(0).integers(3, 60, 500).tolist()
+def test_steps_by_tokens_do_not_depend_on_their_division():
+    lengths = default_rng(0).integers(3, 60, 500).tolist()
 
-    def steps(accumulation: int, world: int) -> list[list[list[int]]]:
+    def steps(accumulation, world):
         given = {"accumulation": accumulation, "world": world}
         ranks = [by_tokens(lengths, range(500), rank=rank, **given) for rank in range(world)]
         counts = range(0, len(ranks[0]), accumulation)
@@ -139,7 +137,7 @@ def test_the_order_is_a_function_of_seed_and_epoch_alone(by):
 
 
 @pytest.mark.parametrize("tokens", [None, 120])
-def test_batches_do_not_come_in_the_order_of_their_lengths(tokens: int | None) -> None:
+def test_batches_do_not_come_in_the_order_of_their_lengths(tokens):
     lengths = np.arange(400) % 50 + 10
     given = {"batch_size": 4} if tokens is None else {"tokens": tokens}
     batches = (LengthBatches if tokens is None else TokenBatches)(lengths, range(400), **given)
@@ -150,7 +148,7 @@ def test_batches_do_not_come_in_the_order_of_their_lengths(tokens: int | None) -
 
 
 def test_padding_is_small():
-    lengths = np.random.default_rng(0).gamma(3, 5, 20_000).astype(int) + 3
+    lengths = default_rng(0).gamma(3, 5, 20_000).astype(int) + 3
     for batches in (by_tokens(lengths, range(20_000), tokens=2048), by_rows(lengths, range(20_000), batch_size=32)):
         slots = [len(batch) * lengths[batch].max() for batch in batches]
         assert 1 - lengths.sum() / sum(slots) < 0.02
@@ -158,7 +156,7 @@ def test_padding_is_small():
 
 
 @pytest.mark.parametrize("windows", [1, 30])
-def test_the_heaviest_batch_has_the_longest_rows(windows: int) -> None:
+def test_the_heaviest_batch_has_the_longest_rows(windows):
     """Or a row of so many windows that it fills the budget several times."""
     lengths, units = [*range(10, 60), *[40] * windows], [*range(50), *[50] * windows]
     sampler = TokenBatches(lengths, units, tokens=120)
@@ -166,12 +164,12 @@ def test_the_heaviest_batch_has_the_longest_rows(windows: int) -> None:
     assert len(LengthBatches(lengths, units, batch_size=2).heaviest()) == (31 if windows == 30 else 2)
 
 
-def test_one_long_row_takes_more_memory_than_more_slots_of_short_ones() -> None:
+def test_one_long_row_takes_more_memory_than_more_slots_of_short_ones():
     assert TokenBatches([60, *[10] * 10], range(11), tokens=100).heaviest() == [0]
 
 
 @given(st.lists(st.integers(1, 200), max_size=60), st.integers(8, 400), st.booleans())
-def test_answers_by_tokens(lengths: list[int], tokens: int, on_cpu: bool) -> None:
+def test_answers_by_tokens(lengths, tokens, on_cpu):
     """Every feature once, longest first, and no more slots than the budget, but of one feature alone."""
     batches = [batch.tolist() for batch in batches_by_length(lengths, Batching(tokens=tokens), on_cpu)]
     flat = [feature for batch in batches for feature in batch]
@@ -180,12 +178,12 @@ def test_answers_by_tokens(lengths: list[int], tokens: int, on_cpu: bool) -> Non
     assert all(len(b) == 1 or len(b) * lengths[b[0]] <= tokens for b in batches)
 
 
-def test_too_few_rows_for_the_processes() -> None:
+def test_too_few_rows_for_the_processes():
     raises(ValueError, "too few for 3 processes", LengthBatches, [3, 3], range(2), batch_size=4, world=3)
     raises(ValueError, "too few for 3 processes", TokenBatches, [3, 3], range(2), tokens=40, world=3)
 
 
-def test_collator_pads_and_gives_a_mask_where_it_did() -> None:
+def test_collator_pads_and_gives_a_mask_where_it_did():
     collate = Collator({"input_ids": 7, "tags": -100})
     batch = collate({"input_ids": [[1, 2], [3]], "tags": [[0, 1], [2]], "labels": [1, 0]})
     assert batch["input_ids"].tolist() == [[1, 2], [3, 7]]
@@ -201,13 +199,13 @@ def test_collator_pads_and_gives_a_mask_where_it_did() -> None:
 
 
 @pytest.mark.parametrize("even", [True, False])
-def test_the_model_gets_a_mask_only_where_there_is_padding(even: bool, tiny_encoder: Path, tmp_path: Path) -> None:
+def test_the_model_gets_a_mask_only_where_there_is_padding(even, tiny_encoder, tmp_path):
     """In training and in prediction, also where a vector is the mean over the tokens that are not padding."""
     texts = ["cat " * (3 if even else number) for number in range(1, 9)]
     case = Case("c", {"name": "sentence-similarity"}, {"text_a": texts, "text_b": texts, "score": [0.0, 1.0] * 4})
     trainer = made(case, tiny_encoder, arguments(tmp_path, 8, 1))
-    masks: list[Any] = []
-    model: Any = trainer.model
+    masks = []
+    model = trainer.model
     model.register_forward_pre_hook(lambda _, args, given: masks.append(given.get("attention_mask")), with_kwargs=True)
     trainer.train()
     trainer.data.runner(trainer.data.features)

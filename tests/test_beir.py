@@ -1,14 +1,11 @@
 """Folders in the layout of BEIR, read; and everything that is wrong with one, said at once with its place."""
 
-from __future__ import annotations
-
 import gzip
 import lzma
 from pathlib import Path
 from typing import Any
 
-import pytest
-from small import write_rows
+from small import problems_of, write_rows
 
 from bertkit.data.beir import pairs, read_beir
 from bertkit.data.sources import open_source
@@ -35,9 +32,10 @@ def folder(path: Path, corpus: list[Any] = CORPUS, queries: list[Any] = QUERIES,
 
 def wrong(path: Path) -> list[str]:
     """Each problem as `file:line: what`, the folder's name left out."""
-    with pytest.raises(DataError) as caught:
-        read_beir(path)
-    return [f"{p.where}: {p.what}".replace(f"{path}/", "").replace(str(path), ".") for p in caught.value.problems]
+    return [
+        f"{p.where}: {p.what}".replace(f"{path}/", "").replace(str(path), ".")
+        for p in problems_of(DataError, read_beir, path)
+    ]
 
 
 def test_a_folder_is_read(tmp_path):
@@ -51,7 +49,7 @@ def test_a_folder_is_read(tmp_path):
         ("q1", "how do boats climb", "d2", "Bread rises.", 0),
         ("q2", "the moon and water", "d3", "Tides", 1),
     ]
-    assert [*pairs(beir, "test")[0]] == ["query_id", "query", "document_id", "document", "grade"]
+    assert [*pairs(beir, "test")[0]] == "query_id query document_id document grade".split()
 
 
 def test_splits_come_in_order_ids_may_be_whole_numbers_and_titles_may_be_missing(tmp_path):
@@ -72,7 +70,7 @@ def test_files_that_are_compressed_or_in_another_encoding_are_the_same(tmp_path)
         ("queries.jsonl", lzma.compress, ".xz"),
         ("qrels/test.tsv", gzip.compress, ".gz"),
     ):
-        (plain / f"{name}{end}").write_bytes(compress((plain / name).read_text(encoding="utf-8").encode("utf-16")))
+        (plain / f"{name}{end}").write_bytes(compress((plain / name).read_text().encode("utf-16")))
         (plain / name).unlink()
     assert read_beir(plain, "utf-16") == expected
     (part,) = open_source(DataSpec(source=str(plain), encoding="utf-16"), None, ())["test"]

@@ -1,10 +1,7 @@
 """Byte-level BPE trained from text: against the library's own, exact in both directions, and opened again by others."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
-from typing import Any
 
 import pytest
 import small
@@ -21,7 +18,7 @@ from bertkit.tokenizer.train import BYTE_LEVEL_SPECIALS, train_tokenizer
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory) -> Path:
     """A tokenizer of 1,000 tokens, of the sample's training texts."""
     home = tmp_path_factory.mktemp("byte-level")
     texts = small.write_rows(home / "texts.jsonl", [{"text": text} for text in sentiment("train")])
@@ -30,11 +27,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def tokenizer(folder: Path) -> PreTrainedTokenizerBase:
+def tokenizer(folder) -> PreTrainedTokenizerBase:
     return load_tokenizer(folder)
 
 
-def test_tokens_are_those_of_the_library_and_others_open_it(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
+def test_tokens_are_those_of_the_library_and_others_open_it(tokenizer, folder):
     theirs = ByteLevelBPETokenizer()
     theirs.train_from_iterator(
         sentiment("train"), vocab_size=1000, special_tokens=list(BYTE_LEVEL_SPECIALS), show_progress=False
@@ -50,18 +47,18 @@ def test_tokens_are_those_of_the_library_and_others_open_it(tokenizer: PreTraine
     assert opened("a", "b")["input_ids"] == [0, *one, 2, 2, *other, 2]
 
 
-def decoded(tokenizer: PreTrainedTokenizerBase, text: str) -> Any:
+def decoded(tokenizer: PreTrainedTokenizerBase, text: str):
     return tokenizer.decode(tokenizer(text, add_special_tokens=False)["input_ids"], skip_special_tokens=True)
 
 
 @settings(max_examples=50)
 @given(st.text())
-def test_what_is_decoded_is_what_was_encoded(tokenizer: PreTrainedTokenizerBase, text: str) -> None:
+def test_what_is_decoded_is_what_was_encoded(tokenizer, text):
     assert decoded(tokenizer, text) == text
 
 
 @pytest.mark.parametrize("text", [*HARD, "don't , do ' t .", " two  spaces ", "</s> <mask> <unk>", "a\r\n\tb"])
-def test_hard_texts_come_back(tokenizer: PreTrainedTokenizerBase, text: str) -> None:
+def test_hard_texts_come_back(tokenizer, text):
     assert decoded(tokenizer, text) == text
     assert tokenizer.unk_token_id not in tokenizer(text)["input_ids"]
 
@@ -76,7 +73,7 @@ def test_the_same_bytes_each_time(tmp_path):
 
 
 @pytest.mark.parametrize("kind", [[], ["--byte-level"]])
-def test_the_command_reads_several_columns(kind: list[str], capsys: Any, tmp_path: Path) -> None:
+def test_the_command_reads_several_columns(kind, capsys, tmp_path):
     rows = [{"en": "a dog and a dog", "de": "ein Hund, ein Hund"}] * 3
     file = small.write_rows(tmp_path / "pairs.jsonl", rows)
     command = ("tokenizer", "train", *kind, "--vocab-size", "320", "--min-frequency", "1", "--output")
@@ -88,7 +85,7 @@ def test_the_command_reads_several_columns(kind: list[str], capsys: Any, tmp_pat
     assert not (tmp_path / "none").exists()
 
 
-def test_what_is_wrong_is_said_before_anything_is_written(tmp_path: Path) -> None:
+def test_what_is_wrong_is_said_before_anything_is_written(tmp_path):
     (tmp_path / "texts.txt").write_text("a dog\n")
     for size, said_so in ((3, "vocab_size: 3 is too small"), (260, "5 are special, 256 are bytes")):
         small.raises(
@@ -105,7 +102,7 @@ def test_what_is_wrong_is_said_before_anything_is_written(tmp_path: Path) -> Non
     assert decoded(smallest, "Größe") == "Größe"
 
 
-def test_it_reports_what_it_learned(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_it_reports_what_it_learned(tmp_path, caplog):
     (tmp_path / "texts.txt").write_text("dog dog dog\n")
     with caplog.at_level(logging.INFO, "bertkit"):
         train_tokenizer([tmp_path / "texts.txt"], tmp_path / "out", vocab_size=1000, byte_level=True)

@@ -1,7 +1,5 @@
 """Calibrating a trained model again: thresholds by brute force, options that answers use, records that stay true."""
 
-from __future__ import annotations
-
 import json
 from itertools import pairwise
 from pathlib import Path
@@ -12,6 +10,8 @@ import pytest
 import small
 from cases import BY_ID
 from finished import finished
+from numpy.random import default_rng
+from numpy.testing import assert_allclose
 from scipy.special import expit, logsumexp, softmax
 from sklearn.metrics import f1_score, precision_score, recall_score
 
@@ -20,25 +20,25 @@ from bertkit.decisions.goals import LabelDecisions, ThresholdTarget, few_rows, f
 from bertkit.errors import ModelError, UserError
 from bertkit.evaluation import calibration, similarity
 from bertkit.exports.program import export
+from bertkit.files import read_json
 from bertkit.report.card import write_card
 from bertkit.run import Run
 from bertkit.tasks.class_labels import assigned_labels
-from bertkit.training.train import train
 
 
 @pytest.fixture(scope="module")
-def trained(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+def trained(tiny_encoder, tmp_path_factory) -> Run:
     room = tmp_path_factory.mktemp("calibrate")
-    return train(small.recipe(room, tiny_encoder, *small.LEARN, kind="multi-label"), room / "run")
+    return small.trained(room, tiny_encoder, *small.LEARN, kind="multi-label")
 
 
 @pytest.fixture
-def single(learned: Run, tmp_path: Path) -> Run:
+def single(learned, tmp_path) -> Run:
     return small.copy_of(learned, tmp_path / "single")
 
 
 @pytest.fixture
-def run(trained: Run, tmp_path: Path) -> Run:
+def run(trained, tmp_path) -> Run:
     return small.copy_of(trained, tmp_path / "run")
 
 
@@ -48,7 +48,7 @@ def given(case: str, encoder: Path, folder: Path) -> tuple[Run, Path]:
     return finished(BY_ID[case], encoder, folder / "run"), small.write_rows(folder / "rows.jsonl", rows)
 
 
-def levels(scores: Any) -> list[float]:
+def levels(scores) -> list[float]:
     """The scores, in ascending order, that differ by more than rounding."""
     ascending = [-1.0, *np.sort(scores).tolist()]
     return [high for low, high in pairwise(ascending) if high - low > calibration.ROUNDING]
@@ -59,36 +59,36 @@ def table_of(answers: list[Any]) -> np.ndarray:
 
 
 def section(run: Run) -> dict[str, Any]:
-    return dict(json.loads((run.model / "config.json").read_text(encoding="utf-8"))["bertkit"])
+    return dict(read_json(run.model / "config.json")["bertkit"])
 
 
-def test_cosines_below_zero_have_thresholds_too() -> None:
+def test_cosines_below_zero_have_thresholds_too():
     found = calibration.thresholds_of([-0.5, -0.25, 0.5], [0, 1, 1])
     assert found.values == pytest.approx([-0.5 - calibration.ROUNDING, -0.375, 0.125], abs=1e-12)
     assert found.precision.tolist() == [2 / 3, 1, 1]
     assert found.recall.tolist() == [1, 1, 0.5]
 
 
-def test_on_validation_the_same_is_fitted_as_after_training(run: Run) -> None:
+def test_on_validation_the_same_is_fitted_as_after_training(run):
     before, scores = section(run), run.results
     found = bertkit.calibrate(run.folder)
     after = section(run)
     record = after.pop("calibration")
     assert after == before
-    assert record == {name: found[name] for name in ("rows", "sha256", "goal", "options", "before")}
+    assert record == {name: found[name] for name in "rows sha256 goal options before".split()}
     assert record["options"] == record["before"] == {name: before["task"][name] for name in record["options"]}
-    data = json.loads((run.folder / "data.json").read_text(encoding="utf-8"))
+    data = read_json(run.folder / "data.json")
     assert (record["rows"], record["sha256"]) == (10, data["fingerprints"]["validation"])
     assert run.results == scores | {"calibrated": record}
     metrics = scores["splits"]["validation"]["metrics"]
     for each in found["labels"]:
         assert each["threshold"] == record["options"]["thresholds"][each["label"]]
-        for name in ("precision", "recall", "f1", "support"):
+        for name in "precision recall f1 support".split():
             assert each[name] == pytest.approx(metrics[f"{name}/{each['label']}"])
 
 
 @pytest.mark.parametrize(("goal", "least"), [("precision", 0.5), ("recall", 0.9), ("recall", 0.3)])
-def test_thresholds_reach_a_goal_on_rows_of_any_file(goal: str, least: float, run: Run, tmp_path: Path) -> None:
+def test_thresholds_reach_a_goal_on_rows_of_any_file(goal, least, run, tmp_path):
     rows = small.rows("multi-label", 24, start=40)
     file = small.write_rows(tmp_path / "new.jsonl", rows)
     found = bertkit.calibrate(run.folder, file if goal == "recall" else rows, **{goal: least})
@@ -115,9 +115,10 @@ def test_what_is_out_of_reach_changes_nothing(kind, request, tmp_path):
     if kind == "multi-label":
         rows = [{**row, column: labels} for row in small.rows(kind, 8) for labels in (["bad"], [])]
     before = (own.model / "config.json").read_bytes()
-    with pytest.raises(UserError) as error:
-        bertkit.calibrate(own.folder, rows, precision=0.9)
-    told = {problem.where: problem.what for problem in error.value.problems}
+    told = {
+        problem.where: problem.what
+        for problem in small.problems_of(UserError, bertkit.calibrate, own.folder, rows, precision=0.9)
+    }
     none = dict.fromkeys(["label good"], "no row has it, so no threshold has a precision")
     low = "no threshold has a precision of at least 0.9 on these rows; the best has 0.5000"
     assert told == (none if kind == "single-label" else {**none, "label long": none["label good"], "label bad": low})
@@ -125,7 +126,7 @@ def test_what_is_out_of_reach_changes_nothing(kind, request, tmp_path):
     assert "calibrated" not in own.results
 
 
-def test_report_and_card_say_that_the_scores_are_older(run: Run, tmp_path: Path) -> None:
+def test_report_and_card_say_that_the_scores_are_older(run, tmp_path):
     scored = section(run)["task"]
     file = small.write_rows(tmp_path / "new.jsonl", small.rows("multi-label", 24, start=40))
     bertkit.calibrate(run.folder, file, recall=0.9)
@@ -136,17 +137,17 @@ def test_report_and_card_say_that_the_scores_are_older(run: Run, tmp_path: Path)
     assert facts.options["thresholds"] == scored["thresholds"]
     rows = f"24 rows (sha256 {found['sha256'][:16]}…; recall of at least 0.2)"
     said = f"from before `bertkit calibrate`, which fitted on {rows}"
-    texts = [(run.folder / name).read_text(encoding="utf-8") for name in ("report.html", "model/README.md")]
+    texts = [(run.folder / name).read_text() for name in ("report.html", "model/README.md")]
     for text in texts:
         assert said in text.replace("\\", "").replace("&gt;", ">")
         for name, value in found["options"]["thresholds"].items():
             assert f"threshold of {name} {value:.4f}" in text
-    card = write_card(Run(run.folder)).read_text(encoding="utf-8")
+    card = write_card(Run(run.folder)).read_text()
     assert card == texts[1]
 
 
-def test_a_temperature_of_the_recipe_is_fitted_again(tiny_encoder: Path, tmp_path: Path) -> None:
-    run = train(small.recipe(tmp_path, tiny_encoder, "task.temperature=7.0"), tmp_path / "run")
+def test_a_temperature_of_the_recipe_is_fitted_again(tiny_encoder, tmp_path):
+    run = small.trained(tmp_path, tiny_encoder, "task.temperature=7.0")
     rows = small.rows("single-label", 24, start=40)
     found = bertkit.calibrate(run.folder, small.write_rows(tmp_path / "new.jsonl", rows))
     assert found["before"] == {"temperature": 7.0, "thresholds": None, "cutoffs": None}
@@ -162,8 +163,8 @@ def test_a_temperature_of_the_recipe_is_fitted_again(tiny_encoder: Path, tmp_pat
         bertkit.calibrate(run.folder, recall=0.5)
 
 
-def test_a_precision_of_single_labels_leaves_some_rows_without(single: Run, tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
+def test_a_precision_of_single_labels_leaves_some_rows_without(single, tmp_path):
+    rng = default_rng(0)
     texts = [" ".join(rng.choice([*small.WORDS, "good", "bad"], 6)) for _ in range(40)]
     best = bertkit.load(single.folder)(texts)
     given, sure = (np.array([answer[name] for answer in best]) for name in ("label", "score"))
@@ -215,7 +216,7 @@ def test_a_precision_of_single_labels_leaves_some_rows_without(single: Run, tmp_
 
 @pytest.mark.parametrize("goal", [{"recall": 0.9}, {"precision": 0.9}, {}])
 def test_one_label_has_a_threshold_of_its_own_also_below_one_half(goal, single, tmp_path, caplog):
-    rng = np.random.default_rng(1)
+    rng = default_rng(1)
     texts = [" ".join(rng.choice([*small.WORDS, "good", "bad"], 6)) for _ in range(40)]
     before = bertkit.load(single.folder)(texts)
     scores = table_of(before)[:, list(before[0]["scores"]).index("bad")]
@@ -254,12 +255,12 @@ def test_one_label_has_a_threshold_of_its_own_also_below_one_half(goal, single, 
         export(single.folder, tmp_path / "onnx")
         exported = bertkit.load(tmp_path / "onnx")(texts)
         assert [answer["label"] for answer in exported] == decided.tolist()
-        assert "threshold of bad" in (single.folder / "report.html").read_text(encoding="utf-8")
+        assert "threshold of bad" in (single.folder / "report.html").read_text()
         assert bertkit.calibrate(single.folder, rows)["options"]["cutoffs"] is None
 
 
 def test_labels_with_cutoffs_come_first_where_they_reach_them():
-    rng = np.random.default_rng(0)
+    rng = default_rng(0)
     table, names, cutoffs = rng.dirichlet(np.ones(4), 200), list("abcd"), {"b": 0.2, "d": 0.6}
     given, reached = calibration.best_labels(table, names, {"b": 0.3}, cutoffs)
     for row, label, above in zip(table.tolist(), given.tolist(), reached.tolist(), strict=True):
@@ -275,7 +276,7 @@ def test_labels_with_cutoffs_come_first_where_they_reach_them():
 @pytest.mark.parametrize("kind", ["single-label", "multi-label"])
 def test_one_threshold_has_a_precision_over_all_answers(kind, request, tmp_path):
     own = request.getfixturevalue("single" if kind == "single-label" else "run")
-    rng = np.random.default_rng(0)
+    rng = default_rng(0)
     texts = [row["text"] for row in small.rows(kind, 40)]
     column, others = ("label", ["bad", "good"]) if kind == "single-label" else ("labels", [["bad"], ["good", "long"]])
     answers = bertkit.load(own.folder)(texts)  # of which three in ten are made wrong
@@ -313,7 +314,7 @@ def test_thresholds_that_few_rows_decided_are_told():
         assert [each.what.partition("the label: ")[2] for each in few_rows(rows, goal)] == told
 
 
-def test_the_threshold_of_one_label_leaves_those_of_the_others() -> None:
+def test_the_threshold_of_one_label_leaves_those_of_the_others():
     scores = np.array([[0.9, 0.1], [0.6, 0.4], [0.3, 0.7]])
     truth = np.array([[True, False], [False, True], [False, True]])
     decided = LabelDecisions("ab", scores, truth, truth, {"a": 0.2, "b": 0.5})
@@ -324,7 +325,7 @@ def test_the_threshold_of_one_label_leaves_those_of_the_others() -> None:
     assert single == {"thresholds": {"a": 0.2}, "cutoffs": {"a": 0.3, "b": pytest.approx(0.25)}}
 
 
-def test_two_labels_by_cosine(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_two_labels_by_cosine(tiny_encoder, tmp_path):
     run, file = given("similarity-labels", tiny_encoder, tmp_path)
     found = bertkit.calibrate(run, file, recall=1.0)
     rows = small.read_rows(file)
@@ -338,7 +339,7 @@ def test_two_labels_by_cosine(tiny_encoder: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("case", ["qa-windows-or-none", "ner-crf"])
-def test_tasks_without_labels_of_rows(case: str, tiny_encoder: Path, tmp_path: Path) -> None:
+def test_tasks_without_labels_of_rows(case, tiny_encoder, tmp_path):
     run, file = given(case, tiny_encoder, tmp_path)
     found = bertkit.calibrate(run.folder, file)
     assert found["labels"] == []
@@ -346,17 +347,17 @@ def test_tasks_without_labels_of_rows(case: str, tiny_encoder: Path, tmp_path: P
     assert section(run)["calibration"]["rows"] == len(small.read_rows(file))
 
 
-def test_models_that_have_nothing_to_fit(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_models_that_have_nothing_to_fit(tiny_encoder, tmp_path):
     run, file = given("similarity-cosent", tiny_encoder, tmp_path)
     small.raises(UserError, "neither temperature nor thresholds", bertkit.calibrate, run.folder, file)
     small.raises(ModelError, "was not trained by bertkit", bertkit.calibrate, tiny_encoder, file)
     small.raises(ModelError, "Name a run or a model folder", bertkit.calibrate, "someone/model", file)
 
 
-def test_on_the_command_line(run: Run, capsys: Any, tmp_path: Path) -> None:
+def test_on_the_command_line(run, capsys, tmp_path):
     file = small.write_rows(tmp_path / "new.jsonl", small.rows("multi-label", 24, start=40))
     lines = small.said(capsys, "calibrate", run.folder, "--data", file, "--recall", 0.9).splitlines()
-    assert lines[0].split() == ["label", "threshold", "precision", "recall", "F1", "support"]
+    assert lines[0].split() == "label threshold precision recall F1 support".split()
     assert [line.split()[0] for line in lines[2:5]] == ["bad", "good", "long"]
     assert lines[5].startswith("accuracy 0.")
     assert lines[6].startswith("24 rows, recall of at least 0.9: temperature ")
@@ -398,7 +399,7 @@ def test_temperature_is_the_best_that_the_errors_allow(exclusive):
     """By brute force over temperatures; below 1 only those whose mean confidence the errors support."""
     colder, flawless = 0, 0
     for seed in range(30):
-        rng = np.random.default_rng(seed)
+        rng = default_rng(seed)
         rows, labels = int(rng.integers(2, 40)), int(rng.integers(2, 5)) if exclusive else 2
         logits = rng.normal(size=(rows, labels)) * rng.uniform(0.1, 3)
         best, drawn = logits.argmax(axis=1), rng.integers(0, labels, rows)
@@ -427,10 +428,10 @@ def test_temperatures_of_extremes_and_what_they_divide():
     assert calibration.fit_temperature([[1.0], [0.0]], [[0], [1]], exclusive=False) == pytest.approx(20, rel=1e-3)
     assert calibration.fit_temperature([[0.7], [0.3]], [[1], [0]], exclusive=False) == 1.0
     assert calibration.fit_temperature([[0.5]], [[1]], exclusive=False) == 1.0  # logit 0 has no temperature
-    logits = np.random.default_rng(0).normal(size=(9, 4))
+    logits = default_rng(0).normal(size=(9, 4))
     softened = calibration.apply_temperature(logits * 2, 2.0, exclusive=True)
-    np.testing.assert_allclose(softened, softmax(logits, axis=1))
-    np.testing.assert_allclose(calibration.apply_temperature(logits * 2, 2.0, exclusive=False), expit(logits))
+    assert_allclose(softened, softmax(logits, axis=1))
+    assert_allclose(calibration.apply_temperature(logits * 2, 2.0, exclusive=False), expit(logits))
 
 
 def brute_force_threshold(scores, truth):
@@ -445,7 +446,7 @@ def brute_force_threshold(scores, truth):
 
 def test_thresholds_are_the_best_there_are_for_special_labels_too():
     for seed in range(150):
-        rng = np.random.default_rng(seed)
+        rng = default_rng(seed)
         scores = np.round(rng.random((int(rng.integers(1, 20)), 3)), int(rng.integers(1, 4)))
         truth = (rng.random(scores.shape) < rng.random(3)).astype(int)
         expected = [brute_force_threshold(scores[:, i], truth[:, i]) for i in range(3)]
@@ -464,7 +465,7 @@ def test_thresholds_are_the_best_there_are_for_special_labels_too():
 @pytest.mark.parametrize("noise", [-2e-6, -1e-7, 1e-7, 2e-6])
 def test_no_threshold_lies_between_the_scores_of_one_row_in_two_batches(noise):
     for seed in range(20):
-        rng = np.random.default_rng(seed)
+        rng = default_rng(seed)
         scores = np.repeat(np.unique(np.round(rng.random(9), 3)), 2)
         truth, moved = rng.integers(0, 2, len(scores)), scores + noise * rng.random(len(scores))
         found = calibration.thresholds_of(moved, truth)
@@ -486,7 +487,7 @@ def test_scores_without_gaps_have_thresholds_too():
 
 
 def test_ece_is_guos_and_reliability_that_of_sorted_decisions_in_equal_parts():
-    rng = np.random.default_rng(0)
+    rng = default_rng(0)
     confidence = np.concatenate([rng.random(500), np.arange(16) / 15])  # edges belong to the bin below
     correct = rng.random(516) < confidence**2
     expected = 0.0
@@ -495,7 +496,7 @@ def test_ece_is_guos_and_reliability_that_of_sorted_decisions_in_equal_parts():
         if inside.any():
             expected += inside.mean() * abs(correct[inside].mean() - confidence[inside].mean())
     assert calibration.expected_calibration_error(confidence, correct) == pytest.approx(expected, abs=1e-12)
-    rng = np.random.default_rng(0)
+    rng = default_rng(0)
     confidence = rng.random(503)
     correct = rng.random(503) < confidence**2
     bins = calibration.reliability(confidence, correct)
@@ -515,7 +516,7 @@ def test_ece_is_guos_and_reliability_that_of_sorted_decisions_in_equal_parts():
 @pytest.mark.parametrize(
     ("decisions", "counts"), [(1, [1]), (39, [39]), (40, [20, 20]), (199, [23] + [22] * 8), (200, [20] * 10)]
 )
-def test_few_decisions_make_few_bins(decisions: int, counts: list[int]):
+def test_few_decisions_make_few_bins(decisions, counts):
     bins = calibration.reliability(np.linspace(0, 1, decisions), np.ones(decisions))
     assert [each.decisions for each in bins] == counts
     assert all(each.accuracy == 1 and each.interval[1] == 1 > each.interval[0] for each in bins)

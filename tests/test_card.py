@@ -1,12 +1,8 @@
 """The model card: valid, true to the run's files to the last digit, runnable, and careful with people's text."""
 
-from __future__ import annotations
-
-import json
 import re
 import shutil
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import small
@@ -17,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertkit.errors import ModelError
+from bertkit.files import read_json
 from bertkit.report.card import BEGIN, END, card, with_yours, write_card, yours
 from bertkit.report.facts import Facts, local_paths, read_facts
 from bertkit.run import Run
@@ -32,21 +29,21 @@ BLOCK = re.compile(r"^(`{3,})python\n(.*?)^\1$", re.MULTILINE | re.DOTALL)
 
 
 @pytest.fixture(scope="module")
-def facts(two_seeds: Run) -> Facts:
+def facts(two_seeds) -> Facts:
     return read_facts(two_seeds.folder)
 
 
 @pytest.fixture
-def run(two_seeds: Run, tmp_path: Path) -> Run:
+def run(two_seeds, tmp_path) -> Run:
     return small.copy_of(two_seeds, tmp_path / "run")
 
 
 def text_of(run: Run) -> str:
-    return (run.model / "README.md").read_text(encoding="utf-8")
+    return (run.model / "README.md").read_text()
 
 
 @pytest.mark.parametrize("name", IDS.split())
-def test_every_task_has_a_true_card(name: str, tiny_encoder: Path, tmp_path: Path) -> None:
+def test_every_task_has_a_true_card(name, tiny_encoder, tmp_path):
     run = finished(BY_ID[name], tiny_encoder, tmp_path / "run", hub=HUB)
     text = text_of(run)
     data = ModelCard(text).data
@@ -76,7 +73,7 @@ def test_every_task_has_a_true_card(name: str, tiny_encoder: Path, tmp_path: Pat
         exec(compile(code, "card", "exec"), {})
 
 
-def test_what_the_metadata_say_of_a_model_of_the_hub(facts: Facts) -> None:
+def test_what_the_metadata_say_of_a_model_of_the_hub(facts):
     recipe = facts.recipe
     model = recipe.model.model_copy(update={"name": "google-bert/bert-base-uncased"})
     data = recipe.data.model_copy(update={"source": "nyu-mll/glue", "subset": "sst2", "revision": "0" * 40})
@@ -97,7 +94,7 @@ def test_what_the_metadata_say_of_a_model_of_the_hub(facts: Facts) -> None:
     assert not {"base_model", "base_model_relation", "datasets"} & set(local)
 
 
-def test_what_the_text_says(facts: Facts, two_seeds: Run) -> None:
+def test_what_the_text_says(facts, two_seeds):
     text = text_of(two_seeds)
     assert text == card(facts)
     scores = facts.results["splits"]["test"]
@@ -121,7 +118,7 @@ def test_what_the_text_says(facts: Facts, two_seeds: Run) -> None:
     assert re.search(rf"^versions.torch +{re.escape(facts.environment['versions']['torch'])}$", text, re.MULTILINE)
 
 
-def test_limits_follow_the_options_cut_texts_baselines_and_licences(facts: Facts) -> None:
+def test_limits_follow_the_options_cut_texts_baselines_and_licences(facts):
     rows = tuple({**row, "answer": {**row["answer"], "truncated": place < 3}} for place, row in enumerate(facts.rows))
     ours = facts.scores["metrics"]["accuracy"]
     better = {**facts.results, "baselines": {"test": {"coin": {"accuracy": ours}}}}
@@ -161,13 +158,13 @@ LACKING = {
 def test_a_missing_or_damaged_fact_is_named(run, subtests):
     before = text_of(run)
 
-    def said() -> str:
+    def said():
         told = small.message_of(ModelError, write_card, run)
         assert text_of(run) == before
         return told
 
     for file, names in LACKING.items():
-        whole = json.loads((run.folder / file).read_text())
+        whole = read_json(run.folder / file)
         for name in names:
             with subtests.test(name):
                 restate(run, file, name)
@@ -176,7 +173,7 @@ def test_a_missing_or_damaged_fact_is_named(run, subtests):
     restate(run, "results.json", "seeds", "headline")
     assert said().count(": lacks `") == 2
     restate(run, "results.json", seeds=[], headline="accuracy")
-    own = json.loads((run.model / "config.json").read_text())["bertkit"]
+    own = read_json(run.model / "config.json")["bertkit"]
     restate(run, "model/config.json", bertkit={**own, "task": {**own["task"], "temperature": "hot"}})
     assert "config.json: bertkit.task.temperature: Input should be a valid number" in said()
     restate(run, "model/config.json", bertkit=own)
@@ -186,16 +183,16 @@ def test_a_missing_or_damaged_fact_is_named(run, subtests):
     assert "data.json: is missing" in said()
 
 
-def test_options_are_in_their_own_types(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_options_are_in_their_own_types(tiny_encoder, tmp_path):
     case = BY_ID["single-label"]
     named = {"labels": {"good": "Gut", "bad": "Schlecht"}}
     run = finished(replace(case, options={**case.options, **named}), tiny_encoder, tmp_path / "run")
-    kept = json.loads((run.model / "config.json").read_text())["bertkit"]["task"]["labels"]
+    kept = read_json(run.model / "config.json")["bertkit"]["task"]["labels"]
     assert kept == [["good", "Gut"], ["bad", "Schlecht"]]
     assert read_facts(run.folder).options["labels"] == named["labels"]
 
 
-def test_local_paths_are_those_of_the_recipe(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_local_paths_are_those_of_the_recipe(tiny_encoder, tmp_path):
     recipe = small.recipe(tmp_path, tiny_encoder, f"distillation={{teacher: {tmp_path}}}")
     files = [str(tmp_path / f"{split}.jsonl") for split in ("train", "validation", "test")]
     assert sorted(local_paths(recipe)) == sorted([*files, str(tmp_path), str(tiny_encoder)])
@@ -205,9 +202,9 @@ def test_local_paths_are_those_of_the_recipe(tiny_encoder: Path, tmp_path: Path)
 # --- what people write
 
 
-def test_what_a_person_wrote_survives(run: Run) -> None:
+def test_what_a_person_wrote_survives(run):
     path, mine = run.model / "README.md", "Made for **bees**.\n\n```python\nprint(1)\n```\n"
-    path.write_text(text_of(run).replace(f"{BEGIN}\n", f"{BEGIN}\n{mine}"), encoding="utf-8")
+    path.write_text(text_of(run).replace(f"{BEGIN}\n", f"{BEGIN}\n{mine}"))
     before = text_of(run)
     assert yours(before, "") == mine.strip("\n")
     write_card(run)
@@ -219,9 +216,9 @@ def test_what_a_person_wrote_survives(run: Run) -> None:
     assert with_yours(text_of(run), "") == card(read_facts(run.folder))
 
 
-def test_a_run_that_is_finished_again_keeps_it(run: Run) -> None:
+def test_a_run_that_is_finished_again_keeps_it(run):
     path = run.model / "README.md"
-    path.write_text(text_of(run).replace(BEGIN, f"{BEGIN}\nmine"), encoding="utf-8")
+    path.write_text(text_of(run).replace(BEGIN, f"{BEGIN}\nmine"))
     before = text_of(run)
     (run.folder / "results.json").unlink()
     train(run.recipe, run.folder, resume=True)
@@ -229,13 +226,13 @@ def test_a_run_that_is_finished_again_keeps_it(run: Run) -> None:
     assert "mine" in before
 
 
-def test_a_card_without_the_markers_is_not_written_over(run: Run) -> None:
+def test_a_card_without_the_markers_is_not_written_over(run):
     path = run.model / "README.md"
     for own in ("# My card\n", text_of(run).replace(END, "")):
-        path.write_text(own, encoding="utf-8")
+        path.write_text(own)
         small.raises(ModelError, r"(?s)is a card without the lines .*remove the file", write_card, run)
         assert text_of(run) == own
-    path.write_text("---\nlicense: mit\n---\n\n", encoding="utf-8")  # as the Hub's form makes it: nobody's text
+    path.write_text("---\nlicense: mit\n---\n\n")  # as the Hub's form makes it: nobody's text
     write_card(run)
     assert text_of(run) == card(read_facts(run.folder))
 
@@ -246,14 +243,14 @@ LINES = st.text(CHARACTERS).map(lambda text: text.strip("\n"))
 
 @settings(max_examples=40)
 @given(LINES.filter(lambda text: END not in text and BEGIN not in text), st.booleans())
-def test_any_text_stays_as_it_is(kept: str, windows: bool) -> None:
+def test_any_text_stays_as_it_is(kept, windows):
     page = f"---\na: b\n---\n\n# A\n\n{BEGIN}\n{END}\n\nmore\n"
     written = with_yours(page, kept)
     assert yours(written.replace("\n", "\r\n") if windows else written, "") == kept
     assert with_yours(written, "") == page
 
 
-def test_text_of_the_data_can_not_get_out_of_hand(facts: Facts) -> None:
+def test_text_of_the_data_can_not_get_out_of_hand(facts):
     evil = f"</div><script>alert(1)</script> **b** [x](y) ``` ````\n{BEGIN}\nevil\n{END}"
     scores = {**facts.scores, "metrics": {**facts.scores["metrics"], f"f1/{evil}": 0.5, f"support/{evil}": 1}}
     told = {"splits": {**facts.results["splits"], "test": scores}, "task": {"name": facts.task, "description": evil}}

@@ -1,12 +1,8 @@
 """bertkit.Classifier, beside scikit-learn's checks of estimators and its cross-validation."""
 
-from __future__ import annotations
-
 import gc
 import tempfile
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas
@@ -24,9 +20,9 @@ TEXTS = [small.text(number, number % 2) for number in range(24)]
 SETTINGS = {"epochs": 1, "max_length": 64, "explain": False, "verify": False}
 
 
-def test_it_answers_in_the_classes_that_were_given(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_it_answers_in_the_classes_that_were_given(tiny_encoder, tmp_path):
     y = [(7, 30)[number % 2] for number in range(len(TEXTS))]
-    folder = tmp_path / "runs" / "mine"
+    folder = tmp_path / "runs/mine"
     classifier = bertkit.Classifier(tiny_encoder, output_dir=folder, validation=0.25, settings=SETTINGS).fit(TEXTS, y)
     assert classifier.classes_.tolist() == [7, 30]
     assert classifier.run_.folder.parent == folder
@@ -38,7 +34,7 @@ def test_it_answers_in_the_classes_that_were_given(tiny_encoder: Path, tmp_path:
 
 
 @pytest.mark.parametrize("classes", [("a|b", "c/d"), ("1.5", "2"), ("", "a"), (" ", "\n"), (1.0, 2.0), (False, True)])
-def test_any_class_of_scikit_learn_comes_back_as_it_was(classes: tuple[Any, Any], tiny_encoder: Path) -> None:
+def test_any_class_of_scikit_learn_comes_back_as_it_was(classes, tiny_encoder):
     y = np.array([classes[number % 2] for number in range(len(TEXTS))])
     settings = {"model": {"max_length": 32}, "task": {"method": "head"}, "explain": False, "verify": False}
     classifier = bertkit.Classifier(tiny_encoder, validation=0.25, settings=settings).fit(TEXTS, y)
@@ -49,7 +45,7 @@ def test_any_class_of_scikit_learn_comes_back_as_it_was(classes: tuple[Any, Any]
     assert classifier.score(TEXTS, y) > 0.8
 
 
-def test_a_label_column_with_its_kind_holds_any_names(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_a_label_column_with_its_kind_holds_any_names(tiny_encoder, tmp_path):
     rows = [{"text": text, "label": ("1.5", "a|b")[number % 2]} for number, text in enumerate(TEXTS)]
     frame = pandas.DataFrame(rows)
     fractions = frame.assign(label=[(1.5, 2)[number % 2] for number in range(len(TEXTS))])
@@ -63,10 +59,10 @@ def test_a_label_column_with_its_kind_holds_any_names(tiny_encoder: Path, tmp_pa
         small.raises(DataError, "map the column as", train, tmp_path / "none", **SETTINGS)
 
 
-def test_scikit_learn_takes_it(tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scikit_learn_takes_it(tiny_encoder, tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     classifier = bertkit.Classifier(tiny_encoder, validation=0.25, settings=SETTINGS)
-    for check in ("get_params_invariance", "set_params", "estimator_cloneable", "estimator_repr", "mixin_order"):
+    for check in "get_params_invariance set_params estimator_cloneable estimator_repr mixin_order".split():
         getattr(estimator_checks, f"check_{check}")("Classifier", clone(classifier))
     for check in ("valid_tag_types", "no_attributes_set_in_init", "do_not_raise_errors_in_init_or_set_params"):
         getattr(estimator_checks, f"check_{check}")("Classifier", clone(classifier))
@@ -76,7 +72,7 @@ def test_scikit_learn_takes_it(tiny_encoder: Path, tmp_path: Path, monkeypatch: 
     assert [*tmp_path.glob("bertkit-*")] == [], "a temporary run goes with its estimator"
 
 
-def test_what_it_refuses(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_what_it_refuses(tiny_encoder, tmp_path):
     classifier = bertkit.Classifier(tiny_encoder, output_dir=tmp_path / "runs")
     with pytest.raises(NotFittedError):
         classifier.predict(TEXTS)

@@ -1,23 +1,20 @@
 """What a finished run keeps of its checkpoints."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
 import small
 
 from bertkit.run import Run
-from bertkit.training.train import train
 
 SHORT = ("seeds=[1, 2]", "peft={r: 2}")
 
 
 @pytest.fixture(scope="module")
-def kept(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+def kept(tiny_encoder, tmp_path_factory) -> Run:
     """A finished run of two seeds that keeps its checkpoints."""
     room = tmp_path_factory.mktemp("kept")
-    return train(small.recipe(room, tiny_encoder, *SHORT), room / "run")
+    return small.trained(room, tiny_encoder, *SHORT)
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -36,8 +33,7 @@ def loser(run: Run) -> int:
 
 @pytest.mark.parametrize("keep", ["best", "none"])
 def test_a_run_keeps_what_its_recipe_says(keep, kept, tiny_encoder, tmp_path):
-    recipe = small.recipe(tmp_path, tiny_encoder, *SHORT, f"checkpoints={keep}")
-    run = train(recipe, tmp_path / "run")
+    run = small.trained(tmp_path, tiny_encoder, *SHORT, f"checkpoints={keep}")
     assert files(run.model) == files(kept.model) | {"README.md": (run.model / "README.md").read_bytes()}
     best = {"seed-1", "seed-2", f"seed-{loser(run)}/model", f"seed-{loser(run)}/adapter"}
     assert folders(run) == {"best": best, "none": set()}[keep]

@@ -1,14 +1,11 @@
 """What changes in the course of a training: by its progress, which is read once per step."""
 
-from __future__ import annotations
-
 import math
 import signal
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import multitask
 import pytest
@@ -27,7 +24,6 @@ from bertkit.files import read_json
 from bertkit.recipe.recipe import Recipe, load_recipe
 from bertkit.run import Run
 from bertkit.sections import seconds
-from bertkit.tasks.base import Batch
 from bertkit.tasks.text_classification import TextClassification
 from bertkit.training import seed
 from bertkit.training.train import train
@@ -53,7 +49,7 @@ def test_each_micro_batch_of_a_step_is_scheduled_at_its_progress(seen, tiny_enco
 def test_the_scheduled_batch_is_what_is_counted_and_learned(tiny_encoder, tmp_path, monkeypatch):
     """A step on the first rows of four micro-batches of two is the step on these four rows alone."""
 
-    def first_row(self: Any, batch: Batch, progress: float) -> Batch:
+    def first_row(self, batch, progress):
         return {name: values[:1] for name, values in batch.items()}
 
     plain = first_step(CASE, tiny_encoder, tmp_path / "plain", 2, 4)
@@ -72,7 +68,7 @@ def test_the_scheduled_batch_is_what_is_counted_and_learned(tiny_encoder, tmp_pa
 def test_each_of_several_tasks_schedules_its_own_batches(seen, tiny_encoder, tmp_path, monkeypatch):
     read = []
 
-    def drawn(self: Any, batch: Any, progress: float, real: Any = MultiTask.scheduled) -> Any:
+    def drawn(self, batch, progress, real=MultiTask.scheduled):
         read.append(batch["task"])
         return real(self, batch, progress)
 
@@ -87,10 +83,10 @@ def test_each_of_several_tasks_schedules_its_own_batches(seen, tiny_encoder, tmp
 
 
 @pytest.fixture
-def timed(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Run]:
+def timed(monkeypatch) -> Callable[..., Run]:
     """`train`, by a clock of its own."""
 
-    def run(recipe: Any, folder: Path, time: Time, callbacks: Sequence[TrainerCallback] = (), **more: Any) -> Run:
+    def run(recipe, folder: Path, time: Time, callbacks: Sequence[TrainerCallback] = (), **more) -> Run:
         monkeypatch.setattr(seed, "Clock", partial(Clock, now=time))
         return train(recipe, folder, callbacks=[*callbacks, time], **more)
 
@@ -135,19 +131,19 @@ def uneven() -> Time:
 
 
 @pytest.fixture(scope="module")
-def by_time(tiny_encoder_with_dropout: Path, tmp_path_factory: pytest.TempPathFactory) -> Recipe:
+def by_time(tiny_encoder_with_dropout, tmp_path_factory) -> Recipe:
     return small.recipe(tmp_path_factory.mktemp("recipe"), tiny_encoder_with_dropout, *WSD)
 
 
 @pytest.fixture(scope="module")
-def whole(by_time: Recipe, tmp_path_factory: pytest.TempPathFactory) -> Run:
+def whole(by_time, tmp_path_factory) -> Run:
     with pytest.MonkeyPatch.context() as patch:
         time = uneven()
         patch.setattr(seed, "Clock", partial(Clock, now=time))
         return train(by_time, tmp_path_factory.mktemp("whole") / "run", callbacks=[time])
 
 
-def test_the_learning_rate_follows_the_time_that_has_passed(whole: Run) -> None:
+def test_the_learning_rate_follows_the_time_that_has_passed(whole):
     """Steps take 4, 5, 6 and 3 seconds, and each second one is evaluated, which takes 2."""
     begun, step, rates_due = 0, 0, []
     while begun < 100:
@@ -206,7 +202,7 @@ def test_one_step_is_made_in_any_case(tiny_encoder, tmp_path, timed):
 
 
 @pytest.mark.parametrize(("strategy", "saved"), [("best", True), ("steps", True), ("no", False)])
-def test_the_evaluation_in_which_a_budget_ends_is_saved(strategy: str, saved: bool, tmp_path: Path) -> None:
+def test_the_evaluation_in_which_a_budget_ends_is_saved(strategy, saved, tmp_path):
     """Also one whose score falls, after which `save_strategy: best` asks for no checkpoint; and no step follows it."""
     args = arguments(tmp_path, 2, 1, save_strategy=strategy)
     control = TrainerControl()
@@ -230,7 +226,7 @@ def problems(*overrides: str) -> str:
     return small.message_of(RecipeError, load_recipe, "quickstart", ["~training.num_train_epochs", *overrides])
 
 
-def test_times_are_read_and_what_contradicts_itself_is_said() -> None:
+def test_times_are_read_and_what_contradicts_itself_is_said():
     budget = "expected a time of seconds, minutes or hours, such as 90s, 60m or 1.5h; found"
     share = "expected a number of steps, or a share of them below 1"
     decay = "training.lr_scheduler_kwargs={{num_decay_steps: {}}}"
@@ -250,7 +246,7 @@ def test_times_are_read_and_what_contradicts_itself_is_said() -> None:
     assert recipe.with_(budget="5m").training["budget"] == "5m"
 
 
-def test_all_that_contradicts_a_budget_is_said_at_once() -> None:
+def test_all_that_contradicts_a_budget_is_said_at_once():
     said = problems(
         "training.budget=1h",
         "training.num_train_epochs=3",
@@ -270,13 +266,16 @@ def test_all_that_contradicts_a_budget_is_said_at_once() -> None:
 
 def test_arguments_that_a_schedule_does_not_have_are_named(tiny_encoder, tmp_path):
     more = (BY_WSD, "training.lr_scheduler_kwargs={decay: linear}")
-    with pytest.raises(RecipeError, match=r"lr_scheduler_kwargs: .*unexpected keyword argument 'decay'"):
-        train(small.recipe(tmp_path, tiny_encoder, *more), tmp_path / "run")
-    assert not (tmp_path / "run").exists()
+    small.refuses(
+        RecipeError,
+        r"lr_scheduler_kwargs: .*unexpected keyword argument 'decay'",
+        small.recipe(tmp_path, tiny_encoder, *more),
+        tmp_path,
+    )
 
 
 @pytest.mark.parametrize(("decay", "steps"), [({}, 20), ({"num_decay_steps": 0.3}, 30), ({"num_decay_steps": 1}, 1)])
-def test_a_decay_is_a_share_of_the_steps_or_their_number(decay: dict[str, Any], steps: int, tmp_path: Path) -> None:
+def test_a_decay_is_a_share_of_the_steps_or_their_number(decay, steps, tmp_path):
     own = {"lr_scheduler_type": "warmup_stable_decay", "lr_scheduler_kwargs": {"decay_type": "linear", **decay}}
     args = arguments(tmp_path, 1, 1, warmup_steps=0.1, **own)
     optimizer = torch.optim.SGD([torch.zeros(1)], lr=1.0)
@@ -288,7 +287,7 @@ def test_a_decay_is_a_share_of_the_steps_or_their_number(decay: dict[str, Any], 
         schedule(args, torch.optim.SGD([torch.zeros(1)], lr=1.0), few)
 
 
-def test_check_says_how_long_each_training_takes(tiny_encoder: Path, tmp_path: Path, capsys: Any) -> None:
+def test_check_says_how_long_each_training_takes(tiny_encoder, tmp_path, capsys):
     file = small.write_recipe(tmp_path, tiny_encoder)
     for more, expected in (
         ((), "ready to train for 5m\n"),

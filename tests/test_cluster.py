@@ -1,7 +1,5 @@
 """The programs of recipes/cluster on a cluster of this machine: a killed worker loses no row, and writes none twice."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import runpy
@@ -24,7 +22,7 @@ from finished import finished
 import bertkit
 from bertkit.inference.display import flat
 
-PROGRAMS = Path(__file__).resolve().parent.parent / "recipes" / "cluster"
+PROGRAMS = Path(__file__).resolve().parent.parent / "recipes/cluster"
 ROWS = [{"id": number, "review": small.text(number, number % 2)} for number in range(36)]
 pytestmark = pytest.mark.filterwarnings("default")  # Ray Data and Spark use deprecated settings of their own
 
@@ -41,7 +39,7 @@ def cluster() -> Iterator[None]:
 
 
 @pytest.fixture
-def spark(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+def spark(monkeypatch) -> Iterator[Any]:
     """Two tasks at a time, each of which is tried twice."""
     sql = pytest.importorskip("pyspark.sql", reason="Spark is not installed: pip install pyspark")
     if shutil.which("java") is None:
@@ -67,7 +65,7 @@ def killed_once(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Callable[[], l
     here = os.getpid()
 
     class Killed(bertkit.batch):
-        def __call__(self, rows: Any) -> Any:
+        def __call__(self, rows):
             ids = rows.column("id").to_pylist() if isinstance(rows, pa.Table) else list(rows["id"])
             answers = super().__call__(rows)
             calls = vars(self)["calls"] = vars(self).get("calls", 0) + 1
@@ -90,12 +88,12 @@ def killed_once(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Callable[[], l
     return batches
 
 
-def run(monkeypatch: pytest.MonkeyPatch, program: str, *words: Any) -> None:
+def run(monkeypatch: pytest.MonkeyPatch, program: str, *words):
     monkeypatch.setattr(sys, "argv", [program, *map(str, words)])
     runpy.run_path(str(PROGRAMS / program), run_name="__main__")
 
 
-def require_answers(folder: Path, model: Path) -> None:
+def require_answers(folder: Path, model: Path):
     """Each row is there once, with its answer."""
     rows = pd.read_parquet(folder).sort_values("id", ignore_index=True)
     assert rows[["id", "review"]].to_dict("records") == ROWS
@@ -107,13 +105,13 @@ def require_answers(folder: Path, model: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def model(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def model(tiny_encoder, tmp_path_factory) -> Path:
     return finished(BY_ID["single-label"], tiny_encoder, tmp_path_factory.mktemp("cluster") / "run").model
 
 
 @pytest.mark.rare
 @pytest.mark.usefixtures("cluster")
-def test_predict_on_ray(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_predict_on_ray(model, tmp_path, monkeypatch):
     written(tmp_path / "in")
     batches, words = killed_once(monkeypatch, tmp_path / "log"), (model, tmp_path / "in", tmp_path / "out")
     run(monkeypatch, "predict_ray.py", *words, "--column", "text=review", "--batch-size", 3)
@@ -125,7 +123,7 @@ def test_predict_on_ray(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.rare
 @pytest.mark.usefixtures("cluster")
-def test_embed_on_ray(tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_embed_on_ray(tiny_encoder, tmp_path, monkeypatch):
     model = finished(BY_ID["similarity-mse"], tiny_encoder, tmp_path / "run").model
     for file in written(tmp_path / "in"):
         pd.read_parquet(file).to_json(file.with_suffix(".jsonl"), orient="records", lines=True)
@@ -141,7 +139,7 @@ def test_embed_on_ray(tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.usefixtures("spark")
-def test_predict_on_spark(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_predict_on_spark(model, tmp_path, monkeypatch):
     written(tmp_path / "in")
     batches = killed_once(monkeypatch, tmp_path / "log")
     words = (model, tmp_path / "in", tmp_path / "out", "--column", "text=review", "--tasks", 4)

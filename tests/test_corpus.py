@@ -1,7 +1,5 @@
 """Corpora: documents streamed into memory-mapped files, held out by their text, and checked on the way."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import lzma
@@ -28,12 +26,12 @@ SCHEMA = Schema({"text": Column("text", "a document")}, inputs=(frozenset({"text
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("BERTKIT_CACHE", str(tmp_path / "cache" / "vectors"))
-    return tmp_path / "cache" / "vectors"
+    monkeypatch.setenv("BERTKIT_CACHE", str(tmp_path / "cache/vectors"))
+    return tmp_path / "cache/vectors"
 
 
 def get(source, splits=None, **settings):
-    return load(DataSpec.model_validate({"source": source, **settings}), SCHEMA, splits=splits)
+    return load(DataSpec(source=source, **settings), SCHEMA, splits=splits)
 
 
 fails = partial(small.message_of, DataError, get)
@@ -55,7 +53,7 @@ def write(path, values):
 # --- formats ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["jsonl", "jsonl.gz", "jsonl.xz", "parquet", "csv", "txt"])
+@pytest.mark.parametrize("kind", "jsonl jsonl.gz jsonl.xz parquet csv txt".split())
 def test_every_format_gives_the_same_documents(tmp_path, kind):
     values, path = documents(30), tmp_path / f"corpus.{kind}"
     lines = "".join(json.dumps({"text": value}) + "\n" for value in values).encode()
@@ -78,7 +76,7 @@ def test_every_format_gives_the_same_documents(tmp_path, kind):
 
 def test_blank_lines_part_the_documents_of_txt(tmp_path):
     path = tmp_path / "book.txt"
-    path.write_text("\n\n  One.  \nStill one.\r\n \t \n\nTwo.\n\n\n\nThree.", encoding="utf-8")
+    path.write_text("\n\n  One.  \nStill one.\r\n \t \n\nTwo.\n\n\n\nThree.")
     assert list(read_rows(path, DataSpec(source="x"))) == [
         (3, {"text": "One.\nStill one."}),
         (7, {"text": "Two."}),
@@ -114,7 +112,7 @@ def test_what_cannot_be_read_is_refused(tmp_path, cache, monkeypatch):
     message = fails(str(sources_module.samples_folder() / "retrieval"), columns={"text": "document"})
     assert "holds judged pairs, not documents" in message
     monkeypatch.setattr("bertkit.data.readers.MAX_DOCUMENT", 40)
-    (tmp_path / "book.txt").write_text("fine\n\n" + "a line of text\n" * 4, encoding="utf-8")
+    (tmp_path / "book.txt").write_text("fine\n\n" + "a line of text\n" * 4)
     assert "book.txt:3: no blank line within 40 characters" in fails({"train": str(tmp_path / "book.txt")})
     monkeypatch.setenv("BERTKIT_CACHE", str(file / "vectors"))
     said = fails({"train": write(tmp_path / "b.jsonl", documents(5))})

@@ -1,7 +1,5 @@
 """`data.exclude` and `data.relabel`: the same rows as a file that was corrected by hand, and what is refused."""
 
-from __future__ import annotations
-
 import csv
 import json
 from functools import partial
@@ -12,6 +10,7 @@ import small
 
 from bertkit.data import check
 from bertkit.errors import DataError, RecipeError
+from bertkit.files import read_json
 from bertkit.inference.evaluate import rows_of_split
 from bertkit.inference.predictor import load as load_model
 from bertkit.recipe.recipe import load_recipe
@@ -20,7 +19,7 @@ from bertkit.tasks import get_task
 from bertkit.training.train import train
 
 TEXTS = ["the cat sat", "a dog ran", "the mat was red", "it was awful", "one good cat", "two bad dogs"]
-LABELS = ["good", "bad", "good", "bad", "good", "bad"]
+LABELS = "good bad good bad good bad".split()
 ROWS = [{"text": text, "label": label} for text, label in zip(TEXTS, LABELS, strict=True)]
 PLAIN = {"name": "text-classification"}
 NER = {"name": "token-classification"}
@@ -28,7 +27,7 @@ NER = {"name": "token-classification"}
 
 def read(source, task=PLAIN, splits=None, **data):
     kind = get_task(task["name"])
-    spec = DataSpec.model_validate({"source": str(source) if not isinstance(source, dict) else source, **data})
+    spec = DataSpec(source=str(source) if not isinstance(source, dict) else source, **data)
     return small.read_data(spec, kind, kind.Options.model_validate(task), splits=splits)
 
 
@@ -99,7 +98,7 @@ def test_the_rows_are_those_of_a_corrected_file(name, tmp_path):
     task, rows, new, corrected = CASES[name]
     source = write(tmp_path / "train.jsonl", rows)
     by_hand = [{**rows[0]}, {**rows[1], **corrected}, *rows[3:]]
-    expected = read(write(tmp_path / "by-hand" / "train.jsonl", by_hand), task)
+    expected = read(write(tmp_path / "by-hand/train.jsonl", by_hand), task)
     exclude = write(tmp_path / "out.jsonl", [{"location": "train.jsonl:3"}])
     relabel = write(tmp_path / "new.jsonl", [{"location": "train.jsonl:2", **new}])
     data = read(source, task, exclude=exclude, relabel=relabel)
@@ -137,17 +136,17 @@ def test_rows_from_python(tmp_path, tiny_encoder):
     assert recipe.data.exclude == exclude
     kind = get_task("text-classification")
     data = small.read_data(recipe.data, kind, kind.Options.model_validate(PLAIN))
-    assert data.rows["train"]["id"][:] == ["r0", "r3", "r4", "r5"]
+    assert data.rows["train"]["id"][:] == "r0 r3 r4 r5".split()
 
 
 def test_recipes_have_absolute_paths(tmp_path):
     write(tmp_path / "train.jsonl", ROWS)
-    write(tmp_path / "lists" / "out.csv", "location\n")
+    write(tmp_path / "lists/out.csv", "location\n")
     small.write_rows(
         tmp_path / "my.yaml",
         [{"task": PLAIN, "model": {"name": "x/y"}, "data": {"source": "train.jsonl", "exclude": ["lists/out.csv"]}}],
     )
-    assert load_recipe(tmp_path / "my.yaml").data.exclude == [str(tmp_path / "lists" / "out.csv")]
+    assert load_recipe(tmp_path / "my.yaml").data.exclude == [str(tmp_path / "lists/out.csv")]
     said = r"data.relabel: no file or folder '.*/lists/outt.csv'; did you mean 'out.csv'"
     overrides = [f"data.relabel={tmp_path}/lists/outt.csv"]
     small.raises(RecipeError, said, load_recipe, tmp_path / "my.yaml", overrides)
@@ -162,7 +161,7 @@ def test_splits_are_corrected_before_anything_is_derived(tmp_path):
     new = [{"location": f"train.jsonl:{n + 1}", "label": "new"} for n in (4, 5, 6, 7, 6)]
     relabel = write(tmp_path / "new.jsonl", [*new, {"location": "train.jsonl:9", "label": "good"}])
     for settings in ({"validation": 0.3}, {"validation": 0.3, "group_by": "owner"}, {"limit": 10}):
-        expected = read(write(tmp_path / "by-hand" / "train.jsonl", by_hand), **settings)
+        expected = read(write(tmp_path / "by-hand/train.jsonl", by_hand), **settings)
         data = read(source, exclude=exclude, relabel=relabel, **settings)
         assert data.fingerprints == expected.fingerprints
         assert "train: 4 rows relabelled by new.jsonl; 1 more with the same target as before" in notes(data)
@@ -175,7 +174,7 @@ def test_splits_are_corrected_before_anything_is_derived(tmp_path):
 
 def test_a_file_name_in_two_folders_is_decided_by_the_inputs(tmp_path):
     source = {
-        "train": [write(tmp_path / "a" / "x.jsonl", ROWS[:3]), write(tmp_path / "b" / "x.jsonl", [*ROWS[3:], ROWS[0]])],
+        "train": [write(tmp_path / "a/x.jsonl", ROWS[:3]), write(tmp_path / "b/x.jsonl", [*ROWS[3:], ROWS[0]])],
         "test": write(tmp_path / "t.jsonl", ROWS[3:4]),
     }
     listed = [{"location": "x.jsonl:1", "text": "it was awful"}, {"location": f"{tmp_path}/a/x.jsonl:2"}]
@@ -263,7 +262,7 @@ def test_new_labels_that_resemble_others_equal_answers_and_rows_without_a_target
     assert data.rows["train"]["answers"][:2] == [listed[0]["answers"], {"text": ["cat"], "answer_start": [19]}]
     rows = [TOPICS[0], {**TOPICS[1], "labels": None}, *TOPICS[2:]]
     source = write(tmp_path / "train.jsonl", rows)
-    expected = read(write(tmp_path / "by-hand" / "train.jsonl", [rows[0], {**rows[1], "labels": []}, *rows[2:]]))
+    expected = read(write(tmp_path / "by-hand/train.jsonl", [rows[0], {**rows[1], "labels": []}, *rows[2:]]))
     listed = [{"location": "train.jsonl:2", "labels": []}]
     assert read(source, relabel=write(tmp_path / "new.jsonl", listed)).fingerprints == expected.fingerprints
     source = {"train": write(tmp_path / "train.jsonl", SPANS), "test": write(tmp_path / "t.jsonl", [{"text": "a dog"}])}
@@ -298,9 +297,9 @@ def test_a_corrected_training_is_one_command(tmp_path, tiny_encoder):
     out = write(tmp_path / "out.csv", "location\ntrain.jsonl:1\ntest.jsonl:2\n")
     run = tmp_path / "run"
     train(load_recipe(recipe, [f"data.exclude={out}", "training.num_train_epochs=0.2"]), run)
-    assert json.loads((run / "data.json").read_text())["rows"] == {"train": 15, "validation": 10, "test": 6}
-    assert len(small.read_rows(run / "predictions" / "test.jsonl")) == 6
-    for page in (run / "model" / "README.md", run / "report.html"):
+    assert read_json(run / "data.json")["rows"] == {"train": 15, "validation": 10, "test": 6}
+    assert len(small.read_rows(run / "predictions/test.jsonl")) == 6
+    for page in (run / "model/README.md", run / "report.html"):
         assert str(tmp_path) not in page.read_text()
     assert "train: 1 row excluded by out.csv" in (run / "report.html").read_text()
     assert "exclude: out.csv" in (run / "report.html").read_text()

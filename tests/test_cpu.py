@@ -1,11 +1,7 @@
 """Dropout and attention of a CPU's training step, against torch's own; memory that is kept and given back."""
 
-from __future__ import annotations
-
 import contextlib
 import platform
-from pathlib import Path
-from typing import Any
 
 import pytest
 import small
@@ -13,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from cases import CASES, encoder
 from steps import first_step
+from torch.testing import assert_close
 from transformers import AutoModel, BertConfig, set_seed
 
 from bertkit.inference import runner
@@ -41,34 +38,34 @@ def masks() -> dict[str, torch.Tensor | None]:
 
 @pytest.mark.parametrize("kind", masks())
 @pytest.mark.parametrize("scale", [None, 0.3])
-def test_attention_is_torchs_own(kind: str, scale: float | None) -> None:
+def test_attention_is_torchs_own(kind, scale):
     given, mask = inputs(), masks()[kind]
     ours = attention(*given, attn_mask=mask, scale=scale)
     theirs = F.scaled_dot_product_attention(*given, attn_mask=mask, scale=scale)
-    torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
-    torch.testing.assert_close(gradients(ours, given), gradients(theirs, given), rtol=1e-10, atol=1e-12)
+    assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
+    assert_close(gradients(ours, given), gradients(theirs, given), rtol=1e-10, atol=1e-12)
     causal = (function(*given, is_causal=True) for function in (attention, F.scaled_dot_product_attention))
     assert torch.equal(*causal), "what BERT does not use is left to torch"
 
 
-def test_attention_with_one_dropout_mask_is_its_equation() -> None:
+def test_attention_with_one_dropout_mask_is_its_equation():
     query, key, value = given = inputs()
     torch.manual_seed(3)
     ours = attention(*given, dropout_p=0.4)
     torch.manual_seed(3)
     mask = dropout(torch.ones(3, 2, 7, 7, dtype=torch.float64), 0.4)
     theirs = ((query @ key.transpose(-1, -2) / 2).softmax(-1) * mask) @ value
-    torch.testing.assert_close(ours, theirs)
-    torch.testing.assert_close(gradients(ours, given), gradients(theirs, given))
+    assert_close(ours, theirs)
+    assert_close(gradients(ours, given), gradients(theirs, given))
 
 
-def test_attention_under_autocast_is_within_bf16s_rounding_and_of_padding_alone_gives_numbers() -> None:
+def test_attention_under_autocast_is_within_bf16s_rounding_and_of_padding_alone_gives_numbers():
     given = inputs(torch.float32)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         ours = attention(*given, attn_mask=masks()["booleans"])
     assert ours.dtype == torch.bfloat16
     theirs = F.scaled_dot_product_attention(*given, attn_mask=masks()["booleans"])
-    torch.testing.assert_close(ours.float(), theirs, rtol=2e-2, atol=2e-2)
+    assert_close(ours.float(), theirs, rtol=2e-2, atol=2e-2)
     given = inputs(torch.float32)
     made = attention(*given, attn_mask=torch.zeros(3, 1, 7, 7, dtype=torch.bool))
     assert torch.isfinite(made).all()
@@ -77,18 +74,18 @@ def test_attention_under_autocast_is_within_bf16s_rounding_and_of_padding_alone_
 
 @pytest.mark.parametrize("p", [0.001, 0.1, 0.5, 0.9])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_dropout_drops_p_and_keeps_the_mean(p: float, dtype: torch.dtype) -> None:
+def test_dropout_drops_p_and_keeps_the_mean(p, dtype):
     torch.manual_seed(2)
     count = 1_000_001  # not a multiple of four
     made = dropout(torch.ones(count, dtype=dtype), p).float()
     dropped = (made == 0).sum().item()
     assert abs(dropped - p * count) < 5 * (count * p * (1 - p)) ** 0.5 + count / 2**16
     kept, rounding = made[made != 0], 8e-3 if dtype == torch.bfloat16 else 1e-3
-    torch.testing.assert_close(kept, torch.full_like(kept, 1 / (1 - p)), rtol=rounding, atol=0)
+    assert_close(kept, torch.full_like(kept, 1 / (1 - p)), rtol=rounding, atol=0)
 
 
 @pytest.mark.parametrize("p", [0.001, 0.1, 0.3])
-def test_over_all_numbers_that_can_be_drawn_the_mean_is_exact(p: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_over_all_numbers_that_can_be_drawn_the_mean_is_exact(p, monkeypatch):
     """So the scale is that of the rounded probability."""
     every = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16)
     monkeypatch.setattr(torch.Tensor, "random_", lambda words, *_: words.copy_(every.view(torch.int64)))
@@ -97,7 +94,7 @@ def test_over_all_numbers_that_can_be_drawn_the_mean_is_exact(p: float, monkeypa
     assert made.mean().item() == pytest.approx(1, abs=1e-12)
 
 
-def test_dropouts_neighbours_are_independent() -> None:
+def test_dropouts_neighbours_are_independent():
     torch.manual_seed(4)
     kept = (dropout(torch.ones(400_000), 0.3) != 0).double()
     for apart in (1, 2, 3, 4, 8):
@@ -105,12 +102,12 @@ def test_dropouts_neighbours_are_independent() -> None:
         assert abs(both - 0.49) < 5 * (0.49 * 0.51 / 400_000) ** 0.5 * 2
 
 
-def test_dropout_sends_back_what_it_kept_follows_the_seed_and_has_ends() -> None:
+def test_dropout_sends_back_what_it_kept_follows_the_seed_and_has_ends():
     x = torch.randn(5, 9, dtype=torch.float64, requires_grad=True)
     torch.manual_seed(6)
     made = dropout(x, 0.25)
     (gradient,) = torch.autograd.grad(made.sum(), x)
-    torch.testing.assert_close(gradient, (made / x).detach())
+    assert_close(gradient, (made / x).detach())
     x = torch.ones(1000)
     torch.manual_seed(7)
     first, second = dropout(x, 0.5), dropout(x, 0.5)
@@ -124,7 +121,7 @@ def test_dropout_sends_back_what_it_kept_follows_the_seed_and_has_ends() -> None
     small.raises(ValueError, "between 0 and 1", dropout, x, 1.5)
 
 
-def bert(probability: float = 0.1) -> Any:
+def bert(probability: float = 0.1):
     set_seed(1)
     sizes = {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16}
     rates = dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), probability)
@@ -136,7 +133,7 @@ IDS = torch.tensor([[2, 5, 6, 3, 0, 0], [2, 7, 8, 9, 10, 3]])
 BATCH = {"input_ids": IDS, "attention_mask": (IDS != 0).long()}
 
 
-def test_a_model_in_evaluation_is_not_touched() -> None:
+def test_a_model_in_evaluation_is_not_touched():
     model = bert().eval()
     with torch.inference_mode():
         plain = model(**BATCH).last_hidden_state
@@ -144,22 +141,22 @@ def test_a_model_in_evaluation_is_not_touched() -> None:
             assert torch.equal(model(**BATCH).last_hidden_state, plain)
 
 
-def test_without_dropout_a_step_has_torchs_gradients() -> None:
+def test_without_dropout_a_step_has_torchs_gradients():
     model = bert(0.0).train()
 
-    def step() -> dict[str, torch.Tensor]:
+    def step():
         model.zero_grad()
         model(**BATCH).last_hidden_state[:, 0].square().sum().backward()
         return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
 
     plain = step()
     with FasterStep():
-        torch.testing.assert_close(step(), plain, rtol=1e-4, atol=1e-6)
+        assert_close(step(), plain, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("checkpointing", [False, True])
 def test_the_trainer_takes_it_if_activations_are_kept(checkpointing, tiny_encoder_with_dropout, tmp_path, monkeypatch):
-    def drawn() -> torch.Tensor:
+    def drawn():
         first_step(CASES[0], tiny_encoder_with_dropout, tmp_path, 8, 1, **{small.CHECKPOINTING: checkpointing})
         return torch.rand(4)
 
@@ -172,12 +169,12 @@ GLIBC = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc
 
 
 @GLIBC
-def test_memory_is_kept_in_the_block_and_given_back_after_it() -> None:
-    def mapped() -> int:
+def test_memory_is_kept_in_the_block_and_given_back_after_it():
+    def mapped():
         with open("/proc/self/status", encoding="ascii") as status:
             return next(int(line.split()[1]) for line in status if line.startswith("VmRSS"))
 
-    def used(blocks: int = 50) -> int:
+    def used(blocks=50):
         many = [torch.ones(1 << 20) for _ in range(blocks)]  # of 4,096 KiB
         during = mapped()
         del many
@@ -194,7 +191,7 @@ def test_memory_is_kept_in_the_block_and_given_back_after_it() -> None:
 
 
 @GLIBC
-def test_memory_that_is_kept_is_at_most_twice_what_steps_need() -> None:
+def test_memory_that_is_kept_is_at_most_twice_what_steps_need():
     with memory_kept() as bound:
         bound()
         before = malloc._held()
@@ -210,7 +207,7 @@ def test_memory_that_is_kept_is_at_most_twice_what_steps_need() -> None:
 
 
 @GLIBC
-def test_freed_memory_between_what_is_used_is_given_back() -> None:
+def test_freed_memory_between_what_is_used_is_given_back():
     malloc.give_back()
     before = malloc._held()
     pieces = [torch.ones(1 << 14) for _ in range(2000)]  # of 64 KiB: below what malloc maps by itself
@@ -222,8 +219,8 @@ def test_freed_memory_between_what_is_used_is_given_back() -> None:
     assert last.sum() == 1 << 14
 
 
-def test_prediction_gives_memory_back_every_few_batches(tiny_encoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    case, calls = CASES[0], list[int]()
+def test_prediction_gives_memory_back_every_few_batches(tiny_encoder, monkeypatch):
+    case, calls = CASES[0], []
     task, rows = case.task(tiny_encoder), case.rows()
     monkeypatch.setattr(runner, "GIVEN_BACK_EVERY", 3)
     monkeypatch.setattr(runner, "give_back", lambda: calls.append(1))

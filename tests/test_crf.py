@@ -1,10 +1,7 @@
 """The CRF against all paths written out, pytorch-crf, itself done another way, and its marginals in NumPy."""
 
-from __future__ import annotations
-
 from itertools import pairwise, product
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -13,6 +10,8 @@ import torchcrf
 from cases import BY_ID, encoder
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.random import default_rng
+from numpy.testing import assert_allclose
 from small import raises
 from torch import Tensor
 from torch.testing import assert_close
@@ -20,8 +19,8 @@ from torch.testing import assert_close
 from bertkit.models.heads import crf, forward_backward, posteriors
 from bertkit.models.heads.crf import CRF, Chain, chain_loss
 
-BIO = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
-BIOES = ["O", "B-PER", "I-PER", "E-PER", "S-PER", "B-LOC", "I-LOC", "E-LOC", "S-LOC"]
+BIO = "O B-PER I-PER B-LOC I-LOC".split()
+BIOES = "O B-PER I-PER E-PER S-PER B-LOC I-LOC E-LOC S-LOC".split()
 ALLOWED = {  # by the schemes' definitions, for one type: what may follow a tag, ^ and $ being the sentence's ends
     "BIO": {"^": "OB$", "O": "OB$", "B": "OBI$", "I": "OBI$"},
     "BIOES": {"^": "OBS$", "O": "OBS$", "B": "IE", "I": "IE", "E": "OBS$", "S": "OBS$"},
@@ -89,7 +88,7 @@ def random_batch(
 @pytest.fixture(scope="module")
 def cases() -> list[Case]:
     """1,000 sentences of up to 5 words and 4 tags, in 100 batches with a chain each; scores from tame to wild."""
-    rng = np.random.default_rng(0)
+    rng = default_rng(0)
     made = []
     for index in range(100):
         words, count, scale = 1 + index % 5, 1 + index // 5 % 4, (0.1, 1.0, 5.0, 60.0)[index // 20 % 4]
@@ -101,7 +100,7 @@ def cases() -> list[Case]:
 
 
 @pytest.fixture(params=["loop", "scan", "logs"])
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+def way(request, monkeypatch) -> str:
     """How sums are done: of probabilities on the CPU, or as on CUDA, logarithms where scores ask for it; or always."""
     if request.param == "scan":
         use_scan(monkeypatch)
@@ -110,7 +109,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     return str(request.param)
 
 
-def use_scan(patch: pytest.MonkeyPatch) -> None:
+def use_scan(patch: pytest.MonkeyPatch):
     patch.setattr(forward_backward, "_loop", lambda *args: forward_backward._scan(*args[:3]))
 
 
@@ -133,16 +132,16 @@ def needs_logarithms(emissions: Tensor, mask: Tensor, chain: Chain) -> bool:
         return forward_backward.posterior(emissions, mask, chain) is None
 
 
-def test_the_cases_need_probabilities_and_logarithms_and_the_usual_scores_no_logarithms(cases: list[Case]) -> None:
+def test_the_cases_need_probabilities_and_logarithms_and_the_usual_scores_no_logarithms(cases):
     logs = [needs_logarithms(case.emissions, case.mask, case.chain) for case in cases]
     assert 10 <= sum(logs) <= 60
-    emissions, _, mask = random_batch(np.random.default_rng(0), 8, 100, len(BIOES), 5.0)
-    chain = crf.constrain(random_chain(np.random.default_rng(0), len(BIOES), 2.0), BIOES)
+    emissions, _, mask = random_batch(default_rng(0), 8, 100, len(BIOES), 5.0)
+    chain = crf.constrain(random_chain(default_rng(0), len(BIOES), 2.0), BIOES)
     assert not needs_logarithms(emissions, mask, chain)
 
 
 @pytest.mark.usefixtures("way")
-def test_partition_and_marginals_equal_all_paths(cases: list[Case]) -> None:
+def test_partition_and_marginals_equal_all_paths(cases):
     for case in cases:
         expected = torch.tensor([brute.log_partition for brute in case.brute], dtype=torch.float64)
         total, *_ = posterior = sums(case.emissions, case.mask, case.chain)
@@ -151,12 +150,12 @@ def test_partition_and_marginals_equal_all_paths(cases: list[Case]) -> None:
         for row, brute in enumerate(case.brute):
             words = brute.paths.shape[1]
             expected = [np.bincount(column, brute.chances, found.shape[2]) for column in brute.paths.T]
-            np.testing.assert_allclose(found[row, :words], expected, rtol=1e-6, atol=1e-12)
+            assert_allclose(found[row, :words], expected, rtol=1e-6, atol=1e-12)
             assert (found[row, words:] == 0).all()
 
 
 @pytest.mark.usefixtures("way")
-def test_losses_and_gradients_equal_all_paths(cases: list[Case]) -> None:
+def test_losses_and_gradients_equal_all_paths(cases):
     """Gradients of a weighted sum of losses, by emissions, transitions, start and end."""
     for case in cases:
         weights = torch.linspace(0.5, 1.5, len(case.brute), dtype=torch.float64)
@@ -178,10 +177,10 @@ def test_losses_and_gradients_equal_all_paths(cases: list[Case]) -> None:
                 np.add.at(expected[3], paths[:, -1], chances)
         for x, gradient in zip(inputs, expected, strict=True):
             assert x.grad is not None
-            np.testing.assert_allclose(x.grad.numpy(), gradient, rtol=1e-6, atol=1e-9)
+            assert_allclose(x.grad.numpy(), gradient, rtol=1e-6, atol=1e-9)
 
 
-def test_viterbi_finds_the_best_of_all_paths(cases: list[Case]) -> None:
+def test_viterbi_finds_the_best_of_all_paths(cases):
     for case in cases:
         found = best_paths(case.emissions, case.mask, case.chain).numpy()
         for row, brute in enumerate(case.brute):
@@ -206,9 +205,9 @@ def first_best_path(emissions: np.ndarray, chain: Chain) -> list[int]:
 @pytest.mark.parametrize("count", [1, 2, 3, 9, 37])
 @pytest.mark.parametrize("kind", [torch.float32, torch.float64])
 @pytest.mark.parametrize("ties", [False, True])
-def test_of_equal_paths_the_first_is_taken(count: int, kind: torch.dtype, ties: bool) -> None:
+def test_of_equal_paths_the_first_is_taken(count, kind, ties):
     """To the last digit the scores of one sentence by itself, whatever is in the batch."""
-    rng = np.random.default_rng([count, ties])
+    rng = default_rng([count, ties])
     emissions, _, mask = random_batch(rng, 40, 30, count, 1.0)
     chain = random_chain(rng, count, 1.0, holes=True)
     if ties:
@@ -219,9 +218,9 @@ def test_of_equal_paths_the_first_is_taken(count: int, kind: torch.dtype, ties: 
         assert path == first_best_path(own[:words], chain) + [-1] * (len(path) - words)
 
 
-def test_span_posteriors_equal_all_paths(cases: list[Case]) -> None:
+def test_span_posteriors_equal_all_paths(cases):
     """Of all spans of each sentence, with its best tags and with random ones."""
-    rng = np.random.default_rng(1)
+    rng = default_rng(1)
     for case in cases:
         count = case.emissions.shape[2]
         continues = rng.random((count, count)) < 0.4
@@ -238,15 +237,15 @@ def test_span_posteriors_equal_all_paths(cases: list[Case]) -> None:
             scores, sizes, parts = case.emissions.numpy(), case.mask.sum(1).numpy(), [x.numpy() for x in case.chain]
             found = posteriors.posterior(scores, sizes, parts)
             chances = posteriors.span_posteriors(found, sizes, parts, tags.numpy(), np.array(spans), continues)
-            np.testing.assert_allclose(chances, expected, rtol=1e-6, atol=1e-12)
+            assert_allclose(chances, expected, rtol=1e-6, atol=1e-12)
 
 
-def test_equals_pytorch_crf() -> None:
+def test_equals_pytorch_crf():
     torch.manual_seed(9)
     theirs, ours = torchcrf.CRF(9, batch_first=True).double(), CRF(9).double()
     assert not any(part.any() for part in ours()), "at first all is alike"
     ours.load_state_dict(theirs.state_dict())
-    emissions, tags, mask = random_batch(np.random.default_rng(9), 8, 40, 9, 2.0)
+    emissions, tags, mask = random_batch(default_rng(9), 8, 40, 9, 2.0)
     expected = -theirs(emissions, tags, mask=mask, reduction="none")
     assert_close(crf.nll(emissions, tags, mask, ours()), expected, rtol=1e-10, atol=1e-10)
     found = best_paths(emissions, mask, ours())
@@ -257,7 +256,7 @@ def test_equals_pytorch_crf() -> None:
 
 
 @pytest.mark.parametrize("tags", [BIO, BIOES])
-def test_forbidden_follows_the_scheme(tags: list[str]) -> None:
+def test_forbidden_follows_the_scheme(tags):
     rules = ALLOWED["BIO" if tags is BIO else "BIOES"]
     transitions, start, end = posteriors.forbidden(tags)
     for i, one in enumerate(tags):
@@ -268,19 +267,19 @@ def test_forbidden_follows_the_scheme(tags: list[str]) -> None:
         assert bool(end[i]) is ("$" not in rules[one[0]])
 
 
-def test_forbidden_takes_no_other_tags() -> None:
+def test_forbidden_takes_no_other_tags():
     raises(
         ValueError,
         "not tags of BIO or BIOES: U-PER, B-, PER",
         posteriors.forbidden,
-        ["O", "U-PER", "B-", "PER", "B-LOC"],
+        "O U-PER B- PER B-LOC".split(),
     )
 
 
 @given(st.integers(0, 2**32), st.sampled_from([BIO, BIOES]), st.sampled_from([0.0, 1.0, 100.0, 1e4]))
-def test_the_forbidden_is_never_decoded(seed: int, tags: list[str], scale: float) -> None:
+def test_the_forbidden_is_never_decoded(seed, tags, scale):
     """Nor has it a chance, whatever the emissions say."""
-    rng = np.random.default_rng(seed)
+    rng = default_rng(seed)
     emissions, _, mask = random_batch(rng, 4, 12, len(tags), 1.0)
     emissions = torch.where(torch.from_numpy(rng.random(emissions.shape) < 0.2), emissions, -scale)  # often absurd
     never = posteriors.forbidden(tags)
@@ -294,7 +293,7 @@ def test_the_forbidden_is_never_decoded(seed: int, tags: list[str], scale: float
     assert_close(posterior.sum(2), mask.double())
 
 
-def test_training_on_what_is_forbidden_stays_finite() -> None:
+def test_training_on_what_is_forbidden_stays_finite():
     chain = CRF(len(BIO))()
     emissions = torch.zeros(1, 2, len(BIO), requires_grad=True)
     wrong = torch.tensor([[0, BIO.index("I-PER")]])
@@ -325,8 +324,8 @@ def reference_loss(emissions: Tensor, chain: Chain) -> Tensor:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("scale", [0.01, 5.0, 50.0])
-def test_long_sentences_with_large_scores(dtype: torch.dtype, scale: float) -> None:
-    rng = np.random.default_rng(3)
+def test_long_sentences_with_large_scores(dtype, scale):
+    rng = default_rng(3)
     emissions = torch.from_numpy(rng.uniform(-scale, scale, (2, 512, 9))).to(dtype).requires_grad_()
     chain = Chain(*(torch.from_numpy(rng.uniform(-scale, scale, s)).to(dtype) for s in ((9, 9), (9,), (9,))))
     mask = torch.arange(512) < torch.tensor([[512], [300]])
@@ -341,7 +340,7 @@ def test_long_sentences_with_large_scores(dtype: torch.dtype, scale: float) -> N
 @given(st.integers(0, 2**32), st.floats(0.01, 60), st.floats(0.01, 60), st.sampled_from([BIO, BIOES, ["O"] * 4]))
 def test_scaled_sums_equal_logarithms_wherever_they_are_used(seed, high, steep, tags):
     """Every score is at one end of its range or the other."""
-    rng = np.random.default_rng(seed)
+    rng = default_rng(seed)
     emissions, _, mask = random_batch(rng, 3, 40, len(tags), 1.0)
     emissions = emissions.sign() * high
     chain = Chain(*(x.sign() * steep for x in random_chain(rng, len(tags), 1.0)))
@@ -359,7 +358,7 @@ def test_scaled_sums_equal_logarithms_wherever_they_are_used(seed, high, steep, 
 
 
 @pytest.mark.usefixtures("way")
-def test_a_sentence_too_short_for_what_is_not_forbidden() -> None:
+def test_a_sentence_too_short_for_what_is_not_forbidden():
     """It must begin with tag 0 and end with tag 1; one word cannot be both."""
     chain = Chain(*(torch.zeros(s, dtype=torch.float64) for s in ((2, 2), (2,), (2,))))
     chain.start[1] = chain.end[0] = crf.FORBIDDEN
@@ -370,10 +369,10 @@ def test_a_sentence_too_short_for_what_is_not_forbidden() -> None:
     assert_close(found.marginals[:, 0], torch.tensor([[1, 0], [0.5, 0.5]], dtype=torch.float64), rtol=1e-6, atol=1e-6)
 
 
-def test_fp32_finds_the_best_path_of_large_scores() -> None:
+def test_fp32_finds_the_best_path_of_large_scores():
     """As if they were fp64: what all tags of a word have in common is not added up."""
-    emissions, _, mask = random_batch(np.random.default_rng(4), 4, 512, 9, 1.0)
-    chain = random_chain(np.random.default_rng(4), 9, 1.0)
+    emissions, _, mask = random_batch(default_rng(4), 4, 512, 9, 1.0)
+    chain = random_chain(default_rng(4), 9, 1.0)
     offset = torch.linspace(-1e4, 3e4, 512).floor()[:, None]
     emissions = emissions.mul(64).round().div(64)  # so that fp32 holds them exactly, with the offset
     assert torch.equal((emissions + offset).float().double(), emissions + offset)
@@ -381,9 +380,9 @@ def test_fp32_finds_the_best_path_of_large_scores() -> None:
     assert torch.equal(found, best_paths(emissions, mask, chain))
 
 
-def test_nan_stays_in_its_sentence() -> None:
-    emissions, tags, mask = random_batch(np.random.default_rng(5), 3, 6, 4, 1.0)
-    chain = random_chain(np.random.default_rng(5), 4, 1.0)
+def test_nan_stays_in_its_sentence():
+    emissions, tags, mask = random_batch(default_rng(5), 3, 6, 4, 1.0)
+    chain = random_chain(default_rng(5), 4, 1.0)
     whole = crf.nll(emissions, tags, mask, chain)
     emissions[0, 2, 1] = torch.nan
     broken = emissions.clone().requires_grad_()
@@ -402,9 +401,9 @@ def test_nan_stays_in_its_sentence() -> None:
         assert not crf.nll(emissions, tags, mask, chain)[0].isfinite()
 
 
-def test_minus_infinity_is_an_emission_too() -> None:
-    emissions, _, mask = random_batch(np.random.default_rng(6), 3, 6, 4, 1.0)
-    chain = random_chain(np.random.default_rng(6), 4, 1.0)
+def test_minus_infinity_is_an_emission_too():
+    emissions, _, mask = random_batch(default_rng(6), 3, 6, 4, 1.0)
+    chain = random_chain(default_rng(6), 4, 1.0)
     emissions[:, :, 2] = -torch.inf
     fewer = Chain(chain.transitions[:2, :2], chain.start[:2], chain.end[:2])
     emissions[:, :, 3] = -torch.inf
@@ -417,8 +416,8 @@ def test_minus_infinity_is_an_emission_too() -> None:
 
 
 @pytest.mark.parametrize("scale", [1.0, 60.0])
-def test_padding_and_order_change_nothing(scale: float) -> None:
-    rng = np.random.default_rng(7)
+def test_padding_and_order_change_nothing(scale):
+    rng = default_rng(7)
     emissions, tags, mask = random_batch(rng, 12, 30, 9, scale)
     chain = random_chain(rng, 9, scale, holes=True)
     other = emissions.masked_fill(~mask[..., None], torch.nan)
@@ -442,8 +441,8 @@ def test_padding_and_order_change_nothing(scale: float) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
-def test_results_are_fp32_or_wider(dtype: torch.dtype) -> None:
-    emissions, tags, mask = random_batch(np.random.default_rng(8), 3, 6, 4, 1.0)
+def test_results_are_fp32_or_wider(dtype):
+    emissions, tags, mask = random_batch(default_rng(8), 3, 6, 4, 1.0)
     emissions = emissions.to(dtype).requires_grad_()
     module = CRF(4).to(dtype)
     expected = torch.float64 if dtype == torch.float64 else torch.float32
@@ -454,7 +453,7 @@ def test_results_are_fp32_or_wider(dtype: torch.dtype) -> None:
     assert emissions.grad.dtype == dtype
 
 
-def test_autocast_changes_nothing() -> None:
+def test_autocast_changes_nothing():
     torch.manual_seed(0)
     layer, module = torch.nn.Linear(6, 5), CRF(5)
     hidden = torch.randn(3, 7, 6)
@@ -474,12 +473,12 @@ def test_autocast_changes_nothing() -> None:
 # --- the module, in models
 
 
-def test_a_checkpoint_without_the_chain(tiny_encoder: Path) -> None:
-    model: Any = BY_ID["ner-crf"].task(tiny_encoder).model(encoder(tiny_encoder))
+def test_a_checkpoint_without_the_chain(tiny_encoder):
+    model = BY_ID["ner-crf"].task(tiny_encoder).model(encoder(tiny_encoder))
     assert all((parameter == 0).all() for parameter in model.crf.parameters())
 
 
-def test_a_sentence_weighs_as_much_as_its_words_do_on_average() -> None:
+def test_a_sentence_weighs_as_much_as_its_words_do_on_average():
     """Of three words and of one: weights of 1 change nothing, of 2 double the loss, others by their mean."""
     torch.manual_seed(3)
     logits, labels, chain = torch.randn(4, 3), torch.tensor([0, 1, 1, 2]), CRF(3)()
@@ -503,7 +502,7 @@ class Batch(NamedTuple):
     tags: np.ndarray
 
     @property
-    def there(self) -> Any:
+    def there(self):
         return np.arange(self.tags.shape[1]) < self.lengths[:, None]
 
 
@@ -511,7 +510,7 @@ def random_scores(
     seed: int, batch: int, words: int, scale: float, scheme: list[str] | None = None, rounded: bool = False
 ) -> Batch:
     """Random scores; with a scheme, of its tags and without what it forbids."""
-    rng = np.random.default_rng(seed)
+    rng = default_rng(seed)
     count = len(scheme) if scheme else int(rng.integers(1, 8))
     lengths = rng.integers(1, words + 1, batch)
     lengths[0] = words
@@ -529,35 +528,35 @@ def batches() -> list[Batch]:
     return [random_scores(n, 8, 1 + n % 12, scales[n % 5], schemes[n % 3], rounded=n % 4 == 0) for n in range(125)]
 
 
-def test_marginals_are_those_of_the_loss(batches: list[Batch]) -> None:
+def test_marginals_are_those_of_the_loss(batches):
     long = [random_scores(1, 2, 2000, scale, BIOES) for scale in (0.01, 5.0, 50.0)]
     for case in [*batches, *long]:
         found = posteriors.posterior(case.emissions, case.lengths, case.chain).marginals
         emissions, mask, *chain = map(torch.from_numpy, (case.emissions, case.there, *case.chain))
         expected = crf.posterior(emissions, mask, Chain(*chain)).marginals.numpy()
-        np.testing.assert_allclose(found[case.there], expected[case.there], rtol=0, atol=1e-9)
+        assert_allclose(found[case.there], expected[case.there], rtol=0, atol=1e-9)
 
 
 @pytest.mark.parametrize("value", [np.nan, 1e6])
-def test_what_stands_at_padding_changes_nothing(value: float) -> None:
+def test_what_stands_at_padding_changes_nothing(value):
     case = random_scores(2, 6, 9, 3.0, BIO)
     other = np.where(case.there[..., None], case.emissions, value)
     path = posteriors.decode(case.emissions, case.lengths, case.chain)
     np.testing.assert_array_equal(posteriors.decode(other, case.lengths, case.chain), path)
     assert (path[~case.there] == -1).all()
     one, two = (posteriors.posterior(each, case.lengths, case.chain) for each in (case.emissions, other))
-    np.testing.assert_allclose(one.marginals[case.there], two.marginals[case.there], rtol=0, atol=1e-14)
+    assert_allclose(one.marginals[case.there], two.marginals[case.there], rtol=0, atol=1e-14)
 
 
-def test_no_spans_have_no_posteriors() -> None:
+def test_no_spans_have_no_posteriors():
     case = random_scores(3, 2, 1, 1.0, BIO)
     found = posteriors.posterior(case.emissions, case.lengths, case.chain)
     nothing, never = np.empty((0, 3), dtype=np.int64), np.zeros((5, 5), dtype=bool)
     assert posteriors.span_posteriors(found, case.lengths, case.chain, case.tags, nothing, never).shape == (0,)
 
 
-def test_a_word_that_can_only_be_what_is_forbidden() -> None:
+def test_a_word_that_can_only_be_what_is_forbidden():
     """It must begin with tag 0 and end with tag 1; one word cannot be both."""
     chain = np.zeros((2, 2)), np.array([0.0, posteriors.FORBIDDEN]), np.array([posteriors.FORBIDDEN, 0.0])
     found = posteriors.posterior(np.zeros((2, 3, 2)), np.array([3, 1]), chain).marginals
-    np.testing.assert_allclose(found[:, 0], [[1, 0], [0.5, 0.5]], rtol=0, atol=1e-6)
+    assert_allclose(found[:, 0], [[1, 0], [0.5, 0.5]], rtol=0, atol=1e-6)

@@ -1,7 +1,5 @@
 """Decisions from the same probabilities: sets with a guaranteed coverage, thresholds, the best labels."""
 
-from __future__ import annotations
-
 import csv
 import json
 import math
@@ -9,8 +7,6 @@ import re
 from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise, permutations
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,6 +15,7 @@ from cases import BY_ID
 from finished import finished
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.random import default_rng
 from scipy.special import softmax
 
 import bertkit
@@ -31,8 +28,6 @@ from bertkit.inference.decisions import decisions
 from bertkit.inference.display import answer_line
 from bertkit.inference.predictor import Predictor
 from bertkit.report.mistakes import mistakes
-from bertkit.run import Run
-from bertkit.training.train import train
 
 CANNOT = [
     ("regression", {"threshold": 0.5}, "has no decision threshold"),
@@ -45,13 +40,13 @@ CANNOT = [
     *(("single-label", {"coverage": wrong}, "between 0 and 1") for wrong in (0.0, 1.0, -0.1, 1.5, math.nan)),
     ("single-label", {"coverage": 0.95}, "requires 19 calibration rows, but the model has 8"),
     *((case, {"coverage": 0.5}, "does not support prediction sets")
-      for case in ("similarity-labels", "multi-label", "ner-crf", "qa")),
+      for case in "similarity-labels multi-label ner-crf qa".split()),
 ]  # fmt: skip
-COVERAGES = ["0.5", "0.7", "0.8", "0.9", "0.95", "0.99"]
+COVERAGES = "0.5 0.7 0.8 0.9 0.95 0.99".split()
 
 
 @pytest.fixture(scope="module")
-def predictor(learned: Run) -> Predictor:
+def predictor(learned) -> Predictor:
     return bertkit.load(learned.folder, precision="fp32")
 
 
@@ -60,7 +55,7 @@ def texts() -> list[str]:
 
 
 @given(gold=st.lists(st.floats(0, 1), min_size=1, max_size=60), asked=st.sampled_from(COVERAGES))
-def test_the_least_probability_is_the_gold_label_at_its_place(gold: list[float], asked: str) -> None:
+def test_the_least_probability_is_the_gold_label_at_its_place(gold, asked):
     place = math.ceil((len(gold) + 1) * Fraction(asked))
     if place <= len(gold):
         at_place = sorted(gold, reverse=True)[place - 1]
@@ -71,9 +66,9 @@ def test_the_least_probability_is_the_gold_label_at_its_place(gold: list[float],
 
 
 @pytest.mark.parametrize("rows", [MAX_PROBABILITIES, MAX_PROBABILITIES + 1, 1999, 2000, 123_457])
-def test_what_is_kept_of_many_rows_covers_as_much_and_hardly_more(rows: int) -> None:
+def test_what_is_kept_of_many_rows_covers_as_much_and_hardly_more(rows):
     gold = np.arange(rows, 0, -1.0)  # the place of p is rows - p + 1
-    kept = conformal(np.random.default_rng(0).permutation(gold))
+    kept = conformal(default_rng(0).permutation(gold))
     assert len(kept["gold"]) == MAX_PROBABILITIES
     for asked in [*COVERAGES, "0.999", "0.3217"]:
         place = math.ceil((rows + 1) * Fraction(asked))
@@ -81,7 +76,7 @@ def test_what_is_kept_of_many_rows_covers_as_much_and_hardly_more(rows: int) -> 
         assert place <= found < place + rows / MAX_PROBABILITIES
 
 
-def test_what_is_measured_is_counted() -> None:
+def test_what_is_measured_is_counted():
     table = np.array([[0.6, 0.4], [0.9, 0.1], [0.5, 0.5], [0.2, 0.8]])
     calibrated = conformal([0.9, 0.8, 0.7, 0.5, 0.3] * 2)  # 11 * 0.8 = 8.8, so the ninth; 0.95 requires 19
     gold, given = np.array([1, 1, 0, 0]), table.argmax(axis=1)
@@ -91,9 +86,9 @@ def test_what_is_measured_is_counted() -> None:
     assert found[0] == {"coverage": 0.8, "measured": 0.5, "mean_size": 1.5, "single": 0.5}
 
 
-def test_answers_have_sets(predictor: Predictor, learned: Run) -> None:
+def test_answers_have_sets(predictor, learned):
     known = predictor.task.options.conformal
-    validation = small.read_rows(learned.folder / "predictions" / "validation.jsonl")
+    validation = small.read_rows(learned.folder / "predictions/validation.jsonl")
     gold = sorted((row["answer"]["scores"][row["label"]] for row in validation), reverse=True)
     assert known == {"rows": 10, "gold": pytest.approx(gold, abs=1e-3)}
     plain, sizes = predictor(texts()), []
@@ -112,8 +107,8 @@ def test_answers_have_sets(predictor: Predictor, learned: Run) -> None:
     assert predictor(texts()) == plain
 
 
-def test_measured_coverage_is_in_results_report_and_card(learned: Run, predictor: Predictor) -> None:
-    rows = small.read_rows(learned.folder / "predictions" / "test.jsonl")
+def test_measured_coverage_is_in_results_report_and_card(learned, predictor):
+    rows = small.read_rows(learned.folder / "predictions/test.jsonl")
     found = learned.results["splits"]["test"]["coverage"]
     assert [each["coverage"] for each in found] == [0.8, 0.9]  # ten rows are too few for more
     for each in found:
@@ -122,14 +117,14 @@ def test_measured_coverage_is_in_results_report_and_card(learned: Run, predictor
         assert each["measured"] == np.mean([row["label"] in labels for row, labels in zip(rows, sets, strict=True)])
         assert each["mean_size"] == np.mean([len(labels) for labels in sets])
         assert each["single"] == np.mean([len(labels) == 1 for labels in sets])
-    card = (learned.model / "README.md").read_text(encoding="utf-8")
+    card = (learned.model / "README.md").read_text()
     lines = [re.split("  +", line.strip()) for line in card.splitlines() if line.startswith(("0.8", "0.9"))]
     for each, line in zip(found, lines, strict=True):
         assert line == [f"{each['coverage']:g}", *(f"{each[name]:.4f}" for name in ("measured", "mean_size", "single"))]
-    assert "measured on test" in (learned.folder / "report.html").read_text(encoding="utf-8")
+    assert "measured on test" in (learned.folder / "report.html").read_text()
 
 
-def test_intervals_of_numbers(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_intervals_of_numbers(tiny_encoder, tmp_path):
     case = BY_ID["regression"]
     predictor = finished(case, tiny_encoder, tmp_path / "regression").load()
     rows = [dict(row) for row in case.rows()]
@@ -170,7 +165,7 @@ def test_a_threshold_of_single_labels_and_the_best_scores(predictor, tiny_encode
 
 
 @pytest.mark.parametrize("case", ["multi-label", "similarity-labels", "qa-windows-or-none"])
-def test_thresholds_in_place_of_fitted_ones(case: str, tiny_encoder: Path, tmp_path: Path) -> None:
+def test_thresholds_in_place_of_fitted_ones(case, tiny_encoder, tmp_path):
     predictor = finished(BY_ID[case], tiny_encoder, tmp_path / "run").load()
     rows = [dict(row) for row in BY_ID[case].rows()]
     none, every = ({"qa-windows-or-none": (-99.0, 99.0)}).get(case, (1.0, 0.0))
@@ -194,8 +189,8 @@ def test_what_can_not_be_decided(tiny_encoder, tmp_path, subtests):
             predictors[case].with_decisions(**asked)
 
 
-def test_rows_without_a_label_are_scored_shown_and_explained(tiny_encoder: Path, tmp_path: Path) -> None:
-    run = train(small.recipe(tmp_path, tiny_encoder, "task.thresholds={good: 1.0}"), tmp_path / "run")
+def test_rows_without_a_label_are_scored_shown_and_explained(tiny_encoder, tmp_path):
+    run = small.trained(tmp_path, tiny_encoder, "task.thresholds={good: 1.0}")
     rows = small.rows("single-label", 7, start=26)
     answers = run.load()([row["text"] for row in rows])
     none = [answer["label"] is None for answer in answers]
@@ -207,13 +202,13 @@ def test_rows_without_a_label_are_scored_shown_and_explained(tiny_encoder: Path,
     assert scores["metrics"]["accuracy"] == np.mean([not each for each in wrong])
     found = mistakes(bertkit.Run(run.folder).facts)
     assert len(found.every) == sum(wrong)
-    assert "(none)" in (run.folder / "report.html").read_text(encoding="utf-8")
+    assert "(none)" in (run.folder / "report.html").read_text()
     explained = explain_rows(run.load(), [rows[none.index(True)]["text"]])
     assert "label good, most probable, not predicted" in json.dumps(explained)
 
 
-def test_a_model_without_calibration_rows_gets_them(tiny_encoder: Path, tmp_path: Path) -> None:
-    run = train(small.recipe(tmp_path, tiny_encoder, splits=("train", "test")), tmp_path / "run")
+def test_a_model_without_calibration_rows_gets_them(tiny_encoder, tmp_path):
+    run = small.trained(tmp_path, tiny_encoder, splits=("train", "test"))
     assert "coverage" not in run.results["splits"]["test"]
     small.raises(UserError, r"no calibration rows\n.*Calibrate it", run.load().with_decisions, coverage=0.9)
     small.raises(DataError, r"no labelled validation rows\n.*as `data`", bertkit.calibrate, run.folder)
@@ -223,9 +218,9 @@ def test_a_model_without_calibration_rows_gets_them(tiny_encoder: Path, tmp_path
 
 
 @pytest.mark.parametrize("noise", [-2e-6, -1e-7, 0.0, 1e-7, 2e-6])
-def test_a_set_does_not_depend_on_the_batch_of_its_row(noise: float, tiny_encoder: Path) -> None:
+def test_a_set_does_not_depend_on_the_batch_of_its_row(noise, tiny_encoder):
     task, names = BY_ID["single-label"].task(tiny_encoder), ("a", "b", "c")
-    logits = np.random.default_rng(0).normal(size=(10, 3)).repeat(3, axis=0)
+    logits = default_rng(0).normal(size=(10, 3)).repeat(3, axis=0)
     rows, gold = len(logits), np.arange(len(logits)) % 3
     graded = GradedLabels("single-label", names, gold, gold, softmax(logits, axis=1), 1.0)
     known = graded.calibrated()["conformal"]
@@ -241,11 +236,11 @@ def test_a_set_does_not_depend_on_the_batch_of_its_row(noise: float, tiny_encode
         assert covered >= math.ceil((rows + 1) * Fraction(str(asked)))
 
 
-def test_on_the_command_line(learned: Run, capsys: Any, tmp_path: Path) -> None:
+def test_on_the_command_line(learned, capsys, tmp_path):
     file = small.write_rows(tmp_path / "rows.jsonl", [{"text": text} for text in texts()])
     output = tmp_path / "answers.csv"
     small.said(capsys, "predict", learned.folder, "--input", file, "--output", output, "--coverage", 0.9)
-    rows = list(csv.DictReader(output.read_text(encoding="utf-8").splitlines()))
+    rows = list(csv.DictReader(output.read_text().splitlines()))
     sets = [row["answer.set"].split("|") if row["answer.set"] else [] for row in rows]
     assert [row["answer.label"] for row in rows] == [labels[0] if len(labels) == 1 else "" for labels in sets]
     told = small.said(capsys, "predict", learned.folder, "--threshold", 1, "--top-k", 1, "--json", "the cat was good")

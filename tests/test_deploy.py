@@ -1,21 +1,18 @@
 """The files in deploy/: bertkit's own parser accepts their commands, and ports, folders and keys agree."""
 
-from __future__ import annotations
-
 import configparser
 import json
 import re
 import shlex
 import tomllib
-from pathlib import Path
 
 import pytest
 from ruamel.yaml import YAML
+from small import ROOT
 
 from bertkit.cli.main import parse
 from bertkit.serving.middleware import OPEN
 
-ROOT = Path(__file__).resolve().parent.parent
 DEPLOY = ROOT / "deploy"
 
 
@@ -28,7 +25,7 @@ def dockerfile() -> list[tuple[str, str]]:
 
 
 @pytest.fixture(scope="module")
-def image(dockerfile: list[tuple[str, str]]) -> dict[str, str]:
+def image(dockerfile) -> dict[str, str]:
     """The instructions of the last stage."""
     last = max(index for index, (name, _) in enumerate(dockerfile) if name == "FROM")
     return dict(dockerfile[last:])
@@ -41,7 +38,7 @@ def health(command: list[str]) -> tuple[int, str]:
     return int(found[0]), found[1]
 
 
-def test_the_image_serves_its_model_as_another_user(image: dict[str, str]) -> None:
+def test_the_image_serves_its_model_as_another_user(image):
     words = [*json.loads(image["ENTRYPOINT"]), *json.loads(image["CMD"])]
     assert words[0] == "bertkit"
     args = parse(words[1:])
@@ -52,7 +49,7 @@ def test_the_image_serves_its_model_as_another_user(image: dict[str, str]) -> No
     assert not image["USER"].startswith(("0", "root"))
 
 
-def test_the_image_has_what_is_copied_and_installed(dockerfile: list[tuple[str, str]], image: dict[str, str]) -> None:
+def test_the_image_has_what_is_copied_and_installed(dockerfile, image):
     copied = [rest.split()[:-1] for name, rest in dockerfile if name == "COPY" and "--from" not in rest]
     sources = [word for words in copied for word in words]
     sent = re.findall(r"^!(.+)$", (DEPLOY / "Dockerfile.dockerignore").read_text(), re.M)
@@ -67,7 +64,7 @@ def test_the_image_has_what_is_copied_and_installed(dockerfile: list[tuple[str, 
     assert f"PATH={place}/bin:" in image["ENV"]
 
 
-def test_compose_runs_the_image_read_only_with_a_key(image: dict[str, str]) -> None:
+def test_compose_runs_the_image_read_only_with_a_key(image):
     compose = YAML(typ="safe").load(DEPLOY / "compose.yaml")
     service = compose["services"]["serve"]
     args = parse(service["command"])
@@ -84,16 +81,16 @@ def test_compose_runs_the_image_read_only_with_a_key(image: dict[str, str]) -> N
     assert service["cap_drop"] == ["ALL"]
 
 
-def test_the_unit_reads_its_key_as_a_credential() -> None:
+def test_the_unit_reads_its_key_as_a_credential():
     unit = configparser.ConfigParser(strict=False, interpolation=None)  # of a repeated key the last value
-    unit.optionxform = str  # type: ignore[assignment,method-assign]
+    unit.optionxform = str
     unit.read(DEPLOY / "bertkit.service")
     service = unit["Service"]
     program, *words = shlex.split(service["ExecStart"])
     args = parse(words)
     name, _, file = service["LoadCredential"].partition(":")
     assert str(args.api_key_file) == f"%d/{name}"
-    page = (ROOT / "docs" / "deploy.md").read_text()
+    page = (ROOT / "docs/deploy.md").read_text()
     for place in (program.removesuffix("/bin/bertkit"), args.source, file):
         assert place in page
     assert (args.command.name, args.host) == ("serve", "127.0.0.1")

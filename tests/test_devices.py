@@ -4,14 +4,12 @@ Most run on the CPU too, where they compare another way to compute the same. Tho
     pytest -n 0 -m cuda tests/test_devices.py
 """
 
-from __future__ import annotations
-
 import contextlib
 import warnings
 from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -42,12 +40,12 @@ ON_GPU = pytest.mark.cuda
 
 
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=ON_GPU)])
-def device(request: pytest.FixtureRequest) -> torch.device:
+def device(request) -> torch.device:
     return torch.device(request.param)
 
 
 @pytest.fixture
-def repeatable(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def repeatable(monkeypatch) -> Iterator[None]:
     """Kernels that give the same bytes twice; cuBLAS has them with this variable."""
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(True)
@@ -122,20 +120,20 @@ def _texts() -> list[torch.Tensor]:
     return [torch.randint(1, 100, (size,), generator=generator) for size in SIZES]
 
 
-def _model(way: Way) -> Any:
+def _model(way: Way):
     """The same small model each time; weights large enough for attention that prefers some tokens to others."""
     sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128}
     rates = dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), 0.0)
     sizes |= {"vocab_size": 100, "max_position_embeddings": max(SIZES)}
-    config: Any = BertConfig(initializer_range=0.2, **sizes, **rates)
+    config = BertConfig(initializer_range=0.2, **sizes, **rates)
     config._attn_implementation = "sdpa" if way.name == STEP else way.name
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        model: Any = BertModel(config, add_pooling_layer=False)
+        model = BertModel(config, add_pooling_layer=False)
     return model.eval().to(way.device)
 
 
-def _states(way: Way, model: Any, texts: list[torch.Tensor]) -> list[torch.Tensor]:
+def _states(way: Way, model, texts: list[torch.Tensor]) -> list[torch.Tensor]:
     """The hidden states of each text, all in one batch; a single text has neither padding nor a mask."""
     ids = pad_sequence(texts, batch_first=True).to(way.device)  # token 0 is padding: no text has it
     mask = (ids > 0).long() if len(texts) > 1 else None
@@ -151,7 +149,7 @@ def _states(way: Way, model: Any, texts: list[torch.Tensor]) -> list[torch.Tenso
 
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
 @pytest.mark.parametrize("masked", [True, False])
-def test_our_bert_is_transformers(attention: str, masked: bool, device: torch.device) -> None:
+def test_our_bert_is_transformers(attention, masked, device):
     given = {name: values for name, values in batch().items() if masked or name != "attention_mask"}
     own = ours()
     other, expected = theirs(own, attention), theirs(own)(**given)
@@ -161,7 +159,7 @@ def test_our_bert_is_transformers(attention: str, masked: bool, device: torch.de
             assert_close(found[name].cpu(), expected[name], rtol=1e-4, atol=1e-4)
 
 
-def test_every_path_of_attention_agrees(device: torch.device) -> None:
+def test_every_path_of_attention_agrees(device):
     assert len(ways(device)) > 1
     assert disagreements(device) == {}
 
@@ -178,7 +176,7 @@ def everything(emissions: Tensor, tags: Tensor, mask: Tensor, chain: Chain) -> l
 
 
 @pytest.mark.parametrize("scale", [1.0, 60.0])
-def test_the_crf_is_the_same(scale: float, device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_crf_is_the_same(scale, device, monkeypatch):
     """By a scan, which is how CUDA sums over paths, and in logarithms where scores ask for them."""
     rng = np.random.default_rng(0)
     given, chain = random_batch(rng, 8, 40, 9, scale), random_chain(rng, 9, scale, holes=True)
@@ -197,7 +195,7 @@ def test_the_crf_is_the_same(scale: float, device: torch.device, monkeypatch: py
 class LastStep(FirstStep):
     """Keeps the gradients of the last step: the first ones of fp16 overflow until its scale is small enough."""
 
-    def on_pre_optimizer_step(self, *given: Any, **more: Any) -> None:
+    def on_pre_optimizer_step(self, *given, **more):
         self.gradients = {}
         super().on_pre_optimizer_step(*given, **more)
 
@@ -222,8 +220,8 @@ def test_a_step_is_near_that_of_fp32(identifier, kind, precision, tiny_encoder, 
 
 @ON_GPU
 @pytest.mark.usefixtures("repeatable")
-def test_a_resumed_training_ends_with_the_same_bytes(tiny_encoder_with_dropout: Path, tmp_path: Path) -> None:
-    def trained(folder: Path, checkpoint: Path | None = None) -> dict[str, Tensor]:
+def test_a_resumed_training_ends_with_the_same_bytes(tiny_encoder_with_dropout, tmp_path):
+    def trained(folder, checkpoint=None):
         often = {"max_steps": 6, "save_strategy": "steps", "save_steps": 3, "learning_rate": 1e-2}
         trainer = made(CASES[0], tiny_encoder_with_dropout, arguments(folder, 2, 2, use_cpu=False, **often))
         trainer.train(resume_from_checkpoint=checkpoint and str(checkpoint))
@@ -231,7 +229,7 @@ def test_a_resumed_training_ends_with_the_same_bytes(tiny_encoder_with_dropout: 
         return {name: values.cpu() for name, values in trainer.model.state_dict().items()}
 
     whole = trained(tmp_path / "whole")
-    resumed = trained(tmp_path / "resumed", tmp_path / "whole" / "checkpoint-3")
+    resumed = trained(tmp_path / "resumed", tmp_path / "whole/checkpoint-3")
     assert not [name for name in whole if not torch.equal(whole[name], resumed[name])]
     other = trained(tmp_path / "other")
     assert not [name for name in whole if not torch.equal(whole[name], other[name])]
@@ -243,7 +241,7 @@ def test_attention_is_not_compiled_for_each_shape_of_a_batch(device, tiny_encode
         kernels = devices.attention_kernels
         for module in (running, training):
             monkeypatch.setattr(module, "attention_kernels", lambda _: kernels(torch.device("cuda")))
-    trainer, allowed = made(CASES[0], tiny_encoder, arguments(tmp_path, 2, 1, use_cpu=device == CPU)), list[bool]()
+    trainer, allowed = made(CASES[0], tiny_encoder, arguments(tmp_path, 2, 1, use_cpu=device == CPU)), []
     trainer.model.register_forward_hook(lambda *_: allowed.append(torch.backends.cuda.cudnn_sdp_enabled()))
     trainer.train()
     steps = len(allowed)
@@ -258,12 +256,12 @@ def test_attention_is_not_compiled_for_each_shape_of_a_batch(device, tiny_encode
 
 @ON_GPU
 @pytest.mark.parametrize("case", ALONE, ids=[case.id for case in ALONE])
-def test_answers_are_those_of_the_cpu(case: Case, tiny_encoder: Path) -> None:
+def test_answers_are_those_of_the_cpu(case, tiny_encoder):
     """Which it gives to each row alone, without padding and without a mask."""
     device = torch.device("cuda")
     task, rows = case.task(tiny_encoder), case.rows().to_list()
     set_seed(1)
-    model: Any = task.model(encoder(tiny_encoder)).eval()
+    model = task.model(encoder(tiny_encoder)).eval()
     expected = Predictor(task, model, CPU, "fp32", 1, {})(rows)
     found = Predictor(task, model.to(device), device, "fp32", 4, {})(rows)
     for one, other in zip(found, expected, strict=True):
@@ -287,16 +285,16 @@ def no_waiting(device: torch.device) -> Iterator[None]:
 def test_results_are_copied_once_all_batches_are_running(device, tiny_encoder, monkeypatch):
     """Of a CRF, whose best paths are found on the CPU. Results of a CPU need no copy, and are used one by one."""
     case = Case("even", BY_ID["ner-crf"].options, {"tokens": TOKENS[:1] * 8, "tags": TAGS[:1] * 8})
-    task, done = case.task(tiny_encoder), list[str]()
-    model: Any = task.model(encoder(tiny_encoder))
+    task, done = case.task(tiny_encoder), []
+    model = task.model(encoder(tiny_encoder))
     run, on_cpu = Runner.run, running.on_cpu
 
-    def watched(self: Runner, arrays: Any) -> Any:
+    def watched(self, arrays):
         done.append("run")
         with no_waiting(device):
             return run(self, arrays)
 
-    def copied(result: Any) -> Any:
+    def copied(result):
         done.append("copied")
         return on_cpu(result)
 
@@ -312,10 +310,10 @@ PLAIN = [case for case in CASES if case.options["name"] in KINDS and "method" no
 
 
 @pytest.mark.parametrize("case", PLAIN, ids=[case.id for case in PLAIN])
-def test_a_batch_without_padding_is_run_without_a_look_at_its_numbers(case: Case, tiny_encoder: Path) -> None:
+def test_a_batch_without_padding_is_run_without_a_look_at_its_numbers(case, tiny_encoder):
     """On the device `meta`, whose tensors have none: any copy, and any decision by a number, is an error."""
     task = case.task(tiny_encoder)
-    model: Any = task.model(encoder(tiny_encoder)).eval()
+    model = task.model(encoder(tiny_encoder)).eval()
     features = task.encode(case.rows())
     arrays = pad(task.examples(features, [0, 0]), fills(task.tokenizer, task.padding))
     with torch.inference_mode():

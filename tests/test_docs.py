@@ -1,7 +1,5 @@
 """The site: pages that are made from the code hold all of it; every page is in the table of contents; recipes load."""
 
-from __future__ import annotations
-
 import argparse
 import doctest
 import re
@@ -16,6 +14,7 @@ from typing import Any
 
 import pytest
 import small
+from small import ROOT
 
 import bertkit
 from bertkit import tasks
@@ -27,7 +26,6 @@ from bertkit.recipe.training_arguments import DECIDED, training_fields
 from bertkit.tasks import OURS
 from bertkit.training import classifier
 
-ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
 COMING_FROM = DOCS / "coming-from.md"
@@ -47,7 +45,7 @@ def tables(page: str) -> dict[str, dict[str, list[str]]]:
     return found
 
 
-def models(model: Any, name: str) -> Iterator[tuple[str, dict[str, Any]]]:
+def models(model, name: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """Every section of the recipe below this one, by pydantic's own fields: the oracle for what reads the schema."""
     fields = model.model_fields
     yield name or "Top-level keys", fields
@@ -58,13 +56,13 @@ def models(model: Any, name: str) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 @pytest.fixture
-def tiny_trainings(tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def tiny_trainings(tiny_encoder, tmp_path, monkeypatch):
     """`bertkit.train` on the tiny encoder, in a folder of the test."""
 
     real = bertkit.train
 
     @wraps(real)
-    def train(task: str, folder: str, **settings: Any) -> bertkit.Run:
+    def train(task: str, folder: str, **settings) -> bertkit.Run:
         quick = {"model": tiny_encoder, "max_length": 32, "epochs": 1, "explain": False, "verify": False}
         return real(task, folder, **{**settings, **quick})
 
@@ -91,16 +89,16 @@ def tiny_trainings(tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.usefixtures("tiny_trainings")
-def test_the_first_lines_of_python_train_a_frame() -> None:
-    code = (DOCS / "python.md").read_text(encoding="utf-8").split("```python\n")[1].split("```")[0]
-    names: dict[str, Any] = {}
+def test_the_first_lines_of_python_train_a_frame():
+    code = (DOCS / "python.md").read_text().split("```python\n")[1].split("```")[0]
+    names = {}
     exec(code, names)
     assert names["run"].results["splits"]["validation"]["rows"] == 4
 
 
 @pytest.mark.usefixtures("tiny_trainings")
 @pytest.mark.parametrize("name", [n for n in bertkit.__all__ if not n.endswith("Error") or n == "UserError"])
-def test_the_example_in_a_docstring_runs(name: str, learned: bertkit.Run) -> None:
+def test_the_example_in_a_docstring_runs(name, learned):
     """And nothing is printed, which would be part of what it gives."""
     shutil.copytree(learned.folder, "runs/quickstart")
     (example,) = doctest.DocTestFinder(recurse=False).find(getattr(bertkit, name), name, globs={"bertkit": bertkit})
@@ -108,7 +106,7 @@ def test_the_example_in_a_docstring_runs(name: str, learned: bertkit.Run) -> Non
     assert doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(example).failed == 0
 
 
-def test_the_recipe_page_has_every_key_of_every_section_with_its_default(reference: ModuleType) -> None:
+def test_the_recipe_page_has_every_key_of_every_section_with_its_default(reference):
     found = tables(reference.recipe_page())
     wanted = {name: set(fields) for name, fields in models(Recipe, "")}
     wanted |= {f"task: {task.name}": set(task.Options.model_fields) for task in OURS.values()}
@@ -135,7 +133,7 @@ def parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser
                 yield from parsers(inner)
 
 
-def test_the_command_page_has_every_command_and_option(reference: ModuleType) -> None:
+def test_the_command_page_has_every_command_and_option(reference):
     sections = dict(re.findall(r"^## (.*?)\n(.*?)(?=^## |\Z)", reference.command_page(), re.M | re.S))
     leaves = {parser.prog: parser for parser in parsers(cli.make_parser()) if parser._defaults}
     assert sections.keys() == leaves.keys()
@@ -166,7 +164,7 @@ def test_the_programs_of_extending_run(program: str, tiny_encoder: Path, monkeyp
     small.raises(DataError, "rows.bars:2: no ' | ' after the label", check)
 
 
-def test_the_pages_of_python_and_of_modules_have_every_name(reference: ModuleType) -> None:
+def test_the_pages_of_python_and_of_modules_have_every_name(reference):
     assert re.findall(r":: bertkit\.(\w+)", reference.api_page()) == bertkit.__all__
     package = ROOT / "bertkit"
     found = {
@@ -178,7 +176,7 @@ def test_the_pages_of_python_and_of_modules_have_every_name(reference: ModuleTyp
     assert {name.removeprefix("/") for name in found} == there
 
 
-def test_the_task_page_has_every_task_and_field(reference: ModuleType) -> None:
+def test_the_task_page_has_every_task_and_field(reference):
     page = reference.task_page()
     uses, *sections = page.split("\n## ")
     assert re.findall(r"^\| `([\w-]+)` \|", uses, re.M) == [*OURS]
@@ -189,23 +187,23 @@ def test_the_task_page_has_every_task_and_field(reference: ModuleType) -> None:
     assert "| `pretraining` | – | – | yes | – | – | – | – |" in uses
 
 
-def test_every_extra_and_dependency_is_explained_and_the_tables_by_task_exist() -> None:
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
-    table = (DOCS / "install.md").read_text(encoding="utf-8").split("| extra |")[1].split("\n\n")[0]
+def test_every_extra_and_dependency_is_explained_and_the_tables_by_task_exist():
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    table = (DOCS / "install.md").read_text().split("| extra |")[1].split("\n\n")[0]
     assert set(re.findall(r"^\| `([\w-]+)` \|", table, re.M)) == extras.keys()
-    needed = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["dependencies"]
-    table = (DOCS / "architecture.md").read_text(encoding="utf-8").split("## Dependencies")[1].split("\n## ")[0]
+    needed = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    table = (DOCS / "architecture.md").read_text().split("## Dependencies")[1].split("\n## ")[0]
     assert re.findall(r"^\| `([\w.-]+)` \|", table, re.M)
     assert set(re.findall(r"^\| `([\w.-]+)` \|", table, re.M)) == {re.split("[<>=]", each)[0] for each in needed}
-    rows = re.findall(r"^\| `(\w+/\w+\.py)`: (.*?) \|", (DOCS / "architecture.md").read_text(encoding="utf-8"), re.M)
+    rows = re.findall(r"^\| `(\w+/\w+\.py)`: (.*?) \|", (DOCS / "architecture.md").read_text(), re.M)
     assert len(rows) >= 4
     for file, names in rows:
-        code = (ROOT / "bertkit" / file).read_text(encoding="utf-8")
+        code = (ROOT / "bertkit" / file).read_text()
         assert not [name for name in re.findall(r"`(\w+)`", names) if f"\n{name}: Mapping" not in code]
 
 
-def test_every_page_is_in_the_table_of_contents() -> None:
-    trees = re.findall(r"^```{toctree}\n(.*?)^```$", (DOCS / "index.md").read_text(encoding="utf-8"), re.M | re.S)
+def test_every_page_is_in_the_table_of_contents():
+    trees = re.findall(r"^```{toctree}\n(.*?)^```$", (DOCS / "index.md").read_text(), re.M | re.S)
     listed = re.findall(r"^([\w./-]+)$", "".join(trees), re.M)
     pages = {page.stem for page in DOCS.glob("*.md")} - {"index"}
     assert pages | {f"../notebooks/{page.stem}" for page in (ROOT / "notebooks").glob("*.ipynb")} <= set(listed)
@@ -215,22 +213,22 @@ def test_every_page_is_in_the_table_of_contents() -> None:
 
 def recipes(page: Path) -> list[str]:
     """The blocks that are whole recipes."""
-    blocks = re.findall(r"^```yaml\n(.*?)^```$", page.read_text(encoding="utf-8"), re.M | re.S)
+    blocks = re.findall(r"^```yaml\n(.*?)^```$", page.read_text(), re.M | re.S)
     return [each for each in blocks if all(re.search(f"^{key}:", each, re.M) for key in ("task", "model", "data"))]
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if recipes(page)], ids=lambda page: page.name)
-def test_recipes_on_the_pages_load(page: Path, tmp_path: Path) -> None:
+def test_recipes_on_the_pages_load(page, tmp_path):
     for text in recipes(page):
         file = tmp_path / "mine.yaml"
-        file.write_text(text, encoding="utf-8")
+        file.write_text(text)
         load_recipe(file, check_files=False)
 
 
-def test_what_coming_from_says_can_be_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    page = COMING_FROM.read_text(encoding="utf-8")
+def test_what_coming_from_says_can_be_run(tmp_path, monkeypatch):
+    page = COMING_FROM.read_text()
     monkeypatch.chdir(tmp_path)
-    Path("my.yaml").write_text(recipes(COMING_FROM)[0], encoding="utf-8")
+    Path("my.yaml").write_text(recipes(COMING_FROM)[0])
     tried = 0
     for block in re.findall(r"^```bash\n(.*?)^```$", page, re.M | re.S):
         for line in re.findall(r"^bertkit (?:train|copy) .*$", block.replace("\\\n", " "), re.M):
@@ -241,9 +239,9 @@ def test_what_coming_from_says_can_be_run(tmp_path: Path, monkeypatch: pytest.Mo
     assert tried > 8
 
 
-def test_every_measured_number_is_on_the_page_of_measurements() -> None:
-    part = (ROOT / "README.md").read_text(encoding="utf-8").split("<!-- results -->")[1].split("<!-- /results -->")[0]
-    page = (DOCS / "benchmarks.md").read_text(encoding="utf-8")
+def test_every_measured_number_is_on_the_page_of_measurements():
+    part = (ROOT / "README.md").read_text().split("<!-- results -->")[1].split("<!-- /results -->")[0]
+    page = (DOCS / "benchmarks.md").read_text()
     numbers = re.findall(r"\d+\.\d{2,}", part)
     assert len(numbers) >= 6
     assert not [number for number in numbers if number not in page]

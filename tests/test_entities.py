@@ -1,12 +1,11 @@
 """The scores of entities equal seqeval's; the bootstrap is the plain one; errors are told apart as promised."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import seqeval.metrics
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.random import default_rng
 from seqeval.scheme import IOB2, IOBES
 
 from bertkit.data.tagging import entities, invalid, tag_names
@@ -43,7 +42,7 @@ def of(scores: dict, ending: str) -> tuple:
 def test_equals_seqeval(scheme):
     """To the last digit, on 600 corpora; where there is no entity at all, seqeval says 0 and we None."""
     for case in range(300):
-        gold, predicted = corpus(np.random.default_rng(case), scheme)
+        gold, predicted = corpus(default_rng(case), scheme)
         graded = GradedEntities(gold, predicted, TYPES, scheme=scheme)
         scores = graded.scores
         assert scores == graded.scored.scores  # seqeval's, and the sums that the bootstrap weights
@@ -59,7 +58,7 @@ def test_equals_seqeval(scheme):
         assert scores["accuracy"] == (seqeval.metrics.accuracy_score(gold, predicted) if any(gold) else None)
 
 
-def check_types(scores: dict, types: dict) -> None:
+def check_types(scores: dict, types: dict):
     """types: those of seqeval's report, which has the types with gold or predicted entities."""
     for name in TYPES:
         expected = triple(types, name) if name in types else (None, None, None)
@@ -90,15 +89,15 @@ def test_invalid_tags_are_counted_in_the_predictions(scheme):
 
 
 def test_intervals_equal_the_plain_bootstrap_where_most_is_undefined_too():
-    rng = np.random.default_rng(3)
+    rng = default_rng(3)
     gold, predicted = [], []
     for _ in range(12):
         pair = corpus(rng, "BIO")
         gold, predicted = gold + pair[0], predicted + pair[1]
     count, gold, predicted = len(gold), [*gold, ["B-x-y"]], [*predicted, ["B-x-y"]]
     found = GradedEntities(gold, predicted, TYPES).intervals(resamples=70, seed=5)
-    draws = np.random.default_rng(5)
-    values: dict[str, list[float]] = {name: [] for name in found}
+    draws = default_rng(5)
+    values = {name: [] for name in found}
     for _ in range(70):
         rows = draws.integers(0, count + 1, count + 1)
         scores = GradedEntities([gold[i] for i in rows], [predicted[i] for i in rows], TYPES).scores
@@ -132,7 +131,7 @@ def test_errors_by_hand_are_told_apart_within_a_sentence():
         ("B-LOC O B-ORG O B-LOC", "B-LOC O B-LOC O O", {"correct": 1, "type": 1, "missed": 1}),
         ("", "", {}),
     ):
-        none = dict.fromkeys(["correct", "boundary", "type", "both", "missed", "spurious"], 0)
+        none = dict.fromkeys("correct boundary type both missed spurious".split(), 0)
         assert grade(gold, predicted).errors() == none | errors
     errors = GradedEntities([["B-LOC"], ["O"]], [["O"], ["B-LOC"]], TYPES).errors()
     assert {error: count for error, count in errors.items() if count} == {"missed": 1, "spurious": 1}
@@ -164,7 +163,7 @@ def test_what_has_to_add_up(graded):
 
 def test_confusion_by_hand():
     assert grade("B-LOC I-LOC O B-ORG B-x-y", "I-LOC B-ORG B-ORG B-ORG O").confusion() == {
-        "labels": ["O", "LOC", "ORG", "x-y"],
+        "labels": "O LOC ORG x-y".split(),
         "matrix": [[0, 0, 1, 0], [0, 1, 1, 0], [0, 0, 1, 0], [1, 0, 0, 0]],
     }
     assert grade("", "").confusion()["matrix"] == [[0] * 4] * 4
@@ -172,7 +171,7 @@ def test_confusion_by_hand():
 
 
 def test_counts_by_sentence():
-    rng, names = np.random.default_rng(0), ["a", "b", "c"]
+    rng, names = default_rng(0), ["a", "b", "c"]
     found = [[rng.choice(["a", "c"], rng.integers(0, 5)).tolist() for _ in range(3)] for _ in range(100)]
     found[7][2] = ["c"] * 300  # more than a byte can count
     weights = rng.integers(0, 4, (len(found), 2)).astype(float)
@@ -185,8 +184,8 @@ def test_counts_by_sentence():
 
 
 def test_lookup_baseline():
-    train = [["York", "is", "York"], ["may", "May", "may", "York"], []]
-    tags = [["B-LOC", "O", "I-LOC"], ["O", "B-x-y", "B-LOC", "I-LOC"], []]
-    words = [["York", "york"], [], ["may", "May", "is", "was"]]
-    assert lookup_baseline(train, tags, words) == [["I-LOC", "O"], [], ["O", "B-x-y", "O", "O"]]
+    train = [["York", "is", "York"], "may May may York".split(), []]
+    tags = [["B-LOC", "O", "I-LOC"], "O B-x-y B-LOC I-LOC".split(), []]
+    words = [["York", "york"], [], "may May is was".split()]
+    assert lookup_baseline(train, tags, words) == [["I-LOC", "O"], [], "O B-x-y O O".split()]
     assert lookup_baseline([], [], words) == [["O", "O"], [], ["O"] * 4]

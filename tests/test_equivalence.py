@@ -1,8 +1,5 @@
 """Equivalent settings take the same step: 8 x 1 = 2 x 4 accumulated = 2 processes x 4; attachments resume exactly."""
 
-from __future__ import annotations
-
-import json
 import os
 import subprocess
 import sys
@@ -11,7 +8,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 import small
@@ -22,10 +18,11 @@ from safetensors.torch import load_file
 from steps import OWN, Step, arguments, first_step, first_step_of, made, trained
 from test_resume import RHYTHM, killed, last
 from torch._dynamo.utils import counters
+from torch.testing import assert_close
 from transformers import AutoModelForMaskedLM
 
 from bertkit.attachments.table import ATTACHMENTS
-from bertkit.files import sha256
+from bertkit.files import read_json, sha256
 from bertkit.models.encoder import resolve_encoder
 from bertkit.recipe.recipe import Recipe, to_yaml
 from bertkit.run import Run
@@ -39,7 +36,7 @@ def norm(gradients: dict[str, torch.Tensor]) -> float:
     return float(torch.sqrt(sum(g.double().square().sum() for g in gradients.values())))
 
 
-def assert_same_step(one: Step, other: Step) -> None:
+def assert_same_step(one: Step, other: Step):
     assert other[0] == pytest.approx(one[0], rel=1e-4)  # of a loss that is a small difference of large numbers
     assert one[1].keys() == other[1].keys()
     difference = {name: one[1][name] - other[1][name] for name in one[1]}
@@ -48,9 +45,9 @@ def assert_same_step(one: Step, other: Step) -> None:
 
 
 @pytest.fixture(scope="module")
-def whole(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[Case], Step]:
+def whole(tiny_encoder, tmp_path_factory) -> Callable[[Case], Step]:
     """A case -> its first step with all eight rows in one batch, taken once."""
-    taken: dict[str, Step] = {}
+    taken = {}
 
     def of(case: Case) -> Step:
         if case.id not in taken:
@@ -88,7 +85,7 @@ def test_torch_compile_takes_the_same_step(identifier, tiny_encoder, tmp_path):
     assert counters["stats"]["unique_graphs"]
 
 
-UNEVEN = ["class-weights", "windows", "ner-crf-windows-bioes", "ranking-listwise", "qa-windows-or-none", "mlm-nsp"]
+UNEVEN = "class-weights windows ner-crf-windows-bioes ranking-listwise qa-windows-or-none mlm-nsp".split()
 
 
 @pytest.mark.parametrize("identifier", UNEVEN)
@@ -112,7 +109,7 @@ def test_dividing_what_does_not_fit_into_memory_changes_no_step(
         task = trainer.data.learner
         forward, room = type(task).forward, max(Counter(task.units(trainer.data.features)).values())
 
-        def cramped(self: Any, model: Any, batch: Any, forward: Any = forward, room: int = room) -> Any:
+        def cramped(self, model, batch, forward=forward, room=room):
             sizes.append(len(batch["input_ids"]))
             if len(batch["input_ids"]) > room:
                 raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB.")
@@ -133,10 +130,10 @@ def test_dividing_what_does_not_fit_into_memory_changes_no_step(
     assert curves[1] == pytest.approx(curves[0], rel=1e-4)
     assert len(curves[0]) == 3
     for name, tensor in weights[0].items():
-        torch.testing.assert_close(weights[1][name], tensor, rtol=1e-3, atol=1e-4)
+        assert_close(weights[1][name], tensor, rtol=1e-3, atol=1e-4)
 
 
-def test_trying_what_fits_draws_no_random_number(tiny_encoder_with_dropout: Path, tmp_path: Path) -> None:
+def test_trying_what_fits_draws_no_random_number(tiny_encoder_with_dropout, tmp_path):
     losses = []
     for divide in (False, True):
         args = arguments(tmp_path / str(divide), 4, 2)
@@ -167,15 +164,15 @@ EVERY = [*NAMES, *(f"{name}, lora" for name in NAMES if name not in WITHOUT_LORA
 RARE = ("used and muon", "muon, lora", "split, lora", "focal", "mean", *(f"{name}, lora" for name in OWN))
 
 
-def test_the_table_is_complete() -> None:
+def test_the_table_is_complete():
     assert {type(each).__name__ for each in ATTACHMENTS} == OURS
 
 
 @pytest.fixture(scope="module")
-def teacher(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def teacher(tiny_encoder, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("teacher")
     with cache_in(folder / "cache"):
-        return train(small.recipe(folder, tiny_encoder, "training.save_strategy=no"), folder / "run").folder
+        return small.trained(folder, tiny_encoder, "training.save_strategy=no").folder
 
 
 @contextmanager
@@ -223,14 +220,14 @@ def sized(recipe: Recipe, size: int, accumulation: int = 1) -> Recipe:
 
 
 @pytest.fixture(scope="module")
-def recipes(teacher: Path, tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Recipe]:
+def recipes(teacher, tiny_encoder, tmp_path_factory) -> dict[str, Recipe]:
     """One of each attachment."""
     folder = tmp_path_factory.mktemp("recipes")
     return {name: small.recipe(folder, tiny_encoder, *overrides(name, teacher)) for name in EVERY}
 
 
 @pytest.fixture(scope="module")
-def attached(recipes: dict[str, Recipe], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Step]:
+def attached(recipes, tmp_path_factory) -> dict[str, Step]:
     """The first step of each on eight rows in one batch."""
     folder = tmp_path_factory.mktemp("attached")
     with cache_in(folder / "cache"):
@@ -257,7 +254,7 @@ class ByTwo:
     def step(self, name: str) -> Step:
         file = self.folder / f"{name}.safetensors"
         assert file.is_file(), self.error
-        return json.loads(file.with_suffix(".json").read_text()), load_file(file)
+        return read_json(file.with_suffix(".json")), load_file(file)
 
 
 @pytest.fixture(scope="module")
@@ -280,12 +277,12 @@ def by_two(recipes, tiny_encoder, tiny_encoder_with_dropout, tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", two.STEPS)
-def test_two_processes_equal_one(name: str, by_two: ByTwo, whole: Callable[[Case], Step]) -> None:
+def test_two_processes_equal_one(name, by_two, whole):
     """Class weights make the counts of the two processes differ; windows their shapes; some losses compare all rows."""
     assert_same_step(whole(two.BY_ID[name]), by_two.step(name))
 
 
-def test_accumulation_and_two_processes_with_a_modernbert(by_two: ByTwo, tmp_path: Path) -> None:
+def test_accumulation_and_two_processes_with_a_modernbert(by_two, tmp_path):
     case, encoder = two.MODERNBERT, by_two.folder / "modernbert"
     whole = first_step(case, encoder, tmp_path, 8, 1)
     assert_same_step(whole, first_step(case, encoder, tmp_path, 2, 4))
@@ -293,31 +290,31 @@ def test_accumulation_and_two_processes_with_a_modernbert(by_two: ByTwo, tmp_pat
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_two_processes_with_an_attachment_equal_one(name: str, by_two: ByTwo, attached: dict[str, Step]) -> None:
+def test_two_processes_with_an_attachment_equal_one(name, by_two, attached):
     assert_same_step(attached[name], by_two.step(name))
 
 
-def test_all_processes_go_by_the_clock_of_the_first(by_two: ByTwo, tiny_encoder: Path, tmp_path: Path) -> None:
+def test_all_processes_go_by_the_clock_of_the_first(by_two, tiny_encoder, tmp_path):
     """In the first a step takes 5 of 30 seconds, in the other one 1; weights are those of one process."""
     trained(tiny_encoder, tmp_path, 4, 5.0)
     one = load_file(tmp_path / "0-6.safetensors")
     for rank in (0, 1):
         file = by_two.folder / "clock" / f"{rank}-6.safetensors"
         assert file.is_file(), by_two.error
-        torch.testing.assert_close(load_file(file), one, rtol=1e-4, atol=1e-5)
+        assert_close(load_file(file), one, rtol=1e-4, atol=1e-5)
 
 
-def test_two_processes_train_several_tasks_as_one_does(by_two: ByTwo, tiny_encoder: Path, tmp_path: Path) -> None:
+def test_two_processes_train_several_tasks_as_one_does(by_two, tiny_encoder, tmp_path):
     """A head must learn too where the last micro-batch of a step, after which gradients are shared, is not its own."""
     two.several_tasks(tiny_encoder, tmp_path / "one", 4)
     runs = [Run(folder) for folder in (tmp_path / "one", by_two.folder / "tasks")]
     assert runs[1].finished, by_two.error
     for name in two.TASKS:
-        one, other = (load_file(run.folder / name / "model" / "model.safetensors") for run in runs)
-        torch.testing.assert_close(other, one, rtol=1e-4, atol=1e-6)
+        one, other = (load_file(run.folder / name / "model/model.safetensors") for run in runs)
+        assert_close(other, one, rtol=1e-4, atol=1e-6)
 
 
-def test_two_processes_train_folds(by_two: ByTwo) -> None:
+def test_two_processes_train_folds(by_two):
     run = Run(by_two.folder / "folds")
     assert run.finished, by_two.error
     assert {line["fold"] for line in small.read_rows(run.predictions("train-oof"))} == {1, 2}

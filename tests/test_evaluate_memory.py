@@ -1,13 +1,11 @@
 """Answers on disk are scored as answers in a list; what grading keeps of rows is small, and all that counts."""
 
-from __future__ import annotations
-
 import copy
 import json
 import pickle
 import tempfile
 import tracemalloc
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain, pairwise
@@ -22,6 +20,7 @@ from datasets import Dataset
 from finished import finished, report
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from numpy.random import default_rng
 
 import bertkit
 from bertkit.data import Data
@@ -33,12 +32,11 @@ from bertkit.evaluation.conformal import Conformal
 from bertkit.evaluation.entities import PackedTags
 from bertkit.inference.evaluate import MOST_VALUES, rows_by_value, scored
 from bertkit.inference.predictor import load
-from bertkit.report.facts import Facts, read_facts
+from bertkit.report.facts import read_facts
 from bertkit.report.paired import compared
 from bertkit.run import Run
 from bertkit.sections import DataSpec
 from bertkit.tasks import get_task
-from bertkit.training.train import train
 
 NUMBERS = st.floats(allow_nan=False) | st.integers(-(2**60), 2**60) | st.booleans() | st.none()
 VALUES = st.recursive(
@@ -49,13 +47,13 @@ VALUES = st.recursive(
 class Made(Sequence[Any]):
     """So many answers, each made when it is read."""
 
-    def __init__(self, count: int, make: Callable[[int], Any]) -> None:
+    def __init__(self, count: int, make: Callable[[int], Any]):
         self.count, self.make = count, make
 
     def __len__(self) -> int:
         return self.count
 
-    def __getitem__(self, index: Any) -> Any:
+    def __getitem__(self, index):
         if not 0 <= index < self.count:
             raise IndexError
         return self.make(index)
@@ -86,7 +84,7 @@ def spans(row: int) -> dict[str, Any]:
 
 
 # Task: options, the answer and the targets of a row, and bytes of memory that grading may take for each row.
-GRADED: dict[str, tuple[dict[str, Any], Callable[[int], Any], Callable[[int], Any], int]] = {
+GRADED = {
     "text-classification": (
         {"labels": {"a": "a", "b": "b"}, "kind": "single-label",
          "conformal": Conformal(rows=200, gold=[1 - n / 250 for n in range(200)])},
@@ -103,15 +101,15 @@ GRADED: dict[str, tuple[dict[str, Any], Callable[[int], Any], Callable[[int], An
 
 
 @pytest.mark.parametrize("name", GRADED)
-def test_grading_holds_few_bytes_of_a_row(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_grading_holds_few_bytes_of_a_row(name, monkeypatch):
     """Of all that is allocated while answers are scored, with intervals and details, at its highest."""
     options, answer, target, most = GRADED[name]
     kind = get_task(name)
-    task = kind(kind.Options.model_validate({"name": kind.name, **options}), None, 16)
+    task = kind(kind.Options(name=kind.name, **options), None, 16)
     monkeypatch.setattr(intervals, "ROWS", 200)
     monkeypatch.setattr("bertkit.data.table.AT_A_TIME", 200)
 
-    def peak(count: int) -> int:
+    def peak(count):
         rows = Dataset.from_list([target(row) for row in range(count)])
         tracemalloc.start()
         graded = task.grade(Made(count, answer), rows)
@@ -126,12 +124,12 @@ def test_grading_holds_few_bytes_of_a_row(name: str, monkeypatch: pytest.MonkeyP
     assert (many - few) / 1200 < most
 
 
-def test_vectors_of_documents_are_on_the_disk(tiny_encoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_vectors_of_documents_are_on_the_disk(tiny_encoder, monkeypatch):
     """300 of 40 kB each, twelve at a time."""
     task = BY_ID["retrieval"].task(tiny_encoder)
     monkeypatch.setattr(type(task), "chunk_size", 12)
     rows = Dataset.from_list([{"query": "a cat", "document": f"the {number}"} for number in range(300)])
-    predict: Any = lambda features: [np.ones(10_000, np.float32)] * len(features)  # noqa: E731
+    predict = lambda features: [np.ones(10_000, np.float32)] * len(features)  # noqa: E731
     tracemalloc.start()
     answers = list(task.answer(rows, predict))
     _, highest = tracemalloc.get_traced_memory()
@@ -147,7 +145,7 @@ def mapped_files() -> int:
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only Linux says what is mapped")
-def test_rows_that_were_read_leave_memory() -> None:
+def test_rows_that_were_read_leave_memory():
     text = "x" * 1000
     rows = on_disk(({"text": [text] * 1000} for _ in range(32)), features_of({"text": "text"}), "x")
     before = mapped_files()
@@ -162,7 +160,7 @@ def test_rows_that_were_read_leave_memory() -> None:
     assert whole["text"][:2] == [text] * 2
 
 
-def test_rows_on_disk_can_be_pickled_and_copied() -> None:
+def test_rows_on_disk_can_be_pickled_and_copied():
     rows = on_disk([{"text": ["a", "b"]}], features_of({"text": "text"}), "x")
     for same in (pickle.loads(pickle.dumps(rows)), copy.deepcopy(rows)):
         release(same)
@@ -172,7 +170,7 @@ def test_rows_on_disk_can_be_pickled_and_copied() -> None:
 
 @settings(max_examples=50, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.dictionaries(st.text(), VALUES, max_size=3), max_size=5))
-def test_answers_come_back_as_they_were(answers: list[dict[str, Any]]) -> None:
+def test_answers_come_back_as_they_were(answers):
     spooled = DiskList(iter(answers))
     assert len(spooled) == len(answers)
     assert list(spooled) == answers
@@ -187,8 +185,8 @@ def test_answers_come_back_as_they_were(answers: list[dict[str, Any]]) -> None:
         spooled[2 * len(answers)]
 
 
-@given(st.lists(st.lists(st.sampled_from(["O", "B-LOC", "I-LOC", "E-x-y"]), max_size=5), max_size=5))
-def test_packed_tags_are_the_tags(sentences: list[list[str]]) -> None:
+@given(st.lists(st.lists(st.sampled_from("O B-LOC I-LOC E-x-y".split()), max_size=5), max_size=5))
+def test_packed_tags_are_the_tags(sentences):
     packed = PackedTags(iter(sentences))
     assert list(packed) == list(packed) == sentences
     assert len(packed) == len(sentences)
@@ -196,9 +194,9 @@ def test_packed_tags_are_the_tags(sentences: list[list[str]]) -> None:
     assert ["S-LOC"] not in packed
 
 
-def test_resamples_of_many_rows_are_taken_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resamples_of_many_rows_are_taken_some_at_a_time(monkeypatch):
     """To rounding: sums over more columns may be made in another order."""
-    rng = np.random.default_rng(4)
+    rng = default_rng(4)
     truth, groups = rng.integers(0, 2, 60).astype(float), np.sort(rng.integers(0, 9, 60))
     given = truth, rng.random(60), groups, True, False
     whole = reranking.RankedRows(*given).intervals()
@@ -220,7 +218,7 @@ def torn_queries() -> tuple[Dataset, np.ndarray, np.ndarray]:
         "document": [f"text of d{row % 11}" for row in range(20)],
         "grade": [float(row % 3) for row in range(20)],
     }
-    rng = np.random.default_rng(0)
+    rng = default_rng(0)
     asked, there = (rng.normal(size=(count, 4)) for count in (3, 11))
     unit = [vectors / np.linalg.norm(vectors, axis=1, keepdims=True) for vectors in (asked, there)]
     return Dataset.from_dict(rows), unit[0], unit[1]
@@ -233,7 +231,7 @@ def test_rows_of_a_query_need_not_stand_together_and_queries_are_measured_one_by
     """Scores and ranks are those of all pairs at once; what a query found stands in its first row."""
     rows, asked, there = torn_queries()
     answers = list(ranking.searched(rows, QUERIES, DOCUMENTS, asked, there))
-    cosines, seen = asked @ there.T, set[str]()
+    cosines, seen = asked @ there.T, set()
     for row, answer in zip(rows, answers, strict=True):
         if not row["query"]:
             assert answer == {}
@@ -254,10 +252,10 @@ def test_rows_of_a_query_need_not_stand_together_and_queries_are_measured_one_by
     assert 0 < np.mean(list(alone["ndcg@10"].values())) < 1
 
 
-def read(source: Path, at_a_time: int, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> Data:
+def read(source: Path, at_a_time: int, monkeypatch: pytest.MonkeyPatch, **settings) -> Data:
     """The file's rows for text classification, so many of them read at a time."""
     monkeypatch.setattr("bertkit.data.table.AT_A_TIME", at_a_time)
-    kind, spec = get_task("text-classification"), DataSpec.model_validate({"source": str(source), **settings})
+    kind, spec = get_task("text-classification"), DataSpec(source=str(source), **settings)
     return small.read_data(spec, kind, kind.Options(name=kind.name))
 
 
@@ -274,11 +272,11 @@ def test_rows_are_the_same_however_many_are_read_at_a_time(settings, tmp_path, m
         assert places == list(parts.origins[split].number)
 
 
-def test_labels_are_judged_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_labels_are_judged_as_a_whole(tmp_path, monkeypatch):
     """A fraction among names is a name, though the rows that are read with it hold nothing else."""
-    rows = [{"text": f"a {number}", "label": label} for number, label in enumerate(["1.5", "2.5", "good", "bad"])]
+    rows = [{"text": f"a {number}", "label": label} for number, label in enumerate("1.5 2.5 good bad".split())]
     found = read(small.write_rows(tmp_path / "rows.jsonl", rows), 2, monkeypatch)
-    assert found.rows["train"]["label"][:] == ["1.5", "2.5", "good", "bad"]
+    assert found.rows["train"]["label"][:] == "1.5 2.5 good bad".split()
 
 
 @pytest.mark.parametrize("count", [1, 10_000])  # the disk is full when what is left is written, or before
@@ -291,8 +289,8 @@ def test_a_full_disk_is_said(count, tmp_path, monkeypatch):
     small.raises(DataError, "No space left on device", read, source, 2, monkeypatch)
 
 
-def test_what_goes_wrong_while_rows_are_read_is_not_called_a_full_disk() -> None:
-    def blocks() -> Iterator[dict[str, list[str]]]:
+def test_what_goes_wrong_while_rows_are_read_is_not_called_a_full_disk():
+    def blocks():
         yield {"text": ["a"]}
         raise ConnectionResetError("the Hub is gone")
 
@@ -305,7 +303,7 @@ LANGUAGES = ["de", "en", None, "en", "de", "en", "en", "de"]
 
 
 @pytest.fixture(scope="module")
-def run(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+def run(tiny_encoder, tmp_path_factory) -> Run:
     return finished(CASE, tiny_encoder, tmp_path_factory.mktemp("by") / "run")
 
 
@@ -313,7 +311,7 @@ def rows() -> list[dict[str, Any]]:
     return [{**row, "language": name} for row, name in zip(CASE.rows(), LANGUAGES, strict=True)]
 
 
-def test_a_value_has_the_scores_of_its_rows_alone(run: Run) -> None:
+def test_a_value_has_the_scores_of_its_rows_alone(run):
     scores = bertkit.evaluate(run.model, rows(), by="language")
     plain = bertkit.evaluate(run.model, rows())
     assert "by" not in plain
@@ -329,7 +327,7 @@ def test_a_value_has_the_scores_of_its_rows_alone(run: Run) -> None:
     assert sum(part["rows"] for part in by_label.values()) == 8
 
 
-def test_the_command_prints_them(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_them(run, tmp_path, capsys):
     file = small.write_rows(tmp_path / "rows.jsonl", rows())
     told = small.said(capsys, "evaluate", run.model, "--data", file, "--by", "language")
     assert [line.split()[:2] for line in told.splitlines()[-5:]][2:] == [["en", "4"], ["de", "3"], ["(none)", "1"]]
@@ -338,14 +336,14 @@ def test_the_command_prints_them(run: Run, tmp_path: Path, capsys: pytest.Captur
     assert "did you mean" in error
 
 
-def test_rows_that_are_answered_together_have_none(tmp_path: Path) -> None:
+def test_rows_that_are_answered_together_have_none(tmp_path):
     case, kind = BY_ID["retrieval"], get_task("retrieval")
     spec = DataSpec(source=str(small.write_rows(tmp_path / "rows.jsonl", list(case.rows()))), by="query")
     options = kind.Options.model_validate(case.options)
     small.raises(DataError, r"data\.by: scores by a column", small.read_data, spec, kind, options)
 
 
-def test_values_without_end_and_numbers() -> None:
+def test_values_without_end_and_numbers():
     names = Dataset.from_dict({"name": [f"n{n}" for n in (*range(60), 7)]})
     found = rows_by_value(names, "name")
     assert next(iter(found.items())) == ("n7", [7, 60])
@@ -364,8 +362,8 @@ def test_values_without_end_and_numbers() -> None:
     assert few == {"5": [0, 2], "1": [1]}
 
 
-def test_a_training_scores_them(tiny_encoder: Path, tmp_path: Path) -> None:
-    results = train(small.recipe(tmp_path, tiny_encoder, "data.by=label"), tmp_path / "run").results
+def test_a_training_scores_them(tiny_encoder, tmp_path):
+    results = small.trained(tmp_path, tiny_encoder, "data.by=label").results
     for split in results["splits"].values():
         assert sum(part["rows"] for part in split["by"]["label"].values()) == split["rows"]
 
@@ -374,7 +372,7 @@ def test_a_report_shows_them_and_runs_are_compared_whatever_columns_they_have(ru
     predictor, data = load(run.model), Dataset.from_list(rows())
     answers = DiskList(predictor.task.answer(data, predictor.predict_features))
     scores = scored(predictor.task, answers, data, by="language")[1]
-    facts: Facts = read_facts(run.folder)
+    facts = read_facts(run.folder)
     assert "Scores by language" not in report(facts)
     splits = {**facts.results["splits"], facts.split: json.loads(json.dumps(scores))}
     page = report(replace(facts, results={**facts.results, "splits": splits}))

@@ -1,7 +1,5 @@
 """Files as Excel writes them: .xlsx, and German csv from file to predictions that open there again."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 import io
@@ -21,12 +19,10 @@ from hypothesis import strategies as st
 
 from bertkit.data import load, read_rows
 from bertkit.data.excel import MAX_CELL, sheet_records, write_sheet
-from bertkit.data.schema import Finding
 from bertkit.data.table import Problems
 from bertkit.errors import DataError, UserError
 from bertkit.inference.predict_file import _write_csv, predict
 from bertkit.recipe.recipe import load_recipe
-from bertkit.run import Run
 from bertkit.sections import DataSpec
 from bertkit.tasks.text_classification import TextClassification
 from bertkit.training.train import train
@@ -42,11 +38,11 @@ def workbook(path: Path, *rows: list[Any], more: tuple[str, ...] = ()) -> Path:
     return path
 
 
-def read(path: Path, **layout: Any) -> list[tuple[int, dict[str, Any]]]:
-    return list(read_rows(path, DataSpec.model_validate({"source": "unused", **layout})))
+def read(path: Path, **layout) -> list[tuple[int, dict[str, Any]]]:
+    return list(read_rows(path, DataSpec(source="unused", **layout)))
 
 
-def fails(path: Path, **layout: Any) -> str:
+def fails(path: Path, **layout) -> str:
     return small.message_of(DataError, read, path, **layout).replace(str(path), path.name)
 
 
@@ -66,7 +62,7 @@ def patched(path: Path, *changes: tuple[bytes, bytes]) -> Path:
 # --- reading .xlsx
 
 
-def test_a_sheet_is_named_and_the_others_are_reported(tmp_path: Path) -> None:
+def test_a_sheet_is_named_and_the_others_are_reported(tmp_path):
     path = workbook(tmp_path / "a.xlsx", ["text", "label"], ["a", "x"], ["b", "y"], more=("Notes", "More notes"))
     rows = [(2, {"text": "a", "label": "x"}), (3, {"text": "b", "label": "y"})]
     assert read(path, sheet="Sheet") == read(path) == rows
@@ -79,8 +75,8 @@ def test_a_sheet_is_named_and_the_others_are_reported(tmp_path: Path) -> None:
     assert "a.xlsx: has no sheet 'notes'; did you mean 'Notes'?" in message
     assert "data.sheet is one of: Sheet, Notes, More notes" in message
 
-    def findings(**layout: str) -> list[Finding]:
-        spec = DataSpec.model_validate({"source": {"train": str(path)}, **layout})
+    def findings(**layout):
+        spec = DataSpec(source={"train": str(path)}, **layout)
         return [each for each in load(spec, TextClassification.schema).findings if "sheet" in each.what]
 
     assert findings(sheet="Sheet") == []
@@ -89,7 +85,7 @@ def test_a_sheet_is_named_and_the_others_are_reported(tmp_path: Path) -> None:
     assert "'data.sheet=NAME'" in found.fix
 
 
-def test_cells_of_all_types_are_texts(tmp_path: Path) -> None:
+def test_cells_of_all_types_are_texts(tmp_path):
     path = workbook(
         tmp_path / "a.xlsx",
         [" text ", "label", "n", "day"],
@@ -117,7 +113,7 @@ def test_cells_of_all_types_are_texts(tmp_path: Path) -> None:
     assert read(workbook(tmp_path / "b.xlsx", ["a", 1]), header=["text", "n"]) == [(1, {"text": "a", "n": "1"})]
 
 
-def test_the_last_value_of_a_formula_is_read_but_no_row_numbers_without_end(tmp_path: Path) -> None:
+def test_the_last_value_of_a_formula_is_read_but_no_row_numbers_without_end(tmp_path):
     path = workbook(tmp_path / "a.xlsx", ["text", "n"], ["a", "=1+1"])
     dimension = (rb'<dimension ref="[^"]*"', b'<dimension ref="A1:A1"')  # as some programs write it
     assert read(patched(path, (rb"<v\s*/>|<v></v>", b"<v>2</v>"), dimension)) == [(2, {"text": "a", "n": "2"})]
@@ -147,7 +143,7 @@ def test_what_is_wrong_is_located_by_row_and_what_is_no_workbook_or_unpacks_to_t
     assert "save it as csv" in message
 
 
-def test_without_openpyxl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_openpyxl(tmp_path, monkeypatch):
     path = workbook(tmp_path / "a.xlsx", ["text"], ["a"])
     monkeypatch.setitem(sys.modules, "openpyxl", None)
     small.raises(UserError, r'pip install "bertkit\[excel\]"', read, path)
@@ -155,7 +151,7 @@ def test_without_openpyxl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 @given(content=st.binary(max_size=200), cut=st.integers(0, 5000), byte=st.integers(0, 255))
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_any_damage_is_a_data_error(tmp_path: Path, content: bytes, cut: int, byte: int) -> None:
+def test_any_damage_is_a_data_error(tmp_path, content, cut, byte):
     path = workbook(tmp_path / "a.xlsx", ["text", "n"], ["a", 1.5], ["b", datetime(2024, 1, 2)])
     whole = bytearray(path.read_bytes())
     whole[cut % len(whole)] = byte
@@ -172,7 +168,7 @@ def test_any_damage_is_a_data_error(tmp_path: Path, content: bytes, cut: int, by
 # --- writing .xlsx
 
 
-def test_a_sheet_holds_what_was_written(tmp_path: Path) -> None:
+def test_a_sheet_holds_what_was_written(tmp_path):
     rows = [["text", "n"], ["=1+1", 0.25], ["a\nb", True], ["+49", None], ["00123", 7]]
     with (tmp_path / "a.xlsx").open("wb") as file:
         write_sheet(file, rows)
@@ -182,7 +178,7 @@ def test_a_sheet_holds_what_was_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("value", "said"), [("x" * (MAX_CELL + 1), "32,767 characters"), ("a\x01", "control")])
-def test_what_a_sheet_cannot_hold_is_refused(value: str, said: str) -> None:
+def test_what_a_sheet_cannot_hold_is_refused(value, said):
     small.raises(DataError, rf"xlsx output, row 2: .*{said}", write_sheet, io.BytesIO(), [["text"], [value]])
 
 
@@ -215,9 +211,8 @@ def recipe_by_messages(folder: Path, encoder: Path, source: Path) -> tuple[Any, 
         f"task: {{name: text-classification}}\nmodel: {{name: {encoder}, max_length: 32}}\n"
         f"data: {{source: {source.name}, validation: 0.2, columns: {{text: Text, label: Status}}}}\n"
         "training: {max_steps: 2}\nverify: false\nexplain: false\n",
-        encoding="utf-8",
     )
-    given, asked = list[str](), []
+    given, asked = [], []
     for _ in range(3):
         recipe = load_recipe(file, given)
         try:
@@ -257,7 +252,7 @@ def test_from_a_german_file_to_predictions_that_open_in_excel(encoding, expected
     assert [row[at] for row in sheet[1:]] == pytest.approx([answer["score"] for answer in told], rel=1e-14)
 
 
-def test_a_workbook_is_answered(learned: Run, tmp_path: Path) -> None:
+def test_a_workbook_is_answered(learned, tmp_path):
     path, predictor = tmp_path / "a.xlsx", learned.load()
     workbook(path, ["text", "n"], ["the cat was good", 1], ["the dog was bad\nand it sat", 2.5])
     assert predict(learned.folder, path, tmp_path / "out.xlsx") == 2
@@ -268,7 +263,7 @@ def test_a_workbook_is_answered(learned: Run, tmp_path: Path) -> None:
     assert [row[:3] for row in rows] == [(*text, answer["label"]) for text, answer in zip(texts, told, strict=True)]
 
 
-def test_what_the_encoding_of_the_input_lacks_is_told(tmp_path: Path) -> None:
+def test_what_the_encoding_of_the_input_lacks_is_told(tmp_path):
     with (tmp_path / "out.csv").open("w", encoding="cp1252") as file, pytest.raises(DataError) as caught:
         _write_csv(file, [["label"], ["ł"]], "out.csv", ";", False)
     assert "'ł' cannot be written in cp1252, the encoding of the input" in str(caught.value)

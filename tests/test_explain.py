@@ -1,11 +1,8 @@
 """Explanations: complete, exact where exactness can be had, of every task, and nothing lost on the way to words."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -34,7 +31,7 @@ IDS += " retrieval ner-softmax ner-crf-windows-bioes ner-document words-crf-wind
 def predictor_of(task: Task, folder: Path) -> Predictor:
     """An untrained model, whose weights are large enough to matter."""
     set_seed(5)
-    model: Any = task.model(encoder(folder)).eval()
+    model = task.model(encoder(folder)).eval()
     with torch.no_grad():
         for weights in model.parameters():
             weights.mul_(8 if weights.dim() > 1 else 1)
@@ -51,7 +48,7 @@ def inputs_of(case: Case, task: Task) -> Dataset:
 
 
 @pytest.mark.parametrize("name", IDS.split())
-def test_what_words_add_is_the_difference_to_no_words(name: str, tiny_encoder: Path) -> None:
+def test_what_words_add_is_the_difference_to_no_words(name, tiny_encoder):
     case = BY_ID[name]
     task = case.task(tiny_encoder)
     predictor = predictor_of(task, tiny_encoder)
@@ -76,10 +73,10 @@ def test_what_words_add_is_the_difference_to_no_words(name: str, tiny_encoder: P
     assert json.loads(json.dumps(made))["texts"] == made["texts"]
 
 
-def test_the_number_is_the_one_that_the_answer_comes_from(tiny_encoder: Path) -> None:
+def test_the_number_is_the_one_that_the_answer_comes_from(tiny_encoder):
     """Logits of the labels, start and end of the span, the cosine: compared with the answers themselves."""
     found, kept = {}, {}
-    for name in ("single-label", "windows", "regression", "similarity-cosent", "ranking-binary", "qa"):
+    for name in "single-label windows regression similarity-cosent ranking-binary qa".split():
         case = BY_ID[name]
         task = case.task(tiny_encoder)
         predictor = predictor_of(task, tiny_encoder)
@@ -107,7 +104,7 @@ def test_the_number_is_the_one_that_the_answer_comes_from(tiny_encoder: Path) ->
     assert one["value"] == pytest.approx(kept["qa"][1].scores[0], abs=1e-4)
 
 
-def test_a_crf_is_explained_along_its_path(tiny_encoder: Path) -> None:
+def test_a_crf_is_explained_along_its_path(tiny_encoder):
     """The sum of the emissions of the entity's words at the path's tags, not at each word's best tag."""
     case = BY_ID["ner-crf"]
     task = case.task(tiny_encoder)
@@ -132,7 +129,7 @@ def test_a_crf_is_explained_along_its_path(tiny_encoder: Path) -> None:
 class Bag(nn.Module):
     """A linear model: the sum of the pieces' embeddings, times a weight."""
 
-    def __init__(self, vocabulary: int) -> None:
+    def __init__(self, vocabulary: int):
         super().__init__()
         self.embeddings = nn.Embedding(vocabulary, 8)
         self.weight = nn.Linear(8, 2)
@@ -144,7 +141,7 @@ class Bag(nn.Module):
         return SimpleNamespace(logits=self.weight(self.embeddings(input_ids).sum(1)))
 
 
-def test_of_a_linear_model_it_is_weight_times_input(tiny_encoder: Path) -> None:
+def test_of_a_linear_model_it_is_weight_times_input(tiny_encoder):
     task = BY_ID["single-label"].task(tiny_encoder)
     set_seed(1)
     model = Bag(len(task.tokenizer))
@@ -167,7 +164,7 @@ class Step(Bag):
         return SimpleNamespace(logits=torch.sigmoid(400 * super().forward(input_ids).logits))
 
 
-def test_steps_are_doubled_until_the_sum_is_right_or_it_is_said(tiny_encoder: Path) -> None:
+def test_steps_are_doubled_until_the_sum_is_right_or_it_is_said(tiny_encoder):
     task = BY_ID["single-label"].task(tiny_encoder)
     set_seed(1)
     model = Step(len(task.tokenizer))
@@ -192,7 +189,7 @@ def test_steps_are_doubled_until_the_sum_is_right_or_it_is_said(tiny_encoder: Pa
 
 
 @pytest.mark.parametrize("text", ["the cats sat.", "[MASK] cat , [MASK] dog!", "xyz not", "good", "  two   dogs  "])
-def test_no_share_is_lost_on_the_way_to_words(text: str, tiny_encoder: Path) -> None:
+def test_no_share_is_lost_on_the_way_to_words(text, tiny_encoder):
     tokenizer = load_tokenizer(tiny_encoder)
     ids = tokenizer(text)["input_ids"]
     scores = np.random.default_rng(0).normal(size=len(ids))
@@ -203,7 +200,7 @@ def test_no_share_is_lost_on_the_way_to_words(text: str, tiny_encoder: Path) -> 
     assert "".join(text[share.start : share.end] for share in read.shares) == text.replace(" ", "")
 
 
-def test_pieces_go_to_their_word_windows_add_up_and_what_was_cut_has_no_share(tiny_encoder: Path) -> None:
+def test_pieces_go_to_their_word_windows_add_up_and_what_was_cut_has_no_share(tiny_encoder):
     tokenizer = load_tokenizer(tiny_encoder)
     texts = {"text_a": "the cats sat", "text_b": "on the mat"}
     one, other = (Text(tokenizer, name, text, words(text)) for name, text in texts.items())
@@ -223,7 +220,7 @@ def test_pieces_go_to_their_word_windows_add_up_and_what_was_cut_has_no_share(ti
 # --- rows
 
 
-def test_what_can_not_be_explained_is_said(tiny_encoder: Path) -> None:
+def test_what_can_not_be_explained_is_said(tiny_encoder):
     for name, texts, what in (
         ("pair", ["one"], "reads two texts together, text_a and text_b; 1 given"),
         ("qa", ["one", "two", "three"], "reads two texts together, question and context; 3 given"),
@@ -238,14 +235,14 @@ def test_what_can_not_be_explained_is_said(tiny_encoder: Path) -> None:
         explain_rows(pairs, ["a cat"])
 
 
-def explained(text: str, label: str, words: list[tuple[int, int, float]]) -> Any:
+def explained(text: str, label: str, words: list[tuple[int, int, float]]):
     """What `explain` returns for a text of this label and the attributions of its words."""
     one = {"what": f"label {label}", "unit": "logit", "value": 1.0, "baseline": 0.0, "error": 0.5, "complete": False}
     attributed = [{**one, "steps": 64, "words": {"text": words}, "rest": 0.0}]
     return {"texts": {"text": text}, "answer": {}, "said": f"{label}  0.500", "attributed": attributed}
 
 
-def test_the_weightiest_words_are_listed_in_their_order() -> None:
+def test_the_weightiest_words_are_listed_in_their_order():
     made = explained("w " * 60, "x", [(2 * i, 2 * i + 1, 1.0 if i % 3 else -2.0) for i in range(60)])
     told = list(lines(made))
     assert told[0] == "x  0.500"
@@ -260,10 +257,10 @@ def test_the_weightiest_words_are_listed_in_their_order() -> None:
 
 
 @pytest.mark.parametrize("kind", ["pandas", "polars", "list"])
-def test_a_frame_is_explained_by_a_frame(kind: str, tiny_encoder: Path) -> None:
+def test_a_frame_is_explained_by_a_frame(kind, tiny_encoder):
     texts = ["the cat was good", "a bad dog"]
     predictor = predictor_of(BY_ID["single-label"].task(tiny_encoder), tiny_encoder)
-    given: Any = texts
+    given = texts
     if kind != "list":
         library = pytest.importorskip(kind)
         given = library.DataFrame({"text": texts, "note": [1, 2]})
@@ -281,4 +278,4 @@ def test_a_frame_is_explained_by_a_frame(kind: str, tiny_encoder: Path) -> None:
     rows = found.to_dicts() if kind == "polars" else found.to_dict("records")
     assert [row["word"] for row in rows] == "the cat was good a bad dog".split()
     assert [tuple(row.values()) for row in rows] == expected
-    assert list(rows[0]) == ["row", "what", "column", "word", "attribution"]
+    assert list(rows[0]) == "row what column word attribution".split()

@@ -1,7 +1,5 @@
 """Export: the graph says what the model says, for every task; and what is refused."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil
@@ -16,12 +14,14 @@ import onnx
 import onnxruntime
 import pytest
 import torch
-from cases import CASES, Case, encoder
+from cases import CASES, encoder
 from conftest import build_encoder
 from datasets import Dataset
+from numpy.random import default_rng
+from numpy.testing import assert_array_equal
 from onnx import TensorProto, helper, numpy_helper
 from serving import make_app
-from small import change_json, raises, read_rows, write_rows
+from small import ROOT, change_json, raises, read_rows, write_rows
 from small import refused as said_when_refused
 from starlette.testclient import TestClient
 
@@ -33,28 +33,26 @@ from bertkit.exports.graph import Graph, Reduced, _exported, batch_of, build
 from bertkit.exports.int8 import quantized
 from bertkit.exports.program import export
 from bertkit.exports.viterbi import viterbi
-from bertkit.files import sha256
+from bertkit.files import read_json, sha256
 from bertkit.inference.evaluate import score
 from bertkit.inference.predictor import Predictor, load
 from bertkit.models.encoder import save_tokenizer
 from bertkit.models.heads import crf, posteriors
 from bertkit.models.heads.crf import Chain
-from bertkit.run import Run
 from bertkit.serving.limits import Limits
 
-ROOT = Path(__file__).resolve().parent.parent
 PROVIDERS = ["CPUExecutionProvider"]
-MADE: dict[Path, Graph] = {}
+MADE = {}
 TEXTS = ["the cat was good", "a dog was awful and it sat on the mat " * 3, "yes"]
 
 
 @pytest.fixture(scope="module")
-def run(two_seeds: Run) -> Path:
+def run(two_seeds) -> Path:
     return two_seeds.folder
 
 
 @pytest.fixture(scope="module")
-def exported(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def exported(run, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("export") / "onnx"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(program, "build", lambda *arguments: MADE.setdefault(folder, build(*arguments)))
@@ -63,7 +61,7 @@ def exported(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def graph(exported: Path) -> Graph:
+def graph(exported) -> Graph:
     """The graph of the run, which costs seconds to make, as `exported` has it."""
     return MADE[exported]
 
@@ -75,7 +73,7 @@ def scores(answer: dict[str, Any]) -> list[float]:
 # --- the folder
 
 
-def test_load_gives_the_same_predictor(run: Path, exported: Path) -> None:
+def test_load_gives_the_same_predictor(run, exported):
     ours, theirs = load(run, precision="fp32"), load(exported)
     assert (ours.backend, theirs.backend) == ("torch", "onnx")
     assert theirs.task.options == ours.task.options
@@ -86,23 +84,23 @@ def test_load_gives_the_same_predictor(run: Path, exported: Path) -> None:
     assert same(bertkit.evaluate(exported, data=file)["metrics"], score(ours, rows)[1]["metrics"])
 
 
-def test_export_json_says_what_was_measured(run: Path, exported: Path) -> None:
-    said = json.loads((exported / "export.json").read_text())
+def test_export_json_says_what_was_measured(run, exported):
+    said = read_json(exported / "export.json")
     measured = said["fp32"]
     assert (measured["rows"], measured["answers_differ"]) == (10, 0)
     assert measured["output_difference"] < 1e-5
     assert measured["metrics"]["onnx"] == pytest.approx(measured["metrics"]["torch"])
     assert said["sha256"] == sha256(exported / "model.onnx")
-    assert (exported / "README.md").read_bytes() == (run / "model" / "README.md").read_bytes()
+    assert (exported / "README.md").read_bytes() == (run / "model/README.md").read_bytes()
     names = "model.onnx config.json tokenizer.json tokenizer_config.json export.json README.md".split()
     assert sorted(file.name for file in exported.iterdir()) == sorted(names)
 
 
-def test_int8(run: Path, exported: Path, graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_int8(run, exported, graph, tmp_path, monkeypatch):
     monkeypatch.setattr(program, "build", lambda *arguments: graph)
     said = export(run, tmp_path / "int8", int8=True, max_drop=1.0)
     assert said["precision"] == "int8"
-    kinds = {node.op_type for node in onnx.load(tmp_path / "int8" / "model.onnx").graph.node}
+    kinds = {node.op_type for node in onnx.load(tmp_path / "int8/model.onnx").graph.node}
     assert "MatMulInteger" in kinds
     near = np.array([scores(answer) for answer in load(tmp_path / "int8")(TEXTS)])
     exact = np.array([scores(answer) for answer in load(run, precision="fp32")(TEXTS)])
@@ -129,10 +127,10 @@ def test_a_refusal_names_the_cause_alone():
     assert "step" not in str(caught.value)
 
 
-def test_python_without_bertkit(exported: Path) -> None:
-    page = (ROOT / "docs" / "export.md").read_text(encoding="utf-8")
+def test_python_without_bertkit(exported):
+    page = (ROOT / "docs/export.md").read_text()
     (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    room: dict[str, Any] = {}
+    room = {}
     exec(code.replace("DIR", str(exported)), room)
     assert room["answer"] == pytest.approx(load(exported)("the cat was good")["scores"], abs=1e-6)
 
@@ -159,12 +157,12 @@ class Made(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> dict[str, Made]:
+def made(tmp_path_factory, request) -> dict[str, Made]:
     """Cases of other tasks than text-classification, of which there is the run; each graph takes seconds."""
     found, small = {}, build_encoder(tmp_path_factory.mktemp("small"), layers=1)
     for case in SOME if request.config.getoption("all") else [case for case in SOME if case.id in OFTEN]:
         task, folder = case.task(small), tmp_path_factory.mktemp("made") / case.id
-        model: Any = task.model(encoder(small)).eval()
+        model = task.model(encoder(small)).eval()
         torch.manual_seed(3)
         for name, parameter in model.named_parameters():
             torch.nn.init.normal_(parameter, std=0.5 if parameter.ndim > 1 or "crf" in name else 0.1)
@@ -180,7 +178,7 @@ def made(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReques
 @pytest.mark.parametrize(
     "case", [pytest.param(c, id=c.id, marks=() if c.id in OFTEN else pytest.mark.rare) for c in SOME]
 )
-def test_answers_are_those_of_torch(case: Case, made: dict[str, Made]) -> None:
+def test_answers_are_those_of_torch(case, made):
     ours, graph, folder, rows = made[case.id]
     task, model = ours.task, ours.model
     theirs = replace(load(folder), batch_size=5)
@@ -197,11 +195,11 @@ def test_answers_are_those_of_torch(case: Case, made: dict[str, Made]) -> None:
     given = dict(zip(names, theirs.model.session.run(names, batch), strict=True))
     assert output_difference(published, given) < 1e-4
     if "transitions" in published:
-        options: Any = task.options
+        options = task.options
         joint = crf.constrain(Chain(*model.crf()), options.tags, plain=options.scheme == "none")
         parts = [part.detach().double().numpy() for part in joint]
         path = posteriors.decode(given["emissions"].astype(np.float64), given["words"], parts)
-        np.testing.assert_array_equal(given["tags"], path)
+        assert_array_equal(given["tags"], path)
 
 
 # --- without torch
@@ -314,7 +312,7 @@ print(json.dumps(told))
 @pytest.mark.parametrize("opset", [18, 24])
 def test_sequences_have_the_path_of_decode(opset):
     """Hundreds in all: batches of any size and length; the scores of a third are whole numbers, so that paths tie."""
-    rng, tags, count = np.random.default_rng(opset), ["O", "B-A", "I-A", "B-B", "I-B"], 0
+    rng, tags, count = default_rng(opset), "O B-A I-A B-B I-B".split(), 0
     while count < 300:
         ties = count % 3 == 0
         temperature, batch, words = float(rng.uniform(0.5, 2)), int(rng.integers(1, 40)), int(rng.integers(1, 20))
@@ -333,7 +331,7 @@ def test_sequences_have_the_path_of_decode(opset):
         mask = torch.arange(words) < torch.from_numpy(lengths)[:, None]
         tempered = torch.from_numpy(emissions).double() / temperature
         expected = posteriors.decode(tempered.numpy(), lengths, parts)
-        np.testing.assert_array_equal(path, expected)
+        assert_array_equal(path, expected)
         likely = (-crf.nll(tempered, torch.from_numpy(expected), mask, joint)).exp()
         np.testing.assert_allclose(chance, likely, rtol=1e-5, atol=1e-7)
         count += batch
@@ -345,7 +343,7 @@ def test_sequences_have_the_path_of_decode(opset):
 @pytest.fixture
 def linear() -> tuple[onnx.ModelProto, np.ndarray, np.ndarray]:
     """A graph of a MatMul and a Gemm, its input, and both outputs, whose two columns differ a thousandfold in size."""
-    rng = np.random.default_rng(0)
+    rng = default_rng(0)
     table = (rng.normal(size=(16, 2)) * [100, 0.1]).astype(np.float32)
     texts = rng.normal(size=(5, 16)).astype(np.float32)
     nodes = [
@@ -418,25 +416,26 @@ def test_an_export_that_scores_lower_or_is_another_model_is_not_written(run, gra
 # --- what is refused
 
 
-def test_what_can_not_be_exported(run: Path, exported: Path, tmp_path: Path) -> None:
+def test_what_can_not_be_exported(run, exported, tmp_path):
     raises(UserError, "already exists", export, run, exported)
     raises(ModelError, "is already exported", export, exported, tmp_path / "out")
     raises(DataError, r"has no data.*\n.*as `data`", export, run / "model", tmp_path / "out")
     moved = shutil.copytree(run, tmp_path / "moved")
     kept = moved / "recipe.yaml"
     kept.write_text(kept.read_text().replace("train.jsonl", "gone.jsonl"))
-    with pytest.raises(DataError, match=r"gone(.|\n)*compared with the run on labelled rows\n.*as `data`"):
-        export(moved, tmp_path / "out")
+    raises(
+        DataError, r"gone(.|\n)*compared with the run on labelled rows\n.*as `data`", export, moved, tmp_path / "out"
+    )
     assert not (tmp_path / "out").exists()
 
 
-def refused(exported: Path, folder: Path, model: bytes, match: str) -> None:
+def refused(exported: Path, folder: Path, model: bytes, match: str):
     shutil.copytree(exported, folder, dirs_exist_ok=True)
     (folder / "model.onnx").write_bytes(model)
     raises(ModelError, match, load, folder)
 
 
-def test_damaged_folders(exported: Path, tmp_path: Path) -> None:
+def test_damaged_folders(exported, tmp_path):
     whole = (exported / "model.onnx").read_bytes()
     refused(exported, tmp_path, whole[: len(whole) // 2], "ONNX Runtime .* rejects it")
     refused(exported, tmp_path, b"", "rejects it|not the graph")
@@ -456,8 +455,8 @@ def test_damaged_folders(exported: Path, tmp_path: Path) -> None:
 
 def test_a_config_of_another_graph_is_refused(made, tmp_path):
     shutil.copytree(made["ner-crf-windows-bioes"].folder, tmp_path, dirs_exist_ok=True)
-    own = json.loads((tmp_path / "config.json").read_text())["bertkit"]
-    other = {"tags": ["O", "S-X", "B-X", "I-X", "E-X"], "labels": ["X"]}
+    own = read_json(tmp_path / "config.json")["bertkit"]
+    other = {"tags": "O S-X B-X I-X E-X".split(), "labels": ["X"]}
     for wrong in ({"task": own["task"] | other}, {"onnx": own["onnx"][:2]}, {"onnx": []}):
         change_json(tmp_path / "config.json", bertkit=own | wrong)
         with pytest.raises(ModelError, match=r"config\.json"):

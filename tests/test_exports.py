@@ -1,7 +1,5 @@
 """Label Studio's exports and CoNLL-U, read without any mapping; and files that are wrong, refused with their place."""
 
-from __future__ import annotations
-
 import copy
 import json
 from functools import partial
@@ -21,26 +19,26 @@ from bertkit.sections import DataSpec
 from bertkit.tasks import get_task
 
 
-def write(path: Path, content: Any) -> Path:
+def write(path: Path, content) -> Path:
     """.json from anything; .jsonl from a list, a line each; text as it is."""
     return small.write_rows(path, json.dumps(content) if path.suffix == ".json" else content)
 
 
-def get(source: Any, task: str = "token-classification", options: dict[str, Any] | None = None, **settings: Any) -> Any:
+def get(source, task: str = "token-classification", options: dict[str, Any] | None = None, **settings):
     source = {split: str(path) for split, path in source.items()} if isinstance(source, dict) else str(source)
     kind = get_task(task)
-    spec = DataSpec.model_validate({"source": source, **settings})
-    return small.read_data(spec, kind, kind.Options.model_validate({"name": task, **(options or {})}))
+    spec = DataSpec(source=source, **settings)
+    return small.read_data(spec, kind, kind.Options(name=task, **options or {}))
 
 
 fails = partial(small.message_of, DataError, get)
 
 
-def notes(data: Any) -> list[str]:
+def notes(data) -> list[str]:
     return [finding.what for finding in data.findings]
 
 
-def tagged(data: Any, split: str = "train") -> list[tuple[str, list[str]]]:
+def tagged(data, split: str = "train") -> list[tuple[str, list[str]]]:
     rows = data.rows[split]
     return list(zip(rows["text"][:], rows["tags"][:], strict=True))
 
@@ -58,7 +56,7 @@ def choice(name: str, *chosen: str) -> dict[str, Any]:
     return {"value": value, "id": "Ao1", "from_name": name, "to_name": "text", "type": "choices", "origin": "manual"}
 
 
-def annotation(*results: dict[str, Any], **given: Any) -> dict[str, Any]:
+def annotation(*results: dict[str, Any], **given) -> dict[str, Any]:
     return {
         "id": 7, "completed_by": 1, "result": list(results), "was_cancelled": False, "ground_truth": False,
         "created_at": "2024-02-05T10:02:03.137Z", "lead_time": 9.2, "prediction": {}, "unique_id": "c1", "task": 1,
@@ -66,7 +64,7 @@ def annotation(*results: dict[str, Any], **given: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def task(data: Any, *annotations: dict[str, Any]) -> dict[str, Any]:
+def task(data, *annotations: dict[str, Any]) -> dict[str, Any]:
     return {
         "id": 1, "annotations": list(annotations), "file_upload": "a1b2-texts.json", "drafts": [], "predictions": [],
         "data": {"text": data} if isinstance(data, str) else data, "meta": {}, "created_at": "2024-02-05T10:01:39.1Z",
@@ -109,11 +107,11 @@ def test_label_studio_counts_characters_in_either_way(tmp_path, counted):
         region(13 + 3 * wide, 19 + 3 * wide, "PER", "Bo\\nLee"),  # how Label Studio writes a line break
     ]
     data = get(write(tmp_path / "t.json", [task(text, annotation(*results))]))
-    assert tagged(data) == [(text, ["O", "B-PER", "O", "O", "O", "B-PER", "I-PER"])]
+    assert tagged(data) == [(text, "O B-PER O O O B-PER I-PER".split())]
     lines = annotation(region(3, 6, "PER", "Ann"))  # a browser has one character for a line end
     assert tagged(get(write(tmp_path / "t.json", [task("A\r\n\r\nAnn", lines)])))[0][1] == ["O", "B-PER"]
     without = get(write(tmp_path / "t.json", [task("Ann met Bo 😀", annotation(region(8, 10, "PER", None)))]))
-    assert tagged(without)[0][1] == ["O", "O", "B-PER", "O"]  # a region without its text
+    assert tagged(without)[0][1] == "O O B-PER O".split()  # a region without its text
 
 
 def test_label_studio_with_a_region_that_is_not_in_its_text(tmp_path):
@@ -203,8 +201,8 @@ def test_conllu(tmp_path):
     path = write(tmp_path / "t.conllu", UD)
     data = load(DataSpec(source=str(path)), get_task("token-classification").schema)
     rows = data.rows["train"]
-    assert rows["tokens"][:] == [["Vamos", "nos", "a", "el", "mar"], ["Sí"]]
-    assert rows["tags"][:] == [["VERB", "PRON", "ADP", "DET", "NOUN"], ["INTJ"]]
+    assert rows["tokens"][:] == ["Vamos nos a el mar".split(), ["Sí"]]
+    assert rows["tags"][:] == ["VERB PRON ADP DET NOUN".split(), ["INTJ"]]
     assert [data.origins["train"][row] for row in range(2)] == [f"{path}:5", f"{path}:14"]
     xpos = DataSpec(source=str(path), columns={"tags": "xpos"})
     assert load(xpos, get_task("token-classification").schema).rows["train"]["tags"][1] == ["I"]
@@ -237,13 +235,13 @@ def test_questions_in_csv_and_with_several_answers_in_parquet_as_on_the_hub(tmp_
 
 
 @pytest.fixture(scope="module")
-def ner(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def ner(tiny_encoder, tmp_path_factory) -> Path:
     return finished(BY_ID["ner-softmax"], tiny_encoder, tmp_path_factory.mktemp("ner") / "run").folder
 
 
 def predicted(run: Path, rows: Path, output: Path, *given: str) -> str:
     assert main(["predict", str(run), "--input", str(rows), "--output", str(output), *given]) == 0
-    return output.read_text(encoding="utf-8")
+    return output.read_text()
 
 
 def test_entities_for_other_tools(ner, tmp_path):
@@ -260,7 +258,7 @@ def test_entities_for_other_tools(ner, tmp_path):
     for name, read in readers.items():
         assert main(["predict", str(ner), "--input", str(rows), "--output", str(tmp_path / name), *by_entity]) == 0
         table = read(tmp_path / name)
-        assert [*table.columns] == ["row", "id", "start", "end", "label", "text", "score"]
+        assert [*table.columns] == "row id start end label text score".split()
         assert [*table.drop(columns=["id", "score"]).itertuples(index=False, name=None)] == expected
         assert table["score"].tolist() == pytest.approx(scores, rel=1e-9)
     named = write(tmp_path / "named.jsonl", [{"id": "x", "text": ""}, {"id": "y", **given[0]}])

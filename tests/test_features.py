@@ -1,14 +1,11 @@
 """A frozen encoder in scikit-learn: vectors against transformers' own hidden states, and scikit-learn's own tools."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os
 import pickle
 import shutil
 import warnings
-from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -21,6 +18,7 @@ import torch
 from conftest import build_encoder
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.compose import ColumnTransformer
 from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import LogisticRegression
@@ -48,17 +46,17 @@ LONG = "the cat sat on the mat . " * 20  # 140 pieces; the encoder reads 64
 
 
 @pytest.fixture(autouse=True)
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def own_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("BERTKIT_CACHE", str(tmp_path / "vectors"))
 
 
 @pytest.fixture
-def encoded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def encoded(monkeypatch) -> list[str]:
     """The texts that went through the encoder."""
-    seen: list[str] = []
+    seen = []
     real = LayerReader.vectors
 
-    def counting(self: LayerReader, texts: list[str]) -> Any:
+    def counting(self: LayerReader, texts: list[str]):
         seen.extend(texts)
         return real(self, texts)
 
@@ -66,7 +64,7 @@ def encoded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return seen
 
 
-def features(model: Path, **settings: Any) -> Features:
+def features(model: Path, **settings) -> Features:
     return Features(str(model), **({"precision": "fp32"} | settings))
 
 
@@ -80,10 +78,10 @@ def hidden(model: Path, text: str) -> np.ndarray:
     return torch.stack(states)[:, 0].numpy()
 
 
-POOLS: dict[str, Callable[[Any], Any]] = {
+POOLS = {
     "mean": lambda states: states.mean(0), "cls": lambda states: states[0], "max": lambda states: states.max(0)
 }  # fmt: skip
-COMBINES: dict[str, Callable[[Any], Any]] = {
+COMBINES = {
     "concat": lambda states: np.concatenate(list(states), axis=-1), "sum": lambda states: states.sum(0),
     "mean": lambda states: states.mean(0),
 }  # fmt: skip
@@ -95,29 +93,29 @@ COMBINES: dict[str, Callable[[Any], Any]] = {
 @pytest.mark.parametrize("pool", POOLS)
 @pytest.mark.parametrize("combine", COMBINES)
 @pytest.mark.parametrize("layers", [(-1,), (0, 2), [-2, 0, -1]])
-def test_vectors_are_those_of_transformers(tiny_encoder: Path, pool: str, combine: str, layers: Any) -> None:
+def test_vectors_are_those_of_transformers(tiny_encoder, pool, combine, layers):
     got = features(tiny_encoder, layers=layers, combine=combine, pool=pool, batch_size=3).fit_transform(TEXTS)
     expected = [POOLS[pool](COMBINES[combine](hidden(tiny_encoder, text)[list(layers)])) for text in TEXTS]
     assert got.dtype == np.float32
-    np.testing.assert_allclose(got, np.stack(expected), atol=1e-5)
+    assert_allclose(got, np.stack(expected), atol=1e-5)
 
 
-def test_words_have_the_vector_of_their_first_piece_in_long_texts_too(tiny_encoder: Path) -> None:
+def test_words_have_the_vector_of_their_first_piece_in_long_texts_too(tiny_encoder):
     text = "dogs sat \x7f , cats"  # dog ##s sat , cat ##s; the control character has no piece
     (got,) = features(tiny_encoder, pool="none", layers=[1, -1]).fit_transform([text])
     states = COMBINES["concat"](hidden(tiny_encoder, text)[[1, 2]])
     assert [text[start:end] for start, end in words(text)] == ["dogs", "sat", "\x7f", ",", "cats"]
-    np.testing.assert_allclose(got[[0, 1, 3, 4]], states[[1, 3, 4, 5]], atol=1e-5)
+    assert_allclose(got[[0, 1, 3, 4]], states[[1, 3, 4, 5]], atol=1e-5)
     assert not got[2].any()
     assert got.dtype == np.float32
     empty, long = features(tiny_encoder, pool="none").fit_transform(["", LONG])
     assert empty.shape == (0, 16)
     assert long.shape == (140, 16)
     assert np.abs(long).sum(axis=1).all()
-    np.testing.assert_allclose(long[0], hidden(tiny_encoder, LONG)[-1, 1], atol=1e-5)
+    assert_allclose(long[0], hidden(tiny_encoder, LONG)[-1, 1], atol=1e-5)
 
 
-def test_a_cut_text_is_counted_and_told_once_even_from_the_cache(tiny_encoder: Path, encoded: list[str]) -> None:
+def test_a_cut_text_is_counted_and_told_once_even_from_the_cache(tiny_encoder, encoded):
     model = features(tiny_encoder).fit(TEXTS)
     for _ in range(2):
         with pytest.warns(UserWarning, match=r"2 of 3 texts \(66.7%\) are cut at 64 tokens; 156 tokens") as told:
@@ -125,7 +123,7 @@ def test_a_cut_text_is_counted_and_told_once_even_from_the_cache(tiny_encoder: P
         assert len(told) == 1
         assert told[0].filename == __file__
     assert encoded == [LONG, "a dog"]
-    np.testing.assert_allclose(got[0], hidden(tiny_encoder, LONG)[-1].mean(0), atol=1e-5)
+    assert_allclose(got[0], hidden(tiny_encoder, LONG)[-1].mean(0), atol=1e-5)
     vectors, lost = model.vectors([LONG, "a dog"])
     assert lost.tolist() == [78, 0]
     assert vectors.shape == (2, 16)
@@ -133,22 +131,22 @@ def test_a_cut_text_is_counted_and_told_once_even_from_the_cache(tiny_encoder: P
         features(tiny_encoder, max_length=8).fit_transform([LONG])
 
 
-def test_bf16_is_near_fp32(tiny_encoder: Path) -> None:
+def test_bf16_is_near_fp32(tiny_encoder):
     one, other = (features(tiny_encoder, precision=p).fit_transform(TEXTS) for p in ("fp32", "bf16"))
     assert 0 < np.abs(one - other).max() < 0.1
 
 
-def test_a_run_folder_is_its_model(tmp_path: Path, tiny_encoder: Path) -> None:
-    shutil.copytree(tiny_encoder, tmp_path / "run" / "model")
+def test_a_run_folder_is_its_model(tmp_path, tiny_encoder):
+    shutil.copytree(tiny_encoder, tmp_path / "run/model")
     got = features(tmp_path / "run").fit_transform(TEXTS)
-    np.testing.assert_array_equal(got, features(tiny_encoder).fit_transform(TEXTS))
+    assert_array_equal(got, features(tiny_encoder).fit_transform(TEXTS))
 
 
 # --- in scikit-learn
 
 
 TABLE = pd.DataFrame(
-    {"text": ["good", "bad", "fine", "awful"] * 6, "age": range(24), "city": ["x", "y", "x", "z"] * 6},
+    {"text": "good bad fine awful".split() * 6, "age": range(24), "city": "x y x z".split() * 6},
     index=[f"p{n}" for n in range(24)],
 )
 LABELS = [1, 0, 1, 0] * 6
@@ -158,33 +156,33 @@ def test_texts_may_come_as(tiny_encoder):
     model, texts = features(tiny_encoder), TEXTS[:4]
     column, frame = np.asarray(texts, dtype=object)[:, None], pd.DataFrame({"review": texts})
     for kind in (texts, tuple(texts), np.asarray(texts), column, pd.Series(texts, index=list("dcba")), frame):
-        np.testing.assert_array_equal(model.fit_transform(kind), model.transform(texts))
+        assert_array_equal(model.fit_transform(kind), model.transform(texts))
 
 
-def test_parameters_count_from_the_next_fit_on(tiny_encoder: Path) -> None:
+def test_parameters_count_from_the_next_fit_on(tiny_encoder):
     model = features(tiny_encoder)
     with pytest.raises(NotFittedError):
         model.transform(TEXTS)
     before = model.fit(TEXTS).transform(TEXTS)
     model.set_params(layers=[0], pool="cls", combine="sum", cache=False)
-    np.testing.assert_array_equal(model.transform(TEXTS), before)
+    assert_array_equal(model.transform(TEXTS), before)
     assert model.get_feature_names_out()[0] == "layer2_0"
     assert not np.allclose(model.fit_transform(TEXTS), before)
     assert model.get_feature_names_out()[0] == "sum_0"
 
 
-def test_skops_keeps_a_pipeline(tiny_encoder: Path) -> None:
+def test_skops_keeps_a_pipeline(tiny_encoder):
     skops = pytest.importorskip("skops.io")
     columns = [("text", features(tiny_encoder, layers=[0, -1]), "text"), ("city", OneHotEncoder(), ["city"])]
     pipeline = make_pipeline(ColumnTransformer(columns), LogisticRegression()).fit(TABLE, LABELS)
     data = skops.dumps(pipeline)
     assert skops.get_untrusted_types(data=data) == ["bertkit.inference.features.Features"]
     again = skops.loads(data, trusted=[Features])
-    np.testing.assert_array_equal(again.predict_proba(TABLE), pipeline.predict_proba(TABLE))
+    assert_array_equal(again.predict_proba(TABLE), pipeline.predict_proba(TABLE))
     assert list(again[0].get_feature_names_out()) == list(pipeline[0].get_feature_names_out())
 
 
-def test_a_model_that_changes_after_its_features_were_saved_is_an_error(tmp_path: Path) -> None:
+def test_a_model_that_changes_after_its_features_were_saved_is_an_error(tmp_path):
     folder = build_encoder(tmp_path / "model", seed=0)
     saved = pickle.dumps(features(folder).fit(TEXTS))
     assert pickle.loads(saved).transform(TEXTS).shape == (len(TEXTS), 16)
@@ -195,7 +193,7 @@ def test_a_model_that_changes_after_its_features_were_saved_is_an_error(tmp_path
     assert again.fit_transform(TEXTS).shape == (len(TEXTS), 16)
 
 
-def test_what_was_fitted_is_kept_with_its_precision(tiny_encoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_fitted_is_kept_with_its_precision(tiny_encoder, monkeypatch):
     model = Features(str(tiny_encoder), cache=False).fit(TEXTS)
     other = {"fp32": "bf16", "bf16": "fp32"}[model.reader_.precision]
     monkeypatch.setattr("bertkit.inference.features.best_precision", lambda device: other)
@@ -203,10 +201,10 @@ def test_what_was_fitted_is_kept_with_its_precision(tiny_encoder: Path, monkeypa
     assert len(data) < (tiny_encoder / "model.safetensors").stat().st_size, "it is pickled without its weights"
     again = pickle.loads(data)
     assert again.precision is None
-    np.testing.assert_array_equal(again.transform(TEXTS), model.transform(TEXTS))
+    assert_array_equal(again.transform(TEXTS), model.transform(TEXTS))
 
 
-def test_scikit_learn_is_told_that_texts_come_in() -> None:
+def test_scikit_learn_is_told_that_texts_come_in():
     tags = get_tags(Features("any"))
     assert (tags.input_tags.string, tags.input_tags.one_d_array, tags.input_tags.two_d_array) == (True, True, False)
     assert tags.transformer_tags.preserves_dtype == []  # always float32
@@ -219,7 +217,7 @@ def test_the_second_pass_skips_the_encoder(tiny_encoder, encoded):
     first = features(tiny_encoder, layers=[2]).fit_transform(TEXTS)  # -1, by another number
     assert len(encoded) == len(TEXTS)
     again = features(tiny_encoder, batch_size=2).fit(TEXTS)  # how texts are batched decides nothing
-    np.testing.assert_array_equal(again.transform(TEXTS[::-1]), first[::-1])
+    assert_array_equal(again.transform(TEXTS[::-1]), first[::-1])
     assert len(encoded) == len(TEXTS)
     assert "model" not in vars(again.reader_)  # nor were the weights loaded
 
@@ -246,7 +244,7 @@ def test_options_never_hit_each_others_vectors(tiny_encoder, tmp_path_factory, o
         Features(tiny_encoder, **one).fit_transform(texts)
         kept = Features(tiny_encoder, **other).fit_transform(texts)
         alone = Features(tiny_encoder, **other, cache=False).fit_transform(texts)
-    np.testing.assert_allclose(kept, alone, atol=1e-6)
+    assert_allclose(kept, alone, atol=1e-6)
 
 
 def test_a_changed_model_and_another_device_never_hit(tmp_path, tiny_encoder, monkeypatch):
@@ -254,10 +252,10 @@ def test_a_changed_model_and_another_device_never_hit(tmp_path, tiny_encoder, mo
     alone = features(folder, cache=False).fit_transform(TEXTS)
     assert not root.exists()  # without a cache nothing is kept
     before = features(folder).fit_transform(TEXTS)
-    np.testing.assert_array_equal(before, alone)
+    assert_array_equal(before, alone)
     build_encoder(folder, seed=1)
     after = features(folder).fit_transform(TEXTS)
-    np.testing.assert_array_equal(after, features(folder, cache=False).fit_transform(TEXTS))
+    assert_array_equal(after, features(folder, cache=False).fit_transform(TEXTS))
     assert not np.allclose(before, after)
     keys = []
     for kind in ("cpu", "meta"):
@@ -324,26 +322,26 @@ def rows(count: int = 11) -> list[dict[str, Any]]:
 
 
 @pytest.fixture
-def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+def small_chunks(monkeypatch):
     monkeypatch.setattr(embed, "CHUNK", 4)
 
 
 @pytest.mark.usefixtures("small_chunks")
 @pytest.mark.parametrize("kind", [".jsonl", ".json", ".csv"])
-def test_a_file_becomes_parquet_with_its_own_columns(tiny_encoder: Path, tmp_path: Path, kind: str) -> None:
+def test_a_file_becomes_parquet_with_its_own_columns(tiny_encoder, tmp_path, kind):
     table = pd.DataFrame(rows()).to_csv(columns=["text", "n"], index=False)
     content = {".jsonl": rows(), ".json": json.dumps(rows()), ".csv": table}[kind]
     file, output = write_rows(tmp_path / f"in{kind}", content), tmp_path / "out.parquet"
     model = features(tiny_encoder).fit([])
     assert embed_file(model.transform, file, output) == 11
     table = pq.read_table(output)
-    names = ["text", "n"] if kind == ".csv" else ["text", "n", "tags", "late"]
+    names = ["text", "n"] if kind == ".csv" else "text n tags late".split()
     assert table.column_names == [*names, "vector"]
     assert str(table.schema.field("vector").type) == "fixed_size_list<element: float>[16]"
     expected = [{name: row.get(name) for name in names} for row in rows()]
     expected = [row | {"n": str(row["n"])} for row in expected] if kind == ".csv" else expected
     assert table.drop_columns("vector").to_pylist() == expected
-    np.testing.assert_array_equal(np.stack(table["vector"].to_numpy()), model.transform([r["text"] for r in rows()]))
+    assert_array_equal(np.stack(table["vector"].to_numpy()), model.transform([r["text"] for r in rows()]))
     assert pq.ParquetFile(output).num_row_groups == 3
     again = tmp_path / "again.parquet"  # parquet in, parquet out
     pq.write_table(table.drop_columns("vector"), tmp_path / "in.parquet")
@@ -352,12 +350,12 @@ def test_a_file_becomes_parquet_with_its_own_columns(tiny_encoder: Path, tmp_pat
 
 
 @pytest.mark.usefixtures("small_chunks")
-def test_a_file_becomes_npy(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_a_file_becomes_npy(tiny_encoder, tmp_path):
     file = write_rows(tmp_path / "in.jsonl", [{"t": row["text"], "odd": row["n"] or "zero"} for row in rows()])
     model = features(tiny_encoder).fit([])
     assert embed_file(model.transform, file, tmp_path / "out.npy", column="t") == 11
     expected = model.transform([row["text"] for row in rows()])
-    np.testing.assert_array_equal(np.load(tmp_path / "out.npy"), expected)
+    assert_array_equal(np.load(tmp_path / "out.npy"), expected)
 
 
 NO_PARQUET = "column `x`: cannot be written as parquet"
@@ -385,10 +383,10 @@ def test_files_that_can_not_be(tiny_encoder, tmp_path, given, output, message):
 
 
 @pytest.mark.usefixtures("small_chunks")
-def test_a_file_that_grows_meanwhile_is_no_file(tmp_path: Path) -> None:
+def test_a_file_that_grows_meanwhile_is_no_file(tmp_path):
     file = write_rows(tmp_path / "in.jsonl", rows())
 
-    def encode(texts: list[str]) -> np.ndarray:
+    def encode(texts):
         with file.open("a") as more:
             more.write('{"text": "one more"}\n')
         return np.zeros((len(texts), 3), dtype=np.float32)
@@ -402,9 +400,9 @@ def test_a_file_that_grows_meanwhile_is_no_file(tmp_path: Path) -> None:
 def test_what_fails_half_way_leaves_the_old_output(tmp_path, name):
     file, output = write_rows(tmp_path / "in.jsonl", rows()), tmp_path / name
     output.write_text("old")
-    calls: list[int] = []
+    calls = []
 
-    def encode(texts: list[str]) -> np.ndarray:
+    def encode(texts):
         calls.append(len(texts))
         if len(calls) == 2:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -418,15 +416,15 @@ def test_what_fails_half_way_leaves_the_old_output(tmp_path, name):
 
 @pytest.mark.parametrize("kind", ["convbert", "fnet"])
 @pytest.mark.parametrize("pool", ["mean", "none"])
-def test_a_vector_depends_on_its_text_alone(kind: str, pool: Any, tiny_encoder: Path, tmp_path: Path) -> None:
+def test_a_vector_depends_on_its_text_alone(kind, pool, tiny_encoder, tmp_path):
     """The states of these encoders change with the padding of a batch."""
     folder = of_family(kind, tiny_encoder, tmp_path / kind, initializer_range=0.5)
     features = Features(folder, pool=pool, cache=False, precision="fp32").fit(TEXTS)
     both = features.transform(["good", "the cat sat on the mat and it was very very good"])
-    np.testing.assert_allclose(both[0], features.transform(["good"])[0], rtol=1e-5, atol=1e-6)
+    assert_allclose(both[0], features.transform(["good"])[0], rtol=1e-5, atol=1e-6)
 
 
-def test_an_encoder_of_more_than_text_or_with_a_decoder_is_refused(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_an_encoder_of_more_than_text_or_with_a_decoder_is_refused(tiny_encoder, tmp_path):
     folder = of_family("bros", tiny_encoder, tmp_path / "bros", dim_bbox=8)
     said = r"(?s)this bros cannot read its tokenizer's inputs.*further inputs and fixed lengths are not supported"
     raises(ModelError, said, Features(folder, cache=False).fit(TEXTS[:2]).transform, TEXTS[:2])

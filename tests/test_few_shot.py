@@ -1,7 +1,5 @@
 """task.method: a linear head, contrastive fine-tuning before it, and the choice of a method."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil
@@ -15,6 +13,7 @@ import small
 import torch
 from cases import GRADES, LABELS, LONG, NAME, SETTINGS, SIDES, TEXTS, Case, encoder
 from huggingface_hub import ModelCard
+from numpy.testing import assert_allclose
 from safetensors.torch import save_file
 from scipy.special import expit, log_softmax, softmax
 from sklearn.linear_model import LogisticRegression, RidgeCV
@@ -25,6 +24,7 @@ from transformers import AutoModel, AutoModelForSequenceClassification
 import bertkit
 from bertkit.errors import DataError, RecipeError
 from bertkit.exports.program import export
+from bertkit.files import read_json
 from bertkit.inference.predictor import load
 from bertkit.inference.runner import Runner
 from bertkit.methods import contrastive, head, linear
@@ -51,14 +51,14 @@ KINDS = [
 ]
 
 
-def fit(runner: Runner, features: Any, seed: int) -> tuple[Any, dict[str, Any]]:
+def fit(runner: Runner, features, seed: int) -> tuple[Any, dict[str, Any]]:
     """By the method that the runner's task names."""
     return METHODS[str(runner.task.method)](runner, features, seed)
 
 
 def learned(case: Case, folder: Path) -> tuple[Any, Runner, Examples]:
     """The task, the model fitted on the case's rows, and their vectors."""
-    task: Any = case.task(folder)
+    task = case.task(folder)
     runner = Runner(task, task.model(encoder(folder)), CPU, "fp32", 4)
     features = task.features(case.rows())
     model, _ = fit(runner, features, seed=0)
@@ -91,7 +91,7 @@ def test_a_head_is_as_good_as_that_of_scikit_learn(case, layout, tiny_encoder, t
     logits = linear.logits(examples.vectors)
     exclusive = task.kind == "single-label"
     table = np.array([list(answer["scores"].values()) for answer in answers])
-    np.testing.assert_allclose(table, softmax(logits, 1) if exclusive else expit(logits), atol=1e-5)
+    assert_allclose(table, softmax(logits, 1) if exclusive else expit(logits), atol=1e-5)
     weights = np.array([(task.options.class_weights or {}).get(name, 1.0) for name in task.names])
     coefficients, intercepts = linear.weight * length, linear.bias
     problems = [(y, coefficients, intercepts, weights)]
@@ -141,7 +141,7 @@ def test_the_strength_is_that_of_least_held_out_log_loss_of_many_labels_in_three
     assert found[256.0] < 0.8 * found[64.0]
 
 
-def test_names_are_rows_only_where_held_out_rows_gain_from_them() -> None:
+def test_names_are_rows_only_where_held_out_rows_gain_from_them():
     rows, centres = clusters(4, 5, 1.0), clusters(4, 1, 0.0)
     good = fit_linear("single-label", rows, 4, names=centres, seed=3)
     assert good.with_names
@@ -149,7 +149,7 @@ def test_names_are_rows_only_where_held_out_rows_gain_from_them() -> None:
     misleading = Examples(centres.vectors, centres.targets[[1, 2, 3, 0]])
     bad = fit_linear("single-label", rows, 4, names=misleading, seed=3)
     assert not bad.with_names
-    np.testing.assert_allclose(bad.weight, fit_linear("single-label", rows, 4, seed=3).weight)
+    assert_allclose(bad.weight, fit_linear("single-label", rows, 4, seed=3).weight)
 
 
 def test_few_rows_of_a_label_are_enough_and_one_without_rows_is_never_the_likeliest():
@@ -166,13 +166,13 @@ def test_few_rows_of_a_label_are_enough_and_one_without_rows_is_never_the_likeli
     model = fit_linear("single-label", rows, 4)
     assert (softmax(model.logits(rows.vectors), 1)[:, 3] < 1e-6).all()
     of_three = fit_linear("single-label", rows, 3)
-    np.testing.assert_allclose(model.logits(rows.vectors)[:, :3], of_three.logits(rows.vectors))
+    assert_allclose(model.logits(rows.vectors)[:, :3], of_three.logits(rows.vectors))
     column = np.eye(2)[rows.targets % 2] * [1, 0]
     multi = fit_linear("multi-label", Examples(rows.vectors, column), 2)
-    np.testing.assert_allclose(expit(multi.logits(rows.vectors))[:, 1], 0.5 / 13)
+    assert_allclose(expit(multi.logits(rows.vectors))[:, 1], 0.5 / 13)
 
 
-def test_names_as_words() -> None:
+def test_names_as_words():
     for names, words in (
         (["card_arrival", "Refund_not_showing_up"], ["card arrival", "Refund not showing up"]),
         (["sci.space", "CamelCase"], ["sci space", "Camel Case"]),
@@ -196,7 +196,7 @@ def with_layout(tiny_encoder: Path, folder: Path, layout: Layout | None) -> Path
         (folder / name).write_text(json.dumps(content))
     if layout.dense:
         torch.manual_seed(4)
-        save_file(Dense(16, layout).state_dict(), folder / "2_Dense" / "model.safetensors")
+        save_file(Dense(16, layout).state_dict(), folder / "2_Dense/model.safetensors")
     return folder
 
 
@@ -207,9 +207,9 @@ def test_sentence_transformers_gives_the_logits_of_a_saved_head(layout, tiny_enc
     save(runner.model, task, tmp_path / "model", SETTINGS)
     theirs = library.SentenceTransformer(str(tmp_path / "model"), device="cpu").encode(TEXTS)
     linear = head.fit_head(task, examples, head.names_of(runner), seed=0)
-    np.testing.assert_allclose(theirs, linear.logits(examples.vectors)[:8], atol=1e-4)
+    assert_allclose(theirs, linear.logits(examples.vectors)[:8], atol=1e-4)
     found = [list(each["scores"].values()) for each in load(tmp_path / "model")(TEXTS)]
-    np.testing.assert_allclose(found, softmax(theirs, 1), atol=1e-5)
+    assert_allclose(found, softmax(theirs, 1), atol=1e-5)
     assert not list((tmp_path / "model").rglob("*.bin"))
     with pytest.raises(RuntimeError, match="ignore_mismatched_sizes"):  # it would have a random head
         AutoModelForSequenceClassification.from_pretrained(tmp_path / "model")
@@ -218,24 +218,24 @@ def test_sentence_transformers_gives_the_logits_of_a_saved_head(layout, tiny_enc
 
 
 @pytest.mark.parametrize("case", [KINDS[1], KINDS[3], KINDS[5], KINDS[6]], ids=lambda case: case.id)
-def test_the_cards_code_gives_the_same(case: Case, tiny_encoder: Path, tmp_path: Path) -> None:
+def test_the_cards_code_gives_the_same(case, tiny_encoder, tmp_path):
     task, runner, _ = learned(case, with_layout(tiny_encoder, tmp_path / "encoder", LAYOUTS[2]))
     task = replace(task, options=task.options.model_copy(update={"temperature": 1.5}))
     save(runner.model, task, tmp_path / "model", SETTINGS)
     code = task.usage_of(task.options).plain
-    found: dict[str, Any] = {}
+    found = {}
     exec(code.replace("PATH_OR_HUB_ID", str(tmp_path / "model")), found)
     pair = [{"text_a": "your text", "text_b": "another"}]
     answers = load(tmp_path / "model", precision="fp32")(pair if task.options.pair else ["your text", "another"])
     ours = [list(each["scores"].values()) if task.names else each["score"] for each in answers]
-    np.testing.assert_allclose(found["probabilities" if task.names else "scores"], ours, atol=1e-5)
+    assert_allclose(found["probabilities" if task.names else "scores"], ours, atol=1e-5)
 
 
-def test_what_has_no_effect_on_a_head_is_refused_at_once(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_what_has_no_effect_on_a_head_is_refused_at_once(tiny_encoder, tmp_path):
     file = small.write_recipe(tmp_path, tiny_encoder)
     overrides = ["task.method=head", "peft.r=4", "early_stopping.patience=2"]
     said = small.message_of(RecipeError, load_recipe, file, overrides)
-    for key in ("training.learning_rate", "training.num_train_epochs", "peft", "early_stopping"):
+    for key in "training.learning_rate training.num_train_epochs peft early_stopping".split():
         assert f"{key}: has no effect with task.method head" in said
     assert "training.per_device_eval_batch_size" not in said
     new = ["~training", "model.config={hidden_size: 16}", "~model.name", f"model.tokenizer={tiny_encoder}"]
@@ -243,7 +243,7 @@ def test_what_has_no_effect_on_a_head_is_refused_at_once(tiny_encoder: Path, tmp
 
 
 @pytest.mark.parametrize("method", ["head", "full", "null"])
-def test_a_written_recipe_is_the_same_recipe(method: str, tiny_encoder: Path, tmp_path: Path) -> None:
+def test_a_written_recipe_is_the_same_recipe(method, tiny_encoder, tmp_path):
     given = load_recipe(small.write_recipe(tmp_path, tiny_encoder), [f"task.method={method}", "~training"])
     (tmp_path / "again.yaml").write_text(to_yaml(given))
     assert load_recipe(tmp_path / "again.yaml") == given
@@ -261,7 +261,7 @@ PULLED = [Case("single-label", CONTRASTIVE, KINDS[0].columns), Case("multi-label
 def test_texts_with_a_label_in_common_are_pulled_together(case, tiny_encoder_with_dropout, monkeypatch):
     monkeypatch.setattr(contrastive, "PASSES", 40)
     monkeypatch.setattr(contrastive, "LEARNING_RATE", 6e-3)
-    task: Any = case.task(tiny_encoder_with_dropout)
+    task = case.task(tiny_encoder_with_dropout)
     features, found = task.features(case.rows()), []
     for _ in range(2 if case is PULLED[0] else 1):
         model = task.model(encoder(tiny_encoder_with_dropout))
@@ -288,12 +288,12 @@ def contrast(rows: Examples) -> float:
 
 def untrained(case: Case, folder: Path) -> tuple[Any, Runner, Any, Examples, Any]:
     """The case's task, runner and features; vectors of its rows, and of the names of its labels."""
-    task: Any = case.task(folder)
+    task = case.task(folder)
     runner, features = Runner(task, task.model(encoder(folder)), CPU, "fp32", 8), task.features(case.rows())
     return task, runner, features, head.examples_of(runner, features), head.names_of(runner)
 
 
-def test_prototypes_start_as_means_of_texts_and_names(tiny_encoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prototypes_start_as_means_of_texts_and_names(tiny_encoder, monkeypatch):
     monkeypatch.setattr(contrastive, "MICRO", 3)
     monkeypatch.setattr(contrastive, "LEARNING_RATE", 0.0)
     monkeypatch.setattr(contrastive, "PROTOTYPES", 0.0)
@@ -304,9 +304,9 @@ def test_prototypes_start_as_means_of_texts_and_names(tiny_encoder: Path, monkey
     means = np.stack([unit[labels == label].mean(0) for label in range(len(task.names))])
     model, facts = fit(runner, features, seed=0)
     weight, bias = (each.detach().numpy() for each in (model.classifier.linear.weight, model.classifier.linear.bias))
-    np.testing.assert_allclose(weight, 20 * means / np.linalg.norm(means, axis=1, keepdims=True), atol=1e-5)
+    assert_allclose(weight, 20 * means / np.linalg.norm(means, axis=1, keepdims=True), atol=1e-5)
     counts = np.bincount(labels)
-    np.testing.assert_allclose(bias, np.log((counts + 1) / (counts.sum() + len(counts))), atol=1e-6)
+    assert_allclose(bias, np.log((counts + 1) / (counts.sum() + len(counts))), atol=1e-6)
     assert facts["C"] is None
 
 
@@ -327,7 +327,7 @@ def test_the_first_loss_is_that_of_a_softmax_over_cosines(tiny_encoder, caplog, 
     assert f"loss {expected:.4f} to {expected:.4f}" in caplog.text
 
 
-def test_the_learning_rate_rises_and_falls() -> None:
+def test_the_learning_rate_rises_and_falls():
     factors = [contrastive._factor(step, 20) for step in range(20)]
     assert factors[:3] == pytest.approx([0.5, 1.0, 1.0])
     assert np.diff(factors[2:]) == pytest.approx(-1 / 18)
@@ -339,14 +339,13 @@ def test_contrastive_fine_tuning_needs_labels_but_one_row_of_each_is_enough(tiny
     small.raises(DataError, "learns from labels, not from numbers", bertkit.train, numbers, tmp_path / "refused")
     assert not (tmp_path / "refused").exists()
     case = Case("alone", CONTRASTIVE, {"text": TEXTS[:3], "label": ["a", "b", "c"]})
-    task: Any = case.task(tiny_encoder)
+    task = case.task(tiny_encoder)
     model, _ = fit(Runner(task, task.model(encoder(tiny_encoder)), CPU, "fp32", 4), task.features(case.rows()), 0)
     assert torch.isfinite(model.classifier.linear.weight).all()
 
 
-def test_a_contrastive_training_is_a_run_like_any_other(tiny_encoder: Path, tmp_path: Path) -> None:
-    given = small.recipe(tmp_path, tiny_encoder, "task.method=contrastive", "~training", "folds=2")
-    run = bertkit.train(given, tmp_path / "run")
+def test_a_contrastive_training_is_a_run_like_any_other(tiny_encoder, tmp_path):
+    run = small.trained(tmp_path, tiny_encoder, "task.method=contrastive", "~training", "folds=2")
     (seed,) = run.results["seeds"]
     assert (seed["steps"], seed["C"], seed["with_names"]) == (20, None, True)
     assert run.results["folds"]["count"] == 2
@@ -360,7 +359,7 @@ def test_a_contrastive_training_is_a_run_like_any_other(tiny_encoder: Path, tmp_
 @pytest.fixture(scope="module")
 def trained(tiny_encoder, tmp_path_factory):
     room = tmp_path_factory.mktemp("few")
-    run = bertkit.train(small.recipe(room, tiny_encoder, "task.method=head", "~training", "explain=true"), room / "run")
+    run = small.trained(room, tiny_encoder, "task.method=head", "~training", "explain=true")
     assert (run.model / "modules.json").is_file()
     assert ModelCard.load(run.model / "README.md").data.library_name == "sentence-transformers"
     return run
@@ -385,7 +384,7 @@ def test_it_is_a_run_like_any_other_and_its_card_is_true(trained):
 
 def test_it_is_exported(trained, tmp_path):
     export(trained.folder, tmp_path / "onnx")
-    assert json.loads((tmp_path / "onnx" / "export.json").read_text())["fp32"]["answers_differ"] == 0
+    assert read_json(tmp_path / "onnx/export.json")["fp32"]["answers_differ"] == 0
     texts = ["the cat was good", "a dog was awful and it sat on the mat " * 3, "yes"]
     ours, theirs = load(trained.folder, precision="fp32")(texts), load(tmp_path / "onnx")(texts)
     for one, other in zip(ours, theirs, strict=True):
@@ -403,8 +402,7 @@ def test_its_files_are_fit_to_be_pushed(trained, capsys):
 
 def test_a_fine_tuned_student_learns_from_it(trained, tiny_encoder, tmp_path):
     more = (f"distillation.teacher={trained.folder}", "training.num_train_epochs=1", "training.save_strategy=no")
-    given = small.recipe(tmp_path, tiny_encoder, *more)
-    run = bertkit.train(given, tmp_path / "run")
+    run = small.trained(tmp_path, tiny_encoder, *more)
     theirs = trained.results["splits"]["validation"]["metrics"]
     assert run.results["baselines"]["validation"]["teacher"] == theirs
     assert run.load().task.options.method is None

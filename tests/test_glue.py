@@ -1,7 +1,5 @@
 """GLUE: every layout of its files, and the suite in benchmarks/glue.py."""
 
-from __future__ import annotations
-
 import itertools
 import re
 import sys
@@ -14,6 +12,7 @@ from typing import Any
 
 import pytest
 import small
+from small import ROOT
 
 from bertkit.engine.clock import Clock
 from bertkit.recipe.recipe import load_recipe
@@ -21,8 +20,7 @@ from bertkit.run import Run
 from bertkit.tasks.text_classification import TextClassification
 from bertkit.training import seed as seeds
 
-ROOT = Path(__file__).resolve().parent.parent
-PAGE = (ROOT / "docs" / "glue.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs/glue.md").read_text()
 SIZES = {"train": 8, "dev": 6, "test": 3}
 QUICK = ["training.max_steps=1", "verify=false", "explain=false"]
 FILES = re.findall(r"^\| `(\w+)` \| `(data=\{.*\})` \|", PAGE, re.M)
@@ -80,7 +78,7 @@ def rows(task: str, split: str) -> list[dict[str, Any]]:
     layout, found = LAYOUTS[task], []
     names = ("text",) if len(layout.inputs) == 1 else ("text_a", "text_b")
     for number in range(SIZES[split.partition("_")[0]]):
-        row: dict[str, Any] = {name: text(split, number, side) for side, name in enumerate(names)}
+        row = {name: text(split, number, side) for side, name in enumerate(names)}
         value = answer(layout, number)
         found.append(row | ({"label": value} if layout.labels else {"score": float(value)}))
     return found
@@ -98,11 +96,11 @@ def lines(layout: Layout, split: str, columns: str, header: bool) -> Iterator[st
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def data(tmp_path_factory) -> Path:
     """The folder of GLUE's files."""
     home = tmp_path_factory.mktemp("GLUE_data")
 
-    def write(path: str, made: Iterator[str], mark: str = "") -> None:
+    def write(path: str, made: Iterator[str], mark: str = ""):
         small.write_rows(home / path, mark + "".join(f"{line}\n" for line in made))
 
     for task, layout in LAYOUTS.items():
@@ -114,14 +112,14 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pairs = LAYOUTS["MRPC"]
     for split in ("train", "test"):
         write(f"MRPC/msr_paraphrase_{split}.txt", lines(pairs, split, pairs.train, True), "\ufeff")
-    with (home / "QQP" / "train.tsv").open("a") as file:  # a row in two lines, one without its end, and a whole one
+    with (home / "QQP/train.tsv").open("a") as file:  # a row in two lines, one without its end, and a whole one
         file.write('8\t1\t2\tthe "cat\n was good ?\tthe dog ?\t1\n9\t1\t2\tthe cat\n10\t3\t4\tlast\trow\t0\n')
     return home
 
 
 @pytest.fixture(scope="module")
 def glue() -> ModuleType:
-    return small.program(ROOT / "benchmarks" / "glue.py")
+    return small.program(ROOT / "benchmarks/glue.py")
 
 
 @pytest.fixture(scope="module")
@@ -197,7 +195,7 @@ def test_the_suite_reads_the_hub_unless_there_are_files(glue, data, tmp_path):
     assert hub.model == load_recipe("mnli-minilm", check_files=False).model
     assert glue.recipe_of("stsb", "bert-base", None, [7], []).data == load_recipe("stsb", check_files=False).data
     (tmp_path / "some").mkdir()
-    (tmp_path / "some" / "CoLA").symlink_to(data / "CoLA")
+    (tmp_path / "some/CoLA").symlink_to(data / "CoLA")
     with pytest.raises(SystemExit, match=r"some/RTE/train\.tsv"):  # before anything is trained
         glue.main(["--tasks", "cola", "rte", "--data", str(tmp_path / "some"), "--output-dir", str(tmp_path / "runs")])
     assert not (tmp_path / "runs").exists()
@@ -208,7 +206,7 @@ def test_the_speedrun_from_raw_text_to_its_row(glue, data, tmp_path, capsys, mon
     monkeypatch.setitem(sys.modules, "glue", glue)  # which lies beside it
     ticks = itertools.count()
     monkeypatch.setattr(seeds, "Clock", partial(Clock, now=lambda: next(ticks)))
-    speedrun = small.program(ROOT / "benchmarks" / "speedrun.py")
+    speedrun = small.program(ROOT / "benchmarks/speedrun.py")
     rows = [{"text": f"{small.text(n, 0)}.\n{small.text(n + 3, 1)}."} for n in range(40)]
     corpus, folder = small.write_rows(tmp_path / "corpus.jsonl", rows), tmp_path / "run"
     tiny = ["training.budget=20s", "training.logging_steps=1", "training.per_device_train_batch_size=4"]

@@ -1,13 +1,10 @@
 """benchmarks/gpu.py: the whole program with a tiny encoder on any machine, and the numbers that it computes."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +18,7 @@ BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
 
 
 @pytest.fixture
-def module(monkeypatch: pytest.MonkeyPatch) -> Any:
+def module(monkeypatch):
     """A name -> the program of that name in benchmarks/, which import each other."""
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     return importlib.import_module
@@ -58,9 +55,9 @@ def test_the_whole_program(tmp_path):
     assert sum("failed: " in line for line in table) == 4
 
 
-def test_flops_are_those_that_torch_counts_and_of_local_attention(module: Any) -> None:
+def test_flops_are_those_that_torch_counts_and_of_local_attention(module):
     """Of the encoder alone, in attention by the formula; backwards twice as many as forwards."""
-    sizes: dict[str, Any] = {"num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 40}
+    sizes = {"num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 40}
     config = BertConfig(vocab_size=50, hidden_size=24, **sizes, attn_implementation="eager")
     model, flops = BertModel(config, add_pooling_layer=False), module("gpu_cell").flops
     lengths = np.array([[7, 3], [12, 5]])
@@ -72,8 +69,8 @@ def test_flops_are_those_that_torch_counts_and_of_local_attention(module: Any) -
                 if train:
                     states.sum().backward()
         assert flops(model, lengths, train=train) == counter.get_total_flops()
-    sizes: dict[str, Any] = {"num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 40}
-    ids = {f"{role}_token_id": 0 for role in ("pad", "cls", "sep", "bos", "eos")}
+    sizes = {"num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 40}
+    ids = {f"{role}_token_id": 0 for role in "pad cls sep bos eos".split()}
     model = ModernBertModel(ModernBertConfig(vocab_size=50, hidden_size=24, local_attention=8, **sizes, **ids))
     flops = module("gpu_cell").flops
     short, long = (flops(model, np.array([[length]]), train=False) for length in (8, 16))

@@ -1,7 +1,5 @@
 """The floors of the package: a module imports only what stands below it, lazily and for types too."""
 
-from __future__ import annotations
-
 import ast
 from functools import cache
 from pathlib import Path
@@ -37,7 +35,7 @@ MODULES = {
 @cache
 def imported(file: Path, *, lazily: bool = True) -> list[str]:
     """The modules of the package that a file imports, anywhere in it; without `lazily`, as it is imported itself."""
-    names, tree = list[str](), ast.parse(file.read_text())
+    names, tree = [], ast.parse(file.read_text())
     for node in ast.walk(tree) if lazily else tree.body:
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "bertkit":
             for alias in node.names:
@@ -58,7 +56,7 @@ def imports() -> dict[str, set[str]]:
     return {module: {name for name in imported(file) if room(name) != room(module)} for module, file in MODULES.items()}
 
 
-def test_imports_go_down() -> None:
+def test_imports_go_down():
     up = {
         (module, name)
         for module, names in imports().items()
@@ -70,7 +68,7 @@ def test_imports_go_down() -> None:
     assert not up, "a module imports what is not below it"
 
 
-def test_the_core_imports_no_optional_room_and_attachments_only_through_their_table() -> None:
+def test_the_core_imports_no_optional_room_and_attachments_only_through_their_table():
     named = {name for names in imports().values() for name in names if room(name) == "attachments"}
     assert named == {"bertkit.attachments.table"}
     for module, file in MODULES.items():
@@ -79,7 +77,7 @@ def test_the_core_imports_no_optional_room_and_attachments_only_through_their_ta
             assert not {room(name) for name in names} & OPTIONAL, module
 
 
-def test_no_file_imports_itself_through_others() -> None:
+def test_no_file_imports_itself_through_others():
     ahead = {name: {each for each in imported(file) if each in MODULES} for name, file in MODULES.items()}
     while free := [name for name, names in ahead.items() if not names & ahead.keys()]:
         for name in free:
@@ -87,5 +85,5 @@ def test_no_file_imports_itself_through_others() -> None:
     assert not ahead, "these modules are in a circle, or lean on one"
 
 
-def test_the_root_has_few_files() -> None:
+def test_the_root_has_few_files():
     assert len(list(PACKAGE.glob("*.py"))) <= 10

@@ -3,18 +3,16 @@
 Scores of weighted rows equal those of the repeated rows; intervals are the bootstrap's; baselines are scikit-learn's.
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from functools import partial
 from itertools import pairwise
 from types import SimpleNamespace
-from typing import Any
 from unittest.mock import Mock
 
 import numpy as np
 import pytest
+from numpy.random import default_rng
 from scipy import stats
 from scipy.special import expit, logit, softmax
 from sklearn import metrics as sk
@@ -23,6 +21,7 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.multiclass import OneVsRestClassifier
 from sklearn.utils.class_weight import compute_class_weight
+from small import raises
 
 from bertkit.errors import UserError
 from bertkit.evaluation import calibration, intervals, metrics
@@ -46,7 +45,7 @@ def json_ready(scores: intervals.Scores) -> bool:
 
 @pytest.mark.parametrize("count", [2, 3, 5])
 def test_single_label_is_scikit_learns(count):
-    rng = np.random.default_rng(count)
+    rng = default_rng(count)
     probabilities, truth = softmax_rows(rng, 200, count), rng.integers(0, count, 200)
     labels, chosen = [f"l{i}" for i in range(count)], probabilities.argmax(axis=1)
     scores = metrics.scored("single-label", truth, probabilities, labels).scores
@@ -73,7 +72,7 @@ def test_single_label_is_scikit_learns(count):
 
 @pytest.mark.parametrize("count", [2, 3, 5])
 def test_rows_without_a_label_are_wrong_rows_of_another_class(count):
-    rng = np.random.default_rng(count)
+    rng = default_rng(count)
     probabilities, truth = softmax_rows(rng, 200, count), rng.integers(0, count, 200)
     labels, likely = [f"l{i}" for i in range(count)], probabilities.argmax(axis=1)
     chosen = np.where(probabilities.max(axis=1) < 0.6, -1, (likely + (rng.random(200) < 0.2)) % count)
@@ -93,7 +92,7 @@ def test_rows_without_a_label_are_wrong_rows_of_another_class(count):
 
 @pytest.mark.parametrize("count", [1, 2, 4])
 def test_multi_label_is_scikit_learns(count):
-    rng = np.random.default_rng(count)
+    rng = default_rng(count)
     probabilities, truth = rng.random((150, count)), rng.integers(0, 2, (150, count))
     chosen, labels = (probabilities > 0.4).astype(int), [f"l{i}" for i in range(count)]
     scores = metrics.scored("multi-label", truth, probabilities, labels, chosen).scores
@@ -116,7 +115,7 @@ def test_multi_label_is_scikit_learns(count):
 
 
 def test_regression_is_scipys():
-    rng = np.random.default_rng(0)
+    rng = default_rng(0)
     truth = rng.integers(0, 6, 100).astype(float)  # ties
     given = truth + rng.normal(size=100)
     scores = metrics.regression(truth, given).scores
@@ -186,7 +185,7 @@ def test_confusion():
 
 @pytest.mark.parametrize("kind", ["single-label", "multi-label"])
 def test_scores_are_the_same_however_many_rows_are_worked_on_at_a_time(kind, monkeypatch):
-    rng = np.random.default_rng(3)
+    rng = default_rng(3)
     if kind == "single-label":
         table, truth = softmax_rows(rng, 50, 3), rng.integers(0, 3, 50)
         answers = [{"label": LABELS[row.argmax()], "scores": dict(zip(LABELS, row, strict=True))} for row in table]
@@ -208,7 +207,7 @@ def test_scores_are_the_same_however_many_rows_are_worked_on_at_a_time(kind, mon
 
 @pytest.mark.parametrize("fixed", [0.3, {"a": 0.2, "c": 0.9}])
 def test_fixed_thresholds_decide_again_at_the_fitted_temperature(fixed):
-    rng = np.random.default_rng(5)
+    rng = default_rng(5)
     table, truth = rng.beta(0.2, 0.2, (60, 3)), rng.integers(0, 2, (60, 3))
     answers = [assigned_labels(LABELS, row, fixed) for row in table.tolist()]
     fitted = GradedLabels.of("multi-label", LABELS, truth, answers, thresholds=fixed).after_fit()
@@ -233,14 +232,13 @@ def test_user_metric():
     assert found == {"a": 0.5, "b": 1.0, "c": None}
     assert json_ready(found)
     for wrong in [None, 0.5, {"a": [1, 2]}, {"a": "1"}, {1: 1.0}]:
-        with pytest.raises(UserError, match="the metric returned"):
-            computed(wrong)
+        raises(UserError, "the metric returned", computed, wrong)
 
 
-def test_balanced_weights_are_scikit_learns_and_add_up_the_counts_once() -> None:
+def test_balanced_weights_are_scikit_learns_and_add_up_the_counts_once():
     """Adding them up for every label takes minutes where there are 100,000."""
     values = ["a"] * 5 + ["b"] * 2 + ["c"]
-    counts: Any = Counter(values)
+    counts = Counter(values)
     counts.total = Mock(wraps=counts.total)
     expected = compute_class_weight("balanced", classes=np.array(LABELS), y=values)
     weights = settle_weights("auto", counts, LABELS)
@@ -287,7 +285,7 @@ def test_baselines_of_several_labels_are_scikit_learns():
 
 
 def test_baselines_have_class_weights_and_thresholds_as_the_model_has():
-    rng = np.random.default_rng(0)
+    rng = default_rng(0)
     words, labels, weights = [f"word{n}" for n in range(12)], ["one", "two"], {"one": 3.0, "two": 7.0}
     texts = [" ".join(rng.choice(words, 5)) for _ in range(360)]
     truth = np.array([[f"{word} " in text for word in words[:2]] for text in texts]).astype(int)
@@ -397,7 +395,7 @@ def one_hot_or_softmax(rng: np.random.Generator, rows: int, labels: int) -> np.n
 @pytest.mark.parametrize("kind", ["single-label", "multi-label"])
 def test_weights_of_labels_are_repeated_rows(kind):
     for case in range(100):
-        rng = np.random.default_rng(case)
+        rng = default_rng(case)
         rows, count = int(rng.integers(1, 25)), int(rng.integers(1, 6))
         if kind == "single-label":
             truth = rng.choice(rng.integers(0, count, rng.integers(1, count + 1)), rows)  # some labels absent
@@ -413,7 +411,7 @@ def test_weights_of_labels_are_repeated_rows(kind):
 
 def test_regression_weights_are_repeated_rows():
     for case in range(100):
-        rng = np.random.default_rng(case)
+        rng = default_rng(case)
         rows = int(rng.integers(1, 25))
         truth = np.round(rng.normal(size=rows) * 10.0 ** rng.integers(-3, 4), int(rng.integers(0, 3)))
         given = truth * rng.normal() + rng.normal(size=rows) + 100 * rng.normal()
@@ -423,16 +421,16 @@ def test_regression_weights_are_repeated_rows():
 
 
 def test_equals_the_plain_bootstrap_by_seed_and_in_chunks(monkeypatch):
-    rng = np.random.default_rng(2)
+    rng = default_rng(2)
     truth = rng.normal(size=40)
     given = truth + rng.normal(size=40)
     found = metrics.regression(truth, given).intervals(resamples=70, seed=5)
-    rng = np.random.default_rng(5)
+    rng = default_rng(5)
     samples = [rng.integers(0, 40, 40) for _ in range(70)]
     for name in found:
         values = [metrics.regression(truth[rows], given[rows]).scores[name] for rows in samples]
         assert found[name] == pytest.approx(tuple(np.quantile(values, [0.025, 0.975])), abs=1e-12)
-    rng = np.random.default_rng(3)
+    rng = default_rng(3)
     arrays = rng.normal(size=30), rng.normal(size=30)
     scored = metrics.regression(*arrays)
     found = scored.intervals(resamples=50)

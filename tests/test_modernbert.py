@@ -1,7 +1,5 @@
 """A new ModernBERT from a config: what is configured, and that everything works with it that works with a new BERT."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path
@@ -11,7 +9,7 @@ import pytest
 import small
 import torch
 import transformers
-from cases import CASES, DOCUMENTS, DRAWN, SETTINGS, Case, encoder, every
+from cases import CASES, DOCUMENTS, DRAWN, SETTINGS, encoder, every
 from test_pretraining import recipe_of
 from test_task_contract import ask, numbers
 from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer, ModernBertConfig
@@ -33,11 +31,11 @@ SMALL = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "i
 FIELDS = {"model_type": "modernbert", **SMALL}
 
 
-def new(tokenizer: Path, config: Any = FIELDS, max_length: int = 32) -> Encoder:
+def new(tokenizer: Path, config=FIELDS, max_length: int = 32) -> Encoder:
     return resolve_encoder(ModelSpec(config=config, tokenizer=str(tokenizer), max_length=max_length))
 
 
-def fields_of(tokenizer: Path, config: Any, max_length: int = 32) -> dict[str, Any]:
+def fields_of(tokenizer: Path, config, max_length: int = 32) -> dict[str, Any]:
     return new(tokenizer, config, max_length).config.to_dict()
 
 
@@ -48,7 +46,7 @@ def fields_of(tokenizer: Path, config: Any, max_length: int = 32) -> dict[str, A
     ("preset", "millions"),
     [("modernbert-base", 149), ("modernbert-large", 395), ("ettin-17m", 17), ("ettin-32m", 32), ("ettin-68m", 68)],
 )
-def test_published_sizes_have_their_parameters(preset: str, millions: int) -> None:
+def test_published_sizes_have_their_parameters(preset, millions):
     """With the vocabulary of both families."""
     with torch.device("meta"):
         model = AutoModelForMaskedLM.from_config(ModernBertConfig(vocab_size=50_368, **MODERNBERT[preset]))
@@ -56,15 +54,15 @@ def test_published_sizes_have_their_parameters(preset: str, millions: int) -> No
     assert abs(parameters - millions * 10**6) < 10**6  # some are published rounded, some cut off
 
 
-@pytest.mark.parametrize("size", ["tiny", "mini", "small", "medium"])
-def test_other_sizes_are_those_of_the_bert_of_that_name(size: str, tiny_encoder: Path) -> None:
+@pytest.mark.parametrize("size", "tiny mini small medium".split())
+def test_other_sizes_are_those_of_the_bert_of_that_name(size, tiny_encoder):
     ours, bert = fields_of(tiny_encoder, f"modernbert-{size}"), fields_of(tiny_encoder, size)
     for name in ("num_hidden_layers", "hidden_size", "num_attention_heads"):
         assert ours[name] == bert[name]
     assert ours["intermediate_size"] == 1.5 * ours["hidden_size"]
 
 
-def test_fields_and_defaults_are_those_of_transformers(tiny_encoder: Path) -> None:
+def test_fields_and_defaults_are_those_of_transformers(tiny_encoder):
     """But for the length, and the rotary base of the global layers, which is ModernBERT's before it was extended."""
     stock, ours = ModernBertConfig(**SMALL).to_dict(), fields_of(tiny_encoder, FIELDS)
     changed = {name for name in ours if ours[name] != stock.get(name) and not name.endswith("token_id")}
@@ -84,7 +82,7 @@ def test_fields_and_defaults_are_those_of_transformers(tiny_encoder: Path) -> No
     assert fields_of(tiny_encoder, FIELDS, 1024)["max_position_embeddings"] == 1024
 
 
-def test_ids_are_those_of_the_tokenizer(tiny_encoder: Path) -> None:
+def test_ids_are_those_of_the_tokenizer(tiny_encoder):
     tokenizer, ours = AutoTokenizer.from_pretrained(tiny_encoder), fields_of(tiny_encoder, FIELDS)
     expected = {
         "vocab_size": len(tokenizer),
@@ -96,8 +94,8 @@ def test_ids_are_those_of_the_tokenizer(tiny_encoder: Path) -> None:
     assert all(ours[name] < len(tokenizer) for name in ours if name.endswith("_token_id"))
 
 
-def test_the_page_has_these_presets_and_fields() -> None:
-    page = (Path(__file__).parent.parent / "docs/bert.md").read_text(encoding="utf-8").partition("## ModernBERT")[2]
+def test_the_page_has_these_presets_and_fields():
+    page = (Path(__file__).parent.parent / "docs/bert.md").read_text().partition("## ModernBERT")[2]
     page = page.partition("\n## ")[0]
     rows = re.findall(r"^\| `([\w-]+)` \| (\d+) \| (\d+) \| (\d+) \| (\d+) \|$", page, re.M)
     sizes = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size")
@@ -107,7 +105,7 @@ def test_the_page_has_these_presets_and_fields() -> None:
     assert set(re.findall(r"^\| `([a-z_]+)` \| `", page, re.M)) <= {*ModernBertConfig().to_dict(), *_DEFAULTS}
 
 
-def test_a_preset_may_be_changed_and_is_named(tiny_encoder: Path) -> None:
+def test_a_preset_may_be_changed_and_is_named(tiny_encoder):
     changed = fields_of(tiny_encoder, {"preset": "ettin-17m", "num_hidden_layers": 4, "local_attention": 64})
     assert (changed["model_type"], changed["num_hidden_layers"], changed["local_attention"]) == ("modernbert", 4, 64)
     names = [new(tiny_encoder, preset).name for preset in ("mini", "modernbert-mini", "ettin-17m")]
@@ -134,9 +132,8 @@ def test_a_preset_may_be_changed_and_is_named(tiny_encoder: Path) -> None:
         ),
     ],
 )
-def test_what_is_wrong_is_said(given: Any, said: str, tiny_encoder: Path) -> None:
-    with pytest.raises(ModelError, match=said):
-        new(tiny_encoder, given)
+def test_what_is_wrong_is_said(given, said, tiny_encoder):
+    small.raises(ModelError, said, new, tiny_encoder, given)
 
 
 @pytest.mark.parametrize(
@@ -150,11 +147,9 @@ def test_what_is_wrong_is_said(given: Any, said: str, tiny_encoder: Path) -> Non
         ("other", ""),
     ],
 )
-def test_a_misspelt_preset_may_be_of_any_architecture(misspelt: str, meant: str, tiny_encoder: Path) -> None:
+def test_a_misspelt_preset_may_be_of_any_architecture(misspelt, meant, tiny_encoder):
     for given, wrong in ((misspelt, []), ({"preset": misspelt, "hiden_size": 1}, ["model.config.hiden_size"])):
-        with pytest.raises(ModelError) as caught:
-            new(tiny_encoder, given)
-        first, *others = caught.value.problems
+        first, *others = small.problems_of(ModelError, new, tiny_encoder, given)
         assert first.what == f"no preset {misspelt!r}" + (f"; did you mean {meant!r}?" if meant else "")
         assert first.fix == f"presets: {', '.join([*PRESETS, *MODERNBERT])}"
         assert [problem.where for problem in others] == wrong
@@ -166,14 +161,14 @@ FINE = [case for case in CASES if case.options["name"] != "text2text-generation"
 
 
 @every([DRAWN[0], *FINE])
-def test_every_task_starts_from_it_and_is_opened_again(case: Case, tiny_encoder: Path, tmp_path: Path) -> None:
+def test_every_task_starts_from_it_and_is_opened_again(case, tiny_encoder, tmp_path):
     kind, fresh = get_task(case.options["name"]), new(tiny_encoder)
     tokenizer = fresh.tokenizer(split_special_tokens=not kind.schema.special_tokens)
     options = kind.Options.model_validate(case.options)
     task = prepare(kind, options, tokenizer, case.max_length, case.rows(), case.class_names)
     assert "token_type_ids" not in {*task.features(case.rows()).column_names, *tokenizer.model_input_names}
     torch.manual_seed(0)
-    model: Any = task.model(fresh)
+    model = task.model(fresh)
     save(model, task, tmp_path / "model", SETTINGS)
     again = load(tmp_path / "model", precision="fp32")
     assert again.task.options == task.options
@@ -188,7 +183,7 @@ def test_every_task_starts_from_it_and_is_opened_again(case: Case, tiny_encoder:
     assert all(torch.equal(p, weights[name]) for name, p in told.named_parameters())
 
 
-def test_pairs_and_targets_are_refused(tiny_encoder: Path) -> None:
+def test_pairs_and_targets_are_refused(tiny_encoder):
     with pytest.raises(ModelError, match="'a new modernbert' is a modernbert, which has no head for pairs"):
         DRAWN[1].task(tiny_encoder).model(new(tiny_encoder))
     case = next(case for case in CASES if case.options["name"] == "text2text-generation")
@@ -199,7 +194,7 @@ def test_pairs_and_targets_are_refused(tiny_encoder: Path) -> None:
         case.task(tiny_encoder).model(new(tiny_encoder))
 
 
-def test_its_first_weights_are_those_of_transformers(tiny_encoder: Path) -> None:
+def test_its_first_weights_are_those_of_transformers(tiny_encoder):
     task, fresh = DRAWN[0].task(tiny_encoder), new(tiny_encoder)
     torch.manual_seed(3)
     ours = task.model(fresh).state_dict()
@@ -212,18 +207,18 @@ def test_its_first_weights_are_those_of_transformers(tiny_encoder: Path) -> None
 
 
 @pytest.fixture(scope="module")
-def recipe(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Recipe:
+def recipe(tiny_encoder, tmp_path_factory) -> Recipe:
     room = tmp_path_factory.mktemp("pretraining")
     words = ("task.nsp=none", "task.whole_word=true", "verify=false", "explain=false")
     return recipe_of(room, tiny_encoder, {**FIELDS, "mlp_dropout": 0.1}).with_(*words)
 
 
 @pytest.fixture(scope="module")
-def pretrained(recipe: Recipe, tmp_path_factory: pytest.TempPathFactory) -> Run:
+def pretrained(recipe, tmp_path_factory) -> Run:
     return train(recipe, tmp_path_factory.mktemp("pretrained") / "run")
 
 
-def test_plain_transformers_fills_its_masks(pretrained: Run) -> None:
+def test_plain_transformers_fills_its_masks(pretrained):
     ours = load(pretrained.folder, precision="fp32")("the [MASK] was good .")["masks"][0]
     theirs = transformers.pipeline("fill-mask", str(pretrained.model), device="cpu")("the [MASK] was good .", top_k=5)
     assert [each["id"] for each in ours] == [each["token"] for each in theirs]
@@ -232,7 +227,7 @@ def test_plain_transformers_fills_its_masks(pretrained: Run) -> None:
     assert [*tokenizer("the cat", "a dog")] == ["input_ids", "attention_mask"]
 
 
-def test_on_to_a_task_and_a_student(pretrained: Run, tiny_encoder: Path, tmp_path: Path) -> None:
+def test_on_to_a_task_and_a_student(pretrained, tiny_encoder, tmp_path):
     recipe = small.recipe(tmp_path, pretrained.model, "training.max_steps=1")
     tuned = train(recipe, tmp_path / "tuned")
     assert (tuned.folder / "report.html").is_file()
@@ -241,7 +236,7 @@ def test_on_to_a_task_and_a_student(pretrained: Run, tiny_encoder: Path, tmp_pat
 
 
 @pytest.mark.rare
-def test_its_exported_graph_gives_its_answers(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_its_exported_graph_gives_its_answers(tiny_encoder, tmp_path):
     task = CASES[0].task(tiny_encoder)
     save(task.model(new(tiny_encoder)), task, tmp_path / "model", SETTINGS)
     rows = [{"text": text, "label": task.names[number % 2]} for number, text in enumerate(DOCUMENTS)]
@@ -250,12 +245,13 @@ def test_its_exported_graph_gives_its_answers(tiny_encoder: Path, tmp_path: Path
     assert [*map(numbers, answers[1])] == [pytest.approx(each, abs=1e-3) for each in map(numbers, answers[0])]
 
 
-def test_a_student_that_reads_less_than_its_teacher_is_refused(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_a_student_that_reads_less_than_its_teacher_is_refused(tiny_encoder, tmp_path):
     """A BERT reads token types, which the batches of a ModernBERT do not have."""
     case = CASES[0]
     task = case.task(tiny_encoder)
     save(task.model(encoder(tiny_encoder)), task, tmp_path / "model", SETTINGS)
     student = ("~model.name", f"model.config={json.dumps(FIELDS)}", f"model.tokenizer={tiny_encoder}")
     recipe = small.recipe(tmp_path, tiny_encoder, *student, f"distillation.teacher={tmp_path / 'model'}")
-    with pytest.raises(ModelError, match="it reads token_type_ids, which the student does not read"):
-        train(recipe, tmp_path / "run")
+    small.raises(
+        ModelError, "it reads token_type_ids, which the student does not read", train, recipe, tmp_path / "run"
+    )

@@ -1,7 +1,5 @@
 """Several tasks over one encoder: the steps, the weights, and what a run of them leaves."""
 
-from __future__ import annotations
-
 import copy
 import csv
 import json
@@ -21,9 +19,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from multitask import OF, part, recipe
 from safetensors.torch import load_file, save_file
-from small import read_rows, write_rows
+from small import problems_of, raises, read_rows, refused, refuses, said, write_rows
 from steps import FirstStep, arguments
 from test_resume import files, killed
+from torch.testing import assert_close
 
 from bertkit import evaluate, load, load_tasks
 from bertkit.cli.main import main
@@ -42,7 +41,7 @@ from bertkit.training.train import train
 # --- which task is drawn when
 
 
-def mixed(sizes: list[int], mixing: Any = "proportional", run: int = 1, **division: int) -> MixedBatches:
+def mixed(sizes: list[int], mixing="proportional", run: int = 1, **division: int) -> MixedBatches:
     """Rows of one token, two to a micro-batch."""
     own = [
         LengthBatches(np.ones(n), np.arange(n), batch_size=2, whole=True, **{"accumulation": run, **division})
@@ -63,7 +62,7 @@ def drawn(batches: MixedBatches, sizes: list[int]) -> list[int]:
     st.lists(st.integers(4, 40), min_size=1, max_size=4), st.sampled_from([1, 2]), st.sampled_from([1, 2]),
     st.integers(0, 3),
 )  # fmt: skip
-def test_in_proportion_each_row_is_read_once_an_epoch(sizes: list[int], run: int, world: int, epoch: int) -> None:
+def test_in_proportion_each_row_is_read_once_an_epoch(sizes, run, world, epoch):
     ranks = [mixed(sizes, run=run, world=world, rank=rank, seed=3) for rank in range(world)]
     for each in ranks:
         each.set_epoch(epoch)
@@ -77,12 +76,12 @@ def test_in_proportion_each_row_is_read_once_an_epoch(sizes: list[int], run: int
 
 
 @pytest.mark.parametrize("mixing", ["sqrt", "uniform", [3.0, 1.0]])
-def test_other_mixtures_read_every_row_equally_often_over_the_epochs(mixing: Any) -> None:
+def test_other_mixtures_read_every_row_equally_often_over_the_epochs(mixing):
     sizes = [4, 36]
     batches = mixed(sizes, mixing)
     small, large = batches.counts
     assert small + large == 20, "an epoch has as many steps as one of each task together"
-    read: Counter[int] = Counter()
+    read = Counter()
     for epoch in range(18):
         batches.set_epoch(epoch)
         assert drawn(batches, sizes).count(0) == small
@@ -93,7 +92,7 @@ def test_other_mixtures_read_every_row_equally_often_over_the_epochs(mixing: Any
         assert sum(times) == 18 * 2 * share
 
 
-def test_the_square_root_draws_small_tasks_more_often() -> None:
+def test_the_square_root_draws_small_tasks_more_often():
     assert shares([2, 18], "proportional") == [2, 18]
     assert shares([2, 18], "sqrt") == [5, 15]  # 1 : 3
     assert shares([2, 18], "uniform") == [10, 10]
@@ -103,7 +102,7 @@ def test_the_square_root_draws_small_tasks_more_often() -> None:
 
 
 @given(st.lists(st.integers(1, 60), min_size=1, max_size=5), st.data())
-def test_shares_are_rounded_fairly(sizes: list[int], data: st.DataObject) -> None:
+def test_shares_are_rounded_fairly(sizes, data):
     weights = data.draw(st.lists(st.floats(0.2, 5), min_size=len(sizes), max_size=len(sizes)))
     exact = [weight / sum(weights) * sum(sizes) for weight in weights]
     counts = shares(sizes, weights)
@@ -113,12 +112,11 @@ def test_shares_are_rounded_fairly(sizes: list[int], data: st.DataObject) -> Non
 
 
 @given(st.integers(4, 60), st.integers(1, 4), st.integers(1, 3), st.integers(1, 3))
-def test_whole_steps_have_all_their_micro_batches(units: int, size: int, accumulation: int, world: int) -> None:
+def test_whole_steps_have_all_their_micro_batches(units, size, accumulation, world):
     division = {"accumulation": accumulation, "world": world, "whole": True}
     cut = [lambda: LengthBatches(np.ones(units), np.arange(units), batch_size=size, **division)]
     if units < accumulation * world:
-        with pytest.raises(ValueError, match="too few"):
-            cut[0]()
+        raises(ValueError, "too few", cut[0])
         return
     if units >= 2 * accumulation * world:
         cut.append(lambda: TokenBatches(np.ones(units), np.arange(units), tokens=3, **division))
@@ -132,22 +130,22 @@ def test_whole_steps_have_all_their_micro_batches(units: int, size: int, accumul
 # --- the steps
 
 
-def trainer_of(folder: Path, given: dict[str, Any], callback: Any = None, **more: Any) -> Trainer:
+def trainer_of(folder: Path, given: dict[str, Any], callback=None, **more) -> Trainer:
     """A trainer of this recipe's tasks, with these arguments."""
-    jobs, _ = prepare_jobs(read(given, None, {}))  # type: ignore[arg-type]
+    jobs, _ = prepare_jobs(read(given, None, {}))
     args = arguments(folder, 2, more.pop("accumulate", 1), **more)
     data = training_data(jobs, new_runners(jobs, args), args)
     return Trainer(data, args, callbacks=[callback] if callback else [])
 
 
-def common_name(task: str, parameter: str, model: Any) -> str:
+def common_name(task: str, parameter: str, model) -> str:
     """A name that the tasks' parameters of the encoder share, and others do not."""
     inside = parameter.removeprefix(f"{model.base_model_prefix}.")
     shared = inside != parameter or (task == "similarity" and not inside.startswith("dense"))
     return inside if shared else f"{task}/{parameter}"
 
 
-def test_the_gradient_of_a_step_is_the_weighted_one_of_its_task(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_the_gradient_of_a_step_is_the_weighted_one_of_its_task(tiny_encoder, tmp_path):
     """By hand: separate models, each with the mean loss over its rows of the step."""
     weights = {"sentiment": 0.5, "entities": 2.0, "answers": 1.5, "similarity": 3.0}
     given = recipe(tiny_encoder, *OF, training={"gradient_accumulation_steps": 2})
@@ -163,7 +161,7 @@ def test_the_gradient_of_a_step_is_the_weighted_one_of_its_task(tiny_encoder: Pa
     (name,) = {batch["task"] for batch in fetched}
     task, model = trainer.data.tasks[name], alone[name].train()
     total = sum(task.loss(task.forward(model, batch), batch) for batch in fetched)
-    loss = weights[name] * total / sum(task.count(batch) for batch in fetched)  # type: ignore[misc]
+    loss = weights[name] * total / sum(task.count(batch) for batch in fetched)
     loss.backward()
     wanted = {common_name(name, n, model): p.grad for n, p in model.named_parameters() if p.grad is not None}
     found = {}
@@ -172,22 +170,22 @@ def test_the_gradient_of_a_step_is_the_weighted_one_of_its_task(tiny_encoder: Pa
         found[common_name(of.removeprefix("task-"), inside, alone[of.removeprefix("task-")])] = gradient
     assert found.keys() == wanted.keys()
     for key, gradient in wanted.items():
-        torch.testing.assert_close(found[key], gradient, rtol=1e-4, atol=1e-7)
+        assert_close(found[key], gradient, rtol=1e-4, atol=1e-7)
     assert next(e["loss"] for e in trainer.state.log_history if "loss" in e) == pytest.approx(loss.item(), rel=1e-5)
 
 
-def test_a_head_that_is_not_drawn_is_not_updated(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_a_head_that_is_not_drawn_is_not_updated(tiny_encoder, tmp_path):
     """Not by weight decay either, nor by the moments of an earlier step."""
-    before: dict[str, torch.Tensor] = {}
-    moved: list[set[str]] = []
+    before = {}
+    moved = []
 
     class Watch(transformers.TrainerCallback):
-        def on_step_begin(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
+        def on_step_begin(self, args, state, control, model=None, **_):
             before.update({name: value.clone() for name, value in model.state_dict().items()})
 
-        def on_step_end(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
+        def on_step_end(self, args, state, control, model=None, **_):
             changed = [name for name, value in model.state_dict().items() if not torch.equal(before[name], value)]
-            heads = [key for key in changed if key.split(".")[2] in ("classifier", "crf", "qa_outputs", "dense")]
+            heads = [key for key in changed if key.split(".")[2] in "classifier crf qa_outputs dense".split()]
             moved.append({name for name in OF for key in heads if f"task-{name}." in key})
             assert any("word_embeddings" in key for key in changed), "the encoder always learns"
 
@@ -201,7 +199,7 @@ def test_a_head_that_is_not_drawn_is_not_updated(tiny_encoder: Path, tmp_path: P
 @pytest.mark.parametrize(
     "name", ["entities", *(pytest.param(n, marks=pytest.mark.rare) for n in OF if n != "entities")]
 )
-def test_one_task_is_trained_as_by_itself(name: str, tiny_encoder_with_dropout: Path, tmp_path: Path) -> None:
+def test_one_task_is_trained_as_by_itself(name, tiny_encoder_with_dropout, tmp_path):
     given = recipe(tiny_encoder_with_dropout, name)
     alone = {**given, **given["tasks"][name]}
     del alone["tasks"]
@@ -224,17 +222,17 @@ EVERY_FOURTH = {"gradient_accumulation_steps": 2, "eval_strategy": "steps", "eva
 
 
 @pytest.fixture(scope="module")
-def room(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def room(tmp_path_factory) -> Path:
     return tmp_path_factory.mktemp("multitask")
 
 
 @pytest.fixture(scope="module")
-def run(tiny_encoder_with_dropout: Path, room: Path) -> Run:
+def run(tiny_encoder_with_dropout, room) -> Run:
     """All four tasks."""
     return train(recipe(tiny_encoder_with_dropout, *OF, training=EVERY_FOURTH), room / "run")
 
 
-def test_the_folder_of_a_task_is_a_run(run: Run) -> None:
+def test_the_folder_of_a_task_is_a_run(run):
     assert list(run.tasks) == list(OF)
     for name, one in run.tasks.items():
         assert one.finished
@@ -254,8 +252,8 @@ def test_the_folder_of_a_task_is_a_run(run: Run) -> None:
     assert run.results["mean"] == pytest.approx(sum(scores) / 4)
 
 
-def test_the_checkpoint_with_the_best_mean_is_kept(run: Run) -> None:
-    log = [json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
+def test_the_checkpoint_with_the_best_mean_is_kept(run):
+    log = read_rows(run.folder / "metrics.jsonl")
     evaluated = [event for event in log if "eval_mean" in event]
     for event in evaluated:
         assert event["eval_mean"] == pytest.approx(sum(event[f"eval_{name}"] for name in OF) / 4)
@@ -264,12 +262,12 @@ def test_the_checkpoint_with_the_best_mean_is_kept(run: Run) -> None:
     assert {one.results["seeds"][0]["best_step"] for one in run.tasks.values()} == {best}
 
 
-def test_a_named_task_chooses_the_checkpoint(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_a_named_task_chooses_the_checkpoint(tiny_encoder, tmp_path):
     training = {"eval_strategy": "steps", "eval_steps": 4, "metric_for_best_model": "similarity"}
     given = recipe(tiny_encoder, "sentiment", "similarity", training=training)
     given["tasks"]["similarity"]["metric_for_best_model"] = "eval_pearson"  # as transformers writes it
     done = train(given, tmp_path / "run")
-    log = [json.loads(line) for line in (done.folder / "metrics.jsonl").read_text().splitlines()]
+    log = read_rows(done.folder / "metrics.jsonl")
     evaluated = [event for event in log if "eval_mean" in event]
     assert all(event["eval_similarity"] == event["eval_similarity/pearson"] for event in evaluated)
     best = max(evaluated, key=lambda event: event["eval_similarity/pearson"])["step"]
@@ -277,7 +275,7 @@ def test_a_named_task_chooses_the_checkpoint(tiny_encoder: Path, tmp_path: Path)
     assert done.results["tasks"]["similarity"]["headline"] == "pearson"
 
 
-def test_a_resumed_run_is_the_uninterrupted_one(run: Run, tiny_encoder_with_dropout: Path, tmp_path: Path) -> None:
+def test_a_resumed_run_is_the_uninterrupted_one(run, tiny_encoder_with_dropout, tmp_path):
     given = recipe(tiny_encoder_with_dropout, *OF, training=EVERY_FOURTH)
     stopped = killed(given, tmp_path / "run", at=22)  # the second half of step 11, in the second epoch
     before = files(stopped)
@@ -297,21 +295,20 @@ def test_a_resumed_run_is_the_uninterrupted_one(run: Run, tiny_encoder_with_drop
     with pytest.raises(RecipeError, match=r"similarity, and has one task by itself now\n.*start a new run"):
         train(alone, tmp_path / "run", resume=True, changed=True)
     assert files(stopped) == before
-    resumed = train(read(tmp_path / "run" / "recipe.yaml"), tmp_path / "run", resume=True)
+    resumed = train(read(tmp_path / "run/recipe.yaml"), tmp_path / "run", resume=True)
     for name, one in resumed.tasks.items():
         for file in ("model/model.safetensors", "predictions/validation.jsonl", "model/config.json"):
             assert (one.folder / file).read_bytes() == (run.folder / name / file).read_bytes(), (name, file)
     last = [sorted((each.checkpoints / "seed-42").glob("checkpoint-16/*.safetensors")) for each in (run, resumed)]
     assert [file.name for file in last[0]] == ["model.safetensors", "optimizer.safetensors", "random-0.safetensors"]
     assert [sha256(file) for file in last[0]] == [sha256(file) for file in last[1]]
-    with pytest.raises(RecipeError, match="another recipe"):
-        train({**given, "mixing": "uniform"}, tmp_path / "run", resume=True)
+    raises(RecipeError, "another recipe", train, {**given, "mixing": "uniform"}, tmp_path / "run", resume=True)
 
 
-def test_a_run_of_one_task_is_not_resumed_with_several(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_a_run_of_one_task_is_not_resumed_with_several(tiny_encoder, tmp_path):
     given = recipe(tiny_encoder, "sentiment", "similarity")
     alone = load_recipe({"model": given["model"], **given["tasks"]["sentiment"]})
-    write_text(tmp_path / "run" / "recipe.yaml", to_yaml(alone))
+    write_text(tmp_path / "run/recipe.yaml", to_yaml(alone))
     with pytest.raises(
         RecipeError, match=r"started with one task by itself, and has the tasks sentiment, similarity now"
     ):
@@ -334,7 +331,7 @@ def test_killed_after_its_results_it_has_its_reports_and_loses_its_checkpoints(t
     assert all((part.folder / "report.html").is_file() for part in after.tasks.values())
 
 
-def test_lora_adapts_the_one_encoder(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_lora_adapts_the_one_encoder(tiny_encoder, tmp_path):
     names = ("sentiment", "entities", "similarity")
     done = train(recipe(tiny_encoder, *names, peft={"r": 2}, training={"eval_strategy": "no"}), tmp_path / "run")
     before = load_file(tiny_encoder / "model.safetensors")
@@ -345,14 +342,14 @@ def test_lora_adapts_the_one_encoder(tiny_encoder: Path, tmp_path: Path) -> None
         adapted = key.endswith(("query.weight", "value.weight"))
         assert torch.equal(found[0], tensor) != adapted, key
     for name, prefix in (("sentiment", "bert."), ("similarity", "")):
-        adapter = load_file(done.tasks[name].folder / "adapter" / "adapter_model.safetensors")
+        adapter = load_file(done.tasks[name].folder / "adapter/adapter_model.safetensors")
         place = "encoder.layer.1.attention.self.query"
         a, b = (adapter[f"base_model.model.{prefix}{place}.lora_{side}.weight"] for side in "AB")
         merged = before[f"{place}.weight"] + b @ a * (16 / 2)
-        torch.testing.assert_close(tensors[name][f"{prefix}{place}.weight"], merged)
+        assert_close(tensors[name][f"{prefix}{place}.weight"], merged)
 
 
-def test_what_is_frozen_stays(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_what_is_frozen_stays(tiny_encoder, tmp_path):
     frozen, short = {"embeddings": True, "layers": 1}, {"num_train_epochs": 1, "eval_strategy": "no"}
     given = recipe(tiny_encoder, "sentiment", "similarity", freeze=frozen, training=short)
     given["tasks"]["topics"] = part("multi-label")  # a second classifier, on the same pooler
@@ -365,7 +362,7 @@ def test_what_is_frozen_stays(tiny_encoder: Path, tmp_path: Path) -> None:
         assert torch.equal(after[key], tensor) == (key.startswith("embeddings") or "layer.0." in key), key
 
 
-def test_several_seeds_publish_the_best_mean(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_several_seeds_publish_the_best_mean(tiny_encoder, tmp_path):
     short = {"num_train_epochs": 1}
     done = train(recipe(tiny_encoder, "sentiment", "similarity", seeds=[1, 2], training=short), tmp_path / "run")
     seeds = {name: one.results["seeds"] for name, one in done.tasks.items()}
@@ -381,7 +378,7 @@ def test_several_seeds_publish_the_best_mean(tiny_encoder: Path, tmp_path: Path)
 # --- recipes and commands
 
 
-def test_a_recipe_survives_being_written(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_a_recipe_survives_being_written(tiny_encoder, tmp_path):
     given = recipe(tiny_encoder, *OF, mixing={name: place + 1.0 for place, name in enumerate(OF)})
     given["tasks"]["answers"] |= {"max_length": 24, "weight": 0.5, "expected": {"f1": [0.1, 0.9]}}
     made = read(given, None, {"epochs": 4})
@@ -415,13 +412,11 @@ training: {learning_rate: high, torch_compile: true, metric_for_best_model: f1}
 """
 
 
-def test_everything_that_is_wrong_is_said_at_once_with_its_key(tmp_path: Path) -> None:
+def test_everything_that_is_wrong_is_said_at_once_with_its_key(tmp_path):
     file = tmp_path / "bad.yaml"
     file.write_text(BAD)
-    with pytest.raises(RecipeError) as caught:
-        read(file)
-    said = {(int(p.where.rpartition(":")[2]), p.what.partition(": ")[0]) for p in caught.value.problems}
-    assert said == {
+    told = {(int(p.where.rpartition(":")[2]), p.what.partition(": ")[0]) for p in problems_of(RecipeError, read, file)}
+    assert told == {
         (2, "tasks.sentiment.weight"), (2, "tasks.sentiment.task.method"),
         (3, "tasks.my entities"), (3, "tasks.my entities.task.name"), (3, "tasks.my entities.data.shed"),
         (5, "tasks.entities"),
@@ -434,77 +429,66 @@ def test_everything_that_is_wrong_is_said_at_once_with_its_key(tmp_path: Path) -
     }  # fmt: skip
 
 
-def test_an_unknown_key_is_compared_with_those_of_its_section(tmp_path: Path) -> None:
+def test_an_unknown_key_is_compared_with_those_of_its_section(tmp_path):
     file = tmp_path / "bad.yaml"
     one = "{task: {name: text-classification, strid: 2}, data: {source: sample:sentiment, limt: 2}, weigth: 2}"
     file.write_text(f"tasks: {{task: {one}}}\nmodel: {{name: x}}\n")
-    with pytest.raises(RecipeError) as caught:
-        read(file)
-    assert [problem.what for problem in caught.value.problems] == [
+    assert [problem.what for problem in problems_of(RecipeError, read, file)] == [
         "tasks.task.weigth: unknown key; did you mean 'weight'?",
         "tasks.task.task.strid: unknown key; did you mean 'stride'?",
         "tasks.task.data.limt: unknown key; did you mean 'limit'?",
     ]
     for tasks in ("{}", "null", "3", "[sentiment]", "{sentiment: }", "{sentiment: {task: x}}"):
         file.write_text(f"tasks: {tasks}\nmodel: {{name: x}}\n")
-        with pytest.raises(RecipeError, match="tasks"):
-            read(file)
+        raises(RecipeError, "tasks", read, file)
 
 
-def test_what_is_wrong_with_data_and_training_is_said_of_all_tasks(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_what_is_wrong_with_data_and_training_is_said_of_all_tasks(tiny_encoder, tmp_path):
     rhythm = {"eval_strategy": "steps", "eval_steps": 6, "save_strategy": "steps", "save_steps": 3}
     late = recipe(tiny_encoder, "sentiment", "entities", training=rhythm)
     few = recipe(tiny_encoder, "sentiment", "entities", training={"gradient_accumulation_steps": 16})
     own = recipe(tiny_encoder, "sentiment", "entities", "similarity")
     del own["tasks"]["sentiment"]["data"]["validation"]
     own["tasks"]["entities"]["data"]["train"] = [{"words": ["a"], "tags": ["O"]}]
-    for bad, data, said in (
+    for bad, data, shown in (
         (own, None, r"needs a column `tokens`(.|\n)*tasks\.sentiment\.data: no validation split"),
         (few, None, r"tasks\.sentiment\.data: too few training rows for a step of 16(.|\n)*entities"),
         (late, None, r"^training: load_best_model_at_end requires"),
         (recipe(tiny_encoder, "sentiment"), [{"text": "a", "label": "b"}], "`tasks`"),
     ):
-        with pytest.raises(UserError, match=said):
-            train(bad, tmp_path / "run", data=data)
-        assert not (tmp_path / "run").exists()
+        refuses(UserError, shown, bad, tmp_path, data=data)
 
 
-def test_the_commands(tiny_encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_commands(tiny_encoder, tmp_path, capsys):
     swapped = [f"model.name={tiny_encoder}", "model.max_length=32"]
     swapped += [f"tasks.{name}.data.limit=16" for name in ("sentiment", "entities", "similarity")]
-    assert main(["check", "multi-task-quickstart", *swapped, "tasks.entities.max_length=16"]) == 0
-    said = capsys.readouterr().out
-    assert "sentiment: text-classification: single texts" in said
-    assert said.endswith("ready to train\n")
+    shown = said(capsys, "check", "multi-task-quickstart", *swapped, "tasks.entities.max_length=16")
+    assert "sentiment: text-classification: single texts" in shown
+    assert shown.endswith("ready to train\n")
     short = ["training.max_steps=3", "verify=false", "explain=false"]
-    assert main(["train", "multi-task-quickstart", *swapped, *short, "--output-dir", str(tmp_path / "run")]) == 0
-    said = capsys.readouterr().out
-    results = read_json(tmp_path / "run" / "results.json")
+    shown = said(capsys, "train", "multi-task-quickstart", *swapped, *short, "--output-dir", tmp_path / "run")
+    results = read_json(tmp_path / "run/results.json")
     for name, each in results["tasks"].items():
-        assert name in said
-        assert f"{each['score']:.4f}" in said
-        assert f"bertkit predict {shlex.quote(f'{tmp_path}/run/{name}')}" in said
-    assert f"mean of the 3 scores: {results['mean']:.4f}" in said
-    assert main(["predict", str(tmp_path / "run" / "sentiment"), "a good cat"]) == 0
-    assert "a good cat" in capsys.readouterr().out
-    assert main(["report", str(tmp_path / "run")]) == 2
-    assert "RUN/NAME" in capsys.readouterr().err
-    with pytest.raises(ModelError, match="a run of several tasks"):
-        load(tmp_path / "run")
-    with pytest.raises(RecipeError, match="several tasks, where a recipe of one task"):
-        load_recipe("multi-task-quickstart")
+        assert name in shown
+        assert f"{each['score']:.4f}" in shown
+        assert f"bertkit predict {shlex.quote(f'{tmp_path}/run/{name}')}" in shown
+    assert f"mean of the 3 scores: {results['mean']:.4f}" in shown
+    assert "a good cat" in said(capsys, "predict", tmp_path / "run/sentiment", "a good cat")
+    assert "RUN/NAME" in refused(capsys, "report", tmp_path / "run")
+    raises(ModelError, "a run of several tasks", load, tmp_path / "run")
+    raises(RecipeError, "several tasks, where a recipe of one task", load_recipe, "multi-task-quickstart")
 
 
 # --- all tasks at once
 
 
 @pytest.fixture
-def passes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def passes(monkeypatch) -> list[int]:
     """The number of texts in each pass of an encoder."""
-    seen: list[int] = []
+    seen = []
     forward = transformers.BertModel.forward
 
-    def counted(self: Any, *args: Any, **inputs: Any) -> Any:
+    def counted(self, *args, **inputs):
         seen.append(len(inputs.get("input_ids", args[0] if args else ())))
         return forward(self, *args, **inputs)
 
@@ -515,7 +499,7 @@ def passes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 ROWS = [{"text": text, "tokens": text.split(), "question": "the one ?", "context": text} for text in TEXTS]
 
 
-def test_all_tasks_answer_as_each_by_itself(run: Run, passes: list[int]) -> None:
+def test_all_tasks_answer_as_each_by_itself(run, passes):
     several = load_tasks(run.folder)
     assert list(several.tasks) == list(OF)
     rows = [{**row, "text_a": row["text"], "text_b": "the cat"} for row in ROWS]
@@ -532,20 +516,18 @@ def test_all_tasks_answer_as_each_by_itself(run: Run, passes: list[int]) -> None
 
 
 @pytest.fixture(scope="module")
-def several(run: Run) -> MultiTaskPredictor:
+def several(run) -> MultiTaskPredictor:
     """All tasks of the run. Nobody may change it."""
     return load_tasks(run.folder)
 
 
-def test_one_text_is_answered_by_the_tasks_that_read_texts(run: Run, several: MultiTaskPredictor) -> None:
+def test_one_text_is_answered_by_the_tasks_that_read_texts(run, several):
     two = load_tasks(run.folder, precision="fp32", batch_size=3).only("sentiment", "entities")
     answer = two("the cat was good")
     assert answer == {name: load(run.folder / name, precision="fp32")("the cat was good") for name in two.tasks}
     assert list(several.stream([])) == []
-    with pytest.raises(UserError, match=r"no task 'sentimnt'; did you mean 'sentiment'\?"):
-        several.only("sentimnt")
-    with pytest.raises(DataError, match="question"):
-        several("the cat was good")
+    raises(UserError, r"no task 'sentimnt'; did you mean 'sentiment'\?", several.only, "sentimnt")
+    raises(DataError, "question", several, "the cat was good")
 
 
 def test_predict_answers_with_all_tasks_that_read_the_rows(run, several, tmp_path, monkeypatch, capsys):
@@ -553,14 +535,13 @@ def test_predict_answers_with_all_tasks_that_read_the_rows(run, several, tmp_pat
     names = ("sentiment", "entities", "similarity")
     texts = several.only(*names)(TEXTS)
     assert main(["predict", folder, *TEXTS, "--json"]) == 0
-    said = capsys.readouterr()
-    assert [json.loads(line) for line in said.out.splitlines()] == [
+    told = capsys.readouterr()
+    assert [json.loads(line) for line in told.out.splitlines()] == [
         {"text": text, "answer": answer} for text, answer in zip(TEXTS, texts, strict=True)
     ]
-    assert "task answers is left out: it reads question and context" in said.err
+    assert "task answers is left out: it reads question and context" in told.err
     monkeypatch.setattr("bertkit.inference.multitask_predictor.load_tasks", lambda _: several)
-    assert main(["predict", folder, "the cat\n"]) == 0
-    first, *lines = capsys.readouterr().out.splitlines()
+    first, *lines = said(capsys, "predict", folder, "the cat\n").splitlines()
     assert first == "the cat\\n"
     assert [line.split(":")[0].strip() for line in lines] == list(names)
 
@@ -577,29 +558,26 @@ def test_predict_answers_with_all_tasks_that_read_the_rows(run, several, tmp_pat
     assert {name.split(".")[1] for name in cells[0] if "." in name} == set(names)
 
 
-def test_evaluate_scores_all_tasks(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+def test_evaluate_scores_all_tasks(run, capsys):
     assert main(["evaluate", str(run.folder), "--split", "validation", "--json"]) == 0
     expected = {name: {"split": "validation", **one.results["splits"]["validation"]} for name, one in run.tasks.items()}
     assert json.loads(capsys.readouterr().out) == expected
-    assert main(["evaluate", str(run.folder)]) == 0
-    said = capsys.readouterr().out
-    assert all(f"{name}\nvalidation (5 rows)" in said for name in run.tasks)
+    told = said(capsys, "evaluate", run.folder)
+    assert all(f"{name}\nvalidation (5 rows)" in told for name in run.tasks)
 
 
-def test_what_only_the_run_of_one_task_can_do(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_only_the_run_of_one_task_can_do(run, tmp_path, capsys):
     file = str(write_rows(tmp_path / "rows.jsonl", [{"other": 1}]))
     for command, words, told in (
         ("predict", ["a", "--threshold", "0"], "Name the run of one task"),
-        ("predict", ["--input", "x.jsonl", "--format", "conll"], "Name the run of one task"),
+        ("predict", "--input x.jsonl --format conll".split(), "Name the run of one task"),
         ("predict", ["--input", file], "no text in this row; it has other"),
         ("predict", ["--input", file, "--column", "tag=other"], "reads no column 'tag'"),
         ("evaluate", ["--data", file], "Name the run of one task"),
     ):
-        assert main([command, str(run.folder), *words]) == 2
-        assert told in capsys.readouterr().err
+        assert told in refused(capsys, command, run.folder, *words)
     for rows in (ROWS, [], "rows.jsonl"):
-        with pytest.raises(UserError, match=r"(?s)scored on its own data.*Name the run of one task: .*/NAME"):
-            evaluate(run.folder, rows)
+        raises(UserError, r"(?s)scored on its own data.*Name the run of one task: .*/NAME", evaluate, run.folder, rows)
 
 
 def test_tasks_with_limits_of_their_own_share_what_they_read_alike(tiny_encoder, tmp_path, passes):
@@ -621,14 +599,12 @@ def test_tasks_with_limits_of_their_own_share_what_they_read_alike(tiny_encoder,
                 assert one["score"] == pytest.approx(other[name]["score"], abs=1e-6)
 
 
-def test_models_whose_encoders_differ_are_not_loaded_together(run: Run, tmp_path: Path) -> None:
+def test_models_whose_encoders_differ_are_not_loaded_together(run, tmp_path):
     folder = tmp_path / "run"
     shutil.copytree(run.folder, folder)
-    file = folder / "entities" / "model" / "model.safetensors"
+    file = folder / "entities/model/model.safetensors"
     tensors = load_file(file)
     tensors["bert.encoder.layer.0.output.dense.bias"] += 0.5
     save_file(tensors, file, {"format": "pt"})
-    with pytest.raises(ModelError, match=r"encoder\.layer\.0\.output\.dense\.bias of its encoder"):
-        load_tasks(folder)
-    with pytest.raises(ModelError, match="a run of one task"):
-        load_tasks(run.folder / "entities")
+    raises(ModelError, r"encoder\.layer\.0\.output\.dense\.bias of its encoder", load_tasks, folder)
+    raises(ModelError, "a run of one task", load_tasks, run.folder / "entities")

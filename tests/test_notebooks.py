@@ -1,7 +1,5 @@
 """Every notebook runs from top to bottom; for a part of an epoch, since only its code is under test here."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess
@@ -12,12 +10,12 @@ from typing import Any
 import nbformat
 import pytest
 from fakehub import TOKEN, running
+from small import ROOT
 
-ROOT = Path(__file__).resolve().parent.parent
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
-PUSHING = [path for path in NOTEBOOKS if "push(run" in path.read_text(encoding="utf-8")]
-FRAME = ROOT / "notebooks" / "dataframe.ipynb"
-OFFLINE = ROOT / "notebooks" / "ner_crf.ipynb"
+PUSHING = [path for path in NOTEBOOKS if "push(run" in path.read_text()]
+FRAME = ROOT / "notebooks/dataframe.ipynb"
+OFFLINE = ROOT / "notebooks/ner_crf.ipynb"
 EXECUTE = """
 import sys
 from pathlib import Path
@@ -46,7 +44,7 @@ def each_of(paths: set[Path]) -> pytest.MarkDecorator:
 
 
 @pytest.fixture
-def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def kernel(tmp_path, monkeypatch):
     """The environment of a notebook: this checkout and this Python, on one thread, with no account of the Hub."""
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
@@ -54,7 +52,7 @@ def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HF_TOKEN", raising=False)
     monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path / "jupyter"))
     monkeypatch.setenv("JUPYTER_PATH", str(tmp_path))
-    kernel = tmp_path / "kernels" / "python3"
+    kernel = tmp_path / "kernels/python3"
     kernel.mkdir(parents=True)
     command = f'["{sys.executable}", "-W", "ignore", "-m", "ipykernel_launcher", "-f", "{{connection_file}}"]'
     (kernel / "kernel.json").write_text(f'{{"argv": {command}, "display_name": "Python 3", "language": "python"}}')
@@ -85,7 +83,7 @@ def printed(path: Path, folder: Path) -> str:
     return "".join(output.text for output in every if output.output_type == "stream")
 
 
-def test_all_are_saved_without_outputs_and_push_in_the_same_way() -> None:
+def test_all_are_saved_without_outputs_and_push_in_the_same_way():
     for path in NOTEBOOKS:
         code = [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
         assert not [cell for cell in code if cell.outputs or cell.execution_count], path.name
@@ -98,13 +96,13 @@ def test_all_are_saved_without_outputs_and_push_in_the_same_way() -> None:
 
 @pytest.mark.usefixtures("kernel")
 @each_of({*NOTEBOOKS} - {*PUSHING, FRAME})
-def test_it_runs(path: Path, tmp_path: Path) -> None:
+def test_it_runs(path, tmp_path):
     printed(path, tmp_path)
 
 
 @pytest.mark.rare
 @pytest.mark.usefixtures("kernel")
-def test_five_cells_show_a_frame_a_run_its_mistakes_answers_and_curves(tmp_path: Path) -> None:
+def test_five_cells_show_a_frame_a_run_its_mistakes_answers_and_curves(tmp_path):
     """With warnings as errors; besides results there is one progress bar, and nothing else."""
     cells = outputs(FRAME, tmp_path, "import warnings\nwarnings.simplefilter('error')\n")
     assert len(cells) == 5
@@ -127,7 +125,7 @@ def test_five_cells_show_a_frame_a_run_its_mistakes_answers_and_curves(tmp_path:
 
 @pytest.mark.rare
 @pytest.mark.usefixtures("kernel")
-def test_it_runs_offline_and_says_what_a_push_needs(tmp_path: Path) -> None:
+def test_it_runs_offline_and_says_what_a_push_needs(tmp_path):
     said = printed(OFFLINE, tmp_path)
     assert re.search(r"(?m)^model\.safetensors +[\d,]+$", said)
     assert "Nothing was sent. Log in" in said

@@ -1,12 +1,8 @@
 """Muon: which weights, each step, settings, and what they are not for."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from importlib.util import find_spec
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -25,19 +21,19 @@ from bertkit.sections import Lora
 
 SIZES = {"vocab_size": 30, "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 12}
 BERT_LAYER = [
-    *(f"attention.{part}.weight" for part in ("self.query", "self.key", "self.value", "output.dense")),
+    *(f"attention.{part}.weight" for part in "self.query self.key self.value output.dense".split()),
     *("intermediate.dense.weight", "output.dense.weight"),
 ]
 
 
-MODERNBERT_LAYER = ["attn.Wqkv.weight", "attn.Wo.weight", "mlp.Wi.weight", "mlp.Wo.weight"]
+MODERNBERT_LAYER = "attn.Wqkv.weight attn.Wo.weight mlp.Wi.weight mlp.Wo.weight".split()
 LORA_LAYER = [f"attention.self.{part}.lora_{side}.default.weight" for part in ("query", "value") for side in "AB"]
 DEBERTA_LAYER = [
-    *(f"attention.self.{part}_proj.weight" for part in ("query", "key", "value", "pos_query", "pos_key")),
+    *(f"attention.self.{part}_proj.weight" for part in "query key value pos_query pos_key".split()),
     *("attention.output.dense.weight", "intermediate.dense.weight", "output.dense.weight"),
 ]
 ALBERT_LAYER = [
-    *(f"attention.{part}.weight" for part in ("query", "key", "value", "dense")),
+    *(f"attention.{part}.weight" for part in "query key value dense".split()),
     *("ffn.weight", "ffn_output.weight"),
 ]
 
@@ -84,7 +80,7 @@ def model_of(kind: str) -> nn.Module:
         ("lora", "base_model.model.bert.encoder.layer.{}.", LORA_LAYER, "classifier.modules_to_save"),
     ],
 )
-def test_muon_gets_the_weight_matrices_of_the_layers(kind: str, stack: str, matrices: list[str], others: str) -> None:
+def test_muon_gets_the_weight_matrices_of_the_layers(kind, stack, matrices, others):
     """With the encoder's own names. The decoder to the vocabulary is tied to the embeddings."""
     model = model_of(kind)
     chosen = layer_matrices(model)
@@ -102,18 +98,18 @@ def test_muon_gets_the_weight_matrices_of_the_layers(kind: str, stack: str, matr
 class Updates(TrainerCallback):
     """Gradients, and the weights before and after each update."""
 
-    def __init__(self) -> None:
-        self.taken: list[tuple[dict[str, torch.Tensor], ...]] = []
+    def __init__(self):
+        self.taken = []
 
-    def on_pre_optimizer_step(self, *_: Any, model: Any, **__: Any) -> None:
+    def on_pre_optimizer_step(self, *_, model, **__):
         self.before = copies(model.named_parameters())
         self.gradients = copies((name, p.grad) for name, p in model.named_parameters() if p.grad is not None)
 
-    def on_optimizer_step(self, *_: Any, model: Any, **__: Any) -> None:
+    def on_optimizer_step(self, *_, model, **__):
         self.taken.append((self.before, self.gradients, copies(model.named_parameters())))
 
 
-def copies(named: Any) -> dict[str, torch.Tensor]:
+def copies(named) -> dict[str, torch.Tensor]:
     return {name: tensor.detach().clone() for name, tensor in named}
 
 
@@ -140,7 +136,7 @@ def by_hand(
         ("single-label", {"max_grad_norm": 0.1}),
     ],
 )
-def test_steps_are_those_of_torch(identifier: str, more: dict[str, Any], tiny_encoder: Path, tmp_path: Path) -> None:
+def test_steps_are_those_of_torch(identifier, more, tiny_encoder, tmp_path):
     """Two steps of two accumulated micro-batches, equal to the last bit, with CRF's own learning rate and clipping."""
     settings = {"optim": "muon", "learning_rate": 1e-2, "weight_decay": 0.3, "lr_scheduler_type": "constant", **more}
     updates = Updates()
@@ -164,7 +160,7 @@ def test_steps_are_those_of_torch(identifier: str, more: dict[str, Any], tiny_en
     assert not torch.equal(weights[name], updates.taken[0][0][name])
 
 
-def test_the_schedule_is_that_of_all_weights(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_the_schedule_is_that_of_all_weights(tiny_encoder, tmp_path):
     args = arguments(tmp_path, 4, 1, max_steps=2, optim="muon", learning_rate=1e-2, muon_learning_rate=4e-2)
     trainer = made(CASES[0], tiny_encoder, args)
     trainer.train()
@@ -178,13 +174,13 @@ def test_the_schedule_is_that_of_all_weights(tiny_encoder: Path, tmp_path: Path)
     find_spec("triton") is not None and not torch.cuda.is_available(),
     reason="torch-optimi 0.3 takes its Triton kernels on CPUs too where triton is installed",
 )
-def test_stable_adamw_is_saved_and_loaded_too(tmp_path: Path) -> None:
+def test_stable_adamw_is_saved_and_loaded_too(tmp_path):
     """Its groups hold tensors, and its states values that are none."""
     kind, weights = pytest.importorskip("optimi").StableAdamW, [nn.Parameter(torch.ones(3, 4)) for _ in range(2)]
     optimizers = [kind([weight], lr=1e-2) for weight in weights]
     schedules = [torch.optim.lr_scheduler.LambdaLR(each, lambda step: 1 / (step + 1)) for each in optimizers]
 
-    def step(place: int, gradient: float) -> None:
+    def step(place, gradient):
         weights[place].grad = torch.arange(12.0).view(3, 4) * gradient
         optimizers[place].step()
         schedules[place].step()

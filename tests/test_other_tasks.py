@@ -1,13 +1,10 @@
 """Tasks of other packages, and of `register`: found, refused with the reason, recorded in a model, missed elsewhere."""
 
-from __future__ import annotations
-
-import json
 import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import pytest
 import small
@@ -16,9 +13,9 @@ import bertkit
 from bertkit import tasks
 from bertkit.cli.doctor import examine
 from bertkit.data import load
-from bertkit.data.schema import Column, Finding, Schema
-from bertkit.data.table import Table
+from bertkit.data.schema import Column, Schema
 from bertkit.errors import DataError, ModelError, RecipeError
+from bertkit.files import read_json
 from bertkit.recipe.recipe import json_schema
 from bertkit.sections import DataSpec
 from bertkit.tasks import Task, get_task
@@ -36,7 +33,7 @@ class Mine(TextClassification):
 """
 
 
-def install(folder: Path, package: str, module: str, announced: str, code: str) -> None:
+def install(folder: Path, package: str, module: str, announced: str, code: str):
     """A package as pip leaves it. announced: its entry point."""
     name, _, value = announced.partition(" = ")
     about = {"name": package, "version": "1.2", "entry-points": {"bertkit.tasks": {name: value}}}
@@ -45,13 +42,13 @@ def install(folder: Path, package: str, module: str, announced: str, code: str) 
 
 
 @pytest.fixture
-def own(monkeypatch: pytest.MonkeyPatch) -> None:
+def own(monkeypatch):
     """What is registered or loaded is forgotten afterwards."""
     monkeypatch.setattr(tasks, "_OTHERS", {})
 
 
 @pytest.fixture
-def packages(tmp_path: Path, own: None, monkeypatch: pytest.MonkeyPatch) -> Path:
+def packages(tmp_path, own, monkeypatch) -> Path:
     """One good package, and several that cannot be used."""
     folder = tmp_path / "packages"
     install(folder, "acme-tasks", "acme", "shouting = acme:Mine", MODULE.format(name="shouting"))
@@ -66,7 +63,7 @@ def packages(tmp_path: Path, own: None, monkeypatch: pytest.MonkeyPatch) -> Path
 
 
 @pytest.mark.usefixtures("packages")
-def test_a_package_announces_a_task_and_one_that_cannot_be_used_is_refused_by_itself(tiny_encoder: Path) -> None:
+def test_a_package_announces_a_task_and_one_that_cannot_be_used_is_refused_by_itself(tiny_encoder):
     assert get_task("shouting").__module__ == "acme"
     assert tasks.package_of("shouting") == "acme-tasks 1.2"
     assert get_task("text-ranking") is tasks.OURS["text-ranking"]
@@ -95,13 +92,13 @@ def outside(code: str, *paths: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": path})
 
 
-def test_a_model_names_the_package_that_it_needs(packages: Path, tiny_encoder: Path, tmp_path: Path) -> None:
+def test_a_model_names_the_package_that_it_needs(packages, tiny_encoder, tmp_path):
     file = small.write_recipe(tmp_path, tiny_encoder)
     file.write_text(file.read_text().replace("text-classification", "shouting"))
     run = bertkit.train(file, tmp_path / "run", epochs=1, verify=True)
     assert run.results["verified"]
     config = run.model / "config.json"
-    section = json.loads(config.read_text())["bertkit"]
+    section = read_json(config)["bertkit"]
     assert section["package"] == "acme-tasks 1.2"
     predict = ["predict", str(run.folder), "a cat"]
     assert outside(str(predict), packages).returncode == 0
@@ -117,15 +114,15 @@ def test_a_model_names_the_package_that_it_needs(packages: Path, tiny_encoder: P
         assert "damaged" in said or "pip" not in said
 
 
-def test_numbers_of_words_are_as_many_as_the_words(tmp_path: Path) -> None:
+def test_numbers_of_words_are_as_many_as_the_words(tmp_path):
     columns = {"tokens": Column("words", "words"), "numbers": Column("numbers", "one per word")}
     schema = Schema(columns, [frozenset({"tokens"})], ["numbers"])
 
-    def read(*numbers: Any) -> Any:
+    def read(*numbers):
         rows = [{"tokens": ["a", "cat"], "numbers": each} for each in numbers]
         return load(DataSpec(source=str(small.write_rows(tmp_path / "rows.jsonl", rows))), schema, same).rows["train"]
 
-    def same(table: Table, split: str) -> tuple[Table, list[Finding]]:
+    def same(table, split):
         return table, []
 
     assert read([1, "2.5"], [0, -1])["numbers"][:] == [[1.0, 2.5], [0.0, -1.0]]
@@ -139,28 +136,26 @@ def test_numbers_of_words_are_as_many_as_the_words(tmp_path: Path) -> None:
 
 
 class Options(TextClassificationOptions):
-    name: Literal["of-a-notebook"]  # type: ignore[assignment]
+    name: Literal["of-a-notebook"]
 
 
-def of_a_notebook(**members: Any) -> Any:
+def of_a_notebook(**members):
     """A class as a cell defines it, each time anew."""
     return type("Mine", (TextClassification,), {"Options": Options, "name": "of-a-notebook", **members})
 
 
 @pytest.mark.usefixtures("packages")
-def test_a_notebook_registers_a_task_and_registers_it_again(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_a_notebook_registers_a_task_and_registers_it_again(tiny_encoder, tmp_path):
     bertkit.register(of_a_notebook())
     again = bertkit.register(of_a_notebook())
     assert get_task("of-a-notebook") is again
     run = bertkit.train(small.write_recipe(tmp_path, tiny_encoder), tmp_path / "run", task="of-a-notebook", epochs=1)
     assert bertkit.load(run.folder)("a cat")["label"] in ("good", "bad")
-    assert json.loads((run.model / "config.json").read_text())["bertkit"]["package"] is None
+    assert read_json(run.model / "config.json")["bertkit"]["package"] is None
 
 
 @pytest.mark.usefixtures("own")
-def test_a_model_of_a_registered_task_is_not_verified_and_says_so(
-    tiny_encoder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_model_of_a_registered_task_is_not_verified_and_says_so(tiny_encoder, tmp_path, caplog):
     bertkit.register(of_a_notebook())
     file = small.write_recipe(tmp_path, tiny_encoder)
     run = bertkit.train(file, tmp_path / "run", task="of-a-notebook", epochs=1, verify=True)
@@ -173,7 +168,7 @@ class Half(Task):
 
 
 @pytest.mark.usefixtures("packages")
-def test_what_is_registered_must_be_a_task_of_a_new_name() -> None:
+def test_what_is_registered_must_be_a_task_of_a_new_name():
     for members, why in (
         ({"name": "retrieval"}, "bertkit has a task of this name"),
         ({"name": "shouting"}, "acme-tasks 1.2 has a task of this name"),

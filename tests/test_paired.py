@@ -1,7 +1,5 @@
 """Runs compared by their answers to the same rows: the statistics against their definitions, then every task."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil
@@ -13,15 +11,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import small
-from cases import BY_ID, CASES, Case, every
+from cases import BY_ID, CASES, every
 from finished import finished
+from numpy.random import default_rng
 from test_report import well_formed
 
 import bertkit
-from bertkit.cli.main import main
 from bertkit.evaluation import metrics
 from bertkit.evaluation.graded import Scored
 from bertkit.evaluation.paired_tests import RESAMPLES, Difference, differences, mcnemar, randomisation
+from bertkit.files import read_json
 from bertkit.inference.predictor import load
 from bertkit.report.comparison import pairs
 from bertkit.report.facts import Facts, Row, read_facts
@@ -33,7 +32,7 @@ NAMES = ("one", "other")
 
 def labels_of(rows: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Truth, and the probabilities of a good and of a bad system."""
-    rng = np.random.default_rng(seed)
+    rng = default_rng(seed)
     truth = rng.integers(0, 3, rows)
     tables = [np.eye(3)[truth] * strength + rng.random((rows, 3)) for strength in (0.9, 0.3)]
     good, bad = (table / table.sum(axis=1, keepdims=True) for table in tables)
@@ -53,16 +52,16 @@ def score(truth: np.ndarray, table: np.ndarray) -> Scored:
 
 
 @pytest.mark.parametrize(("only_first", "only_second"), [(0, 0), (1, 0), (3, 9), (9, 3), (10, 10), (0, 6)])
-def test_mcnemar_is_the_exact_binomial_test(only_first: int, only_second: int) -> None:
+def test_mcnemar_is_the_exact_binomial_test(only_first, only_second):
     n, k = only_first + only_second, min(only_first, only_second)
     tail = 2 * sum(comb(n, i) for i in range(k + 1)) / 2**n  # as statsmodels' mcnemar(exact=True)
     assert mcnemar(only_first, only_second) == pytest.approx(min(1, tail))
 
 
-def test_each_resample_is_scored_for_both() -> None:
+def test_each_resample_is_scored_for_both():
     truth, good, bad = labels_of(30, 1)
     found = differences(score(truth, bad), score(truth, good))
-    rng, drawn = np.random.default_rng(0), []
+    rng, drawn = default_rng(0), []
     for _ in range(RESAMPLES):
         rows = rng.integers(0, 30, 30)
         drawn.append([accuracy(truth[rows], table[rows].argmax(axis=1)) for table in (bad, good)])
@@ -74,12 +73,12 @@ def test_each_resample_is_scored_for_both() -> None:
     assert exact[1] > exact[0]
 
 
-def test_randomisation_approaches_the_exact_permutation_test() -> None:
+def test_randomisation_approaches_the_exact_permutation_test():
     truth, good, bad = labels_of(10, 3)
     both = score(np.tile(truth, 2), np.concatenate([bad, good]))
     first, second = bad.argmax(axis=1), good.argmax(axis=1)
 
-    def gap(exchanged: tuple[bool, ...]) -> float:
+    def gap(exchanged):
         sides = np.where(exchanged, second, first), np.where(exchanged, first, second)
         return abs(np.subtract(*(np.mean([f1(truth == k, side == k) for k in range(3)]) for side in sides)))
 
@@ -100,7 +99,7 @@ TASKS += " retrieval ner-document ranking-binary ranking-graded-windows"
 
 
 @every([case for case in CASES if case.id in TASKS.split()])
-def test_runs_of_every_task_are_compared(case: Case, tiny_encoder: Path, tmp_path: Path) -> None:
+def test_runs_of_every_task_are_compared(case, tiny_encoder, tmp_path):
     first, second = (
         read_facts(finished(case, tiny_encoder, tmp_path / f"{seed}", seed=seed).folder) for seed in (3, 4)
     )
@@ -124,7 +123,7 @@ def test_runs_of_every_task_are_compared(case: Case, tiny_encoder: Path, tmp_pat
     assert all(len(set(each.answers)) == 2 and each.where and each.gold and all(each.texts) for each in pair.every)
 
 
-def test_the_verdict_needs_interval_and_test() -> None:
+def test_the_verdict_needs_interval_and_test():
     pair = Pair(NAMES, "", "f1", "90 rows", {"f1": Difference(0.5, 0.6, (0.02, 0.18))}, ("McNemar's exact test", 0.01))
     assert pair.verdict == (
         "other is better: its f1 is higher by 0.1000 (95 % interval 0.0200 … 0.1800; McNemar's exact test: "
@@ -155,12 +154,12 @@ def answered(labels: str, answers: str, texts: str = "") -> tuple[Row, ...]:
 
 
 @pytest.fixture(scope="module")
-def facts(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Facts:
+def facts(tiny_encoder, tmp_path_factory) -> Facts:
     facts = read_facts(finished(BY_ID["single-label"], tiny_encoder, tmp_path_factory.mktemp("paired") / "run").folder)
     return replace(facts, options={**facts.options, "labels": {"a": "a", "b": "b", "c": "c"}})
 
 
-def test_rows_are_counted_by_who_is_right(facts: Facts) -> None:
+def test_rows_are_counted_by_who_is_right(facts):
     first = replace(facts, rows=answered("aaaabbbb", "aabcbbba"))
     second = replace(facts, rows=answered("aaaabbbb", "abbbbaaa"))
     pair = compared(first, second, NAMES)
@@ -186,7 +185,7 @@ def test_rows_are_counted_by_who_is_right(facts: Facts) -> None:
     assert "p < 0.001" in many.verdict
 
 
-def test_rows_that_one_run_lacks_are_left_out_and_counted(facts: Facts) -> None:
+def test_rows_that_one_run_lacks_are_left_out_and_counted(facts):
     first = replace(facts, rows=answered("aabbc", "aabbb", "stuvw"))
     second = replace(facts, rows=answered("bacab", "bacab", "xwtsu"))  # in another order, with other targets for w, u
     tested = replace(second, split="test", results={**second.results, "splits": {"test": second.scores}})
@@ -204,7 +203,7 @@ def test_rows_that_one_run_lacks_are_left_out_and_counted(facts: Facts) -> None:
     assert compared(often, twice, NAMES).units == "2 rows"
 
 
-def test_rankings_of_other_documents_are_not_compared(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_rankings_of_other_documents_are_not_compared(tiny_encoder, tmp_path):
     ranked = read_facts(finished(BY_ID["retrieval"], tiny_encoder, tmp_path / "run").folder)
     pair = compared(ranked, replace(ranked, rows=ranked.rows[1:]), NAMES)
     assert (
@@ -218,42 +217,41 @@ def test_rankings_of_other_documents_are_not_compared(tiny_encoder: Path, tmp_pa
 
 
 @pytest.fixture(scope="module")
-def runs(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+def runs(tiny_encoder, tmp_path_factory) -> list[Path]:
     """Two runs of one recipe, the second with other answers to two of its rows."""
     room = tmp_path_factory.mktemp("runs")
     first = finished(BY_ID["single-label"], tiny_encoder, room / "base").folder
     second = shutil.copytree(first, room / "tuned")
-    rows = small.read_rows(second / "predictions" / "validation.jsonl")
+    rows = small.read_rows(second / "predictions/validation.jsonl")
     for row in rows[:2]:
         other = "good" if row["answer"]["label"] == "bad" else "bad"
         row["answer"] |= {"label": other, "scores": {"bad": 0.25, "good": 0.25, other: 0.75}}
-    small.write_rows(second / "predictions" / "validation.jsonl", rows)
+    small.write_rows(second / "predictions/validation.jsonl", rows)
     return [first, second]
 
 
 def test_the_command_says_which_run_is_better(runs, tmp_path, capsys):
     page = tmp_path / "both.html"
-    assert main(["report", *map(str, runs), "--output", str(page)]) == 0
-    said = capsys.readouterr().out
+    said = small.said(capsys, "report", *runs, "--output", page)
     (pair,) = pairs([read_facts(run) for run in runs])
     assert len(pair.every) == 2
     assert pair.names == ("base", "tuned")
     assert pair.verdict in said
     assert re.search(r"^metric +base +tuned +tuned − base +95 % interval$", said, re.MULTILINE)
     assert said.splitlines()[-1] == str(page)
-    text = well_formed(page.read_text(encoding="utf-8")).text
+    text = well_formed(page.read_text()).text
     assert pair.verdict in text
     assert "2 answers differ" in text
     parameters = sum(p.numel() for p in load(runs[0]).model.parameters())
     assert f"parameters {parameters:,} {parameters:,}" in text
 
 
-def test_pretraining_runs_have_no_answers_to_compare(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_pretraining_runs_have_no_answers_to_compare(tiny_encoder, tmp_path):
     run = finished(BY_ID["mlm-nsp"], tiny_encoder, tmp_path / "run").folder
     small.raises(bertkit.UserError, "Name two or more", compare, [run])
     page, found = compare([run, run], tmp_path / "both.html")
     assert found == []
-    text = well_formed(page.read_text(encoding="utf-8")).text
+    text = well_formed(page.read_text()).text
     assert "Differences on the same rows" not in text
     assert "The highest" in text
 
@@ -261,21 +259,20 @@ def test_pretraining_runs_have_no_answers_to_compare(tiny_encoder: Path, tmp_pat
 def test_runs_of_different_tasks_are_refused(runs, tiny_encoder, tmp_path, capsys):
     other = finished(BY_ID["ner-softmax"], tiny_encoder, tmp_path / "tagger").folder
     page = tmp_path / "both.html"
-    assert main(["report", str(runs[0]), str(other), "--output", str(page)]) == 2
-    told = capsys.readouterr().err
+    told = small.refused(capsys, "report", runs[0], other, "--output", page)
     assert (
         "runs of different tasks cannot be compared (base: text-classification, tagger: token-classification)" in told
     )
     assert not page.exists()
 
 
-def test_the_split_that_all_runs_have_is_compared(runs: list[Path], tmp_path: Path) -> None:
+def test_the_split_that_all_runs_have_is_compared(runs, tmp_path):
     """One of them has a test split, too."""
     both = shutil.copytree(runs[1], tmp_path / "tested")
-    results = json.loads((both / "results.json").read_text())
+    results = read_json(both / "results.json")
     results["splits"]["test"] = results["splits"]["validation"]
     (both / "results.json").write_text(json.dumps(results))
-    data = json.loads((both / "data.json").read_text())
+    data = read_json(both / "data.json")
     data["fingerprints"]["test"], data["rows"]["test"] = "1" * 64, 8
     (both / "data.json").write_text(json.dumps(data))
     _, (pair,) = compare([runs[0], both], tmp_path / "page.html")

@@ -1,7 +1,5 @@
 """What holds on every system: modules that Windows lacks are not needed, and nothing is left behind."""
 
-from __future__ import annotations
-
 import ast
 import os
 import signal
@@ -16,14 +14,14 @@ PACKAGE = Path(__file__).parent.parent / "bertkit"
 POSIX = {"fcntl", "grp", "pwd", "readline", "resource", "termios"}  # modules that Windows lacks
 
 
-def test_no_module_that_windows_lacks_is_imported() -> None:
+def test_no_module_that_windows_lacks_is_imported():
     for file in PACKAGE.rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Import | ast.ImportFrom):
                 assert not POSIX & {getattr(node, "module", ""), *(name.name for name in node.names)}, file
 
 
-def test_a_signal_ends_a_command_and_removes_its_temporary_files(tmp_path: Path) -> None:
+def test_a_signal_ends_a_command_and_removes_its_temporary_files(tmp_path):
     """SIGTERM: see below."""
     number = signal.SIGHUP
     program = (
@@ -37,7 +35,7 @@ def test_a_signal_ends_a_command_and_removes_its_temporary_files(tmp_path: Path)
     assert not list(tmp_path.iterdir())
 
 
-def test_a_training_that_is_stopped_leaves_no_temporary_files(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_a_training_that_is_stopped_leaves_no_temporary_files(tiny_encoder, tmp_path):
     (temporary := tmp_path / "temporary").mkdir()
     file, folder = small.write_recipe(tmp_path, tiny_encoder), tmp_path / "run"
     words = ["train", file, "--output-dir", folder, "training.num_train_epochs=1000", "training.logging_steps=1"]

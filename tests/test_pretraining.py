@@ -1,7 +1,5 @@
 """The task of pretraining: what it learns, what it keeps, and the whole program from text to a model."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import shutil
@@ -16,13 +14,15 @@ import transformers
 from cases import DOCUMENTS, DRAWN, SETTINGS, Case, encoder
 from conftest import WORDS
 from datasets import Dataset
+from small import raises
 from steps import NoDoubles, arguments, made
 from test_pretraining_data import made_documents, vocabulary
 from test_qa_windows import by_bytes, by_metaspace
 from test_resume import killed, last
-from test_task_contract import Begun, ask, begun, fit
+from test_task_contract import ask, begun, fit
 from tokenizers import AddedToken, decoders
 from tokenizers.pre_tokenizers import PreTokenizer
+from torch.testing import assert_close
 from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM, AutoModelForSequenceClassification, BertTokenizer
 
 from bertkit.encoding.padding import Collator
@@ -50,7 +50,7 @@ __all__ = ["begun"]  # a fixture
 every_case = pytest.mark.parametrize("case", DRAWN, ids=[case.id for case in DRAWN])
 
 
-def new(tokenizer: Path, **fields: Any) -> Encoder:
+def new(tokenizer: Path, **fields) -> Encoder:
     """An encoder that is drawn, not loaded."""
     return resolve_encoder(ModelSpec(config={**SIZES, **fields}, tokenizer=str(tokenizer), max_length=32))
 
@@ -58,7 +58,7 @@ def new(tokenizer: Path, **fields: Any) -> Encoder:
 COUNTING = ["one two three four five . " * 4, "red blue green down up . " * 4] * 4
 
 
-def test_learns_what_can_be_known(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_learns_what_can_be_known(tiny_encoder, tmp_path):
     """A masked word of a rhyme can be told by its neighbours; so can a rhyme that does not belong."""
     case = dataclasses.replace(DRAWN[1], columns={"text": COUNTING})
     task, model = fit(case, tiny_encoder, tmp_path, steps=400, batch=8)
@@ -70,7 +70,7 @@ def test_learns_what_can_be_known(tiny_encoder: Path, tmp_path: Path) -> None:
 
 
 @every_case
-def test_saved_and_loaded_it_gives_the_same_answers(case: Case, begun: Begun, tmp_path: Path) -> None:
+def test_saved_and_loaded_it_gives_the_same_answers(case, begun, tmp_path):
     task, model = begun(case)
     save(model, task, tmp_path / "model", SETTINGS)
     again = load(tmp_path / "model", precision="fp32")
@@ -85,7 +85,7 @@ def test_saved_and_loaded_it_gives_the_same_answers(case: Case, begun: Begun, tm
 
 
 @pytest.fixture(params=["bytes", "metaspace"])
-def spaced(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+def spaced(request, tmp_path):
     """Tokenizers whose tokens hold the space before a word, Ġ or ▁, read from a folder."""
     tokenizer = by_bytes() if request.param == "bytes" else by_metaspace()
     own = decoders.ByteLevel() if request.param == "bytes" else decoders.Metaspace()
@@ -105,8 +105,8 @@ def spaced(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
         ("</s> a <mask> <mask>", "</s> a cat o"),
     ],
 )
-def test_masks_are_filled_with_text_and_not_with_raw_tokens(text: str, filled: str, spaced: Any) -> None:
-    task = Pretraining(PretrainingOptions.model_validate({"name": "pretraining", "nsp": "none"}), spaced, 32)
+def test_masks_are_filled_with_text_and_not_with_raw_tokens(text, filled, spaced):
+    task = Pretraining(PretrainingOptions(name="pretraining", nsp="none"), spaced, 32)
     rows = Dataset.from_dict({"text": [text]})
     features = task.encode(rows)
     ids = features["input_ids"][0]
@@ -124,7 +124,7 @@ def test_masks_are_filled_with_text_and_not_with_raw_tokens(text: str, filled: s
     assert answer["masks"][0] == [{"token": "cat", "id": cat, "score": 0.75}, {"token": "p", "id": p, "score": 0.25}]
 
 
-def test_masks_beyond_the_limit_stay(tiny_encoder: Path) -> None:
+def test_masks_beyond_the_limit_stay(tiny_encoder):
     task = DRAWN[0].task(tiny_encoder)
     rows = Dataset.from_dict({"text": ["the [MASK]s [MASK]"]})
     ing = task.tokenizer.convert_tokens_to_ids("##ing")
@@ -134,7 +134,7 @@ def test_masks_beyond_the_limit_stay(tiny_encoder: Path) -> None:
 
 
 @every_case
-def test_padding_changes_nothing(case: Case, begun: Begun) -> None:
+def test_padding_changes_nothing(case, begun):
     task, model = begun(case)
     together, alone = (ask(task, model, batch_size=size)(DOCUMENTS) for size in (8, 1))
     for one, other in zip(together, alone, strict=True):
@@ -142,10 +142,10 @@ def test_padding_changes_nothing(case: Case, begun: Begun) -> None:
         assert one["loss"] == pytest.approx(other["loss"], rel=1e-5)
 
 
-def test_the_loss_is_transformers_loss(tiny_encoder: Path) -> None:
+def test_the_loss_is_transformers_loss(tiny_encoder):
     case = DRAWN[1]
     task = case.task(tiny_encoder)
-    model: Any = task.model(encoder(tiny_encoder)).eval()
+    model = task.model(encoder(tiny_encoder)).eval()
     features = task.encode(case.rows())
     drawn = task.examples(features, range(len(features)), (3, 1))
     batch = Collator.of(task.tokenizer, task.padding)(drawn)
@@ -154,10 +154,10 @@ def test_the_loss_is_transformers_loss(tiny_encoder: Path) -> None:
     theirs.load_state_dict(model.state_dict())
     names = ("input_ids", "attention_mask", "token_type_ids", "labels", "next_sentence_label")
     told = theirs.eval()(**{name: batch[name] for name in names})
-    torch.testing.assert_close(ours, told.loss, rtol=1e-5, atol=0)
+    assert_close(ours, told.loss, rtol=1e-5, atol=0)
 
 
-def test_a_foreign_masked_language_model_goes_on_learning(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_a_foreign_masked_language_model_goes_on_learning(tiny_encoder, tmp_path):
     """Of another architecture: transformers' own class, and no pairs."""
     shutil.copytree(tiny_encoder, tmp_path / "distil", ignore=shutil.ignore_patterns("config.json", "*.safetensors"))
     config = transformers.DistilBertConfig(vocab_size=42, dim=16, n_layers=2, n_heads=2, hidden_dim=32)
@@ -170,7 +170,7 @@ def test_a_foreign_masked_language_model_goes_on_learning(tiny_encoder: Path, tm
         DRAWN[1].task(tmp_path / "distil").model(encoder(tmp_path / "distil"))
 
 
-FOREIGN: dict[str, dict[str, Any]] = {
+FOREIGN = {
     **dict.fromkeys(("roberta", "electra", "albert", "modernbert"), SIZES),
     "squeezebert": {**SIZES, "embedding_size": 16},
     "distilbert": {"dim": 16, "n_layers": 2, "n_heads": 2, "hidden_dim": 32},
@@ -197,7 +197,7 @@ def test_heads_of_other_architectures_read_the_chosen_tokens_only(kind, lora, ti
     ids = {"vocab_size": len(task.tokenizer), "pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3}
     torch.manual_seed(0)
     config = AutoConfig.for_model(kind, **ids, **FOREIGN[kind])
-    model: Any = AutoModelForMaskedLM.from_config(config).eval()
+    model = AutoModelForMaskedLM.from_config(config).eval()
     if lora:
         model = with_lora(model, Lora(r=2, target_modules=lora), {}).eval()
     features = task.encode(case.rows())
@@ -209,16 +209,16 @@ def test_heads_of_other_architectures_read_the_chosen_tokens_only(kind, lora, ti
     ours = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
     model.zero_grad()
     everywhere = model(batch["input_ids"], attention_mask=batch["attention_mask"])
-    torch.testing.assert_close(outputs.prediction_logits, everywhere.logits[chosen], rtol=1e-5, atol=1e-6)
+    assert_close(outputs.prediction_logits, everywhere.logits[chosen], rtol=1e-5, atol=1e-6)
     F.cross_entropy(everywhere.logits[chosen], batch["labels"][chosen], reduction="sum").backward()
     theirs = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
-    torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+    assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("case", DRAWN[:2], ids=["mlm", "mlm-nsp"])
-def test_plain_transformers_opens_it(case: Case, tiny_encoder: Path, tmp_path: Path) -> None:
+def test_plain_transformers_opens_it(case, tiny_encoder, tmp_path):
     task = case.task(tiny_encoder)
-    model: Any = task.model(new(tiny_encoder))
+    model = task.model(new(tiny_encoder))
     save(model, task, tmp_path / "model", SETTINGS)
     pairs = case.options.get("nsp") != "none"
     assert isinstance(model, BertForPreTraining if pairs else BertForMaskedLM)
@@ -231,7 +231,7 @@ def test_plain_transformers_opens_it(case: Case, tiny_encoder: Path, tmp_path: P
         assert all(torch.equal(p, told[n]) for n, p in model.bert.named_parameters() if n in told)
 
 
-def test_errors_say_what_to_do(tiny_encoder: Path) -> None:
+def test_errors_say_what_to_do(tiny_encoder):
     tokenizer = load_tokenizer(tiny_encoder)
     one = Dataset.from_dict({"text": ["a"]})
     with pytest.raises(DataError, match="from another document, and there is one"):
@@ -241,7 +241,7 @@ def test_errors_say_what_to_do(tiny_encoder: Path) -> None:
         prepare(Pretraining, PretrainingOptions(name="pretraining"), tokenizer, 32, DRAWN[0].rows(), [])
 
 
-def test_scores_are_ratios_of_sums_and_an_infinite_one_is_none_as_an_interval_up_to_it() -> None:
+def test_scores_are_ratios_of_sums_and_an_infinite_one_is_none_as_an_interval_up_to_it():
     answers = [
         {"masked": 3, "right": 1, "loss": 6.0, "pairs": 1, "pairs_right": 1},
         {"masked": 1, "right": 1, "loss": 2.0, "pairs": 3, "pairs_right": 0},
@@ -262,7 +262,7 @@ def test_scores_are_ratios_of_sums_and_an_infinite_one_is_none_as_an_interval_up
 
 
 @pytest.fixture(scope="module")
-def recipe(tiny_encoder_with_dropout: Path, tmp_path_factory: pytest.TempPathFactory) -> Recipe:
+def recipe(tiny_encoder_with_dropout, tmp_path_factory) -> Recipe:
     return recipe_of(tmp_path_factory.mktemp("pretraining"), tiny_encoder_with_dropout, SIZES)
 
 
@@ -282,7 +282,7 @@ def recipe_of(room: Path, tokenizer: Path, config: dict[str, Any]) -> Recipe:
     return load_recipe(room / "pretraining.yaml")
 
 
-def test_from_text_to_a_model_and_on_to_a_task(recipe: Recipe, tmp_path: Path) -> None:
+def test_from_text_to_a_model_and_on_to_a_task(recipe, tmp_path):
     run = train(recipe, tmp_path / "run")
     results = run.results
     assert set(results["splits"]["validation"]["metrics"]) == {"mlm_accuracy", "perplexity", "nsp_accuracy"}
@@ -302,7 +302,7 @@ def test_from_text_to_a_model_and_on_to_a_task(recipe: Recipe, tmp_path: Path) -
     assert tuned.finished
 
 
-def test_a_training_that_diverges_ends_with_results(recipe: Recipe, tmp_path: Path) -> None:
+def test_a_training_that_diverges_ends_with_results(recipe, tmp_path):
     training = {**recipe.training, "learning_rate": 100.0, "eval_strategy": "no", "num_train_epochs": 1}
     changed = {"training": training, "verify": False, "explain": False}
     run = train(recipe.model_copy(update=changed), tmp_path / "run")
@@ -314,18 +314,17 @@ def test_a_training_that_diverges_ends_with_results(recipe: Recipe, tmp_path: Pa
     assert (run.folder / "report.html").is_file()
 
 
-def test_a_tokenizer_that_cannot_be_copied_is_refused(tiny_encoder: Path) -> None:
+def test_a_tokenizer_that_cannot_be_copied_is_refused(tiny_encoder):
     """RoFormer's: its words are found by a Python object."""
 
     class Words:
-        def pre_tokenize(self, text: Any) -> None:
+        def pre_tokenize(self, text):
             """All of the text is one word."""
 
     task = DRAWN[0].task(tiny_encoder)
-    backend: Any = task.tokenizer
+    backend = task.tokenizer
     backend.backend_tokenizer.pre_tokenizer = PreTokenizer.custom(Words())
-    with pytest.raises(ModelError, match="cannot be copied, which pretraining requires"):
-        task.features(DRAWN[0].rows())
+    raises(ModelError, "cannot be copied, which pretraining requires", task.features, DRAWN[0].rows())
 
 
 # --- what changes in its course: the share of masked tokens
@@ -337,7 +336,7 @@ def equal(one: dict[str, Any], other: dict[str, Any]) -> bool:
 
 @pytest.mark.parametrize("nsp", ["nsp", "none"])
 @pytest.mark.parametrize("more", [{}, {"whole_word": True}], ids=["tokens", "words"])
-def test_fewer_masks_are_those_that_the_lower_share_draws(nsp: Any, more: dict[str, Any]) -> None:
+def test_fewer_masks_are_those_that_the_lower_share_draws(nsp, more):
     documents, words = made_documents(60)
     tokenizer = BertTokenizer(vocab=vocabulary(words))
     documents += ["a [MASK] b", "a b"]  # no masks of ours; one token at least
@@ -358,7 +357,7 @@ def test_fewer_masks_are_those_that_the_lower_share_draws(nsp: Any, more: dict[s
 
 @pytest.mark.parametrize(("start", "end"), [(0.4, 0.1), (0.1, 0.4)])
 def test_the_share_follows_the_progress_and_evaluation_has_the_last_one(start, end, tiny_encoder):
-    def prepared(share: Any) -> Any:
+    def prepared(share):
         options = {"name": "pretraining", "mask_probability": share}
         return Case("", options, {"text": DOCUMENTS}).task(tiny_encoder)
 
@@ -375,10 +374,10 @@ def test_the_share_follows_the_progress_and_evaluation_has_the_last_one(start, e
     assert task.examples(features, range(8)) == prepared(end).examples(features, range(8))
 
 
-def test_a_training_follows_the_schedule(tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_training_follows_the_schedule(tiny_encoder, tmp_path, monkeypatch):
     steps = []
 
-    def loss(self: Any, outputs: Any, batch: Any, smoothing: float = 0.0, real: Any = Pretraining.loss) -> Any:
+    def loss(self, outputs, batch, smoothing=0.0, real=Pretraining.loss):
         masked = batch["labels"] != -100
         ordinary = torch.where(masked, batch["labels"], batch["input_ids"]) > WORDS.index("[MASK]")
         steps.append(zip(masked.sum(1).tolist(), ordinary.sum(1).tolist(), strict=True))

@@ -1,7 +1,5 @@
 """Sentences, packing, pairs and masks: nothing lost, nothing leaked, and a pure function of seed, epoch and index."""
 
-from __future__ import annotations
-
 import itertools
 import random
 from collections import Counter, defaultdict
@@ -12,6 +10,7 @@ import pytest
 from datasets import Dataset
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from small import raises
 from transformers import BertTokenizer, PreTrainedTokenizerFast
 
 from bertkit.errors import ModelError
@@ -19,7 +18,7 @@ from bertkit.models.bert.masking import Masking
 from bertkit.models.bert.pretraining_data import encode_documents
 from bertkit.models.bert.sentences import pack, sentences
 
-SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+SPECIAL = "[PAD] [UNK] [CLS] [SEP] [MASK]".split()
 LENGTH = 64
 
 
@@ -219,8 +218,7 @@ def test_kept_features_are_opened_again_and_only_for_the_same(made, tmp_path, mo
     monkeypatch.setattr("bertkit.models.bert.pretraining_data._write", None)
     assert kept().to_dict() == first.to_dict()
     for other in ({"rows": rows.select(range(9))}, {"length": 32}, {"nsp": "none"}, {"short": 0.0}):
-        with pytest.raises(TypeError, match="not callable"):
-            kept(**other)
+        raises(TypeError, "not callable", kept, **other)
 
 
 def test_a_failed_encoding_leaves_nothing(made, tmp_path, monkeypatch):
@@ -228,8 +226,7 @@ def test_a_failed_encoding_leaves_nothing(made, tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("bertkit.models.bert.pretraining_data._write", full)
-    with pytest.raises(OSError, match="No space"):
-        encode_documents(made[1], made[2], LENGTH, nsp="nsp", cache=tmp_path)
+    raises(OSError, "No space", encode_documents, made[1], made[2], LENGTH, nsp="nsp", cache=tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -429,8 +426,7 @@ def test_tokenizers_without_a_mask_or_for_whole_words_without_pieces_that_go_on_
         ("no MASK token", lambda: encode_documents(made[1], bare, LENGTH, nsp="none")),
         ("begin with ##", lambda: Masking(short, nsp="none", whole_word=True)),
     ):
-        with pytest.raises(ModelError, match=message):
-            call()
+        raises(ModelError, message, call)
 
 
 # --- purity ----------------------------------------------------------------------------------------------------------

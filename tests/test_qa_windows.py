@@ -1,11 +1,8 @@
 """Windows of questions and contexts: nothing lost, owned where context is widest, gold where the answer stands."""
 
-from __future__ import annotations
-
 import random
 import re
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +10,7 @@ import tokenizers
 from datasets import Dataset
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from small import raises
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, processors
 from transformers import BertTokenizer, PreTrainedTokenizerFast
 
@@ -36,7 +34,7 @@ WORDS = [
 TEXTS = st.lists(st.sampled_from(WORDS), max_size=40).map(" ".join) | st.text(max_size=60)
 
 
-def by_bytes() -> Any:
+def by_bytes():
     """As RoBERTa's: several pieces per character, blanks outside the offsets, pieces that are nothing but a blank."""
     pieces = [*SPECIAL, *sorted(pre_tokenizers.ByteLevel.alphabet()), "Ġc", "at", "Ġcat"]
     vocab = {piece: number for number, piece in enumerate(pieces)}
@@ -46,10 +44,10 @@ def by_bytes() -> Any:
     return _fast(backend, model_input_names=["input_ids", "attention_mask"])
 
 
-def by_metaspace() -> Any:
+def by_metaspace():
     """As DeBERTa's: offsets take in the blank before a word."""
     letters = [(piece, -5.0) for piece in ["▁", *"abcdefghijklmnopqrstuvwxyz"]]
-    words = [(f"▁{word}", -1.0) for word in ("the", "cat", "dog", "sat")]
+    words = [(f"▁{word}", -1.0) for word in "the cat dog sat".split()]
     backend = tokenizers.Tokenizer(models.Unigram([*((s, 0.0) for s in SPECIAL), *letters, *words], 1, False))
     backend.pre_tokenizer = pre_tokenizers.Metaspace()
     template = {"single": "<s> $A </s>", "pair": "<s> $A </s> $B:1 </s>:1"}
@@ -57,22 +55,22 @@ def by_metaspace() -> Any:
     return _fast(backend, model_input_names=["input_ids", "token_type_ids", "attention_mask"])
 
 
-def _fast(backend: Any, model_input_names: list[str]) -> Any:
+def _fast(backend, model_input_names: list[str]):
     names = dict(zip(("pad_token", "unk_token", "cls_token", "sep_token"), SPECIAL, strict=True))
     return PreTrainedTokenizerFast(tokenizer_object=backend, model_input_names=model_input_names, **names)
 
 
 @pytest.fixture(scope="session")
-def kinds(tiny_encoder: Path) -> dict[str, Any]:
+def kinds(tiny_encoder) -> dict[str, Any]:
     """The three kinds of tokenizers by name."""
     return {"wordpiece": load_tokenizer(tiny_encoder), "bytes": by_bytes(), "metaspace": by_metaspace()}
 
 
-def encode(tokenizer: Any, question: str, context: str, max_length: int = 24, stride: int = 4) -> dict[str, list[Any]]:
+def encode(tokenizer, question: str, context: str, max_length: int = 24, stride: int = 4) -> dict[str, list[Any]]:
     return encode_pairs(tokenizer, [question], tokenize(tokenizer, [context]), max_length=max_length, stride=stride)
 
 
-def qa(tokenizer: Any, max_length: int = 24, **options: Any) -> QuestionAnswering:
+def qa(tokenizer, max_length: int = 24, **options) -> QuestionAnswering:
     given = {"name": "question-answering", "unanswerable": True, "stride": 4, **options}
     return QuestionAnswering(QuestionAnsweringOptions.model_validate(given), tokenizer, max_length)
 
@@ -97,7 +95,7 @@ def test_a_short_pair_is_what_the_tokenizer_makes_of_it(kind, question, context,
 @pytest.mark.parametrize("kind", TOKENIZERS)
 @settings(max_examples=60)
 @given(text=TEXTS, data=st.data())
-def test_cover_is_the_pieces_that_reach_into_a_span(kind: str, text: str, data: Any, kinds: dict[str, Any]) -> None:
+def test_cover_is_the_pieces_that_reach_into_a_span(kind, text, data, kinds):
     (pieces,) = tokenize(kinds[kind], [text])
     start = data.draw(st.integers(0, len(text)))
     end = data.draw(st.integers(start, len(text)))
@@ -110,7 +108,7 @@ def test_cover_is_the_pieces_that_reach_into_a_span(kind: str, text: str, data: 
 
 
 @pytest.mark.parametrize(("size", "stride"), [(18, 4), *((size, s) for size in (0, 19, 101) for s in (0, 4, 100))])
-def test_every_piece_is_owned_once_where_it_has_most_context(size: int, stride: int, kinds: dict[str, Any]) -> None:
+def test_every_piece_is_owned_once_where_it_has_most_context(size, stride, kinds):
     tokenizer = kinds["wordpiece"]
     context = " ".join("cat dog sat good bad one two three".split()[n * n % 8] for n in range(size))
     (pieces,) = tokenize(tokenizer, [context])
@@ -138,12 +136,11 @@ def test_nothing_of_question_or_context_is_lost(kind, question, context, max_len
     tokenizer = kinds[kind]
     (asked,), (pieces,) = tokenize(tokenizer, [question]), tokenize(tokenizer, [context])
     if len(asked.ids) + tokenizer.num_special_tokens_to_add(pair=True) + 8 > max_length:
-        with pytest.raises(RowsError, match="leaves no room"):
-            encode(tokenizer, question, context, max_length, stride)
+        raises(RowsError, "leaves no room", encode, tokenizer, question, context, max_length, stride)
         return
     columns = encode(tokenizer, question, context, max_length, stride)
-    read: list[int] = []
-    for ids, place, low, count in zip(*(columns[c] for c in ("input_ids", "place", "low", "count")), strict=True):
+    read = []
+    for ids, place, low, count in zip(*(columns[c] for c in "input_ids place low count".split()), strict=True):
         assert len(ids) <= max_length
         assert ids[1 : 1 + len(asked.ids)] == asked.ids
         assert low <= len(read)
@@ -153,7 +150,7 @@ def test_nothing_of_question_or_context_is_lost(kind, question, context, max_len
     assert [piece for first, end in spans for piece in range(first, end)] == list(range(len(pieces.ids)))
 
 
-def test_questions_that_leave_no_room_are_named_together(kinds: dict[str, Any]) -> None:
+def test_questions_that_leave_no_room_are_named_together(kinds):
     questions = ["the cat ?", "dog " * 14, "the", "sat " * 300]
     contexts = tokenize(kinds["wordpiece"], ["cat"] * 4)
     with pytest.raises(RowsError) as caught:
@@ -174,7 +171,7 @@ def test_questions_that_leave_no_room_are_named_together(kinds: dict[str, Any]) 
 @pytest.mark.parametrize("kind", TOKENIZERS)
 @settings(max_examples=80, suppress_health_check=[HealthCheck.filter_too_much])
 @given(context=TEXTS, data=st.data())
-def test_gold_positions_point_at_the_answer(kind: str, context: str, data: Any, kinds: dict[str, Any]) -> None:
+def test_gold_positions_point_at_the_answer(kind, context, data, kinds):
     """From first to last piece stands all of the answer that has a piece, and no piece more."""
     start = data.draw(st.integers(0, len(context)))
     answer = context[start : data.draw(st.integers(start, len(context)))]
@@ -196,18 +193,18 @@ def test_gold_positions_point_at_the_answer(kind: str, context: str, data: Any, 
 
 
 @pytest.fixture(scope="module")
-def tokenizer(tiny_encoder: Path) -> Any:
+def tokenizer(tiny_encoder):
     return load_tokenizer(tiny_encoder)
 
 
-def windows_of(tokenizer: Any, *texts: str, **settings: Any) -> dict[str, list[Any]]:
+def windows_of(tokenizer, *texts: str, **settings) -> dict[str, list[Any]]:
     arguments = {"max_length": 16, "stride": 4} | settings
     return encode_words(tokenizer, texts, [words(text) for text in texts], **arguments)
 
 
-def test_a_word_is_read_at_its_first_piece_and_one_without_pieces_in_no_window(tokenizer: Any) -> None:
+def test_a_word_is_read_at_its_first_piece_and_one_without_pieces_in_no_window(tokenizer):
     columns = windows_of(tokenizer, "the dogs sat")  # dog ##s
-    assert tokenizer.convert_ids_to_tokens(columns["input_ids"][0]) == ["[CLS]", "the", "dog", "##s", "sat", "[SEP]"]
+    assert tokenizer.convert_ids_to_tokens(columns["input_ids"][0]) == "[CLS] the dog ##s sat [SEP]".split()
     assert (columns["heads"], columns["words"], columns["length"]) == ([[1, 2, 4]], [[0, 1, 2]], [6])
     assert columns["token_type_ids"] == [[0] * 6]
     joined = encode_words(tokenizer, ["cats , dog"], [[(0, 3), (3, 4), (5, 6), (7, 10)]], max_length=16, stride=0)
@@ -235,10 +232,10 @@ def owner(head: int, windows: list[tuple[int, int]], end: int) -> int:
 
 
 @pytest.mark.parametrize("stride", [0, 1, 4, 5, 100])
-def test_every_word_is_in_the_window_where_it_has_most_context(tokenizer: Any, stride: int) -> None:
+def test_every_word_is_in_the_window_where_it_has_most_context(tokenizer, stride):
     rng = random.Random(stride)
     for size in (14, 15, 16, 27, 40, 111):
-        text = " ".join(rng.choice(["cat", "dogs", "sat", "running", "the"]) for _ in range(size))
+        text = " ".join(rng.choice("cat dogs sat running the".split()) for _ in range(size))
         columns = windows_of(tokenizer, text, stride=stride)
         whole = windows_of(tokenizer, text, max_length=10_000)
         heads = [head - 1 for head in whole["heads"][0]]
@@ -258,9 +255,9 @@ def test_every_word_is_in_the_window_where_it_has_most_context(tokenizer: Any, s
             assert all(owner(heads[word], windows, len(pieces)) == index for word in own)
 
 
-def test_document_context_fills_the_window_on_both_sides(tokenizer: Any) -> None:
+def test_document_context_fills_the_window_on_both_sides(tokenizer):
     texts = ["one two three four", "cat dog", "five yes no up down", "red"]
-    columns = windows_of(tokenizer, *texts, max_length=10, documents=["a", "a", "a", "b"])
+    columns = windows_of(tokenizer, *texts, max_length=10, documents="a a a b".split())
     read = [tokenizer.convert_ids_to_tokens(ids) for ids in columns["input_ids"]]
     assert read[0][1:-1] == "one two three four cat dog five yes".split()
     assert read[1][1:-1] == "two three four cat dog five yes no".split()
@@ -275,10 +272,8 @@ def test_document_context_fills_the_window_on_both_sides(tokenizer: Any) -> None
 
 @settings(max_examples=150)
 @given(st.lists(st.text(max_size=60), min_size=1, max_size=4), st.integers(8, 20), st.integers(0, 30), st.booleans())
-def test_no_word_is_read_twice_whatever_the_text(texts: list[str], limit: int, stride: int, document: bool) -> None:
-    vocabulary = {
-        word: i for i, word in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "##a", "b", "."])
-    }
+def test_no_word_is_read_twice_whatever_the_text(texts, limit, stride, document):
+    vocabulary = {word: i for i, word in enumerate("[PAD] [UNK] [CLS] [SEP] [MASK] a ##a b .".split())}
     tokenizer = BertTokenizer(vocab=vocabulary)
     documents = ["same"] * len(texts) if document else None
     columns = windows_of(tokenizer, *texts, max_length=limit, stride=stride, documents=documents)
@@ -292,7 +287,7 @@ def test_no_word_is_read_twice_whatever_the_text(texts: list[str], limit: int, s
         assert all(0 < head < len(ids) - 1 for head in heads)
 
 
-def test_a_space_alone_is_the_first_token_of_its_word() -> None:
+def test_a_space_alone_is_the_first_token_of_its_word():
     """Unigram models read a rare word as a lone ▁ and what follows; transformers labels and reads the ▁."""
     pieces = [("<pad>", 0.0), ("<unk>", 0.0), ("<s>", 0.0), ("</s>", 0.0), ("▁", -5.0), ("▁the", -1.0), ("猫", -2.0)]
     backend = Tokenizer(models.Unigram([*pieces, ("s", -3.0), ("▁sat", -1.0)], 1, False))

@@ -1,7 +1,5 @@
 """What the pages say exists, what a release needs beside the code, and what the wheel holds."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -25,20 +23,21 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from ruamel.yaml import YAML
+from small import ROOT
 from test_layers import FLOORS
 
 from bertkit import __version__
 from bertkit.cli import main as cli
+from bertkit.files import read_json
 from bertkit.recipe import shipped_recipes
 
-ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
-ARCHITECTURE = ROOT / "docs" / "architecture.md"
+ARCHITECTURE = ROOT / "docs/architecture.md"
 
 
 def blocks(page: Path, *languages: str) -> Iterator[str]:
     """The fenced blocks of these languages."""
-    for language, body in re.findall(r"^```(\w+)\n(.*?)^```$", page.read_text(encoding="utf-8"), re.M | re.S):
+    for language, body in re.findall(r"^```(\w+)\n(.*?)^```$", page.read_text(), re.M | re.S):
         if language in languages:
             yield body
 
@@ -54,8 +53,8 @@ def commands(page: Path) -> Iterator[list[str]]:
             yield words
 
 
-def test_commands_parse_and_python_compiles() -> None:
-    targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M))
+def test_commands_parse_and_python_compiles():
+    targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.M))
     for page in PAGES:
         for words in commands(page):
             if words[0] == "make":
@@ -66,19 +65,19 @@ def test_commands_parse_and_python_compiles() -> None:
             compile(body, str(page), "exec")
 
 
-def test_there_are_commands() -> None:
+def test_there_are_commands():
     commands_of_page = [words[:2] for words in commands(ROOT / "README.md")]
     assert commands_of_page == [["make", "quickstart"], ["make", "test"]]
-    cells = re.findall(r"^\|[^|]+\|(.*?)\|[^|]+\|$", ROOT.joinpath("README.md").read_text(encoding="utf-8"), re.M)
+    cells = re.findall(r"^\|[^|]+\|(.*?)\|[^|]+\|$", ROOT.joinpath("README.md").read_text(), re.M)
     goals = [words for cell in cells for words in re.findall(r"`(bertkit .*?)`", cell)]
     assert len(goals) >= 10
     for words in goals:
         cli.parse(shlex.split(words)[1:])
 
 
-def test_the_architecture_names_every_folder_and_nothing_else() -> None:
+def test_the_architecture_names_every_folder_and_nothing_else():
     package = ROOT / "bertkit"
-    text = ARCHITECTURE.read_text(encoding="utf-8")
+    text = ARCHITECTURE.read_text()
     named = set(re.findall(r"^\| `bertkit/([\w./]+)` \|", text, re.M))
     folders = {f"{path.name}/" for path in package.iterdir() if path.is_dir() and path.name != "__pycache__"}
     files = {path.name for path in package.glob("*.py")} - {"__init__.py", "__main__.py"}
@@ -90,15 +89,15 @@ def test_the_architecture_names_every_folder_and_nothing_else() -> None:
     assert all(order[a] > order[b] for low, high in pairwise(FLOORS) for a in low for b in high)
 
 
-def test_links_lead_somewhere() -> None:
+def test_links_lead_somewhere():
     dead = []
     for page in PAGES:
-        for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
+        for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
             if re.match(r"https?://", link):
                 continue
             name, _, anchor = link.partition("#")
             there = (page.parent / name).resolve() if name else page
-            text = there.read_text(encoding="utf-8") if anchor and there.is_file() else ""
+            text = there.read_text() if anchor and there.is_file() else ""
             titles = re.findall(r"^#+ (.*)$", text, re.M)
             anchors = {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
             if not there.exists() or (anchor and anchor not in anchors):
@@ -108,7 +107,7 @@ def test_links_lead_somewhere() -> None:
 
 # --- docs/scaling.md: scripts and YAML for clusters and clouds
 
-SCALING = ROOT / "docs" / "scaling.md"
+SCALING = ROOT / "docs/scaling.md"
 SCRIPTS = list(blocks(SCALING, "bash"))
 (SKY,) = [each for body in blocks(SCALING, "yaml") if "run" in (each := yaml.safe_load(body))]
 
@@ -120,14 +119,14 @@ def ours(script: str) -> list[list[str]]:
 
 
 @pytest.mark.parametrize("script", [*SCRIPTS, SKY["setup"], SKY["run"]])
-def test_scripts_are_shell(script: str) -> None:
+def test_scripts_are_shell(script):
     ended = subprocess.run(["bash", "-n"], input=script, capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stderr) == (0, "")
     for words in ours(script):
         cli.parse(words)  # exits where it cannot
 
 
-def test_each_system_has_its_example() -> None:
+def test_each_system_has_its_example():
     """An array with --shard and a job of torchrun for Slurm; Hugging Face Jobs; SkyPilot."""
     batch = [script for script in SCRIPTS if "#SBATCH" in script]
     assert all(script.startswith("#!/bin/bash\n#SBATCH ") for script in batch)
@@ -142,31 +141,31 @@ def test_each_system_has_its_example() -> None:
 
 # --- what a release needs beside the code
 
-SCRIPT = ROOT / "recipes" / "train_classifier.py"
+SCRIPT = ROOT / "recipes/train_classifier.py"
 SKILL = ROOT / "SKILL.md"
-WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))
 
 
-def read_yaml(name: str | Path) -> Any:
-    return YAML(typ="safe").load((ROOT / name).read_text(encoding="utf-8"))
+def read_yaml(name: str | Path):
+    return YAML(typ="safe").load((ROOT / name).read_text())
 
 
 def project() -> dict[str, Any]:
-    return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
-def test_metadata_name_pages_systems_and_pythons() -> None:
+def test_metadata_name_pages_systems_and_pythons():
     metadata = project()["project"]
     assert metadata["urls"].keys() == {"Homepage", "Documentation", "Repository", "Changelog", "Issues"}
-    tested = re.findall(r'python: "([\d.]+)"', (ROOT / ".github/workflows/tests.yml").read_text(encoding="utf-8"))
+    tested = re.findall(r'python: "([\d.]+)"', (ROOT / ".github/workflows/tests.yml").read_text())
     stated = {each.rsplit(" ", 1)[1] for each in metadata["classifiers"] if ":: Python :: 3." in each}
     assert stated == set(tested)
     assert read_yaml("CITATION.cff").items() >= {"version": __version__, "license": metadata["license"]}.items()
 
 
-def test_every_requirement_is_pinned_in_constraints() -> None:
+def test_every_requirement_is_pinned_in_constraints():
     table = project()
-    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
     pinned = {line.partition("==")[0].replace("_", "-") for line in lines}
     lists = [table["project"]["dependencies"], *table["project"]["optional-dependencies"].values()]
     needed = {Requirement(each).name.replace("_", "-") for group in lists for each in group}
@@ -174,10 +173,10 @@ def test_every_requirement_is_pinned_in_constraints() -> None:
 
 
 @pytest.mark.parametrize("file", WORKFLOWS, ids=lambda file: file.name)
-def test_workflows_run_targets_of_the_makefile_with_least_permissions(file: Path) -> None:
+def test_workflows_run_targets_of_the_makefile_with_least_permissions(file):
     flow = read_yaml(file)
     assert flow["permissions"] == {"contents": "read"}
-    targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M)
+    targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.M)
     for job in flow["jobs"].values():
         asked = [step.get("run", "") for step in job["steps"]]
         asked += [each.get("command", "") for each in job.get("strategy", {}).get("matrix", {}).get("include", [])]
@@ -186,11 +185,11 @@ def test_workflows_run_targets_of_the_makefile_with_least_permissions(file: Path
         assert "timeout-minutes" in job or job.get("needs") == "build"
 
 
-def test_links_of_notebooks_and_of_the_site_follow_from_the_urls_of_the_project() -> None:
+def test_links_of_notebooks_and_of_the_site_follow_from_the_urls_of_the_project():
     urls = project()["project"]["urls"]
     name = urls["Repository"].removeprefix("https://github.com/")
     for file in (ROOT / "notebooks").glob("*.ipynb"):
-        intro = "".join(json.loads(file.read_text(encoding="utf-8"))["cells"][0]["source"])
+        intro = "".join(read_json(file)["cells"][0]["source"])
         place = f"github/{name}/blob/main/notebooks/{file.name})"
         assert f"](https://colab.research.google.com/{place}" in intro, file.name
         assert f"](https://studiolab.sagemaker.aws/import/{place}" in intro, file.name
@@ -198,8 +197,8 @@ def test_links_of_notebooks_and_of_the_site_follow_from_the_urls_of_the_project(
         assert extras == [(extras[0][0], ""), (extras[0][0], urls["Repository"])], file.name
 
 
-def test_the_skill_parses() -> None:
-    text = SKILL.read_text(encoding="utf-8")
+def test_the_skill_parses():
+    text = SKILL.read_text()
     head = YAML(typ="safe").load(text.split("---")[1])
     assert re.fullmatch(r"[a-z-]{1,64}", head["name"])
     assert len(head["description"]) <= 1024
@@ -213,7 +212,7 @@ def test_the_skill_parses() -> None:
 def test_the_one_file_program_trains_from_a_csv(tiny_encoder, tmp_path, monkeypatch, capsys):
     file = tmp_path / "reviews.csv"
     lines = [f'"{row["text"]}",{row["label"]}' for row in small.rows("single-label", 40)]
-    file.write_text("review,stars\n" + "\n".join(lines) + "\n", encoding="utf-8")
+    file.write_text("review,stars\n" + "\n".join(lines) + "\n")
     words = [str(file), "--text", "review", "--label", "stars", "--model", str(tiny_encoder), "--epochs", "1"]
     words += ["--max-length", "32"]
     monkeypatch.setattr("bertkit.training.finish.verify", lambda *_: None)  # by another process
@@ -221,8 +220,7 @@ def test_the_one_file_program_trains_from_a_csv(tiny_encoder, tmp_path, monkeypa
     runpy.run_path(str(SCRIPT), run_name="__main__")
     assert "accuracy" in json.loads(capsys.readouterr().out)
     monkeypatch.setattr("sys.argv", [SCRIPT.name, *words, "--text", "nowhere", "--output-dir", str(tmp_path / "other")])
-    with pytest.raises(SystemExit, match="nowhere"):
-        runpy.run_path(str(SCRIPT), run_name="__main__")
+    small.raises(SystemExit, "nowhere", runpy.run_path, str(SCRIPT), run_name="__main__")
 
 
 # --- the wheel
@@ -242,14 +240,14 @@ def done(*words: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def wheel(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("dist")
     done(sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", folder, cwd=ROOT)
     (built,) = folder.glob("*.whl")
     return built
 
 
-def test_what_the_wheel_holds(wheel: Path) -> None:
+def test_what_the_wheel_holds(wheel):
     assert wheel.name == f"bertkit-{__version__}-py3-none-any.whl"
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
@@ -274,7 +272,7 @@ def needed(wheel: Path, *extras: str) -> set[str]:
         own = (
             BytesParser().parsebytes(archive.read(f"bertkit-{__version__}.dist-info/METADATA")).get_all("Requires-Dist")
         )
-    found, open_ = set[tuple[str, str]](), [("bertkit", extra) for extra in ("", *extras)]
+    found, open_ = set(), [("bertkit", extra) for extra in ("", *extras)]
     while open_:
         name, extra = open_.pop()
         if (name, extra) in found:
@@ -287,20 +285,20 @@ def needed(wheel: Path, *extras: str) -> set[str]:
     return {name for name, _ in found}
 
 
-def test_answers_of_exported_models_need_no_torch(wheel: Path) -> None:
+def test_answers_of_exported_models_need_no_torch(wheel):
     without = needed(wheel, "onnx-runtime", "serve")
     assert {"onnxruntime", "transformers", "datasets", "fastapi"} <= without
     assert not without & {"torch", "accelerate", "captum"}
-    for extra in ("torch", "quickstart", "onnx", "sweep"):
+    for extra in "torch quickstart onnx sweep".split():
         assert needed(wheel, extra) >= {"torch", "accelerate", "captum"}, extra
 
 
-def test_a_bare_install_lists_the_recipes(wheel: Path, tmp_path: Path) -> None:
+def test_a_bare_install_lists_the_recipes(wheel, tmp_path):
     venv.create(tmp_path / "venv", with_pip=False)
-    python = tmp_path / "venv" / "bin" / "python"
+    python = tmp_path / "venv/bin/python"
     pip = (sys.executable, "-m", "pip", "--python", python, "--disable-pip-version-check")
     done(*pip, "install", "--quiet", "--no-deps", "--no-index", wheel, cwd=tmp_path)
-    bertkit = tmp_path / "venv" / "bin" / "bertkit"
+    bertkit = tmp_path / "venv/bin/bertkit"
     told = done(bertkit, "recipes", cwd=tmp_path)
     listed = {line.split()[0] for line in told.stdout.splitlines()}
     assert listed == set(shipped_recipes())

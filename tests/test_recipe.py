@@ -1,7 +1,5 @@
 """Recipes are read, overridden, completed and written; what ships is valid, and anything else a RecipeError."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Sequence
@@ -50,13 +48,13 @@ data:
 
 
 @pytest.fixture
-def recipe_file(tmp_path: Path) -> Path:
+def recipe_file(tmp_path) -> Path:
     file = tmp_path / "my.yaml"
     file.write_text(MINIMAL)
     return file
 
 
-def test_numbers_and_words_are_those_of_yaml_12_and_keys_keep_their_text() -> None:
+def test_numbers_and_words_are_those_of_yaml_12_and_keys_keep_their_text():
     text = "[2e-5, 1e3, .5, 1., 0o17, 0x1F, 010, -3, on, no, yes, True, ~, 1_000, 12:30, 2026-11-01, '2e-5', =]"
     assert parse(text).data == [
         *(2e-5, 1000.0, 0.5, 1.0, 15, 31, 10, -3, "on", "no", "yes", True, None),
@@ -68,7 +66,7 @@ def test_numbers_and_words_are_those_of_yaml_12_and_keys_keep_their_text() -> No
     }
 
 
-def test_lines_of_keys_and_items_and_a_byte_order_mark() -> None:
+def test_lines_of_keys_and_items_and_a_byte_order_mark():
     lines = parse("a: 1\nb:\n  c: [x,\n    y]\n\n  # comment\n  d: 2\n").lines
     expected = {("a",): 1, ("b",): 2, ("b", "c"): 3, ("b", "c", 0): 3, ("b", "c", 1): 4, ("b", "d"): 7}
     assert lines == expected
@@ -76,7 +74,7 @@ def test_lines_of_keys_and_items_and_a_byte_order_mark() -> None:
         assert parse(b"\xef\xbb\xbf" + text.encode()) == parse(text)
 
 
-def test_defaults_are_filled_in(recipe_file: Path) -> None:
+def test_defaults_are_filled_in(recipe_file):
     recipe = load_recipe(recipe_file)
     assert recipe.model.max_length == 128
     assert recipe.seeds == [42]
@@ -84,7 +82,7 @@ def test_defaults_are_filled_in(recipe_file: Path) -> None:
     assert recipe.training == {**TRAINING_DEFAULTS, "eval_strategy": "epoch", "save_strategy": "epoch"}
 
 
-def test_overrides(recipe_file: Path) -> None:
+def test_overrides(recipe_file):
     for override, value in (
         ("data.limit=5", 5),
         ("data.limit={train: 3, test: 4}", {"train": 3, "test": 4}),
@@ -100,16 +98,15 @@ def test_overrides(recipe_file: Path) -> None:
         ("seeds=[1, 2]", [1, 2]),
         (" data.columns.text = review", "review"),
     ):
-        found: object = load_recipe(recipe_file, [override]).model_dump()
+        found = load_recipe(recipe_file, [override]).model_dump()
         for key in override.partition("=")[0].strip().split("."):
             found = found[key]
         assert found == value
 
 
-def test_overrides_go_from_left_to_right(recipe_file: Path) -> None:
+def test_overrides_go_from_left_to_right(recipe_file):
     overrides = ["early_stopping.patience=2", "early_stopping.threshold=0.1", "seeds=[3]", "seeds=[4]", "~verify"]
-    with pytest.raises(RecipeError, match="verify: not in the recipe"):
-        load_recipe(recipe_file, overrides)
+    small.raises(RecipeError, "verify: not in the recipe", load_recipe, recipe_file, overrides)
     recipe = load_recipe(
         recipe_file, [*overrides[:-1], "verify=false", "~verify", "model.revision=a", "~model.revision"]
     )
@@ -128,7 +125,7 @@ def test_paths_in_a_file_start_from_its_folder_and_overrides_from_here(tmp_path,
     monkeypatch.chdir(here)
     file = there / "my.yaml"
 
-    def source(text: str, *overrides: str) -> object:
+    def source(text, *overrides):
         file.write_text(MINIMAL.replace("sample:sentiment", text))
         return load_recipe(file, overrides).data.source
 
@@ -163,42 +160,40 @@ def test_the_home_folder_and_a_hub_id_beside_a_recipe_of_its_name(recipe_file, t
     assert load_recipe(file).data.source == "imdb"
 
 
-def test_files_need_not_be_there_when_nobody_reads_them(recipe_file: Path, tmp_path: Path) -> None:
+def test_files_need_not_be_there_when_nobody_reads_them(recipe_file, tmp_path):
     overrides = ["data.source=/nowhere/a.csv", "model.name=./gone"]
-    with pytest.raises(RecipeError) as caught:
-        load_recipe(recipe_file, overrides)
-    assert len(caught.value.problems) == 2
+    assert len(small.problems_of(RecipeError, load_recipe, recipe_file, overrides)) == 2
     assert load_recipe(recipe_file, overrides, check_files=False).data.source == "/nowhere/a.csv"
 
 
-def test_what_the_readers_read_looks_like_a_file() -> None:
+def test_what_the_readers_read_looks_like_a_file():
     suffixes = [suffix for reader in READERS for suffix in reader.suffixes]
     for suffix in [suffix + more for suffix in suffixes for more in ("", *COMPRESSIONS)]:
-        with pytest.raises(RecipeError, match=r"data\.source: no file or folder"):
-            parse_data_spec({"source": f"gone.{suffix}"})
+        small.raises(RecipeError, r"data\.source: no file or folder", parse_data_spec, {"source": f"gone.{suffix}"})
 
 
-def test_a_leading_eval_is_stripped_from_the_metric(recipe_file: Path) -> None:
+def test_a_leading_eval_is_stripped_from_the_metric(recipe_file):
     recipe = load_recipe(recipe_file, ["training.metric_for_best_model=eval_f1_macro"])
     assert recipe.training["metric_for_best_model"] == "f1_macro"
     assert load_recipe(recipe_file, ["training.metric_for_best_model=f1/positive"])
 
 
-def test_data_spec_from_plain_data(tmp_path: Path) -> None:
+def test_data_spec_from_plain_data(tmp_path):
     (tmp_path / "x.txt").touch()
     spec = parse_data_spec({"source": {"test": str(tmp_path / "x.txt")}, "columns": {"text": "t"}}, ["data.format=csv"])
     assert (spec.format, spec.columns) == ("csv", {"text": "t"})
-    with pytest.raises(RecipeError) as caught:
-        parse_data_spec({"source": {"test": "./gone"}}, ["data.fromat=csv", "data.format=xls"])
-    assert {problem.where for problem in caught.value.problems} == {
-        *("", "override data.fromat=csv", "override data.format=xls")
-    }
+    assert {
+        problem.where
+        for problem in small.problems_of(
+            RecipeError, parse_data_spec, {"source": {"test": "./gone"}}, ["data.fromat=csv", "data.format=xls"]
+        )
+    } == {*("", "override data.fromat=csv", "override data.format=xls")}
 
 
 # What ships
 
 
-def test_shipped_recipes_are_valid_and_their_dumps_say_the_same(tmp_path: Path, subtests: pytest.Subtests) -> None:
+def test_shipped_recipes_are_valid_and_their_dumps_say_the_same(tmp_path, subtests):
     schema = jsonschema.Draft202012Validator(json_schema())
     for name, file in SHIPPED.items():
         with subtests.test(name):
@@ -214,7 +209,7 @@ def test_shipped_recipes_are_valid_and_their_dumps_say_the_same(tmp_path: Path, 
 # The installed transformers
 
 
-def test_fields_are_those_of_the_class() -> None:
+def test_fields_are_those_of_the_class():
     fields = training_fields()
     real = {name: field for name, field in Arguments.__dataclass_fields__.items() if field.init}
     deprecated = real.keys() - fields.keys()
@@ -235,7 +230,7 @@ def test_fields_are_those_of_the_class() -> None:
     assert DECIDED.keys() - fields.keys() <= newer
 
 
-def test_every_training_default_is_accepted(recipe_file: Path) -> None:
+def test_every_training_default_is_accepted(recipe_file):
     plain = {name: field.default for name, field in training_fields().items() if name not in DECIDED}
     assert len(plain) > 60
     recipe = load_recipe(recipe_file, [f"training.{name}={json.dumps(value)}" for name, value in plain.items()])
@@ -254,9 +249,9 @@ HINTS = {  # annotation -> what it stands for in a recipe
 
 
 @pytest.mark.parametrize("hint", HINTS, ids=str)
-def test_a_field_takes_what_its_annotation_allows(hint: Any) -> None:
-    def taken(kind: Any) -> list[object]:
-        adapter, values = TypeAdapter(kind), list[object]()
+def test_a_field_takes_what_its_annotation_allows(hint):
+    def taken(kind):
+        adapter, values = TypeAdapter(kind), []
         for value in (None, True, False, 1, 1.5, "a", "red", [], ["a"], ["red"], [1], [[]], {}, {"a": True}, {"a": 1}):
             with suppress(ValidationError):
                 adapter.validate_json(json.dumps(value), strict=True)
@@ -266,17 +261,17 @@ def test_a_field_takes_what_its_annotation_allows(hint: Any) -> None:
     assert taken(_type("x", json.loads(json.dumps(_shape(hint))))) == taken(HINTS[hint])
 
 
-def test_the_fields_are_cached_for_this_transformers_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_fields_are_cached_for_this_transformers_alone(tmp_path, monkeypatch):
     """The class is imported where the cache is cold, damaged or of other versions; an unwritable cache is no error."""
-    wanted, imports = dict(training_fields()), list[str]()
+    wanted, imports = dict(training_fields()), []
 
-    def describe() -> Any:
+    def describe():
         imports.append("")
         return _describe_class()
 
     monkeypatch.setattr(training_arguments, "_describe_class", describe)
 
-    def read(folder: Path = tmp_path) -> int:
+    def read(folder=tmp_path):
         monkeypatch.setenv("BERTKIT_CACHE", str(folder))
         training_fields.cache_clear()
         assert training_fields() == wanted
@@ -298,7 +293,7 @@ def test_the_fields_are_cached_for_this_transformers_alone(tmp_path: Path, monke
 # The schema and the types
 
 
-def test_the_schema_is_a_schema_and_knows_the_training_fields() -> None:
+def test_the_schema_is_a_schema_and_knows_the_training_fields():
     schema = json_schema()
     jsonschema.Draft202012Validator.check_schema(schema)
     recipe, validator = parse(MINIMAL).data, jsonschema.Draft202012Validator(schema)
@@ -308,7 +303,7 @@ def test_the_schema_is_a_schema_and_knows_the_training_fields() -> None:
             validator.validate({**recipe, "training": wrong})
 
 
-def test_every_task_is_a_choice_of_the_recipe() -> None:
+def test_every_task_is_a_choice_of_the_recipe():
     choices = json_schema()["else"]["properties"]["task"]["oneOf"]
     assert [each["$ref"] for each in choices] == [f"#/$defs/{task.Options.__name__}" for task in OURS.values()]
     assert all(task.Options.metrics for task in OURS.values())
@@ -366,11 +361,11 @@ overrides = st.one_of(snippets, st.builds("{}={}".format, keys, snippets), keys)
 
 
 @pytest.fixture(scope="module")
-def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def file(tmp_path_factory) -> Path:
     return tmp_path_factory.mktemp("fuzz") / "my.yaml"
 
 
-def read(file: Path, content: bytes, *overrides: str) -> None:
+def read(file: Path, content: bytes, *overrides: str):
     """Load it; everything but a recipe and a RecipeError fails the test."""
     file.write_bytes(content)
     error = None
@@ -379,7 +374,7 @@ def read(file: Path, content: bytes, *overrides: str) -> None:
     except RecipeError as caught:
         error = caught
     if error is None:
-        file.write_text(to_yaml(recipe), encoding="utf-8")
+        file.write_text(to_yaml(recipe))
         assert load_recipe(file) == recipe
     else:
         assert error.problems
@@ -399,13 +394,13 @@ def read(file: Path, content: bytes, *overrides: str) -> None:
 @example(b"!" * 10_000)
 @example(b"%YAML 1." + b"9" * 5000 + b"\n---\na: 1")
 @example(RECIPE.encode("utf-16"))
-def test_any_bytes(file: Path, content: bytes) -> None:
+def test_any_bytes(file, content):
     read(file, content)
 
 
 @settings(max_examples=60)
 @given(st.data())
-def test_a_recipe_with_a_piece_changed(file: Path, data: st.DataObject) -> None:
+def test_a_recipe_with_a_piece_changed(file, data):
     text = RECIPE
     for _ in range(data.draw(st.integers(1, 3))):
         start = data.draw(st.integers(0, len(text)))
@@ -423,7 +418,7 @@ def test_a_recipe_with_a_piece_changed(file: Path, data: st.DataObject) -> None:
 @example(["seeds=[" + "9" * 100 + "]"])
 @example(["task.temperature=" + "9" * 100])
 @example(["training.learning_rate=" + "9" * 100])
-def test_any_overrides(file: Path, words: list[str]) -> None:
+def test_any_overrides(file, words):
     read(file, RECIPE.encode(), *words)
 
 
@@ -476,7 +471,7 @@ positive = st.floats(min_value=0, exclude_min=True, allow_infinity=False)
         st.none(), st.dictionaries(words, st.one_of(words, st.integers(), st.just([0.5, 0.75])), max_size=4)
     ),
 )
-def test_what_is_written_reads_back_equal(file: Path, **sections: Any) -> None:
+def test_what_is_written_reads_back_equal(file, **sections):
     recipe = Recipe.model_validate({"model": {"name": "some/model"}, **sections})
     file.write_bytes(to_yaml(recipe).encode())
     assert load_recipe(file) == recipe

@@ -1,10 +1,9 @@
 """The error table: what is wrong in a recipe is said with its line, in plain words, all at once."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
+from small import message_of, problems_of
 
 from bertkit.errors import RecipeError
 from bertkit.recipe.recipe import load_recipe
@@ -21,16 +20,15 @@ def problems(tmp_path: Path, content: str | bytes, *overrides: str) -> list[tupl
     """(line or override, message and fix) of everything that is wrong."""
     file = tmp_path / "my.yaml"
     file.write_bytes(content if isinstance(content, bytes) else content.encode())
-    with pytest.raises(RecipeError) as caught:
-        load_recipe(file, overrides, own_metrics=False)
+    problems = problems_of(RecipeError, load_recipe, file, overrides, own_metrics=False)
     found = []
-    for where, what, fix in caught.value.problems:
+    for where, what, fix in problems:
         line = where.removeprefix(f"{file}:")
         found.append((int(line) if line != where else where, f"{what}\n{fix}"))
     return found
 
 
-def expect(found: list[tuple[int | str, str]], *expected: tuple[int | str, str]) -> None:
+def expect(found: list[tuple[int | str, str]], *expected: tuple[int | str, str]):
     assert len(found) == len(expected), found
     for (place, text), (wanted_place, fragment) in zip(found, expected, strict=True):
         assert (place, fragment in text) == (wanted_place, True), (text, fragment)
@@ -65,7 +63,7 @@ SYNTAX = {
 
 
 @pytest.mark.parametrize("name", SYNTAX)
-def test_text_that_is_no_recipe(tmp_path: Path, name: str) -> None:
+def test_text_that_is_no_recipe(tmp_path, name):
     content, expected = SYNTAX[name]
     expect(problems(tmp_path, content), expected)
 
@@ -158,7 +156,7 @@ VALUES = [
 ]  # fmt: skip
 
 
-def test_values_that_can_not_be_run(tmp_path: Path, subtests: pytest.Subtests) -> None:
+def test_values_that_can_not_be_run(tmp_path, subtests):
     for line, number, fragment in VALUES:
         with subtests.test(line):
             lines = HEAD.splitlines()
@@ -186,7 +184,7 @@ HEADLESS = [  # task, model -> what is said of its pooling and of its dropout
 
 
 @pytest.mark.parametrize(("task", "model", "expected"), HEADLESS)
-def test_pooling_and_dropout_without_a_head_that_reads_them(tmp_path, task, model, expected) -> None:
+def test_pooling_and_dropout_without_a_head_that_reads_them(tmp_path, task, model, expected):
     stated = zip(("pooling: mean", "dropout: 0.0"), expected, strict=True)
     for setting, fragment in stated:
         lines = f"task: {{name: {task}}}\nmodel: {{{model}, {setting}}}\ndata: {{source: x/y}}"
@@ -197,7 +195,7 @@ def test_pooling_and_dropout_without_a_head_that_reads_them(tmp_path, task, mode
             expect(problems(tmp_path, lines), (2, fragment))
 
 
-def test_sections_that_contradict_each_other(tmp_path: Path) -> None:
+def test_sections_that_contradict_each_other(tmp_path):
     for lines, number, fragment in PAIRS:
         expect(problems(tmp_path, HEAD + lines), (number, fragment))
     smooth = HEAD + "training: {label_smoothing_factor: 0.1}"
@@ -207,13 +205,13 @@ def test_sections_that_contradict_each_other(tmp_path: Path) -> None:
     expect(divided, (4, "auto_find_batch_size: would change a loss that compares rows"))
 
 
-def test_what_bertkit_decides(tmp_path: Path) -> None:
+def test_what_bertkit_decides(tmp_path):
     found = problems(tmp_path, HEAD + "training:\n" + "".join(f"  {name}: 1\n" for name in DECIDED))
     expect(found, *((5 + place, f"training.{name}: bertkit decides this") for place, name in enumerate(DECIDED)))
     assert not [text for _, text in found if "{" in text or len(text.splitlines()) != 2]
 
 
-def test_everything_is_reported_at_once_with_its_line(tmp_path: Path) -> None:
+def test_everything_is_reported_at_once_with_its_line(tmp_path):
     text = """\
 task: {name: text-classification, kind: regression, thresholds: 0.5}
 model:
@@ -270,7 +268,7 @@ OVERRIDES = [
 ]
 
 
-def test_overrides_that_can_not_be_applied(tmp_path: Path, subtests: pytest.Subtests) -> None:
+def test_overrides_that_can_not_be_applied(tmp_path, subtests):
     for override, fragment in OVERRIDES:
         with subtests.test(override[:60].encode(errors="replace").decode()):
             ((place, text),) = problems(tmp_path, HEAD, override)
@@ -280,7 +278,7 @@ def test_overrides_that_can_not_be_applied(tmp_path: Path, subtests: pytest.Subt
             assert (str(place) + text.replace("\n", "")).isprintable()
 
 
-def test_thousands_of_problems_are_counted_not_listed(tmp_path: Path) -> None:
+def test_thousands_of_problems_are_counted_not_listed(tmp_path):
     found = problems(tmp_path, HEAD, *(f"k{number}=1" for number in range(500)))
     assert [place for place, _ in found] == [
         *(f"override k{number}=1" for number in range(50)),
@@ -289,7 +287,7 @@ def test_thousands_of_problems_are_counted_not_listed(tmp_path: Path) -> None:
     assert "and 450 more problems" in found[-1][1]
 
 
-def test_recipes_that_are_not_there(tmp_path: Path) -> None:
+def test_recipes_that_are_not_there(tmp_path):
     (tmp_path / "mine.yaml").touch()
     for source, fragment in (
         ("sst22", "did you mean 'sst2'"),
@@ -300,7 +298,6 @@ def test_recipes_that_are_not_there(tmp_path: Path) -> None:
         ("~nobody/my.yaml", "no such recipe"),
         ("x" * 5000, "cannot be read: File name too long"),
     ):
-        with pytest.raises(RecipeError) as caught:
-            load_recipe(source)
-        assert fragment in str(caught.value)
-        str(caught.value).encode()
+        message = message_of(RecipeError, load_recipe, source)
+        assert fragment in message
+        message.encode()

@@ -1,7 +1,5 @@
 """What ships: every recipe, found by glob and run for two optimizer steps, and the samples that they read."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Iterator
@@ -11,6 +9,7 @@ from typing import Any
 
 import pytest
 import small
+from small import ROOT
 from steps import Time
 
 from bertkit.data import check
@@ -26,7 +25,6 @@ from bertkit.tokenizer.train import train_tokenizer
 from bertkit.training import seed
 from bertkit.training.train import train
 
-ROOT = Path(__file__).resolve().parent.parent
 SEVERAL = "multi-task"  # the folder of recipes of several tasks
 FILES = sorted(file for file in (ROOT / "recipes").glob("*/*.yaml") if file.parent.name != SEVERAL)
 COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -40,7 +38,7 @@ COLUMNS = {  # task -> the columns that it reads; of other tasks, those that the
 }
 
 
-def value(column: str, number: int) -> Any:
+def value(column: str, number: int):
     """What a small row has in a canonical column."""
     side = number % 2
     text = small.text(number, side).strip()
@@ -64,7 +62,7 @@ def write_data(folder: Path, recipe: Recipe) -> str:
     return f"data={{source: {{{', '.join(f'{s}: {folder / s}.jsonl' for s in splits)}}}{held_out}}}"
 
 
-def test_there_are_recipes() -> None:
+def test_there_are_recipes():
     assert len(FILES) >= 9
     several = {path.stem: path for path in (ROOT / "recipes" / SEVERAL).glob("*.yaml")}
     for name, path in several.items():
@@ -73,7 +71,7 @@ def test_there_are_recipes() -> None:
     assert {file.parent.name for file in FILES} == {*OURS}
 
 
-def test_they_say_what_they_are_and_how_they_are_run_and_pin_what_is_from_the_hub(subtests: pytest.Subtests) -> None:
+def test_they_say_what_they_are_and_how_they_are_run_and_pin_what_is_from_the_hub(subtests):
     for file in FILES:
         with subtests.test(file.stem):
             text = file.read_text()
@@ -91,14 +89,14 @@ def test_they_say_what_they_are_and_how_they_are_run_and_pin_what_is_from_the_hu
 
 def cases() -> Iterator[Any]:
     """Those with the task and columns of another one (a twin for MiniLM, sst2 or mnli) are trained with --all alone."""
-    alike = {f"{name}-minilm" for name in ("cola", "mrpc", "qnli", "qqp", "rte", "wnli")}
+    alike = {f"{name}-minilm" for name in "cola mrpc qnli qqp rte wnli".split()}
     for file in FILES:
         twin = file.stem in alike or file.with_stem(f"{file.stem}-minilm").exists()
         yield pytest.param(file, id=file.stem, marks=pytest.mark.rare if twin else ())
 
 
 @pytest.mark.parametrize("file", list(cases()))
-def test_it_trains(file: Path, tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_trains(file, tiny_encoder, tmp_path, monkeypatch):
     shipped = load_recipe(file.stem, check_files=False)
     short = ["training.max_steps=2", "training.per_device_train_batch_size=4", "verify=false", "explain=false"]
     swapped = [f"model.{'tokenizer' if shipped.model.config else 'name'}={tiny_encoder}", "model.max_length=32"]
@@ -146,14 +144,14 @@ SAMPLES = {  # task, suffix of its files, the column of its page that counts row
 DIGEST = "67c8e4652943c343e4928da647eb10dbb3ea9ec7f31593277565655cd94ced66"
 
 
-def test_they_are_the_files_that_were_proofread() -> None:
+def test_they_are_the_files_that_were_proofread():
     files = sorted(path for path in samples_folder().rglob("*") if path.is_file())
     content = b"".join(str(path.relative_to(samples_folder())).encode() + path.read_bytes() for path in files)
     assert hashlib.sha256(content).hexdigest() == DIGEST
 
 
 @pytest.mark.parametrize("name", SAMPLES)
-def test_its_task_reads_it_and_its_page_counts_it(name: str) -> None:
+def test_its_task_reads_it_and_its_page_counts_it(name):
     folder, (task, suffix, column) = samples_folder() / name, SAMPLES[name]
     splits = ("train", "validation", "test")
     if suffix:
@@ -161,14 +159,14 @@ def test_its_task_reads_it_and_its_page_counts_it(name: str) -> None:
         names = {split: [part.name for part in own] for split, own in parts.items()}
         assert names == {split: [str(folder / f"{split}.{suffix}")] for split in splits}
     kind = get_task(task)
-    data = small.read_data(DataSpec(source=f"sample:{name}"), kind, kind.Options.model_validate({"name": task}))
+    data = small.read_data(DataSpec(source=f"sample:{name}"), kind, kind.Options(name=task))
     assert [finding.what for finding in check(data) if finding.level in ("fail", "severe")] == []
     for split in splits if column is not None else ():
-        (cells,) = re.findall(rf"^\| {split} \|(.*)\|$", (folder / "README.md").read_text(encoding="utf-8"), re.M)
+        (cells,) = re.findall(rf"^\| {split} \|(.*)\|$", (folder / "README.md").read_text(), re.M)
         assert int(cells.split("|")[column].replace(",", "")) == len(data.rows[split])
 
 
-def test_the_tokenizer_of_translations_is_that_of_its_command(tmp_path: Path) -> None:
+def test_the_tokenizer_of_translations_is_that_of_its_command(tmp_path):
     folder = samples_folder() / "translation"
     train_tokenizer(
         [folder / "train.jsonl"], tmp_path / "out", vocab_size=600, byte_level=True, columns=["text", "target"]
@@ -182,6 +180,6 @@ def test_the_tokenizer_of_translations_is_that_of_its_command(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("name", ["sample:sentiment", "sample:translations"])
-def test_other_samples_have_no_tokenizer(name: str) -> None:
+def test_other_samples_have_no_tokenizer(name):
     with pytest.raises(UserError, match=r"no tokenizer could be loaded|no such sample; did you mean"):
         resolve_encoder(ModelSpec(config="tiny", tokenizer=name))

@@ -1,9 +1,6 @@
 """Numbers of any size are predicted as well as standardised ones, and the saved model gives them in their own units."""
 
-from __future__ import annotations
-
 import dataclasses
-import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -26,7 +23,7 @@ from bertkit.training.train import train
 UNITS = (1000.0, 340.0)  # offset and factor
 METRIC = "neg_mean_absolute_error"
 LEARNED = (*small.LEARN, "training.bf16=false", f"training.metric_for_best_model={METRIC}")
-KINDS: dict[str, tuple[str, ...]] = {
+KINDS = {
     "full": (),
     "lora": ("peft={r: 2}", "seeds=[1, 2]", "task.overflow=window", "task.stride=4", "model.max_length=12"),
     "folds": ("folds=2",),
@@ -55,7 +52,7 @@ def answers(run: Run) -> np.ndarray:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_units_of_the_targets_change_nothing_else(kind: str, tiny_encoder: Path, tmp_path: Path) -> None:
+def test_the_units_of_the_targets_change_nothing_else(kind, tiny_encoder, tmp_path):
     """Least squares is equivariant: other units give the same training, and answers and errors in these units."""
     offset, factor = UNITS
     plain = trained(tmp_path / "plain", tiny_encoder, *KINDS[kind])
@@ -66,14 +63,12 @@ def test_the_units_of_the_targets_change_nothing_else(kind: str, tiny_encoder: P
     split = OUT_OF_FOLD if kind == "folds" else "validation"
     one, two = (run.results["splits"][split]["metrics"][METRIC] for run in (plain, other))
     assert two == pytest.approx(factor * one, rel=0.01)
-    steps = [json.loads(line) for line in (other.folder / "metrics.jsonl").read_text().splitlines()]
+    steps = small.read_rows(other.folder / "metrics.jsonl")
     assert kind == "folds" or two == pytest.approx(max(step.get(f"eval_{METRIC}", -np.inf) for step in steps), rel=1e-4)
 
 
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
-def test_transformers_and_peft_give_the_numbers_and_a_further_training_begins_with_them(
-    tiny_encoder: Path, tmp_path: Path
-) -> None:
+def test_transformers_and_peft_give_the_numbers_and_a_further_training_begins_with_them(tiny_encoder, tmp_path):
     run = trained(tmp_path / "first", tiny_encoder, "peft={r: 2}", units=UNITS)
     read = bertkit.load(run.folder, precision="fp32").task.tokenizer(texts(), padding=True, return_tensors="pt")
     base = AutoModelForSequenceClassification.from_pretrained(tiny_encoder, num_labels=1)
@@ -85,7 +80,7 @@ def test_transformers_and_peft_give_the_numbers_and_a_further_training_begins_wi
     assert answers(trained(tmp_path / "second", run.model, *once, units=UNITS)) == pytest.approx(answers(run), abs=0.05)
 
 
-def test_the_scale_is_that_of_the_targets_or_of_the_recipe(tiny_encoder: Path) -> None:
+def test_the_scale_is_that_of_the_targets_or_of_the_recipe(tiny_encoder):
     assert mean_and_deviation([0.1] * 10) == pytest.approx([0.1, 1.0])
     assert mean_and_deviation([1.0, 3.0, 5.0]) == pytest.approx([3.0, np.std([1, 3, 5])])
     prices = np.random.default_rng(0).normal(100, 34, 1000)
@@ -101,7 +96,7 @@ def test_the_scale_is_that_of_the_targets_or_of_the_recipe(tiny_encoder: Path) -
         small.raises(DataError, "target_scale: expected a mean and a standard deviation", wrong.task, tiny_encoder)
 
 
-def test_a_student_learns_its_teachers_numbers_as_it_learns_the_targets(tiny_encoder: Path) -> None:
+def test_a_student_learns_its_teachers_numbers_as_it_learns_the_targets(tiny_encoder):
     task = BY_ID["regression"].task(tiny_encoder)
     mean, deviation = task.options.target_scale
     standard, batch = torch.tensor([[0.5], [-2.0]]), {"row": torch.tensor([0, 1]), "soft": torch.tensor([[5.0], [1.0]])}

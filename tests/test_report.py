@@ -1,7 +1,5 @@
 """The report of a run: what it says, its mistakes and verdict, and that nothing of the data gets out of hand in it."""
 
-from __future__ import annotations
-
 import csv
 import json
 import re
@@ -45,36 +43,36 @@ IDS = (
 
 
 @pytest.fixture(scope="module")
-def facts(two_seeds: Run) -> Facts:
+def facts(two_seeds) -> Facts:
     return read_facts(two_seeds.folder)
 
 
 @pytest.fixture
-def copy(two_seeds: Run, tmp_path: Path) -> Path:
+def copy(two_seeds, tmp_path) -> Path:
     """A copy of the run, to be changed."""
-    return shutil.copytree(two_seeds.folder, tmp_path / "copy", ignore=shutil.ignore_patterns("checkpoints"))
+    return small.copy_of(two_seeds, tmp_path / "copy").folder
 
 
 class Page(HTMLParser):
     """The text of a page, its elements, and its tags that are not closed, or not where they should be."""
 
-    def __init__(self, page: str) -> None:
+    def __init__(self, page: str):
         super().__init__()
-        self.open: list[str] = []
-        self.wrong: list[str] = []
-        self.words: list[str] = []
-        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.open = []
+        self.wrong = []
+        self.words = []
+        self.elements = []
         self.feed(page)
 
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]):
         self.elements.append((tag, dict(attrs)))
         self.open += [] if tag in VOID else [tag]
 
-    def handle_endtag(self, tag: str) -> None:
+    def handle_endtag(self, tag: str):
         if tag not in VOID and self.open.pop() != tag:
             self.wrong.append(tag)
 
-    def handle_data(self, data: str) -> None:
+    def handle_data(self, data: str):
         if self.open and self.open[-1] not in ("script", "style"):
             self.words.append(data)
 
@@ -113,11 +111,11 @@ def test_every_task_has_a_report(case, tiny_encoder, tmp_path, monkeypatch):
     write_explanations(folder)
     path = write_report(folder)
     assert path == folder / "report.html"
-    page, results = well_formed(path.read_text(encoding="utf-8")), read_json(folder / "results.json")
+    page, results = well_formed(path.read_text()), read_json(folder / "results.json")
     scores = results["splits"]["validation"]
     assert f"{results['headline']} on validation {number(scores['metrics'][results['headline']])}" in page.text
     assert "something is `odd`" in page.text
-    assert str(tiny_encoder.parent) not in path.read_text(encoding="utf-8")
+    assert str(tiny_encoder.parent) not in path.read_text()
     own = read_facts(folder)
     wrong = mistakes.mistakes(own)
     assert (wrong is None) == (own.task == "pretraining")
@@ -147,7 +145,7 @@ def test_every_task_has_a_report(case, tiny_encoder, tmp_path, monkeypatch):
         assert f"before calibration the expected calibration error is {ece['ece_before']:.3f}" in picture.alt
 
 
-def test_only_so_many_mistakes_are_shown_and_their_texts_not_without_end(facts: Facts) -> None:
+def test_only_so_many_mistakes_are_shown_and_their_texts_not_without_end(facts):
     answer = {"label": "good", "score": 0.75, "scores": {"bad": 0.25, "good": 0.75}, "truncated": False}
     texts = [f"{'long ' * 4000}{'x' * i}" for i in range(200)]
     rows = [{"text": text, "label": "bad", "answer": {**answer, "score": i / 200}} for i, text in enumerate(texts)]
@@ -158,12 +156,12 @@ def test_only_so_many_mistakes_are_shown_and_their_texts_not_without_end(facts: 
     assert len(report(replace(facts, rows=tuple(rows))).encode()) < 600_000
 
 
-def test_entities_are_cut_where_they_stand(facts: Facts) -> None:
+def test_entities_are_cut_where_they_stand(facts):
     words = [
         {"word": w, "tag": t, "score": 0.9} for w, t in zip("a b c d".split(), "B-X I-X O B-Y".split(), strict=True)
     ]
     entities = [{"text": "a b", "label": "X", "score": 0.8}, {"text": "d", "label": "Y", "score": 0.7}]
-    row = {"tags": ["B-X", "O", "O", "B-Y"], "answer": {"words": words, "entities": entities}}
+    row = {"tags": "B-X O O B-Y".split(), "answer": {"words": words, "entities": entities}}
     found = mistakes.sentence_mistake(facts, 7, row)
     assert (found.row, found.gold, found.answer, found.measure) == (7, "X a; Y d", "X a b; Y d", 0.8)
     gold, predicted = (dict(found.lines)[name] for name in ("gold", "predicted"))
@@ -175,7 +173,7 @@ def test_entities_are_cut_where_they_stand(facts: Facts) -> None:
     assert [(p.text, p.mark) for p in predicted if p.text] == [("a b", "wrong"), ("c", ""), ("d", "right")]
 
 
-def test_spans_that_overlap_are_cut_and_nothing_is_lost() -> None:
+def test_spans_that_overlap_are_cut_and_nothing_is_lost():
     text = "the cat sat on the mat"
     found = mistakes.marked_spans(text, {(4, 11)}, {(8, 14)})
     assert "".join(piece.text for piece in found) == text
@@ -183,7 +181,7 @@ def test_spans_that_overlap_are_cut_and_nothing_is_lost() -> None:
 
 
 @pytest.mark.parametrize("name", ["retrieval", "ranking-binary"])
-def test_ndcg_of_each_query_has_the_mean_that_was_scored(name: str, tiny_encoder: Path, tmp_path: Path) -> None:
+def test_ndcg_of_each_query_has_the_mean_that_was_scored(name, tiny_encoder, tmp_path):
     facts = read_facts(finished(BY_ID[name], tiny_encoder, tmp_path / "run").folder)
     ndcgs = [query.ndcg for query in rankings.queries(facts) if query.ndcg is not None]
     assert np.mean(ndcgs) == pytest.approx(facts.scores["metrics"]["ndcg@10"])
@@ -192,7 +190,7 @@ def test_ndcg_of_each_query_has_the_mean_that_was_scored(name: str, tiny_encoder
 # --- why did it say that
 
 
-def test_the_surest_are_explained_wrong_and_right(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_surest_are_explained_wrong_and_right(copy, monkeypatch):
     write_explanations(copy)
     facts = read_facts(copy)
     found = mistakes.mistakes(facts)
@@ -210,7 +208,7 @@ def test_the_surest_are_explained_wrong_and_right(copy: Path, monkeypatch: pytes
     assert all(len(each["texts"]["text"].split()) <= 6 for each in read_facts(copy).explanations["examples"])
 
 
-def test_explained_are_the_most_confident_of_different_labels(two_seeds: Run, facts: Facts) -> None:
+def test_explained_are_the_most_confident_of_different_labels(two_seeds, facts):
     answers = [("a", "b", 0.9), ("a", "c", 0.8), ("b", "a", 0.7), ("c", "a", 0.6), ("a", "a", 0.99), ("a", "a", 0.98)]
     answers += [("b", "b", 0.5), ("c", "c", 0.4)]
     rows = [
@@ -222,7 +220,7 @@ def test_explained_are_the_most_confident_of_different_labels(two_seeds: Run, fa
     assert [each.number for each in right] == [5, 7, 8, 6]
 
 
-def test_a_document_is_explained_by_what_was_found_first(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_a_document_is_explained_by_what_was_found_first(tiny_encoder, tmp_path):
     folder = finished(BY_ID["retrieval"], tiny_encoder, tmp_path / "run").folder
     write_explanations(folder)
     facts = read_facts(folder)
@@ -231,15 +229,13 @@ def test_a_document_is_explained_by_what_was_found_first(tiny_encoder: Path, tmp
         assert each["texts"] == {"query": f"the {row['query']}", "document": row["answer"]["found"][0]["id"]}
 
 
-def test_explain_of_a_run_writes_what_its_report_shows(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_explain_of_a_run_writes_what_its_report_shows(copy, capsys):
     (copy / "explanations.json").unlink(missing_ok=True)
     assert "Explanations" not in report(read_facts(copy))
-    assert main(["explain", str(copy)]) == 0
-    assert capsys.readouterr().out == f"{copy / 'explanations.json'}\n"
+    assert small.said(capsys, "explain", copy) == f"{copy / 'explanations.json'}\n"
     assert "Explanations" in report(read_facts(copy))
     assert main(["explain", str(copy), "--json"]) == 2
-    assert main(["explain", str(copy), "a dog", "--input", "x.csv"]) == 2
-    assert "texts, or --input FILE, but not both" in capsys.readouterr().err
+    assert "texts, or --input FILE, but not both" in small.refused(capsys, "explain", copy, "a dog", "--input", "x.csv")
 
 
 # --- what comes from the data
@@ -253,7 +249,7 @@ def evil_explanation() -> dict[str, Any]:
     return {**about, "said": EVIL, "attributed": why}
 
 
-def test_text_of_the_data_is_text(facts: Facts) -> None:
+def test_text_of_the_data_is_text(facts):
     answer = {"label": "good", "score": 0.9, "scores": {"bad": 0.1, "good": 0.9}, "truncated": True}
     findings = {**facts.data, "findings": [{"level": "warn", "what": EVIL, "fix": EVIL}]}
     evil = replace(
@@ -273,7 +269,7 @@ def test_text_of_the_data_is_text(facts: Facts) -> None:
     assert report(evil).count("<script") == 1
 
 
-def test_labels_are_escaped_and_never_drawn(facts: Facts) -> None:
+def test_labels_are_escaped_and_never_drawn(facts):
     metrics = {**facts.scores["metrics"], f"f1/{EVIL}": 0.5, f"support/{EVIL}": 3.0}
     own = {**facts.scores, "labels": [EVIL, "b"], "confusion_matrix": [[1, 2], [3, 4]], "metrics": metrics}
     evil = replace(facts, rows=(), results={**facts.results, "splits": {**facts.results["splits"], facts.split: own}})
@@ -282,13 +278,13 @@ def test_labels_are_escaped_and_never_drawn(facts: Facts) -> None:
     assert "3 few" in page.text
 
 
-def with_confusions(facts: Facts, counts: Any, names: list[str]) -> Facts:
+def with_confusions(facts: Facts, counts, names: list[str]) -> Facts:
     """A run without predictions whose split has this confusion matrix."""
     own = {**facts.scores, "labels": names, "confusion_matrix": np.asarray(counts).tolist()}
     return replace(facts, rows=(), results={**facts.results, "splits": {**facts.results["splits"], facts.split: own}})
 
 
-def test_a_cell_of_the_confusion_matrix_leads_to_its_mistakes(facts: Facts) -> None:
+def test_a_cell_of_the_confusion_matrix_leads_to_its_mistakes(facts):
     found = mistakes.mistakes(facts)
     assert len(found.every) == round((1 - facts.scores["metrics"]["accuracy"]) * facts.scores["rows"])
     assert all(each.gold != each.answer for each in found.top)
@@ -301,10 +297,10 @@ def test_a_cell_of_the_confusion_matrix_leads_to_its_mistakes(facts: Facts) -> N
     links = [attrs for tag, attrs in page.elements if tag == "a" and "data-gold" in attrs]
     assert {(link["data-gold"], link["data-answer"]) for link in links} == linked
     assert {link["href"] for link in links} == {"#mistakes"}
-    assert not any(cell.pair for row in matrices.confusion(facts, None).rows for cell in row)  # type: ignore[union-attr]
+    assert not any(cell.pair for row in matrices.confusion(facts, None).rows for cell in row)
 
 
-def test_many_labels_get_small_cells_and_a_list_of_confusions(facts: Facts) -> None:
+def test_many_labels_get_small_cells_and_a_list_of_confusions(facts):
     names = [f"label {i}" for i in range(matrices.MAX_NUMBERS + 1)]
     counts = np.eye(len(names), dtype=int) * 9
     counts[3, 5], counts[2, 1] = 7, 8
@@ -323,15 +319,15 @@ def test_many_labels_get_small_cells_and_a_list_of_confusions(facts: Facts) -> N
     assert matrices.confused(with_confusions(facts, counts[:9, :9], names[:9])) == []
 
 
-def test_labels_have_thresholds_and_bars_the_most_frequent_first(facts: Facts) -> None:
+def test_labels_have_thresholds_and_bars_the_most_frequent_first(facts):
     metrics = {f"{kind}/{name}": 0.25 for kind in ("precision", "recall", "f1") for name in ("rare", "often")}
     own = {**facts.scores, "metrics": {**metrics, "support/rare": 3, "support/often": 40, "accuracy": 0.5}}
     options = {**facts.options, "thresholds": {"rare": 0.125, "often": 0.75}}
     splits = {**facts.results["splits"], facts.split: own}
     many = replace(facts, rows=(), options=options, results={**facts.results, "splits": splits})
     assert [row[:4] for row in report_sections.label_rows(many)] == [
-        ["label", "support", "threshold", "precision"],
-        ["often", "40", "0.7500", "0.2500"],
+        "label support threshold precision".split(),
+        "often 40 0.7500 0.2500".split(),
         ["rare", "3 few", "0.1250", "0.2500"],
     ]
     assert report(many).count('<td class="bar" style="--share:0.2500">0.2500</td>') == 6
@@ -365,7 +361,7 @@ def test_the_top_says_how_well_against_what_and_what_was_trained_as_train_does(f
     assert all(f"{each.level}: {each.what}\n    {each.fix}" in printed for each in report_sections.of_scores(facts))
 
 
-def test_validation_scores_say_that_they_selected_the_checkpoint(facts: Facts) -> None:
+def test_validation_scores_say_that_they_selected_the_checkpoint(facts):
     splits = {"validation": facts.results["splits"]["validation"]}
     seeds = facts.results["seeds"]
     for step, more in ((4, ", which also selected the checkpoint"), (None, "")):
@@ -375,8 +371,8 @@ def test_validation_scores_say_that_they_selected_the_checkpoint(facts: Facts) -
     assert report_sections.headline(facts).rows == "7 rows"
 
 
-def test_at_most_three_findings_are_open_the_most_severe_first(facts: Facts) -> None:
-    levels = ["note", "warn", "severe", "warn", "warn", "severe", "note"]
+def test_at_most_three_findings_are_open_the_most_severe_first(facts):
+    levels = "note warn severe warn warn severe note".split()
     found = [{"level": level, "what": f"<{place}>", "fix": f"do {place}"} for place, level in enumerate(levels)]
     seeds = [{**seed, "undecided": None} for seed in facts.results["seeds"]]
     quiet = {**facts.results, "baselines": {}, "expected": None, "seeds": seeds}
@@ -396,14 +392,14 @@ def test_at_most_three_findings_are_open_the_most_severe_first(facts: Facts) -> 
     well_formed(html)
 
 
-def test_a_baseline_as_good_is_said(facts: Facts) -> None:
+def test_a_baseline_as_good_is_said(facts):
     better = {split: {"tfidf": {"accuracy": 1.0}} for split in facts.results["splits"]}
     own = replace(facts, results={**facts.results, "baselines": better}, data={**facts.data, "findings": []})
     assert report_sections.to_act_on(own)[0].what == "the baseline tfidf is at least as good on validation and test"
     assert "Clearly worse than a linear model on TF-IDF." in well_formed(report(own)).text
 
 
-def test_curves_have_all_seeds_the_baselines_and_the_kept_checkpoint(facts: Facts) -> None:
+def test_curves_have_all_seeds_the_baselines_and_the_kept_checkpoint(facts):
     log = [{"seed": seed, "step": 2 * step, "eval_accuracy": step / 7} for seed in (1, 2) for step in range(1, 5)]
     others = {"validation": {"majority": {"accuracy": 0.5}, "nothing": {"accuracy": 0.0}, "other": {"f1": 0.5}}}
     more = replace(facts, log=(*facts.log, *log), results={**facts.results, "baselines": others})
@@ -418,7 +414,7 @@ def test_curves_have_all_seeds_the_baselines_and_the_kept_checkpoint(facts: Fact
     assert report_sections.seed_rows(facts)[-1][0] == "mean ± sd"
 
 
-def test_transitions_of_a_crf_by_sign(facts: Facts) -> None:
+def test_transitions_of_a_crf_by_sign(facts):
     scores = np.array([[0.5, -1.0], [0.0, 0.25]])
     matrix = matrices.transitions(replace(facts, options={"tags": ["O", "B-X"]}, transitions=scores))
     assert [[cell.text for cell in row] for row in matrix.rows] == [["+0.50", "-1.00"], ["+0.00", "+0.25"]]
@@ -427,7 +423,7 @@ def test_transitions_of_a_crf_by_sign(facts: Facts) -> None:
     assert matrices.transitions(facts) is None
 
 
-def test_an_axis_does_not_magnify_noise() -> None:
+def test_an_axis_does_not_magnify_noise():
     for values, score, ends in (
         ([0.91, 0.92], True, (0.8, 1.0)),
         ([0.31, 0.84], True, (0.3, 0.9)),
@@ -453,17 +449,17 @@ def without_pictures(page: str) -> str:
     return re.sub(r"<svg.*?</svg>\s*", "", page, flags=re.DOTALL)
 
 
-def test_training_makes_the_report(two_seeds: Run) -> None:
+def test_training_makes_the_report(two_seeds):
     """That of the finished run; its recipe asks for no explanations."""
-    page = without_pictures((two_seeds.folder / "report.html").read_text(encoding="utf-8"))
+    page = without_pictures((two_seeds.folder / "report.html").read_text())
     text, results = well_formed(page).text, two_seeds.results
     test = results["splits"]["test"]["metrics"]["accuracy"]
     assert f"accuracy on test {number(test)} 95 % interval" in text
-    order = ["act", "scores", "labels", "mistakes", "closer", "calibration", "data", "training", "how"]
+    order = "act scores labels mistakes closer calibration data training how".split()
     assert re.findall(r'<h2 id="(\w+)">', page) == order
     assert all(number(seed["metrics"]["test"]["accuracy"]) in text for seed in results["seeds"])
     assert all(sha256 in text for sha256 in read_json(two_seeds.folder / "data.json")["fingerprints"].values())
-    rows = small.read_rows(two_seeds.folder / "predictions" / "test.jsonl")
+    rows = small.read_rows(two_seeds.folder / "predictions/test.jsonl")
     wrong = [row["text"] for row in rows if row["answer"]["label"] != row["label"]]
     assert wrong
     assert all(each in text.partition("Mistakes")[2] for each in wrong)
@@ -472,7 +468,7 @@ def test_training_makes_the_report(two_seeds: Run) -> None:
 
 
 def test_a_report_that_fails_does_not_lose_the_run(tiny_encoder, tmp_path, monkeypatch, caplog):
-    def fails(*_: Any) -> None:
+    def fails(*_):
         raise ValueError("no ink")
 
     monkeypatch.setattr("bertkit.report.html.write_report", fails)
@@ -489,7 +485,7 @@ def test_a_report_that_fails_does_not_lose_the_run(tiny_encoder, tmp_path, monke
 # --- several runs
 
 
-def test_runs_side_by_side(facts: Facts) -> None:
+def test_runs_side_by_side(facts):
     recipe = facts.recipe.model_copy(update={"seeds": [7]})
     prints = {**facts.data["fingerprints"], "test": "0" * 64}
     other = replace(facts, name="other", recipe=recipe, data={**facts.data, "fingerprints": prints})
@@ -505,37 +501,32 @@ def test_runs_side_by_side(facts: Facts) -> None:
 # --- the command, and what it refuses
 
 
-def test_the_command(two_seeds: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
+def test_the_command(two_seeds, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert main(["report", str(two_seeds.folder), "--output", "one.html"]) == 0
-    assert capsys.readouterr().out == "one.html\n"
-    assert main(["report", str(two_seeds.folder), str(two_seeds.folder)]) == 0
-    assert capsys.readouterr().out.endswith("\ncomparison.html\n")
-    well_formed((tmp_path / "one.html").read_text(encoding="utf-8"))
-    well_formed((tmp_path / "comparison.html").read_text(encoding="utf-8"))
+    assert small.said(capsys, "report", two_seeds.folder, "--output", "one.html") == "one.html\n"
+    assert small.said(capsys, "report", two_seeds.folder, two_seeds.folder).endswith("\ncomparison.html\n")
+    well_formed((tmp_path / "one.html").read_text())
+    well_formed((tmp_path / "comparison.html").read_text())
 
 
 def test_what_is_no_finished_run_or_is_damaged_is_refused(copy, tmp_path, capsys):
-    assert main(["report", str(tmp_path)]) == 2
-    assert "is not a finished run: it has no results.json" in capsys.readouterr().err
-    file = copy / "predictions" / "test.jsonl"
-    file.write_text(file.read_text(encoding="utf-8") + "{half", encoding="utf-8")
-    with pytest.raises(UserError, match=r"test\.jsonl:8: is damaged"):
-        read_facts(copy)
+    assert "is not a finished run: it has no results.json" in small.refused(capsys, "report", tmp_path)
+    file = copy / "predictions/test.jsonl"
+    file.write_text(file.read_text() + "{half")
+    small.raises(UserError, r"test\.jsonl:8: is damaged", read_facts, copy)
     shutil.rmtree(copy / "predictions")  # and the report is shorter
     page = well_formed(report(read_facts(copy)))
     assert "Mistakes" not in page.text
     assert "Scores" in page.text
     (copy / "data.json").unlink()
-    with pytest.raises(ModelError, match=r"data\.json: is missing"):
-        read_facts(copy)
+    small.raises(ModelError, r"data\.json: is missing", read_facts, copy)
 
 
 @pytest.mark.parametrize(
     ("file", "path", "value"),
     [
         ("results.json", ["splits"], {}),
-        ("results.json", ["splits", "validation", "metrics", "accuracy"], "<b>"),
+        ("results.json", "splits validation metrics accuracy".split(), "<b>"),
         ("predictions/test.jsonl", ["answer"], None),
         ("explanations.json", ["examples"], 5),
         ("explanations.json", ["examples"], [{}]),
@@ -550,15 +541,13 @@ def test_what_bertkit_never_wrote_is_told_and_no_traceback(file, path, value, co
     inner[last] = value
     (copy / file).write_text("\n".join([json.dumps(stated), *rest]))
     page = (copy / "report.html").read_bytes()
-    assert main(["report", str(copy)]) == 2
-    assert "has unexpected content" in capsys.readouterr().err
+    assert "has unexpected content" in small.refused(capsys, "report", copy)
     assert (copy / "report.html").read_bytes() == page
     if file == "results.json":  # what the card repeats of the other files is escaped
-        with pytest.raises(ModelError, match="has unexpected content"):
-            write_card(Run(copy))
+        small.raises(ModelError, "has unexpected content", write_card, Run(copy))
 
 
-def test_labels_by_their_value_in_the_data(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_labels_by_their_value_in_the_data(tiny_encoder, tmp_path):
     """`labels: {0: negative, 1: positive}`: the rows have the values, answers and pictures the names."""
     values = [str(int(label == "good")) for label in BY_ID["single-label"].columns["label"]]
     named = {"name": "text-classification", "labels": {"1": "positive", "0": "negative"}}
@@ -578,12 +567,12 @@ def with_rows(facts: Facts, rows: list[Row]) -> Facts:
     return replace(facts, rows=tuple(rows), options={**facts.options, "labels": dict(zip(LABELS, LABELS, strict=True))})
 
 
-def row_of(text: str, label: str, answer: str, score: float, **more: Any) -> Row:
+def row_of(text: str, label: str, answer: str, score: float, **more) -> Row:
     scores = dict.fromkeys(LABELS, (1 - score) / 2) | {answer: score}
     return {"text": text, "label": label, **more, "answer": {"label": answer, "score": score, "scores": scores}}
 
 
-def test_the_most_confident_come_first_and_none_is_called_a_wrong_label(facts: Facts) -> None:
+def test_the_most_confident_come_first_and_none_is_called_a_wrong_label(facts):
     """Most confident mistakes are the model's, and its answers to held-out rows do not tell these from wrong labels."""
     rows = [row_of("x", "a", "a", 0.9), row_of("y", "b", "a", 0.5), row_of("z", "a", "b", 0.99)]
     found = mistakes.mistakes(with_rows(facts, rows))
@@ -593,7 +582,7 @@ def test_the_most_confident_come_first_and_none_is_called_a_wrong_label(facts: F
     assert "check the label" not in page
 
 
-def test_generated_texts_are_listed_by_their_chrf(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_generated_texts_are_listed_by_their_chrf(tiny_encoder, tmp_path):
     facts = read_facts(finished(BY_ID["text-to-text"], tiny_encoder, tmp_path / "run").folder)
     texts = {"a cat sat on a mat": "a cat sat on a mat", "a cat sat on the mat": "a cat sat on a mat", "": "two dogs"}
     rows = [{"text": "x", "target": t, "answer": {"generated_text": text}} for text, t in texts.items()]
@@ -605,7 +594,7 @@ def test_generated_texts_are_listed_by_their_chrf(tiny_encoder: Path, tmp_path: 
     assert found.measure in mistakes.DISTANCES  # better or worse, not right or wrong, where two runs are compared
 
 
-def test_every_confusion_is_listed(facts: Facts) -> None:
+def test_every_confusion_is_listed(facts):
     letters = [f"{chr(97 + i % 26)}{chr(97 + i // 26)}" for i in range(80)]
     rows = [row_of(text, "a", "b", 0.8) for text in letters]
     rows += [row_of(text, "c", "b", 0.5 - i / 100) for i, text in enumerate(letters[:3])]
@@ -619,7 +608,7 @@ def test_every_confusion_is_listed(facts: Facts) -> None:
     assert len(listed.top) == mistakes.MAX_MISTAKES
 
 
-def test_all_mistakes_are_written_beside_the_page(copy: Path, facts: Facts, tmp_path: Path) -> None:
+def test_all_mistakes_are_written_beside_the_page(copy, facts, tmp_path):
     assert write_report(copy) == copy / "report.html"
     found = mistakes.mistakes(facts)
     with (copy / "mistakes.csv").open(encoding="utf-8-sig", newline="") as file:
@@ -637,14 +626,14 @@ def test_all_mistakes_are_written_beside_the_page(copy: Path, facts: Facts, tmp_
             "confidence": str(own["answer"]["score"]),
             "text": own["text"],
         }
-    assert 'href="mistakes.csv" download' in (copy / "report.html").read_text(encoding="utf-8")
+    assert 'href="mistakes.csv" download' in (copy / "report.html").read_text()
     (tmp_path / "pages").mkdir()
-    write_report(copy, tmp_path / "pages" / "one.html")
+    write_report(copy, tmp_path / "pages/one.html")
     assert {file.name for file in (tmp_path / "pages").iterdir()} == {"one.html", "one-mistakes.csv"}
-    assert 'href="one-mistakes.csv"' in (tmp_path / "pages" / "one.html").read_text(encoding="utf-8")
+    assert 'href="one-mistakes.csv"' in (tmp_path / "pages/one.html").read_text()
     formula = with_rows(facts, [row_of("=1+1", "a", "b", 0.9)])
     write_mistakes(formula, mistakes.mistakes(formula), tmp_path / "formula.csv")
-    assert (tmp_path / "formula.csv").read_text(encoding="utf-8").rstrip().endswith(",'=1+1")
+    assert (tmp_path / "formula.csv").read_text().rstrip().endswith(",'=1+1")
 
 
 # --- the verdict, and findings of the scores
@@ -659,7 +648,7 @@ def results(
     bounds: list[float] | None = None,
     split: str = "test",
     rows: int = 500,
-    expected: Any = None,
+    expected=None,
     ece: float | None = None,
     **baselines: float | None,
 ) -> dict[str, Any]:
@@ -670,7 +659,7 @@ def results(
     return {"headline": "accuracy", "splits": {split: scores}, "baselines": simple, "expected": expected, "seeds": [{}]}
 
 
-def test_the_verdict_follows_from_the_figures() -> None:
+def test_the_verdict_follows_from_the_figures():
     for made, expected in (
         (results(0.9, [0.88, 0.92], tfidf=0.8), CLEAR),
         (results(0.9, [0.88, 0.92], tfidf=0.89), CHANCE),  # inside the interval
@@ -715,7 +704,7 @@ def with_metric(
     return made
 
 
-def test_the_verdict_says_where_a_metric_without_threshold_disagrees() -> None:
+def test_the_verdict_says_where_a_metric_without_threshold_disagrees():
     better, worse = results(0.9, [0.88, 0.92], tfidf=0.8), results(0.5, [0.4, 0.6], tfidf=0.8)
     for made, name, score, bounds, theirs, level, said in (
         (better, "roc_auc", 0.8, [0.77, 0.83], 0.9, "unclear", "But clearly worse in roc_auc, which no threshold"),
@@ -735,7 +724,7 @@ def test_the_verdict_says_where_a_metric_without_threshold_disagrees() -> None:
     assert verdict({**chance, "headline": "roc_auc"}, []).text == "Clearly worse than a linear model on TF-IDF."
 
 
-def test_the_verdict_is_on_macro_f1_where_accuracy_does_not_see_the_other_labels() -> None:
+def test_the_verdict_is_on_macro_f1_where_accuracy_does_not_see_the_other_labels():
     rare = results(0.95, [0.93, 0.97], majority=0.96, tfidf=0.96)
     rare = with_metric(rare, "f1_macro", 0.76, [0.7, 0.82], majority=0.49, tfidf=0.49)
     why = " This is by f1_macro, because always giving the same answer has an accuracy of 0.9600."
@@ -752,7 +741,7 @@ def test_the_verdict_is_on_macro_f1_where_accuracy_does_not_see_the_other_labels
     assert verdict({**rare, "headline": "f1_macro"}, []) == CLEAR
 
 
-def test_a_leak_into_the_scored_rows_decides_the_verdict() -> None:
+def test_a_leak_into_the_scored_rows_decides_the_verdict():
     clear = results(0.9, [0.88, 0.92], tfidf=0.8)
     seen = Verdict("bad", "Scored on its own training rows: this says nothing about new texts.")
     for made, found, expected in (
@@ -768,7 +757,7 @@ def test_a_leak_into_the_scored_rows_decides_the_verdict() -> None:
     assert found == ("tfidf", BASELINES["tfidf"], 0.8)
 
 
-def test_scores_that_mislead_are_findings() -> None:
+def test_scores_that_mislead_are_findings():
     for made, level, what in (
         (results(split="train"), "severe", "these scores are on training rows"),
         (results(0.6, majority=0.6, tfidf=0.5), "severe", "the baseline majority is at least as good on test"),
@@ -787,7 +776,7 @@ def test_scores_that_mislead_are_findings() -> None:
     assert linear.fix == "Try another task.method, or look at the data."
 
 
-def test_lengths_of_generated_texts_are_findings() -> None:
+def test_lengths_of_generated_texts_are_findings():
     for ratio, unfinished, expected in (
         (0.79, 0, [("warn", "test: generated texts have 0.79 times as many words as their targets")]),
         (0.8, 0, [("note", "test: generated texts have 0.80 times as many words as their targets")]),

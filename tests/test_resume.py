@@ -1,7 +1,5 @@
 """A run that was killed and resumed is the run that was never killed, bit for bit."""
 
-from __future__ import annotations
-
 import logging
 import os
 import random
@@ -55,11 +53,11 @@ class Killed(BaseException):
     """Nothing catches it, as nothing catches SIGKILL."""
 
 
-def kill(monkeypatch: pytest.MonkeyPatch, at: int, seed: int = 42) -> None:
+def kill(monkeypatch: pytest.MonkeyPatch, at: int, seed: int = 42):
     """From here on, training of this seed dies in its micro-batch number `at`, before it changes anything."""
     real, count = Trainer.training_step, iter(range(1, 10_000))
 
-    def training_step(self: Trainer, *given: Any) -> torch.Tensor:
+    def training_step(self: Trainer, *given) -> torch.Tensor:
         if self.args.seed == seed and next(count) == at:
             raise Killed
         return real(self, *given)
@@ -67,7 +65,7 @@ def kill(monkeypatch: pytest.MonkeyPatch, at: int, seed: int = 42) -> None:
     monkeypatch.setattr(Trainer, "training_step", training_step)
 
 
-def killed(recipe: Recipe, folder: Path, at: int = KILLED_AT, seed: int = 42, resume: bool = False, **own: Any) -> Run:
+def killed(recipe: Recipe, folder: Path, at: int = KILLED_AT, seed: int = 42, resume: bool = False, **own) -> Run:
     """The folder of a run that was killed. own: a user's code."""
     with pytest.MonkeyPatch.context() as patch:
         kill(patch, at, seed)
@@ -86,7 +84,7 @@ def resumed(recipe: Recipe, folder: Path, at: int = KILLED_AT, seed: int = 42) -
     return run, whole
 
 
-def timeless(value: Any) -> Any:
+def timeless(value):
     """Results without what a clock says."""
     if isinstance(value, dict):
         return {key: timeless(inner) for key, inner in value.items() if key != "seconds"}
@@ -99,7 +97,7 @@ def events(run: Run) -> list[dict[str, Any]]:
     return [{key: value for key, value in event.items() if key not in clocks} for event in told]
 
 
-def same(one: Run, other: Run) -> None:
+def same(one: Run, other: Run):
     assert sha256(one.model / "model.safetensors") == sha256(other.model / "model.safetensors")
     assert (one.model / "config.json").read_bytes() == (other.model / "config.json").read_bytes()
     assert timeless(one.results) == timeless(other.results)
@@ -123,32 +121,32 @@ def last(run: Run) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def room(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def room(tmp_path_factory) -> Path:
     return tmp_path_factory.mktemp("resume")
 
 
 @pytest.fixture(scope="module")
-def recipe(tiny_encoder_with_dropout: Path, room: Path) -> Recipe:
+def recipe(tiny_encoder_with_dropout, room) -> Recipe:
     return small.recipe(room, tiny_encoder_with_dropout, *RHYTHM)
 
 
 @pytest.fixture(scope="module")
-def uninterrupted(recipe: Recipe, room: Path) -> Run:
+def uninterrupted(recipe, room) -> Run:
     return train(recipe, room / "uninterrupted")
 
 
 @pytest.fixture(scope="module")
-def dead(recipe: Recipe, room: Path) -> Run:
+def dead(recipe, room) -> Run:
     return killed(recipe, room / "killed")
 
 
 @pytest.fixture
-def run(dead: Run, tmp_path: Path) -> Run:
+def run(dead, tmp_path) -> Run:
     """A copy of the run that was killed."""
     return Run(shutil.copytree(dead.folder, tmp_path / "run"))
 
 
-def test_resumed_in_the_middle_of_an_epoch_and_a_step(recipe: Recipe, uninterrupted: Run, run: Run) -> None:
+def test_resumed_in_the_middle_of_an_epoch_and_a_step(recipe, uninterrupted, run):
     assert [path.name for path in checkpoint.checkpoints(run.checkpoints / "seed-42")][-1] == "checkpoint-6"
     with (run.folder / "metrics.jsonl").open("a") as file:
         file.write('{"seed": 42, "step": 7, "lo')  # what a full disk leaves of an event
@@ -160,18 +158,19 @@ def test_resumed_in_the_middle_of_an_epoch_and_a_step(recipe: Recipe, uninterrup
     assert events(run) == events(uninterrupted)
 
 
-def test_a_line_of_the_log_that_is_damaged_is_named(recipe: Recipe, run: Run) -> None:
+def test_a_line_of_the_log_that_is_damaged_is_named(recipe, run):
     log = run.folder / "metrics.jsonl"
     first, *others = log.read_text().splitlines(keepends=True)
     for line in ("{]\n", "7\n"):
         log.write_text("".join([first, line, *others]))
         before = files(run)
-        with pytest.raises(ModelError, match=r"metrics\.jsonl:2: is damaged: not valid JSON"):
-            train(recipe, run.folder, resume=True)
+        small.raises(
+            ModelError, r"metrics\.jsonl:2: is damaged: not valid JSON", train, recipe, run.folder, resume=True
+        )
         assert files(run) == before
 
 
-def test_a_log_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+def test_a_log_that_cannot_be_written_is_named(tmp_path):
     log = tmp_path / "metrics.jsonl"
     with small.largest_file(8), pytest.raises(OSError, match=r"metrics\.jsonl"):
         MetricsLog(log, 1).on_log(None, Mock(global_step=3), None, {"loss": 0.5})
@@ -180,7 +179,7 @@ def test_a_log_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     small.raises(ModelError, r"metrics\.jsonl:1: is damaged", lambda: [*lines_of(log, appended=True)])
 
 
-def test_dropout_is_really_random_here(recipe: Recipe, uninterrupted: Run, run: Run) -> None:
+def test_dropout_is_really_random_here(recipe, uninterrupted, run):
     """Without it, the tests of this file would pass with random states that are not put back."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(checkpoint, "load_random", lambda *_: None)
@@ -196,7 +195,7 @@ def test_killed_before_the_first_checkpoint_and_twice_after_it(recipe, uninterru
     same(run, uninterrupted)
 
 
-def test_killed_while_it_evaluates_after_training(recipe: Recipe, uninterrupted: Run, tmp_path: Path) -> None:
+def test_killed_while_it_evaluates_after_training(recipe, uninterrupted, tmp_path):
     """The model has its place then, and `finish` does not come to its end."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("bertkit.training.finish.over_seeds", Mock(side_effect=Killed))
@@ -206,27 +205,27 @@ def test_killed_while_it_evaluates_after_training(recipe: Recipe, uninterrupted:
 
 
 @pytest.mark.parametrize("write", ["write_text", "write_json"])
-def test_killed_at_the_very_start_it_can_be_started_again(write: str, recipe: Recipe, tmp_path: Path) -> None:
+def test_killed_at_the_very_start_it_can_be_started_again(write, recipe, tmp_path):
     """Before its first file the folder is as good as empty; after recipe.yaml it is a run."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(f"bertkit.training.metadata.{write}", Mock(side_effect=Killed))
         with pytest.raises(Killed):
             train(recipe, tmp_path / "run")
-    started = (tmp_path / "run" / "recipe.yaml").is_file()
+    started = (tmp_path / "run/recipe.yaml").is_file()
     assert started == (write == "write_json")
-    (tmp_path / "run" / ".recipe.yaml.0a1b2c3d.writing").touch()  # what SIGKILL leaves of a file being written
+    (tmp_path / "run/.recipe.yaml.0a1b2c3d.writing").touch()  # what SIGKILL leaves of a file being written
     killed(recipe, tmp_path / "run", at=1, resume=started)
 
 
-def test_lora(tiny_encoder_with_dropout: Path, tmp_path: Path) -> None:
+def test_lora(tiny_encoder_with_dropout, tmp_path):
     more = "peft={r: 2, lora_dropout: 0.1, use_dora: true}"
     given = small.recipe(tmp_path, tiny_encoder_with_dropout, *RHYTHM, more)
     runs = resumed(given, tmp_path)
-    adapters = [load_file(run.folder / "adapter" / "adapter_model.safetensors") for run in runs]
+    adapters = [load_file(run.folder / "adapter/adapter_model.safetensors") for run in runs]
     assert all(torch.equal(tensor, adapters[1][name]) for name, tensor in adapters[0].items())
 
 
-def test_a_checkpoint_of_all_weights_is_not_resumed_with_lora(runs: dict[str, Run], tmp_path: Path) -> None:
+def test_a_checkpoint_of_all_weights_is_not_resumed_with_lora(runs, tmp_path):
     run = Run(shutil.copytree(runs["adapter"].folder, tmp_path / "run"))
     (newest(run) / "adapter_model.safetensors").rename(newest(run) / "model.safetensors")
     rewritten(newest(run), "other.json", {})
@@ -236,11 +235,11 @@ def test_a_checkpoint_of_all_weights_is_not_resumed_with_lora(runs: dict[str, Ru
         train(run.recipe, run.folder, resume=True)
 
 
-def test_divided_micro_batches(tiny_encoder_with_dropout: Path, tmp_path: Path, monkeypatch: Any) -> None:
+def test_divided_micro_batches(tiny_encoder_with_dropout, tmp_path, monkeypatch):
     """How they were divided is known from the checkpoint, although there is more room now."""
     forward = TextClassification.forward
 
-    def cramped(self: Any, model: Any, batch: Any) -> Any:
+    def cramped(self, model, batch):
         if torch.is_grad_enabled() and len(batch["input_ids"]) > 1:
             raise torch.OutOfMemoryError("CUDA out of memory.")
         return forward(self, model, batch)
@@ -255,18 +254,18 @@ def test_divided_micro_batches(tiny_encoder_with_dropout: Path, tmp_path: Path, 
     same(run, whole)
 
 
-def test_in_the_second_of_two_seeds(tiny_encoder_with_dropout: Path, tmp_path: Path) -> None:
+def test_in_the_second_of_two_seeds(tiny_encoder_with_dropout, tmp_path):
     given = small.recipe(tmp_path, tiny_encoder_with_dropout, *RHYTHM, "seeds=[1, 2]")
     whole = train(given, tmp_path / "whole")
     run = killed(given, tmp_path / "run", at=10, seed=2)
-    first = sha256(run.checkpoints / "seed-1" / "done.json")
+    first = sha256(run.checkpoints / "seed-1/done.json")
     train(given, run.folder, resume=True)
     same(run, whole)
-    assert sha256(run.checkpoints / "seed-1" / "done.json") == first  # it was not trained again
+    assert sha256(run.checkpoints / "seed-1/done.json") == first  # it was not trained again
     assert events(run) == events(whole)
 
 
-def test_an_encoder_whose_published_weights_have_other_names(tiny_encoder_with_dropout: Path, tmp_path: Path) -> None:
+def test_an_encoder_whose_published_weights_have_other_names(tiny_encoder_with_dropout, tmp_path):
     """transformers writes a model folder with those names; a checkpoint is loaded with the model's own."""
     encoder = small.of_family("nomic_bert", tiny_encoder_with_dropout, tmp_path / "nomic")
     recipe = small.recipe(tmp_path, encoder, *RHYTHM)
@@ -278,7 +277,7 @@ def test_an_encoder_whose_published_weights_have_other_names(tiny_encoder_with_d
     assert all(torch.equal(tensor, kept[name]) for name, tensor in published.items())
 
 
-def test_windows_in_batches_of_tokens_and_early_stopping(tiny_encoder_with_dropout: Path, tmp_path: Path) -> None:
+def test_windows_in_batches_of_tokens_and_early_stopping(tiny_encoder_with_dropout, tmp_path):
     rows = (f"~training.per_device_{use}_batch_size" for use in ("train", "eval"))
     more = ("task.overflow=window", "task.stride=2", "model.max_length=12", "early_stopping={patience: 2}")
     given = small.recipe(tmp_path, tiny_encoder_with_dropout, *rows, *RHYTHM[1:], *more, "batching={tokens: 40}")
@@ -296,7 +295,7 @@ def newest(run: Run) -> Path:
 def test_a_damaged_checkpoint_is_left_out_and_the_one_before_is_used(recipe, uninterrupted, run, caplog):
     seed, bad = run.checkpoints / "seed-42", newest(run)
     older = (seed / "checkpoint-3", [bad])
-    for name in ("optimizer.safetensors", "random-0.json", "manifest.json", "model.safetensors"):
+    for name in "optimizer.safetensors random-0.json manifest.json model.safetensors".split():
         content = (bad / name).read_bytes()
         for damaged in (content[:-7], content[:-1] + bytes([content[-1] ^ 1]), None):
             assert checkpoint.is_intact(bad)
@@ -310,7 +309,7 @@ def test_a_damaged_checkpoint_is_left_out_and_the_one_before_is_used(recipe, uni
     same(run, uninterrupted)
 
 
-def rewritten(folder: Path, file: str, value: Any) -> None:
+def rewritten(folder: Path, file: str, value):
     """A checkpoint of which one file is another, or absent, and the manifest agrees."""
     write_json(folder / file, value) if value is not None else (folder / file).unlink()
     (folder / "manifest.json").unlink()
@@ -329,19 +328,18 @@ def rewritten(folder: Path, file: str, value: Any) -> None:
         ("optimizer.json", None),
     ],
 )
-def test_a_checkpoint_of_another_version_is_refused(file: str, value: Any, recipe: Recipe, run: Run) -> None:
+def test_a_checkpoint_of_another_version_is_refused(file, value, recipe, run):
     """Also with an older checkpoint that fits; and nothing of the run is changed."""
     require_own_format(newest(run))
     rewritten(newest(run), file, value)
     assert checkpoint.is_intact(newest(run))
     before = files(run)
     wanted = r"checkpoint-6: was written by another version of bertkit or transformers.*\n.*that version, or start a"
-    with pytest.raises(UserError, match=wanted):
-        train(recipe, run.folder, resume=True)
+    small.raises(UserError, wanted, train, recipe, run.folder, resume=True)
     assert files(run) == before
 
 
-def test_another_number_of_processes_is_refused(recipe: Recipe, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_number_of_processes_is_refused(recipe, run, monkeypatch):
     """One process would take other steps than two, and a third has no random states; --changed does not help."""
     for before, now, changed in ((1, 2, False), (2, 1, True), (3, 2, False)):
         checkpoint.save_random(newest(run), before - 1)
@@ -352,10 +350,10 @@ def test_another_number_of_processes_is_refused(recipe: Recipe, run: Run, monkey
             train(recipe, run.folder, resume=True, changed=changed)
 
 
-def test_a_kill_while_a_checkpoint_is_written(recipe: Recipe, uninterrupted: Run, tmp_path: Path) -> None:
+def test_a_kill_while_a_checkpoint_is_written(recipe, uninterrupted, tmp_path):
     """Killed before it is renamed: the folder does not have its name, and the one before is used."""
 
-    def dead(aside: Path, folder: Path) -> None:
+    def dead(aside, folder):
         if folder.name == "checkpoint-6":
             raise Killed
         publish(aside, folder)
@@ -367,13 +365,13 @@ def test_a_kill_while_a_checkpoint_is_written(recipe: Recipe, uninterrupted: Run
             train(recipe, tmp_path / "run")
     run = Run(tmp_path / "run")
     assert newest(run).name == "checkpoint-3"
-    assert (run.checkpoints / "seed-42" / ".writing-6").is_dir()
-    (run.checkpoints / "seed-42" / "checkpoint-notes").mkdir()
+    assert (run.checkpoints / "seed-42/.writing-6").is_dir()
+    (run.checkpoints / "seed-42/checkpoint-notes").mkdir()
     train(recipe, run.folder, resume=True)
     same(run, uninterrupted)
 
 
-def test_two_processes_can_not_train_into_one_folder(recipe: Recipe, run: Run) -> None:
+def test_two_processes_can_not_train_into_one_folder(recipe, run):
     for _ in range(2):
         with only_writer(run), pytest.raises(UserError, match="another process is training into this folder"):
             train(recipe, run.folder, resume=True)
@@ -382,16 +380,17 @@ def test_two_processes_can_not_train_into_one_folder(recipe: Recipe, run: Run) -
 class Full(TrainerCallback):
     """From step 4 on no file may become larger than 20 kB, as on a disk that is full."""
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+    def on_step_end(self, args, state, control, **_):
         if state.global_step == 4:
             resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
 
 
-def test_a_full_disk_leaves_the_last_checkpoint(recipe: Recipe, uninterrupted: Run, tmp_path: Path) -> None:
+def test_a_full_disk_leaves_the_last_checkpoint(recipe, uninterrupted, tmp_path):
     limits, folder = resource.getrlimit(resource.RLIMIT_FSIZE), tmp_path / "run"
     try:
-        with pytest.raises(ModelError, match=r"cannot be written.*\n.*a resumed run continues"):
-            train(recipe, folder, callbacks=[Full()])
+        small.raises(
+            ModelError, r"cannot be written.*\n.*a resumed run continues", train, recipe, folder, callbacks=[Full()]
+        )
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert latest_intact(folder / "checkpoints/seed-42") == (folder / "checkpoints/seed-42/checkpoint-3", [])
@@ -424,7 +423,7 @@ def test_told_to_stop_it_keeps_the_step_and_goes_on_from_there(number, at, recip
     kind = KeyboardInterrupt if number == signal.SIGINT else SystemExit
     with pytest.raises(kind) as caught:
         train(recipe, run.folder, callbacks=[Told(at, number)])
-    assert number == signal.SIGINT or caught.value.code == 143  # type: ignore[attr-defined]
+    assert number == signal.SIGINT or caught.value.code == 143
     assert signal.getsignal(number) == handler
     assert latest_intact(run.checkpoints / "seed-42")[0] == run.checkpoints / "seed-42" / f"checkpoint-{at}"
     assert f"stopped after step {at} of" in caplog.text
@@ -433,7 +432,7 @@ def test_told_to_stop_it_keeps_the_step_and_goes_on_from_there(number, at, recip
     assert events(run) == events(uninterrupted)
 
 
-def test_told_where_epochs_are_scored_it_is_scored_as_before(tiny_encoder_with_dropout: Path, tmp_path: Path) -> None:
+def test_told_where_epochs_are_scored_it_is_scored_as_before(tiny_encoder_with_dropout, tmp_path):
     by_epoch = [change for change in RHYTHM if "eval" not in change]
     recipe = small.recipe(tmp_path, tiny_encoder_with_dropout, *by_epoch, "training.eval_strategy=epoch")
     whole = train(recipe, tmp_path / "whole")
@@ -444,7 +443,7 @@ def test_told_where_epochs_are_scored_it_is_scored_as_before(tiny_encoder_with_d
     assert events(stopped) == events(whole)
 
 
-def test_told_twice_it_stops_at_once(recipe: Recipe, tmp_path: Path) -> None:
+def test_told_twice_it_stops_at_once(recipe, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         train(recipe, tmp_path / "run", callbacks=[Told(2, signal.SIGINT, times=2)])
     assert not (tmp_path / "run/checkpoints/seed-42/checkpoint-2").exists()
@@ -453,19 +452,17 @@ def test_told_twice_it_stops_at_once(recipe: Recipe, tmp_path: Path) -> None:
 class Alignment(TrainerCallback):
     """Where the parameters and the optimizer's states begin, modulo 64 bytes, after each step."""
 
-    def __init__(self) -> None:
-        self.found = set[int]()
+    def __init__(self):
+        self.found = set()
 
-    def on_step_end(
-        self, args: Any, state: Any, control: Any, model: Any = None, optimizer: Any = None, **_: Any
-    ) -> None:
+    def on_step_end(self, args, state, control, model=None, optimizer=None, **_):
         states = getattr(optimizer, "optimizer", optimizer).state
         for parameter in model.parameters():
             tensors = [parameter, *(each for each in states.get(parameter, {}).values() if torch.is_tensor(each))]
             self.found |= {each.data_ptr() % 64 for each in tensors}
 
 
-def test_a_resumed_training_computes_in_aligned_memory(tiny_encoder_with_dropout: Path, tmp_path: Path) -> None:
+def test_a_resumed_training_computes_in_aligned_memory(tiny_encoder_with_dropout, tmp_path):
     recipe = small.recipe(tmp_path, tiny_encoder_with_dropout, *RHYTHM, "training.optim=muon", "peft={}")
     run, seen = killed(recipe, tmp_path / "killed"), Alignment()
     train(recipe, run.folder, resume=True, callbacks=[seen])
@@ -481,19 +478,19 @@ def test_told_after_the_last_step_what_is_left_is_done_on_resume(recipe, uninter
 class Told(TrainerCallback):
     """Sends this process a signal in a step."""
 
-    def __init__(self, at: int, number: int, times: int = 1, after: bool = False) -> None:
+    def __init__(self, at: int, number: int, times: int = 1, after: bool = False):
         self.at, self.number, self.times, self.after = at, number, times, after
 
-    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+    def on_pre_optimizer_step(self, args, state, control, **_):
         if state.global_step + 1 == self.at and not self.after:
             for _time in range(self.times):
                 self.send()
 
-    def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+    def on_train_end(self, args, state, control, **_):
         if self.after:
             self.send()
 
-    def send(self) -> None:
+    def send(self):
         """And wait until it is heard, which another thread may delay."""
         handler = signal.getsignal(self.number)
         os.kill(os.getpid(), self.number)
@@ -508,7 +505,7 @@ def files(run: Run) -> dict[Path, str]:
     return {path: sha256(path) for path in run.folder.rglob("*") if path.is_file()}
 
 
-def test_a_refused_checkpoint_leaves_the_run_as_it_was(recipe: Recipe, uninterrupted: Run, run: Run) -> None:
+def test_a_refused_checkpoint_leaves_the_run_as_it_was(recipe, uninterrupted, run):
     """Whatever is refused: other libraries without --changed; a kind of checkpoint, another optimizer with it."""
     environment = read_json(run.folder / "environment.json")
     others = {"versions": environment["versions"] | {"torch": "1.0", "peft": None}}
@@ -521,8 +518,9 @@ def test_a_refused_checkpoint_leaves_the_run_as_it_was(recipe: Recipe, uninterru
         train(recipe, run.folder, data=given, resume=True, changed=True, optim="adafactor")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Arguments, "world_size", 2)
-        with pytest.raises(ModelError, match="the number of processes"):
-            train(recipe, run.folder, data=given, resume=True, changed=True)
+        small.raises(
+            ModelError, "the number of processes", train, recipe, run.folder, data=given, resume=True, changed=True
+        )
     assert files(run) == before
     train(recipe, run.folder, resume=True, changed=True)
     assert read_json(run.folder / "environment.json")["versions"] == environment["versions"]
@@ -530,7 +528,7 @@ def test_a_refused_checkpoint_leaves_the_run_as_it_was(recipe: Recipe, uninterru
 
 
 @pytest.fixture(scope="module")
-def runs(tiny_encoder: Path, room: Path) -> dict[str, Run]:
+def runs(tiny_encoder, room) -> dict[str, Run]:
     """Killed ones."""
     larger, used = resized(tiny_encoder, room / "larger", vocab_size=53), "training.used_embeddings=true"
     kinds = {"used": (tiny_encoder, used), "adapter": (tiny_encoder, "peft={r: 2}"), "vocabulary": (larger, used)}
@@ -541,7 +539,7 @@ def runs(tiny_encoder: Path, room: Path) -> dict[str, Run]:
 
 
 @pytest.fixture(scope="module")
-def places(tiny_encoder: Path, room: Path) -> dict[str, Path]:
+def places(tiny_encoder, room) -> dict[str, Path]:
     """Other encoders, and training rows with a third label."""
     rows = small.rows("single-label", 15)
     return {
@@ -578,7 +576,7 @@ def test_a_model_of_other_weights_is_refused(kind, change, what, runs, places):
 
 
 @pytest.mark.filterwarnings("ignore:Setting `save_embedding_layers` to `True`")
-def test_lora_of_an_embedding_which_peft_then_writes_too(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_lora_of_an_embedding_which_peft_then_writes_too(tiny_encoder, tmp_path):
     encoder = small.of_family("eurobert", tiny_encoder, tmp_path / "eurobert", num_key_value_heads=2)
     given = small.recipe(tmp_path, encoder, *RHYTHM, "peft={r: 2, target_modules: [embed_tokens, q_proj]}")
     run = killed(given, tmp_path / "run")
@@ -601,7 +599,7 @@ def test_a_run_that_another_program_trains_in_the_meantime_keeps_its_recipe(resu
     run, head = Run(tmp_path / "run"), recipe.with_("task.method=head", "~training")
     real = metadata.prepare_jobs
 
-    def slowly(*arguments: Any) -> Any:
+    def slowly(*arguments):
         monkeypatch.setattr(metadata, "prepare_jobs", real)
         shutil.rmtree(run.folder, ignore_errors=True)
         train(head, run.folder)
@@ -616,7 +614,7 @@ def test_a_run_that_another_program_trains_in_the_meantime_keeps_its_recipe(resu
     assert run.results["seeds"][0]["steps"] == 0
 
 
-def test_a_training_with_another_recipe_is_not_taken_for_this_ones(recipe: Recipe, run: Run, tmp_path: Path) -> None:
+def test_a_training_with_another_recipe_is_not_taken_for_this_ones(recipe, run, tmp_path):
     done = train(recipe.with_("task.method=head", "~training"), tmp_path / "done")
     (done.folder / "results.json").unlink()
     seed = run.checkpoints / "seed-42"
@@ -636,31 +634,29 @@ def test_a_training_with_another_recipe_is_not_taken_for_this_ones(recipe: Recip
     assert train(again, run.folder, resume=True, changed=True).finished
 
 
-def test_what_transformers_refuses_on_resume_is_said(recipe: Recipe, run: Run) -> None:
+def test_what_transformers_refuses_on_resume_is_said(recipe, run):
     """A resumed training has its step before it has its optimizer; errors of its own steps are no user's."""
     before = files(run)
     other = recipe.with_("training.lr_scheduler_type=warmup_stable_decay", "training.warmup_steps=20")
     with pytest.raises(RecipeError, match=r"training: warm-up \(20\) and decay \(2\) exceed all 12 steps"):
         train(other, run.folder, resume=True, changed=True)
     assert files(run) == before
-    with pytest.raises(ValueError, match="a defect"):
-        train(recipe, run.folder, resume=True, callbacks=[Defect()])
+    small.raises(ValueError, "a defect", train, recipe, run.folder, resume=True, callbacks=[Defect()])
 
 
 class Defect(TrainerCallback):
     """Fails after a step."""
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+    def on_step_end(self, args, state, control, **_):
         raise ValueError("a defect")
 
 
-def test_what_has_changed_is_recorded_before_anything_is_trained(recipe: Recipe, run: Run) -> None:
+def test_what_has_changed_is_recorded_before_anything_is_trained(recipe, run):
     """By steps, or for few rows without them; and where all that is left to do is after the training."""
     data, longer = read_json(run.folder / "data.json"), recipe.with_("training.num_train_epochs=4")
     write_json(run.folder / "data.json", data | {"fingerprints": {"train": "others"}})
     for other, said in ((longer, "num_train_epochs: 4"), (recipe, "sha256 differs")):
-        with pytest.raises(UserError, match=said):
-            train(other, run.folder, resume=True)
+        small.raises(UserError, said, train, other, run.folder, resume=True)
     given = {split: small.rows("single-label", 16) for split in ("train", "validation")}
     with pytest.MonkeyPatch.context() as patch:
         kill(patch, at=1)
@@ -690,7 +686,7 @@ def drawn() -> list[float]:
     return [random.random(), random.gauss(0, 1), *np.random.rand(3), np.random.randn(), *torch.rand(3).tolist()]
 
 
-def test_random_states_come_back(tmp_path: Path) -> None:
+def test_random_states_come_back(tmp_path):
     random.seed(3)
     np.random.seed(3)
     torch.manual_seed(3)
@@ -703,7 +699,7 @@ def test_random_states_come_back(tmp_path: Path) -> None:
     assert [drawn(), drawn()] == [first, second]
 
 
-def test_the_random_state_of_an_apple_gpu_comes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_random_state_of_an_apple_gpu_comes_back(tmp_path, monkeypatch):
     state, back = torch.arange(4, dtype=torch.uint8), Mock()
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda **_: torch.device("mps"))
     monkeypatch.setattr(torch.mps, "get_rng_state", lambda: state)
@@ -713,7 +709,7 @@ def test_the_random_state_of_an_apple_gpu_comes_back(tmp_path: Path, monkeypatch
     assert torch.equal(back.call_args.args[0], state)
 
 
-def test_the_loss_scaler_of_fp16_comes_back(tmp_path: Path) -> None:
+def test_the_loss_scaler_of_fp16_comes_back(tmp_path):
     weight = torch.nn.Parameter(torch.ones(2))
     optimizer = torch.optim.AdamW([weight])
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0)
@@ -729,9 +725,9 @@ def test_the_loss_scaler_of_fp16_comes_back(tmp_path: Path) -> None:
     assert again.state_dict() == scaler.state_dict()
 
 
-def test_what_is_renamed_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_renamed_is_on_the_disk(tmp_path, monkeypatch):
     """Else a power cut could leave the name without the contents."""
-    flushed, before = set[int](), list[set[int]]()  # inodes
+    flushed, before = set(), []  # inodes
     fsync, replace = os.fsync, Path.replace
     monkeypatch.setattr(os, "fsync", lambda number: (flushed.add(os.fstat(number).st_ino), fsync(number)))
     monkeypatch.setattr(Path, "replace", lambda *both: (before.append({*flushed}), replace(*both))[1])
@@ -745,16 +741,15 @@ def test_what_is_renamed_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.Monk
     assert checkpoint.is_intact(tmp_path / "checkpoint-1")
 
 
-def test_a_damaged_best_checkpoint_is_named(tiny_encoder_with_dropout: Path, tmp_path: Path, monkeypatch) -> None:
+def test_a_damaged_best_checkpoint_is_named(tiny_encoder_with_dropout, tmp_path, monkeypatch):
     evaluations = count(1)  # the first is the best
     monkeypatch.setattr(TaskData, "evaluate", lambda *_: {"accuracy": 1 / next(evaluations)})
     given = small.recipe(tmp_path, tiny_encoder_with_dropout, *RHYTHM, "training.save_total_limit=2")
     run = killed(given, tmp_path / "run")
-    best = run.checkpoints / "seed-42" / "checkpoint-3" / "model.safetensors"
+    best = run.checkpoints / "seed-42/checkpoint-3/model.safetensors"
     whole = best.read_bytes()
     best.write_bytes(whole[:-7])
-    with pytest.raises(ModelError, match="checkpoint-3: the best checkpoint is damaged"):
-        train(given, run.folder, resume=True)
+    small.raises(ModelError, "checkpoint-3: the best checkpoint is damaged", train, given, run.folder, resume=True)
     best.write_bytes(whole)
     train(given, run.folder, resume=True)
     names = [path.name for path in checkpoint.checkpoints(run.checkpoints / "seed-42")]

@@ -1,17 +1,15 @@
 """retrieval: a BEIR folder trained on, searched and scored, against brute force and sentence-transformers."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
 import small
 from cases import BY_ID, SETTINGS, encoder
 from datasets import Dataset
+from numpy.testing import assert_allclose, assert_array_equal
 from sentence_transformers import SentenceTransformer
 from transformers import set_seed
 
@@ -19,6 +17,7 @@ from bertkit import evaluate, load
 from bertkit.cli.main import main
 from bertkit.errors import DataError, ModelError, UserError
 from bertkit.evaluation.ranking import searched
+from bertkit.files import read_json
 from bertkit.inference.evaluate import evaluate_two_stages, reranked
 from bertkit.inference.predictor import load_as
 from bertkit.models.encoder import load_tokenizer
@@ -51,20 +50,20 @@ def beir(folder: Path) -> Path:
     return folder
 
 
-def task(folder: Path, **more: Any) -> Retrieval:
-    options = RetrievalOptions.model_validate({"name": "retrieval", **more})
+def task(folder: Path, **more) -> Retrieval:
+    options = RetrievalOptions(name="retrieval", **more)
     rows = Dataset.from_dict({"query": ["a"], "document": ["b"], "grade": [1.0]})
     return prepare(Retrieval, options, load_tokenizer(folder), 32, rows, [])
 
 
-def made(folder: Path, out: Path, **more: Any) -> Path:
+def made(folder: Path, out: Path, **more) -> Path:
     set_seed(2)
     own = task(folder, **more)
     save(own.model(encoder(folder)), own, out, SETTINGS)
     return out
 
 
-def test_the_whole_way(tiny_encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_whole_way(tiny_encoder, tmp_path, capsys):
     recipe = tmp_path / "r.yaml"
     recipe.write_text(
         f"task: {{name: retrieval}}\nmodel: {{name: {tiny_encoder}, max_length: 32}}\n"
@@ -75,24 +74,22 @@ def test_the_whole_way(tiny_encoder: Path, tmp_path: Path, capsys: pytest.Captur
     assert main(["check", str(recipe)]) == 0
     said = capsys.readouterr()
     assert "empty `query`" not in said.err + said.out
-    assert main(["train", str(recipe), "--output-dir", str(run)]) == 0
-    results = json.loads((run / "results.json").read_text())
+    small.said(capsys, "train", recipe, "--output-dir", run)
+    results = read_json(run / "results.json")
     test = results["splits"]["test"]
     assert test["queries"] == 2
-    card = (run / "model" / "README.md").read_text()
+    card = (run / "model/README.md").read_text()
     assert "library_name: sentence-transformers\npipeline_tag: sentence-similarity\n" in card
     assert "bootstrap over queries." in card
     assert set(results["baselines"]["test"]["tf-idf cosine"]) == set(test["metrics"])
-    capsys.readouterr()
-    assert main(["evaluate", str(run), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["metrics"] == test["metrics"]
-    rows = [json.loads(line) for line in (run / "predictions" / "test.jsonl").read_text().splitlines()]
+    assert json.loads(small.said(capsys, "evaluate", run, "--json"))["metrics"] == test["metrics"]
+    rows = small.read_rows(run / "predictions/test.jsonl")
     assert len(rows) == 3 + 2  # judged pairs, and the documents that nobody judged
     answers = [row.pop("answer") for row in rows]
     assert load(run).task.grade(answers, Dataset.from_list(rows)).scores == test["metrics"]
 
 
-def test_ranks_are_those_of_brute_force(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_ranks_are_those_of_brute_force(tiny_encoder, tmp_path):
     predictor = load(made(tiny_encoder, tmp_path / "m"), precision="fp32")
     rows = [
         {"query": q, "document": d, "query_id": n, "document_id": m}
@@ -104,7 +101,7 @@ def test_ranks_are_those_of_brute_force(tiny_encoder: Path, tmp_path: Path) -> N
     )
     cosines = (q / np.linalg.norm(q, axis=1)[:, None]) @ (d / np.linalg.norm(d, axis=1)[:, None]).T
     answers = predictor(rows)
-    np.testing.assert_allclose([a["score"] for a in answers], cosines.ravel(), atol=1e-6)
+    assert_allclose([a["score"] for a in answers], cosines.ravel(), atol=1e-6)
     ranks = [1 + int((row > value + 1e-7).sum()) for row in cosines for value in row]
     assert [a["rank"] for a in answers] == ranks
     best = [list(DOCUMENTS)[i] for i in np.argsort(-cosines[0], kind="stable")]
@@ -112,10 +109,10 @@ def test_ranks_are_those_of_brute_force(tiny_encoder: Path, tmp_path: Path) -> N
     assert "found" not in answers[1]
 
 
-def test_a_query_that_is_a_document_does_not_find_itself() -> None:
+def test_a_query_that_is_a_document_does_not_find_itself():
     """As BEIR leaves it out; but where it is judged for itself it is one document more."""
-    names = {"query_id": ["a", "b", "", ""], "document_id": ["b", "b", "a", "c"]}
-    texts = {"query": ["x", "y", "", ""], "document": ["y", "y", "x", "z"]}
+    names = {"query_id": ["a", "b", "", ""], "document_id": "b b a c".split()}
+    texts = {"query": ["x", "y", "", ""], "document": "y y x z".split()}
     unit = np.eye(3, dtype=np.float32)
     rows = Dataset.from_dict(names | texts)
     answers = list(searched(rows, ["a", "b"], ["b", "a", "c"], unit[[0, 1]], unit[[1, 0, 2]]))
@@ -128,23 +125,23 @@ def test_a_query_that_is_a_document_does_not_find_itself() -> None:
     rows = Dataset.from_dict({"query": ["q"] * 3, "document": ["a", "b", "c"]})
 
 
-def test_prefixes_travel_as_prompts(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_prefixes_travel_as_prompts(tiny_encoder, tmp_path):
     folder = made(tiny_encoder, tmp_path / "m", query_prefix="the ", document_prefix="it was ")
     theirs, ours = SentenceTransformer(str(folder), device="cpu"), load(folder, precision="fp32")
     texts = list(DOCUMENTS.values())
-    np.testing.assert_allclose(ours.encode(texts, "query"), theirs.encode_query(texts), atol=1e-6)
-    np.testing.assert_allclose(ours.encode(texts, "document"), theirs.encode_document(texts), atol=1e-6)
-    np.testing.assert_allclose(ours.encode(texts), theirs.encode(texts), atol=1e-6)
-    config = json.loads((folder / "config.json").read_text())
+    assert_allclose(ours.encode(texts, "query"), theirs.encode_query(texts), atol=1e-6)
+    assert_allclose(ours.encode(texts, "document"), theirs.encode_document(texts), atol=1e-6)
+    assert_allclose(ours.encode(texts), theirs.encode(texts), atol=1e-6)
+    config = read_json(folder / "config.json")
     del config["bertkit"]
     (folder / "config.json").write_text(json.dumps(config))
     foreign = load(folder, task="retrieval", precision="fp32")
-    np.testing.assert_array_equal(foreign.encode(texts, "query"), ours.encode(texts, "query"))
+    assert_array_equal(foreign.encode(texts, "query"), ours.encode(texts, "query"))
 
 
-def test_pairs_with_grade_0_teach_nothing(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_pairs_with_grade_0_teach_nothing(tiny_encoder, tmp_path):
     folder = beir(tmp_path / "beir")
-    (folder / "qrels" / "train.tsv").write_text("query-id\tcorpus-id\tscore\nq1\td0\t1\nq1\td1\t0\n")
+    (folder / "qrels/train.tsv").write_text("query-id\tcorpus-id\tscore\nq1\td0\t1\nq1\td1\t0\n")
     data = small.read_data(DataSpec(source=str(folder)), Retrieval, RetrievalOptions(name="retrieval"))
     assert data.rows["train"]["document_id"][:] == ["d0"]
     assert any("1 of 2 rows have the grade 0" in finding.what for finding in data.findings)
@@ -171,26 +168,23 @@ PAIR = {"query": "cat", "document": "the cat", "grade": 1}
         ([{**PAIR, "query": ""}], "train: 1 of 1 rows have the grade 0 or no query, and teach nothing"),
     ],
 )
-def test_bad_rows_are_named(rows: list[dict[str, Any]], said: str, tmp_path: Path) -> None:
+def test_bad_rows_are_named(rows, said, tmp_path):
     spec = DataSpec(source=str(small.write_rows(tmp_path / "train.jsonl", rows)), validation=None)
-    with pytest.raises(DataError, match=said):
-        small.read_data(spec, Retrieval, RetrievalOptions(name="retrieval"))
+    small.raises(DataError, said, small.read_data, spec, Retrieval, RetrievalOptions(name="retrieval"))
 
 
-def test_bad_input_is_said(tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bad_input_is_said(tiny_encoder, tmp_path, monkeypatch):
     predictor = load(made(tiny_encoder, tmp_path / "m"))
     rows = [{"query": "a", "query_id": "1", "document": "x"}, {"query": "b", "query_id": "1", "document": "y"}]
-    with pytest.raises(DataError, match="the query '1' has another text in row"):
-        predictor(rows)
+    small.raises(DataError, "the query '1' has another text in row", predictor, rows)
     options, texts = RetrievalOptions(name="retrieval"), Dataset.from_dict({"text": ["a"]})
     with pytest.raises(DataError, match="learns from `query` and `document`"):
         prepare(Retrieval, options, load_tokenizer(tiny_encoder), 32, texts, [])
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(UserError, match=r"bertkit\[retrieval\]"):
-        task(tiny_encoder)
+    small.raises(UserError, r"bertkit\[retrieval\]", task, tiny_encoder)
 
 
-def test_mined_negatives_are_the_nearest_that_do_not_answer(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_mined_negatives_are_the_nearest_that_do_not_answer(tiny_encoder, tmp_path):
     model, folder = dual_encoder(str(made(tiny_encoder, tmp_path / "m"))), beir(tmp_path / "beir")
     asked, there = model.encode_queries(list(QUERIES.values())), model.encode_documents(list(DOCUMENTS.values()))
     order = {
@@ -229,7 +223,7 @@ def test_what_answers_under_any_id_and_the_query_itself_are_never_mined(tiny_enc
         for name, text in (("twin", DOCUMENTS["d0"]), ("q1", "good cat"), ("empty", " ")):
             corpus.write(json.dumps({"_id": name, "title": "", "text": text}) + "\n")
     out = tmp_path / "mined.jsonl"
-    with (folder / "qrels" / "train.tsv").open("a") as qrels:
+    with (folder / "qrels/train.tsv").open("a") as qrels:
         qrels.write("q4\td0\t0\n")
     words = ["mine", str(tmp_path / "m"), "--data", str(folder), "--count", "9", "--output", str(out)]
     assert main(words) == 0
@@ -246,7 +240,7 @@ def test_what_answers_under_any_id_and_the_query_itself_are_never_mined(tiny_enc
 
 
 @pytest.fixture
-def ranker_folder(tiny_encoder: Path, tmp_path: Path) -> Path:
+def ranker_folder(tiny_encoder, tmp_path) -> Path:
     """A model for text-ranking."""
     set_seed(5)
     own = BY_ID["ranking-binary"].task(tiny_encoder)
@@ -255,33 +249,32 @@ def ranker_folder(tiny_encoder: Path, tmp_path: Path) -> Path:
     return tmp_path / "r"
 
 
-def test_models_of_other_tasks_are_refused(ranker_folder: Path, tiny_encoder: Path, tmp_path: Path) -> None:
+def test_models_of_other_tasks_are_refused(ranker_folder, tiny_encoder, tmp_path):
     ranker, retriever = str(ranker_folder), str(made(tiny_encoder, tmp_path / "m"))
-    with pytest.raises(ModelError, match=r"a model for text-ranking gives no vectors of texts\n.*or retrieval"):
-        dual_encoder(ranker)
+    small.raises(
+        ModelError, r"a model for text-ranking gives no vectors of texts\n.*or retrieval", dual_encoder, ranker
+    )
     with pytest.raises(ModelError, match="a model for text-ranking gives no vectors of texts"):
         cached_vectors(ranker, "text")(["a text that is not kept"])
-    with pytest.raises(ModelError, match=r"a model for retrieval does not rank texts\n.*text-ranking"):
-        reranker(retriever)
+    small.raises(ModelError, r"a model for retrieval does not rank texts\n.*text-ranking", reranker, retriever)
     for depth in (0, -1, 101):
         with pytest.raises(UserError, match=f"depth: {depth}, where 1 to 100 is expected"):
             evaluate_two_stages(load(retriever), load(ranker), Dataset.from_dict({}), depth)
 
 
-def test_cached_vectors_need_no_weights(tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cached_vectors_need_no_weights(tiny_encoder, tmp_path, monkeypatch):
     folder = made(tiny_encoder, tmp_path / "m")
     monkeypatch.setenv("BERTKIT_CACHE", str(tmp_path / "cache"))
     first = cached_vectors(str(folder), "query")(["good cat", "bad dog"])
-    np.testing.assert_array_equal(first, load(folder).encode(["good cat", "bad dog"], "query"))
+    assert_array_equal(first, load(folder).encode(["good cat", "bad dog"], "query"))
     again = cached_vectors(str(folder), "query")
     changing = cached_vectors(str(folder), "query")
-    config = json.loads((folder / "config.json").read_text())
+    config = read_json(folder / "config.json")
     (folder / "config.json").write_text(json.dumps(config | {"changed": True}))
-    with pytest.raises(ModelError, match="its files have changed in the meantime"):
-        changing(["a text that is not kept"])
+    small.raises(ModelError, "its files have changed in the meantime", changing, ["a text that is not kept"])
     (folder / "config.json").write_text(json.dumps(config))
     monkeypatch.setattr("bertkit.retrieval.vector_models.load_as", None)  # nothing may be loaded any more
-    np.testing.assert_array_equal(again(["bad dog", "good cat"]), first[::-1])
+    assert_array_equal(again(["bad dog", "good cat"]), first[::-1])
 
 
 def test_two_stages_are_the_second_ones_order(ranker_folder, tiny_encoder, tmp_path, capsys):
@@ -315,26 +308,25 @@ def test_two_stages_are_the_second_ones_order(ranker_folder, tiny_encoder, tmp_p
         found = reranked(answers, unnamed, ranker, 3)[0]["found"]
         assert [texts[hit["id"]] for hit in found] == [DOCUMENTS[name] for name in order]
     data = beir(tmp_path / "beir")
-    assert main(["evaluate", str(folder), "--data", str(data), "--rerank", str(ranker_folder), "--json"]) == 0
-    said = json.loads(capsys.readouterr().out)
+    said = json.loads(small.said(capsys, "evaluate", folder, "--data", data, "--rerank", ranker_folder, "--json"))
     assert said["first_stage"] == evaluate(folder, data=data)["metrics"]
     assert said["metrics"].keys() == said["first_stage"].keys()
-    assert main(["evaluate", str(folder), "--data", str(data), "--rerank", str(folder)]) == 2
-    assert "Name one for text-ranking" in capsys.readouterr().err
+    assert "Name one for text-ranking" in small.refused(capsys, "evaluate", folder, "--data", data, "--rerank", folder)
 
 
-def test_embed_index_and_search(tiny_encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_embed_index_and_search(tiny_encoder, tmp_path, capsys):
     folder, store = str(made(tiny_encoder, tmp_path / "m")), str(tmp_path / "store")
     corpus = beir(tmp_path / "beir") / "corpus.jsonl"
     assert (
         main(["embed", folder, "--input", str(corpus), "--output", str(tmp_path / "v.npy"), "--side", "document"]) == 0
     )
     vectors = np.load(tmp_path / "v.npy")
-    np.testing.assert_allclose(vectors, load(folder).encode(list(DOCUMENTS.values()), "document"), atol=1e-6)
-    assert main(["index", folder, "--documents", str(corpus), "--store", store]) == 0
-    assert "documents: 4 added" in capsys.readouterr().out
-    assert main(["search", store, "good cat", "--top-k", "2", "--json"]) == 0
-    hits = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert_allclose(vectors, load(folder).encode(list(DOCUMENTS.values()), "document"), atol=1e-6)
+    assert "documents: 4 added" in small.said(capsys, "index", folder, "--documents", corpus, "--store", store)
+    hits = [
+        json.loads(line)
+        for line in small.said(capsys, "search", store, "good cat", "--top-k", "2", "--json").splitlines()
+    ]
     near = nearest(dual_encoder(folder), ["good cat"], DOCUMENTS, 2)[0]
     assert [hit["id"] for hit in hits] == near
     asked, out = small.write_rows(tmp_path / "asked.jsonl", [{"_id": "q", "q": "good cat"}]), tmp_path / "found.jsonl"
@@ -347,7 +339,6 @@ def test_embed_index_and_search(tiny_encoder: Path, tmp_path: Path, capsys: pyte
     for wrong in (["search", store], ["search", store, "good", "cat"], [*words, "good cat"]):
         assert main(wrong) == 2
         assert "search needs one query, in quotes, or --input FILE" in capsys.readouterr().err
-    assert main(["search", store, "good cat", "--output", str(out), "--column", "text"]) == 2
-    told = capsys.readouterr().err
+    told = small.refused(capsys, "search", store, "good cat", "--output", out, "--column", "text")
     assert "--output works only with --input FILE" in told
     assert "--column works only with --input FILE" in told

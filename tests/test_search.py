@@ -1,15 +1,13 @@
 """Search finds what comparing with every vector finds, and says what is wrong with a query."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from small import message_of, raises, read_rows, refused, said
 from small import write_rows as write
 from test_store import MODEL, SIZE, Encoder, dual, index, numbered
 
@@ -30,12 +28,12 @@ def random_vectors(count: int, seed: int) -> Vectors:
     return made / np.linalg.norm(made, axis=1, keepdims=True)
 
 
-def looked_up(vectors: Vectors) -> Any:
+def looked_up(vectors: Vectors):
     """An encoder of texts that end in a number: the vector of that number."""
     return lambda texts: vectors[[int(text.split()[-1]) for text in texts]]
 
 
-def ask(store: Store, query: str, top_k: int = 10, **options: Any) -> list[Hit]:
+def ask(store: Store, query: str, top_k: int = 10, **options) -> list[Hit]:
     return search(store, query, Encoder()([query])[0], top_k, **options)
 
 
@@ -44,12 +42,12 @@ def ids(hits: Sequence[Hit]) -> list[str]:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Store:
+def store(tmp_path) -> Store:
     return Store.open(tmp_path / "store", dual())
 
 
 @pytest.fixture(scope="module")
-def animals(tmp_path_factory: pytest.TempPathFactory) -> Store:
+def animals(tmp_path_factory) -> Store:
     """Read only."""
     store = Store.open(tmp_path_factory.mktemp("animals") / "store", dual())
     documents = [
@@ -62,7 +60,7 @@ def animals(tmp_path_factory: pytest.TempPathFactory) -> Store:
     return store
 
 
-def test_exact_search_is_brute_force_and_approximate_search_finds_nearly_the_same(store: Store) -> None:
+def test_exact_search_is_brute_force_and_approximate_search_finds_nearly_the_same(store):
     vectors, queries = random_vectors(1500, 0), random_vectors(50, 1)
     index(store, numbered(1500), looked_up(vectors), ann_from=1500)
     assert store.approximate
@@ -77,7 +75,7 @@ def test_exact_search_is_brute_force_and_approximate_search_finds_nearly_the_sam
         assert [hit.relevance for hit in hits] == [hit.score for hit in hits]
 
 
-def test_an_approximate_index_knows_what_came_and_went_since(store: Store) -> None:
+def test_an_approximate_index_knows_what_came_and_went_since(store):
     vectors = random_vectors(400, 0)
     index(store, numbered(300), looked_up(vectors), ann_from=300)
     assert ids(search(store, "q", vectors[7], 1)) == ["d7"]
@@ -87,15 +85,15 @@ def test_an_approximate_index_knows_what_came_and_went_since(store: Store) -> No
     assert ids(search(store, "q", vectors[399], 1)) == ["d399"]
 
 
-def test_a_narrow_filter_still_fills_the_list(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_narrow_filter_still_fills_the_list(store, monkeypatch):
     """Whatever the approximate index finds: here one document."""
     vectors = random_vectors(300, 0)
     far = np.argsort(vectors @ vectors[0])[:5].tolist()
     documents = [{**document, "far": number in far} for number, document in enumerate(numbered(300))]
     index(store, documents, looked_up(vectors), ann_from=300)
-    whole, exact = _Ranked._rows, list[bool]()
+    whole, exact = _Ranked._rows, []
 
-    def fewer(self: Any, query: Any, limit: int, extra: str) -> Any:
+    def fewer(self, query, limit, extra):
         exact.append(bool(query._bypass_vector_index))
         rows = whole(self, query, limit, extra)
         return rows if exact[-1] else rows[:1]
@@ -106,7 +104,7 @@ def test_a_narrow_filter_still_fills_the_list(store: Store, monkeypatch: pytest.
     assert exact == [False, True]
 
 
-def test_a_document_of_many_passages_hides_no_other_and_its_best_passage_counts(store: Store) -> None:
+def test_a_document_of_many_passages_hides_no_other_and_its_best_passage_counts(store):
     long = " ".join(["cat"] * 900)  # some hundred passages, all nearer than any other document
     documents = [{"id": "long", "text": long}, *({"id": f"d{n}", "text": f"cat and word{n}"} for n in range(30))]
     index(store, documents)
@@ -123,7 +121,7 @@ def test_a_document_of_many_passages_hides_no_other_and_its_best_passage_counts(
     assert "bird flew over a sea" in hit.text
 
 
-FILTERS: list[tuple[dict[str, Any], str]] = [
+FILTERS = [
     ({}, "abcd"),
     ({"id": "a"}, "a"),
     ({"lang": "en"}, "ab"),
@@ -156,7 +154,7 @@ GOODS = [
 
 
 @pytest.fixture(scope="module")
-def goods(tmp_path_factory: pytest.TempPathFactory) -> Store:
+def goods(tmp_path_factory) -> Store:
     """Read only; every document has the same text, and `d` nothing else."""
     store = Store.open(tmp_path_factory.mktemp("goods") / "store", dual())
     made = [{"text": "the same", **row} | ({"ratios": [1.0, 0.5]} if row["id"] == "a" else {}) for row in GOODS]
@@ -164,7 +162,7 @@ def goods(tmp_path_factory: pytest.TempPathFactory) -> Store:
     return store
 
 
-def test_filters_choose_documents(goods: Store) -> None:
+def test_filters_choose_documents(goods):
     for wanted, chosen in FILTERS:
         for hybrid in (False, True):
             assert "".join(ids(ask(goods, "the same", filter=wanted, hybrid=hybrid))) == chosen, wanted
@@ -176,7 +174,7 @@ def test_filters_choose_documents(goods: Store) -> None:
 
 
 COLUMNS = r"there are id \(text\), text \(text\), title \(text\), lang \(text\), year \(whole numbers\), price"
-BAD_FILTERS: list[tuple[dict[str, Any], str]] = [
+BAD_FILTERS = [
     ({"yeer": 2020}, f"filter: there is no column 'yeer'; {COLUMNS}"),
     ({"vector": 1}, "there is no column 'vector'"),
     ({"year": {"like": 1}}, "`year`: 'like' is not one of eq, ne, gt, gte, lt, lte"),
@@ -199,14 +197,13 @@ BAD_FILTERS: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-def test_a_bad_filter_is_refused_with_the_columns(goods: Store) -> None:
+def test_a_bad_filter_is_refused_with_the_columns(goods):
     for wanted, message in BAD_FILTERS:
-        with pytest.raises(DataError, match=message):
-            ask(goods, "the same", filter=wanted)
+        raises(DataError, message, ask, goods, "the same", filter=wanted)
     assert ask(goods, "the same", filter={"id": list(map(str, range(100)))}) == []
 
 
-def test_conditions_of_the_command_line_are_read_by_their_columns(goods: Store) -> None:
+def test_conditions_of_the_command_line_are_read_by_their_columns(goods):
     columns = goods.columns
     assert parse_filter(["lang=en", "year >= 2020", "year<2024", "in stock=true", "price!=1e-2"], columns) == {
         "lang": {"eq": ["en"]},
@@ -222,7 +219,7 @@ def test_conditions_of_the_command_line_are_read_by_their_columns(goods: Store) 
         parse_filter(["range"], columns)
 
 
-def test_hybrid_search_finds_rare_words_and_fuses_ranks(store: Store) -> None:
+def test_hybrid_search_finds_rare_words_and_fuses_ranks(store):
     vectors = random_vectors(60, 0)
     documents = numbered(60, "some words and {}")
     documents[31]["text"] = "zebra zebra 31"
@@ -243,12 +240,12 @@ def test_hybrid_search_finds_rare_words_and_fuses_ranks(store: Store) -> None:
     assert "d31" in ids(search(store, "zebra", query, 3, hybrid=True))
 
 
-def test_hybrid_search_shows_the_passage_with_the_greater_cosine(store: Store) -> None:
+def test_hybrid_search_shows_the_passage_with_the_greater_cosine(store):
     """One document with two passages: the first is the best by cosine, the second by words."""
     text = "one two three four five six seven eight nine ten zebra zebra zebra eleven twelve thirteen"
     passage = {"zebra" not in name: row for name, row in (("zebra", [0.0, 1.0]), ("first", [1.0, 0.0]))}
 
-    def encode(texts: Sequence[str]) -> Any:
+    def encode(texts):
         return np.pad([passage["zebra" not in each] for each in texts], ((0, 0), (0, SIZE - 2))).astype(np.float32)
 
     index(store, [{"id": "a", "text": text}, {"id": "b", "text": "nothing alike"}], encode)
@@ -262,7 +259,7 @@ def relevance(hits: Sequence[Hit]) -> dict[str, float]:
     return {hit.id: hit.relevance for hit in hits}
 
 
-def test_hybrid_queries_are_words_and_never_a_language(animals: Store) -> None:
+def test_hybrid_queries_are_words_and_never_a_language(animals):
     """Only documents with a word of the query gain by it."""
     for query, best in (
         *((query, "") for query in ("!!! ?", "🙂", "it's \\ %_")),
@@ -280,10 +277,10 @@ def test_hybrid_queries_are_words_and_never_a_language(animals: Store) -> None:
     assert ask(animals, "cat", filter={"text": "\ud83d"}) == []
 
 
-def test_a_reranker_decides(animals: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[tuple[str, list[str]]] = []
+def test_a_reranker_decides(animals, monkeypatch):
+    seen = []
 
-    def rerank(query: str, texts: Sequence[str]) -> list[float]:
+    def rerank(query, texts):
         seen.append((query, list(texts)))
         return [float("bird" in text) + len(text) / 1000 for text in texts]
 
@@ -297,20 +294,19 @@ def test_a_reranker_decides(animals: Store, monkeypatch: pytest.MonkeyPatch) -> 
     assert set(ids(ask(animals, "the cat sat", 2, rerank=rerank))) == {"cat", "dog"}
 
 
-def test_a_bad_query_is_refused(animals: Store, store: Store) -> None:
+def test_a_bad_query_is_refused(animals, store):
     for changes, message in (
         ({"query": " \n"}, "query: is empty"),
         ({"top_k": 0}, "top_k: must be at least 1, got 0"),
         ({"store": store}, r"the store is empty\n.*Index documents"),
     ):
-        with pytest.raises(DataError, match=message):
-            search(**{"store": animals, "query": "cat", "vector": np.ones(SIZE), **changes})
+        raises(DataError, message, search, **{"store": animals, "query": "cat", "vector": np.ones(SIZE), **changes})
 
 
 @pytest.fixture(autouse=True)
-def loaded(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str | None]]:
+def loaded(monkeypatch) -> list[tuple[str, str | None]]:
     """The commands load the model of the stores here, or one with another fingerprint; these are noted."""
-    names: list[tuple[str, str | None]] = []
+    names = []
 
     def load(name: str, revision: str | None = None) -> DualEncoder:
         names.append((name, revision))
@@ -320,41 +316,35 @@ def loaded(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str | None]]:
     return names
 
 
-def search_store(store: str, query: str, **options: Any) -> list[Hit]:
+def search_store(store: str, query: str, **options) -> list[Hit]:
     (hits,) = commands.searcher(store, **options)([query])
     return hits
 
 
-def test_index_and_search_from_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_index_and_search_from_files(tmp_path, capsys):
     file, store = write(tmp_path / "corpus.jsonl", numbered(5)), str(tmp_path / "store")
     command = ["index", MODEL.name, "--store", store]
-    assert main([*command, "--documents", str(file)]) == 0
-    said = capsys.readouterr().out
-    assert said == f"documents: 5 added, 0 replaced, 0 unchanged; 5 passages written\n{store} holds 5 passages\n"
+    printed = said(capsys, *command, "--documents", file)
+    assert printed == f"documents: 5 added, 0 replaced, 0 unchanged; 5 passages written\n{store} holds 5 passages\n"
     csv = tmp_path / "more.csv"
-    csv.write_text("id,title,text,lang\nd1,,a new text,en\nx,A title,,de\ny,,,\nx,A title,,de\n", encoding="utf-8")
+    csv.write_text("id,title,text,lang\nd1,,a new text,en\nx,A title,,de\ny,,,\nx,A title,,de\n")
     assert main([*command, "--documents", str(csv), "--delete", "d4", "\x1bgone"]) == 0
-    said, told = capsys.readouterr()
-    assert said == (
+    printed, told = capsys.readouterr()
+    assert printed == (
         "1 document deleted\ndocuments: 1 added, 1 replaced, 0 unchanged, 1 repeated, 1 empty; 2 passages written\n"
         f"{store} holds 5 passages\n"
     )
     assert told == "not in the store: \\x1bgone\n"
-    assert main([*command, "--delete", "d3", "\udcff"]) == 0
-    assert capsys.readouterr().out == f"1 document deleted\n{store} holds 4 passages\n"
-    assert main(["search", store, "a new text", "--filter", "lang=en"]) == 0
+    assert said(capsys, *command, "--delete", "d3", "\udcff") == f"1 document deleted\n{store} holds 4 passages\n"
     (hit,) = search_store(store, "a new text", filter=["lang=en"])
     assert (hit.id, hit.text) == ("d1", "a new text")
-    assert capsys.readouterr().out == f"  1  {hit.relevance:.4f}  d1\n     a new text\n"
-    assert main(["search", store, "a new text", "--filter", "lang=en", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == asdict(hit)
-    assert main(["search", store, "x", "--filter", "lang=en", "--filter", "id=x"]) == 0
-    assert capsys.readouterr().out == "no hits\n"
+    command = ["search", store, "a new text", "--filter", "lang=en"]
+    assert said(capsys, *command) == f"  1  {hit.relevance:.4f}  d1\n     a new text\n"
+    assert json.loads(said(capsys, *command, "--json")) == asdict(hit)
+    assert said(capsys, "search", store, "x", "--filter", "lang=en", "--filter", "id=x") == "no hits\n"
     unsafe = {"id": "\a", "title": "\x1b[2J", "text": "one\ntwo \x1b[31m " + "x" * 300}
-    main([*command, "--documents", str(write(file, [unsafe]))])
-    capsys.readouterr()
-    main(["search", store, "one two", "--top-k", "1"])
-    first, *others = capsys.readouterr().out.splitlines()
+    said(capsys, "index", MODEL.name, "--store", store, "--documents", write(file, [unsafe]))
+    first, *others = said(capsys, "search", store, "one two", "--top-k", "1").splitlines()
     assert first.endswith(r"  \x07  \x1b[2J")
     assert len(others) == 1
     assert others[0].startswith(r"     one two \x1b[31m xxx")
@@ -372,53 +362,42 @@ ATTACKS = [
 ]
 
 
-def test_a_filter_is_no_code(goods: Store, loaded: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_filter_is_no_code(goods, loaded, capsys):
     """What ended the process as a filter in SQL: an error before the model is loaded, or a text like any other."""
     for attack in ATTACKS:
-        assert main(["search", goods.uri, "x", "--filter", attack]) == 2
-        assert "filter" in capsys.readouterr().err
+        assert "filter" in refused(capsys, "search", goods.uri, "x", "--filter", attack)
         assert loaded == []
         assert ask(goods, "x", filter={"lang": attack[:1000]}) == []
-        with pytest.raises(DataError, match="there is no column"):
-            ask(goods, "x", filter={attack: 1})
+        raises(DataError, "there is no column", ask, goods, "x", filter={attack: 1})
     assert main(["search", goods.uri, "cat", "--filter", "wings=2", "--rerank", "no/such"]) == 2  # which is not loaded
     assert "there is no column 'wings'" in capsys.readouterr().err
 
 
-def test_messages_of_the_commands(tmp_path: Path, loaded: list[Any]) -> None:
+def test_messages_of_the_commands(tmp_path, loaded):
     file, store = write(tmp_path / "corpus.jsonl", [{"id": "a", "text": "x"}, {"id": "b"}]), str(tmp_path / "store")
-    with pytest.raises(DataError, match=r"absent\.jsonl"):
-        commands.index(MODEL.name, store, tmp_path / "absent.jsonl")
-    with pytest.raises(DataError, match="is not a store"):
-        commands.index(MODEL.name, store, file, delete=["a"])
+    raises(DataError, r"absent\.jsonl", commands.index, MODEL.name, store, tmp_path / "absent.jsonl")
+    raises(DataError, "is not a store", commands.index, MODEL.name, store, file, delete=["a"])
     assert main(["index", MODEL.name, "--store", store]) == 2
     assert main(["index", MODEL.name, "--store", store, "--delete", "a"]) == 2
     assert loaded == []  # no model is loaded before these are found
-    with pytest.raises(DataError, match=r"corpus.jsonl:2: has no column `text`; it has id"):
-        commands.index(MODEL.name, store, file)
-    with pytest.raises(DataError, match="the store is empty"):
-        search_store(store, "x")
+    raises(DataError, r"corpus.jsonl:2: has no column `text`; it has id", commands.index, MODEL.name, store, file)
+    raises(DataError, "the store is empty", search_store, store, "x")
     with pytest.raises(ModelError, match="was made with a/model at revision c0ffee; b/model is another model"):
         search_store(store, "x", model="b/model")
-    with pytest.raises(ModelError, match="b/model is another model"):
-        commands.index("b/model", store, write(tmp_path / "fine.jsonl", numbered(1)))
-    with pytest.raises(SystemExit, match="2"):
-        main(["search", store, "x", "--filter"])
+    raises(SystemExit, "2", main, ["search", store, "x", "--filter"])
 
 
-def test_nothing_is_deleted_where_the_rest_can_not_be_done(tmp_path: Path) -> None:
+def test_nothing_is_deleted_where_the_rest_can_not_be_done(tmp_path):
     store = Store.open(tmp_path / "store", dual())
     index(store, numbered(3))
     file = write(tmp_path / "more.jsonl", numbered(1))
-    with pytest.raises(DataError, match=r"absent\.jsonl"):
-        commands.index(MODEL.name, store.uri, tmp_path / "absent.jsonl", delete=["d2"])
-    with pytest.raises(ModelError, match="is another model"):
-        commands.index("b/model", store.uri, file, delete=["d2"])
+    raises(DataError, r"absent\.jsonl", commands.index, MODEL.name, store.uri, tmp_path / "absent.jsonl", delete=["d2"])
+    raises(ModelError, "is another model", commands.index, "b/model", store.uri, file, delete=["d2"])
     assert len(store) == 3
 
 
 def test_a_search_loads_the_model_that_the_store_names_or_one_that_is_named(tmp_path, loaded, monkeypatch):
-    def absent(name: str, revision: str | None = None) -> DualEncoder:
+    def absent(name, revision=None):
         raise ModelError(f"no model {name}")
 
     index(Store.open(tmp_path / "store", dual()), numbered(3))
@@ -429,9 +408,7 @@ def test_a_search_loads_the_model_that_the_store_names_or_one_that_is_named(tmp_
     monkeypatch.setattr(commands, "dual_encoder", absent)
     with pytest.raises(ModelError, match=r"no model a/model\n.*was made with a/model\n.*name it: model"):
         search_store(str(tmp_path / "store"), "document")
-    with pytest.raises(ModelError) as error:
-        search_store(str(tmp_path / "store"), "document", model="c/model")
-    assert "name it" not in str(error.value)
+    assert "name it" not in message_of(ModelError, search_store, str(tmp_path / "store"), "document", model="c/model")
 
 
 QUERIES = ["the cat", "below the waves", "a bird", "sat on the mat", "sea", "the cat", "one"]
@@ -445,10 +422,10 @@ def test_queries_of_a_file_are_answered_as_one_by_one(animals, tmp_path, monkeyp
     rows = [{"_id": f"q{n}", "query": text} for n, text in enumerate(QUERIES)]
     if name == "q.txt":
         rows = [{"text": text} for text in QUERIES]
-        (tmp_path / name).write_text("\n".join(QUERIES), encoding="utf-8")
+        (tmp_path / name).write_text("\n".join(QUERIES))
     elif name == "q.csv":
         lines = ["_id;query", *(";".join(row.values()) for row in rows)]
-        (tmp_path / name).write_text("\n".join(lines), encoding="utf-8")
+        (tmp_path / name).write_text("\n".join(lines))
     else:
         write(tmp_path / name, rows)
     file = tmp_path / name
@@ -457,7 +434,7 @@ def test_queries_of_a_file_are_answered_as_one_by_one(animals, tmp_path, monkeyp
         animals.uri, file, tmp_path / "out.jsonl", column="query", overrides=overrides, **options
     )
     assert done == len(QUERIES)
-    found = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text(encoding="utf-8").splitlines()]
+    found = read_rows(tmp_path / "out.jsonl")
     if "filter" in options:
         options = {**options, "filter": {"legs": {"gt": 0}}}
     expected = [list(map(asdict, ask(animals, query, **options))) for query in QUERIES]
@@ -478,8 +455,7 @@ def test_queries_of_a_file_are_answered_as_one_by_one(animals, tmp_path, monkeyp
 )  # fmt: skip
 def test_bad_queries_are_named_and_nothing_is_written(animals, tmp_path, loaded, rows, options, message):
     file = tmp_path / ("q.txt" if isinstance(rows[0], str) else "q.jsonl")
-    write(file, rows) if file.suffix == ".jsonl" else file.write_text("\n".join(rows), encoding="utf-8")
-    with pytest.raises(UserError, match=message):
-        commands.search_file(animals.uri, file, tmp_path / "out.jsonl", **options)
+    write(file, rows) if file.suffix == ".jsonl" else file.write_text("\n".join(rows))
+    raises(UserError, message, commands.search_file, animals.uri, file, tmp_path / "out.jsonl", **options)
     assert list(tmp_path.iterdir()) == [file]
     assert bool(loaded) is ("top_k" in options)  # rows and filter are checked before a model is loaded

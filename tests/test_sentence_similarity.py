@@ -1,11 +1,8 @@
 """sentence-similarity: losses and layout against sentence-transformers, thresholds and ranks against brute force."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,13 +14,14 @@ from datasets import Dataset
 from finished import finished
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.testing import assert_allclose
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer import losses, modules
 from sklearn.metrics import average_precision_score
+from torch.testing import assert_close
 from transformers import set_seed
 
 from bertkit import evaluate, load, load_recipe, train
-from bertkit.cli.main import main
 from bertkit.errors import DataError, ModelError, UserError
 from bertkit.evaluation import similarity
 from bertkit.files import read_json, write_json
@@ -40,11 +38,11 @@ from bertkit.training.seed import save
 ODD = [*TEXTS, "", "🙂", "word " * 500]
 
 
-def options(**more: Any) -> SentenceSimilarityOptions:
-    return SentenceSimilarityOptions.model_validate({"name": "sentence-similarity", **more})
+def options(**more) -> SentenceSimilarityOptions:
+    return SentenceSimilarityOptions(name="sentence-similarity", **more)
 
 
-def made(folder: Path, tmp_path: Path, **more: Any) -> Path:
+def made(folder: Path, tmp_path: Path, **more) -> Path:
     """The tiny encoder with fresh heads, saved as bertkit saves."""
     set_seed(4)
     task = Case("x", {"name": "sentence-similarity", **more}, BY_ID["similarity-mse"].columns).task(folder)
@@ -52,31 +50,31 @@ def made(folder: Path, tmp_path: Path, **more: Any) -> Path:
     return tmp_path / "model"
 
 
-def vectors(folder: Path, texts: list[str], **how: Any) -> np.ndarray:
+def vectors(folder: Path, texts: list[str], **how) -> np.ndarray:
     return np.asarray([answer["vector"] for answer in load(folder, precision="fp32", **how)(texts)])
 
 
-def test_each_side_of_a_pair_has_its_prefix() -> None:
-    task: Any = SentenceSimilarity(options(query_prefix="q ", document_prefix="d "), None, 8)  # type: ignore[arg-type]
-    assert task.schema.texts == ["text", "text_a", "text_b", "anchor", "positive", "negative"]
+def test_each_side_of_a_pair_has_its_prefix():
+    task = SentenceSimilarity(options(query_prefix="q ", document_prefix="d "), None, 8)
+    assert task.schema.texts == "text text_a text_b anchor positive negative".split()
     assert [*map(task.prefix, task.schema.texts)] == ["", "", "", "q ", "d ", "d "]
     assert [*map(task.prefix, ("text", "query", "document"))] == ["", "q ", "d "]
 
 
-def test_losses_are_those_of_sentence_transformers() -> None:
+def test_losses_are_those_of_sentence_transformers():
     sides = torch.randn(3, 7, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     targets = torch.tensor([0.1, 0.9, 0.9, 0.4, 0.0, 1.0, 0.5], dtype=torch.float64)
     embedded, (a, b, c) = [{"sentence_embedding": side} for side in sides], sides
     theirs = losses.CoSENTLoss(torch.nn.Identity(), scale=20.0)(embedded[:2], targets)
-    torch.testing.assert_close(cosent(torch.cosine_similarity(a, b), targets, 20.0), theirs)
+    assert_close(cosent(torch.cosine_similarity(a, b), targets, 20.0), theirs)
     ranking = losses.MultipleNegativesRankingLoss(torch.nn.Identity(), scale=20.0)
     ours = in_batch(a, b, c, torch.arange(21), 20.0) / 7
-    torch.testing.assert_close(ours, ranking(embedded, torch.empty(0)))
+    assert_close(ours, ranking(embedded, torch.empty(0)))
     pairs = in_batch(a, b, c[:0], torch.arange(14), 20.0) / 7
-    torch.testing.assert_close(pairs, ranking(embedded[:2], torch.empty(0)))
+    assert_close(pairs, ranking(embedded[:2], torch.empty(0)))
 
 
-def test_a_text_that_is_the_own_positive_is_no_negative() -> None:
+def test_a_text_that_is_the_own_positive_is_no_negative():
     """At scale 1, where each rival weighs enough to be missed."""
     a, b, c = torch.randn(3, 7, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     b[3] = b[0]
@@ -103,14 +101,14 @@ def test_a_text_that_is_the_own_positive_is_no_negative() -> None:
         {"pooling": "mean", "dense": 9, "bias": False},
     ],
 )
-def test_sentence_transformers_opens_what_is_saved(more: dict[str, Any], tiny_encoder: Path, tmp_path: Path) -> None:
+def test_sentence_transformers_opens_what_is_saved(more, tiny_encoder, tmp_path):
     folder = made(tiny_encoder, tmp_path, **more)
     theirs = SentenceTransformer(str(folder), device="cpu").encode(ODD)
-    np.testing.assert_allclose(vectors(folder, ODD), theirs, atol=1e-6)
+    assert_allclose(vectors(folder, ODD), theirs, atol=1e-6)
 
 
 @pytest.mark.parametrize("pooling", ["mean", "cls"])
-def test_what_sentence_transformers_saves_is_opened(pooling: str, tiny_encoder: Path, tmp_path: Path) -> None:
+def test_what_sentence_transformers_saves_is_opened(pooling, tiny_encoder, tmp_path):
     set_seed(3)
     transformer = modules.Transformer(str(tiny_encoder))
     stack = [
@@ -123,32 +121,32 @@ def test_what_sentence_transformers_saves_is_opened(pooling: str, tiny_encoder: 
     model.save(str(tmp_path / "theirs"))
     texts = [text for text in ODD if len(text) < 200]
     ours = vectors(tmp_path / "theirs", texts, task="sentence-similarity")
-    np.testing.assert_allclose(ours, model.encode(texts), atol=1e-6)
+    assert_allclose(ours, model.encode(texts), atol=1e-6)
 
 
-def test_a_plain_encoder_gets_mean_pooling(tiny_encoder: Path) -> None:
+def test_a_plain_encoder_gets_mean_pooling(tiny_encoder):
     theirs = SentenceTransformer(str(tiny_encoder), device="cpu").encode(TEXTS)
     ours = vectors(tiny_encoder, TEXTS, task="sentence-similarity")
     unit = theirs / np.linalg.norm(theirs, axis=1, keepdims=True)
     found = ours / np.linalg.norm(ours, axis=1, keepdims=True)
-    np.testing.assert_allclose(found, unit, atol=1e-6)
+    assert_allclose(found, unit, atol=1e-6)
 
 
 MODULES, POOLING, DENSE = "modules.json", "1_Pooling/config.json", "2_Dense/config.json"
 LENGTH, PROMPTS = "sentence_bert_config.json", "config_sentence_transformers.json"
 
 
-def foreign(tiny_encoder: Path, tmp_path: Path, file: str, edit: Any) -> Path:
+def foreign(tiny_encoder: Path, tmp_path: Path, file: str, edit) -> Path:
     """A model with a dense layer that does not say that bertkit made it, one of its JSON files edited."""
     folder = made(tiny_encoder, tmp_path, dense=5)
     config = read_json(folder / "config.json")
     write_json(folder / "config.json", {name: config[name] for name in config if name != "bertkit"})
-    content = json.loads((folder / file).read_text())
+    content = read_json(folder / file)
     write_json(folder / file, edit(content) or content)
     return folder
 
 
-def put(**values: Any) -> Any:
+def put(**values):
     return lambda content: content.update(values)
 
 
@@ -189,34 +187,32 @@ def put(**values: Any) -> Any:
         *((PROMPTS, put(truncate_dim=size), "truncate_dim is") for size in (0, -1, True, "3", 2.0)),
     ],
 )
-def test_odd_modules_are_refused(file: str, edit: Any, said: str, tiny_encoder: Path, tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match=said):
-        load(foreign(tiny_encoder, tmp_path, file, edit), task="sentence-similarity")
+def test_odd_modules_are_refused(file, edit, said, tiny_encoder, tmp_path):
+    small.raises(ModelError, said, load, foreign(tiny_encoder, tmp_path, file, edit), task="sentence-similarity")
 
 
-def test_case_that_only_a_module_folds_is_refused(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_case_that_only_a_module_folds_is_refused(tiny_encoder, tmp_path):
     folder = foreign(tiny_encoder, tmp_path, LENGTH, put(do_lower_case=True))
     load(folder, task="sentence-similarity")  # whose tokenizer tells no case anyway
     tokenizer, config = (read_json(folder / name) for name in ("tokenizer.json", "tokenizer_config.json"))
     tokenizer["normalizer"]["lowercase"] = False
     write_json(folder / "tokenizer.json", tokenizer)
     write_json(folder / "tokenizer_config.json", config | {"do_lower_case": False})
-    with pytest.raises(ModelError, match="lower-cased for a case-sensitive tokenizer"):
-        load(folder, task="sentence-similarity")
+    small.raises(ModelError, "lower-cased for a case-sensitive tokenizer", load, folder, task="sentence-similarity")
 
 
-def test_prompts_of_queries_are_read(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_prompts_of_queries_are_read(tiny_encoder, tmp_path):
     folder = foreign(tiny_encoder, tmp_path, PROMPTS, put(prompts={"query": "one ", "x": ""}, default_prompt_name="x"))
     predictor = load(folder, task="sentence-similarity", precision="fp32")
     np.testing.assert_array_equal(predictor.encode(["a cat"], "query"), predictor.encode(["one a cat"]))
 
 
 @pytest.mark.parametrize(("size", "task"), [(3, "sentence-similarity"), (99, "sentence-similarity"), (3, "retrieval")])
-def test_vectors_are_cut_as_in_sentence_transformers(size: int, task: str, tiny_encoder: Path, tmp_path: Path) -> None:
+def test_vectors_are_cut_as_in_sentence_transformers(size, task, tiny_encoder, tmp_path):
     folder = foreign(tiny_encoder, tmp_path, PROMPTS, put(truncate_dim=size))
     model, theirs = load(folder, task=task, precision="fp32"), SentenceTransformer(str(folder), device="cpu")
     assert theirs.encode(TEXTS).shape[1] == min(size, 5)
-    np.testing.assert_allclose(model.encode(TEXTS), theirs.encode(TEXTS), atol=1e-6)
+    assert_allclose(model.encode(TEXTS), theirs.encode(TEXTS), atol=1e-6)
     a, b = TEXTS[:2]
     if task == "sentence-similarity":
         expected = float(theirs.similarity(*theirs.encode([a, b])))
@@ -225,8 +221,8 @@ def test_vectors_are_cut_as_in_sentence_transformers(size: int, task: str, tiny_
 
 
 @pytest.mark.parametrize("loss", ["cosent", "cosine-mse", "multiple-negatives-ranking"])
-def test_prefixes_have_the_mean_of_their_losses(loss: str, tiny_encoder: Path) -> None:
-    sides: dict[str, Any] = {"anchor": ["a", "b", "c"], "positive": ["d", "e", "f"]}
+def test_prefixes_have_the_mean_of_their_losses(loss, tiny_encoder):
+    sides = {"anchor": ["a", "b", "c"], "positive": ["d", "e", "f"]}
     if loss != "multiple-negatives-ranking":
         sides = {"text_a": ["a", "b", "c"], "text_b": ["d", "e", "f"], "score": [0.0, 0.4, 1.0]}
     case = Case("dims", {"name": "sentence-similarity", "loss": loss}, sides)
@@ -242,15 +238,13 @@ def test_prefixes_have_the_mean_of_their_losses(loss: str, tiny_encoder: Path) -
 
 
 @pytest.mark.parametrize("identifier", ["similarity-cosent", "retrieval"])
-def test_each_size_is_scored_and_the_largest_saved(
-    identifier: str, tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_size_is_scored_and_the_largest_saved(identifier, tiny_encoder, tmp_path, monkeypatch):
     case = BY_ID[identifier]
     run = finished(replace(case, options={**case.options, "dims": [2, 5]}), tiny_encoder, tmp_path / "run")
     assert read_json(run.model / "config_sentence_transformers.json")["truncate_dim"] == 5
     predictor = load(run.model)
     monkeypatch.setattr(VectorTask, "chunk_size", 3)  # so that vectors are predicted in several parts
-    seen: list[int] = []
+    seen = []
     run_features = Runner.__call__
     monkeypatch.setattr(Runner, "__call__", lambda self, rows: seen.append(len(rows)) or run_features(self, rows))
     answers, scores = score(predictor, case.rows())
@@ -268,18 +262,18 @@ def test_each_size_is_scored_and_the_largest_saved(
     assert scores["dims"]["2"] != scores["metrics"]
 
 
-def test_a_product_of_unit_vectors_is_a_cosine(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_a_product_of_unit_vectors_is_a_cosine(tiny_encoder, tmp_path):
     folder = foreign(tiny_encoder, tmp_path, PROMPTS, put(similarity_fn_name="dot"))
     theirs = SentenceTransformer(str(folder), device="cpu")
     a, b = theirs.encode(TEXTS[:2])
     score = load(folder, task="sentence-similarity", precision="fp32")(text_a=TEXTS[0], text_b=TEXTS[1])["score"]
     assert score == pytest.approx(float(theirs.similarity(a, b)), abs=1e-5)
-    (folder / MODULES).write_text(json.dumps(json.loads((folder / MODULES).read_text())[:3]))  # without Normalize
+    (folder / MODULES).write_text(json.dumps(read_json(folder / MODULES)[:3]))  # without Normalize
     with pytest.raises(ModelError, match="similarity_fn_name is 'dot', but bertkit compares vectors by their cosine"):
         load(folder, task="sentence-similarity")
 
 
-def test_a_range_that_leaves_scores_out_and_sizes_that_vectors_do_not_have_are_refused(tiny_encoder: Path) -> None:
+def test_a_range_that_leaves_scores_out_and_sizes_that_vectors_do_not_have_are_refused(tiny_encoder):
     case = BY_ID["similarity-mse"]
     more = {"name": "sentence-similarity", "loss": "cosine-mse"}
     with pytest.raises(DataError, match=r"task.score_range: \[7, 7\], but scores of train go from"):
@@ -293,10 +287,10 @@ scored = st.lists(st.tuples(st.booleans(), st.sampled_from([-0.5, 0.0, 0.25, 0.5
 
 
 @given(scored)
-def test_the_best_threshold_is_best(pairs: list[tuple[bool, float]]) -> None:
+def test_the_best_threshold_is_best(pairs):
     truth, given_ = [p[0] for p in pairs], [p[1] for p in pairs]
 
-    def right(threshold: float) -> int:
+    def right(threshold):
         return sum((cosine >= threshold) == same for same, cosine in pairs)
 
     best = max(right(t) for t in [*(c for c in given_), 2.0, -2.0])
@@ -304,14 +298,14 @@ def test_the_best_threshold_is_best(pairs: list[tuple[bool, float]]) -> None:
 
 
 @given(scored.filter(lambda pairs: any(p[0] for p in pairs)))
-def test_average_precision_is_scikit_learns(pairs: list[tuple[bool, float]]) -> None:
+def test_average_precision_is_scikit_learns(pairs):
     truth, given_ = [p[0] for p in pairs], [p[1] for p in pairs]
     ours = similarity.labelled(truth, given_, 0.3).scores
     assert ours["average_precision"] == pytest.approx(average_precision_score(truth, given_))
     assert ours["accuracy"] == pytest.approx(np.mean((np.asarray(given_) >= 0.3) == np.asarray(truth)))
 
 
-def test_ranks_and_their_scores() -> None:
+def test_ranks_and_their_scores():
     table = np.asarray([[0.9, 0.1, 0.95], [0.5, 0.5, 0.5], [0.0, 0.1, 0.05]])
     assert similarity.places(table, np.arange(3)) == [2, 3, 2]
     rows = Dataset.from_dict({"anchor": ["a", "b", "c"], "positive": ["same", "same", "other"]})
@@ -338,12 +332,12 @@ def test_ranks_and_their_scores() -> None:
         ),
     ],
 )
-def test_contradictions_are_said(columns: dict[str, Any], more: dict[str, Any], said: str, tiny_encoder: Path) -> None:
+def test_contradictions_are_said(columns, more, said, tiny_encoder):
     with pytest.raises(DataError, match=said):
         prepare(SentenceSimilarity, options(**more), load_tokenizer(tiny_encoder), 32, Dataset.from_dict(columns), [])
 
 
-def test_indices_of_labels_that_the_recipe_names(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_indices_of_labels_that_the_recipe_names(tiny_encoder, tmp_path):
     """From train to evaluate."""
     pairs = zip(TEXTS * 2, TEXTS[3:] * 4, strict=False)
     file = small.write_rows(
@@ -363,26 +357,24 @@ def test_indices_of_labels_that_the_recipe_names(tiny_encoder: Path, tmp_path: P
     assert evaluate(run.folder)["metrics"] == run.results["splits"]["validation"]["metrics"]
 
 
-def test_a_text_and_a_pair_are_answered(tiny_encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_text_and_a_pair_are_answered(tiny_encoder, tmp_path, capsys):
     folder = made(tiny_encoder, tmp_path)
     predictor = load(folder)
     one, pair = predictor("the cat"), predictor(text_a="the cat", text_b="the cat")
     assert len(one["vector"]) == 16
     assert pair["score"] == pytest.approx(1.0)
     assert np.linalg.norm(one["vector"]) == pytest.approx(1.0, abs=1e-5)
-    assert main(["predict", str(folder), "the cat"]) == 0
-    assert "16 numbers" in capsys.readouterr().out
+    assert "16 numbers" in small.said(capsys, "predict", folder, "the cat")
     with torch.no_grad():
         predictor.model.embeddings.word_embeddings.weight.fill_(torch.nan)
-    with pytest.raises(ModelError, match="not finite for 1 of 1 texts"):
-        predictor("the cat")
+    small.raises(ModelError, "not finite for 1 of 1 texts", predictor, "the cat")
 
 
 @pytest.mark.parametrize(
     ("labels", "values", "ids"),
     [
-        (["-1", "0"], ["-1", "0", "0", "-1"], [0, 1, 1, 0]),  # names, one of which looks like an index
-        (["1", "2"], ["0", "1", "1", "0"], [0, 1, 1, 0]),  # indices, one of which looks like a name
+        (["-1", "0"], "-1 0 0 -1".split(), [0, 1, 1, 0]),  # names, one of which looks like an index
+        (["1", "2"], "0 1 1 0".split(), [0, 1, 1, 0]),  # indices, one of which looks like a name
         (["yes", "no"], ["0", "1"], [0, 1]),
         ({"0": "far", "1": "far", "2": "near"}, ["2", "0", "1"], [1, 0, 0]),
         (None, ["b", "a"], [1, 0]),
@@ -390,7 +382,7 @@ def test_a_text_and_a_pair_are_answered(tiny_encoder: Path, tmp_path: Path, caps
 )
 def test_label_ids_follow_the_order_of_the_names(labels, values, ids, tmp_path):
     rows = Dataset.from_dict({"text_a": TEXTS[: len(ids)], "text_b": TEXTS[: len(ids)], "label": values})
-    tokenizer: Any = None
+    tokenizer = None
     task = prepare(SentenceSimilarity, options(labels=labels), tokenizer, 32, rows, [])
     graded = task.grade([{"score": float(id)} for id in ids], rows)
     assert graded.scores["accuracy"] == 1.0

@@ -1,7 +1,5 @@
 """The HTTP server: its answers are those of predictor and store, whoever else asks; nothing that comes in stops it."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import re
@@ -10,7 +8,6 @@ import threading
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import jsonschema
 import numpy as np
@@ -19,6 +16,7 @@ import small
 import torch
 import transformers
 from cases import TEXTS, Case, every
+from numpy.testing import assert_allclose
 from serving import KEPT, SECRET, alike, make_app, predictor_of, rows_of, said
 from small import write_rows as write
 from starlette.testclient import TestClient
@@ -35,13 +33,13 @@ from bertkit.serving.service import MAX_SEARCHES
 
 
 @pytest.fixture
-def client(request: pytest.FixtureRequest, tiny_encoder: Path) -> Iterator[TestClient]:
+def client(request, tiny_encoder) -> Iterator[TestClient]:
     """A client of the case's server."""
     with TestClient(make_app(predictor_of(KEPT[request.param], tiny_encoder), "small", Limits())) as made:
         yield made
 
 
-def served(name: str) -> Any:
+def served(name: str):
     """The decorator for tests of one case's server."""
     return pytest.mark.parametrize("client", [name], indirect=True)
 
@@ -50,7 +48,7 @@ def served(name: str) -> Any:
 
 
 @every([*KEPT.values()])
-def test_the_predictors_own_answers_in_the_schemas_that_are_promised(case: Case, tiny_encoder: Path) -> None:
+def test_the_predictors_own_answers_in_the_schemas_that_are_promised(case, tiny_encoder):
     predictor = predictor_of(case, tiny_encoder)
     rows = rows_of(case, predictor)
     with TestClient(make_app(predictor, "small", Limits())) as client:
@@ -72,7 +70,7 @@ def test_the_predictors_own_answers_in_the_schemas_that_are_promised(case: Case,
             jsonschema.validate({name: [{"neither": 1}] for name in value}, schema)
 
 
-def test_texts_and_columns_by_the_recipes_names_and_by_their_own(tiny_encoder: Path) -> None:
+def test_texts_and_columns_by_the_recipes_names_and_by_their_own(tiny_encoder):
     predictor = predictor_of(KEPT["single-label"], tiny_encoder, text="sentence")
     with TestClient(make_app(predictor, "small", Limits())) as client:
         for rows in (TEXTS, [{"sentence": text, "text": "no"} for text in TEXTS], [{"text": text} for text in TEXTS]):
@@ -80,7 +78,7 @@ def test_texts_and_columns_by_the_recipes_names_and_by_their_own(tiny_encoder: P
 
 
 @pytest.mark.parametrize("mapped", [{"text_a": "text_b", "text_b": "text_a"}, {"text_a": "text_b", "text_b": "more"}])
-def test_columns_that_bear_the_names_of_others_are_mapped_once(mapped: dict[str, str], tiny_encoder: Path) -> None:
+def test_columns_that_bear_the_names_of_others_are_mapped_once(mapped, tiny_encoder):
     predictor = predictor_of(KEPT["pair"], tiny_encoder, **mapped)
     torch.nn.init.normal_(predictor.model.classifier.weight)  # so that the order of the texts shows
     rows = [{"text_a": text, "text_b": "no", "more": "a dog"} for text in TEXTS]
@@ -91,8 +89,8 @@ def test_columns_that_bear_the_names_of_others_are_mapped_once(mapped: dict[str,
     assert scores == pytest.approx([answer["score"] for answer in predictor(rows)], abs=1e-5)
 
 
-@pytest.mark.parametrize("name", ["ner-document", "retrieval", "similarity-in-batch", "mlm"])
-def test_rows_whose_answers_depend_on_each_other_share_no_call(name: str, tiny_encoder: Path) -> None:
+@pytest.mark.parametrize("name", "ner-document retrieval similarity-in-batch mlm".split())
+def test_rows_whose_answers_depend_on_each_other_share_no_call(name, tiny_encoder):
     predictor = predictor_of(KEPT[name], tiny_encoder)
     rows = rows_of(KEPT[name], predictor)
     if "positive" in rows[0]:  # of other anchors, so that some are not the nearest
@@ -103,8 +101,8 @@ def test_rows_whose_answers_depend_on_each_other_share_no_call(name: str, tiny_e
     assert RowReader(predictor.task, {}, Limits()).key(rows) is None
 
 
-@pytest.mark.parametrize("name", ["single-label", "pair", "qa", "ner-crf", "similarity-mse", "ranking-graded-windows"])
-def test_rows_that_stand_alone_share_calls(name: str, tiny_encoder: Path) -> None:
+@pytest.mark.parametrize("name", "single-label pair qa ner-crf similarity-mse ranking-graded-windows".split())
+def test_rows_that_stand_alone_share_calls(name, tiny_encoder):
     predictor = predictor_of(KEPT[name], tiny_encoder)
     rows = rows_of(KEPT[name], predictor)
     alike(predictor(rows[:4]), [*predictor(rows[:2]), *predictor(rows[2:4])])
@@ -118,18 +116,18 @@ def test_rows_that_stand_alone_share_calls(name: str, tiny_encoder: Path) -> Non
 
 
 @served("retrieval")
-def test_embed(client: TestClient, tiny_encoder: Path) -> None:
+def test_embed(client, tiny_encoder):
     predictor = predictor_of(KEPT["retrieval"], tiny_encoder)
     sides = {"query": "query", "document": "document", None: "text"}
     for prompt, side in sides.items():
-        expected = predictor.encode(TEXTS, side)  # type: ignore[arg-type]
-        np.testing.assert_allclose(said(client, "/embed", inputs=TEXTS, prompt_name=prompt), expected, atol=1e-5)
+        expected = predictor.encode(TEXTS, side)
+        assert_allclose(said(client, "/embed", inputs=TEXTS, prompt_name=prompt), expected, atol=1e-5)
     assert not np.allclose(predictor.encode(TEXTS, "query"), predictor.encode(TEXTS), atol=1e-3)
-    np.testing.assert_allclose(said(client, "/embed", inputs=TEXTS[0]), predictor.encode(TEXTS[:1]), atol=1e-5)
+    assert_allclose(said(client, "/embed", inputs=TEXTS[0]), predictor.encode(TEXTS[:1]), atol=1e-5)
 
 
 @pytest.mark.parametrize("client", ["ranking-binary", "ranking-listwise"], indirect=True)
-def test_rerank(client: TestClient, tiny_encoder: Path, request: pytest.FixtureRequest) -> None:
+def test_rerank(client, tiny_encoder, request):
     name = request.node.callspec.params["client"]
     predictor = predictor_of(KEPT[name], tiny_encoder)
     own = [answer["score"] for answer in predictor([{"query": "one cat", "document": text} for text in TEXTS])]
@@ -145,7 +143,7 @@ def test_rerank(client: TestClient, tiny_encoder: Path, request: pytest.FixtureR
 
 
 @pytest.mark.parametrize("client", ["single-label", "multi-label", "regression"], indirect=True)
-def test_predict_with_inputs(client: TestClient, tiny_encoder: Path, request: pytest.FixtureRequest) -> None:
+def test_predict_with_inputs(client, tiny_encoder, request):
     predictor = predictor_of(KEPT[request.node.callspec.params["client"]], tiny_encoder)
     expected = []
     for answer in predictor(TEXTS):
@@ -159,7 +157,7 @@ def test_predict_with_inputs(client: TestClient, tiny_encoder: Path, request: py
 
 
 @served("pair")
-def test_predict_with_inputs_of_pairs(client: TestClient, tiny_encoder: Path) -> None:
+def test_predict_with_inputs_of_pairs(client, tiny_encoder):
     predictor = predictor_of(KEPT["pair"], tiny_encoder)
     best = [a["label"] for a in predictor([{"text_a": t, "text_b": "no"} for t in TEXTS])]
     found = said(client, "/predict", inputs=[[text, "no"] for text in TEXTS])
@@ -169,15 +167,15 @@ def test_predict_with_inputs_of_pairs(client: TestClient, tiny_encoder: Path) ->
 
 
 @served("retrieval")
-def test_a_text_that_is_too_long_is_cut_unless_that_is_forbidden(client: TestClient, tiny_encoder: Path) -> None:
+def test_a_text_that_is_too_long_is_cut_unless_that_is_forbidden(client, tiny_encoder):
     long = "the cat " * 100
     error = said(client, "/embed", status=413, inputs=["yes", long], truncate=False)["error"]
     assert error == 'input 2: longer than the model\'s 32 tokens, and "truncate" is false'
     own = predictor_of(KEPT["retrieval"], tiny_encoder).encode([long])
-    np.testing.assert_allclose(said(client, "/embed", inputs=long), own, atol=1e-5)
-    np.testing.assert_allclose(said(client, "/embed", inputs=long, truncate=True), own, atol=1e-5)
+    assert_allclose(said(client, "/embed", inputs=long), own, atol=1e-5)
+    assert_allclose(said(client, "/embed", inputs=long, truncate=True), own, atol=1e-5)
     found = said(client, "/v1/embeddings", input=long)
-    np.testing.assert_allclose(found["data"][0]["embedding"], own[0], atol=1e-5)
+    assert_allclose(found["data"][0]["embedding"], own[0], atol=1e-5)
     assert found["usage"]["prompt_tokens"] == 32
     assert said(client, "/predict", rows=[long])["answers"][0]["truncated"] is True
     assert client.get("/info").json()["auto_truncate"] is True
@@ -185,7 +183,7 @@ def test_a_text_that_is_too_long_is_cut_unless_that_is_forbidden(client: TestCli
 
 
 @served("ner-softmax")
-def test_tokenize(client: TestClient, tiny_encoder: Path) -> None:
+def test_tokenize(client, tiny_encoder):
     tokenizer, text = predictor_of(KEPT["ner-softmax"], tiny_encoder).task.tokenizer, "the é cat 😀 [SEP] sat"
     found = said(client, "/tokenize", inputs=[text, "yes"])
     assert [[token["id"] for token in tokens] for tokens in found] == tokenizer([text, "yes"])["input_ids"]
@@ -209,7 +207,7 @@ def test_tokenize(client: TestClient, tiny_encoder: Path) -> None:
 
 
 @served("single-label")
-def test_paths_that_the_task_has_not(client: TestClient) -> None:
+def test_paths_that_the_task_has_not(client):
     for path in ("/embed", "/v1/embeddings", "/rerank"):
         error = said(client, path, status=424, inputs="a")["error"]
         assert "text-classification" in (error["message"] if path.startswith("/v1/") else error)
@@ -218,7 +216,7 @@ def test_paths_that_the_task_has_not(client: TestClient) -> None:
 
 # --- what is not answered ----------------------------------------------------------------------------------------
 
-BAD: list[tuple[str, int, str]] = [
+BAD = [
     ("", 422, "the body"),
     ("{", 400, "not JSON"),
     ("null", 422, "the body: Input should be a valid dictionary"),
@@ -250,7 +248,7 @@ BAD: list[tuple[str, int, str]] = [
     (gzip.compress(b'{"rows": ["a"]}'), 400, "compressed"),
     ((b"a" * 100_000 for _ in range(100)), 413, "larger than 2,000,000 bytes"),  # of unknown length, while it is read
 ]
-KEYS: list[tuple[str, str, Any, str]] = [
+KEYS = [
     ("ranking-binary", "/predict", {}, "`rows` is missing"),
     ("ranking-binary", "/rerank", {"texts": ["a", 5]}, "`query` is missing\ntexts[1]: Input should be a valid string"),
     ("qa", "/", {"inputs": {"context": "a"}}, "`inputs.question` is missing"),
@@ -269,12 +267,12 @@ KEYS: list[tuple[str, str, Any, str]] = [
         "unknown field parameters.top_n; did you mean 'top_k'?",
     ),
 ]
-LISTS: list[tuple[str, str, Any, int]] = [  # with 200 items of one fault, and in how many ways that can be read
+LISTS = [  # with 200 items of one fault, and in how many ways that can be read
     ("retrieval", "/embed", {"inputs": [5] * 200}, 2),  # neither a string nor a list of strings
     ("ranking-binary", "/rerank", {"query": "a", "texts": [5] * 200}, 1),
     ("single-label", "/predict", {"inputs": [[5]] * 200}, 2),
 ]
-SURROGATES: list[tuple[str, str, str]] = [
+SURROGATES = [
     *(("retrieval", path, '{"inputs": "\\ud800 cat"}') for path in ("/", "/embed", "/tokenize")),
     ("retrieval", "/v1/embeddings", '{"input": ["\\ud800 cat"]}'),
     ("ranking-binary", "/rerank", '{"query": "\\ud800", "texts": ["\\ud800 cat"], "return_text": true}'),
@@ -285,7 +283,7 @@ SURROGATES: list[tuple[str, str, str]] = [
     ("single-label", "/predict", '{"inputs": "\\ud800 cat"}'),
     ("single-label", "/predict", '{"rows": ["cat \\ud800 dog"]}'),
 ]
-EMPTY: list[tuple[str, str, dict[str, Any], int]] = [  # and which item of the request is empty
+EMPTY = [  # and which item of the request is empty
     *(("retrieval", path, {"inputs": inputs}, item)
       for path in ("/", "/embed", "/tokenize") for inputs, item in (("", 1), (["a", ""], 2))),
     ("retrieval", "/embed", {"inputs": ["", "a"], "prompt_name": "query"}, 1),  # which is no reason to answer it
@@ -302,12 +300,12 @@ JSON = {"Content-Type": "application/json"}
 
 
 @pytest.fixture(scope="module")
-def classifier(tiny_encoder: Path) -> Iterator[TestClient]:
+def classifier(tiny_encoder) -> Iterator[TestClient]:
     with TestClient(make_app(predictor_of(KEPT["single-label"], tiny_encoder), "small", Limits())) as made:
         yield made
 
 
-def test_bad_bodies(classifier: TestClient, subtests: pytest.Subtests) -> None:
+def test_bad_bodies(classifier, subtests):
     for body, status, part in BAD:
         with subtests.test(part):
             response = classifier.post("/predict", content=body, headers=JSON)
@@ -317,7 +315,7 @@ def test_bad_bodies(classifier: TestClient, subtests: pytest.Subtests) -> None:
             assert said(classifier, "/predict", rows=["a"])["answers"]
 
 
-def test_odd_bodies_on_every_path(tiny_encoder: Path, subtests: pytest.Subtests) -> None:
+def test_odd_bodies_on_every_path(tiny_encoder, subtests):
     """Keys are named as the client writes them, a list has one error, half a pair is the replacement character.
 
     Where no answer can say so, an empty text is refused as by text-embeddings-inference; one of whitespace is none.
@@ -344,7 +342,7 @@ def test_odd_bodies_on_every_path(tiny_encoder: Path, subtests: pytest.Subtests)
                     assert response.json() == plain.json()
 
 
-def test_rows_are_counted_before_they_are_read(classifier: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_are_counted_before_they_are_read(classifier, monkeypatch):
     """Reading half a million of them would keep the event loop from everyone else for seconds."""
     assert len(said(classifier, "/predict", rows=["a"] * 256)["answers"]) == 256
     monkeypatch.setattr("fastapi.routing.solve_dependencies", lambda **_: pytest.fail("the body was validated"))
@@ -356,12 +354,12 @@ def test_rows_are_counted_before_they_are_read(classifier: TestClient, monkeypat
     )
 
 
-def test_an_empty_row_is_answered_and_marked(classifier: TestClient) -> None:
+def test_an_empty_row_is_answered_and_marked(classifier):
     assert said(classifier, "/predict", rows=["a", ""])["answers"][1]["empty"] is True
     assert len(said(classifier, "/predict", inputs=[["a"], [" "]])) == 2
 
 
-def test_headers_say_what_a_body_is(classifier: TestClient) -> None:
+def test_headers_say_what_a_body_is(classifier):
     for headers in ({"Content-Type": "text/plain"}, JSON | {"Content-Encoding": "gzip"}):
         response = classifier.post("/predict", content=gzip.compress(b'{"rows": ["a"]}'), headers=headers)
         assert response.status_code == 415
@@ -370,14 +368,14 @@ def test_headers_say_what_a_body_is(classifier: TestClient) -> None:
 
 
 @served("ner-softmax")
-def test_a_body_that_is_not_utf8_shifts_no_offsets(client: TestClient) -> None:
+def test_a_body_that_is_not_utf8_shifts_no_offsets(client):
     body = '{"rows": [{"text": "\ud83d\ude00 cat"}]}'.encode("utf-8", "surrogatepass")  # CESU-8
     response = client.post("/predict", content=body, headers=JSON)
     assert response.status_code == 422
     assert response.json()["error"].startswith("row 1: `text` holds a character as a pair of surrogates")
 
 
-def test_too_long_for_a_model_that_cuts_nothing(tiny_encoder: Path) -> None:
+def test_too_long_for_a_model_that_cuts_nothing(tiny_encoder):
     case = Case("", {"name": "text-classification", "overflow": "error"}, KEPT["single-label"].columns, max_length=8)
     predictor = predictor_of(case, tiny_encoder)
     with TestClient(make_app(predictor, "small", Limits(max_batch_tokens=41))) as client:
@@ -385,7 +383,7 @@ def test_too_long_for_a_model_that_cuts_nothing(tiny_encoder: Path) -> None:
     assert error.startswith("row 3: 42 tokens, 8 are allowed")  # its own row, though it is called alone
 
 
-def test_own_pages_and_none_elsewhere(classifier: TestClient, tiny_encoder: Path) -> None:
+def test_own_pages_and_none_elsewhere(classifier, tiny_encoder):
     assert classifier.get("/health").json() == {"status": "ok"}
     about = classifier.get("/info").json()
     assert about["model_type"] == {
@@ -410,7 +408,7 @@ def test_own_pages_and_none_elsewhere(classifier: TestClient, tiny_encoder: Path
     assert stopped.get("/health").status_code == 503  # not entered: nothing was started
 
 
-def test_a_tokenizer_that_panics_fails_one_request(tiny_encoder: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_tokenizer_that_panics_fails_one_request(tiny_encoder, caplog):
     """A panic in Rust is a BaseException, which would end the task that answers requests."""
     predictor = predictor_of(KEPT["single-label"], tiny_encoder)
     small.panic_on_bytes_beyond_ascii(predictor.task.tokenizer)
@@ -447,7 +445,7 @@ def retriever(tiny_encoder: Path, folder: Path, prefix: str = "yes ") -> str:
 
 
 @pytest.fixture(scope="module")
-def room(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def room(tiny_encoder, tmp_path_factory) -> Path:
     """The folder of a model, and of a store of DOCUMENTS that nobody changes."""
     folder = tmp_path_factory.mktemp("search")
     model = retriever(tiny_encoder, folder / "model")
@@ -456,30 +454,30 @@ def room(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def predictor(room: Path) -> Predictor:
+def predictor(room) -> Predictor:
     return load(str(room / "model"))
 
 
 @pytest.fixture(scope="module")
-def searching(room: Path, predictor: Predictor) -> Iterator[TestClient]:
+def searching(room, predictor) -> Iterator[TestClient]:
     """Of what `bertkit serve MODEL --store STORE` serves."""
     with TestClient(make_app(predictor, "small", Limits(), store=Store.open(room / "store"))) as made:
         yield made
 
 
 @pytest.fixture
-def own(room: Path, tmp_path: Path) -> Store:
+def own(room, tmp_path) -> Store:
     """A copy of the store, to be changed."""
     return Store.open(shutil.copytree(room / "store", tmp_path / "store"))
 
 
 @pytest.fixture
-def own_client(predictor: Predictor, own: Store) -> Iterator[TestClient]:
+def own_client(predictor, own) -> Iterator[TestClient]:
     with TestClient(make_app(predictor, "small", Limits(), store=own)) as made:
         yield made
 
 
-def test_the_documents_of_the_command(searching: TestClient, room: Path) -> None:
+def test_the_documents_of_the_command(searching, room):
     conditions = {"year": "year>2020", "tags": "tags=red"}
     for options in ({}, {"top_k": 2}, {"filter": {"year": {"gt": 2020}}}, {"filter": {"tags": "red"}, "hybrid": True}):
         theirs = {**options, "filter": [conditions[name] for name in options.get("filter", ())]}
@@ -489,7 +487,7 @@ def test_the_documents_of_the_command(searching: TestClient, room: Path) -> None
         alike(said(searching, "/search", queries=QUERIES, **options), {"hits": expected})
 
 
-def test_the_schema_that_is_promised(searching: TestClient) -> None:
+def test_the_schema_that_is_promised(searching):
     document = searching.get("/openapi.json").json()
     operation, components = document["paths"]["/search"]["post"], {"components": document["components"]}
     answered = components | operation["responses"]["200"]["content"]["application/json"]["schema"]
@@ -503,7 +501,7 @@ def test_the_schema_that_is_promised(searching: TestClient) -> None:
 
 
 SQL = "1) OR (1=1"
-REFUSED: list[tuple[dict[str, Any], int, str]] = [
+REFUSED = [
     ({}, 422, "either `query`, a text, or `queries`"),
     ({"query": "a", "queries": ["a"]}, 422, "either `query`, a text, or `queries`"),
     ({"queries": []}, 400, "`queries` is empty"),
@@ -523,7 +521,7 @@ REFUSED: list[tuple[dict[str, Any], int, str]] = [
 ]
 
 
-def test_requests_that_are_refused(searching: TestClient) -> None:
+def test_requests_that_are_refused(searching):
     for body, status, part in REFUSED:
         error = said(searching, "/search", status=status, **body)
         assert part in error["error"]
@@ -532,8 +530,8 @@ def test_requests_that_are_refused(searching: TestClient) -> None:
 
 
 def test_a_store_that_is_written_emptied_removed_or_replaced_while_it_is_served(
-    own_client: TestClient, own: Store, room: Path, tiny_encoder: Path, tmp_path: Path
-) -> None:
+    own_client, own, room, tiny_encoder, tmp_path
+):
     new = {"id": "new", "text": "the cat", "lang": "en"}
     index(str(room / "model"), own.uri, write(tmp_path / "more.jsonl", [new]), delete=["d"])
     own.table.checkout_latest()  # which LanceDB does by itself once 5 seconds have passed
@@ -556,7 +554,7 @@ def test_a_store_that_is_written_emptied_removed_or_replaced_while_it_is_served(
 
 
 def test_a_search_that_fails(searching, monkeypatch, caplog):
-    def fails(*_: Any, **__: Any) -> Any:
+    def fails(*_, **__):
         raise BaseException(SECRET)  # as a panic in Rust
 
     with monkeypatch.context() as patched:
@@ -567,11 +565,11 @@ def test_a_search_that_fails(searching, monkeypatch, caplog):
     assert said(searching, "/search", query="the cat")["hits"]
 
 
-def test_late_searches_stop_no_other_answer(room: Path, predictor: Predictor, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_late_searches_stop_no_other_answer(room, predictor, monkeypatch):
     """They count until they end: when all threads are busy, a search is late too, and other paths answer."""
     may, busy = threading.Event(), threading.Semaphore(0)
 
-    def slow(*_: Any, **__: Any) -> Any:
+    def slow(*_, **__):
         busy.release()
         assert may.wait(60)
         return []
@@ -594,7 +592,7 @@ def test_late_searches_stop_no_other_answer(room: Path, predictor: Predictor, mo
 
 
 @pytest.mark.parametrize("name", ["retrieval", "single-label"])
-def test_without_a_store(name: str, tiny_encoder: Path) -> None:
+def test_without_a_store(name, tiny_encoder):
     with TestClient(make_app(predictor_of(KEPT[name], tiny_encoder), "small", Limits())) as searching:
         assert "with one" in said(searching, "/search", status=424, query="a")["error"]
         assert "/search" not in searching.get("/openapi.json").json()["paths"]
@@ -609,16 +607,15 @@ def test_the_command_reads_a_model_as_the_store_does(tiny_encoder, tmp_path, mon
     assert main(["serve", str(model), "--store", store]) == 0
     assert main(["serve", str(model), "--store", store, "--task", "retrieval"]) == 0
     assert served == ["sentence-similarity", "retrieval"]
-    assert main(["serve", str(model)]) == 2
-    assert f"error: {model}: was not trained by bertkit" in capsys.readouterr().err
+    assert f"error: {model}: was not trained by bertkit" in small.refused(capsys, "serve", model)
 
 
 def test_the_command_refuses_a_store_of_another_model(room, tiny_encoder, tmp_path, capsys):
     other = retriever(tiny_encoder, tmp_path / "other", prefix="no ")
     for where, message in ((f"{room}/store", "is another model"), (str(tmp_path), "is not a store of bertkit")):
-        assert main(["serve", other, "--store", where, "--port", "0"]) == 2
-        assert message in capsys.readouterr().err
-    assert main(["serve", other, "--store", f"{room}/store", "--task", "text-ranking"]) == 2
-    assert f"error: {other}: this model was trained for retrieval, not text-ranking" in capsys.readouterr().err
+        assert message in small.refused(capsys, "serve", other, "--store", where, "--port", "0")
+    assert f"error: {other}: this model was trained for retrieval, not text-ranking" in small.refused(
+        capsys, "serve", other, "--store", f"{room}/store", "--task", "text-ranking"
+    )
     with pytest.raises(ModelError, match="gives no vectors"):
         dual_encoder("small", predictor=predictor_of(KEPT["single-label"], tiny_encoder))

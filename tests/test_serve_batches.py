@@ -1,7 +1,5 @@
 """The batcher: rows that wait are answered together, each for whom it belongs to."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections import Counter
@@ -19,16 +17,16 @@ from bertkit.serving.limits import Limits, Refused
 from bertkit.serving.prometheus import Metrics
 
 
-def row(number: int, size: int = 1, **more: Any) -> dict[str, Any]:
+def row(number: int, size: int = 1, **more) -> dict[str, Any]:
     """A row of so many tokens."""
     return {"n": number, "text": "x" * (4 * (size - 1)), **more}
 
 
-def batched(work: Callable[[Batcher, Model], Any], model: Model | None = None, **limits: Any) -> Model:
+def batched(work: Callable[[Batcher, Model], Any], model: Model | None = None, **limits) -> Model:
     """Run `work` with a batcher around the model."""
     model = model or Model()
 
-    async def run() -> None:
+    async def run():
         async with Batcher(model, Limits(**limits), Metrics()) as batcher:
             try:
                 await work(batcher, model)
@@ -50,15 +48,15 @@ async def waiting(batcher: Batcher, model: Model, *jobs: tuple[list[dict[str, An
     return await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def test_tokens_are_a_quarter_of_the_bytes() -> None:
+def test_tokens_are_a_quarter_of_the_bytes():
     assert estimated_tokens({"text": "x" * 400}) == 101
     assert estimated_tokens({"tokens": ["abcd", "efgh"], "document": 3}) == 3
     assert estimated_tokens({"question": "été " * 10, "context": "好" * 10}) == 1 + 15 + 7 - 1 + 1
     assert estimated_tokens({"text": "\ud800"}) == 1
 
 
-def test_what_waits_goes_together_up_to_the_budget() -> None:
-    async def work(batcher: Batcher, model: Model) -> None:
+def test_what_waits_goes_together_up_to_the_budget():
+    async def work(batcher: Batcher, model: Model):
         jobs = [([row(10 * job + n, size=10) for n in range(3)], "same") for job in range(4)]
         found = await waiting(batcher, model, *jobs)
         assert found == [[{"n": 10 * job + n} for n in range(3)] for job in range(4)]
@@ -67,16 +65,16 @@ def test_what_waits_goes_together_up_to_the_budget() -> None:
     assert model.calls == [[-1], [0, 1, 2, 10, 11, 12, 20], [21, 22, 30, 31, 32]]
 
 
-def test_rows_that_may_not_be_mixed_are_not_and_nobody_is_passed_over() -> None:
-    async def work(batcher: Batcher, model: Model) -> None:
+def test_rows_that_may_not_be_mixed_are_not_and_nobody_is_passed_over():
+    async def work(batcher: Batcher, model: Model):
         jobs = [([row(0)], "a"), ([row(1), row(2)], None), ([row(3)], "b"), ([row(4)], "a"), ([row(5, 99)], "b")]
         assert await waiting(batcher, model, *jobs) == [[{"n": r["n"]} for r in rows] for rows, _ in jobs]
 
     assert batched(work, max_batch_tokens=20).calls == [[-1], [0, 4], [1, 2], [3], [5]]
 
 
-def test_a_request_that_fails_fails_alone(caplog: pytest.LogCaptureFixture) -> None:
-    async def work(batcher: Batcher, model: Model) -> None:
+def test_a_request_that_fails_fails_alone(caplog):
+    async def work(batcher: Batcher, model: Model):
         jobs = [[row(0), row(1)], [row(2), row(3, bad="data")], [row(4, bad="bug")], [row(5)]]
         found = await waiting(batcher, model, *((rows, "same") for rows in jobs))
         assert found[0] == [{"n": 0}, {"n": 1}]
@@ -90,8 +88,8 @@ def test_a_request_that_fails_fails_alone(caplog: pytest.LogCaptureFixture) -> N
     assert SECRET not in caplog.text
 
 
-def test_a_part_that_fails_is_told_by_the_rows_of_its_request() -> None:
-    async def work(batcher: Batcher, model: Model) -> None:
+def test_a_part_that_fails_is_told_by_the_rows_of_its_request():
+    async def work(batcher: Batcher, model: Model):
         model.may.set()
         with pytest.raises(DataError, match="row 5: bad"):
             await batcher.answers([*(row(n, 10) for n in range(4)), row(4, 10, bad="data")], "same")
@@ -99,9 +97,9 @@ def test_a_part_that_fails_is_told_by_the_rows_of_its_request() -> None:
     assert batched(work, max_batch_tokens=20).calls == [[0, 1], [2, 3], [4], [0, 1, 2, 3, 4]]
 
 
-def test_a_function_that_fails_in_the_models_thread_is_refused() -> None:
-    async def work(batcher: Batcher, model: Model) -> None:
-        def panic() -> None:
+def test_a_function_that_fails_in_the_models_thread_is_refused():
+    async def work(batcher: Batcher, model: Model):
+        def panic():
             raise BaseException(SECRET)
 
         with pytest.raises(Refused, match="see the server's log") as refused:
@@ -113,8 +111,8 @@ def test_a_function_that_fails_in_the_models_thread_is_refused() -> None:
     batched(work)
 
 
-def test_too_late() -> None:
-    async def work(batcher: Batcher, model: Model) -> None:
+def test_too_late():
+    async def work(batcher: Batcher, model: Model):
         found = await asyncio.gather(
             batcher.answers([row(0)], "a"), batcher.answers([row(1)], "b"), return_exceptions=True
         )
@@ -129,11 +127,11 @@ def test_too_late() -> None:
     assert batched(work, timeout=1).calls == [[0], [2]]  # what nobody waits for is not answered
 
 
-def test_clients_that_leave_are_no_longer_counted_as_waiting() -> None:
+def test_clients_that_leave_are_no_longer_counted_as_waiting():
     """Whether some of their rows were given to the model, or none."""
 
-    async def work(batcher: Batcher, model: Model) -> None:
-        def gauge() -> float | None:
+    async def work(batcher: Batcher, model: Model):
+        def gauge():
             return batcher._metrics.registry.get_sample_value("bertkit_waiting_requests")
 
         begun = asyncio.create_task(batcher.answers([row(n, 10) for n in range(3)], "a"))
@@ -151,7 +149,7 @@ def test_clients_that_leave_are_no_longer_counted_as_waiting() -> None:
     assert batched(work, max_batch_tokens=10).calls == [[0], [4]]
 
 
-def test_on_exit_what_was_taken_in_is_finished() -> None:
+def test_on_exit_what_was_taken_in_is_finished():
     model = Model()
 
     async def run() -> list[Any]:
@@ -174,13 +172,13 @@ def test_on_exit_what_was_taken_in_is_finished() -> None:
     ),
     st.integers(1, 20),
 )
-def test_every_row_is_answered_to_whom_it_belongs(jobs: list[tuple[list[int], str | None, bool]], budget: int) -> None:
+def test_every_row_is_answered_to_whom_it_belongs(jobs, budget):
     numbered = [
         ([row(100 * job + n, size, bad="data" if bad else "") for n, size in enumerate(sizes)], key, bad)
         for job, (sizes, key, bad) in enumerate(jobs)
     ]
 
-    async def work(batcher: Batcher, model: Model) -> None:
+    async def work(batcher: Batcher, model: Model):
         found = await waiting(batcher, model, *((rows, key) for rows, key, _ in numbered))
         for (rows, _, bad), answers in zip(numbered, found, strict=True):
             assert isinstance(answers, DataError) if bad else answers == [{"n": r["n"]} for r in rows]
@@ -199,8 +197,8 @@ def test_every_row_is_answered_to_whom_it_belongs(jobs: list[tuple[list[int], st
         assert Counter(n for call in model.calls for n in call) == Counter([-1, *every])
 
 
-def test_whoever_waits_for_a_server_that_no_longer_answers_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def work(batcher: Batcher, model: Model) -> None:
+def test_whoever_waits_for_a_server_that_no_longer_answers_is_told(monkeypatch):
+    async def work(batcher: Batcher, model: Model):
         first = asyncio.create_task(batcher.answers([row(0)], "same"))
         await asyncio.to_thread(model.busy.wait)
         second = asyncio.create_task(batcher.answers([row(1)], "same"))

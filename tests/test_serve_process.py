@@ -1,7 +1,5 @@
 """The server as a process: under load, with clients that leave, and when it is stopped."""
 
-from __future__ import annotations
-
 import asyncio
 import http.client
 import json
@@ -39,7 +37,7 @@ from bertkit.serving.server import listen, make_server, name_for_clients, run
 # --- the whole application, with a model that waits ------------------------------------------------------------------
 
 
-async def settled() -> None:
+async def settled():
     """Let every task go on until it waits for the model."""
     for _ in range(100):
         await asyncio.sleep(0)
@@ -51,7 +49,7 @@ class StandIn(Predictor):
 
     wait: Any = None
 
-    def stream(self, rows: Any) -> Iterator[Any]:
+    def stream(self, rows) -> Iterator[Any]:
         self.wait([{"n": row["text"]} for row in rows])
         return super().stream(rows)
 
@@ -65,31 +63,31 @@ SCOPE |= {"headers": [(b"content-type", b"application/json")], "query_string": b
 SCOPE |= {"client": None, "server": None, "state": {}, "asgi": {"version": "3.0"}}
 
 
-async def post(app: Any, text: str, leaves: asyncio.Event | None = None) -> list[dict[str, Any]]:
+async def post(app, text: str, leaves: asyncio.Event | None = None) -> list[dict[str, Any]]:
     """The messages of the response, by ASGI itself; the client goes away when `leaves` is set."""
-    sent: list[dict[str, Any]] = []
+    sent = []
     body = [{"type": "http.request", "body": json.dumps({"rows": [text]}).encode(), "more_body": False}]
 
-    async def receive() -> Any:
+    async def receive():
         if body:
             return body.pop()
         await (leaves or asyncio.Event()).wait()
         return {"type": "http.disconnect"}
 
-    async def send(message: Any) -> None:
+    async def send(message):
         sent.append(message)
 
     await app(SCOPE, receive, send)
     return sent
 
 
-def test_a_full_house_and_clients_that_go_away(tiny_encoder: Path) -> None:
+def test_a_full_house_and_clients_that_go_away(tiny_encoder):
     model = Model()
     app = make_app(
         stand_in(predictor_of(KEPT["single-label"], tiny_encoder), model), "small", Limits(max_concurrent_requests=3)
     )
 
-    async def run() -> None:
+    async def run():
         leaves = asyncio.Event()
         async with app.router.lifespan_context(app):
             tasks = [asyncio.create_task(post(app, "zero"))]
@@ -111,23 +109,23 @@ def test_a_full_house_and_clients_that_go_away(tiny_encoder: Path) -> None:
     assert model.calls == [["zero"], ["two", "four"]]  # not what nobody waits for
 
 
-def test_the_limit_on_reading_a_body_ends_with_the_body() -> None:
+def test_the_limit_on_reading_a_body_ends_with_the_body():
     """An answer has its own limit: until then the client's disconnection is awaited."""
     received = []
 
-    async def app(scope: Any, receive: Any, send: Any) -> None:
+    async def app(scope, receive, send):
         received.append(await receive())
         received.append(await receive())
 
-    async def run() -> None:
+    async def run():
         messages = iter([{"type": "http.request", "body": b"{}", "more_body": False}, {"type": "http.disconnect"}])
 
-        async def receive() -> Any:
+        async def receive():
             if received:
                 await asyncio.sleep(0.05)  # longer than the limit
             return next(messages)
 
-        async def send(message: Any) -> None:
+        async def send(message):
             raise AssertionError(message)
 
         limited = LimitsMiddleware(app, Limits(timeout=0.01), Metrics(), frozenset())
@@ -143,7 +141,7 @@ HEADERS = {"Content-Type": "application/json"}
 
 
 @pytest.fixture(scope="module")
-def model_folder(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def model_folder(tiny_encoder, tmp_path_factory) -> Path:
     """A small classifier, read in fp32 so that its answers tell requests apart to the fifth digit."""
     folder = tmp_path_factory.mktemp("serve") / "classifier"
     torch.manual_seed(0)
@@ -157,21 +155,21 @@ def model_folder(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -
 
 
 @pytest.fixture
-def server(model_folder: Path) -> Iterator[tuple[subprocess.Popen[str], int]]:
+def server(model_folder) -> Iterator[tuple[subprocess.Popen[str], int]]:
     """`bertkit serve` as a process of its own, and its port."""
     command = [sys.executable, "-m", "bertkit", "serve", str(model_folder)]
-    command += ["--port", "0", "--max-concurrent-requests", "6", "--max-batch-tokens", "64"]
+    command += "--port 0 --max-concurrent-requests 6 --max-batch-tokens 64".split()
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process:
         assert process.stderr
         try:
             line = process.stderr.readline()
-            yield process, int(re.search(r"http://127\.0\.0\.1:(\d+)", line)[1])  # type: ignore[index]
+            yield process, int(re.search(r"http://127\.0\.0\.1:(\d+)", line)[1])
         finally:
             process.kill()
 
 
-def asked(port: int, body: Any = None, path: str = "/predict") -> tuple[int, bytes, Any]:
+def asked(port: int, body=None, path: str = "/predict") -> tuple[int, bytes, Any]:
     """Status, content and headers of the response; without a body, to GET."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     content = body if isinstance(body, bytes | None) else json.dumps(body)
@@ -193,10 +191,10 @@ def half_sent(port: int, body: bytes) -> http.client.HTTPConnection:
 
 
 def metric(port: int, name: str) -> float:
-    return float(re.search(rf"^{name} (\S+)$", asked(port, path="/metrics")[1].decode(), re.M)[1])  # type: ignore[index]
+    return float(re.search(rf"^{name} (\S+)$", asked(port, path="/metrics")[1].decode(), re.M)[1])
 
 
-def until(true: Callable[[], bool]) -> None:
+def until(true: Callable[[], bool]):
     """Wait, for at most 20 seconds."""
     for _ in range(2000):
         if true():
@@ -213,7 +211,7 @@ def refused(port: int) -> bool:
     return False
 
 
-def test_a_server_under_load_that_is_stopped(server: Any, model_folder: Path) -> None:
+def test_a_server_under_load_that_is_stopped(server, model_folder):
     process, port = server
     oracle = load(model_folder)
     rng = np.random.default_rng(0)
@@ -226,7 +224,7 @@ def test_a_server_under_load_that_is_stopped(server: Any, model_folder: Path) ->
     firsts = sorted(answers[0]["score"] for answers in expected)
     assert np.median(np.diff(firsts)) > 1e-4  # so that swapped answers would be seen
 
-    def check(number: int) -> int:
+    def check(number):
         rows = requests[number]
         status, found, _ = asked(port, {"rows": rows} if number % 7 else {"rows": [*rows, 5]})
         if number % 7:
@@ -264,12 +262,12 @@ def test_a_server_under_load_that_is_stopped(server: Any, model_folder: Path) ->
 
 
 @pytest.mark.parametrize("failure", [None, "RuntimeError"])
-def test_a_signal_is_not_lost_while_the_server_looks_for_a_failure(tiny_encoder: Path, failure: str | None) -> None:
+def test_a_signal_is_not_lost_while_the_server_looks_for_a_failure(tiny_encoder, failure):
     class Interrupted:
         """A batcher that is asked for its failure just when a signal comes."""
 
         @property
-        def failure(self) -> str | None:
+        def failure(self):
             server.should_exit = failure is None
             return failure
 
@@ -277,12 +275,12 @@ def test_a_signal_is_not_lost_while_the_server_looks_for_a_failure(tiny_encoder:
     server = make_server(app, Limits())
     app.state.batcher = Interrupted()
     assert server.config.callback_notify
-    asyncio.run(server.config.callback_notify())  # type: ignore[arg-type]
+    asyncio.run(server.config.callback_notify())
     assert server.should_exit
 
 
 @pytest.fixture(scope="module")
-def address(tiny_encoder: Path, request: pytest.FixtureRequest) -> Iterator[tuple[str, int]]:
+def address(tiny_encoder, request) -> Iterator[tuple[str, int]]:
     """Where a server in a thread of this process listens; the parameter is its timeout in seconds."""
     limits = Limits(timeout=request.param)
     server = make_server(make_app(predictor_of(KEPT["single-label"], tiny_encoder), "small", limits), limits)
@@ -317,7 +315,7 @@ HEALTH = ("GET /health HTTP/1.1", "Host: here", "")
 
 
 @pytest.mark.parametrize("address", [0.2], indirect=True)
-def test_a_slow_body_has_its_own_timeout(address: tuple[str, int]) -> None:
+def test_a_slow_body_has_its_own_timeout(address):
     with socket.create_connection(address, timeout=20) as connection:
         lines = ("POST /predict HTTP/1.1", "Host: here", "Content-Type: application/json", "Content-Length: 9", "")
         assert sent(connection, *lines).startswith("http/1.1 408")
@@ -326,7 +324,7 @@ def test_a_slow_body_has_its_own_timeout(address: tuple[str, int]) -> None:
 
 @pytest.mark.parametrize("address", [30.0], indirect=True)
 @pytest.mark.parametrize("method", ["GET /health", "POST /predict"])
-def test_a_body_of_two_lengths_ends_the_connection(address: tuple[str, int], method: str) -> None:
+def test_a_body_of_two_lengths_ends_the_connection(address, method):
     """What follows it could be a request that a proxy before this server took for the body."""
     both = ("Host: here", "Content-Type: application/json", "Content-Length: 5", "Transfer-Encoding: chunked", "")
     with socket.create_connection(address, timeout=20) as connection:
@@ -336,7 +334,7 @@ def test_a_body_of_two_lengths_ends_the_connection(address: tuple[str, int], met
         assert ended(connection)
 
 
-def test_an_address_that_can_not_be_had(model_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_address_that_can_not_be_had(model_folder, capsys):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         code = main(["serve", str(model_folder), "--port", port])
@@ -344,7 +342,7 @@ def test_an_address_that_can_not_be_had(model_folder: Path, capsys: pytest.Captu
     assert f"error: 127.0.0.1:{port}: cannot listen on this address" in capsys.readouterr().err
 
 
-def test_small_answers_are_sent_at_once() -> None:
+def test_small_answers_are_sent_at_once():
     """Nagle's algorithm would hold a body back until its headers are acknowledged, 40 ms later."""
     with listen("127.0.0.1", 0) as listener, socket.create_connection(listener.getsockname()):
         accepted, _ = listener.accept()
@@ -352,7 +350,7 @@ def test_small_answers_are_sent_at_once() -> None:
             assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
-def test_clients_are_not_told_where_a_model_is(model_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clients_are_not_told_where_a_model_is(model_folder, monkeypatch):
     monkeypatch.chdir(model_folder)
     assert {name_for_clients(each) for each in (str(model_folder), ".")} == {model_folder.name}
     assert name_for_clients("org/model") == "org/model"

@@ -1,14 +1,11 @@
 """Several processes train and evaluate as one does: the same answers, in the same order; and they fail together."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,20 +15,21 @@ import torch
 from cases import CASES, DRAWN
 from safetensors.numpy import save
 from safetensors.torch import load_file
+from torch.testing import assert_close
 
 from bertkit import processes
 from bertkit.cli.main import QUIET, main
-from bertkit.encoding.padding import Arrays
 from bertkit.engine import sharding
 from bertkit.engine.checkpoint import is_intact
 from bertkit.errors import UserError
+from bertkit.files import read_json
 from bertkit.models.device import best_device
 
 ENVIRONMENT = {**os.environ, **QUIET, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
 
 
 @pytest.fixture(scope="module")
-def done(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def done(tiny_encoder, tmp_path_factory) -> Path:
     return left_by(sharded, tiny_encoder, tmp_path_factory.mktemp("sharded"))
 
 
@@ -44,29 +42,29 @@ def left_by(program: ModuleType, encoder: Path, folder: Path) -> Path:
 
 
 def codes(folder: Path) -> list[int]:
-    return list(json.loads((folder / "codes.json").read_text()))
+    return list(read_json(folder / "codes.json"))
 
 
 def said(folder: Path, what: str) -> str:
-    return (folder / what).read_text(encoding="utf-8")
+    return (folder / what).read_text()
 
 
 @pytest.mark.parametrize("case", [case.id for case in [*CASES, *DRAWN]])
-def test_three_processes_have_the_answers_of_one(case: str, done: Path) -> None:
+def test_three_processes_have_the_answers_of_one(case, done):
     """A chunk of 3 rows has 2 batches, fewer than processes; the last chunk is smaller; some have no features."""
     assert codes(done / "fp32, 3") == [0, 0, 0], said(done / "fp32, 3", "0.err")
-    one = said(done / "fp32, 1" / "written", f"{case}.0.jsonl")
+    one = said(done / "fp32, 1/written", f"{case}.0.jsonl")
     assert one.count("\n") == (12 if case in sharded.EMPTY else 8)
     for rank in range(3):
-        assert said(done / "fp32, 3" / "written", f"{case}.{rank}.jsonl") == one
+        assert said(done / "fp32, 3/written", f"{case}.{rank}.jsonl") == one
 
 
 @pytest.mark.parametrize("case", sharded.NAMES)
-def test_two_processes_have_the_answers_of_one_in_bf16(case: str, done: Path) -> None:
+def test_two_processes_have_the_answers_of_one_in_bf16(case, done):
     assert codes(done / "bf16, 2") == [0, 0], said(done / "bf16, 2", "0.err")
-    one = said(done / "bf16, 1" / "written", f"{case}.0.jsonl")
-    assert [said(done / "bf16, 2" / "written", f"{case}.{rank}.jsonl") for rank in (0, 1)] == [one, one]
-    assert said(done / "fp32, 1" / "written", f"{case}.0.jsonl") != one
+    one = said(done / "bf16, 1/written", f"{case}.0.jsonl")
+    assert [said(done / "bf16, 2/written", f"{case}.{rank}.jsonl") for rank in (0, 1)] == [one, one]
+    assert said(done / "fp32, 1/written", f"{case}.0.jsonl") != one
 
 
 @pytest.mark.parametrize(
@@ -76,36 +74,36 @@ def test_two_processes_have_the_answers_of_one_in_bf16(case: str, done: Path) ->
         ("one is killed", "another process has ended", [2, -9]),
     ],
 )
-def test_what_is_wrong_with_one_process_ends_all(name: str, message: str, ended: list[int], done: Path) -> None:
+def test_what_is_wrong_with_one_process_ends_all(name, message, ended, done):
     assert codes(done / name) == ended
     assert message in said(done / name, "0.err")
 
 
-def test_a_run_by_two_processes_ends_as_one_process_does(done: Path) -> None:
+def test_a_run_by_two_processes_ends_as_one_process_does(done):
     assert codes(done / "trained, 2") == [0, 0], said(done / "trained, 2", "0.err")
-    one, two = done / "trained, 1" / "written", done / "trained, 2" / "written"
-    weights = [load_file(run / "model" / "model.safetensors") for run in (one, two)]
+    one, two = done / "trained, 1/written", done / "trained, 2/written"
+    weights = [load_file(run / "model/model.safetensors") for run in (one, two)]
     assert weights[0].keys() == weights[1].keys()
     for name, values in weights[0].items():
         # fp32 sums of gradients in another order, over the steps of a run
-        torch.testing.assert_close(weights[1][name], values, rtol=0, atol=5e-6)
-    scores = [json.loads((run / "results.json").read_text())["splits"] for run in (one, two)]
+        assert_close(weights[1][name], values, rtol=0, atol=5e-6)
+    scores = [read_json(run / "results.json")["splits"] for run in (one, two)]
     for split in ("validation", "test"):
         assert scores[1][split]["metrics"] == pytest.approx(scores[0][split]["metrics"], abs=1e-6)
 
 
-def test_a_run_by_two_processes_that_receives_a_signal_resumes_to_the_same_model(done: Path) -> None:
+def test_a_run_by_two_processes_that_receives_a_signal_resumes_to_the_same_model(done):
     """Only process 1 receives it; all stop after that step. The resumed run equals an uninterrupted one."""
     ended = done / "stopped, 2"
     assert codes(ended) == [0, 0], said(ended, "0.err") + said(ended, "1.err")
     assert [said(ended, f"{rank}.ended") for rank in (0, 1)] == ["143", "143"]
     assert "stopped after step 3 of 4; a resumed run continues from there" in said(ended, "0.err")
-    left = ended / "left" / "checkpoint-3"
+    left = ended / "left/checkpoint-3"
     assert is_intact(left)
     assert {path.suffix for path in left.iterdir()} == {".json", ".safetensors"}
     whole, parts = (ended / "written" / name for name in ("whole", "parts"))
     names = ["model/model.safetensors", "predictions/test.jsonl", "predictions/validation.jsonl"]
-    last = ["model.safetensors", "optimizer.safetensors", "random-0.safetensors", "random-1.safetensors"]
+    last = "model.safetensors optimizer.safetensors random-0.safetensors random-1.safetensors".split()
     names += [f"checkpoints/seed-42/checkpoint-4/{name}" for name in last]
     for name in names:
         assert (parts / name).read_bytes() == (whole / name).read_bytes(), name
@@ -113,29 +111,29 @@ def test_a_run_by_two_processes_that_receives_a_signal_resumes_to_the_same_model
     assert steps[0] == steps[1]
 
 
-def test_a_student_of_two_processes_is_that_of_one(done: Path) -> None:
+def test_a_student_of_two_processes_is_that_of_one(done):
     one, two = (done / f"teacher before, {count}" for count in (1, 2))
     assert codes(two) == [0, 0], said(two, "0.err")
-    weights = [load_file(run / "written" / "model" / "model.safetensors") for run in (one, two)]
+    weights = [load_file(run / "written/model/model.safetensors") for run in (one, two)]
     assert weights[0].keys() == weights[1].keys()
     for weight, values in weights[0].items():
-        torch.testing.assert_close(weights[1][weight], values, rtol=0, atol=1e-5)
+        assert_close(weights[1][weight], values, rtol=0, atol=1e-5)
     assert "computed in" in said(two, "0.err"), "one process asks it, and the other reads what that has kept"
     assert "from the cache" in said(two, "1.err")
 
 
-def test_what_the_environment_says_of_processes(monkeypatch: pytest.MonkeyPatch, capfd: Any) -> None:
+def test_what_the_environment_says_of_processes(monkeypatch, capfd):
     monkeypatch.setenv("LOCAL_RANK", "x")
-    assert main(["train", "quickstart", "--output-dir", "nowhere"]) == 2
-    assert capfd.readouterr().err.startswith("error: LOCAL_RANK: 'x' is not a whole number")
+    assert small.refused(capfd, "train", "quickstart", "--output-dir", "nowhere").startswith(
+        "error: LOCAL_RANK: 'x' is not a whole number"
+    )
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda **_: torch.device("cuda"))
     small.raises(UserError, "LOCAL_RANK: 'x' is not a whole number", best_device)
     monkeypatch.setenv("LOCAL_RANK", "1")
     assert best_device() == torch.device("cuda", 1)
     monkeypatch.undo()
     monkeypatch.setenv("WORLD_SIZE", "two")
-    assert main(["predict", "nowhere", "a"]) == 2
-    assert capfd.readouterr().err.startswith("error: WORLD_SIZE: 'two' is not a whole number")
+    assert small.refused(capfd, "predict", "nowhere", "a").startswith("error: WORLD_SIZE: 'two' is not a whole number")
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("RANK", "5")
     for command in (["predict", "nowhere", "a"], ["evaluate", "nowhere"]):
@@ -149,15 +147,15 @@ def test_what_the_environment_says_of_processes(monkeypatch: pytest.MonkeyPatch,
     assert processes.first()
 
 
-def test_each_process_runs_its_part(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_process_runs_its_part(monkeypatch):
     """Of 7 batches, process 1 of 3 runs the second and the fifth."""
     monkeypatch.setattr(sharding.distributed, "get_rank", lambda: 1)
     monkeypatch.setattr(sharding.distributed, "get_world_size", lambda: 3)
     others = [save({f"{number}/x": np.full(1, 10 * number) for number in part}) for part in ((0, 3, 6), (2, 5))]
     monkeypatch.setattr(sharding, "_exchange", lambda mine, batches: [others[0], mine, others[1]])
-    ran: list[int] = []
+    ran = []
 
-    def run(batch: int) -> Arrays:
+    def run(batch):
         ran.append(batch)
         return {"x": np.full(1, 10 * batch)}
 

@@ -1,10 +1,7 @@
 """--shard: jobs that know nothing of each other write parts that are the whole output, one after the other."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -26,10 +23,10 @@ ROWS = [{"id": f"r{number}", "text": text} for number, text in enumerate([*TEXTS
 
 
 @pytest.fixture(scope="module")
-def models(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def models(tiny_encoder, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("models")
     for case in CASES:
-        if case.id in ("single-label", "similarity-in-batch", "retrieval", "ner-document"):
+        if case.id in "single-label similarity-in-batch retrieval ner-document".split():
             set_seed(5)
             task = case.task(tiny_encoder)
             save(task.model(encoder(tiny_encoder)), task, folder / case.id, SETTINGS)
@@ -37,7 +34,7 @@ def models(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
 
 
 @pytest.fixture(autouse=True)
-def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+def _small_chunks(monkeypatch):
     for kind in OURS.values():
         monkeypatch.setattr(kind, "chunk_size", 3)
     for module in (embed, features, vector_cache):
@@ -45,13 +42,13 @@ def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def rows(tmp_path: Path) -> Path:
+def rows(tmp_path) -> Path:
     return small.write_rows(tmp_path / "rows.jsonl", ROWS)
 
 
 @pytest.mark.parametrize("chunk", [1, 3, 4096])
 @pytest.mark.parametrize("count", [1, 2, 3, 7])
-def test_parts_are_contiguous_whole_chunks_and_even(chunk: int, count: int) -> None:
+def test_parts_are_contiguous_whole_chunks_and_even(chunk, count):
     for total in (count * chunk, 7 * chunk + 1, 100 * chunk - 1):
         if -(-total // chunk) < count:
             continue
@@ -63,7 +60,7 @@ def test_parts_are_contiguous_whole_chunks_and_even(chunk: int, count: int) -> N
 
 
 @pytest.mark.parametrize(("case", "count"), [("single-label", 1), ("retrieval", 2), ("ner-document", 4)])
-def test_answers_of_parts_are_those_of_the_whole(case: str, count: int, models: Path, tmp_path: Path) -> None:
+def test_answers_of_parts_are_those_of_the_whole(case, count, models, tmp_path):
     """Also for a task that ranks the documents of a chunk, and one that reads sentences with their neighbours."""
     texts = [{"query": row["text"], "document": row["text"]} for row in ROWS] if case == "retrieval" else ROWS
     texts = [{**row, "document": "one"} for row in ROWS] if case == "ner-document" else texts
@@ -100,24 +97,23 @@ def commands(models: Path, rows: Path, out: Path) -> Iterator[list[str]]:
 def test_shards_that_are_none_or_more_than_chunks_are_refused(models, rows, tmp_path, capsys):
     for command in commands(models, rows, tmp_path / "out"):
         for shard in ("0/4", "5/4", "a/b", "1/0", "1", "1/2/3", "-1/4", "1.5/4", "", f"1/1{0:05000}"):
-            assert main([*command, f"--shard={shard}"]) == 2
-            assert f"error: shard {shard}: not a part: i/n is expected" in capsys.readouterr().err
-        assert main([*command, "--shard", "1/12"]) == 2
-        said = capsys.readouterr().err
+            assert f"error: shard {shard}: not a part: i/n is expected" in small.refused(
+                capsys, *command, f"--shard={shard}"
+            )
+        said = small.refused(capsys, *command, "--shard", "1/12")
         assert f"error: shard 1/12: {rows} has 11 rows" in said
         assert "4 chunks of up to 3" in said
         assert "at most 4 shards" in said
     assert not (tmp_path / "out").exists()
 
 
-def test_a_row_has_its_number_in_the_file(models: Path, tmp_path: Path, capsys: Any) -> None:
+def test_a_row_has_its_number_in_the_file(models, tmp_path, capsys):
     file = small.write_rows(tmp_path / "in.jsonl", [*ROWS[:10], {"id": "bad"}])
     command = ["predict", str(models / "single-label"), "--input", str(file), "--output", str(tmp_path / "out.jsonl")]
     assert main([*command, "--shard", "1/2"]) == 0
     capsys.readouterr()
     (tmp_path / "out.jsonl").unlink()
-    assert main([*command, "--shard", "2/2"]) == 2
-    assert "row 11" in capsys.readouterr().err
+    assert "row 11" in small.refused(capsys, *command, "--shard", "2/2")
     assert not (tmp_path / "out.jsonl").exists()
 
 
@@ -126,14 +122,13 @@ def test_a_row_has_its_number_in_the_file(models: Path, tmp_path: Path, capsys: 
     [
         (["--input", "-"], "stdin cannot be read twice"),
         (["a text"], "work only with --input FILE"),
-        (["--input", "ROWS", "--output", "made.csv"], "parts that can be concatenated"),
-        (["--input", "ROWS", "--output", "made.conll", "--format", "conll"], "parts that can be concatenated"),
+        ("--input ROWS --output made.csv".split(), "parts that can be concatenated"),
+        ("--input ROWS --output made.conll --format conll".split(), "parts that can be concatenated"),
     ],
 )
-def test_what_has_no_parts_is_refused(more: list[str], message: str, models: Path, rows: Path, capsys: Any) -> None:
+def test_what_has_no_parts_is_refused(more, message, models, rows, capsys):
     words = [word.replace("ROWS", str(rows)) for word in more]
-    assert main(["predict", str(models / "single-label"), *words, "--shard", "1/2"]) == 2
-    assert message in capsys.readouterr().err
+    assert message in small.refused(capsys, "predict", models / "single-label", *words, "--shard", "1/2")
 
 
 @pytest.mark.parametrize("rank", [0, 1])
@@ -147,15 +142,14 @@ def test_under_torchrun_each_process_writes_its_part(rank, models, rows, tmp_pat
     assert (tmp_path / "part.jsonl").read_bytes() == (tmp_path / "alone.jsonl").read_bytes()
 
 
-@pytest.mark.parametrize("command", ["predict", "embed", "explain", "evaluate", "calibrate", "index", "mine"])
+@pytest.mark.parametrize("command", "predict embed explain evaluate calibrate index mine".split())
 def test_several_processes_without_a_part_are_refused(command, monkeypatch, capsys):
     needed = {
-        "embed": ["--input", "x.csv", "--output", "x.npy"],
+        "embed": "--input x.csv --output x.npy".split(),
         "index": ["--store", "x"],
-        "mine": ["--data", "x", "--output", "x.jsonl"],
+        "mine": "--data x --output x.jsonl".split(),
     }
     monkeypatch.setenv("WORLD_SIZE", "2")
-    assert main([command, "nowhere", *needed.get(command, [])]) == 2
-    said = capsys.readouterr().err
+    said = small.refused(capsys, command, "nowhere", *needed.get(command, []))
     assert "WORLD_SIZE: each of 2 processes would do all of the work\n    Start one process, without torchrun" in said
     assert ("--shard $((RANK + 1))/$WORLD_SIZE" in said) == (command in ("predict", "embed"))

@@ -4,8 +4,6 @@ Tokens are counted without comments, docstrings and layout, so that a squeezed l
 costs nothing.
 """
 
-from __future__ import annotations
-
 import ast
 import io
 import tokenize
@@ -81,7 +79,7 @@ def sizes() -> Counter[str]:
 
 def brought_by(module: str) -> set[str]:
     """The modules of the package that an import of this one brings."""
-    brought, waiting = set[str](), [module]
+    brought, waiting = set(), [module]
     while waiting:
         name = waiting.pop()
         if name in MODULES and name not in brought:
@@ -90,7 +88,7 @@ def brought_by(module: str) -> set[str]:
     return brought
 
 
-def test_the_package_stays_small() -> None:
+def test_the_package_stays_small():
     counts = sizes()
     assert counts.keys() <= USUAL.keys()
     assert counts.total() <= MOST_OF_ALL
@@ -98,9 +96,9 @@ def test_the_package_stays_small() -> None:
     assert sum(count for name, count in counts.items() if name not in OPTIONAL) <= MOST_OF_CORE
 
 
-def test_training_brings_little_code() -> None:
+def test_training_brings_little_code():
     assert sum(tokens(MODULES[name]) for name in brought_by("bertkit.training.train")) <= MOST_OF_TRAINING
 
 
-def test_the_tests_stay_small() -> None:
+def test_the_tests_stay_small():
     assert sum(tokens(file) for file in Path(__file__).parent.rglob("*.py")) <= MOST_OF_TESTS

@@ -1,7 +1,5 @@
 """SQuAD: its layout read, answers found in their context, and its scores by hand and against brute force."""
 
-from __future__ import annotations
-
 import copy
 import json
 import math
@@ -15,6 +13,7 @@ import pytest
 from datasets import Dataset
 from hypothesis import example, given
 from hypothesis import strategies as st
+from small import message_of, raises
 
 from bertkit.data import read_rows
 from bertkit.data.squad import check_answers, is_squad, read_answers, squad_rows
@@ -29,7 +28,7 @@ from bertkit.evaluation.squad_metrics import (
 )
 from bertkit.sections import DataSpec
 
-SPEC = DataSpec.model_validate({"source": "unused", "format": "json"})
+SPEC = DataSpec(source="unused", format="json")
 CONTEXT = "Warsaw lies on the Vistula. The Vistula is long. 😀 Ends here"
 
 
@@ -40,7 +39,7 @@ def asked(name: str, question: str, *answers: tuple[str, int]) -> dict[str, Any]
 
 WARSAW = [asked("a", "Which city?", ("Warsaw", 0)), asked("b", "How is it?", ("long", 43), ("is long", 40))]
 RIVERS = [{"context": "Empty.", "qas": []}, {"context": "The Bug.", "qas": [asked("c", "Who?", ("Bug", 4))]}]
-V1: dict[str, Any] = {
+V1 = {
     "version": "1.1",
     "data": [
         {"title": "Warsaw", "paragraphs": [{"context": CONTEXT, "qas": WARSAW}]},
@@ -59,16 +58,14 @@ def version_2() -> dict[str, Any]:
     return document
 
 
-def read(tmp_path, document: Any) -> list[tuple[int, dict[str, Any]]]:
+def read(tmp_path, document) -> list[tuple[int, dict[str, Any]]]:
     path = tmp_path / "dev.json"
-    path.write_text(json.dumps(document), encoding="utf-8")
+    path.write_text(json.dumps(document))
     return list(read_rows(path, SPEC))
 
 
-def fails(tmp_path, document: Any) -> str:
-    with pytest.raises(DataError) as caught:
-        read(tmp_path, document)
-    return str(caught.value).replace(str(tmp_path / "dev.json"), "dev.json")
+def fails(tmp_path, document) -> str:
+    return message_of(DataError, read, tmp_path, document).replace(str(tmp_path / "dev.json"), "dev.json")
 
 
 def test_version_1_is_read_as_rows_of_the_hub(tmp_path):
@@ -94,10 +91,10 @@ def test_version_2_has_no_answer_where_it_is_impossible(tmp_path):
     assert read(tmp_path, document) == rows  # answers of an impossible question are not read
 
 
-def change(path: list[Any], value: Any = None) -> dict[str, Any]:
+def change(path: list[Any], value=None) -> dict[str, Any]:
     """V1 with another value at the path; None: without that field."""
     document = copy.deepcopy(V1)
-    holder: Any = document
+    holder = document
     for step in path[:-1]:
         holder = holder[step]
     if value is None:
@@ -202,8 +199,7 @@ def test_answers_that_can_not_be_used():
         (at("", 0), "answer 1, '', is empty"),
         (at(" \n", None), "answer 1, ' \\n', is empty"),
     ):
-        with pytest.raises(ValueError, match=f"^{re.escape(problem)}$"):
-            check_answers(CONTEXT, answers)
+        raises(ValueError, f"^{re.escape(problem)}$", check_answers, CONTEXT, answers)
 
 
 def test_all_bad_answers_are_named():
@@ -220,8 +216,7 @@ def test_every_answer_is_found_or_a_problem(context, text, start):
     expected = [start] if start in there else there if len(there) == 1 else []
     answers = [{"text": text, "answer_start": start}]
     if not expected:
-        with pytest.raises(ValueError, match="answer 1"):
-            check_answers(context, answers)
+        raises(ValueError, "answer 1", check_answers, context, answers)
     else:
         located = {"text": [text], "answer_start": expected}
         assert check_answers(context, answers) == (located, start is not None and expected != [start])
@@ -230,8 +225,7 @@ def test_every_answer_is_found_or_a_problem(context, text, start):
 some_json = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3),
     lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(st.sampled_from(["text", "answer_start", "qas", "answers"]), inner)
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("text answer_start qas answers".split()), inner)
     ),
     max_leaves=6,
 )
@@ -240,8 +234,8 @@ some_json = st.recursive(
 @given(st.data(), some_json)
 def test_with_anything_in_one_place_there_are_rows_or_problems(data, value):
     document = copy.deepcopy(V1)
-    holder: Any = document
-    key: Any = "data"
+    holder = document
+    key = "data"
     while isinstance(holder[key], dict | list) and holder[key] and data.draw(st.integers(0, 4)):
         holder = holder[key]
         key = data.draw(st.sampled_from(sorted(holder) if isinstance(holder, dict) else range(len(holder))))
@@ -250,7 +244,7 @@ def test_with_anything_in_one_place_there_are_rows_or_problems(data, value):
     problems = Problems("x.json")
     for number, row in squad_rows(document, problems) if is_squad(document) else ():
         assert number > 0
-        assert list(row) == ["id", "title", "question", "context", "answers"]
+        assert list(row) == "id title question context answers".split()
     assert not (unchanged and problems)
 
 
@@ -381,8 +375,7 @@ def test_auc_of_no_answer():
     assert auc([0.9, 0.1, 0.8, 0.2], gold) == 0
     assert auc([0.1, 0.9], [[], []]) is None
     assert auc([0.1, 0.9], [["x"], ["y"]]) is None
-    with pytest.raises(ValueError, match="NaN"):
-        auc([math.nan, 0.5], [["x"], []])
+    raises(ValueError, "NaN", auc, [math.nan, 0.5], [["x"], []])
 
 
 def f1_at(threshold, odds, texts, gold):
@@ -414,7 +407,7 @@ def test_the_threshold_lies_midway():
     assert best_threshold([-3.0, 1.0, 2.0], ["x", "y", "z"], [["x"], ["y"], ["z"]]) == 3.0
     assert best_threshold([-3.0, 1.0, 2.0], ["x", "y", "z"], [[], [], []]) == -4.0
     # Of equally good ones the middle: three are wrong with and without an answer, so -1.5, -0.5, 1 and 2.5 tie.
-    odds, texts, gold = [-2.0, -1.0, 0.0, 2.0, 3.0], ["x", "n", "n", "n", "n"], [["x"], ["y"], ["y"], ["y"], []]
+    odds, texts, gold = [-2.0, -1.0, 0.0, 2.0, 3.0], "x n n n n".split(), [["x"], ["y"], ["y"], ["y"], []]
     assert best_threshold(odds, texts, gold) == -0.5
     # Rounding does not break a tie.
     # F1 goes up by 1, down by 1, up by ten times 0.1 and then stays: 0.5, 11.5, 12.5 and 14 tie.

@@ -1,7 +1,5 @@
 """`sweep`: what a space may say, which trial wins, what an interruption leaves, and what is claimed of the winner."""
 
-from __future__ import annotations
-
 import json
 import re
 import warnings
@@ -9,7 +7,6 @@ from collections.abc import Callable
 from math import isfinite, log10, nan
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import optuna
 import pytest
@@ -33,7 +30,7 @@ SPACE = "training.learning_rate: {low: 1e-4, high: 1e-1, log: true}\ntraining.pe
 
 
 @pytest.fixture(scope="module")
-def room(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def room(tiny_encoder, tmp_path_factory) -> Path:
     """A folder with a small recipe and a space."""
     folder = tmp_path_factory.mktemp("sweep")
     small.write_recipe(folder, tiny_encoder)
@@ -46,7 +43,7 @@ def recipe_of(room: Path, *overrides: str) -> Recipe:
 
 
 @pytest.fixture(autouse=True)
-def _prune_early(monkeypatch: pytest.MonkeyPatch) -> None:
+def _prune_early(monkeypatch):
     """The median rule from the second trial on: a test has no time for five."""
     monkeypatch.setattr(trials, "MedianPruner", lambda: optuna.pruners.MedianPruner(n_startup_trials=1))
 
@@ -63,16 +60,16 @@ def formula(recipe: Recipe) -> float:
 class Trainer:
     """Stands for `train`: three evaluations, then results. It can be interrupted at any of its moments, by number."""
 
-    def __init__(self, score: Callable[[Recipe], float] = formula) -> None:
-        self.score, self.moment, self.interrupt = score, 0, set[int]()
-        self.trained: list[str] = []
+    def __init__(self, score: Callable[[Recipe], float] = formula):
+        self.score, self.moment, self.interrupt = score, 0, set()
+        self.trained = []
 
-    def pass_moment(self) -> None:
+    def pass_moment(self):
         self.moment += 1
         if self.moment in self.interrupt:
             raise KeyboardInterrupt
 
-    def __call__(self, recipe: Recipe, folder: Path, resume: bool, *, callbacks: Any) -> Run:
+    def __call__(self, recipe: Recipe, folder: Path, resume: bool, *, callbacks) -> Run:
         assert resume == (folder / "recipe.yaml").is_file()
         if not resume:
             assert not folder.exists()
@@ -95,7 +92,7 @@ class Trainer:
 
 
 @pytest.fixture
-def trainer(monkeypatch: pytest.MonkeyPatch) -> Trainer:
+def trainer(monkeypatch) -> Trainer:
     """In place of `train`, and of the rehearsal before it."""
     made = Trainer()
     known = SimpleNamespace(metrics=("accuracy",)), SimpleNamespace(fingerprints={"train": "0" * 64})
@@ -120,12 +117,13 @@ def states(done: Sweep) -> list[str]:
 
 def problems(room: Path, text: str, name: str = "bad.yaml") -> list[str]:
     (room / name).write_text(text)
-    with pytest.raises(RecipeError) as caught:
-        read_space(room / name, load_recipe(room / "small.yaml"))
-    return [f"{Path(p.where).name} {p.what} | {p.fix}" for p in caught.value.problems]
+    return [
+        f"{Path(p.where).name} {p.what} | {p.fix}"
+        for p in small.problems_of(RecipeError, read_space, room / name, load_recipe(room / "small.yaml"))
+    ]
 
 
-def test_everything_that_is_wrong_with_a_space_is_said_at_once_with_its_line(room: Path) -> None:
+def test_everything_that_is_wrong_with_a_space_is_said_at_once_with_its_line(room):
     text = """\
 training.learning_rat: [1e-5, 2e-5]
 training.weight_decay: {low: 0.0, high: -0.1}
@@ -166,18 +164,19 @@ verify: [true, false]
         assert re.search(rf"bad.yaml:{line} .*{words}", said), (line, words, said)
 
 
-def test_a_file_that_is_no_space(room: Path) -> None:
+def test_a_file_that_is_no_space(room):
     for text, words in (("", "the space is empty"), ("- a", "expected a mapping"), ("a: [", "YAML")):
         assert words in problems(room, text)[0]
-    with pytest.raises(RecipeError, match="cannot be read: No such file"):
-        read_space(room / "nowhere.yaml", load_recipe(room / "small.yaml"))
+    small.raises(
+        RecipeError, "cannot be read: No such file", read_space, room / "nowhere.yaml", load_recipe(room / "small.yaml")
+    )
 
 
-def test_values_that_only_transformers_or_the_model_refuse_are_found_before_training(room: Path) -> None:
+def test_values_that_only_transformers_or_the_model_refuse_are_found_before_training(room):
     (room / "late.yaml").write_text("training.save_strategy: [epoch, steps]\nmodel.max_length: [32, 4096]\n")
-    with pytest.raises(RecipeError) as caught:
-        sweep(recipe_of(room).with_("training.eval_strategy=epoch"), room / "late.yaml", room / "never")
-    said = str(caught.value)
+    said = small.message_of(
+        RecipeError, sweep, recipe_of(room).with_("training.eval_strategy=epoch"), room / "late.yaml", room / "never"
+    )
     assert re.search(r"late.yaml:1: training.save_strategy\[1\]: .*strategy", said, re.DOTALL)
     assert re.search(r"late.yaml:2: model.max_length\[1\]: .*reads at most 64", said)
     assert not (room / "never").exists()
@@ -190,7 +189,7 @@ def test_values_that_only_transformers_or_the_model_refuse_are_found_before_trai
     count=st.integers(1, 9),
     kind=st.sampled_from("whole log step free".split()),
 )
-def test_what_is_drawn_is_in_the_space_and_survives_the_recipe(low: int, size: int, count: int, kind: str) -> None:
+def test_what_is_drawn_is_in_the_space_and_survives_the_recipe(low, size, count, kind):
     ends = [low, low + size * count] if kind == "whole" else [low / 100, (low + size * count) / 100]
     step = {"whole": size, "step": size / 100}.get(kind)
     distribution = Range(low=ends[0], high=ends[1], log=kind == "log", step=step).distribution()
@@ -204,7 +203,7 @@ def test_what_is_drawn_is_in_the_space_and_survives_the_recipe(low: int, size: i
     assert not contains(distribution, ends[1] * 1.01 + 1)
 
 
-def test_choices_hold_any_value_of_a_recipe() -> None:
+def test_choices_hold_any_value_of_a_recipe():
     values = [None, True, 1, 1.0, "1", {"r": 8}, ["a"]]
     distribution, wrong = _distribution(values)
     assert not wrong
@@ -228,14 +227,14 @@ def test_the_search_finds_what_is_better_and_says_what_it_is_worth(trainer, room
     assert 1e-3 < told["changes"]["training.learning_rate"] < 1e-1
     assert told["better"] is True
     assert told["seeds"] == [6, 7, 8]
-    best = load_recipe(tmp_path / "s" / "best.yaml")
+    best = load_recipe(tmp_path / "s/best.yaml")
     assert best.seeds == told["seeds"]
     assert best.hub is not None
     assert best.training["learning_rate"] == told["changes"]["training.learning_rate"]
     assert done.best.recipe == best.model_copy(update={"hub": None})
     assert told["scores"]["best"] == [formula(best.model_copy(update={"seeds": [s]})) for s in best.seeds]
     assert told["scores"]["defaults"] == [formula(recipe.model_copy(update={"seeds": [s]})) for s in best.seeds]
-    head = (tmp_path / "s" / "best.yaml").read_text().splitlines()[0]
+    head = (tmp_path / "s/best.yaml").read_text().splitlines()[0]
     assert head == f"# {told['verdict'][0]}"
     assert re.search(r"for (\d) of \1 fresh seed", head)
     assert "pruned" in states(done)
@@ -244,7 +243,7 @@ def test_the_search_finds_what_is_better_and_says_what_it_is_worth(trainer, room
         axes = optuna.visualization.matplotlib.plot_slice(done.study)
     assert [each.get_xlabel() for each in axes] == [*parse_yaml(SPACE).data]
     for trial in told["trials"]:
-        assert not (tmp_path / "s" / "trials" / f"{trial['number']:04d}" / "model").exists()
+        assert not (tmp_path / "s/trials" / f"{trial['number']:04d}" / "model").exists()
 
 
 def test_a_recipe_that_is_best_as_it_is_stays_and_a_winner_by_luck_is_called_one(trainer, room, tmp_path):
@@ -252,7 +251,7 @@ def test_a_recipe_that_is_best_as_it_is_stays_and_a_winner_by_luck_is_called_one
     done = sweep(base, room / "space.yaml", tmp_path / "s", trials=5, confirm=2)
     assert (done.results["winner"], done.results["better"]) == (0, False)
     assert done.results["verdict"][0].startswith("No trial is better than the base recipe")
-    assert not (tmp_path / "s" / "defaults").exists()
+    assert not (tmp_path / "s/defaults").exists()
     assert done.best.recipe.training["learning_rate"] == 1e-2
     # Fresh seeds score all settings alike: what the search found was noise.
     trainer.score = lambda recipe: formula(recipe) if recipe.seeds[0] == 42 else 0.5
@@ -262,7 +261,7 @@ def test_a_recipe_that_is_best_as_it_is_stays_and_a_winner_by_luck_is_called_one
     assert told["verdict"][0].startswith("NOT better than the base recipe: accuracy 0.5000 ± 0.0000, base 0.5000")
 
 
-def test_verdicts() -> None:
+def test_verdicts():
     better = paired(0.01, 0.3)
     for best, pair, start, wins in (
         ([0.9, 0.8], better, "Better than the base recipe", 2),
@@ -290,7 +289,7 @@ def test_an_interrupted_sweep_goes_on_as_if_it_had_not_been(moments, torn, train
     folder = tmp_path_factory.mktemp("interrupted")
     recipe = recipe_of(room)
     trainer.interrupt, trainer.moment = set(), 0
-    if not (room / "whole" / "sweep.json").is_file():
+    if not (room / "whole/sweep.json").is_file():
         sweep(recipe, room / "space.yaml", room / "whole", trials=5, confirm=1)
     whole = Sweep(room / "whole")
     trainer.interrupt, trainer.moment = moments, 0
@@ -299,14 +298,14 @@ def test_an_interrupted_sweep_goes_on_as_if_it_had_not_been(moments, torn, train
             parts = sweep(recipe, room / "space.yaml", folder / "parts", trials=5, confirm=1)
             break
         except KeyboardInterrupt:
-            with (folder / "parts" / "study.jsonl").open("ab") as journal:
+            with (folder / "parts/study.jsonl").open("ab") as journal:
                 journal.write(torn)
-            (folder / "parts" / "study.jsonl.lock").symlink_to("study.jsonl")
+            (folder / "parts/study.jsonl.lock").symlink_to("study.jsonl")
     assert parts.results == whole.results
     assert (parts.folder / "best.yaml").read_text() == (whole.folder / "best.yaml").read_text()
 
 
-def test_more_trials_go_on_from_fewer(trainer: Trainer, room: Path, tmp_path: Path) -> None:
+def test_more_trials_go_on_from_fewer(trainer, room, tmp_path):
     recipe = recipe_of(room)
     few = sweep(recipe, room / "space.yaml", tmp_path / "s", trials=4, confirm=1).results
     trainer.trained.clear()
@@ -315,13 +314,13 @@ def test_more_trials_go_on_from_fewer(trainer: Trainer, room: Path, tmp_path: Pa
     assert more["trials"][:4] == few["trials"]
     whole = sweep(recipe, room / "space.yaml", tmp_path / "whole", trials=9, confirm=1).results
     assert more == whole
-    assert Run(tmp_path / "s" / "best").recipe == Run(tmp_path / "whole" / "best").recipe
+    assert Run(tmp_path / "s/best").recipe == Run(tmp_path / "whole/best").recipe
     hurried = sweep(recipe, room / "space.yaml", tmp_path / "hurried", trials=50, timeout=1e-9, confirm=1)
     assert (len(states(hurried)), hurried.results["winner"]) == (1, 0)  # its time is up after the first
 
 
-def test_a_trial_that_fails_is_told_and_the_sweep_goes_on(trainer: Trainer, room: Path, tmp_path: Path) -> None:
-    def score(recipe: Recipe) -> float:
+def test_a_trial_that_fails_is_told_and_the_sweep_goes_on(trainer, room, tmp_path):
+    def score(recipe):
         if recipe.training["per_device_train_batch_size"] == 8:
             raise UserError(Problem("training", "the loss is nan at step 3"))
         return formula(recipe)
@@ -342,25 +341,24 @@ def test_what_no_trial_can_help_stops_the_sweep_until_it_is_mended(kind, trainer
     recipe = recipe_of(room)
     fine = sweep(recipe, room / "space.yaml", tmp_path / "fine", trials=3, confirm=1).results
 
-    def score(recipe: Recipe) -> float:
+    def score(recipe):
         raise kind(Problem("disk", "is full")) if len(trainer.trained) == 2 else AssertionError
 
     trainer.trained.clear()
     trainer.score = lambda recipe: formula(recipe) if len(trainer.trained) < 2 else score(recipe)
-    with pytest.raises(kind, match="is full"):
-        sweep(recipe, room / "space.yaml", tmp_path / "s", trials=3, confirm=1)
+    small.raises(kind, "is full", sweep, recipe, room / "space.yaml", tmp_path / "s", trials=3, confirm=1)
     trainer.score = formula
     assert sweep(recipe, room / "space.yaml", tmp_path / "s", trials=3, confirm=1).results == fine
 
 
-def test_of_equal_trials_the_first_wins(trainer: Trainer, room: Path, tmp_path: Path) -> None:
+def test_of_equal_trials_the_first_wins(trainer, room, tmp_path):
     (room / "three.yaml").write_text("training.per_device_train_batch_size: [2, 4, 8]\n")
     trainer.score = lambda recipe: 0.5
     done = sweep(recipe_of(room), room / "three.yaml", tmp_path / "s", trials=12, confirm=1).results
     assert done["winner"] == 0
     assert done["changes"] == {}
     base = recipe_of(room).training["per_device_train_batch_size"]
-    first: dict[int, int] = {}
+    first = {}
     for trial in done["trials"]:
         size = trial["changes"].get("training.per_device_train_batch_size", base)
         known = first.setdefault(size, trial["number"])
@@ -374,9 +372,8 @@ def test_another_recipe_space_or_data_do_not_go_on(trainer, room, tmp_path, monk
     (tmp_path / "other.yaml").write_text(SPACE.replace("8", "16"))
     before = {path: path.read_bytes() for path in (tmp_path / "s").rglob("*") if path.is_file()}
 
-    def refused(change: str, recipe: Recipe, space: Path) -> None:
-        with pytest.raises(UserError, match=f"is a sweep with another {change}"):
-            sweep(recipe, space, tmp_path / "s", **fewer)
+    def refused(change, recipe, space):
+        small.raises(UserError, f"is a sweep with another {change}", sweep, recipe, space, tmp_path / "s", **fewer)
 
     refused("recipe", recipe_of(room, "model.max_length=16"), room / "space.yaml")
     refused("space", recipe_of(room), tmp_path / "other.yaml")
@@ -388,7 +385,7 @@ def test_another_recipe_space_or_data_do_not_go_on(trainer, room, tmp_path, monk
 
 def test_folders_of_something_else_or_damaged_and_calls_that_can_not_be_meant(trainer, room, tmp_path, monkeypatch):
     sweep(recipe_of(room), room / "space.yaml", tmp_path / "s", trials=2, confirm=1)
-    journal = tmp_path / "s" / "study.jsonl"
+    journal = tmp_path / "s/study.jsonl"
     whole = journal.read_bytes()
     journal.write_bytes(whole + b'{"op_code": 99, "worker_id": "x"}\n')
     with pytest.raises(UserError, match=r"study.jsonl: is damaged"):
@@ -398,26 +395,36 @@ def test_folders_of_something_else_or_damaged_and_calls_that_can_not_be_meant(tr
         sweep(recipe_of(room), room / "space.yaml", tmp_path / "s", trials=2, confirm=1)
     (other := tmp_path / "other").mkdir()
     (other / "thesis.txt").write_text("mine")
-    with pytest.raises(UserError, match="is neither empty nor a sweep"):
-        sweep(recipe_of(room), room / "space.yaml", other)
+    small.raises(UserError, "is neither empty nor a sweep", sweep, recipe_of(room), room / "space.yaml", other)
     assert [path.name for path in other.iterdir()] == ["thesis.txt"]
     with monkeypatch.context() as patch:  # written by another program while the recipe is checked
         found = SimpleNamespace(metrics=("accuracy",)), SimpleNamespace(fingerprints={})
         (late := tmp_path / "late").mkdir()
         patch.setattr(program, "_dry_run", lambda *_: found if (late / "thesis.txt").write_text("mine") else None)
-        with pytest.raises(UserError, match="is neither empty nor a sweep"):
-            sweep(recipe_of(room), room / "space.yaml", late)
+        small.raises(UserError, "is neither empty nor a sweep", sweep, recipe_of(room), room / "space.yaml", late)
     assert {path.name for path in late.iterdir()} <= {"thesis.txt", ".lock"}
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(UserError) as caught:
-        sweep(recipe_of(room), room / "space.yaml", tmp_path / "new", trials=0, timeout=-1.0, confirm=0)
-    assert len(caught.value.problems) == 4
+    assert (
+        len(
+            small.problems_of(
+                UserError,
+                sweep,
+                recipe_of(room),
+                room / "space.yaml",
+                tmp_path / "new",
+                trials=0,
+                timeout=-1.0,
+                confirm=0,
+            )
+        )
+        == 4
+    )
 
 
 # --- the trials
 
 
-def test_trials_are_listed_best_first(tmp_path: Path) -> None:
+def test_trials_are_listed_best_first(tmp_path):
     trials = [
         {"number": 0, "state": "complete", "score": 0.5, "outcome": "f1 0.5", "changes": {}},
         {"number": 1, "state": "fail", "score": None, "outcome": "failed: why", "changes": {"training.a": 1e-5}},
@@ -427,7 +434,7 @@ def test_trials_are_listed_best_first(tmp_path: Path) -> None:
     header, *lines = Sweep(tmp_path).table().splitlines()
     assert header.split() == ["trial", "outcome", "a"]
     assert [line.split() for line in lines if line.split()[0].isdigit()] == [
-        ["2", "f1", "0.6", "2e-05"], ["0", "f1", "0.5", "base"], ["1", "failed:", "why", "1e-05"]
+        "2 f1 0.6 2e-05".split(), "0 f1 0.5 base".split(), ["1", "failed:", "why", "1e-05"]
     ]  # fmt: skip
 
 
@@ -438,12 +445,11 @@ def test_a_real_sweep_interrupted_in_a_trial_equals_one_that_was_not(room, tmp_p
     command = ["sweep", f"{room}/small.yaml", "--space", f"{room}/space.yaml", "--trials", "2", "--confirm", "1"]
     monkeypatch.setattr("bertkit.training.finish.write_reports", lambda *_: None)  # it takes most of a run
     more = ["training.num_train_epochs=2", "training.learning_rate=1e-2"]
-    assert main([*command, "--output-dir", str(tmp_path / "whole"), *more]) == 0
-    said = capsys.readouterr().out
+    said = small.said(capsys, *command, "--output-dir", tmp_path / "whole", *more)
     assert "base recipe" in said
     right, seen = trials.PruningCallback.on_evaluate, []
 
-    def interrupted(self: trials.PruningCallback, *args: Any, **more: Any) -> None:
+    def interrupted(self, *args, **more):
         seen.append(self.trial.number)
         right(self, *args, **more)
         if seen.count(1) == 2:
@@ -454,7 +460,7 @@ def test_a_real_sweep_interrupted_in_a_trial_equals_one_that_was_not(room, tmp_p
     parts = [*command, "--output-dir", str(tmp_path / "parts"), *more]
     assert main(parts) == 130
     assert "the same command continues from here" in capsys.readouterr().err
-    assert list((tmp_path / "parts" / "trials" / "0001" / "checkpoints").rglob("manifest.json"))
+    assert list((tmp_path / "parts/trials/0001/checkpoints").rglob("manifest.json"))
     seen.clear()
     monkeypatch.setattr(trials.PruningCallback, "on_evaluate", right)
     assert main(parts) == 0
@@ -463,8 +469,8 @@ def test_a_real_sweep_interrupted_in_a_trial_equals_one_that_was_not(room, tmp_p
     assert sha256(again.best.model / "model.safetensors") == sha256(whole.best.model / "model.safetensors")
     scores = [each["headline"] for each in again.best.results["seeds"]]
     assert scores == again.results["scores"]["best"]
-    assert not list((tmp_path / "parts" / "trials").rglob("*.safetensors"))
-    assert not [path for path in tmp_path.rglob("*") if path.suffix in (".pkl", ".db", ".bin", ".pt")]
+    assert not list((tmp_path / "parts/trials").rglob("*.safetensors"))
+    assert not [path for path in tmp_path.rglob("*") if path.suffix in ".pkl .db .bin .pt".split()]
 
 
 # --- docs/scaling.md

@@ -1,15 +1,13 @@
 """Tables by task name have all tasks but those listed here; nothing else asks for a task; words that nothing uses."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
+from small import ROOT
 
 import bertkit
 from bertkit.attachments.soft_targets import SOFT_TARGETS
@@ -18,7 +16,7 @@ from bertkit.report.mistakes import MISTAKES
 from bertkit.serving.shapes import SHAPES
 from bertkit.tasks import OURS, Task
 
-TABLES: dict[str, tuple[Mapping[str, Any], Collection[str]]] = {
+TABLES = {
     "explanations/targets": (TARGETS, ("text2text-generation", "pretraining")),
     "report/mistakes": (MISTAKES, ("pretraining",)),
     "attachments/soft_targets": (SOFT_TARGETS, ("text2text-generation", "pretraining")),
@@ -26,13 +24,13 @@ TABLES: dict[str, tuple[Mapping[str, Any], Collection[str]]] = {
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_a_table_has_the_tasks(name: str) -> None:
+def test_a_table_has_the_tasks(name):
     table, missing = TABLES[name]
     assert set(table).isdisjoint(missing)
     assert {*table, *missing} == {*OURS}
 
 
-def test_each_shape_is_of_a_task_and_each_of_our_tasks_has_one() -> None:
+def test_each_shape_is_of_a_task_and_each_of_our_tasks_has_one():
     assert {task.pipeline for task in OURS.values()} == SHAPES["/"].keys()
 
 
@@ -49,10 +47,10 @@ def questions(tree: ast.AST) -> Iterator[ast.AST]:
             yield from (each for each in ast.walk(node.args[1]) if isinstance(each, ast.Name) and each.id in classes)
 
 
-def test_nothing_outside_of_tasks_asks_which_task_it_is() -> None:
+def test_nothing_outside_of_tasks_asks_which_task_it_is():
     package = Path(bertkit.__file__).parent
     found = [
-        f"{file.relative_to(package)}:{node.lineno}"  # type: ignore[attr-defined]
+        f"{file.relative_to(package)}:{node.lineno}"
         for file in package.rglob("*.py")
         if file.parent.name != "tasks"
         for node in questions(ast.parse(file.read_text()))
@@ -61,7 +59,7 @@ def test_nothing_outside_of_tasks_asks_which_task_it_is() -> None:
 
 
 @pytest.mark.parametrize("task", OURS.values(), ids=lambda task: task.name)
-def test_a_task_declares_each_field_once(task: type[Task]) -> None:
+def test_a_task_declares_each_field_once(task):
     for form in task.forms:
         names = [field.name for field in form.fields]
         assert len(names) == len({*names})
@@ -70,8 +68,7 @@ def test_a_task_declares_each_field_once(task: type[Task]) -> None:
 
 # --- words and names
 
-ROOT = Path(__file__).resolve().parent.parent
-CODE = {path: path.read_text(encoding="utf-8") for path in sorted((ROOT / "bertkit").rglob("*.py"))}
+CODE = {path: path.read_text() for path in sorted((ROOT / "bertkit").rglob("*.py"))}
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "notebooks").glob("*.ipynb")]
 NO_NOUN = re.compile(r"(?<!there)(?<!There)\s(?:is|are) no (?!longer\b)\w+")  # "X is no Y" for "X is not a Y"
 OPENINGS = ("The same", "Of the", "Such as", "As ")
@@ -88,12 +85,12 @@ def names(tree: ast.AST) -> list[str]:
     return bound + [node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)]
 
 
-def test_nothing_is_no_noun() -> None:
-    texts = {**CODE, **{page: page.read_text(encoding="utf-8") for page in PAGES}}
+def test_nothing_is_no_noun():
+    texts = {**CODE, **{page: page.read_text() for page in PAGES}}
     assert not [f"{path.name}:{hit.group()}" for path, text in texts.items() for hit in NO_NOUN.finditer(text)]
 
 
-def test_docstrings_begin_with_what_is_described() -> None:
+def test_docstrings_begin_with_what_is_described():
     kinds = ast.Module | ast.ClassDef | ast.FunctionDef
     nodes = [
         (path, node) for path, text in CODE.items() for node in ast.walk(ast.parse(text)) if isinstance(node, kinds)
@@ -102,6 +99,6 @@ def test_docstrings_begin_with_what_is_described() -> None:
     assert not [f"{path}: {text}" for path, text in texts if text.startswith(OPENINGS)]
 
 
-def test_participles_are_not_names() -> None:
+def test_participles_are_not_names():
     count = Counter(name for text in CODE.values() for name in names(ast.parse(text)))
     assert {name: count[name] for name in MOST if count[name] > MOST[name]} == {}

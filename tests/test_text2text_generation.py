@@ -1,12 +1,8 @@
 """text2text-generation: from data to answers, warm starts, what is refused, and scores against sacrebleu."""
 
-from __future__ import annotations
-
 import math
 import sys
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,10 +10,11 @@ import torch
 from cases import EVEN, TEXTS, encoder
 from conftest import build_encoder
 from datasets import Dataset
+from numpy.random import default_rng
 from sacrebleu import corpus_bleu, corpus_chrf
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
-from small import write_rows
+from small import raises, write_rows
 from steps import arguments
 from transformers import (
     AutoModelForSeq2SeqLM,
@@ -50,7 +47,7 @@ OTHERS = [*TEXTS, "the cat", "ok", "was the dog good , or was it the cat ?"]
 
 
 @pytest.fixture(scope="module")
-def run(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory):
+def run(tiny_encoder, tmp_path_factory):
     """A run that has learned eight rows."""
     folder = tmp_path_factory.mktemp("text2text")
     for split in ("train", "validation"):
@@ -69,11 +66,11 @@ training:
 verify: false
 explain: false
 """
-    (folder / "recipe.yaml").write_text(text, encoding="utf-8")
+    (folder / "recipe.yaml").write_text(text)
     return train(load_recipe(folder / "recipe.yaml"), folder / "run")
 
 
-def test_a_run_has_scores_baselines_and_a_card(run) -> None:
+def test_a_run_has_scores_baselines_and_a_card(run):
     results = run.results["splits"]["validation"]
     scores = results["metrics"]
     assert scores["exact_match"] > 0.8
@@ -82,13 +79,13 @@ def test_a_run_has_scores_baselines_and_a_card(run) -> None:
     assert baselines == {name: Translations(texts, EVEN).scores for name, texts in (("copy", TEXTS), ("nearest", EVEN))}
     answers = [answer["generated_text"] for answer in bertkit.load(run.folder)(TEXTS)]
     assert scores["exact_match"] == np.mean([answer == target for answer, target in zip(answers, EVEN, strict=True)])
-    card = (run.model / "README.md").read_text(encoding="utf-8")
+    card = (run.model / "README.md").read_text()
     assert "model = AutoModelForSeq2SeqLM.from_pretrained(" in card
     assert all(f"sacrebleu's signature of {name}: `nrefs:1|" in card for name in ("bleu", "chrf"))
 
 
 @pytest.mark.parametrize("kind", [EncoderDecoderModel, AutoModelForSeq2SeqLM])
-def test_transformers_answers_as_bertkit_one_by_one_and_together(kind: Any, run) -> None:
+def test_transformers_answers_as_bertkit_one_by_one_and_together(kind, run):
     plain, tokenizer = kind.from_pretrained(run.model), AutoTokenizer.from_pretrained(run.model)
     assert type(plain) is EncoderDecoderModel
     theirs = []
@@ -101,7 +98,7 @@ def test_transformers_answers_as_bertkit_one_by_one_and_together(kind: Any, run)
     assert len(set(theirs)) > 4
 
 
-def test_an_answer_that_was_cut_says_so(run) -> None:
+def test_an_answer_that_was_cut_says_so(run):
     predictor = bertkit.load(run.folder)
     assert all(answer["finished"] for answer in predictor(TEXTS))
     task = predictor.task
@@ -114,7 +111,7 @@ def test_an_answer_that_was_cut_says_so(run) -> None:
 
 
 @pytest.mark.parametrize("beams", [1, 3])
-def test_outputs_that_are_not_finite_are_refused(beams: int, run) -> None:
+def test_outputs_that_are_not_finite_are_refused(beams, run):
     predictor = bertkit.load(run.folder)
     task = predictor.task
     other = replace(
@@ -124,11 +121,10 @@ def test_outputs_that_are_not_finite_are_refused(beams: int, run) -> None:
     rows = task.tokenizer.convert_tokens_to_ids(["cat"])
     with torch.no_grad():
         predictor.model.encoder.get_input_embeddings().weight[rows] = math.nan
-    with pytest.raises(ModelError, match="not finite for 1 of 2 rows"):
-        broken(["the cat", "the dog"])
+    raises(ModelError, "not finite for 1 of 2 rows", broken, ["the cat", "the dog"])
 
 
-def test_check_counts_what_is_cut_and_what_cannot_be_spelled(tiny_encoder: Path) -> None:
+def test_check_counts_what_is_cut_and_what_cannot_be_spelled(tiny_encoder):
     options = Text2TextGenerationOptions(name="text2text-generation", generation=Generation(max_new_tokens=8))
     task = Text2TextGeneration(options, load_tokenizer(tiny_encoder), 8)
     targets = ["the cat", "The cat", "the cat was ok", "the ' cat", "was " * 9]
@@ -141,12 +137,12 @@ def test_check_counts_what_is_cut_and_what_cannot_be_spelled(tiny_encoder: Path)
     assert any("3 of 5 targets (60.0%) are not texts that the tokenizer can spell" in each for each in told), told
 
 
-def test_batches_have_sources_and_targets_of_similar_length(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_batches_have_sources_and_targets_of_similar_length(tiny_encoder, tmp_path):
     rows = {"text": ["cat", "cat " * 20] * 8, "target": ["dog"] * 8 + ["dog " * 20] * 8}
     options = Text2TextGenerationOptions(name="text2text-generation", generation=Generation(max_new_tokens=8))
     task = Text2TextGeneration(options, load_tokenizer(tiny_encoder), 32)
     args = arguments(tmp_path, 4, 1)
-    model: Any = task.model(encoder(tiny_encoder))
+    model = task.model(encoder(tiny_encoder))
     trainer = Trainer(
         TaskData(Runner(task, model, args.device, "fp32", 8), task.features(Dataset.from_dict(rows))), args
     )
@@ -156,13 +152,13 @@ def test_batches_have_sources_and_targets_of_similar_length(tiny_encoder: Path, 
     assert sorted(longest) == [3, 21, 22, 22]
 
 
-def test_what_cannot_be_generated_is_refused(tiny_encoder: Path) -> None:
+def test_what_cannot_be_generated_is_refused(tiny_encoder):
     options = Text2TextGenerationOptions(name="text2text-generation", generation=Generation(max_new_tokens=33))
     with pytest.raises(RecipeError, match="33 tokens, but the model generates at most 32"):
         Text2TextGeneration(options, load_tokenizer(tiny_encoder), 32)
 
 
-def test_a_warm_start_takes_every_weight_but_the_attention_to_the_source(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_a_warm_start_takes_every_weight_but_the_attention_to_the_source(tiny_encoder, tmp_path):
     model = encoder_decoder(encoder(tiny_encoder), start=2, end=3, new_head=True)
     known = BertModel.from_pretrained(tiny_encoder, add_pooling_layer=False).state_dict()
     for half in (model.encoder, model.decoder.bert):
@@ -172,11 +168,11 @@ def test_a_warm_start_takes_every_weight_but_the_attention_to_the_source(tiny_en
     assert new == {"crossattention"}
     adapted = with_lora(model, Lora(r=2), {})
     adapted.save_pretrained(tmp_path)
-    assert f"base_model: {tiny_encoder}" in (tmp_path / "README.md").read_text(encoding="utf-8")
+    assert f"base_model: {tiny_encoder}" in (tmp_path / "README.md").read_text()
     assert read_json(tmp_path / "adapter_config.json")["base_model_name_or_path"] == str(tiny_encoder)
 
 
-def test_two_berts_that_transformers_joined_are_a_warm_start(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_two_berts_that_transformers_joined_are_a_warm_start(tiny_encoder, tmp_path):
     other = build_encoder(tmp_path / "other", seed=7, layers=3)
     joined = EncoderDecoderModel.from_encoder_decoder_pretrained(tiny_encoder, other)
     joined.save_pretrained(tmp_path / "joined")
@@ -204,7 +200,7 @@ def test_a_model_of_transformers_with_few_positions_answers_within_them(source, 
 
 @pytest.mark.parametrize("missing", [{}, {"target": None}, {"target": ""}, {"target": " "}])
 @pytest.mark.parametrize("split", ["train", "validation", "test"])
-def test_a_row_without_a_target_is_refused_or_left_out(split: str, missing: dict[str, Any], tmp_path: Path) -> None:
+def test_a_row_without_a_target_is_refused_or_left_out(split, missing, tmp_path):
     files = {each: tmp_path / f"{each}.jsonl" for each in ("train", "validation", "test")}
     for each, file in files.items():
         write_rows(file, [*ROWS[:2], {"text": "a cat", **missing}] if each == split else ROWS[:2])
@@ -224,7 +220,7 @@ WORDS = "the cat sat on a mat , and dogs ran out of it . Zwölf große Äpfel".s
 
 def corpus(rows: int, seed: int) -> tuple[list[str], list[str]]:
     """References, and texts that share some of their words, all of them, or none; a text may be empty."""
-    rng = np.random.default_rng(seed)
+    rng = default_rng(seed)
     texts, references = [], []
     for _ in range(rows):
         reference = list(rng.choice(WORDS, rng.integers(1, 14)))
@@ -243,7 +239,7 @@ def by_sacrebleu(texts: list[str], references: list[str]) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("rows", [1, 2, 40])
-def test_scores_are_sacrebleus(rows: int) -> None:
+def test_scores_are_sacrebleus(rows):
     texts, references = corpus(rows, seed=rows)
     scores = Translations(texts, references).scores
     assert tuple(scores) == METRICS
@@ -252,8 +248,8 @@ def test_scores_are_sacrebleus(rows: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_weights_are_repeated_rows(seed: int) -> None:
-    rng = np.random.default_rng(seed)
+def test_weights_are_repeated_rows(seed):
+    rng = default_rng(seed)
     texts, references = corpus(30, seed)
     weights = rng.integers(0, 3, (30, 4))
     values = Translations(texts, references).scored.weighted(weights.astype(float))
@@ -263,19 +259,19 @@ def test_weights_are_repeated_rows(seed: int) -> None:
         assert {name: value[column] for name, value in values.items()} == pytest.approx(wanted, rel=1e-12)
 
 
-def test_an_exact_match_may_differ_in_whitespace_alone() -> None:
+def test_an_exact_match_may_differ_in_whitespace_alone():
     graded = Translations(["a  cat ", "A cat", "a cat.", ""], ["a cat", "a cat", "a cat .", ""])
     assert graded.scores["exact_match"] == 0.5
 
 
-def test_the_signatures_are_those_of_the_scores() -> None:
+def test_the_signatures_are_those_of_the_scores():
     texts, references = corpus(3, seed=0)
     told = Translations(texts, references).details()["signatures"]
     assert told["bleu"].startswith("nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:")
     assert told["chrf"].startswith("nrefs:1|case:mixed|eff:yes|nc:6|nw:0|space:no|version:")
 
 
-def test_length_ratio_and_single_texts_are_sacrebleus() -> None:
+def test_length_ratio_and_single_texts_are_sacrebleus():
     texts, references = corpus(12, seed=4)
     graded = Translations(texts, references, unfinished=2)
     assert graded.details()["length_ratio"] == pytest.approx(BLEU().corpus_score(texts, [references]).ratio)
@@ -286,7 +282,7 @@ def test_length_ratio_and_single_texts_are_sacrebleus() -> None:
     assert Translations(["a"], [""]).details()["length_ratio"] == 0
 
 
-def test_without_sacrebleu_the_error_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_sacrebleu_the_error_says_how_to_install_it(monkeypatch):
     for name in [name for name in sys.modules if name.split(".")[0] == "sacrebleu"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "sacrebleu", None)
@@ -294,7 +290,7 @@ def test_without_sacrebleu_the_error_says_how_to_install_it(monkeypatch: pytest.
         _ = Translations(["a"], ["a"]).scores
 
 
-def test_baselines_copy_the_source_or_take_the_target_of_the_nearest() -> None:
+def test_baselines_copy_the_source_or_take_the_target_of_the_nearest():
     sources = ["the red cat sleeps", "two dogs bark loudly", "nothing in common"]
     train = (
         ["a dog barks", "two dogs bark", "the red cat"],
@@ -309,7 +305,7 @@ def test_baselines_copy_the_source_or_take_the_target_of_the_nearest() -> None:
     assert list(baselines(["!"], ["."], sources, references)) == ["copy"]
 
 
-def test_nearest_is_the_one_of_all_pairs_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nearest_is_the_one_of_all_pairs_in_chunks(monkeypatch):
     train, targets = corpus(60, seed=5)
     sources, references = corpus(23, seed=6)
     whole = baselines(train, targets, sources, references)

@@ -1,7 +1,5 @@
 """text-ranking: the scores of CrossEncoder both ways, measures against scikit-learn and trec_eval, losses by hand."""
 
-from __future__ import annotations
-
 import json
 import math
 import sys
@@ -16,10 +14,11 @@ from cases import SETTINGS, encoder
 from datasets import Dataset
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.testing import assert_allclose
 from sentence_transformers import CrossEncoder
 from sklearn.metrics import average_precision_score, ndcg_score
+from small import raises, write_rows
 from small import read_data as load_data
-from small import write_rows
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline, set_seed
 from transformers.modeling_outputs import SequenceClassifierOutput
 
@@ -56,19 +55,19 @@ DOCUMENTS = ["the cat sat", "a dog ran", "it was red", "the dog is bad", "good c
 OPTIONS = TextRankingOptions(name="text-ranking")
 
 
-def rows(targets: list[float], column: str = "label", **more: Any) -> Dataset:
+def rows(targets: list[float], column: str = "label", **more) -> Dataset:
     count = len(targets)
     return Dataset.from_dict({"query": QUERIES[:count], "document": DOCUMENTS[:count], column: targets, **more})
 
 
-def task(folder: Path, data: Dataset, max_length: int = 32, **options: Any) -> TextRanking:
+def task(folder: Path, data: Dataset, max_length: int = 32, **options) -> TextRanking:
     options = {"name": "text-ranking", **options}
     return prepare(
         TextRanking, TextRankingOptions.model_validate(options), load_tokenizer(folder), max_length, data, []
     )
 
 
-def spread(model: Any) -> Any:
+def spread(model):
     """The model with weights so large that texts get scores far from each other."""
     torch.manual_seed(3)
     for parameter in model.parameters():
@@ -94,14 +93,14 @@ def features_batch(made: TextRanking, features: Dataset) -> dict[str, torch.Tens
 
 
 @pytest.mark.parametrize("options", [{}, {"loss": "listwise"}, {"loss": "mse", "activation": "identity"}])
-def test_cross_encoder_gives_the_same_scores(options: dict[str, Any], tiny_encoder: Path, tmp_path: Path) -> None:
+def test_cross_encoder_gives_the_same_scores(options, tiny_encoder, tmp_path):
     """Also of texts that are cut: it is told where."""
     made = task(tiny_encoder, rows([1, 0, 0, 1, 0, 0]), max_length=24, **options)
     predictor = fresh(made, tiny_encoder)
     save(predictor.model, made, tmp_path / "model", SETTINGS)
     ours = scores(bertkit.load(tmp_path / "model", precision="fp32"), PAIRS)
     theirs = CrossEncoder(str(tmp_path / "model"), device="cpu")
-    np.testing.assert_allclose(ours, theirs.predict(PAIRS), rtol=0, atol=1e-5)
+    assert_allclose(ours, theirs.predict(PAIRS), rtol=0, atol=1e-5)
     assert ours == pytest.approx(scores(predictor, PAIRS), abs=1e-6)
     assert np.ptp(ours) > 0.2
     assert theirs.max_seq_length == 24
@@ -116,7 +115,7 @@ def test_the_pipeline_of_transformers_gives_the_same_scores(activation, tiny_enc
     classify = pipeline("text-classification", model=str(tmp_path / "model"), device="cpu")
     answers = [classify({"text": q, "text_pair": d}) for q, d in SHORT]
     flat = [answer[0] if isinstance(answer, list) else answer for answer in answers]
-    np.testing.assert_allclose(scores(predictor, SHORT), [answer["score"] for answer in flat], atol=1e-5)
+    assert_allclose(scores(predictor, SHORT), [answer["score"] for answer in flat], atol=1e-5)
 
 
 RECORDED = [(where, name) for where in ("config", "old config", "own file") for name in ("Sigmoid", "Identity")]
@@ -140,26 +139,23 @@ def test_a_stock_cross_encoder_answers_as_it_did(where, activation, tiny_encoder
         theirs.save(str(tmp_path / "stock"))
         theirs = CrossEncoder(str(tmp_path / "stock"), device="cpu")
     ours = bertkit.load(tmp_path / "stock", task="text-ranking", precision="fp32")
-    np.testing.assert_allclose(scores(ours, PAIRS), theirs.predict(PAIRS), rtol=0, atol=1e-5)
+    assert_allclose(scores(ours, PAIRS), theirs.predict(PAIRS), rtol=0, atol=1e-5)
     assert ours.task.max_length == theirs.max_seq_length == (20 if where == "own file" else 64)
 
 
-def test_foreign_models_that_give_no_score_are_refused(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_foreign_models_that_give_no_score_are_refused(tiny_encoder, tmp_path):
     AutoTokenizer.from_pretrained(tiny_encoder).save_pretrained(tmp_path)
     model = AutoModelForSequenceClassification.from_pretrained(tiny_encoder, num_labels=3)
     model.save_pretrained(tmp_path)
-    with pytest.raises(ModelError, match=r"3 outputs.*\n?.*text-classification"):
-        bertkit.load(tmp_path, task="text-ranking")
+    raises(ModelError, r"3 outputs.*\n?.*text-classification", bertkit.load, tmp_path, task="text-ranking")
     model = AutoModelForSequenceClassification.from_pretrained(tiny_encoder, num_labels=1)
     model.config.sentence_transformers = {"activation_fn": "torch.nn.modules.activation.Tanh"}
     model.save_pretrained(tmp_path)
-    with pytest.raises(ModelError, match="Tanh"):
-        bertkit.load(tmp_path, task="text-ranking")
+    raises(ModelError, "Tanh", bertkit.load, tmp_path, task="text-ranking")
     (tmp_path / "modules.json").write_text("[]")
     for length in (-1, 3, "long", True, 1.5):
         (tmp_path / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": length}))
-        with pytest.raises(ModelError, match=r"max_seq_length is .*\n.*whole number from 8 on"):
-            read_limits(tmp_path)
+        raises(ModelError, r"max_seq_length is .*\n.*whole number from 8 on", read_limits, tmp_path)
 
 
 # --- measures
@@ -178,12 +174,12 @@ def ranked(data: list[tuple[int, int, int]], grouped: bool | None = None, graded
 
 @settings(max_examples=60)
 @given(queries_of_rows)
-def test_measures_are_those_of_scikit_learn_and_trec_eval(data: list[tuple[int, int, int]]) -> None:
+def test_measures_are_those_of_scikit_learn_and_trec_eval(data):
     distinct = [(group, grade, score * 100 + place) for place, (group, grade, score) in enumerate(data)]  # no ties
     found = ranked(distinct, grouped=True)
     per_query, first, sizes = found.per_query
-    judged: dict[str, dict[str, int]] = {}
-    run: dict[str, dict[str, float]] = {}
+    judged = {}
+    run = {}
     for place, (group, grade, score) in enumerate(distinct):
         judged.setdefault(str(group), {})[f"d{place}"] = grade
         run.setdefault(str(group), {})[f"d{place}"] = score / 7
@@ -209,7 +205,7 @@ def test_measures_are_those_of_scikit_learn_and_trec_eval(data: list[tuple[int, 
             assert means[name] is None
 
 
-def test_measures_by_hand() -> None:
+def test_measures_by_hand():
     """Query 0: relevant at ranks 2 and 3 of 3. Query 1: one document. Query 2: none is relevant."""
     data = [(0, 0, 9), (0, 1, 5), (0, 1, 4), (1, 1, 9), (2, 0, 1), (2, 0, 2)]
     found = ranked(data, graded=False)
@@ -223,7 +219,7 @@ def test_measures_by_hand() -> None:
     assert found.scores == pytest.approx(expected)
 
 
-def test_pairs_that_stand_alone_are_correlated() -> None:
+def test_pairs_that_stand_alone_are_correlated():
     data = [(0, 0, 1), (0, 3, 2), (1, 2, 2), (2, 1, 5), (2, 2, 9)]
     assert ranked(data, grouped=False).pairs() == ([1 / 7, 2 / 7, 2 / 7, 5 / 7, 9 / 7], [0, 3, 2, 1, 2])
     found = ranked(data, grouped=False).scores
@@ -231,7 +227,7 @@ def test_pairs_that_stand_alone_are_correlated() -> None:
     assert found == pytest.approx({"spearman": expected["spearman"], "pearson": expected["pearson"]})
 
 
-def test_intervals_are_over_queries() -> None:
+def test_intervals_are_over_queries():
     """Half of 20 queries have their relevant document first, half second: each weighs as one."""
     data = [row for n in range(20) for row in ((n, 1, 5 if n % 2 else 1), (n, 0, 3))]
     scored = ranked(data, graded=False).scored
@@ -244,10 +240,10 @@ def test_intervals_are_over_queries() -> None:
     assert scored.weighted(weights)["mrr@10"] == [1.0]
 
 
-def test_names_part_queries_of_one_text() -> None:
-    assert query_numbers(["a", "b", "a", "a"], None).tolist() == [0, 1, 0, 0]
-    assert query_numbers(["a", "b", "a", "a"], ["1", "1", "2", "a"]).tolist() == [0, 0, 1, 2]
-    assert query_numbers(["a", "b", "a", "a"], ["1", None, None, "a"]).tolist() == [0, 1, 2, 3]
+def test_names_part_queries_of_one_text():
+    assert query_numbers("a b a a".split(), None).tolist() == [0, 1, 0, 0]
+    assert query_numbers("a b a a".split(), "1 1 2 a".split()).tolist() == [0, 0, 1, 2]
+    assert query_numbers("a b a a".split(), ["1", None, None, "a"]).tolist() == [0, 1, 2, 3]
 
 
 # --- what the data settle
@@ -301,16 +297,15 @@ def test_what_is_left_open_is_settled_by_train(data, options, settled, headline,
     ],
 )
 def test_contradictions_are_said_before_training(data, options, message, tiny_encoder):
-    with pytest.raises(DataError, match=message):
-        task(tiny_encoder, data, **options)
+    raises(DataError, message, task, tiny_encoder, data, **options)
 
 
-def read(folder: Path, lines: list[dict[str, Any]], splits: tuple[str, ...] = ("train",), **spec: Any) -> Any:
+def read(folder: Path, lines: list[dict[str, Any]], splits: tuple[str, ...] = ("train",), **spec):
     source = {split: str(write_rows(folder / f"{split}.jsonl", lines)) for split in splits}
     return load_data(DataSpec(source=source, **spec), TextRanking, OPTIONS)
 
 
-def test_bad_rows_are_all_named(tmp_path: Path) -> None:
+def test_bad_rows_are_all_named(tmp_path):
     line = {"query": "a", "document": "b"}
     with pytest.raises(DataError) as caught:
         read(tmp_path, [{**line, "label": 1}, {**line, "label": 2}, {**line, "label": 0.5}])
@@ -320,14 +315,13 @@ def test_bad_rows_are_all_named(tmp_path: Path) -> None:
         read(tmp_path, [{**line, "score": 1}, {**line, "score": math.nan}])
     with pytest.raises(DataError, match="1 of 2 rows of train has no `label`"):
         read(tmp_path, [{**line, "label": 1}, {**line, "label": None}])
-    with pytest.raises(DataError, match="`document`"):
-        read(tmp_path, [{"query": "a", "text": "b", "label": 1}])
+    raises(DataError, "`document`", read, tmp_path, [{"query": "a", "text": "b", "label": 1}])
     spec = DataSpec(source={"test": str(write_rows(tmp_path / "test.jsonl", [{**line, "label": -1}] * 2))})
     data = load_data(spec, TextRanking, OPTIONS, splits={"test"})  # labels of a test split may be secret
     assert data.rows["test"].column_names == ["query", "document"]
 
 
-def test_findings_count_queries(tmp_path: Path) -> None:
+def test_findings_count_queries(tmp_path):
     lines = [{"query": q, "document": d, "label": n} for q, d, n in (("a", "1", 1), ("a", "2", 0), ("b", "3", 1))]
     found = [finding.what for finding in read(tmp_path, lines).findings]
     assert found == [
@@ -344,10 +338,10 @@ def test_findings_count_queries(tmp_path: Path) -> None:
 
 
 def logits_of(values: list[float]) -> SequenceClassifierOutput:
-    return SequenceClassifierOutput(logits=torch.tensor(values, dtype=torch.float64)[:, None])  # type: ignore[arg-type]
+    return SequenceClassifierOutput(logits=torch.tensor(values, dtype=torch.float64)[:, None])
 
 
-def test_losses_are_those_of_their_formulas(tiny_encoder: Path) -> None:
+def test_losses_are_those_of_their_formulas(tiny_encoder):
     z, targets = np.array([0.3, -1.2, 2.0]), np.array([0.0, 1.5, 5.0])
     data, scaled = rows(targets.tolist(), "score"), targets / 5
     p = 1 / (1 + np.exp(-z))
@@ -363,9 +357,9 @@ def test_losses_are_those_of_their_formulas(tiny_encoder: Path) -> None:
         assert made.count(batch) == 3
 
 
-def test_listwise_is_listnet_over_each_query(tiny_encoder: Path) -> None:
+def test_listwise_is_listnet_over_each_query(tiny_encoder):
     """Rows of three queries, mixed; the third has one row, which is neither a loss nor counted."""
-    group, targets = ["x", "y", "x", "x", "y", "z"], [2.0, 0.0, 1.0, 0.0, 3.0, 1.0]
+    group, targets = "x y x x y z".split(), [2.0, 0.0, 1.0, 0.0, 3.0, 1.0]
     data = rows(targets, "score", group=group)
     made = task(tiny_encoder, data, loss="listwise")
     features = made.features(data)
@@ -382,7 +376,7 @@ def test_listwise_is_listnet_over_each_query(tiny_encoder: Path) -> None:
     assert made.count(batch) == 2
 
 
-def test_the_best_window_counts(tiny_encoder: Path) -> None:
+def test_the_best_window_counts(tiny_encoder):
     data = rows([1, 0, 0])
     made = task(tiny_encoder, data, max_length=16, overflow="window", stride=4)
     predictor = fresh(made, tiny_encoder)
@@ -403,7 +397,7 @@ def test_the_best_window_counts(tiny_encoder: Path) -> None:
     assert made.count(batch) == 2
 
 
-def test_too_long_a_document_is_cut_and_said_or_refused(tiny_encoder: Path) -> None:
+def test_too_long_a_document_is_cut_and_said_or_refused(tiny_encoder):
     huge = {"query": "the cat ?", "document": "cat " * 25_000}
     cut = fresh(task(tiny_encoder, rows([1, 0, 0])), tiny_encoder)
     assert [a["truncated"] for a in cut([huge, {"query": "the cat ?", "document": "yes"}])] == [True, False]
@@ -412,11 +406,10 @@ def test_too_long_a_document_is_cut_and_said_or_refused(tiny_encoder: Path) -> N
         "1 of 1 row (100.0%) is truncated at" in finding.what and finding.level == "warn" for finding in findings
     )
     strict = fresh(task(tiny_encoder, rows([1, 0, 0]), overflow="error"), tiny_encoder)
-    with pytest.raises(DataError, match=r"row 1.*25006 tokens"):
-        strict([huge])
+    raises(DataError, r"row 1.*25006 tokens", strict, [huge])
 
 
-def test_damaged_outputs_are_said(tiny_encoder: Path) -> None:
+def test_damaged_outputs_are_said(tiny_encoder):
     made = task(tiny_encoder, rows([1, 0, 0]))
     data = rows([1, 0, 0])
     with pytest.raises(ModelError, match="not finite for 1 of 3 rows"):
@@ -426,7 +419,7 @@ def test_damaged_outputs_are_said(tiny_encoder: Path) -> None:
 # --- all of it
 
 
-def test_word_overlap_is_a_baseline_and_chance_another(tiny_encoder: Path) -> None:
+def test_word_overlap_is_a_baseline_and_chance_another(tiny_encoder):
     data = Dataset.from_dict(
         {
             "query": [f"about {word}" for word in ("cats", "dogs", "birds") for _ in range(2)],
@@ -517,7 +510,7 @@ def test_of_equal_scores_the_worst_order_counts_in_searches_rankings_and_pairs(d
         order for order in permutations(range(len(names))) if sorted(order, key=lambda d: -scores[d]) == [*order]
     ]
 
-    def worst(graded: dict[str, int]) -> dict[str, float]:
+    def worst(graded):
         every = [by_definition([names[d] for d in order], graded) for order in allowed]
         return {name: min(each[name] for each in every) for name in every[0]}
 

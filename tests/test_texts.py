@@ -1,10 +1,7 @@
 """Texts and pairs to tokens, as transformers truncates and windows them; and documents to passages that fit."""
 
-from __future__ import annotations
-
 import random
 from itertools import pairwise
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -23,7 +20,7 @@ MORE = st.lists(st.sampled_from("the cat dogs xyz の猫 ﷺ ½ 🙂 .".split())
 
 
 @pytest.fixture(scope="module", params=KINDS)
-def tokenizer(request: pytest.FixtureRequest, kinds: dict[str, Any]) -> Any:
+def tokenizer(request, kinds):
     """Three kinds of tokens; and one that drops spaces at the end and reads one character as many, as XLM-R's does."""
     if request.param != "stripped":
         return kinds[request.param]
@@ -35,7 +32,7 @@ def tokenizer(request: pytest.FixtureRequest, kinds: dict[str, Any]) -> Any:
 @pytest.mark.parametrize("side", ["right", "left"])
 @settings(max_examples=80)
 @given(texts=st.lists(MORE, min_size=1, max_size=2), limit=LIMITS)
-def test_what_is_kept_is_what_transformers_keeps(tokenizer: Any, side: str, texts: list[str], limit: int) -> None:
+def test_what_is_kept_is_what_transformers_keeps(tokenizer, side, texts, limit):
     tokenizer.truncation_side = side
     try:
         columns = encode_texts(tokenizer, [[text] for text in texts], max_length=limit, overflow="truncate", stride=0)
@@ -51,7 +48,7 @@ def test_what_is_kept_is_what_transformers_keeps(tokenizer: Any, side: str, text
 
 @settings(max_examples=80)
 @given(text=MORE, limit=LIMITS, stride=st.integers(0, 30))
-def test_windows_are_those_of_transformers(tokenizer: Any, text: str, limit: int, stride: int) -> None:
+def test_windows_are_those_of_transformers(tokenizer, text, limit, stride):
     columns = encode_texts(tokenizer, [[text]], max_length=limit, overflow="window", stride=stride)
     shared = min(stride, limit - tokenizer.num_special_tokens_to_add() - 1)
     wanted = tokenizer(text, truncation=True, max_length=limit, stride=shared, return_overflowing_tokens=True)
@@ -84,7 +81,7 @@ def test_windows_of_a_pair_run_over_the_longer_text(tokenizer, texts, limit, str
     assert seen == len(own[longer])
 
 
-def test_a_row_that_is_too_long_is_named(tokenizer: Any) -> None:
+def test_a_row_that_is_too_long_is_named(tokenizer):
     with pytest.raises(RowsError) as caught:
         encode_texts(tokenizer, [["cat", "the cat " * 20]], max_length=8, overflow="error", stride=0)
     ((row, what, fix),) = caught.value.by_row
@@ -95,19 +92,19 @@ def test_a_row_that_is_too_long_is_named(tokenizer: Any) -> None:
 # --- passages of documents
 
 
-def cut(tokenizer: Any, text: str, max_length: int = 24, stride: int = 6, title: str = "", prefix: str = "") -> Any:
+def cut(tokenizer, text: str, max_length: int = 24, stride: int = 6, title: str = "", prefix: str = ""):
     """The passages of one document."""
     return passages(tokenizer, [(title, text)], Window(max_length, stride, prefix))[0]
 
 
-def length(tokenizer: Any, text: str) -> int:
+def length(tokenizer, text: str) -> int:
     return len(tokenizer(text)["input_ids"])
 
 
 @pytest.mark.parametrize("kind", TOKENIZERS)
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(text=TEXTS, title=st.sampled_from(["", "the cat", "a very good dog and a cat " * 4]), stride=st.integers(0, 30))
-def test_every_character_is_in_a_passage_that_fits(kinds: Any, kind: str, text: str, title: str, stride: int) -> None:
+def test_every_character_is_in_a_passage_that_fits(kinds, kind, text, title, stride):
     made = cut(kinds[kind], text, max_length=32, stride=stride, title=title, prefix="the ")
     assert made[0].start == 0
     assert made[-1].end == len(text)
@@ -120,13 +117,13 @@ def test_every_character_is_in_a_passage_that_fits(kinds: Any, kind: str, text: 
 
 
 @pytest.mark.parametrize("kind", TOKENIZERS)
-def test_a_document_that_fits_is_one_passage_with_its_whole_title(kinds: Any, kind: str) -> None:
+def test_a_document_that_fits_is_one_passage_with_its_whole_title(kinds, kind):
     text, title = "the cat sat", "the dog"
     exact = length(kinds[kind], f"{title} {text}")
     assert cut(kinds[kind], text, exact, title=title) == [Passage(0, len(text), text, title)]
 
 
-def test_passages_are_cut_between_words_and_share_the_stride(kinds: Any) -> None:
+def test_passages_are_cut_between_words_and_share_the_stride(kinds):
     text = "the dogs sat on running . " * 20
     apart = cut(kinds["wordpiece"], text, max_length=22, stride=0)
     assert all(one.end == next_one.start for one, next_one in pairwise(apart))
@@ -141,7 +138,7 @@ def test_passages_are_cut_between_words_and_share_the_stride(kinds: Any) -> None
 
 
 @pytest.mark.parametrize("kind", ["bytes", "metaspace"])
-def test_a_word_longer_than_a_passage_is_cut_within(kinds: Any, kind: str) -> None:
+def test_a_word_longer_than_a_passage_is_cut_within(kinds, kind):
     text = "sat " + "xyz" * 60 + " sat"
     made = cut(kinds[kind], text, stride=4)
     assert len(made) > 8
@@ -150,7 +147,7 @@ def test_a_word_longer_than_a_passage_is_cut_within(kinds: Any, kind: str) -> No
     assert [len(each.text) for each in made] == [3] * 14 + [2]  # of which one is shared: two more each
 
 
-def test_a_passage_before_a_long_word_starts_after_the_one_before_it(kinds: Any) -> None:
+def test_a_passage_before_a_long_word_starts_after_the_one_before_it(kinds):
     """Also where it is no longer than the stride, half of a window."""
     draw = random.Random(0)
     for _ in range(500):
@@ -159,7 +156,7 @@ def test_a_passage_before_a_long_word_starts_after_the_one_before_it(kinds: Any)
         assert all(one.start < next_one.start for one, next_one in pairwise(made)), words
 
 
-def test_a_long_title_is_shortened_only_where_the_document_does_not_fit(kinds: Any) -> None:
+def test_a_long_title_is_shortened_only_where_the_document_does_not_fit(kinds):
     title = "the good dog and the bad cat " * 3
     assert cut(kinds["wordpiece"], "sat", max_length=40, title=title)[0].title == title
     for each in cut(kinds["wordpiece"], "one two three " * 30, max_length=40, title=title):
@@ -168,7 +165,7 @@ def test_a_long_title_is_shortened_only_where_the_document_does_not_fit(kinds: A
     assert [(each.text, each.title) for each in title_alone] == [("", "the good dog and")]
 
 
-def test_several_documents_keep_apart(kinds: Any) -> None:
+def test_several_documents_keep_apart(kinds):
     documents = [("", "the cat"), ("", "the dog " * 40), ("", "")]
     made = passages(kinds["wordpiece"], documents, Window(24, 4))
     assert [len(each) > 1 for each in made] == [False, True, False]

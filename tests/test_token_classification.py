@@ -1,7 +1,5 @@
 """Named entities from files to answers: nothing lost, nothing shifted, and Hugging Face reads what is saved."""
 
-from __future__ import annotations
-
 import copy
 import json
 import math
@@ -21,6 +19,7 @@ from cases import CASES, encoder
 from datasets import Dataset
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from numpy.random import default_rng
 from safetensors.torch import load_file, save_file
 from seqeval.metrics.sequence_labeling import get_entities
 from small import read_data as load_data
@@ -35,6 +34,7 @@ from bertkit.data.tagged import sentences, words_of
 from bertkit.data.tagging import entities, from_bio, invalid, tag_names
 from bertkit.data.word_spans import spans_to_tags, words
 from bertkit.errors import DataError, ModelError
+from bertkit.files import read_json
 from bertkit.models.encoder import load_tokenizer
 from bertkit.models.heads import crf, posteriors
 from bertkit.models.heads.tagger import Emissions
@@ -54,7 +54,7 @@ def sentence(number: int) -> tuple[list[str], list[str]]:
     """Words and tags that a small model can learn: animals, and adjectives of one or two words."""
     tokens = ["the", NAMES[number % 2], "was"] + (["very"] if number % 3 else []) + [ADJECTIVES[number % 2]]
     tags = ["O", "B-ANIMAL", "O"] + (["B-SENSE", "I-SENSE"] if number % 3 else ["B-SENSE"])
-    tail = ["and", "it", "sat", "on", "the", "mat"] * (number % 4)
+    tail = "and it sat on the mat".split() * (number % 4)
     return tokens + tail, tags + ["O"] * len(tail)
 
 
@@ -62,7 +62,7 @@ def write_conll(path: Path, numbers: range) -> Path:
     lines = []
     for number in numbers:
         lines += [f"{token}\t{tag}" for token, tag in zip(*sentence(number), strict=True)] + [""]
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    path.write_text("\n".join(lines) + "\n")
     return path
 
 
@@ -77,28 +77,27 @@ def write_recipe(folder: Path, encoder: Path, head: str = "crf") -> Path:
         "training: {num_train_epochs: 12, per_device_train_batch_size: 4, learning_rate: 1e-2, eval_strategy: no,"
         " save_strategy: no}\n"
         "verify: false\nexplain: false\n",
-        encoding="utf-8",
     )
     return file
 
 
 @pytest.fixture(scope="module", params=["softmax", "crf"])
-def run(request: pytest.FixtureRequest, tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
+def run(request, tiny_encoder, tmp_path_factory):
     folder = tmp_path_factory.mktemp(request.param)
     return train(load_recipe(write_recipe(folder, tiny_encoder, request.param)), folder / "run")
 
 
-def get(source: Path, columns: Any = None, **options: Any) -> Any:
-    task = TokenClassificationOptions.model_validate({"name": "token-classification", **options})
-    spec = DataSpec.model_validate({"source": {"train": str(source)}, "columns": columns or {}})
+def get(source: Path, columns=None, **options):
+    task = TokenClassificationOptions(name="token-classification", **options)
+    spec = DataSpec(source={"train": str(source)}, columns=columns or {})
     return load_data(spec, TokenClassification, task)
 
 
 # --- data
 
 
-def test_every_scheme_is_read_as_bio_and_others_are_refused(tmp_path: Path) -> None:
-    expected = ["B-X", "I-X", "B-X", "O", "B-Y"]
+def test_every_scheme_is_read_as_bio_and_others_are_refused(tmp_path):
+    expected = "B-X I-X B-X O B-Y".split()
     for name, tags in (("iob1", "I-X I-X B-X O I-Y"), ("bio", "B-X I-X B-X O B-Y"), ("bioes", "B-X E-X S-X O S-Y")):
         path = tmp_path / f"{name}.conll"
         path.write_text("".join(f"w{i} {tag}\n" for i, tag in enumerate(tags.split())))
@@ -107,12 +106,11 @@ def test_every_scheme_is_read_as_bio_and_others_are_refused(tmp_path: Path) -> N
         notes = [f.what for f in data.findings]
         assert (f"train: its tags are {name.upper()}; read as BIO" in notes) == (name != "bio")
     (tmp_path / "bad.conll").write_text("a O\n\nb O\nc Q-X\n")
-    with pytest.raises(DataError, match=r"bad\.conll:1: .*unknown scheme.*O, Q-X"):
-        get(tmp_path / "bad.conll")
+    small.raises(DataError, r"bad\.conll:1: .*unknown scheme.*O, Q-X", get, tmp_path / "bad.conll")
 
 
-def test_the_notes_count_entities_as_seqeval_and_rows_only_where_there_are_few(tmp_path: Path) -> None:
-    tags = [["B-PER", "I-PER", "B-PER", "O"], ["O"], ["B-LOC", "O", "B-PER", "B-LOC"]]
+def test_the_notes_count_entities_as_seqeval_and_rows_only_where_there_are_few(tmp_path):
+    tags = ["B-PER I-PER B-PER O".split(), ["O"], "B-LOC O B-PER B-LOC".split()]
     rows = [{"tokens": ["word"] * len(row), "tags": row} for row in tags]
     found = [finding.what for finding in check(get(write_rows(tmp_path / "a.jsonl", rows)))]
     kinds = Counter(kind for kind, _, _ in get_entities(tags))
@@ -123,7 +121,7 @@ def test_the_notes_count_entities_as_seqeval_and_rows_only_where_there_are_few(t
     assert "train: no labels" in found
 
 
-def test_an_entity_that_begins_with_i_is_counted_and_kept(tmp_path: Path) -> None:
+def test_an_entity_that_begins_with_i_is_counted_and_kept(tmp_path):
     path = tmp_path / "wild.conll"
     path.write_text("a B-X\nb O\n\nc O\nd I-X\n\ne B-Y\nf I-X\n")
     data = get(path)
@@ -133,25 +131,24 @@ def test_an_entity_that_begins_with_i_is_counted_and_kept(tmp_path: Path) -> Non
     assert "wild.conll:4" in finding.what
 
 
-def test_spans_that_cut_words_are_told_with_the_setting_that_moves_them(tmp_path: Path) -> None:
+def test_spans_that_cut_words_are_told_with_the_setting_that_moves_them(tmp_path):
     cut = {"text": "Ada Brixton", "spans": [[0, 2, "X"]]}
-    with pytest.raises(DataError) as error:
-        get(small.write_rows(tmp_path / "spans.jsonl", [cut] * 30))
-    assert str(error.value).count("cuts a word") == 20
-    assert "spans.jsonl:1" in str(error.value)
-    assert str(error.value).count("alignment: expand") == 1
+    message = small.message_of(DataError, get, small.write_rows(tmp_path / "spans.jsonl", [cut] * 30))
+    assert message.count("cuts a word") == 20
+    assert "spans.jsonl:1" in message
+    assert message.count("alignment: expand") == 1
     longer = small.write_rows(
         tmp_path / "spans.jsonl",
         [{"text": "Brixtonians sing loudly", "spans": [{"start": 0, "end": 14, "label": "X"}]}],
     )
     assert get(longer, alignment="expand").rows["train"]["tags"][0] == ["B-X", "I-X", "O"]
     assert get(longer, alignment="contract").rows["train"]["tags"][0] == ["B-X", "O", "O"]
-    with pytest.raises(DataError) as error:
-        get(small.write_rows(tmp_path / "spans.jsonl", [{"text": "Ada", "spans": [[0, 9, "X"]]}]))
-    assert "alignment" not in str(error.value)
+    assert "alignment" not in small.message_of(
+        DataError, get, small.write_rows(tmp_path / "spans.jsonl", [{"text": "Ada", "spans": [[0, 9, "X"]]}])
+    )
 
 
-def test_tokens_with_spans_are_refused_and_nothing_is_asked_of_rows_without_either(tmp_path: Path) -> None:
+def test_tokens_with_spans_are_refused_and_nothing_is_asked_of_rows_without_either(tmp_path):
     with pytest.raises(DataError, match=r"`spans`, which need a `text`, but has `tokens`"):
         get(small.write_rows(tmp_path / "spans.jsonl", [{"tokens": ["a", "b"], "spans": [[0, 1, "X"]]}]))
     task = TokenClassificationOptions(name="token-classification")
@@ -161,7 +158,7 @@ def test_tokens_with_spans_are_refused_and_nothing_is_asked_of_rows_without_eith
     assert data.rows["test"].column_names == ["tokens"]
 
 
-def test_documents_of_two_files_are_two_documents_and_drawing_rows_from_them_is_reported(tmp_path: Path) -> None:
+def test_documents_of_two_files_are_two_documents_and_drawing_rows_from_them_is_reported(tmp_path):
     for name in ("a", "b"):
         (tmp_path / f"{name}.conll").write_text("-DOCSTART- O\n\nAda B-X\n\nran O\n")
     task = TokenClassificationOptions(name="token-classification", context="document")
@@ -175,7 +172,7 @@ def test_documents_of_two_files_are_two_documents_and_drawing_rows_from_them_is_
         assert sum("documents lose sentences" in finding.what for finding in findings) == told
 
 
-def test_a_chain_learns_faster_and_does_not_decay(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_a_chain_learns_faster_and_does_not_decay(tiny_encoder, tmp_path):
     case = next(case for case in CASES if case.id == "ner-crf")
     args = steps.arguments(tmp_path, 4, 1, learning_rate=1e-3, weight_decay=0.1)
     trainer = steps.made(case, tiny_encoder, args)
@@ -189,7 +186,7 @@ def test_a_chain_learns_faster_and_does_not_decay(tiny_encoder: Path, tmp_path: 
     assert set(found.values()) == {(1e-3, 0.1), (1e-3, 0.0)}
 
 
-def test_a_chain_within_an_adapted_head_of_several_tasks_learns_faster(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_a_chain_within_an_adapted_head_of_several_tasks_learns_faster(tiny_encoder, tmp_path):
     """LoRA puts modules between the names that a task knows; the other task's chain has a rate of its own."""
     case = next(case for case in CASES if case.id == "ner-crf")
     trainer = steps.made(case, tiny_encoder, steps.arguments(tmp_path, 4, 1, learning_rate=1e-3))
@@ -203,7 +200,7 @@ def test_a_chain_within_an_adapted_head_of_several_tasks_learns_faster(tiny_enco
     assert max(rates.values()) == pytest.approx(3e-2)
 
 
-def test_rows_without_words_do_not_stop_training(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_rows_without_words_do_not_stop_training(tiny_encoder, tmp_path):
     rows = [{"text": "", "spans": []}] * 8 + [{"text": "the cat", "spans": [[4, 7, "X"]]}] * 8
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     for head in ("softmax", "crf"):
@@ -224,20 +221,19 @@ def test_rows_without_words_do_not_stop_training(tiny_encoder: Path, tmp_path: P
 
 
 @pytest.mark.parametrize("name", ["spans", "entities"])
-def test_missing_spans_are_named_as_the_column_is(name: str, tmp_path: Path) -> None:
+def test_missing_spans_are_named_as_the_column_is(name, tmp_path):
     mapped = {} if name == "spans" else {"spans": name}
     path = small.write_rows(
         tmp_path / "spans.jsonl", [{"text": "Ada", name: [[0, 3, "PER"]]}, {"text": "Bo", name: None}]
     )
-    with pytest.raises(DataError, match=f"1 of 2 rows of train has no `{name}`: .*spans.jsonl:2"):
-        get(path, columns=mapped)
+    small.raises(DataError, f"1 of 2 rows of train has no `{name}`: .*spans.jsonl:2", get, path, columns=mapped)
 
 
-def test_spans_become_tags_and_what_was_done_is_reported(tmp_path: Path) -> None:
+def test_spans_become_tags_and_what_was_done_is_reported(tmp_path):
     text = "Ada Brixton went to Lower Brin."
     spans = [[0, 12, "PER"], [20, 26, "LOC"], [20, 30, "LOC"], [3, 3, "PER"]]
     data = get(small.write_rows(tmp_path / "spans.jsonl", [{"text": text, "spans": spans}]))
-    assert data.rows["train"]["tags"][0] == ["B-PER", "I-PER", "O", "O", "B-LOC", "I-LOC", "O"]
+    assert data.rows["train"]["tags"][0] == "B-PER I-PER O O B-LOC I-LOC O".split()
     trimmed = [(0, 11, "PER"), (20, 25, "LOC"), (20, 30, "LOC")]
     assert [tuple(each.values()) for each in data.rows["train"]["spans"][0]] == trimmed
     told = " ".join(finding.what for finding in data.findings)
@@ -247,24 +243,23 @@ def test_spans_become_tags_and_what_was_done_is_reported(tmp_path: Path) -> None
     assert all(finding.fix for finding in data.findings if finding.level == "warn")
 
 
-def test_types_of_which_nothing_is_left_are_named(tmp_path: Path) -> None:
+def test_types_of_which_nothing_is_left_are_named(tmp_path):
     rows = [{"text": "田中さんは東京に住む。", "spans": [[0, 2, "PER"], [5, 7, "LOC"]]}] * 3
     path = small.write_rows(tmp_path / "spans.jsonl", rows)
     (lost,) = [f.what for f in get(path, alignment="expand").findings if f.level == "severe"]
     assert lost.startswith("train: types of which no span is left: LOC 3; scores")
-    with pytest.raises(DataError, match="with contract, none of the 6 spans of train is left"):
-        get(path, alignment="contract")
+    small.raises(DataError, "with contract, none of the 6 spans of train is left", get, path, alignment="contract")
 
 
 @pytest.mark.parametrize("scheme", ["BIO", "BIOES"])
 @pytest.mark.parametrize("alignment", ["expand", "contract", "strict"])
-def test_scores_are_against_the_spans_as_given(alignment: Any, scheme: Any) -> None:
+def test_scores_are_against_the_spans_as_given(alignment, scheme):
     """Sets of characters are compared, whatever was moved or dropped for training; seqeval's where nothing was."""
     types, moved = ["A", "B"], 0
     for case in range(150):
-        rng = np.random.default_rng(case)
+        rng = default_rng(case)
         texts = ["".join(rng.choice(list("ab c-"), rng.integers(1, 12))) for _ in range(4)]
-        spans: list[Any] = []
+        spans = []
         for text in texts:
             if alignment == "strict":  # whole words, which may share some
                 ends = [(a, b) for a, _ in words(text) for _, b in words(text) if a < b]
@@ -289,7 +284,7 @@ def test_scores_are_against_the_spans_as_given(alignment: Any, scheme: Any) -> N
             moved += gold != {(k, places[a][0], places[b - 1][1]) for k, a, b in entities(each.tags)}
         options = TokenClassificationOptions(name="token-classification", scheme=scheme, labels=types)
         rows = Dataset.from_dict(columns)
-        graded: Any = TokenClassification(options, None, 16).grade(answers, rows)  # type: ignore[arg-type]
+        graded = TokenClassification(options, None, 16).grade(answers, rows)
         expected = [right[0] / right[1] if right[1] else 0.0, right[0] / right[2] if right[2] else 0.0]
         if right[1] + right[2]:
             assert [graded.scores["precision"], graded.scores["recall"]] == expected
@@ -304,20 +299,20 @@ def test_scores_are_against_the_spans_as_given(alignment: Any, scheme: Any) -> N
     assert moved > 50
 
 
-def test_a_type_that_only_the_given_spans_have_is_scored() -> None:
+def test_a_type_that_only_the_given_spans_have_is_scored():
     columns = {"text": ["张三去北京"], "tags": [["B-PER"]], "spans": [[{"start": 3, "end": 5, "label": "LOC"}]]}
     options = TokenClassificationOptions(name="token-classification", labels=["PER"])
-    task: Any = TokenClassification(options, None, 16)  # type: ignore[arg-type]
+    task = TokenClassification(options, None, 16)
     whole = {"start": 0, "end": 5, "score": 0.9}
     answer = {"words": [{"tag": "B-PER", **whole}], "entities": [{"label": "PER", **whole}]}
     graded = task.grade([answer], Dataset.from_dict(columns))
-    assert [graded.scores[name] for name in ("f1", "f1/LOC", "support/LOC", "support/PER")] == [0, 0, 1, 0]
+    assert [graded.scores[name] for name in "f1 f1/LOC support/LOC support/PER".split()] == [0, 0, 1, 0]
     assert graded.errors() | {"both": 1, "spurious": 0} == graded.errors()
     (baseline,) = task.baselines(Dataset.from_dict(columns), Dataset.from_dict(columns)).values()
     assert (baseline["f1"], baseline["accuracy"]) == (0.0, 1.0)
     row = {**{name: values[0] for name, values in columns.items()}, "answer": answer}
     row["answer"]["words"][0]["word"] = row["text"]
-    wrong: Any = sentence_mistake(SimpleNamespace(options={"scheme": "BIO"}), 1, row)  # type: ignore[arg-type]
+    wrong = sentence_mistake(SimpleNamespace(options={"scheme": "BIO"}), 1, row)
     assert (wrong.gold, wrong.answer) == ("LOC 北京", "PER 张三去北京")
     assert [span.mark for line in wrong.lines for span in line[1]] == ["missed", "", "wrong", ""]
 
@@ -325,7 +320,7 @@ def test_a_type_that_only_the_given_spans_have_is_scored() -> None:
 # --- windows, chains, answers
 
 
-def made(head: str, folder: Path, max_length: int = 16, **options: Any) -> tuple[TokenClassification, Any]:
+def made(head: str, folder: Path, max_length: int = 16, **options) -> tuple[TokenClassification, Any]:
     rows = Dataset.from_dict({"tokens": [sentence(0)[0]], "tags": [sentence(0)[1]]})
     given = {"name": "token-classification", "head": head, "stride": 4, **options}
     task = prepare(
@@ -359,7 +354,7 @@ def made(head: str, folder: Path, max_length: int = 16, **options: Any) -> tuple
         max_size=5,
     )
 )
-def test_every_word_gets_a_tag_whatever_the_input(head: str, rows: list[Any], tiny_encoder: Path) -> None:
+def test_every_word_gets_a_tag_whatever_the_input(head, rows, tiny_encoder):
     task, model = made(head, tiny_encoder)
     for row in rows:
         given_row = {"text": row} if isinstance(row, str) else {"tokens": row}
@@ -375,10 +370,10 @@ def test_every_word_gets_a_tag_whatever_the_input(head: str, rows: list[Any], ti
             assert invalid(tags) == 0
 
 
-def test_one_chain_runs_over_all_windows(tiny_encoder: Path) -> None:
+def test_one_chain_runs_over_all_windows(tiny_encoder):
     """Viterbi by hand over the scores of all words, as if there were no windows."""
     task, model = made("crf", tiny_encoder)
-    rows = Dataset.from_dict({"tokens": [["the", "cat", "was", "very", "bad"] * 12]})
+    rows = Dataset.from_dict({"tokens": ["the cat was very bad".split() * 12]})
     features = task.encode(rows)
     assert len(features) > 3
     predictor = ask(task, model)
@@ -391,7 +386,7 @@ def test_one_chain_runs_over_all_windows(tiny_encoder: Path) -> None:
     assert [word["tag"] for word in answer["words"]] == [task.tags[i] for i in best.tolist()]
 
 
-def test_a_softmax_takes_each_words_best_tag(tiny_encoder: Path) -> None:
+def test_a_softmax_takes_each_words_best_tag(tiny_encoder):
     task, model = made("softmax", tiny_encoder)
     text = "the cat was very bad"
     answer = ask(task, model)(text)
@@ -402,14 +397,14 @@ def test_a_softmax_takes_each_words_best_tag(tiny_encoder: Path) -> None:
     assert [word["score"] for word in answer["words"]] == pytest.approx(table.amax(-1).tolist(), rel=1e-5)
 
 
-def test_a_flawless_validation_makes_no_answer_surer_than_its_size_supports(tiny_encoder: Path) -> None:
+def test_a_flawless_validation_makes_no_answer_surer_than_its_size_supports(tiny_encoder):
     task, model = made("crf", tiny_encoder)
 
-    def sure(features: Dataset) -> list[Emissions]:
+    def sure(features):
         found = ask(task, model).predict_features(features)
         return [Emissions(5 * each.scores, tuple(5 * part for part in each.chain or ())) for each in found]
 
-    tokens = [["the", "cat", "was", "very", "bad"] * 3, ["good", "dog"], ["it", "sat", "on", "the", "mat"]]
+    tokens = ["the cat was very bad".split() * 3, ["good", "dog"], "it sat on the mat".split()]
     answers = task.answer(Dataset.from_dict({"tokens": tokens}), sure)
     tags = [[word["tag"] for word in answer["words"]] for answer in answers]
     rows = Dataset.from_dict({"tokens": tokens, "tags": tags})
@@ -424,7 +419,7 @@ def test_a_flawless_validation_makes_no_answer_surer_than_its_size_supports(tiny
     assert fitted.grade(found, wrong).details()["calibration"]["errors"] == (tags[2][4] != "B-ANIMAL")
 
 
-def test_context_changes_scores_and_never_the_words(tiny_encoder: Path) -> None:
+def test_context_changes_scores_and_never_the_words(tiny_encoder):
     task, model = made("softmax", tiny_encoder, context="sentence")
     rows = [{"tokens": ["cat"], "document": "1"}, {"tokens": ["was", "bad"], "document": "1"}]
     alone = ask(task, model)(rows)
@@ -437,23 +432,23 @@ def test_context_changes_scores_and_never_the_words(tiny_encoder: Path) -> None:
     assert apart[0]["words"][0]["score"] == pytest.approx(alone[0]["words"][0]["score"], rel=1e-5)
 
 
-def test_words_without_pieces_do_not_tear_an_entity_in_training(tiny_encoder: Path) -> None:
+def test_words_without_pieces_do_not_tear_an_entity_in_training(tiny_encoder):
     task, _ = made("crf", tiny_encoder)
-    tokens, tags = ["very", "\u200b", "bad", "\u200b", "bad"], ["B-SENSE", "I-SENSE", "I-SENSE", "B-SENSE", "I-SENSE"]
+    tokens, tags = ["very", "\u200b", "bad", "\u200b", "bad"], "B-SENSE I-SENSE I-SENSE B-SENSE I-SENSE".split()
     features = task.encode(Dataset.from_dict({"tokens": [tokens], "tags": [tags]}))
     assert [task.tags[i] for i in features["labels"][0]] == ["B-SENSE", "I-SENSE", "B-SENSE"]
     assert features["mute"][0] == 2
 
 
-def test_a_word_without_pieces_is_o_and_changes_no_other_tag(tiny_encoder: Path) -> None:
+def test_a_word_without_pieces_is_o_and_changes_no_other_tag(tiny_encoder):
     """The chain goes on across it, as in training; an entity around it is parted, and keeps type and score."""
     for scheme in ("BIO", "BIOES"):
         task, model = made("crf", tiny_encoder, max_length=64, scheme=scheme)
         predict = ask(task, model)
-        rng = np.random.default_rng(0)
+        rng = default_rng(0)
         seen = 0
         for _ in range(40):
-            words = rng.choice(["cat", "dog", "very", "bad", "the", "was"], size=8).tolist()
+            words = rng.choice("cat dog very bad the was".split(), size=8).tolist()
             plain = predict({"tokens": words})
             gap = int(rng.integers(1, 8))
             torn = predict({"tokens": [*words[:gap], "\u200b", *words[gap:]]})
@@ -473,9 +468,7 @@ def test_a_word_without_pieces_is_o_and_changes_no_other_tag(tiny_encoder: Path)
 # --- runs
 
 
-def test_a_validation_without_entities_is_told_and_keeps_the_last_checkpoint(
-    tiny_encoder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_validation_without_entities_is_told_and_keeps_the_last_checkpoint(tiny_encoder, tmp_path, caplog):
     file = write_recipe(tmp_path, tiny_encoder, "softmax")
     (tmp_path / "dev.conll").write_text("the O\ncat O\nwas O\nvery O\ngood O\n")
     more = ["training.eval_strategy=epoch", "training.save_strategy=epoch", "training.num_train_epochs=3"]
@@ -488,7 +481,7 @@ def test_a_validation_without_entities_is_told_and_keeps_the_last_checkpoint(
     assert told.what.endswith("of 3 evaluations: it selects no checkpoint; the last is kept")
 
 
-def test_a_run_learns(run: Any) -> None:
+def test_a_run_learns(run):
     results = run.results
     assert results["headline"] == "f1"
     assert results["splits"]["validation"]["metrics"]["f1"] > 0.9
@@ -497,17 +490,17 @@ def test_a_run_learns(run: Any) -> None:
     assert set(results["splits"]["validation"]["errors"]) >= {"correct", "boundary", "missed", "spurious"}
 
 
-def test_plain_transformers_loads_it_without_a_warning(run: Any, capfd: pytest.CaptureFixture[str]) -> None:
+def test_plain_transformers_loads_it_without_a_warning(run, capfd):
     model = opened(transformers.AutoModelForTokenClassification, run.model, capfd)
     pipe = transformers.pipeline("token-classification", model=str(run.model), aggregation_strategy="simple")
     assert {entity["entity_group"] for entity in pipe("the cat was very bad")} <= {"ANIMAL", "SENSE"}
     assert pipe.tokenizer.split_special_tokens  # special tokens in a text are text there too
     assert type(model).__name__ == "BertForTokenClassification"
-    assert json.loads((run.model / "config.json").read_text())["architectures"] == ["BertForTokenClassification"]
+    assert read_json(run.model / "config.json")["architectures"] == ["BertForTokenClassification"]
 
 
-def test_the_crf_travels_beside_the_model(run: Any) -> None:
-    section = json.loads((run.model / "config.json").read_text())["bertkit"]
+def test_the_crf_travels_beside_the_model(run):
+    section = read_json(run.model / "config.json")["bertkit"]
     if section["task"]["head"] == "softmax":
         assert section["extra_weights"] == {}
         return
@@ -519,16 +512,14 @@ def test_the_crf_travels_beside_the_model(run: Any) -> None:
     whole = file.read_bytes()
     for broken in (None, whole[:40]):
         file.unlink(missing_ok=True) if broken is None else file.write_bytes(broken)
-        with pytest.raises(ModelError, match=r"crf\.safetensors"):
-            run.load()
+        small.raises(ModelError, r"crf\.safetensors", run.load)
     save_file({name: tensor[:1].clone() for name, tensor in weights.items()}, file)
-    with pytest.raises(ModelError, match=r"crf\.safetensors"):
-        run.load()
+    small.raises(ModelError, r"crf\.safetensors", run.load)
     file.write_bytes(whole)
     assert run.load()("the cat")["entities"]
 
 
-def test_predict_reads_conll_and_writes_csv(run: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_predict_reads_conll_and_writes_csv(run, tmp_path, capsys):
     write_conll(tmp_path / "new.conll", range(3))
     arguments = ["predict", str(run.folder), "--input", str(tmp_path / "new.conll"), "--output"]
     assert main([*arguments, str(tmp_path / "out.jsonl")]) == 0
@@ -536,12 +527,10 @@ def test_predict_reads_conll_and_writes_csv(run: Any, tmp_path: Path, capsys: py
     assert answers == run.load()([{"tokens": sentence(n)[0]} for n in range(3)])
     assert main([*arguments, str(tmp_path / "out.csv")]) == 0
     assert "answer.entities" in (tmp_path / "out.csv").read_text().splitlines()[0]
-    capsys.readouterr()
-    assert main(["predict", str(run.folder), "the cat was very bad"]) == 0
-    assert "ANIMAL cat (" in capsys.readouterr().out
+    assert "ANIMAL cat (" in small.said(capsys, "predict", run.folder, "the cat was very bad")
 
 
-def test_a_foreign_model_answers_with_its_own_tags(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_a_foreign_model_answers_with_its_own_tags(tiny_encoder, tmp_path):
     tags = ["I-LOC", "O", "B-LOC"]
     kind = transformers.AutoModelForTokenClassification
     model = kind.from_pretrained(tiny_encoder, num_labels=3, id2label=dict(enumerate(tags)))
@@ -555,14 +544,13 @@ def test_a_foreign_model_answers_with_its_own_tags(tiny_encoder: Path, tmp_path:
     for wrong, said in (("I-A I-B I-C", "without O"), ("O B-A X", "not tags such as")):
         model.config.id2label = dict(enumerate(wrong.split()))
         model.save_pretrained(tmp_path)
-        with pytest.raises(ModelError, match=said):
-            bertkit.load(tmp_path, task="token-classification")
+        small.raises(ModelError, said, bertkit.load, tmp_path, task="token-classification")
 
 
-def test_lora_trains_and_saves_the_chain(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_lora_trains_and_saves_the_chain(tiny_encoder, tmp_path):
     recipe = load_recipe(write_recipe(tmp_path, tiny_encoder), ["peft={}", "training.num_train_epochs=3"])
     run = train(recipe, tmp_path / "run")
-    adapter = load_file(run.folder / "adapter" / "adapter_model.safetensors")
+    adapter = load_file(run.folder / "adapter/adapter_model.safetensors")
     assert any("crf" in name for name in adapter)
     beside = load_file(run.model / "crf.safetensors")
     saved = next(tensor for name, tensor in adapter.items() if name.endswith("crf.transitions"))
@@ -570,45 +558,43 @@ def test_lora_trains_and_saves_the_chain(tiny_encoder: Path, tmp_path: Path) -> 
     assert float(saved.abs().max()) > 0
 
 
-def test_contradictions_are_refused(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_contradictions_are_refused(tiny_encoder, tmp_path):
     file = write_recipe(tmp_path, tiny_encoder)
     for override, message in (
         ("task.context=document", "needs to know which sentences belong together"),
         ("task.labels=[ANIMAL]", r"task\.labels does not name: SENSE"),
     ):
-        with pytest.raises(bertkit.UserError, match=message):
-            train(load_recipe(file, [override]), tmp_path / "run")
-    assert not (tmp_path / "run" / "recipe.yaml").exists()
+        small.raises(bertkit.UserError, message, train, load_recipe(file, [override]), tmp_path / "run")
+    assert not (tmp_path / "run/recipe.yaml").exists()
     for override, message in (
         ("training.label_smoothing_factor=0.1", r"label_smoothing_factor: has no meaning for task\.head crf"),
         ("task.tags=[O, O, B-ANIMAL, I-ANIMAL]", "O more than once"),
         ("task.tags=[B-ANIMAL, I-ANIMAL]", "tags must be O and BIO tags"),
         ("task.labels=[ANIMAL, ANIMAL]", "there 2 times|more than once"),
     ):
-        with pytest.raises(bertkit.UserError, match=message):
-            load_recipe(file, [override])
+        small.raises(bertkit.UserError, message, load_recipe, file, [override])
     (tmp_path / "train.conll").write_text("the B-O\ncat B-ANIMAL\n")
     with pytest.raises(bertkit.UserError, match="'O' cannot be an entity type"):
         train(load_recipe(file, ["~data.source.validation"]), tmp_path / "run")
 
 
-def test_words_in_a_frame_are_read_and_a_crf_of_nan_is_refused(tiny_encoder: Path) -> None:
+def test_words_in_a_frame_are_read_and_a_crf_of_nan_is_refused(tiny_encoder):
     task, model = made("crf", tiny_encoder)
-    rows: Any = [{"tokens": ["the", "cat"]}, {"tokens": ["dog"]}]
-    frame: Any = pandas.DataFrame(rows)
+    rows = [{"tokens": ["the", "cat"]}, {"tokens": ["dog"]}]
+    frame = pandas.DataFrame(rows)
     assert ask(task, model)(frame) == ask(task, model)(rows)
     table = ask(task, model).frame(frame)
     assert [json.loads(cell) for cell in table["entities"]] == [answer["entities"] for answer in ask(task, model)(rows)]
     with torch.no_grad():
         model.crf.transitions.fill_(float("nan"))
-    with pytest.raises(ModelError, match="its CRF is not finite"):
-        ask(task, model)("the cat")
+    small.raises(ModelError, "its CRF is not finite", ask(task, model), "the cat")
     words, emissions = Dataset.from_dict({"tokens": [["cat"]]}), np.full((1, len(task.tags)), np.nan, np.float32)
-    with pytest.raises(ModelError, match="not finite for 1 of 1 rows"):
-        task.decode([Emissions(emissions, None)], task.encode(words), words)
+    small.raises(
+        ModelError, "not finite for 1 of 1 rows", task.decode, [Emissions(emissions, None)], task.encode(words), words
+    )
 
 
-def test_tokens_stand_where_blanks_join_them() -> None:
+def test_tokens_stand_where_blanks_join_them():
     texts, places = sentences(Dataset.from_dict({"tokens": [["a", "", "new york"], []]}))
     assert texts == ["a  new york", ""]
     assert places == [[(0, 1), (2, 2), (3, 11)], []]

@@ -1,7 +1,5 @@
 """Vectors on disk: what decides a vector decides where it is kept; crashes, damage and full disks give no wrong one."""
 
-from __future__ import annotations
-
 import hashlib
 import multiprocessing
 import os
@@ -35,8 +33,8 @@ def number(text: str) -> float:
 class Encoder:
     """Counts what it was asked for."""
 
-    def __init__(self) -> None:
-        self.seen: list[str] = []
+    def __init__(self):
+        self.seen = []
 
     def __call__(self, texts: list[str]) -> np.ndarray:
         self.seen += texts
@@ -44,7 +42,7 @@ class Encoder:
 
 
 @pytest.fixture(autouse=True)
-def _root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _root(tmp_path, monkeypatch):
     """The folder of the cache, for child processes too."""
     monkeypatch.setenv("BERTKIT_CACHE", str(tmp_path))
 
@@ -64,7 +62,7 @@ def database(root: Path) -> Path:
     return file
 
 
-def test_vectors_are_of_fp32_and_the_order_of_a_key_counts_for_nothing() -> None:
+def test_vectors_are_of_fp32_and_the_order_of_a_key_counts_for_nothing():
     vectors, seen = through(["a", "bb", "a"])
     assert (vectors.tolist(), seen, vectors.dtype) == (right(["a", "bb", "a"]), ["a", "bb"], np.float32)
     assert through(["a", "bb"], {"layers": [1], "model": "m"})[1] == []
@@ -73,7 +71,7 @@ def test_vectors_are_of_fp32_and_the_order_of_a_key_counts_for_nothing() -> None
 
 @settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(calls=st.lists(st.lists(st.text(st.characters(codec=None), max_size=3), max_size=8), max_size=8))
-def test_any_texts_in_any_order(calls: list[list[str]]) -> None:
+def test_any_texts_in_any_order(calls):
     """Lone surrogates, NUL and texts that end in zero bytes among them."""
     key, known = {"example": time.perf_counter_ns()}, set()
     for texts in calls:
@@ -84,12 +82,12 @@ def test_any_texts_in_any_order(calls: list[list[str]]) -> None:
 
 
 @pytest.mark.parametrize("change", ["key", "model"])
-def test_a_change_never_hits_what_was_kept_before(change: str) -> None:
+def test_a_change_never_hits_what_was_kept_before(change):
     through(["a"])
     assert through(["a"], KEY | ({"layers": [2]} if change == "key" else {"model": "n"}))[1] == ["a"]
 
 
-def test_what_is_cached_is_for_its_owner_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_cached_is_for_its_owner_alone(tmp_path, monkeypatch):
     """Whatever the umask: vectors and features reveal much of their texts."""
     monkeypatch.setenv("BERTKIT_CACHE", str(tmp_path / "new"))
     before = os.umask(0o022)
@@ -105,16 +103,16 @@ def test_what_is_cached_is_for_its_owner_alone(tmp_path: Path, monkeypatch: pyte
 
 
 def model(folder: Path) -> Path:
-    for name in ("config.json", "model.safetensors", "tokenizer.json", "modules.json", "1_Pooling/config.json"):
+    for name in "config.json model.safetensors tokenizer.json modules.json 1_Pooling/config.json".split():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(f"of {name}")
     return folder
 
 
 @pytest.mark.parametrize(
-    "name", ["config.json", "model.safetensors", "tokenizer.json", "modules.json", "1_Pooling/config.json"]
+    "name", "config.json model.safetensors tokenizer.json modules.json 1_Pooling/config.json".split()
 )
-def test_every_file_that_decides_vectors_is_in_the_fingerprint(tmp_path: Path, name: str) -> None:
+def test_every_file_that_decides_vectors_is_in_the_fingerprint(tmp_path, name):
     folder = model(tmp_path / "model")
     before = fingerprint(folder)
     (folder / "README.md").write_text("says nothing about vectors")
@@ -126,7 +124,7 @@ def test_every_file_that_decides_vectors_is_in_the_fingerprint(tmp_path: Path, n
     assert fingerprint(folder) != before
 
 
-def test_a_big_file_is_hashed_once_and_again_when_it_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_big_file_is_hashed_once_and_again_when_it_changes(tmp_path, monkeypatch):
     folder, hashed = model(tmp_path / "model"), []
     monkeypatch.setattr(cache, "sha256", lambda file, real=cache.sha256: hashed.append(file.name) or real(file))
     monkeypatch.setattr(cache, "_BIG", 1)
@@ -151,13 +149,13 @@ def test_a_big_file_is_hashed_once_and_again_when_it_changes(tmp_path: Path, mon
 # --- several processes, crashes, damage, full disks
 
 
-def write(first: int) -> None:
+def write(first: int):
     for start in range(first, first + 60, 6):
         texts = [f"text {n}" for n in range(start, start + 12)]
         assert cached(texts, Encoder(), key=KEY).tolist() == right(texts)
 
 
-def test_concurrent_writers_give_a_whole_store(tmp_path: Path) -> None:
+def test_concurrent_writers_give_a_whole_store(tmp_path):
     """Two at once, who write the same texts in part, and merge each other's segments."""
     context = multiprocessing.get_context("spawn")
     workers = [context.Process(target=write, args=(first,)) for first in (0, 30)]
@@ -172,20 +170,20 @@ def test_concurrent_writers_give_a_whole_store(tmp_path: Path) -> None:
     assert seen == []
 
 
-def die() -> None:
+def die():
     """Be killed before the vectors that are written are committed."""
     real = sqlite3.connect
 
     class Connection(sqlite3.Connection):
-        def executemany(self, *args: Any) -> Any:
+        def executemany(self, *args):
             super().executemany(*args)
             os.kill(os.getpid(), signal.SIGKILL)
 
-    sqlite3.connect = lambda *args, **options: real(*args, factory=Connection, **options)  # type: ignore[assignment]
+    sqlite3.connect = lambda *args, **options: real(*args, factory=Connection, **options)
     cached(["b", "c"], Encoder(), key=KEY)
 
 
-def test_a_killed_writer_leaves_nothing_half_read() -> None:
+def test_a_killed_writer_leaves_nothing_half_read():
     through(["a"])
     worker = multiprocessing.get_context("spawn").Process(target=die)
     worker.start()
@@ -195,7 +193,7 @@ def test_a_killed_writer_leaves_nothing_half_read() -> None:
     assert (vectors.tolist(), seen) == (right(["a", "b", "c"]), ["b", "c"])
 
 
-def change(file: Path, statement: str) -> None:
+def change(file: Path, statement: str):
     with closing(sqlite3.connect(file)) as connection, connection:
         connection.execute(statement)
 
@@ -222,7 +220,7 @@ def test_a_damaged_file_is_removed_and_its_texts_are_encoded_again(tmp_path, spo
     assert through(["a", "bb", "ccc"])[1] == []  # and without a warning
 
 
-def test_a_vector_of_another_text_is_noticed(tmp_path: Path) -> None:
+def test_a_vector_of_another_text_is_noticed(tmp_path):
     """As a damaged index would return it."""
     through(["a", "bb"])
     one, other = (hashlib.sha256(text.encode()).hexdigest() for text in ("a", "bb"))
@@ -235,7 +233,7 @@ def test_a_vector_of_another_text_is_noticed(tmp_path: Path) -> None:
 @pytest.mark.parametrize("part", ["whole", "rows"])
 @settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(place=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7))
-def test_a_flipped_bit_gives_no_wrong_vector(tmp_path: Path, part: str, place: float, bit: int) -> None:
+def test_a_flipped_bit_gives_no_wrong_vector(tmp_path, part, place, bit):
     key = {"example": time.perf_counter_ns()}
     through(["a", "bb"], key)
     file = tmp_path / sha256_of_json(key)[:32] / "vectors.sqlite"
@@ -250,10 +248,10 @@ def test_a_flipped_bit_gives_no_wrong_vector(tmp_path: Path, part: str, place: f
         assert through(["bb", "a", "c"], key)[0].tolist() == right(["bb", "a", "c"])
 
 
-def test_a_full_disk_costs_nothing_but_one_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_costs_nothing_but_one_warning(monkeypatch):
     real = sqlite3.connect
 
-    def small(*args: Any, **options: Any) -> sqlite3.Connection:
+    def small(*args, **options):
         connection = real(*args, **options)
         connection.execute("PRAGMA max_page_count = 4")  # SQLite reports a file of this size as a full disk
         return connection
@@ -287,7 +285,7 @@ def test_a_cache_that_cannot_be_written_is_still_read_and_a_root_may_be_no_folde
         assert through(["a"])[0].tolist() == right(["a"])
 
 
-def test_another_process_that_writes_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_process_that_writes_is_waited_for(tmp_path, monkeypatch):
     """But not for ever."""
     through(["a"])
     monkeypatch.setattr(vector_cache, "_WAIT", 0.01)
@@ -298,10 +296,10 @@ def test_another_process_that_writes_is_waited_for(tmp_path: Path, monkeypatch: 
     assert through(["a"])[1] == []
 
 
-def test_what_was_encoded_is_kept_after_every_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_encoded_is_kept_after_every_chunk(monkeypatch):
     monkeypatch.setattr(vector_cache, "CHUNK", 2)
 
-    def fail(texts: list[str]) -> np.ndarray:
+    def fail(texts):
         if "e" in texts:
             raise RuntimeError("the lights went out")
         return Encoder()(texts)

@@ -1,12 +1,9 @@
 """A run in a notebook: its summary, curves, mistakes and rows; the progress of a training."""
 
-from __future__ import annotations
-
 import shutil
 import sys
 from html import escape
 from io import StringIO
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -27,7 +24,7 @@ from bertkit.report.view import Run
 
 
 @pytest.fixture(scope="module")
-def run(two_seeds: Run, tmp_path_factory: pytest.TempPathFactory) -> Run:
+def run(two_seeds, tmp_path_factory) -> Run:
     return Run(shutil.copytree(two_seeds.folder, tmp_path_factory.mktemp("view") / "run & more"))
 
 
@@ -35,7 +32,7 @@ def written(run: Run, split: str) -> list[dict[str, Any]]:
     return small.read_rows(run.predictions(split))
 
 
-def test_rows_and_answers_as_a_frame(run: Run) -> None:
+def test_rows_and_answers_as_a_frame(run):
     assert isinstance(run, bertkit.Run)
     rows, frame = written(run, "validation"), run.frame("validation")
     assert len(frame) == len(rows)
@@ -46,11 +43,10 @@ def test_rows_and_answers_as_a_frame(run: Run) -> None:
         assert (line["answer.label"], line["answer.score"]) == (row["answer"]["label"], row["answer"]["score"])
         assert {name: line[name] for name in flat} == flat
     assert run.frame().equals(run.frame(read_facts(run).split))
-    with pytest.raises(ModelError, match=r"has no predictions for 'validaton'; did you mean 'validation'\?"):
-        run.frame("validaton")
+    small.raises(ModelError, r"has no predictions for 'validaton'; did you mean 'validation'\?", run.frame, "validaton")
 
 
-def test_a_run_is_named_by_its_folder_as_text_too(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_is_named_by_its_folder_as_text_too(run, monkeypatch):
     monkeypatch.setenv("HOME", str(run.folder.parent))
     for folder in (str(run.folder), f"~/{run.folder.name}"):
         named = bertkit.Run(folder)
@@ -60,7 +56,7 @@ def test_a_run_is_named_by_its_folder_as_text_too(run: Run, monkeypatch: pytest.
         assert "accuracy" in named._repr_html_()
 
 
-def test_mistakes_as_a_frame(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mistakes_as_a_frame(run, monkeypatch):
     expected = mistakes(run.facts)
     assert len(expected.every) > 1
     frame = run.mistakes(1)
@@ -79,14 +75,14 @@ def test_mistakes_as_a_frame(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(run.mistakes(10**6)) == len(expected.every)
 
 
-def test_mistakes_in_words_are_read_as_a_sentence(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mistakes_in_words_are_read_as_a_sentence(run, monkeypatch):
     parts = (Span("Ann", "missed", "PER"), Span("lives in"), Span("Oslo", "right", "LOC"), Span(""))
     found = Mistakes("sentences", "confidence", 1, [Mistake(1, "PER Ann", "(none)", 0.5, lines=(("gold", parts),))])
     monkeypatch.setattr(view, "mistakes", lambda facts: found)
     assert run.mistakes()["text"].tolist() == ["Ann lives in Oslo"]
 
 
-def test_curves_show_what_was_logged(run: Run) -> None:
+def test_curves_show_what_was_logged(run):
     before = pyplot.get_fignums()  # those that other tests have left open
     figure = run.plot()
     loss, metric = figure.axes
@@ -100,7 +96,7 @@ def test_curves_show_what_was_logged(run: Run) -> None:
     assert pyplot.get_fignums() == before
 
 
-def test_a_notebook_shows_scores_with_intervals_and_baselines(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_notebook_shows_scores_with_intervals_and_baselines(run, monkeypatch):
     monkeypatch.setattr(view, "to_act_on", lambda facts: [Finding("severe", "x < y", "a > b")])
     shown, results = run._repr_html_(), run.results
     for split, scores in results["splits"].items():
@@ -116,7 +112,7 @@ def test_a_notebook_shows_scores_with_intervals_and_baselines(run: Run, monkeypa
     assert "<b>Severe:</b> x &lt; y. a &gt; b</p>" in shown
 
 
-def test_an_unfinished_run_says_so(tmp_path: Path) -> None:
+def test_an_unfinished_run_says_so(tmp_path):
     told = f"<p>The run in <code>{tmp_path}/&lt;run&gt;</code> is not finished.</p>"
     assert Run(tmp_path / "<run>")._repr_html_() == told
 
@@ -124,7 +120,7 @@ def test_an_unfinished_run_says_so(tmp_path: Path) -> None:
 class Screen(StringIO):
     """A stream that may be a terminal."""
 
-    def __init__(self, terminal: bool) -> None:
+    def __init__(self, terminal: bool):
         super().__init__()
         self.terminal = terminal
 
@@ -186,7 +182,7 @@ def test_with_a_budget_the_progress_is_in_seconds(terminal, monkeypatch, caplog)
         ]
 
 
-def test_the_bar_of_a_resumed_training_begins_at_its_step(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_bar_of_a_resumed_training_begins_at_its_step(monkeypatch):
     monkeypatch.setattr(sys, "stderr", screen := Screen(terminal=True))
     progress = Progress("training", "accuracy")
     state = SimpleNamespace(global_step=6, max_steps=8, epoch=0.75, is_world_process_zero=True)

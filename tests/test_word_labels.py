@@ -1,10 +1,7 @@
 """Labels of words that form no entities, such as parts of speech: `scheme: none`."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,11 +11,10 @@ from datasets import ClassLabel, Dataset, Features, List, Value
 from hypothesis import given
 from hypothesis import strategies as st
 from sklearn import metrics as sklearn_metrics
+from test_token_classification import get as read
 from transformers import AutoModelForTokenClassification, pipeline
 
 import bertkit
-from bertkit.cli.main import main
-from bertkit.data import Data
 from bertkit.data.tagging import find_scheme, to_bio, without_prefixes, word_tags
 from bertkit.errors import DataError, UserError
 from bertkit.evaluation.word_metrics import GradedWords, graded, lookup
@@ -30,23 +26,16 @@ from bertkit.models.heads.tagger import decode_tags
 from bertkit.recipe.recipe import load_recipe
 from bertkit.report.facts import read_facts
 from bertkit.report.mistakes import sentence_mistake
-from bertkit.sections import DataSpec
 from bertkit.tasks.token_classification import TokenClassification, TokenClassificationOptions
 from bertkit.training.train import train
 
-LABELS = ["ADJ", "B-X", "NOUN", "O", "-LRB-"]  # B-X and O are labels as any other
-
-
-def read(source: Path, columns: dict[str, str] | None = None, **options: Any) -> Data:
-    task = TokenClassificationOptions.model_validate({"name": "token-classification", **options})
-    spec = DataSpec.model_validate({"source": {"train": str(source)}, "columns": columns or {}})
-    return small.read_data(spec, TokenClassification, task)
+LABELS = "ADJ B-X NOUN O -LRB-".split()  # B-X and O are labels as any other
 
 
 def conll(path: Path, *sentences: str) -> Path:
     """Sentences of `word/TAG`, as a CoNLL file."""
     words = ["\n".join(pair.replace("/", "\t") for pair in sentence.split()) for sentence in sentences]
-    path.write_text("\n\n".join(words) + "\n", encoding="utf-8")
+    path.write_text("\n\n".join(words) + "\n")
     return path
 
 
@@ -72,7 +61,7 @@ def expected_scores(gold: list[str], predicted: list[str]) -> dict[str, float]:
 
 
 @given(graded_words())
-def test_scores_are_those_of_scikit_learn(graded: GradedWords) -> None:
+def test_scores_are_those_of_scikit_learn(graded):
     gold, predicted = ([tag for tags in side for tag in tags] for side in (graded.gold, graded.predicted))
     wanted = expected_scores(gold, predicted)
     found = {name: value for name, value in graded.scores.items() if value is not None and value != 0}
@@ -91,7 +80,7 @@ def test_scores_are_those_of_scikit_learn(graded: GradedWords) -> None:
 
 
 @given(graded_words(), st.data())
-def test_a_weight_is_a_repeated_sentence(graded: GradedWords, data: st.DataObject) -> None:
+def test_a_weight_is_a_repeated_sentence(graded, data):
     rows = len(graded.gold)
     weights = data.draw(st.lists(st.integers(0, 3), min_size=rows, max_size=rows))
     again = [row for row, count in enumerate(weights) for _ in range(count)]
@@ -105,7 +94,7 @@ def test_a_weight_is_a_repeated_sentence(graded: GradedWords, data: st.DataObjec
     )
 
 
-def test_confidences_are_graded_by_word() -> None:
+def test_confidences_are_graded_by_word():
     words = [{"word": "a", "tag": "NOUN", "score": 0.9}, {"word": "b", "tag": "", "score": 0.0}]
     found = graded([["NOUN", "ADJ"]], [{"words": words}], LABELS, "none", 1.5, {})
     assert found.scores["accuracy"] == 0.5
@@ -114,13 +103,13 @@ def test_confidences_are_graded_by_word() -> None:
     assert found.pairs() == ([["NOUN", ""]], [["NOUN", "ADJ"]])
 
 
-def test_sentences_without_words_have_no_scores() -> None:
+def test_sentences_without_words_have_no_scores():
     graded = GradedWords([[], []], [[], []], LABELS)
     assert {value for name, value in graded.scores.items() if not name.startswith("support/")} == {None}
     assert graded.details()["calibration"]["decisions"] == 0
 
 
-def test_the_baseline_gives_an_unseen_word_the_most_frequent_label() -> None:
+def test_the_baseline_gives_an_unseen_word_the_most_frequent_label():
     train = [["a", "b"], ["a", "b", "b"]], [["O", "NOUN"], ["ADJ", "NOUN", "ADJ"]]
     rows = [["a", "b", "new"]], [["O", "NOUN", "NOUN"]]
     assert lookup(train, rows, LABELS, "none", {})["accuracy"] == 1.0  # a: O and ADJ, the first; NOUN before ADJ
@@ -136,8 +125,7 @@ def test_tags_without_prefixes_are_refused_with_both_ways_out(tmp_path, tiny_enc
         "task: {name: token-classification}\ndata: {source: train.conll}\n"
         f"model: {{name: {tiny_encoder}, max_length: 24}}\n"
     )
-    assert main(["check", str(tmp_path / "r.yaml")]) == 2
-    told = capsys.readouterr().err
+    told = small.refused(capsys, "check", tmp_path / "r.yaml")
     assert f"{file}:1: its tags are of an unknown scheme, without prefixes such as B-: O, ORG, PER" in told
     assert "task: {scheme: none}" in told
     assert "task: {data_scheme: IO}" in told
@@ -151,52 +139,50 @@ def test_tags_without_prefixes_are_refused_with_both_ways_out(tmp_path, tiny_enc
     ("tags", "plain"),
     [("NOUN O", True), ("NN-HL -LRB- .", True), ("O", False), ("", False), ("NOUN B-X", False), ("B- U", True)],
 )
-def test_labels_are_told_from_entity_tags(tags: str, plain: bool) -> None:
+def test_labels_are_told_from_entity_tags(tags, plain):
     assert without_prefixes(tags.split()) is plain
     if plain:
-        with pytest.raises(ValueError, match="unknown scheme"):
-            find_scheme([tags.split()])
+        small.raises(ValueError, "unknown scheme", find_scheme, [tags.split()])
 
 
-def test_io_is_read_with_and_without_its_prefix() -> None:
-    assert to_bio(["PER", "I-PER", "ORG", "O"], "IO") == (["B-PER", "I-PER", "B-ORG", "O"], 0)
-    with pytest.raises(ValueError, match="tag 2"):
-        to_bio(["PER", ""], "IO")
+def test_io_is_read_with_and_without_its_prefix():
+    assert to_bio("PER I-PER ORG O".split(), "IO") == ("B-PER I-PER B-ORG O".split(), 0)
+    small.raises(ValueError, "tag 2", to_bio, ["PER", ""], "IO")
 
 
-def test_labels_stay_as_they_are_and_wrong_rows_are_named(tmp_path: Path) -> None:
+def test_labels_stay_as_they_are_and_wrong_rows_are_named(tmp_path):
     data = read(conll(tmp_path / "a.conll", "a/B-X b/I-Y c/O d/B-X"), scheme="none")
-    assert data.rows["train"]["tags"][0] == ["B-X", "I-Y", "O", "B-X"]
+    assert data.rows["train"]["tags"][0] == "B-X I-Y O B-X".split()
     assert "train: 4 words: B-X 2 (50.0%), I-Y 1 (25.0%), O 1 (25.0%)" in [
         finding.what for finding in bertkit.data.checks.check(data)]  # fmt: skip
     rows = [{"tokens": ["a", "b"], "tags": ["X", ""]}, {"tokens": ["a"], "tags": ["X", "Y"]}]
     small.write_rows(tmp_path / "b.jsonl", rows)
-    with pytest.raises(DataError) as error:
-        read(tmp_path / "b.jsonl", scheme="none")
-    assert [str(problem).partition("b.jsonl:")[2] for problem in error.value.problems] == [
+    assert [
+        str(problem).partition("b.jsonl:")[2]
+        for problem in small.problems_of(DataError, read, tmp_path / "b.jsonl", scheme="none")
+    ] == [
         "1: tag 2 is empty",
         "2: 1 words, but 2 tags",
     ]
     small.write_rows(tmp_path / "c.jsonl", [{"text": "a b", "spans": [[0, 1, "X"]]}])
-    with pytest.raises(DataError, match="needs a column `tags`; found: 'text', 'spans'"):
-        read(tmp_path / "c.jsonl", scheme="none")
+    small.raises(DataError, "needs a column `tags`; found: 'text', 'spans'", read, tmp_path / "c.jsonl", scheme="none")
 
 
-def test_class_labels_of_a_data_set_are_names_in_its_order(tiny_encoder: Path, tmp_path: Path) -> None:
-    names = ["NOUN", "PUNCT", "ADJ", "_"]
+def test_class_labels_of_a_data_set_are_names_in_its_order(tiny_encoder, tmp_path):
+    names = "NOUN PUNCT ADJ _".split()
     features = Features({"tokens": List(Value("string")), "upos": List(ClassLabel(names=names))})
     rows = Dataset.from_dict({"tokens": [["the", "cat"], ["."]], "upos": [[2, 0], [1]]}, features=features)
     rows.to_parquet(tmp_path / "train.parquet")
     options = {"scheme": "none", "class_weights": "auto"}
     data = read(tmp_path / "train.parquet", {"tags": "upos"}, **options)
     assert data.rows["train"]["tags"][:] == [["ADJ", "NOUN"], ["PUNCT"]]
-    task = TokenClassificationOptions.model_validate({"name": "token-classification", **options})
+    task = TokenClassificationOptions(name="token-classification", **options)
     settled = TokenClassification.infer_options(task, data.rows["train"], data.class_names)
     assert settled["labels"] == settled["tags"] == names
     assert settled["class_weights"] == {"NOUN": 0.75, "PUNCT": 0.75, "ADJ": 0.75, "_": 0.75}
 
 
-def test_contradictions_are_refused(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_contradictions_are_refused(tiny_encoder, tmp_path):
     file = recipe(tmp_path, tiny_encoder)
     for overrides, message in (
         (["task.data_scheme=BIO"], r"task\.data_scheme: has no meaning for scheme none"),
@@ -204,23 +190,21 @@ def test_contradictions_are_refused(tiny_encoder: Path, tmp_path: Path) -> None:
         (["task.labels=[A, B]", "task.tags=[A, C]"], "tags must be the labels"),
         (["task.labels=[A, B]", "task.class_weights={O: 2}"], r"class_weights\.O: not a label"),
     ):
-        with pytest.raises(UserError, match=message):
-            load_recipe(file, overrides)
+        small.raises(UserError, message, load_recipe, file, overrides)
     conll(tmp_path / "one.conll", "the/X cat/X")
     for overrides, message in (
         (["task.labels=[DET, ADJ]"], r"task\.labels does not name: NOUN, VERB"),
         (["training.metric_for_best_model=f1_strict"], "It has accuracy, f1_macro, precision/ADJ"),
         ([f"data.source={{train: {tmp_path}/one.conll}}"], "train has fewer than two labels"),
     ):
-        with pytest.raises(UserError, match=message):
-            train(load_recipe(file, overrides), tmp_path / "run")
+        small.raises(UserError, message, train, load_recipe(file, overrides), tmp_path / "run")
 
 
 # --- decoding
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_a_chain_of_labels_rules_nothing_out(seed: int) -> None:
+def test_a_chain_of_labels_rules_nothing_out(seed):
     """The best of all paths, by trying each; with tags that a scheme of entities would rule out."""
     rng, tags = np.random.default_rng(seed), ["I-X", "O", "E-X"]
     scores = rng.normal(size=(4, 3)).astype(np.float32)
@@ -239,7 +223,7 @@ def test_a_chain_of_labels_rules_nothing_out(seed: int) -> None:
     assert [part.shape for part in never] == [(3, 3), (3,), (3,)]
 
 
-def test_words_that_nothing_reads_are_left_out_of_the_gold_labels() -> None:
+def test_words_that_nothing_reads_are_left_out_of_the_gold_labels():
     assert word_tags(["B-X", "O", "I-X"], [0, 2], "none") == ["B-X", "I-X"]
 
 
@@ -293,12 +277,11 @@ def test_parts_of_speech_are_learned_scored_and_shown(head, tiny_encoder, tmp_pa
     page, card = ((run.folder / name).read_text() for name in ("report.html", "model/README.md"))
     assert "Entities by kind of error" not in page
     assert "aggregation_strategy" not in card
-    assert main(["evaluate", str(run.folder), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["metrics"] == scores["metrics"]
+    assert json.loads(small.said(capsys, "evaluate", run.folder, "--json"))["metrics"] == scores["metrics"]
 
 
-def test_a_foreign_tagger_answers_as_the_pipeline_does(tiny_encoder: Path, tmp_path: Path) -> None:
-    labels = ["NOUN", "VERB", "DET", "PUNCT"]
+def test_a_foreign_tagger_answers_as_the_pipeline_does(tiny_encoder, tmp_path):
+    labels = "NOUN VERB DET PUNCT".split()
     torch.manual_seed(1)
     model = AutoModelForTokenClassification.from_pretrained(tiny_encoder, id2label=dict(enumerate(labels)))
     torch.nn.init.normal_(model.classifier.weight, std=2.0)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Any
 
 import cases
 import multitask
@@ -33,14 +32,14 @@ MODERNBERT = Case("modernbert", DRAWN[0].options, DRAWN[0].columns)  # of the en
 TASKS = ("sentiment", "entities", "similarity")
 
 
-def several_tasks(encoder: Path, folder: Path, rows: int) -> None:
+def several_tasks(encoder: Path, folder: Path, rows: int):
     """Train with so many rows in each of two micro-batches of a step."""
     training = {"gradient_accumulation_steps": 2, "per_device_train_batch_size": rows, "max_steps": 6}
-    more: dict[str, Any] = {"learning_rate": 0.1, "optim": "sgd", "bf16": False}
+    more = {"learning_rate": 0.1, "optim": "sgd", "bf16": False}
     train(multitask.recipe(encoder, *TASKS, training=training | more, mixing="uniform"), folder)
 
 
-def keep(file: Path, step: Step) -> None:
+def keep(file: Path, step: Step):
     if processes.first():
         file.with_name(f"{file.name}.json").write_text(json.dumps(step[0]))
         save_file(step[1], file.with_name(f"{file.name}.safetensors"))
