@@ -175,8 +175,8 @@ def finish_job(
     run: Run,
     outcomes: list[dict[str, Any]],
     started: float,
-    held_out: OutOfFold | None = None,
-    trained_with: Sequence[str] = (),
+    held_out: OutOfFold | None,
+    trained_with: Sequence[str],
 ) -> None:
     """Score the saved model, compare it with baselines and with a fresh process, and write results.json.
 
