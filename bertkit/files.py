@@ -8,7 +8,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from glob import escape
 from pathlib import Path
@@ -96,6 +96,11 @@ def write_text(path: Path, text: str) -> None:
     """Write `text` to `path` in one step."""
     with written_aside(path) as file:
         file.write(text)
+
+
+def write_lines(path: Path, values: Iterable[Any]) -> None:
+    """Write `values` as jsonl to `path` in one step."""
+    write_text(path, "".join(json.dumps(value) + "\n" for value in values))
 
 
 def write_json(path: Path, value: Any) -> None:

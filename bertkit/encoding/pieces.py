@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     Ints = np.ndarray[Any, np.dtype[np.int64]]
 
 
+Encoded = dict[str, list[Any]]  # column -> what each feature has
+
+
 @dataclass(frozen=True)
 class Tokenized:
     """A text as tokens, with the offsets of each: characters, end exclusive."""

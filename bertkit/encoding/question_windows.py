@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from bertkit.data.rows import Columns
 from bertkit.data.table import MAX_PROBLEMS
-from bertkit.encoding.pieces import Tokenized, cover, template, tokenize, unread
+from bertkit.encoding.pieces import Encoded, Tokenized, cover, template, tokenize, unread
 from bertkit.errors import RowsError
 from bertkit.text import short_repr
 
@@ -32,7 +32,7 @@ def encode_pairs(
     *,
     max_length: int,
     stride: int,
-) -> dict[str, list[Any]]:
+) -> Encoded:
     """Features of each pair, in order; several where the context is longer than fits.
 
     Columns: the tokenizer's model inputs, each `(tokens,)`; `row`; `length` in tokens; `low` and `count`, the tokens
@@ -41,7 +41,7 @@ def encode_pairs(
     """
     (before, between, after), types = template(tokenizer, 2)
     windows = ("row", "length", "low", "count", "place", "first", "end", "unread", "input_ids", "token_type_ids")
-    columns: dict[str, list[Any]] = {name: [] for name in windows}
+    columns: Encoded = {name: [] for name in windows}
     special = len(before) + len(between) + len(after)
     problems = []
     for row, (question, context) in enumerate(zip(tokenize(tokenizer, questions), contexts, strict=True)):

@@ -4,13 +4,13 @@ what `check` says about lengths."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from bertkit.data.schema import LARGE_SHARE, Finding, note
 from bertkit.data.table import MAX_PROBLEMS, first_features, numbers
-from bertkit.encoding.pieces import unread
+from bertkit.encoding.pieces import Encoded, unread
 from bertkit.errors import RowsError
 from bertkit.text import counted, part_of
 
@@ -30,7 +30,7 @@ def encode_texts(
     overflow: Overflow,
     stride: int,
     prefix: str = "",
-) -> dict[str, list[Any]]:
+) -> Encoded:
     """Features of each text, or pair of texts, in order. texts: the first ones, and of pairs the second ones.
 
     prefix: prepended to each text. Columns: the tokenizer's model inputs without padding, each `(tokens,)`; `row`, the
@@ -52,7 +52,7 @@ def encode_texts(
         too_long = [(row, length) for row, length in enumerate(lengths) if length > max_length]
         limit, fix = f"{max_length} are allowed", "Raise model.max_length."
         raise RowsError((row, f"{length} tokens, {limit}", fix) for row, length in too_long[:MAX_PROBLEMS])
-    columns: dict[str, list[Any]] = {name: [] for name in (*names, "row", "length", "lost", "unread")}
+    columns: Encoded = {name: [] for name in (*names, "row", "length", "lost", "unread")}
     for row, length in enumerate(lengths):
         ids = _of_texts(encoded["input_ids"][row], encoded.sequence_ids(row), len(texts))
         own = ([] if each == bare else each[len(start) :] for each in ids)

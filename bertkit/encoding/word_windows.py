@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bertkit.encoding.pieces import Tokenized, cover, template, tokenize, unread
+from bertkit.encoding.pieces import Encoded, Tokenized, cover, template, tokenize, unread
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -26,7 +26,7 @@ def encode_words(
     max_length: int,
     stride: int,
     documents: Sequence[Any] | None = None,
-) -> dict[str, list[Any]]:
+) -> Encoded:
     """Features of each sentence, in order; one, or several windows where it is longer than the limit.
 
     words: the offsets of each text's words, in order. stride: tokens that adjacent windows share at least.
@@ -42,9 +42,7 @@ def encode_words(
     (before, after), _ = template(tokenizer, 1)
     room = max_length - len(before) - len(after)
     space: Any = tokenizer.convert_tokens_to_ids("▁")
-    columns: dict[str, list[Any]] = {
-        name: [] for name in ("input_ids", "row", "length", "words", "heads", "mute", "unread")
-    }
+    columns: Encoded = {name: [] for name in ("input_ids", "row", "length", "words", "heads", "mute", "unread")}
     for row, (stream, start, end) in enumerate(_streams(tokenized, documents or range(len(texts)))):
         read, heads = _heads(tokenized[row], words[row], space if space != tokenizer.unk_token_id else None)
         mute, little = len(words[row]) - len(read), unread([tokenized[row].ids], tokenizer.unk_token_id)

@@ -183,7 +183,7 @@ def _evened(sizes: list[int], accumulation: int, world: int, whole: bool) -> lis
     raise ValueError(f"{sum(sizes)} rows are too few for {world} processes")
 
 
-def _micro_sizes(units: int, batch_size: int, accumulation: int, world: int, whole: bool = False) -> list[int]:
+def _micro_sizes(units: int, batch_size: int, accumulation: int, world: int, whole: bool) -> list[int]:
     """The number of units of each micro-batch: whole steps, then the rest; as many for each process, none empty."""
     steps, rest = divmod(units, batch_size * accumulation * world)
     if 0 < rest < (world * accumulation if whole else world):  # too few for the last step: they join the one before

@@ -21,7 +21,7 @@ from transformers import TrainerCallback
 from bertkit import processes
 from bertkit.engine.arguments import ENDLESS
 from bertkit.engine.clock import Clock
-from bertkit.files import errors_naming, lines_of, write_text
+from bertkit.files import errors_naming, lines_of, write_lines
 
 logger = logging.getLogger(__name__)
 
@@ -89,7 +89,7 @@ class MetricsLog(TrainerCallback):
         if state.is_world_process_zero and self.path.is_file():
             events = lines_of(self.path, appended=True)
             earlier = (e for e in events if e.get("seed") != self.seed or e.get("step", 0) <= state.global_step)
-            write_text(self.path, "".join(json.dumps(event) + "\n" for event in earlier))
+            write_lines(self.path, earlier)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any) -> None:
         if state.is_world_process_zero:

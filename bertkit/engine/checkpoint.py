@@ -124,7 +124,7 @@ class CheckpointTrainer(Trainer):
             load_random(Path(checkpoint_folder), self.args.process_index)
 
 
-def save_optimizer(folder: Path, optimizer: Any, scheduler: Any, scaler: Any = None) -> None:
+def save_optimizer(folder: Path, optimizer: Any, scheduler: Any, scaler: Any) -> None:
     """Write the state of the optimizer, the learning-rate schedule and fp16's loss scaler into `folder`."""
     state = optimizer.state_dict()
     plain = {
@@ -140,7 +140,7 @@ def save_optimizer(folder: Path, optimizer: Any, scheduler: Any, scaler: Any = N
     write_text(folder / OPTIMIZER, json.dumps({**rest, "scaler": scaler.state_dict() if scaler else None}))
 
 
-def load_optimizer(folder: Path, optimizer: Any, scheduler: Any, scaler: Any = None) -> None:
+def load_optimizer(folder: Path, optimizer: Any, scheduler: Any, scaler: Any) -> None:
     """Restore what `save_optimizer` wrote. Raises ModelError on the state of another optimizer."""
     rest = read_json(folder / OPTIMIZER)
     parts: dict[str, dict[int, dict[str, Any]]] = {"state": {}, "groups": {}}

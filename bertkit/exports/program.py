@@ -45,7 +45,12 @@ class Reference(NamedTuple):
 
 
 def export(
-    source: str | Path, output: Path, *, int8: bool = False, max_drop: float = 0.005, data: str | Path | None = None
+    source: str | Path,
+    output: str | Path,
+    *,
+    int8: bool = False,
+    max_drop: float = 0.005,
+    data: str | Path | None = None,
 ) -> Json:
     """Write `output`: model.onnx, tokenizer, config.json, export.json. Returns the contents of export.json.
 
@@ -57,6 +62,7 @@ def export(
     >>> bertkit.export("runs/quickstart", "runs/onnx")["fp32"]["answers_differ"]
     0
     """
+    output = Path(output)
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise UserError(output, "already exists", "Name a new folder.")
     reference = _reference(source, data)

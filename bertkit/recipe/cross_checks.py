@@ -47,7 +47,7 @@ _PATHS = (
 _Rule = tuple[Any, str, str, str]  # does it apply?, dotted key, what is wrong, fix
 
 
-def check_settings(data: Json, options: type[TaskOptions] | None, own_metrics: bool = False) -> Iterator[KeyProblem]:
+def check_settings(data: Json, options: type[TaskOptions] | None, own_metrics: bool) -> Iterator[KeyProblem]:
     """Contradictions between settings; `task` and `model` have their defaults filled in.
 
     options: the type of the task's options, or None where the task is not known. own_metrics: as for `load_recipe`.

@@ -9,27 +9,20 @@ from collections.abc import Mapping, Sequence
 from numbers import Integral, Real
 from typing import Any
 
-from pydantic import BaseModel
-
-from bertkit import sections
 from bertkit.data.python_inputs import data_section
 from bertkit.data.python_rows import Rows, RowsFolder
 from bertkit.recipe.fields import Sections, Several
 from bertkit.recipe.key_problems import Report
 from bertkit.recipe.training_arguments import DECIDED, training_fields
 from bertkit.recipe.yaml import MAX_DEPTH, parse
-from bertkit.sections import MEMORY, DataSpec, ModelSpec
+from bertkit.sections import MEMORY
 from bertkit.tasks import find_task
 from bertkit.tasks.base import TaskOptions
 from bertkit.text import Json, dotted
-from bertkit.validation import KeyProblem, describe, did_you_mean, unknown_key
+from bertkit.validation import KeyProblem, describe, did_you_mean, fields_at, unknown_key
 
-# name -> type of the sections, in the order in which a misplaced key is looked up
-SECTIONS: Mapping[str, type[BaseModel]] = {
-    "distillation": sections.Distillation, "task": TaskOptions, "model": ModelSpec, "data": DataSpec,
-    "early_stopping": sections.EarlyStopping, "peft": sections.Lora, "freeze": sections.Freeze, "hub": sections.Hub,
-    "batching": sections.Batching,
-}  # fmt: skip
+# in the order in which a misplaced key is looked up
+_SECTIONS = "distillation task model data early_stopping peft freeze hub batching".split()
 SCRIPTS = {  # arguments of transformers' scripts -> what to write here
     "max_seq_length": "model.max_length", "model_name_or_path": "model.name", "model_revision": "model.revision",
     "dataset_name": "data.source", "dataset_config_name": "data.subset", "train_file": "data.source.train",
@@ -152,8 +145,8 @@ def options_of(stated: Mapping[str, Any]) -> type[TaskOptions] | None:
 def sections_of_keys(options: type[TaskOptions]) -> dict[str, list[str]]:
     """Key -> the sections that have it, in which it means something; options: of the task."""
     homes: defaultdict[str, list[str]] = defaultdict(list)
-    for section, kind in {**SECTIONS, "task": options}.items():
-        for key in kind.model_fields:
+    for section in _SECTIONS:
+        for key in options.model_fields if section == "task" else fields_at(Sections, (section,)):
             homes[key].append(section)
     for key in training_fields():
         homes[key] = ["training"] if key in DECIDED else [*homes[key], "training"]

@@ -13,7 +13,7 @@ from bertkit.files import read_json
 from bertkit.recipe.cross_checks import check_settings, format_problems, resolve_paths, without
 from bertkit.recipe.fields import MEAN, Sections, Several
 from bertkit.recipe.key_problems import Report
-from bertkit.recipe.overrides import SCRIPTS, SECTIONS, options_of, sections_of_keys
+from bertkit.recipe.overrides import SCRIPTS, options_of, sections_of_keys
 from bertkit.recipe.training_arguments import check_training
 from bertkit.sections import MEMORY, ModelSpec
 from bertkit.tasks import all_tasks, find_task, get_task, task_names
@@ -139,12 +139,12 @@ def _check_one(
     folder: as `resolve_paths`. run: the folder, which may be that of a run of this recipe.
     """
     options, problems = options_of(data), [*_task_problems(data, run)]
-    kinds = {**SECTIONS, "task": options or TaskOptions}
+    kind = options or TaskOptions
     homes = {
         **SCRIPTS,
-        **{key: names[0] for key, names in sections_of_keys(options or TaskOptions).items() if not names[1:]},
+        **{key: names[0] for key, names in sections_of_keys(kind).items() if not names[1:]},
     }
-    invalid = validate(Sections, data, kinds, homes)
+    invalid = validate(Sections, data, {"task": kind}, homes)
     # without a task its options cannot be checked
     problems += [each for each in invalid if not problems or each.path[:1] != ("task",)]
     if isinstance(data.get("training"), dict):
@@ -154,7 +154,7 @@ def _check_one(
     settings = {
         **clean,
         "model": vars(ModelSpec.model_construct(**clean.get("model", {}))),
-        "task": vars((options or TaskOptions).model_construct(**clean.get("task", {}))),
+        "task": vars(kind.model_construct(**clean.get("task", {}))),
     }
     contradictions = check_settings(settings, options, own_metrics)
     problems += [each for each in contradictions if not {each.path, each.path[:1]} & bad]

@@ -112,7 +112,7 @@ def read(
     if isinstance(source, AnyRecipe if several else Recipe) and data is None and not values and not overrides:
         return source
     values = values if data is None else {"data": data, **values}
-    stated, clean = _checked(source, values, overrides, check_files, own_metrics, several)
+    stated, clean = _checked(source, values, overrides, check_files, own_metrics, several=several)
     valid = {name: Sections.model_validate(one) for name, one in clean.items()}
     first = next(iter(valid.values()))
     if "tasks" not in stated:
@@ -251,7 +251,8 @@ def _checked(
     overrides: Sequence[str],
     check_files: bool = True,
     own_metrics: bool = True,
-    several: bool = True,
+    *,
+    several: bool,
 ) -> tuple[Json, dict[str, Json]]:
     """What a recipe states, as plain data, and task -> what the recipe of this task states, checked, as `check_parts`.
 

@@ -45,6 +45,7 @@ PAIRS = "a loss of pairs", "smoothing is for labels"  # `unsmoothed` of tasks th
 HeldOut: TypeAlias = "Sequence[tuple[Dataset, Dataset]]"  # rows learned from, and others, which `fit` reads
 Baselines: TypeAlias = "dict[str, Scores]"  # name -> scores
 OptionValues: TypeAlias = dict[str, Any]  # option -> value
+Reduced: TypeAlias = "dict[str, Tensor]"  # what decoding needs of the outputs
 Predict: TypeAlias = "Callable[[Dataset], Sequence[Any]]"  # features -> one item per feature, in order
 
 
@@ -277,13 +278,13 @@ class Task(ABC, Generic[O]):
     # --- outputs -> answers
 
     @abstractmethod
-    def reduce(self, outputs: Any, batch: Batch) -> dict[str, Tensor]:
+    def reduce(self, outputs: Any, batch: Batch) -> Reduced:
         """On the device: the small part of the outputs that decoding needs; an exported graph ends with it.
 
         The first dimension is the features', except for what all features share.
         """
 
-    def extra_outputs(self, reduced: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def extra_outputs(self, reduced: Reduced) -> Reduced:
         """Further outputs of an exported graph, for its readers without bertkit: name -> tensor. Default: none."""
         return {}
 

@@ -21,7 +21,7 @@ from bertkit.evaluation.pretraining_metrics import COUNTED
 from bertkit.models.bert.masking import Masking, Pairs, fewer_masks
 from bertkit.models.encoder import Encoder
 from bertkit.sections import Section
-from bertkit.tasks.base import Baselines, Batch, HeldOut, OptionValues, Task, TaskOptions
+from bertkit.tasks.base import Baselines, Batch, HeldOut, OptionValues, Reduced, Task, TaskOptions
 from bertkit.tasks.fields import PIPELINE, SCORE, Key, Usage, form
 from bertkit.tasks.masks import GUESSES, BestTokens, MaskedItem, filled
 from bertkit.text import counted
@@ -241,7 +241,7 @@ class Pretraining(Task[PretrainingOptions]):
 
     # --- outputs -> answers -> scores
 
-    def reduce(self, outputs: Any, batch: Batch) -> dict[str, Tensor]:
+    def reduce(self, outputs: Any, batch: Batch) -> Reduced:
         """`counts`, and for each mask of the user its `feature` and best `pieces` with their `probabilities`.
 
         outputs: `prediction_logits`, `(chosen, vocab)`, and the pairs', `(features, 2)`.

@@ -29,7 +29,7 @@ from bertkit.models.heads.spans import (
     merge_texts,
     window_spans,
 )
-from bertkit.tasks.base import Baselines, Batch, HeldOut, OptionValues, Predict, Task, TaskOptions, predicted
+from bertkit.tasks.base import Baselines, Batch, HeldOut, OptionValues, Predict, Reduced, Task, TaskOptions, predicted
 from bertkit.tasks.fields import READ, SPAN, Decision, Key, Usage, form
 from bertkit.text import counted
 
@@ -187,7 +187,7 @@ tokenizer = AutoTokenizer.from_pretrained("PATH_OR_HUB_ID")""",
 
     # --- outputs -> answers -> scores
 
-    def reduce(self, outputs: Any, batch: Batch) -> dict[str, Tensor]:
+    def reduce(self, outputs: Any, batch: Batch) -> Reduced:
         """`scores`, `spans` and `null` of the best spans of each window; see `best_spans`."""
         logits = masked_logits(outputs.start_logits, outputs.end_logits, batch)
         most, longest = self.options.n_best, self.options.max_answer_length

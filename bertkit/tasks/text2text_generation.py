@@ -20,7 +20,7 @@ from bertkit.evaluation.baselines import enough
 from bertkit.evaluation.translation import Translations
 from bertkit.models.encoder import Encoder
 from bertkit.sections import Section
-from bertkit.tasks.base import Baselines, Batch, HeldOut, OptionValues, Task, TaskOptions
+from bertkit.tasks.base import Baselines, Batch, HeldOut, OptionValues, Reduced, Task, TaskOptions
 from bertkit.tasks.fields import READ, Key, Usage, form
 from bertkit.text import part_of
 
@@ -196,7 +196,7 @@ tokenizer.decode(model.generate(**inputs)[0], skip_special_tokens=True)""",
 
     # --- outputs -> answers -> scores
 
-    def reduce(self, outputs: Any, batch: Batch) -> dict[str, Tensor]:
+    def reduce(self, outputs: Any, batch: Batch) -> Reduced:
         """`tokens`, `(features, tokens)`: the generated ids; -1 where the outputs are not finite."""
         return {"tokens": outputs}
 

@@ -24,7 +24,7 @@ from bertkit.evaluation.metrics import Kind
 from bertkit.models.encoder import Encoder, classifier, load_and_report
 from bertkit.models.untrusted import read_object
 from bertkit.tasks import class_labels
-from bertkit.tasks.base import Baselines, Batch, HeldOut, OptionValues, Predict, Task, TaskOptions
+from bertkit.tasks.base import Baselines, Batch, HeldOut, OptionValues, Predict, Reduced, Task, TaskOptions
 from bertkit.tasks.class_labels import Labels, Probability, Weights
 from bertkit.tasks.fields import NUMBER, PIPELINE, READ, SCORE, AnswerForm, Decision, Key, Usage, form
 from bertkit.text import escape_controls
@@ -334,11 +334,11 @@ logits = model.encode({texts}, convert_to_tensor=True)
 
     # --- outputs -> answers
 
-    def reduce(self, outputs: Any, batch: Batch) -> dict[str, Tensor]:
+    def reduce(self, outputs: Any, batch: Batch) -> Reduced:
         """`logits`, `(features, labels)` fp32."""
         return {"logits": outputs.logits.float()}
 
-    def extra_outputs(self, reduced: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def extra_outputs(self, reduced: Reduced) -> Reduced:
         """`scores`, `(features, labels)`: calibrated probabilities; for regression, the number."""
         if self.kind == "regression":
             return {"scores": reduced["logits"].clone()}

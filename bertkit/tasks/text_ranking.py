@@ -19,7 +19,7 @@ from bertkit.errors import DataError, RowsError, require_finite
 from bertkit.evaluation import baselines, reranking, similarity
 from bertkit.models.encoder import Encoder, classifier, load_model
 from bertkit.tasks import cross_encoder
-from bertkit.tasks.base import PAIRS, Baselines, Batch, HeldOut, OptionValues, Task, TaskOptions
+from bertkit.tasks.base import PAIRS, Baselines, Batch, HeldOut, OptionValues, Reduced, Task, TaskOptions
 from bertkit.tasks.fields import NUMBER, Usage
 
 if TYPE_CHECKING:
@@ -211,11 +211,11 @@ CrossEncoder("PATH_OR_HUB_ID").rank("your query", ["a document", "another"])""",
 
     # --- outputs -> answers -> scores
 
-    def reduce(self, outputs: Any, batch: Batch) -> dict[str, Tensor]:
+    def reduce(self, outputs: Any, batch: Batch) -> Reduced:
         """`logits`, `(features,)` fp32."""
         return {"logits": outputs.logits[:, 0].float()}
 
-    def extra_outputs(self, reduced: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def extra_outputs(self, reduced: Reduced) -> Reduced:
         """`scores`, `(features,)`, after the activation."""
         logits = reduced["logits"]
         return {"scores": logits.clone() if self.options.activation == "identity" else logits.sigmoid()}

@@ -21,7 +21,7 @@ from bertkit.evaluation.metrics import PER_LABEL
 from bertkit.models.encoder import Encoder, classifier, load_model
 from bertkit.models.heads import tagger
 from bertkit.tasks import tags
-from bertkit.tasks.base import Baselines, Batch, HeldOut, OptionValues, Predict, Task, TaskOptions, predicted
+from bertkit.tasks.base import Baselines, Batch, HeldOut, OptionValues, Predict, Reduced, Task, TaskOptions, predicted
 from bertkit.tasks.class_labels import Name, Weights, weight_tensor
 from bertkit.tasks.fields import PIPELINE, READ, SPAN, AnswerForm, Key, Usage, form
 from bertkit.text import counted
@@ -299,13 +299,13 @@ class TokenClassification(Task[TokenClassificationOptions]):
 
     # --- outputs -> answers -> scores
 
-    def reduce(self, outputs: Any, batch: Batch) -> dict[str, Tensor]:
+    def reduce(self, outputs: Any, batch: Batch) -> Reduced:
         """`emissions`, `words` and a chain's `transitions`, `start` and `end`; see `reduced_words`."""
         from bertkit.models.heads.crf import reduced_words
 
         return reduced_words(outputs, batch, crf=self.options.head == "crf")
 
-    def extra_outputs(self, reduced: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def extra_outputs(self, reduced: Reduced) -> Reduced:
         """`tags` and `scores`, `(windows, words)`: the most probable tag and its probability; nothing for a CRF."""
         if self.options.head == "crf":  # its best path is added by `bertkit.exports.viterbi`
             return {}

@@ -17,7 +17,7 @@ from bertkit.encoding.texts import encode_texts
 from bertkit.errors import ModelError, UserError, require_finite
 from bertkit.models.encoder import Encoder
 from bertkit.models.untrusted import read_object
-from bertkit.tasks.base import Batch, OptionValues, Task, TaskOptions
+from bertkit.tasks.base import Batch, OptionValues, Reduced, Task, TaskOptions
 from bertkit.tasks.fields import READ, Key, form
 from bertkit.text import counted
 
@@ -225,7 +225,7 @@ class VectorTask(Task[V]):
         """Rows."""
         return float((batch["side"] == 0).sum())
 
-    def reduce(self, outputs: Any, batch: Batch) -> dict[str, Tensor]:
+    def reduce(self, outputs: Any, batch: Batch) -> Reduced:
         """`vectors`, `(texts, size)` fp32."""
         return {"vectors": outputs["vectors"].float()}
 

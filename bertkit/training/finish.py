@@ -23,7 +23,7 @@ from bertkit.data.table import Data, Origin
 from bertkit.errors import ModelError, Problem, RecipeError, UserError
 from bertkit.evaluation.graded import Graded
 from bertkit.evaluation.intervals import Scores, mean
-from bertkit.files import lines_of, write_json, write_text, written_aside
+from bertkit.files import lines_of, write_json, write_lines, written_aside
 from bertkit.inference.evaluate import score
 from bertkit.inference.predictor import Predictor, load
 from bertkit.recipe.fields import MEAN
@@ -138,7 +138,7 @@ def finish(jobs: Jobs, run: Run, outcomes: Sequence[Mapping[str, dict[str, Any]]
         publish(part, best[name]["seed"])
         if part != run:
             events = events_of(name, lines_of(run.folder / "metrics.jsonl", appended=True))
-            write_text(part.folder / "metrics.jsonl", "".join(json.dumps(event) + "\n" for event in events))
+            write_lines(part.folder / "metrics.jsonl", events)
         others = [each for each in runs if each != name]
         finish_job(jobs.by_task[name], part, [each[name] for each in outcomes], started, held_out, others)
     if named := {name: part for name, part in runs.items() if part != run}:
@@ -175,8 +175,8 @@ def finish_job(
     run: Run,
     outcomes: list[dict[str, Any]],
     started: float,
-    held_out: OutOfFold | None = None,
-    trained_with: Sequence[str] = (),
+    held_out: OutOfFold | None,
+    trained_with: Sequence[str],
 ) -> None:
     """Score the saved model, compare it with baselines and with a fresh process, and write results.json.
 
@@ -269,7 +269,7 @@ def verify(run: Run, predictor: Predictor, rows: Dataset) -> bool:
     probe = [{name: row[name] for name in inputs if name in row} for row in rows.select(range(min(len(rows), 64)))]
     with TemporaryDirectory() as folder:
         given, output = Path(folder) / "rows.jsonl", Path(folder) / "answers.jsonl"
-        write_text(given, "".join(json.dumps(row) + "\n" for row in probe))
+        write_lines(given, probe)
         canonical = [f"--column={name}={name}" for name in probe[0]]
         files = ["--input", str(given), "--output", str(output), *canonical]
         command = [sys.executable, "-P", "-m", "bertkit", "predict", str(run.model), *files]

@@ -189,7 +189,7 @@ def prepare_jobs(recipe: AnyRecipe, extensions: Extensions = NO_EXTENSIONS) -> t
     return jobs, findings
 
 
-def prepare_job(recipe: Recipe, extensions: Extensions = NO_EXTENSIONS) -> tuple[Job, list[Finding]]:
+def prepare_job(recipe: Recipe, extensions: Extensions) -> tuple[Job, list[Finding]]:
     """The job of one task, and the findings about its data and model. Raises UserError before anything is written."""
     encoder = resolve_encoder(recipe.model)
     logger.info("encoder: %s (%s)", encoder.name, encoder.origin)
