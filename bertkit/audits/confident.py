@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bertkit.evaluation.intervals import Bools, Floats, Interval, Ints, bootstrap, ratio, summed_by
+from bertkit.evaluation.intervals import Bools, Floats, Interval, Ints, Values, bootstrap, ratio, summed_by
 
 ROUNDING = 1e-6  # by which a probability may be below a threshold, as in cleanlab
 
@@ -62,7 +62,7 @@ def wrong_share(given: Ints, best: Ints, guess: Ints, unit: Ints) -> ErrorEstima
         for chosen in (np.ones(len(given)), guess >= 0, guess == given)
     )
 
-    def weighted(weights: Floats) -> dict[str, Floats]:
+    def weighted(weights: Floats) -> Values:
         counts, hits = counted @ weights, right @ weights
         wrong = confident @ weights - hits
         # A label without a confident row counts as right once, as in cleanlab.

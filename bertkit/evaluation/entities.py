@@ -20,7 +20,7 @@ import numpy as np
 from bertkit.data.tagging import Entity, Learned, entities, invalid, strict_entities
 from bertkit.evaluation.calibration import expected_calibration_error
 from bertkit.evaluation.graded import Graded, Scored
-from bertkit.evaluation.intervals import Floats, ratio
+from bertkit.evaluation.intervals import Floats, Values, ratio
 from bertkit.text import Json, Record
 
 Tags = Collection[Sequence[str]]
@@ -145,7 +145,7 @@ class GradedEntities(GradedTags):
             right[row], words[row] = sum(map(eq, gold, predicted)), len(gold)
             forbidden[row] = invalid(predicted, self.scheme)
 
-        def scores(weights: Floats) -> dict[str, Floats]:
+        def scores(weights: Floats) -> Values:
             shape = (3, len(self.labels), weights.shape[1])
             counts, strict_counts = (lenient @ weights).reshape(shape), (strict @ weights).reshape(shape)
             per_type = precision_recall_f1(counts)

@@ -19,7 +19,8 @@ Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 Scores = dict[str, float | None]
 Interval = tuple[float, float]
-Weighted = Callable[[Floats], dict[str, Floats]]
+Values = dict[str, Floats]  # of metrics, by their names
+Weighted = Callable[[Floats], Values]
 """Weights (rows, resamples) -> score name -> value per resample (resamples,), NaN where undefined."""
 
 CHUNK = 2**18  # weights held at a time: 2 MiB, which caches hold
@@ -36,7 +37,7 @@ def bootstrap(weighted: Weighted, rows: int, *, resamples: int = 1000, seed: int
     """
     rng = np.random.default_rng(seed)
     step = max(1, min(64, CHUNK // rows))
-    parts: list[dict[str, Floats]] = []
+    parts: list[Values] = []
     for start in range(0, resamples, step):
         weights = np.empty((rows, min(step, resamples - start)))
         for column in range(weights.shape[1]):
@@ -69,7 +70,7 @@ def ratio(top: Floats, bottom: Floats, undefined: float = 0.0) -> Floats:
     return quotient
 
 
-def precision_recall_f1(hits: Floats, predicted: Floats, actual: Floats, labels: Sequence[str]) -> dict[str, Floats]:
+def precision_recall_f1(hits: Floats, predicted: Floats, actual: Floats, labels: Sequence[str]) -> Values:
     """Averages over labels, then the metrics of each; from weights by label, each (labels, resamples)."""
     precision, recall, f1 = ratio(hits, predicted), ratio(hits, actual), ratio(2 * hits, predicted + actual)
     averages = {

@@ -19,6 +19,7 @@ from bertkit.evaluation.intervals import (
     Bools,
     Floats,
     Ints,
+    Values,
     blocks,
     correlation,
     matthews,
@@ -126,7 +127,7 @@ def _classification(kind: Kind, labels: Sequence[str], table: Floats, references
     curves = roc_curves(positive, scores)
     per_row = 1 if single else len(labels)  # decisions
 
-    def weighted(weights: Floats) -> dict[str, Floats]:
+    def weighted(weights: Floats) -> Values:
         total, counts = weights.sum(axis=0), (hits @ weights, predicted @ weights, actual @ weights)
         values = {
             "accuracy" if single else "subset_accuracy": exactly @ weights / total,
@@ -166,7 +167,7 @@ def regression(references: ArrayLike, predictions: ArrayLike) -> Scored:
     squares, distances = (truth - values) ** 2, np.abs(truth - values)
     truth_ranks, given_ranks = ranking(truth), ranking(values)
 
-    def weighted(weights: Floats) -> dict[str, Floats]:
+    def weighted(weights: Floats) -> Values:
         total = weights.sum(axis=0)
         return {
             "pearson": correlation(truth[:, None], values[:, None], weights),

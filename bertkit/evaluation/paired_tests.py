@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bertkit.evaluation.graded import Scored
-from bertkit.evaluation.intervals import CHUNK, Floats, Interval, bootstrap
+from bertkit.evaluation.intervals import CHUNK, Floats, Interval, Values, bootstrap
 
 RESAMPLES = 1000
 
@@ -28,7 +28,7 @@ class Difference(NamedTuple):
 def differences(first: Scored, second: Scored) -> dict[str, Difference]:
     """The metrics that both systems have on the same rows, each resample of which is scored for both (Koehn 2004)."""
 
-    def weighted(weights: Floats) -> dict[str, Floats]:
+    def weighted(weights: Floats) -> Values:
         before, after = first.weighted(weights), second.weighted(weights)
         return {name: after[name] - before[name] for name in before if name in after}
 

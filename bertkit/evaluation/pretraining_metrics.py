@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
     from bertkit.data.schema import Answer
-    from bertkit.evaluation.intervals import Floats
+    from bertkit.evaluation.intervals import Floats, Values
 
 COUNTED = ("masked", "right", "loss", "pairs", "pairs_right")
 SAMPLE = 10_000  # examples that the baseline looks at
@@ -26,7 +26,7 @@ def scored(answers: Sequence[Answer], *, pairs: bool) -> Scored:
         table[row] = [answer.get(name, 0) for name in COUNTED]
     masked, right, loss, paired, paired_right = table.T
 
-    def weighted(weights: Floats) -> dict[str, Floats]:
+    def weighted(weights: Floats) -> Values:
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             scores = {
                 "mlm_accuracy": right @ weights / (masked @ weights),

@@ -20,7 +20,7 @@ from bertkit.data.schema import Answer
 from bertkit.data.table import FirstSeen, column_values, required
 from bertkit.errors import DataError, extras_required
 from bertkit.evaluation.graded import Graded, Scored
-from bertkit.evaluation.intervals import Floats
+from bertkit.evaluation.intervals import Floats, Values
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -67,7 +67,7 @@ def scored(per_query: PerQuery) -> Scored:
     """Means over the queries of `measures`, which are what the bootstrap resamples."""
     table = np.array([list(values.values()) for values in per_query.values()])  # (scores, queries)
 
-    def weighted(weights: Floats) -> dict[str, Floats]:
+    def weighted(weights: Floats) -> Values:
         return dict(zip(per_query, table @ weights / weights.sum(axis=0), strict=True))
 
     means = {name: math.fsum(values.values()) / len(values) for name, values in per_query.items()}

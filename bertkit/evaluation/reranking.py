@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 from bertkit.data.table import column_values, required
 from bertkit.evaluation import similarity
 from bertkit.evaluation.graded import Graded, Scored
-from bertkit.evaluation.intervals import CHUNK, Floats, Ints, ratio
+from bertkit.evaluation.intervals import CHUNK, Floats, Ints, Values, ratio
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -93,7 +93,7 @@ class RankedRows(Graded):
         names = metric_names(self.grouped, self.graded)
         step = max(1, CHUNK // len(self.groups))  # resamples at a time: there are more rows than queries
 
-        def weighted(weights: Floats) -> dict[str, Floats]:
+        def weighted(weights: Floats) -> Values:
             starts = range(0, weights.shape[1], step)
             parts = [by_row(weights[self.groups, start : start + step]) for start in starts]
             values = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}

@@ -14,7 +14,7 @@ from bertkit.data.schema import Answer
 from bertkit.data.table import column_values
 from bertkit.evaluation.calibration import ROUNDING, thresholds_of
 from bertkit.evaluation.graded import Graded, Scored
-from bertkit.evaluation.intervals import Floats, Ints
+from bertkit.evaluation.intervals import Floats, Ints, Values
 from bertkit.evaluation.metrics import regression
 from bertkit.text import Json, Record
 
@@ -66,7 +66,7 @@ def graded(targets: ArrayLike, cosines: ArrayLike) -> Scored:
     """Spearman's and Pearson's correlation of cosines with grades."""
     scored = regression(targets, cosines)
 
-    def weighted(weights: Floats) -> dict[str, Floats]:
+    def weighted(weights: Floats) -> Values:
         values = scored.weighted(weights)
         return {name: values[name] for name in GRADED}
 
@@ -83,7 +83,7 @@ def labelled(similar: ArrayLike, cosines: ArrayLike, threshold: float | None) ->
     order = np.argsort(-scores, kind="stable")
     ends = np.append(np.flatnonzero(np.diff(scores[order])), len(order) - 1)
 
-    def weighted(weights: Floats) -> dict[str, Floats]:
+    def weighted(weights: Floats) -> Values:
         hits = np.cumsum(weights[order] * truth[order, None], axis=0)[ends]
         seen = np.cumsum(weights[order], axis=0)[ends]
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -119,7 +119,7 @@ class LabelledPairs(Graded):
 def ranked(ranks: ArrayLike, beats: ArrayLike | None) -> Scored:
     """Mean reciprocal rank and the share of first places; `beats`: is the positive nearer than the row's negative?"""
     places = np.asarray(ranks, dtype=np.float64)
-    values: dict[str, Floats] = {"mrr": 1 / places, "accuracy_at_1": (places == 1).astype(np.float64)}
+    values: Values = {"mrr": 1 / places, "accuracy_at_1": (places == 1).astype(np.float64)}
     if beats is not None:
         values["triplet_accuracy"] = np.asarray(beats, dtype=np.float64)
     return Scored(lambda weights: {n: v @ weights / weights.sum(axis=0) for n, v in values.items()}, len(places))

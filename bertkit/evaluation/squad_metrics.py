@@ -22,7 +22,7 @@ from bertkit.data.table import column_values
 from bertkit.evaluation import calibration
 from bertkit.evaluation.calibration import expected_calibration_error
 from bertkit.evaluation.graded import Graded, Scored
-from bertkit.evaluation.intervals import Floats, Scores, ratio
+from bertkit.evaluation.intervals import Floats, Scores, Values, ratio
 from bertkit.evaluation.metrics import exact_roc_auc
 from bertkit.text import Json, Record
 
@@ -88,7 +88,7 @@ class GradedAnswers(Graded):
         members = np.stack([np.ones(len(self.answerable)), self.answerable, ~self.answerable])[: len(names) // 2]
         values = members[:, None] * self.values
 
-        def scores(weights: Floats) -> dict[str, Floats]:
+        def scores(weights: Floats) -> Values:
             sums = values @ weights
             totals = np.broadcast_to((members @ weights)[:, None], sums.shape)
             means = ratio(sums, totals, undefined=np.nan)

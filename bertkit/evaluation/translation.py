@@ -12,7 +12,7 @@ import numpy as np
 from bertkit.errors import extras_required
 from bertkit.evaluation.baselines import tfidf_vectors
 from bertkit.evaluation.graded import Graded, Scored
-from bertkit.evaluation.intervals import Floats, Scores
+from bertkit.evaluation.intervals import Floats, Scores, Values
 
 METRICS = ("bleu", "chrf", "exact_match")
 CHUNK = 256  # rows compared with all of train at a time
@@ -50,7 +50,7 @@ class Translations(Graded):
         same = [text.split() == other.split() for text, other in zip(self.texts, self.references, strict=True)]
         exact = np.array(same, dtype=np.float64)
 
-        def weighted(weights: Floats) -> dict[str, Floats]:
+        def weighted(weights: Floats) -> Values:
             values = {}
             for name, (metric, counts) in self._counted.items():
                 scores = [metric._compute_score_from_stats(sums).score for sums in (weights.T @ counts).tolist()]

@@ -30,7 +30,7 @@ from bertkit.evaluation.entities import (
     predictions,
 )
 from bertkit.evaluation.graded import Graded, Scored
-from bertkit.evaluation.intervals import Floats, ratio
+from bertkit.evaluation.intervals import Floats, Values, ratio
 from bertkit.text import Json, Record
 
 
@@ -101,7 +101,7 @@ class GradedWords(GradedTags):
         )
         counts = counts_by_sentence(counted, self.labels)
 
-        def weighted(weights: Floats) -> dict[str, Floats]:
+        def weighted(weights: Floats) -> Values:
             of_label = (counts @ weights).reshape(3, len(self.labels), -1)
             precision, recall, f1 = precision_recall_f1(of_label)
             scores = {"precision": precision, "recall": recall, "f1": f1, "support": of_label[2]}

@@ -214,7 +214,7 @@ class Predictor:
 
 
 def in_chunks(
-    rows: Iterator[Row], size: int, answers: Callable[[Sequence[Row], int], Iterable[T]], start: int = 0
+    rows: Iterator[Row], size: int, answers: Callable[[Sequence[Row], int], Iterable[T]], start: int
 ) -> Iterator[T]:
     """The answers to chunks of `size` rows. answers: of a chunk, and the number of rows before it.
 

@@ -154,7 +154,7 @@ def reliability(decisions: Mapping[str, tuple[ArrayLike, ArrayLike]]) -> Picture
     return Picture("Reliability", to_svg(figure, "reliability"), alt, note)
 
 
-def _axes(across: str = "", along: str = "", height: float = 2.9) -> tuple[Figure, Any]:
+def _axes(across: str, along: str = "", height: float = 2.9) -> tuple[Figure, Any]:
     figure = Figure(figsize=(4.6, height), layout="constrained")
     return figure, figure.add_subplot(xlabel=across, ylabel=along)
 

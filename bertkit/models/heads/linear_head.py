@@ -36,7 +36,7 @@ class VectorLogits(ModelOutput):
     vectors: Tensor | None = None  # (texts, size)
 
 
-def linear_classifier(encoder: Encoder, settings: Json, *, new_head: bool, unit: bool = False) -> PreTrainedModel:
+def linear_classifier(encoder: Encoder, settings: Json, *, new_head: bool, unit: bool) -> PreTrainedModel:
     """The encoder with the layout of its folder (a plain encoder's: mean, unit length), and a LinearHead behind it.
 
     unit: whether a new head reads vectors of unit length, whatever the folder says.

@@ -146,7 +146,7 @@ def _each_word(scores: Array, tags: Sequence[str], temperature: float, find: Fin
     return Tagged(named, chosen.tolist(), spans, posterior)
 
 
-def expand_to_words(best: Tagged, read: Sequence[int], words: int, *, plain: bool = False) -> Tagged:
+def expand_to_words(best: Tagged, read: Sequence[int], words: int, *, plain: bool) -> Tagged:
     """Tags for all words of a sentence, of which only `read` were decoded. The others are O, and split entities.
 
     The posterior stays that of the words that were decoded. plain: tags are labels of words; a word that was not
@@ -178,7 +178,7 @@ def gold_posteriors(
     tags: Sequence[str],
     temperature: float,
     *,
-    plain: bool = False,
+    plain: bool,
 ) -> Iterator[tuple[Array, Array]]:
     """Posteriors of the tags of some words `(words, tags)`, and the ids of their gold tags `(words,)`, at least once.
 
