@@ -246,7 +246,7 @@ def test_another_model_is_refused(store):
 
 
 def test_what_is_no_store_is_refused_and_left_alone(tmp_path):
-    raises(DataError, r"is not a store of bertkit\n.*bertkit index MODEL", Store.open, tmp_path / "absent")
+    raises(DataError, r"is not a store of bertkit\n.*Index documents", Store.open, tmp_path / "absent")
     assert not (tmp_path / "absent").exists()
     (tmp_path / "full").mkdir()
     (tmp_path / "full/letter.txt").write_text("mine")
