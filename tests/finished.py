@@ -67,7 +67,7 @@ def finished(case: Case, folder: Path, where: Path, seed: int = 3, **sections: d
     write_metadata(Jobs(recipe, {"": job}), run, {"": [FOUND]})
     small.write_rows(where / "metrics.jsonl", [{"seed": 1, "step": step, "loss": 1 / step} for step in (1, 2, 3)])
     outcome = {"seed": 1, "headline": None, "metrics": {"validation": {}}, "steps": 1, "seconds": 1.0}
-    finish_job(job, run, [outcome | {"best_step": None}], 0.0)
+    finish_job(job, run, [outcome | {"best_step": None}], 0.0, None, ())
     write_card(run)
     return run
 

@@ -19,6 +19,7 @@ import pytest
 import small
 
 import bertkit
+from bertkit import tasks
 from bertkit.cli.main import COMMANDS
 from bertkit.text import json_line
 

@@ -387,7 +387,7 @@ def test_label_ids_follow_the_order_of_the_names(labels, values, ids, tmp_path):
     graded = task.grade([{"score": float(id)} for id in ids], rows)
     assert graded.scores["accuracy"] == 1.0
     assert graded.similar.tolist() == ids
-    saved = options(**json.loads(task.options.model_dump_json()))
+    saved = SentenceSimilarityOptions(**json.loads(task.options.model_dump_json()))
     assert replace(task, options=saved).names == task.names
 
 

@@ -99,8 +99,11 @@ def check_sizes(teacher: Teacher, task: Task, model: Any, features: Dataset) -> 
     student = Runner(task, model, model.device, "fp32", 1)
     theirs, ours = (len(soft(each)(features.select([0]))[0]) for each in (teacher.predictor.predict_features, student))
     if theirs != ours:
-        what = f"its vectors have {theirs:,} numbers, the student's {ours:,}"
-        raise ModelError(WHERE, what, f"Give the student a dense layer:  task: {{dense: {theirs}}}")
+        raise ModelError(
+            WHERE,
+            f"its vectors have {theirs:,} numbers, the student's {ours:,}",
+            f"Give the student a dense layer:  task: {{dense: {theirs}}}",
+        )
 
 
 def keep_layers(model: Any, count: int) -> Any:
@@ -112,8 +115,7 @@ def keep_layers(model: Any, count: int) -> Any:
     config = model.config
     total = int(config.num_hidden_layers)
     if count > total:
-        what = f"{count} layers to keep, but the encoder has {total}"
-        raise ModelError("distillation.student.layers", what)
+        raise ModelError("distillation.student.layers", f"{count} layers to keep, but the encoder has {total}")
     homes = [
         (owner, name)
         for owner in model.base_model.modules()
@@ -121,8 +123,11 @@ def keep_layers(model: Any, count: int) -> Any:
         if isinstance(child, nn.ModuleList) and len(child) == total
     ]
     if len(homes) != 1 or len(set(config.to_dict().get("layer_types") or [None])) > 1:
-        what = f"the layers of a {config.model_type} are of several kinds and cannot be removed one by one"
-        raise ModelError("distillation.student", what, "Remove this section and name a smaller model.")
+        raise ModelError(
+            "distillation.student",
+            f"the layers of a {config.model_type} are of several kinds and cannot be removed one by one",
+            "Remove this section and name a smaller model.",
+        )
     owner, name = homes[0]
     stack: Any = getattr(owner, name)
     setattr(owner, name, nn.ModuleList(stack[index] for index in chosen_layers(total, count)))
@@ -185,9 +190,11 @@ def with_soft_targets(features: Dataset, teacher: Teacher) -> Dataset:
         folder, hit = cached_folder(key, partial(_write, features, teacher))
         targets = Dataset.from_file(str(folder / FILE))
     except OSError as error:
-        what = f"the teacher's outputs cannot be cached ({error.strerror or error})"
-        fix = "Start again. If this happens again, free some space, or name another folder in BERTKIT_CACHE."
-        raise UserError(cache_root(), what, fix) from error
+        raise UserError(
+            cache_root(),
+            f"the teacher's outputs cannot be cached ({error.strerror or error})",
+            "Start again. If this happens again, free some space, or name another folder in BERTKIT_CACHE.",
+        ) from error
     source = "from the cache" if hit else f"computed in {time.monotonic() - started:.0f} s"
     logger.info("teacher: %s features (%s)", f"{len(features):,}", source)
     return concatenate_datasets([features, targets], axis=1)
@@ -212,8 +219,9 @@ def _write(features: Dataset, teacher: Teacher, folder: Path) -> None:
             for start in range(0, len(features), CHUNK):
                 targets = runner(features.select(range(start, min(start + CHUNK, len(features)))))
                 if not all(np.isfinite(row).all() for row in targets):
-                    fix = "Its weights are damaged, or its training diverged."
-                    raise ModelError(WHERE, "its outputs are not finite", fix)
+                    raise ModelError(
+                        WHERE, "its outputs are not finite", "Its weights are damaged, or its training diverged."
+                    )
                 stream.write_batch(pa.record_batch([pa.array(targets, kind)], schema=schema))
         raw.flush()
         os.fsync(raw.fileno())

@@ -17,8 +17,11 @@ class MuonOptimizer(Attachment):
 
     def join(self, draft: Draft) -> bool:
         if draft.args.muon and not layer_matrices(draft.model):
-            what = "no weight matrix of a layer is trained, and muon trains nothing else"
-            raise RecipeError("training.optim", what, "Remove it, or freeze fewer layers.")
+            raise RecipeError(
+                "training.optim",
+                "no weight matrix of a layer is trained, and muon trains nothing else",
+                "Remove it, or freeze fewer layers.",
+            )
         return draft.args.muon
 
     def wrap_optimizer(self, optimizer: Any, trainer: Steps) -> MuonWith:

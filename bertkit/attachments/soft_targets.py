@@ -140,6 +140,9 @@ SOFT_TARGETS: Mapping[str, SoftTargets] = {
 def soft_targets_of(task: Task) -> SoftTargets:
     """Those of the table, or what another package's task offers. Raises UserError where it cannot be distilled."""
     if task.name not in SOFT_TARGETS and not task.soft_targets:
-        fix = f"Remove it; what can be distilled: {', '.join(SOFT_TARGETS)}."
-        raise UserError("distillation", f"{task.name} cannot be distilled", fix)
+        raise UserError(
+            "distillation",
+            f"{task.name} cannot be distilled",
+            f"Remove it; what can be distilled: {', '.join(SOFT_TARGETS)}.",
+        )
     return SOFT_TARGETS.get(task.name) or SoftTargets(*task.soft_targets())

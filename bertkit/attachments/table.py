@@ -24,11 +24,16 @@ ATTACHMENTS: tuple[Attachment, ...] = (
 def of_user(compute_loss_func: Any, attachments: Any) -> tuple[Attachment, ...]:
     """A user's own attachments, after their loss. Raises RecipeError where one is something else."""
     if compute_loss_func is not None and not callable(compute_loss_func):
-        what = f"expected a function of outputs, labels and num_items_in_batch, found {describe(compute_loss_func)}"
-        raise RecipeError("compute_loss_func", what)
+        raise RecipeError(
+            "compute_loss_func",
+            f"expected a function of outputs, labels and num_items_in_batch, found {describe(compute_loss_func)}",
+        )
     listed = attachments if isinstance(attachments, list | tuple) else [attachments]
     for each in listed:
         if not isinstance(each, Attachment):
-            fix = "attachments=[MyAttachment()], where class MyAttachment(bertkit.Attachment)"
-            raise RecipeError("attachments", f"expected instances of Attachment, found {describe(each)}", fix)
+            raise RecipeError(
+                "attachments",
+                f"expected instances of Attachment, found {describe(each)}",
+                "attachments=[MyAttachment()], where class MyAttachment(bertkit.Attachment)",
+            )
     return (*([UserLoss(compute_loss_func)] if compute_loss_func else ()), *listed)

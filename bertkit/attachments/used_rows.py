@@ -21,7 +21,7 @@ from bertkit.encoding.padding import fills
 from bertkit.engine.arguments import Arguments
 from bertkit.engine.attachment import Attachment, Draft, Steps
 from bertkit.engine.checkpoint import other_optimizer
-from bertkit.errors import Problem, RecipeError, UserError
+from bertkit.errors import RecipeError, UserError
 from bertkit.tasks.base import Task
 
 USED_ROWS_FILE = "used_embeddings.safetensors"  # in a checkpoint: `ids` of the trained rows, `decay` of the others
@@ -44,8 +44,7 @@ class UsedEmbeddings(Attachment):
             self.shape = word_embedding(draft.model, draft.args).weight.shape
         except ValueError as error:
             if self.asked:
-                problem = Problem("training.used_embeddings", f"has no effect: {error}", "Remove it.")
-                raise RecipeError(problem) from error
+                raise RecipeError("training.used_embeddings", f"has no effect: {error}", "Remove it.") from error
         return True
 
     def summarize(self, features_by_task: Iterable[tuple[Task, Dataset]]) -> str | None:
@@ -128,9 +127,11 @@ class UsedRows(nn.Embedding):
         absent = places < 0
         if self.training:
             if not input.is_cuda and absent.any():  # without waiting for CUDA, whose kernel asserts it
-                what = f"the tokens with ids {sorted({*input[absent].tolist()})[:8]} are in no training row"
-                fix = "Write training: {used_embeddings: false}, and please report this."
-                raise UserError("training.used_embeddings", what, fix)
+                raise UserError(
+                    "training.used_embeddings",
+                    f"the tokens with ids {sorted({*input[absent].tolist()})[:8]} are in no training row",
+                    "Write training: {used_embeddings: false}, and please report this.",
+                )
             return embedding(places, self.weight, self.padding_idx)
         vectors = embedding(places.clamp(min=0), self.weight)
         vectors[absent] = self.others.whole.weight.detach()[input[absent]] * self.others.decay

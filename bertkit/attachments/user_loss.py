@@ -68,14 +68,20 @@ class UserLoss(Attachment):
         with translated(Exception, RecipeError, WHERE, f"{name} failed on a first micro-batch"):
             value: Any = self.function(*inputs, count)
         if not (isinstance(value, Tensor) and value.ndim == 0 and value.isfinite() and value.requires_grad):
-            fix = "Return a tensor of one finite number, which has its gradient from the outputs."
-            raise RecipeError(WHERE, f"{name} returned {short_repr(value)}", fix)
+            raise RecipeError(
+                WHERE,
+                f"{name} returned {short_repr(value)}",
+                "Return a tensor of one finite number, which has its gradient from the outputs.",
+            )
         return value
 
     def _inputs(self, outputs: Any, batch: Batch) -> tuple[Any, Tensor]:
         if (inputs := self.task.loss_inputs(outputs, batch)) is None:
-            what = f"{self.task.name} ({self.task.describe()}) has no labels to compare outputs with one by one"
-            raise RecipeError(WHERE, what, "Change its own loss by `wrap_loss` of a bertkit.Attachment.")
+            raise RecipeError(
+                WHERE,
+                f"{self.task.name} ({self.task.describe()}) has no labels to compare outputs with one by one",
+                "Change its own loss by `wrap_loss` of a bertkit.Attachment.",
+            )
         return inputs
 
     def wrap_loss(self, loss: Loss) -> Loss:

@@ -44,11 +44,13 @@ def choose_columns(
         mapped = names & spec.columns.keys()
         complete = [a for a in group if mapped <= set(a) and all(map(there, a))]
         if mapped and not any(mapped <= set(a) for a in group):
-            what = f"{_either([sorted(mapped)])} do not go together; map {_either(group)}"
-            raise DataError("data.columns", what)
+            raise DataError("data.columns", f"{_either([sorted(mapped)])} do not go together; map {_either(group)}")
         if len(complete) > 1:
-            fix = "map the intended one, e.g.  data: {columns: {" + ", ".join(f"{n}: {n}" for n in complete[0]) + "}}"
-            raise DataError(where, f"has {_either(complete)}: only one of these can be used", fix)
+            raise DataError(
+                where,
+                f"has {_either(complete)}: only one of these can be used",
+                "map the intended one, e.g.  data: {columns: {" + ", ".join(f"{n}: {n}" for n in complete[0]) + "}}",
+            )
         if complete:
             chosen += complete[0]
         elif needed and group:
@@ -57,8 +59,10 @@ def choose_columns(
             chosen += [name for a in group for name in a if not mapped or name in mapped]
     joined = [name for name in chosen if columns[name].located and not isinstance(spec.columns.get(name, ""), str)]
     if joined and any(columns[name].holds == "spans" for name in chosen):
-        what = f"`{joined[0]}` is joined from several columns, but the offsets of spans count in one; map that one"
-        raise DataError("data.columns", what)
+        raise DataError(
+            "data.columns",
+            f"`{joined[0]}` is joined from several columns, but the offsets of spans count in one; map that one",
+        )
     return {name: spec.columns.get(name, name) for name in columns if name in chosen}
 
 

@@ -47,8 +47,9 @@ def read_corpus(
     """
     for part in (part for own in parts.values() for part in own):
         if not part.fingerprint and not Path(part.name).is_file():
-            fix = "name a file of documents, such as its corpus.jsonl"
-            raise DataError(part.name, "holds judged pairs, not documents", fix)
+            raise DataError(
+                part.name, "holds judged pairs, not documents", "name a file of documents, such as its corpus.jsonl"
+            )
     loaded, hashes, findings = dict[str, Loaded](), dict[str, Hashes](), dict[str, list[Finding]]()
     for split, own in parts.items():
         folder = _cached(own, spec, split, share if split == "train" else None)
@@ -106,8 +107,11 @@ def _read(parts: Sequence[Part], spec: DataSpec, split: str, share: float | None
             writers[split].findings.append(warn(left_out))
         sizes = [len(writer.origin) for writer in writers.values()]
         if share is not None and 0 in sizes:
-            what = f"{share} of {sum(sizes)} documents cannot be held out"
-            raise DataError("data.validation", what, "add documents, or name a validation file")
+            raise DataError(
+                "data.validation",
+                f"{share} of {sum(sizes)} documents cannot be held out",
+                "add documents, or name a validation file",
+            )
         if not any(sizes):
             raise DataError(parts[0].name, "holds no documents with text")
         for each, writer in writers.items():

@@ -21,7 +21,7 @@ from bertkit.data.tagged import spans_of, tag_words
 from bertkit.data.values import convert, split_labels
 from bertkit.errors import DataError
 from bertkit.sections import DataSpec
-from bertkit.text import counted, listed
+from bertkit.text import Json, Record, counted, listed
 from bertkit.validation import did_you_mean
 
 ValidateRows = Callable[[Table, str], Checked]
@@ -36,7 +36,7 @@ class _Record(NamedTuple):
     file: Path
     prefix: str  # of its location in the file
     number: int
-    values: dict[str, Any]  # those that it has of `location`, `id`, the inputs and the targets
+    values: Json  # those that it has of `location`, `id`, the inputs and the targets
 
     @property
     def where(self) -> str:
@@ -117,7 +117,7 @@ def _read_file(file: Path, spec: DataSpec, columns: Mapping[str, Column], proble
     for number, row in read_rows(file, layout):
         origin.add(0, number)
         rows.append(row if reader.name == "jsonl" else {name: unguarded(cell) for name, cell in row.items()})
-    values: list[dict[str, Any]] = [{} for _ in rows]
+    values: list[Json] = [{} for _ in rows]
     for name, column in columns.items():
         cells = {index: cell for index, row in enumerate(rows) if (cell := _cell(row, name, column, spec)) is not None}
         read = convert(list(cells.values()), name, column, origin.select(list(cells)))
@@ -131,7 +131,7 @@ def _read_file(file: Path, spec: DataSpec, columns: Mapping[str, Column], proble
             problems.add(origin[index], "names no row", "Give its `location`, such as train.csv:17, or its `id`.")
 
 
-def _cell(row: Mapping[str, Any], name: str, column: Column, spec: DataSpec) -> Any:
+def _cell(row: Record, name: str, column: Column, spec: DataSpec) -> Any:
     """A value of the row as the readers of this column take it; lists in csv are JSON, as `predict` writes them."""
     value = row.get("entities", row.get(name)) if column.holds == "spans" else row.get(name)
     if isinstance(value, str) and value[:1] in ("[", "{") and column.holds not in ("text", "label", "name"):

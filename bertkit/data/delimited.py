@@ -130,8 +130,11 @@ def fields_of(line: str, delimiter: str) -> int:
 
 def _header(records: Iterator[tuple[int, list[str]]], spec: DataSpec, problems: Problems, prefix: str) -> list[str]:
     if not spec.header:
-        fix = f"name the columns, e.g. {setting('header', '[label, text]')}"
-        raise DataError(problems.name, "a file without a header needs the names of its columns", fix)
+        raise DataError(
+            problems.name,
+            "a file without a header needs the names of its columns",
+            f"name the columns, e.g. {setting('header', '[label, text]')}",
+        )
     number, fields = next(records, (0, []))
     problems.raise_if_any()
     if not number:

@@ -111,8 +111,11 @@ def _chosen(sheets: Sequence[Any], wanted: str | None, problems: Problems) -> An
             problems.findings.append(Finding("note", f"{problems.name}: {what}", setting("sheet", "NAME")))
         return sheets[0]
     if wanted not in names:
-        what = f"has no sheet {wanted!r}{did_you_mean(wanted, names)}"
-        raise DataError(problems.name, what, f"data.sheet is one of: {', '.join(names)}")
+        raise DataError(
+            problems.name,
+            f"has no sheet {wanted!r}{did_you_mean(wanted, names)}",
+            f"data.sheet is one of: {', '.join(names)}",
+        )
     return sheets[names.index(wanted)]
 
 

@@ -66,8 +66,10 @@ def load(
     if schema.corpus and (spec.exclude or spec.relabel):
         raise DataError("data", "`exclude` and `relabel` are not for a corpus", "Correct its files.")
     if spec.by and (schema.corpus or schema.together):
-        what = "scores by a column need rows that are scored one by one, and not documents of a corpus or a search"
-        raise DataError("data.by", what)
+        raise DataError(
+            "data.by",
+            "scores by a column need rows that are scored one by one, and not documents of a corpus or a search",
+        )
     complete = splits is None or (isinstance(spec.source, dict) and {*splits} >= spec.source.keys())
     if not schema.corpus:
         more = {"id": ID, **({spec.by: BY} if spec.by else {})}

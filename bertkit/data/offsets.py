@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate
-from typing import Any
 from unicodedata import combining, normalize
 
 from bertkit.data.schema import Finding, warn
 from bertkit.data.word_spans import Span, spans_to_tags
-from bertkit.text import counted
+from bertkit.text import Record, counted
 
 UTF_16 = "counted in UTF-16, as JavaScript and Java do"
 ONE_LINE_END = r"counted in a text that had \n where this one has \r\n"
@@ -25,7 +24,7 @@ UNITS: Mapping[
 }
 
 
-def moved(text: str, spans: Sequence[Mapping[str, Any]], unit: str) -> list[Span] | None:
+def moved(text: str, spans: Sequence[Record], unit: str) -> list[Span] | None:
     """The spans with offsets in code points, from this unit; None where one of them is not between two characters."""
     place_of = {units: place for place, units in enumerate(accumulate(UNITS[unit](text), initial=0))}
     copies = list[Span]()
@@ -38,7 +37,7 @@ def moved(text: str, spans: Sequence[Mapping[str, Any]], unit: str) -> list[Span
     return copies
 
 
-def find_utf_16(rows: Iterable[tuple[str, Sequence[Mapping[str, Any]]]], split: str) -> tuple[bool, list[Finding]]:
+def find_utf_16(rows: Iterable[tuple[str, Sequence[Record]]], split: str) -> tuple[bool, list[Finding]]:
     """Whether spans are counted in UTF-16: where it makes a difference, all fit it, and not all fit code points.
 
     Spans fit that are in the text and cut no word.
@@ -63,7 +62,7 @@ def find_utf_16(rows: Iterable[tuple[str, Sequence[Mapping[str, Any]]]], split: 
     return True, [warn(f"{texts} are {UTF_16}; converted", "Check the first of these rows.")]
 
 
-def likely_unit(misfits: Sequence[tuple[str, Sequence[Mapping[str, Any]]]]) -> str:
+def likely_unit(misfits: Sequence[tuple[str, Sequence[Record]]]) -> str:
     """The unit in which the spans of all these texts fit; "" for none."""
     for unit in UNITS:
         pairs = ((text, moved(text, spans, unit)) for text, spans in misfits)
@@ -72,5 +71,5 @@ def likely_unit(misfits: Sequence[tuple[str, Sequence[Mapping[str, Any]]]]) -> s
     return ""
 
 
-def _fit(text: str, spans: Sequence[Mapping[str, Any]]) -> bool:
+def _fit(text: str, spans: Sequence[Record]) -> bool:
     return not spans_to_tags(text, spans, "strict").problems

@@ -15,7 +15,7 @@ from bertkit.data.splits import SPLITS, VALIDATION, match_splits
 from bertkit.data.table import Problems
 from bertkit.errors import DataError, Problem
 from bertkit.sections import DataSpec
-from bertkit.text import listed, short_repr
+from bertkit.text import Json, Record, listed, short_repr
 from bertkit.validation import did_you_mean
 
 _COLUMNS = (
@@ -31,7 +31,7 @@ _INSTEAD = {
 _FORMS = "Give a DataFrame, a Dataset, a list of dicts, a dict of columns, or these by split: {'train': …}."
 
 
-def data_section(data: Any) -> tuple[dict[str, Any], dict[str, Rows]]:
+def data_section(data: Any) -> tuple[Json, dict[str, Rows]]:
     """What a user gives as data -> the keys of a `data:` section, and rows by split, empty where they are elsewhere.
 
     data: rows; a path, Hub id or `sample:NAME`; one of these by split in a dict, where `validation` may be a fraction;
@@ -69,7 +69,7 @@ def is_rows(value: Any) -> bool:
     return bool(plain) and all(isinstance(each, list | tuple) or _is_column(each) for each in value.values())
 
 
-def scored_section(data: Any) -> dict[str, Any]:
+def scored_section(data: Any) -> Json:
     """The keys of a `data:` section for what a user gives to be scored; rows that stand alone are test.
 
     Raises DataError as `data_section` and `store_rows` do.
@@ -96,16 +96,19 @@ def _unknown(where: str, value: Any) -> Problem:
     return Problem(where, what, next((fix for name, fix in _INSTEAD.items() if is_a(value, name)), _FORMS))
 
 
-def _matched(splits: Mapping[str, Any], names: Any) -> dict[str, Rows]:
+def _matched(splits: Record, names: Any) -> dict[str, Rows]:
     """The splits of a DatasetDict. names: as `data.splits`."""
     matched = match_splits(splits, DataSpec.model_construct(source="the DatasetDict", splits=names))
     if not matched:
-        what = f"no split train; it has {listed(list(splits)) or 'none'}"
-        raise DataError("data", what, "Name them: {'source': …, 'splits': {'train': NAME}}.")
+        raise DataError(
+            "data",
+            f"no split train; it has {listed(list(splits)) or 'none'}",
+            "Name them: {'source': …, 'splits': {'train': NAME}}.",
+        )
     return {split: splits[name] for split, name in matched.items()}
 
 
-def _by_split(splits: Mapping[Any, Any]) -> tuple[dict[str, Any], dict[str, Rows]]:
+def _by_split(splits: Mapping[Any, Any]) -> tuple[Json, dict[str, Rows]]:
     problems, section, rows, files = Problems(), dict[str, Any](), dict[str, Rows](), dict[str, Any]()
     for name, value in splits.items():
         split, where = "validation" if name in VALIDATION else name, f"data[{name!r}]"

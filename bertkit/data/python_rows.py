@@ -24,7 +24,7 @@ from bertkit.data.table import Problems, Row
 from bertkit.data.values import is_missing
 from bertkit.errors import DataError
 from bertkit.sections import MEMORY, DataSpec
-from bertkit.text import first_line, listed, short_repr
+from bertkit.text import Record, first_line, listed, short_repr
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -55,7 +55,7 @@ def column_names(frame: Any) -> list[str]:
     return list(frame.column_names if is_a(frame, "datasets.Dataset", "pyarrow.Table") else frame.columns)
 
 
-def with_added(data: Any, columns: Mapping[str, Any]) -> Any:
+def with_added(data: Any, columns: Record) -> Any:
     """A dict of columns, DataFrame or pyarrow.Table with further columns: Arrow's arrays, or arrays `(rows, size)`.
 
     A type is the same whether values are missing or not: whole numbers are Int64 in pandas, and objects in NumPy.
@@ -98,7 +98,7 @@ def _plain(values: Any, *, arrays: bool) -> Any:
     return values.to_numpy(zero_copy_only=False)
 
 
-def frame_like(frame: Any, rows: Iterable[Mapping[str, Any]], names: Iterable[str] = ()) -> Any:
+def frame_like(frame: Any, rows: Iterable[Record], names: Iterable[str] = ()) -> Any:
     """The rows as a frame of the library that `frame` is of, with its index; of pandas for a list.
 
     names: of columns that it has in any case.

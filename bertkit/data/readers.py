@@ -86,13 +86,19 @@ def reader_of(path: Path, spec: DataSpec) -> Reader:
     if not readers and suffix in ("xls", "xlsb", "xlsm", "ods", "arrow"):
         raise DataError(path, f"a .{suffix} file is not read", "save it as .xlsx, .csv or .parquet")
     if len(readers) > 1:
-        what = f"several formats have this suffix: {', '.join(reader.name for reader in readers)}"
-        raise DataError(path, what, setting("format", readers[0].name))
+        raise DataError(
+            path,
+            f"several formats have this suffix: {', '.join(reader.name for reader in readers)}",
+            setting("format", readers[0].name),
+        )
     if not readers:
         known = ", ".join(f".{suffix}" for reader in formats() for suffix in reader.suffixes)
         broken = "".join(f"; {what}" for what in _others().values() if isinstance(what, str))
-        what = f"unknown file format; known: {known}, each also with .gz or .xz{broken}"
-        raise DataError(path, what, f"Rename it, or {setting('format', 'csv')}")
+        raise DataError(
+            path,
+            f"unknown file format; known: {known}, each also with .gz or .xz{broken}",
+            f"Rename it, or {setting('format', 'csv')}",
+        )
     return readers[0]
 
 
@@ -246,17 +252,21 @@ def _json(file: OpenFile) -> Iterator[NumberedRow]:
         content = json.loads(text)
     except (ValueError, RecursionError) as error:
         what = _not_json(error) if text.strip() else "the file is empty"
-        fix = f"if every line is an object, {setting('format', 'jsonl')}" if "Extra data" in what else ""
-        where = f"{name}:{error.lineno}" if isinstance(error, json.JSONDecodeError) else name
-        raise DataError(where, what, fix) from error
+        raise DataError(
+            f"{name}:{error.lineno}" if isinstance(error, json.JSONDecodeError) else name,
+            what,
+            f"if every line is an object, {setting('format', 'jsonl')}" if "Extra data" in what else "",
+        ) from error
     lists = {k: v for k, v in content.items() if isinstance(v, list)} if isinstance(content, dict) else {}
     rows = content if isinstance(content, list) else lists.get("data")
     if rows is None and len(lists) == 1:
         (rows,) = lists.values()
     if rows is None:
-        what = 'expected a list of objects, or an object with one such list, e.g. {"data": […]}'
-        fix = 'With pandas: frame.to_json("FILE.jsonl", orient="records", lines=True).'
-        raise DataError(name, what, fix)
+        raise DataError(
+            name,
+            'expected a list of objects, or an object with one such list, e.g. {"data": […]}',
+            'With pandas: frame.to_json("FILE.jsonl", orient="records", lines=True).',
+        )
     escapes, where = text if _SURROGATE.search(text) else "", JSON.prefix(name)
     numbered: Iterator[NumberedRow] = enumerate(rows, 1)
     if is_squad(content):

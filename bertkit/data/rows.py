@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from bertkit.text import Json
+
 
 @dataclass(frozen=True)
 class Columns:
@@ -29,10 +31,10 @@ class Columns:
             return {name: column[key] for name, column in self.values.items()}
         return {name: [column[index] for index in key] for name, column in self.values.items()}
 
-    def __iter__(self) -> Iterator[dict[str, Any]]:
+    def __iter__(self) -> Iterator[Json]:
         return (self[index] for index in range(len(self)))
 
-    def iter(self, batch_size: int) -> Iterator[dict[str, Any]]:
+    def iter(self, batch_size: int) -> Iterator[Json]:
         """The columns of so many rows at a time."""
         return (self[start : start + batch_size] for start in range(0, len(self), batch_size))
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from bertkit.sections import DataSpec
-from bertkit.text import part_of
+from bertkit.text import Record, part_of
 
 Answer = dict[str, Any]  # one row's answer, as it is written to JSON
 
@@ -31,7 +31,7 @@ def given_name(name: str, mapped: Mapping[str, Source]) -> str:
     return source if isinstance(source, str) else name
 
 
-def cell(row: Mapping[str, Any], source: Source) -> Any:
+def cell(row: Record, source: Source) -> Any:
     """The row's value; of several columns their texts, each on a line, or the first value that is not text.
 
     None: it is missing, or all of them are.
@@ -117,7 +117,7 @@ class Schema:
         """The columns that hold a text, in order."""
         return [name for name, column in self.columns.items() if column.holds == "text"]
 
-    def shown(self, row: Mapping[str, Any]) -> dict[str, str]:
+    def shown(self, row: Record) -> dict[str, str]:
         """The texts of a row that are shown, in order, by their columns; the joined words of a row without a text."""
         values = {
             name: row[name] for name, column in self.columns.items() if column.shown and row.get(name) is not None

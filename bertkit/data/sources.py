@@ -63,17 +63,24 @@ def open_source(spec: DataSpec, splits: Collection[str] | None, wanted: Collecti
     """
     path = None if spec.source == MEMORY or isinstance(spec.source, dict) else local_path(spec.source)
     if spec.splits and (path is None or path.is_file()):
-        fix = "`splits:` is for folders and the Hub; write  data: {source: {train: FILE, validation: FILE}}"
-        raise DataError("data.splits", "this source names its splits itself", fix)
+        raise DataError(
+            "data.splits",
+            "this source names its splits itself",
+            "`splits:` is for folders and the Hub; write  data: {source: {train: FILE, validation: FILE}}",
+        )
     sources = ((look, look(spec, path, wanted)) for look in SOURCES)
     look, (opens, names) = next((look, source) for look, source in sources if source)
     if spec.validation is not None and "validation" in opens and look is not _judgements:
-        fix = "remove `validation:`, or name only train, e.g.  data: {source: {train: FILE}}"
-        raise DataError("data.validation", "the source has a validation split of its own", fix)
+        raise DataError(
+            "data.validation",
+            "the source has a validation split of its own",
+            "remove `validation:`, or name only train, e.g.  data: {source: {train: FILE}}",
+        )
     missing = [split for split in splits or () if split not in opens]
     if missing:
-        what = f"no {' and no '.join(missing)} split; available: {', '.join(names) or 'none'}"
-        raise DataError(str(spec.source), what)
+        raise DataError(
+            str(spec.source), f"no {' and no '.join(missing)} split; available: {', '.join(names) or 'none'}"
+        )
     wanted_splits = [split for split in SPLITS if split in opens and (splits is None or split in splits)]
     return {split: [open_part() for open_part in opens[split]] for split in wanted_splits}
 
@@ -169,8 +176,7 @@ def local_path(source: str) -> Path:
     root, name = samples_folder(), source.removeprefix(SAMPLE)
     known = sorted(p.name for p in root.iterdir() if p.is_dir() and not p.name.startswith(("_", ".")))
     if name not in known:
-        what = f"no such sample{did_you_mean(name, known)}"
-        raise DataError(source, what, f"samples: {', '.join(known)}")
+        raise DataError(source, f"no such sample{did_you_mean(name, known)}", f"samples: {', '.join(known)}")
     return root / name
 
 
@@ -193,8 +199,11 @@ def _files_at(folder: Path, spec: DataSpec) -> dict[str, list[Path]]:
     problems.raise_if_any()
     if not matched:
         there = ", ".join(sorted(p.name for p in folder.iterdir())[:20]) or "nothing"
-        what = f"no file of a split, such as train.csv; the folder holds: {there}"
-        raise DataError(folder, what, "name the files:  data: {source: {train: FILE}}")
+        raise DataError(
+            folder,
+            f"no file of a split, such as train.csv; the folder holds: {there}",
+            "name the files:  data: {source: {train: FILE}}",
+        )
     return matched
 
 
@@ -248,8 +257,11 @@ def _parallel_files(stem: Path, spec: DataSpec) -> dict[str, Path]:
     files = {f"{column}{suffix}": column for column in columns for suffix in (*reversed(COMPRESSIONS), "")}
     sides = {column: file for suffix, column in files.items() if (file := Path(f"{stem}.{suffix}")).is_file()}
     if missing := sides and [f"{stem}.{column}" for column in columns if column not in sides]:
-        what = f"no {' and no '.join(missing)}, plain or as {' or '.join(COMPRESSIONS)}, to go with it"
-        raise DataError(next(iter(sides.values())), what, "Correct data.columns, or add the file.")
+        raise DataError(
+            next(iter(sides.values())),
+            f"no {' and no '.join(missing)}, plain or as {' or '.join(COMPRESSIONS)}, to go with it",
+            "Correct data.columns, or add the file.",
+        )
     return sides
 
 

@@ -66,8 +66,11 @@ def hold_out(
             remaining.update(needed)
     if not 0 < len(out) < len(train):
         why = "each label must keep a row in train, and rows of the same texts or group (`data.group_by`) stay together"
-        what = f"validation: {share} of {len(train):,} rows of train cannot be held out: {why}"
-        raise DataError("data.validation", what, "add rows, or name a validation file under data.source")
+        raise DataError(
+            "data.validation",
+            f"validation: {share} of {len(train):,} rows of train cannot be held out: {why}",
+            "add rows, or name a validation file under data.source",
+        )
     return train.select([i for i in range(len(train)) if i not in out]), train.select(sorted(out))
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from bertkit.data.disk_list import DiskList
 from bertkit.data.schema import Finding, note, warn
 from bertkit.data.table import Checked, NumberedRow, Problems, Table, each_row
-from bertkit.text import counted, short_repr
+from bertkit.text import Json, counted, short_repr
 
 _FORMS = (
     'text, a list of texts or of {"text": "…", "answer_start": 0}, or {"text": […], "answer_start": […]} is expected'
@@ -77,7 +77,7 @@ def with_starts(answers: object, starts: list[int] | None) -> object:
     return {"text": texts, "answer_start": starts}
 
 
-def check_answers(context: str, answers: object) -> tuple[dict[str, Any], int]:
+def check_answers(context: str, answers: object) -> tuple[Json, int]:
     """The answers to one question as {text, answer_start}, and how many had a wrong `answer_start`.
 
     answers: as `read_answers` reads them; none: the question cannot be answered. An answer without `answer_start`, or
@@ -102,7 +102,7 @@ def locate_answers(table: Table, split: str) -> Checked:
     """Answers as {text, answer_start}, and findings. Raises DataError on answers that their context lacks."""
     names, moved = table.values.get("id", [None] * len(table)), 0
 
-    def locate(context: str, given: object) -> dict[str, Any] | None:
+    def locate(context: str, given: object) -> Json | None:
         nonlocal moved
         if given is None:
             return None

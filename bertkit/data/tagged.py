@@ -99,8 +99,11 @@ def _scheme_of(values: Sequence[Sequence[str] | None], where: Callable[[int], st
     """The scheme of these tags. Raises DataError where none or some of them have a prefix."""
     tags = set(chain.from_iterable(value or () for value in values))
     if tags and all(tag.isdecimal() for tag in tags):
-        fix = "Name them, in the order of their numbers:  task: {labels: [O, B-PER, I-PER, …]}"
-        raise DataError(where(0), f"its tags are numbers: {listed(sorted(tags, key=int))}", fix)
+        raise DataError(
+            where(0),
+            f"its tags are numbers: {listed(sorted(tags, key=int))}",
+            "Name them, in the order of their numbers:  task: {labels: [O, B-PER, I-PER, …]}",
+        )
     if without_prefixes(tags):
         what = f"its tags are of an unknown scheme, without prefixes such as B-: {listed(sorted(tags))}"
         labels = "If each is the label of one word, such as a part of speech, write  task: {scheme: none}"
@@ -121,9 +124,11 @@ def tag_spans(table: Table, split: str, alignment: Any) -> Checked:
     cut a word where that is not allowed, and where none of train is left.
     """
     if "text" not in table.values:
-        what = "has `spans`, which need a `text`, but has `tokens`"
-        fix = "map the text, e.g.  data: {columns: {text: …}}; or give `tags`"
-        raise DataError(table.origin[0], what, fix)
+        raise DataError(
+            table.origin[0],
+            "has `spans`, which need a `text`, but has `tokens`",
+            "map the text, e.g.  data: {columns: {text: …}}; or give `tags`",
+        )
     counts, occurrences = Counter[str](), Counter[str]()
     kept = set[str]()
     misfits = list[tuple[str, list[Span]]]()
@@ -168,8 +173,11 @@ def tag_spans(table: Table, split: str, alignment: Any) -> Checked:
         "Correct the offsets where they are wrong. Where words are too coarse for right ones, give `tokens` and `tags`."
     )
     if split == "train" and occurrences and not kept:
-        what = f"with {alignment}, none of the {counted(occurrences.total(), 'span')} of train is left"
-        raise DataError("task.alignment", what, fix)
+        raise DataError(
+            "task.alignment",
+            f"with {alignment}, none of the {counted(occurrences.total(), 'span')} of train is left",
+            fix,
+        )
     findings += [
         warn(f"{split}: {counted(counts[key], 'span')} {what}", fix) for key, what in REPORTED.items() if counts[key]
     ]

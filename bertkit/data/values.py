@@ -13,7 +13,7 @@ from typing import Any
 from bertkit.data.schema import Column, Schema, Source, cell, columns_of, given_name
 from bertkit.data.table import Origin, Problems, WrongColumn, WrongType, each_row
 from bertkit.errors import DataError
-from bertkit.text import short_repr
+from bertkit.text import Record, short_repr
 
 # of no width: soft hyphen, joiners, marks of direction, byte order mark
 _INVISIBLE = re.compile(r"[\u00ad\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff]")
@@ -63,8 +63,11 @@ def read_inputs(
     chosen = next((names for names in inputs if has_columns(first, names, mapped)), None)
     if chosen is None:
         needed = " or ".join(", ".join(sorted(names)) for names in inputs)
-        what = f"no {needed} in this row; it has {', '.join(map(str, first)) or 'nothing'}"
-        raise DataError(where, what, "Rename your column, or name it in `columns`.")
+        raise DataError(
+            where,
+            f"no {needed} in this row; it has {', '.join(map(str, first)) or 'nothing'}",
+            "Rename your column, or name it in `columns`.",
+        )
     context = {name for name in schema.context if has_columns(first, [name], mapped)}
     columns: dict[str, list[Any]] = {name: [] for name in schema.columns if name in chosen | context}
     given_names = {name: given_name(name, mapped) for name in columns}
@@ -90,12 +93,12 @@ def read_inputs(
     return columns
 
 
-def has_columns(row: Mapping[str, Any], names: Iterable[str], mapped: Mapping[str, Source]) -> bool:
+def has_columns(row: Record, names: Iterable[str], mapped: Mapping[str, Source]) -> bool:
     """Whether a caller's row has these canonical columns, under their names or as mapped."""
     return all(name in row or all(each in row for each in columns_of(mapped.get(name, name))) for name in names)
 
 
-def given_cell(row: Mapping[str, Any], name: str, mapped: Mapping[str, Source]) -> Any:
+def given_cell(row: Record, name: str, mapped: Mapping[str, Source]) -> Any:
     """A caller's value for a canonical column: from the mapped columns if all are there, else from its own name."""
     source = mapped.get(name, name)
     return cell(row, source if all(each in row for each in columns_of(source)) else name)
@@ -163,9 +166,11 @@ def _refuse_fractions(values: Sequence[Any], name: str, origin: Origin) -> None:
         # NaN is how pandas writes a missing value
         number = isinstance(value, float) or (texts and not is_blank(value))
         if number and not (math.isnan(float(value)) or float(value).is_integer()):
-            what = f"`{name}` holds numbers such as {short_repr(value)}"
-            fix = "for regression map the column as the score, e.g.  data: {columns: {score: …}}"
-            raise DataError(origin[index], what, fix)
+            raise DataError(
+                origin[index],
+                f"`{name}` holds numbers such as {short_repr(value)}",
+                "for regression map the column as the score, e.g.  data: {columns: {score: …}}",
+            )
 
 
 def _text(value: Any) -> str:

@@ -8,11 +8,11 @@ import re
 import sys
 import unicodedata
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal, NamedTuple
 
 from bertkit.data.tagging import Entity, tags_of
-from bertkit.text import counted, short_repr
+from bertkit.text import Record, counted, short_repr
 
 Alignment = Literal["strict", "expand", "contract"]
 
@@ -43,7 +43,7 @@ def words(text: str) -> list[tuple[int, int]]:
     return [match.span() for match in _word().finditer(text)]
 
 
-def spans_to_tags(text: str, spans: Sequence[Mapping[str, Any]], alignment: Alignment) -> Aligned:
+def spans_to_tags(text: str, spans: Sequence[Record], alignment: Alignment) -> Aligned:
     """BIO tags of a text's words from spans {start, end, label}: offsets in characters, end exclusive.
 
     Counted: `trimmed`, outer whitespace and format characters removed; `empty`, dropped: nothing else; `misaligned`,
@@ -88,7 +88,7 @@ def spans_to_tags(text: str, spans: Sequence[Mapping[str, Any]], alignment: Alig
     return Aligned(tags_of(disjoint, len(offsets), "BIO"), trimmed, counts, problems)
 
 
-def gold_entities(offsets: Sequence[tuple[int, int]], spans: Iterable[Mapping[str, Any]]) -> list[tuple[Any, ...]]:
+def gold_entities(offsets: Sequence[tuple[int, int]], spans: Iterable[Record]) -> list[tuple[Any, ...]]:
     """`Aligned.spans` as entities of words, in their order: type, first word, end.
 
     One that cuts a word has its characters in addition, so that it is equal to no entity of whole words.
@@ -128,7 +128,7 @@ def _word() -> re.Pattern[str]:
     return re.compile(rf"{word}(?:{JOINER}{word})*")
 
 
-def _fault(text: str, span: Mapping[str, Any]) -> str:
+def _fault(text: str, span: Record) -> str:
     """Why a span cannot be used; "" where it can."""
     if missing := [key for key in _KEYS if key not in span]:
         return f"has no {' and no '.join(missing)}"

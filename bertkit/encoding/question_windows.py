@@ -10,7 +10,7 @@ from bertkit.data.rows import Columns
 from bertkit.data.table import MAX_PROBLEMS
 from bertkit.encoding.pieces import Encoded, Tokenized, cover, template, tokenize, unread
 from bertkit.errors import RowsError
-from bertkit.text import short_repr
+from bertkit.text import Record, short_repr
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -67,7 +67,7 @@ def encode_pairs(
 
 
 def label_windows(
-    columns: Mapping[str, Sequence[Any]], answers: Sequence[Mapping[str, Any]], contexts: Sequence[Tokenized]
+    columns: Mapping[str, Sequence[Any]], answers: Sequence[Record], contexts: Sequence[Tokenized]
 ) -> list[list[int]]:
     """For each window the tokens at which the row's first answer starts and ends; twice 0, the first special token,
     where the window does not contain it."""
@@ -80,7 +80,7 @@ def label_windows(
     return labels
 
 
-def _gold_tokens(answers: Mapping[str, Any], tokens: Tokenized) -> tuple[int, int] | None:
+def _gold_tokens(answers: Record, tokens: Tokenized) -> tuple[int, int] | None:
     """The first and last token of the first answer; None where there is none."""
     if not answers["text"]:
         return None

@@ -22,6 +22,7 @@ from bertkit import processes
 from bertkit.engine.arguments import ENDLESS
 from bertkit.engine.clock import Clock
 from bertkit.files import errors_naming, lines_of, write_lines
+from bertkit.text import Json
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +51,7 @@ class Progress(TrainerCallback):
         if self.bar is not None:
             self.bar.update(min(self._done(state)[0], self.bar.total) - self.bar.n)
 
-    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any) -> None:
+    def on_log(self, args: Any, state: Any, control: Any, logs: Json | None = None, **_: Any) -> None:
         names = [name for name in ("loss", f"eval_{self.headline}") if name in (logs or {})]
         if not logs or not names or not state.is_world_process_zero:
             return
@@ -91,7 +92,7 @@ class MetricsLog(TrainerCallback):
             earlier = (e for e in events if e.get("seed") != self.seed or e.get("step", 0) <= state.global_step)
             write_lines(self.path, earlier)
 
-    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any) -> None:
+    def on_log(self, args: Any, state: Any, control: Any, logs: Json | None = None, **_: Any) -> None:
         if state.is_world_process_zero:
             numbers = {k: None if isinstance(v, float) and not isfinite(v) else v for k, v in (logs or {}).items()}
             event = {"seed": self.seed, "step": state.global_step, **numbers}

@@ -19,6 +19,7 @@ from transformers.trainer_callback import ExportableState
 
 from bertkit.errors import ModelError, RecipeError, UserError
 from bertkit.files import read_json, sha256, write_json, write_text
+from bertkit.text import Json
 
 MANIFEST = "manifest.json"
 OPTIMIZER = "optimizer.json"
@@ -32,8 +33,11 @@ class CheckpointTrainer(Trainer):
     def __init__(self, **arguments: Any) -> None:
         super().__init__(**arguments)
         if self.is_deepspeed_enabled or self.is_fsdp_enabled:  # by accelerate's configuration
-            what = "DeepSpeed and FSDP, which divide a model between processes, are not supported"
-            raise RecipeError("training", what, "Start it with torchrun: each process has the whole model.")
+            raise RecipeError(
+                "training",
+                "DeepSpeed and FSDP, which divide a model between processes, are not supported",
+                "Start it with torchrun: each process has the whole model.",
+            )
 
     def checkpoint_files(self) -> Iterable[tuple[str, Any]]:
         """More files of a checkpoint: names, each with JSON, or of a .safetensors file, its tensors."""
@@ -59,8 +63,9 @@ class CheckpointTrainer(Trainer):
             self.state.save_to_json(str(aside / STATE))
             for name, content in self.checkpoint_files():
                 if (aside / name).exists():
-                    what = f"two things would be saved as {name}"
-                    raise UserError("attachments", what, "Rename what `save_files` returns.")
+                    raise UserError(
+                        "attachments", f"two things would be saved as {name}", "Rename what `save_files` returns."
+                    )
                 if name.endswith(".safetensors"):
                     save_file(content, aside / name)
                 else:
@@ -82,7 +87,7 @@ class CheckpointTrainer(Trainer):
             shutil.rmtree(old)
 
     @property
-    def undecided(self) -> dict[str, Any] | None:
+    def undecided(self) -> Json | None:
         """The selection metric, its only score and the number of evaluations; None where it has compared models.
 
         The score is None where it was never defined.
@@ -101,8 +106,9 @@ class CheckpointTrainer(Trainer):
             return
         best = Path(str(self.state.best_model_checkpoint))
         if not is_intact(best):
-            fix = "Restore it and resume the run, or start a new one."
-            raise ModelError(best, "the best checkpoint is damaged or missing", fix)
+            raise ModelError(
+                best, "the best checkpoint is damaged or missing", "Restore it and resume the run, or start a new one."
+            )
         super()._load_best_model()
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
@@ -143,7 +149,7 @@ def save_optimizer(folder: Path, optimizer: Any, scheduler: Any, scaler: Any) ->
 def load_optimizer(folder: Path, optimizer: Any, scheduler: Any, scaler: Any) -> None:
     """Restore what `save_optimizer` wrote. Raises ModelError on the state of another optimizer."""
     rest = read_json(folder / OPTIMIZER)
-    parts: dict[str, dict[int, dict[str, Any]]] = {"state": {}, "groups": {}}
+    parts: dict[str, dict[int, Json]] = {"state": {}, "groups": {}}
     tensors = {name: value.clone() for name, value in load_file(folder / "optimizer.safetensors").items()}  # aligned
     for key, value in {**tensors, **rest["plain"]}.items():
         part, index, name = key.split(".", 2)
@@ -163,8 +169,11 @@ def load_optimizer(folder: Path, optimizer: Any, scheduler: Any, scaler: Any) ->
 
 def other_optimizer(folder: Path) -> ModelError:
     """The error about a checkpoint from which the optimizer cannot continue."""
-    what = "the checkpoint is of another optimizer, or of other trained weights (training.optim, freeze, peft)"
-    return ModelError(folder, what, AS_STARTED)
+    return ModelError(
+        folder,
+        "the checkpoint is of another optimizer, or of other trained weights (training.optim, freeze, peft)",
+        AS_STARTED,
+    )
 
 
 def save_random(folder: Path, rank: int) -> None:
@@ -216,7 +225,7 @@ def is_intact(folder: Path) -> bool:
         return False
 
 
-def _files(folder: Path) -> dict[str, dict[str, Any]]:
+def _files(folder: Path) -> dict[str, Json]:
     """Size and sha256 of each file in a checkpoint, except for the manifest, by its path there."""
     files = sorted(path for path in folder.rglob("*") if not path.is_dir() and path != folder / MANIFEST)
     return {str(path.relative_to(folder)): {"size": path.stat().st_size, "sha256": sha256(path)} for path in files}

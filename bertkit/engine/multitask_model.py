@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from bertkit.engine.mixing import TASK
 from bertkit.models.trained_parts import share_encoder
 from bertkit.tasks.base import Batch, Task
+from bertkit.text import Record
 
 WEIGHTS = "model.safetensors"  # where Trainer looks for them
 
@@ -22,7 +23,7 @@ WEIGHTS = "model.safetensors"  # where Trainer looks for them
 class SharedEncoder(nn.Module):
     """The models of several tasks whose encoders are one: the same modules, with the same weights and gradients."""
 
-    def __init__(self, tasks: Mapping[str, Task], models: Mapping[str, Any], *, lora: bool = False) -> None:
+    def __init__(self, tasks: Mapping[str, Task], models: Record, *, lora: bool = False) -> None:
         """models: of each task, from the same pretrained weights. lora: whether they have adapters."""
         super().__init__()
         self.tasks = tasks
@@ -58,7 +59,7 @@ class SharedEncoder(nn.Module):
         """Write the tensors, as Trainer loads them in a checkpoint. state_dict: nothing else than `stored`."""
         save_file(self.stored(), Path(folder, WEIGHTS), {"format": "pt"})
 
-    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
+    def load_state_dict(self, state_dict: Record, strict: bool = True, assign: bool = False) -> Any:
         """Load what is `stored`. Raises RuntimeError where a tensor is missing or not known."""
         loaded = super().load_state_dict(state_dict, strict=False, assign=assign)
         missing = [name for name in loaded.missing_keys if name in self._once()]

@@ -31,9 +31,11 @@ def require_resumable(folder: Path, trainer: CheckpointTrainer) -> None:
     require_own_format(folder)
     before, now = len([*folder.glob("random-*.json")]), trainer.args.world_size
     if now != before:  # each process has its own random states there, and its part of every step
-        what = f"the number of processes was {before} when it was written, and is {now} now"
-        fix = f"Continue with {before} (torchrun --nproc-per-node), or start a new run in another folder."
-        raise ModelError(folder, what, fix)
+        raise ModelError(
+            folder,
+            f"the number of processes was {before} when it was written, and is {now} now",
+            f"Continue with {before} (torchrun --nproc-per-node), or start a new run in another folder.",
+        )
     _require_weights(folder, trainer)
 
 
@@ -45,9 +47,11 @@ def require_own_format(folder: Path) -> None:
     except (OSError, TypeError, ValueError, UserError):  # TypeError: a field that transformers does not know
         known = False
     if not known:
-        what = "was written by another version of bertkit or transformers, in a format that this one does not read"
-        fix = "Finish the run with that version, or start a new run in another folder."
-        raise ModelError(folder, what, fix)
+        raise ModelError(
+            folder,
+            "was written by another version of bertkit or transformers, in a format that this one does not read",
+            "Finish the run with that version, or start a new run in another folder.",
+        )
 
 
 def _require_weights(folder: Path, trainer: CheckpointTrainer) -> None:
@@ -59,8 +63,7 @@ def _require_weights(folder: Path, trainer: CheckpointTrainer) -> None:
     lora = isinstance(model, PeftModel)
     weights = folder / (ADAPTER if lora else SAFE_WEIGHTS_NAME)
     if not weights.is_file():
-        what = f"has no {weights.name}: peft is not what it was written with"
-        raise ModelError(folder, what, AS_STARTED)
+        raise ModelError(folder, f"has no {weights.name}: peft is not what it was written with", AS_STARTED)
     whole = model.state_dict()
     own = get_peft_model_state_dict(model, save_embedding_layers=False) if lora else whole
     not_saved = whole.keys() - own.keys()  # with LoRA; peft may have written an embedding of these all the same
@@ -71,5 +74,6 @@ def _require_weights(folder: Path, trainer: CheckpointTrainer) -> None:
     for name in sorted(saved.keys() | shapes.keys()):
         before, now = (each.get(name, "absent") for each in (saved, shapes))
         if before != now:
-            what = f"the weight {name} was {before} when it was written, and is {now} now"
-            raise ModelError(folder, what, AS_STARTED)
+            raise ModelError(
+                folder, f"the weight {name} was {before} when it was written, and is {now} now", AS_STARTED
+            )

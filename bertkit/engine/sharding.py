@@ -48,8 +48,7 @@ def _exchange(content: bytes, batches: int) -> list[bytes]:
     gathered = [torch.empty_like(padded) for _ in sizes]
     _all_gather(gathered, padded)
     if len(set(counts)) > 1:
-        what, fix = "the processes read different rows", "Data and model must be the same on every machine."
-        raise UserError("", what, fix)
+        raise UserError("", "the processes read different rows", "Data and model must be the same on every machine.")
     return [each[:size].cpu().numpy().tobytes() for each, size in zip(gathered, sizes, strict=True)]
 
 
@@ -57,5 +56,8 @@ def _all_gather(into: list[torch.Tensor], values: torch.Tensor) -> None:
     try:
         distributed.all_gather(into, values)
     except RuntimeError as error:
-        what = f"another process has ended ({first_line(error)})"
-        raise UserError("", what, "See the messages above; it may have run out of memory.") from error
+        raise UserError(
+            "",
+            f"another process has ended ({first_line(error)})",
+            "See the messages above; it may have run out of memory.",
+        ) from error

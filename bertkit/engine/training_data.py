@@ -19,6 +19,7 @@ from bertkit.evaluation.intervals import Scores, mean
 from bertkit.inference.runner import Runner
 from bertkit.recipe.fields import MEAN
 from bertkit.tasks.base import Batch, Task, evaluate
+from bertkit.text import Json
 
 Loss: TypeAlias = Callable[[Any, Batch, torch.Tensor], torch.Tensor]
 """Outputs, batch, count of the whole step's terms -> the sum of the batch's losses, as `Task.loss`.
@@ -80,7 +81,7 @@ class TaskData:
         scores = evaluate(self.learner, rows, replace(self.runner, model=model), fitted=True, metrics=self.metrics)
         return {name: scores[name] for name in scores if "/" not in name or name == metric}
 
-    def models(self, model: Any) -> dict[str, Any]:
+    def models(self, model: Any) -> Json:
         """The trained model of each task; of one task, whose name is empty, the model itself."""
         return {"": model}
 
@@ -146,7 +147,7 @@ class MixedData:
             headlines[name] = own[self.headlines[name]]
         return {**scores, **headlines, MEAN: mean(headlines.values())}
 
-    def models(self, model: Any) -> dict[str, Any]:
+    def models(self, model: Any) -> Json:
         """The trained model of each task; of one task, whose name is empty, the model itself."""
         each = {name: model.of(name) for name in self.parts}
         if self.lora:  # adapters are merged into the encoder, once for each

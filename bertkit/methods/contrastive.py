@@ -29,7 +29,7 @@ from bertkit.models.malloc import memory_kept
 from bertkit.models.trained_parts import freeze
 from bertkit.sections import Freeze
 from bertkit.tasks.text_classification import TextClassification
-from bertkit.text import counted
+from bertkit.text import Json, counted
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ class Texts(NamedTuple):
     targets: Floats  # `(texts, labels)`, 0 or 1
 
 
-def fit(runner: Runner, features: Dataset, seed: int) -> tuple[Any, dict[str, Any]]:
+def fit(runner: Runner, features: Dataset, seed: int) -> tuple[Any, Json]:
     """The runner's model, its encoder and head fitted on these features, and the facts of this training.
 
     The head of one label per text is the softmax that the encoder was trained with; of several, a linear model.

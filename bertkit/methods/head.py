@@ -17,12 +17,12 @@ from bertkit.evaluation.intervals import Floats
 from bertkit.inference.runner import Runner
 from bertkit.methods.linear import Examples, Linear, fit_linear, words_of
 from bertkit.tasks.text_classification import TextClassification
-from bertkit.text import counted
+from bertkit.text import Json, counted
 
 logger = logging.getLogger(__name__)
 
 
-def fit(runner: Runner, features: Dataset, seed: int) -> tuple[Any, dict[str, Any]]:
+def fit(runner: Runner, features: Dataset, seed: int) -> tuple[Any, Json]:
     """The runner's model, its head fitted on these features, and the facts of this training."""
     started = time.monotonic()
     linear = fit_head(runner.task, examples_of(runner, features), names_of(runner), seed)
@@ -37,7 +37,7 @@ def set_head(model: Any, linear: Linear) -> None:
         model.classifier.linear.bias.copy_(torch.from_numpy(linear.bias))
 
 
-def training_summary(linear: Linear, features: Dataset, steps: int, started: float) -> dict[str, Any]:
+def training_summary(linear: Linear, features: Dataset, steps: int, started: float) -> Json:
     """Log and return the facts of a training. steps: of the encoder. started: by time.monotonic."""
     strength = "" if linear.strength is None else f", C = {linear.strength:g}"
     names = ", with the labels' names as further rows" if linear.with_names else ""

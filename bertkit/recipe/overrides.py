@@ -18,7 +18,7 @@ from bertkit.recipe.yaml import MAX_DEPTH, parse
 from bertkit.sections import MEMORY
 from bertkit.tasks import find_task
 from bertkit.tasks.base import TaskOptions
-from bertkit.text import Json, dotted
+from bertkit.text import Json, Record, dotted
 from bertkit.validation import KeyProblem, describe, did_you_mean, fields_at, unknown_key
 
 # in the order in which a misplaced key is looked up
@@ -83,7 +83,7 @@ def _apply(data: Json, override: str, report: Report) -> tuple[str, str] | None:
     return None
 
 
-def plain_sections(sections: Mapping[str, Any]) -> tuple[Json, dict[str, Mapping[str, Rows]]]:
+def plain_sections(sections: Record) -> tuple[Json, dict[str, Mapping[str, Rows]]]:
     """Sections as a user gives them -> plain data, as YAML has it, and the rows among them, by task and split.
 
     "" is the task of a recipe of one. Raises DataError where `data` is none of the forms of `data_section`.
@@ -104,7 +104,7 @@ def plain_sections(sections: Mapping[str, Any]) -> tuple[Json, dict[str, Mapping
     return plain, rows
 
 
-def fill_sections(stated: Json, values: Mapping[str, Any], report: Report) -> None:
+def fill_sections(stated: Json, values: Record, report: Report) -> None:
     """Set sections, and keys of sections by their own name, in plain data, in place. What is wrong is reported.
 
     A section is added to what is stated, except for `data`, which is replaced, and `expected` with it: the scores were
@@ -135,7 +135,7 @@ def fill_sections(stated: Json, values: Mapping[str, Any], report: Report) -> No
                 report.from_python((section, name))
 
 
-def options_of(stated: Mapping[str, Any]) -> type[TaskOptions] | None:
+def options_of(stated: Record) -> type[TaskOptions] | None:
     """The type of the options of the task that is named, if there is one of this name."""
     section = stated.get("task")
     task = find_task(section.get("name")) if isinstance(section, dict) else None

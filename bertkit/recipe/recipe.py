@@ -25,7 +25,7 @@ from bertkit.recipe.training_arguments import training_schema
 from bertkit.recipe.yaml import written
 from bertkit.sections import DataSpec, ModelSpec, Section, Seed
 from bertkit.tasks import all_tasks, task_names
-from bertkit.text import Json, KeyPath, escape_controls
+from bertkit.text import Json, KeyPath, Record, escape_controls
 from bertkit.validation import KeyProblem, describe, did_you_mean, validate
 
 
@@ -134,7 +134,7 @@ def read(
 
 
 def load_recipe(
-    source: str | Path | Mapping[str, Any],
+    source: str | Path | Record,
     overrides: Sequence[str] = (),
     *,
     check_files: bool = True,
@@ -181,7 +181,7 @@ def tasks_of_recipe(file: Path) -> list[str]:
     return [*mapping(_source(file)[0].get("tasks"))]
 
 
-def parse_data_spec(data: Mapping[str, Any], overrides: Sequence[str] = ()) -> DataSpec:
+def parse_data_spec(data: Record, overrides: Sequence[str] = ()) -> DataSpec:
     """A `data:` section from plain data and `data.key=value` overrides. Raises RecipeError like load_recipe."""
     section = {"data": dict(data)}
     report = Report("")
@@ -200,8 +200,11 @@ def parse_layout(overrides: Sequence[str]) -> DataSpec:
     """
     spec = parse_data_spec({"source": "-"}, overrides)
     if other := spec.model_fields_set.difference(LAYOUT, ["source"]):
-        what = f"only the layout of the file can be given here: {', '.join(f'data.{name}' for name in LAYOUT)}"
-        raise RecipeError(f"override data.{min(other)}", what, "Columns have an argument of their own.")
+        raise RecipeError(
+            f"override data.{min(other)}",
+            f"only the layout of the file can be given here: {', '.join(f'data.{name}' for name in LAYOUT)}",
+            "Columns have an argument of their own.",
+        )
     return spec
 
 
@@ -247,7 +250,7 @@ class _DataOnly(Section):
 
 def _checked(
     source: Any,
-    values: Mapping[str, Any],
+    values: Record,
     overrides: Sequence[str],
     check_files: bool = True,
     own_metrics: bool = True,
@@ -288,8 +291,11 @@ def _source(source: Any) -> tuple[Json, dict[str, Mapping[str, Rows]], Report]:
     if isinstance(source, Mapping):
         return *plain_sections(source), Report("")
     if not isinstance(source, str | Path):
-        what = f"expected a task, a recipe or its name first, found {describe(source)}"
-        raise RecipeError("", what, 'bertkit.train("text-classification", "runs/x", data=…, model=…)')
+        raise RecipeError(
+            "",
+            f"expected a task, a recipe or its name first, found {describe(source)}",
+            'bertkit.train("text-classification", "runs/x", data=…, model=…)',
+        )
     if str(source) in task_names():
         return {"task": {"name": str(source)}}, {}, Report("")
     shipped = shipped_recipes()
@@ -305,6 +311,8 @@ def _source(source: Any) -> tuple[Json, dict[str, Mapping[str, Rows]], Report]:
         if not isinstance(error.__cause__, FileNotFoundError):
             raise
         near = [path.name for path in file.absolute().parent.glob("*.y*ml")]
-        what = f"no such recipe or task{did_you_mean(file.name, [*task_names(), *shipped, *near])}"
-        fix = f"tasks: {', '.join(task_names())}; shipped recipes: {', '.join(shipped) or 'none'}"
-        raise RecipeError(report.name, what, fix) from None
+        raise RecipeError(
+            report.name,
+            f"no such recipe or task{did_you_mean(file.name, [*task_names(), *shipped, *near])}",
+            f"tasks: {', '.join(task_names())}; shipped recipes: {', '.join(shipped) or 'none'}",
+        ) from None

@@ -24,7 +24,7 @@ from bertkit.cache import cache_root, sha256_of_json
 from bertkit.errors import UserError
 from bertkit.files import sha256, write_text
 from bertkit.sections import Section, TrainingKeys
-from bertkit.text import short_repr
+from bertkit.text import Json, Record, short_repr
 from bertkit.validation import KeyProblem, unknown_key, validate
 
 _SECRET = "; never write secrets into a recipe"
@@ -153,7 +153,7 @@ def _shape(hint: Any) -> Any:
 @functools.cache
 def _section() -> type[Section]:
     """The fields that a recipe may set, as a model."""
-    fields: dict[str, Any] = {
+    fields: Json = {
         name: (_type(name, field.shape), Field(None, description=field.about or None))
         for name, field in training_fields().items()
         if name not in {*DECIDED, *TrainingKeys.model_fields}
@@ -164,7 +164,7 @@ def _section() -> type[Section]:
 def _type(name: str, shape: Any) -> Any:
     """What YAML may hold for a field of this shape."""
     if isinstance(shape, str):
-        bounds: dict[str, Any] = {bound: value for (bound, value), names in _BOUNDS.items() if name in names}
+        bounds: Json = {bound: value for (bound, value), names in _BOUNDS.items() if name in names}
         numbers = {"float": Annotated[float, Field(**bounds)], "int": Annotated[int, Field(**bounds)]}
         return {"bool": bool, "str": str, "NoneType": None, **numbers}.get(shape, Any)
     kind, *arguments = shape
@@ -173,10 +173,10 @@ def _type(name: str, shape: Any) -> Any:
     return _KINDS[kind][tuple(_type(name, each) for each in arguments)]
 
 
-_KINDS: dict[str, Any] = {"choice": Literal, "union": Union, "list": list, "dict": dict}
+_KINDS: Json = {"choice": Literal, "union": Union, "list": list, "dict": dict}
 
 
-def check_training(values: Mapping[str, Any], homes: Mapping[str, str]) -> Iterator[KeyProblem]:
+def check_training(values: Record, homes: Mapping[str, str]) -> Iterator[KeyProblem]:
     """What is wrong with the names and values of a `training:` section. homes: key -> the section it belongs to."""
     fields, section = training_fields(), _section()
     for name, value in values.items():
@@ -192,7 +192,7 @@ def check_training(values: Mapping[str, Any], homes: Mapping[str, str]) -> Itera
     yield from (each._replace(path=("training", *each.path)) for each in validate(section, known))
 
 
-def training_schema() -> dict[str, Any]:
+def training_schema() -> Json:
     """The JSON Schema (2020-12) of the `training:` section."""
     schema = _section().model_json_schema()
     fields = {

@@ -138,11 +138,15 @@ def get_task(name: str, package: object = None) -> type[Task]:
         return task
     if not package_of(name):
         if stated := _PACKAGE.fullmatch(str(package)):
-            what = f"its task {short_repr(name)} is of the package {stated[1]}, which is not installed"
-            raise RecipeError("task.name", what, f"pip install {stated[1]}")
+            raise RecipeError(
+                "task.name",
+                f"its task {short_repr(name)} is of the package {stated[1]}, which is not installed",
+                f"pip install {stated[1]}",
+            )
         names = task_names()
-        what = f"no task {short_repr(name)}{did_you_mean(name, names)}"
-        raise RecipeError("task.name", what, f"known: {', '.join(names)}")
+        raise RecipeError(
+            "task.name", f"no task {short_repr(name)}{did_you_mean(name, names)}", f"known: {', '.join(names)}"
+        )
     other: type[Task] | str = plugins.load(GROUP, name, _fault)
     if isinstance(other, str):
         raise RecipeError("task.name", other)

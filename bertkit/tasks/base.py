@@ -32,6 +32,7 @@ from bertkit.evaluation.intervals import Scores
 from bertkit.models.encoder import Encoder
 from bertkit.sections import Section
 from bertkit.tasks.fields import AnswerForm, Decision, Role, Usage
+from bertkit.text import Json, Record
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -44,7 +45,7 @@ Batch: TypeAlias = "dict[str, Tensor]"
 PAIRS = "a loss of pairs", "smoothing is for labels"  # `unsmoothed` of tasks that learn from pairs alone
 HeldOut: TypeAlias = "Sequence[tuple[Dataset, Dataset]]"  # rows learned from, and others, which `fit` reads
 Baselines: TypeAlias = "dict[str, Scores]"  # name -> scores
-OptionValues: TypeAlias = dict[str, Any]  # option -> value
+OptionValues: TypeAlias = Json  # option -> value
 Reduced: TypeAlias = "dict[str, Tensor]"  # what decoding needs of the outputs
 Predict: TypeAlias = "Callable[[Dataset], Sequence[Any]]"  # features -> one item per feature, in order
 
@@ -230,7 +231,7 @@ class Task(ABC, Generic[O]):
         """Tensors that model.safetensors has beside the model's own: name -> tensor."""
         return {}
 
-    def extra_files(self, model: Any) -> Mapping[str, Any]:
+    def extra_files(self, model: Any) -> Record:
         """Configuration files of other libraries: file name -> JSON."""
         return {}
 

@@ -64,8 +64,11 @@ def output_names(config: PretrainedConfig) -> list[str]:
     """The id2label of a classifier, in the order of its outputs. Raises ModelError on a name that repeats."""
     names = [str(name) for _, name in sorted((config.id2label or {}).items())]
     if twice := repeated(names):
-        what = f"id2label gives several outputs the same name: {', '.join(map(repr, twice[:10]))}"
-        raise ModelError(f"{config.name_or_path}/config.json", what, "Give each output a name of its own.")
+        raise ModelError(
+            f"{config.name_or_path}/config.json",
+            f"id2label gives several outputs the same name: {', '.join(map(repr, twice[:10]))}",
+            "Give each output a name of its own.",
+        )
     return names
 
 
@@ -122,8 +125,11 @@ def as_targets(rows: Dataset, column: str, labels: Any) -> np.ndarray:
     ids, names = label_ids(labels), names_of(labels)
     unknown = [value for value in dict.fromkeys(flat_labels(rows, column)) if value not in ids]
     if unknown:
-        what = f"labels that the model does not know: {', '.join(map(repr, unknown[:10]))}"
-        raise DataError(f"column `{column}`", what, f"It knows {', '.join(names)}.")
+        raise DataError(
+            f"column `{column}`",
+            f"labels that the model does not know: {', '.join(map(repr, unknown[:10]))}",
+            f"It knows {', '.join(names)}.",
+        )
     if column == "label":
         return np.fromiter((ids[value] for value in column_values(rows, column)), np.int64, len(rows))
     table = np.zeros((len(rows), len(names)), dtype=np.float64)
@@ -183,8 +189,11 @@ def settle_labels(wanted: list[str] | dict[str, str] | None, values: Sequence[st
         return {name: name for name in wanted}
     unknown = [value for value in values if value not in wanted]
     if unknown:
-        what = f"train has labels that task.labels does not name: {', '.join(unknown[:10])}"
-        raise DataError("task.labels", what, f"It names {names}; add them, or leave it out.")
+        raise DataError(
+            "task.labels",
+            f"train has labels that task.labels does not name: {', '.join(unknown[:10])}",
+            f"It names {names}; add them, or leave it out.",
+        )
     return wanted
 
 
@@ -206,8 +215,9 @@ def settle_weights(
         return {name: total / (len(names) * max(counts[name], 1)) for name in names}
     unknown = [name for name in wanted if name not in names]
     if unknown:
-        what = f"no label {', '.join(map(repr, unknown))}; the labels are {', '.join(names)}"
-        raise DataError("task.class_weights", what)
+        raise DataError(
+            "task.class_weights", f"no label {', '.join(map(repr, unknown))}; the labels are {', '.join(names)}"
+        )
     return {name: wanted.get(name, 1.0) for name in names}
 
 

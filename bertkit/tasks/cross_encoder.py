@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from bertkit.errors import ModelError
 from bertkit.models.untrusted import read_object
+from bertkit.text import Json
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 ACTIVATIONS = {"sigmoid": "torch.nn.modules.activation.Sigmoid", "identity": "torch.nn.modules.linear.Identity"}
 
 
-def settings(activation: str) -> dict[str, Any]:
+def settings(activation: str) -> Json:
     """Fields of config.json that say how logits become scores, to CrossEncoder and to transformers' pipeline."""
     return {
         "problem_type": "regression" if activation == "identity" else None,  # else the pipeline takes a sigmoid
@@ -22,7 +23,7 @@ def settings(activation: str) -> dict[str, Any]:
     }
 
 
-def extra_files(max_length: int) -> dict[str, Any]:
+def extra_files(max_length: int) -> Json:
     """File name -> JSON with which CrossEncoder truncates at `max_length` tokens.
 
     The activation is not here: it stands in config.json, once, under `sentence_transformers`.
@@ -44,8 +45,11 @@ def read(config: PretrainedConfig) -> tuple[Literal["sigmoid", "identity"], int 
 
     folder = Path(str(config.name_or_path))
     if config.num_labels != 1:
-        what = f"its head has {config.num_labels} outputs; text-ranking is for models with one"
-        raise ModelError(folder, what, "Several are classes: name the task text-classification.")
+        raise ModelError(
+            folder,
+            f"its head has {config.num_labels} outputs; text-ranking is for models with one",
+            "Several are classes: name the task text-classification.",
+        )
     known, file = config.to_dict(), folder / "config_sentence_transformers.json"
     current = known.get("sentence_transformers")
     path = (

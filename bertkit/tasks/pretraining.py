@@ -108,8 +108,11 @@ class Pretraining(Task[PretrainingOptions]):
     def infer_options(cls, options: PretrainingOptions, rows: Dataset, class_names: Sequence[str]) -> OptionValues:
         """Raises DataError where next sentences need a second document."""
         if options.nsp == "nsp" and len(rows) < 2:
-            what = "nsp takes sentences from another document, and there is one"
-            raise DataError("task.nsp", what, "Give more documents, or write none.")
+            raise DataError(
+                "task.nsp",
+                "nsp takes sentences from another document, and there is one",
+                "Give more documents, or write none.",
+            )
         return {}
 
     @classmethod

@@ -124,8 +124,11 @@ tokenizer = AutoTokenizer.from_pretrained("PATH_OR_HUB_ID")""",
             raise DataError("data", "no question of train has an answer: there is nothing to learn")
         if options.unanswerable is False and not all(answered):
             without = counted(answered.count(False), "question")
-            what = f"task.unanswerable is false, but train has {without} without an answer"
-            raise DataError("task.unanswerable", what, "Leave it out, or remove these rows.")
+            raise DataError(
+                "task.unanswerable",
+                f"task.unanswerable is false, but train has {without} without an answer",
+                "Leave it out, or remove these rows.",
+            )
         return {"unanswerable": not all(answered) if options.unanswerable is None else options.unanswerable}
 
     @classmethod

@@ -20,7 +20,7 @@ from bertkit.tasks.base import PAIRS, Baselines, Batch, HeldOut, OptionValues, P
 from bertkit.tasks.class_labels import Labelled, Labels, as_targets, names_of, settle_labels
 from bertkit.tasks.fields import READ, SCORE, Decision, Key, Usage, form
 from bertkit.tasks.vector_task import VECTOR, VectorOptions, VectorTask, stacked
-from bertkit.text import escape_controls
+from bertkit.text import Json, escape_controls
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -116,22 +116,31 @@ SentenceTransformer("PATH_OR_HUB_ID").encode(["your text", "another"])""",
         required(rows, "anchor" if target == "positive" else "text_a")
         loss = options.loss or LOSSES[target][0]
         if loss not in LOSSES[target]:
-            what = f"{loss} does not learn from `{target}`, which the rows have"
-            raise DataError("task.loss", what, f"Write {' or '.join(LOSSES[target])}, or leave it out.")
+            raise DataError(
+                "task.loss",
+                f"{loss} does not learn from `{target}`, which the rows have",
+                f"Write {' or '.join(LOSSES[target])}, or leave it out.",
+            )
         settled: OptionValues = {"loss": loss}
         if target == "label":
             settled["labels"] = settle_labels(options.labels, label_names(rows["label"][:], class_names))
             names = names_of(settled["labels"])
             if len(names) != 2:
-                what = f"{loss} learns from two labels, but train has {', '.join(names)}"
-                raise DataError("task.labels", what, "Write task: text-classification, which reads pairs too.")
+                raise DataError(
+                    "task.labels",
+                    f"{loss} learns from two labels, but train has {', '.join(names)}",
+                    "Write task: text-classification, which reads pairs too.",
+                )
         if target == "score" and loss == "cosine-mse":
             least, greatest = min(rows["score"]), max(rows["score"])
             settled["score_range"] = options.score_range or [least, greatest]
             low, high = sorted(settled["score_range"])
             if not low <= least <= greatest <= high:
-                what = f"[{low:g}, {high:g}], but scores of train go from {least:g} to {greatest:g}"
-                raise DataError("task.score_range", what, "Widen it, or leave it out.")
+                raise DataError(
+                    "task.score_range",
+                    f"[{low:g}, {high:g}], but scores of train go from {least:g} to {greatest:g}",
+                    "Widen it, or leave it out.",
+                )
         return settled
 
     @property
@@ -227,7 +236,7 @@ SentenceTransformer("PATH_OR_HUB_ID").encode(["your text", "another"])""",
             scored = {name: replace(graded, **fitted[name].calibrated()) for name, graded in scored.items()}
         return {name: graded.scores for name, graded in scored.items()}
 
-    def _by_vectors(self, train: Dataset, rows: Dataset) -> dict[str, Any]:
+    def _by_vectors(self, train: Dataset, rows: Dataset) -> Json:
         """Name of a baseline -> its answers to these rows, graded."""
         train, names = baselines.enough(train), [name for name in self.schema.texts[1:] if name in rows.column_names]
         texts = [rows[name][:] for name in names]

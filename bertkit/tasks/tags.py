@@ -25,8 +25,11 @@ if TYPE_CHECKING:
 def settle_tags(options: Any, rows: Dataset, class_names: Sequence[str]) -> OptionValues:
     """`labels`, `tags` and `class_weights` of these options, settled from the training rows. Raises DataError."""
     if options.context == "document" and "document" not in rows.column_names:
-        what = "context: document needs to know which sentences belong together"
-        raise DataError("task.context", what, "Map a column `document`, or add -DOCSTART- lines.")
+        raise DataError(
+            "task.context",
+            "context: document needs to know which sentences belong together",
+            "Map a column `document`, or add -DOCSTART- lines.",
+        )
     scheme, plain = options.scheme, options.scheme == "none"
     found = {kind for tags in rows["tags"] for kind, _, _ in tagging.labelled(tags, scheme)}
     named = list(dict.fromkeys(type_of(name) for name in class_names if "-" in name)) or sorted(found)
@@ -40,17 +43,26 @@ def settle_tags(options: Any, rows: Dataset, class_names: Sequence[str]) -> Opti
         raise DataError("data", f"{what}: there is nothing to learn")
     if unknown := sorted(found - set(types)):
         kinds = "labels" if plain else "entities"
-        what = f"train has {kinds} that task.labels does not name: {', '.join(unknown[:10])}"
-        raise DataError("task.labels", what, f"It names {', '.join(types)}; add them, or leave it out.")
+        raise DataError(
+            "task.labels",
+            f"train has {kinds} that task.labels does not name: {', '.join(unknown[:10])}",
+            f"It names {', '.join(types)}; add them, or leave it out.",
+        )
     if odd := [kind for kind in types if (kind == "O" and not plain) or kind != kind.strip() or not kind.isprintable()]:
         kind, why = ("a label", "") if plain else ("an entity type", "; O means none")
-        what = f"{', '.join(map(repr, odd))} cannot be {kind}: it must be printable, without outer spaces{why}"
-        raise DataError("labels", what, "Rename it in the data.")
+        raise DataError(
+            "labels",
+            f"{', '.join(map(repr, odd))} cannot be {kind}: it must be printable, without outer spaces{why}",
+            "Rename it in the data.",
+        )
     needed = tagging.tag_names(types, scheme)
     tags = given or needed
     if wrong := sorted(set(needed) ^ set(tags)):
-        what = f"tags of scheme {scheme} for {', '.join(types)} are needed; missing or superfluous: {', '.join(wrong)}"
-        raise DataError("task.tags", what, "Leave it out, or write them all, also in task.labels.")
+        raise DataError(
+            "task.tags",
+            f"tags of scheme {scheme} for {', '.join(types)} are needed; missing or superfluous: {', '.join(wrong)}",
+            "Leave it out, or write them all, also in task.labels.",
+        )
     counts = Counter(type_of(tag, scheme) for row in rows["tags"] for tag in row)
     weights = settle_weights(options.class_weights, counts, types if plain else ["O", *types])
     return {"labels": types, "tags": tags, "class_weights": weights}

@@ -22,7 +22,7 @@ from bertkit.models.encoder import Encoder
 from bertkit.sections import Section
 from bertkit.tasks.base import Baselines, Batch, HeldOut, OptionValues, Reduced, Task, TaskOptions
 from bertkit.tasks.fields import READ, Key, Usage, form
-from bertkit.text import part_of
+from bertkit.text import Json, part_of
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -92,14 +92,18 @@ tokenizer.decode(model.generate(**inputs)[0], skip_special_tokens=True)""",
         """Raises RecipeError on answers longer than the model's positions, ModelError on a tokenizer without ends."""
         longest = self.generation["max_new_tokens"]
         if longest > self.max_length:
-            what = f"{longest} tokens, but the model generates at most {self.max_length}"
-            raise RecipeError("task.generation.max_new_tokens", what, "Lower it, or raise model.max_length.")
+            raise RecipeError(
+                "task.generation.max_new_tokens",
+                f"{longest} tokens, but the model generates at most {self.max_length}",
+                "Lower it, or raise model.max_length.",
+            )
         if self.tokenizer.cls_token_id is None or self.tokenizer.sep_token_id is None:
-            what = "the tokenizer has no [CLS] or no [SEP], between which BERT's texts are"
-            raise ModelError("model.name", what, "Use a BERT.")
+            raise ModelError(
+                "model.name", "the tokenizer has no [CLS] or no [SEP], between which BERT's texts are", "Use a BERT."
+            )
 
     @property
-    def generation(self) -> dict[str, Any]:
+    def generation(self) -> Json:
         """What transformers' `generate` is called with."""
         options = self.options.generation
         return {**options.model_dump(), "max_new_tokens": options.max_new_tokens or min(64, self.max_length)}
@@ -129,7 +133,7 @@ tokenizer.decode(model.generate(**inputs)[0], skip_special_tokens=True)""",
 
     def encode(self, rows: Dataset) -> Columns:
         """Sources as the tokenizer's inputs, cut at the end; `labels`, the tokens of the target and [SEP]."""
-        limits: dict[str, Any] = {"max_length": self.max_length, "overflow": "truncate", "stride": 0}
+        limits: Json = {"max_length": self.max_length, "overflow": "truncate", "stride": 0}
         columns = encode_texts(self.tokenizer, [rows["text"][:]], **limits)
         if "target" in rows.column_names:
             targets = [each.ids for each in tokenize(self.tokenizer, rows["target"][:])]

@@ -27,7 +27,7 @@ from bertkit.tasks import class_labels
 from bertkit.tasks.base import Baselines, Batch, HeldOut, OptionValues, Predict, Reduced, Task, TaskOptions
 from bertkit.tasks.class_labels import Labels, Probability, Weights
 from bertkit.tasks.fields import NUMBER, PIPELINE, READ, SCORE, AnswerForm, Decision, Key, Usage, form
-from bertkit.text import escape_controls
+from bertkit.text import Record, escape_controls
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -106,8 +106,11 @@ class TextClassificationOptions(TaskOptions):
         """Whether the rows are pairs of texts. Raises DataError where `pair` says otherwise."""
         pairs = "text_b" in rows.column_names
         if self.pair not in (None, pairs):
-            what = f"task.pair is {str(self.pair).lower()}, but the rows have {', '.join(rows.column_names)}"
-            raise DataError("task.pair", what, "Map `text`, or `text_a` and `text_b`, under data.columns.")
+            raise DataError(
+                "task.pair",
+                f"task.pair is {str(self.pair).lower()}, but the rows have {', '.join(rows.column_names)}",
+                "Map `text`, or `text_a` and `text_b`, under data.columns.",
+            )
         return pairs
 
 
@@ -158,8 +161,11 @@ class TextClassification(class_labels.Labelled, Task[TextClassificationOptions])
         kinds = [kind for kind, column in TARGETS.items() if column in rows.column_names]
         kind, pair = options.kind or kinds[0], options.pairs(rows)
         if kind not in kinds:
-            what = f"{kind} learns from a column `{TARGETS[kind]}`, but the rows have {', '.join(rows.column_names)}"
-            raise DataError("task.kind", what, f"Map it, e.g.  data: {{columns: {{{TARGETS[kind]}: …}}}}")
+            raise DataError(
+                "task.kind",
+                f"{kind} learns from a column `{TARGETS[kind]}`, but the rows have {', '.join(rows.column_names)}",
+                f"Map it, e.g.  data: {{columns: {{{TARGETS[kind]}: …}}}}",
+            )
         if kind == "regression" and options.method == "contrastive":
             raise DataError("task.method", "contrastive fine-tuning learns from labels, not from numbers")
         trained = kind == "regression" and options.method != "head"
@@ -185,9 +191,11 @@ class TextClassification(class_labels.Labelled, Task[TextClassificationOptions])
             names = class_labels.output_names(config)
             return {"kind": kind, "labels": dict(zip(names, names, strict=True))}, None
         if config.num_labels != 1:
-            what = f"problem_type is regression, with {config.num_labels} outputs; bertkit reads one number"
-            fix = "Correct problem_type, or use a model with one output."
-            raise ModelError(f"{config.name_or_path}/config.json", what, fix)
+            raise ModelError(
+                f"{config.name_or_path}/config.json",
+                f"problem_type is regression, with {config.num_labels} outputs; bertkit reads one number",
+                "Correct problem_type, or use a model with one output.",
+            )
         return {"kind": kind}, None
 
     def describe(self) -> str:
@@ -288,7 +296,7 @@ logits = model.encode({texts}, convert_to_tensor=True)
 
         return linear_tensors(model)
 
-    def extra_files(self, model: Any) -> Mapping[str, Any]:
+    def extra_files(self, model: Any) -> Record:
         from bertkit.models.heads.linear_head import linear_files
 
         return linear_files(model, self.max_length)

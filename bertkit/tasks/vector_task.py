@@ -19,7 +19,7 @@ from bertkit.models.encoder import Encoder
 from bertkit.models.untrusted import read_object
 from bertkit.tasks.base import Batch, OptionValues, Reduced, Task, TaskOptions
 from bertkit.tasks.fields import READ, Key, form
-from bertkit.text import counted
+from bertkit.text import Json, Record, counted
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -79,7 +79,7 @@ class VectorOptions(TaskOptions):
         return min(size, self.kept or size)
 
 
-def _sentence_transformers(file: Path, *, unit: bool) -> dict[str, Any]:
+def _sentence_transformers(file: Path, *, unit: bool) -> Json:
     """Prefixes and `truncate_dim` by this file of a model, if it has it. unit: whether its vectors have length 1.
 
     Raises ModelError on settings with which sentence-transformers would compute something else.
@@ -90,14 +90,20 @@ def _sentence_transformers(file: Path, *, unit: bool) -> dict[str, Any]:
         raise ModelError(file, "its `prompts` do not map names to texts")
     if default is not None and (prompt := prompts.get(str(default))):
         what = f"default_prompt_name is {default!r}, but bertkit prepends prompts only to queries and documents"
-        fix = "Set it to null in a copy of the model, and prepend the prompt to your own texts."
-        raise ModelError(file, f"{what}, not {prompt!r:.60} to every text", fix)
+        raise ModelError(
+            file,
+            f"{what}, not {prompt!r:.60} to every text",
+            "Set it to null in a copy of the model, and prepend the prompt to your own texts.",
+        )
     similarity, size = settings.get("similarity_fn_name") or "cosine", settings.get("truncate_dim")
     if size is not None and (type(size) is not int or size < 1):
         raise ModelError(file, f"truncate_dim is {size!r:.60}", "Expected a whole number from 1 on.")
     if similarity != "cosine" and not (similarity == "dot" and unit and size is None):
-        what = f"similarity_fn_name is {similarity!r:.60}, but bertkit compares vectors by their cosine"
-        raise ModelError(file, what, "If the cosine suits you, write it there in a copy of the model.")
+        raise ModelError(
+            file,
+            f"similarity_fn_name is {similarity!r:.60}, but bertkit compares vectors by their cosine",
+            "If the cosine suits you, write it there in a copy of the model.",
+        )
     prefixes = {f"{side}_prefix": prompts[side] for side in ("query", "document") if prompts.get(side)}
     return {**prefixes, "truncate_dim": size}
 
@@ -127,8 +133,10 @@ class VectorTask(Task[V]):
         folder = Path(str(config.name_or_path))
         layout, longest, lowercased = read_layout(folder)
         if lowercased and tokenizer.tokenize("A") != tokenizer.tokenize("a"):
-            what = "its texts are lower-cased for a case-sensitive tokenizer, which bertkit does not do"
-            raise ModelError(folder / "sentence_bert_config.json", what)
+            raise ModelError(
+                folder / "sentence_bert_config.json",
+                "its texts are lower-cased for a case-sensitive tokenizer, which bertkit does not do",
+            )
         own = _sentence_transformers(folder / "config_sentence_transformers.json", unit=layout.normalize)
         return {**layout._asdict(), **own}, longest
 
@@ -155,7 +163,7 @@ class VectorTask(Task[V]):
 
         Besides the columns of `encode_texts`: `side`, from 0, and `same`, a number that equal texts share.
         """
-        limits: dict[str, Any] = {"max_length": self.max_length, "overflow": self.options.overflow, "stride": 0}
+        limits: Json = {"max_length": self.max_length, "overflow": self.options.overflow, "stride": 0}
         encoded = []
         for number, (name, texts) in enumerate(sides.items()):
             prefix = self.prefix(name)
@@ -176,8 +184,11 @@ class VectorTask(Task[V]):
         model = load_with_layout(encoder, {}, self.options.layout, new_head=new_head)
         size = self.options.size(model.config.hidden_size)
         if self.options.dims and max(self.options.dims) > size:
-            what = f"{max(self.options.dims)}, where vectors have {counted(size, 'number')}"
-            raise UserError("task.dims", what, "Name no larger size, or a larger `dense` or `truncate_dim`.")
+            raise UserError(
+                "task.dims",
+                f"{max(self.options.dims)}, where vectors have {counted(size, 'number')}",
+                "Name no larger size, or a larger `dense` or `truncate_dim`.",
+            )
         return model
 
     @property
@@ -190,12 +201,12 @@ class VectorTask(Task[V]):
 
         return {f"{DENSE}/model": module for name, module in model.named_children() if name == "dense"}
 
-    def extra_files(self, model: Any) -> Mapping[str, Any]:
+    def extra_files(self, model: Any) -> Record:
         """What sentence-transformers reads besides the model."""
         from bertkit.models.heads.vector_head import files
 
         prompts = {"query": self.options.query_prefix, "document": self.options.document_prefix}
-        settings: dict[str, Any] = {"prompts": prompts, "default_prompt_name": None, "similarity_fn_name": "cosine"}
+        settings: Json = {"prompts": prompts, "default_prompt_name": None, "similarity_fn_name": "cosine"}
         settings["truncate_dim"] = self.options.kept
         layout = files(self.options.layout, model.config.hidden_size, self.max_length)
         return {**layout, "config_sentence_transformers.json": settings}

@@ -57,8 +57,11 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         settings = dict(self.settings or {})
         model = settings.pop("model", {})
         if "data" in settings or not isinstance(model, Mapping):
-            fix = "Set `model` and `validation` of the classifier; settings: {'model': {…}} adds to its model."
-            raise DataError("settings", "name a model or data, which the classifier has itself", fix)
+            raise DataError(
+                "settings",
+                "name a model or data, which the classifier has itself",
+                "Set `model` and `validation` of the classifier; settings: {'model': {…}} adds to its model.",
+            )
         rows = [{"text": text, "label": names[code]} for text, code in zip(texts, codes, strict=True)]
         if (parent := self.output_dir) is None:
             parent = mkdtemp(prefix="bertkit-")

@@ -31,7 +31,7 @@ from bertkit.recipe.recipe import AnyRecipe
 from bertkit.run import OUT_OF_FOLD, Run, delete_checkpoints, environment
 from bertkit.tasks import is_registered
 from bertkit.tasks.base import HeldOut
-from bertkit.text import shell_word
+from bertkit.text import Json, Record, shell_word
 from bertkit.training.job import Job, Jobs, scored_splits
 
 logger = logging.getLogger(__name__)
@@ -46,9 +46,9 @@ class OutOfFold(NamedTuple):
     """The answers of cross-validation to the training rows, graded; and what results.json has of them."""
 
     graded: Graded
-    scores: dict[str, Any]  # as those of a split
+    scores: Json  # as those of a split
     baselines: dict[str, Scores]
-    folds: dict[str, Any]
+    folds: Json
     fitted_on: HeldOut  # where thresholds are those of out-of-fold answers: of each fold the other rows, and its own
 
 
@@ -126,7 +126,7 @@ def publish(run: Run, seed: int) -> None:
             source.replace(target)
 
 
-def finish(jobs: Jobs, run: Run, outcomes: Sequence[Mapping[str, dict[str, Any]]], held_out: OutOfFold | None) -> None:
+def finish(jobs: Jobs, run: Run, outcomes: Sequence[Mapping[str, Json]], held_out: OutOfFold | None) -> None:
     """Publish the best seed's models, and score each; results.json of the run is written last.
 
     outcomes: of each seed, by task. `seconds` of results are those of training, in whatever processes, and scoring.
@@ -160,7 +160,7 @@ def write_shared_results(jobs: Jobs, run: Run, parts: Mapping[str, Run], started
     write_json(run.folder / "results.json", {"tasks": summary, MEAN: overall, "seconds": time.monotonic() - started})
 
 
-def events_of(name: str, events: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+def events_of(name: str, events: Iterable[Record]) -> Iterator[Json]:
     """The events of metrics.jsonl that are about this task, with its metrics as those of a run of its own."""
     prefix = f"eval_{name}/"
     for event in events:
@@ -173,7 +173,7 @@ def events_of(name: str, events: Iterable[Mapping[str, Any]]) -> Iterator[dict[s
 def finish_job(
     job: Job,
     run: Run,
-    outcomes: list[dict[str, Any]],
+    outcomes: list[Json],
     started: float,
     held_out: OutOfFold | None,
     trained_with: Sequence[str],
@@ -213,7 +213,7 @@ def finish_job(
 
 def score_splits(
     run: Run, predictor: Predictor, job: Job, chosen: Collection[str], held_out: HeldOut
-) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
+) -> tuple[dict[str, Json], Json]:
     """Write predictions/SPLIT.jsonl for all rows not trained on; scores and baselines of the chosen splits.
 
     held_out: what baselines are fitted on, as `Task.baselines` takes them.
@@ -245,7 +245,7 @@ def write_predictions(
             file.write(json.dumps(line, ensure_ascii=False) + "\n")
 
 
-def over_seeds(outcomes: list[dict[str, Any]]) -> dict[str, dict[str, dict[str, float]]]:
+def over_seeds(outcomes: list[Json]) -> dict[str, dict[str, dict[str, float]]]:
     """split -> metric -> mean and sample standard deviation over the seeds, where each seed has the metric."""
     return {split: mean_and_sd([each["metrics"][split] for each in outcomes]) for split in outcomes[0]["metrics"]}
 
@@ -283,7 +283,10 @@ def verify(run: Run, predictor: Predictor, rows: Dataset) -> bool:
     ours = list(replace(predictor, columns={}).stream(probe))
     different = [index for index, pair in enumerate(zip(ours, fresh, strict=True)) if pair[0] != pair[1]]
     if different:
-        what = f"a fresh process answers {len(different)} of {len(ours)} rows differently, first row {different[0] + 1}"
-        raise ModelError(run.model, what, "This is a bug of bertkit; please report it with the recipe.")
+        raise ModelError(
+            run.model,
+            f"a fresh process answers {len(different)} of {len(ours)} rows differently, first row {different[0] + 1}",
+            "This is a bug of bertkit; please report it with the recipe.",
+        )
     logger.info("verified: a fresh process gives the same %d answers", len(ours))
     return True

@@ -43,6 +43,7 @@ from bertkit.run import Run
 from bertkit.tasks import get_task
 from bertkit.tasks.base import Task, evaluate
 from bertkit.tasks.base import prepare as prepare_task
+from bertkit.text import Json, Record
 from bertkit.validation import did_you_mean
 
 logger = logging.getLogger(__name__)
@@ -142,7 +143,7 @@ class Jobs:
         shared = first.recipe.model_copy(update={"training": self.recipe.training})
         return arguments(shared, first.task, first.data, folder, seed)
 
-    def rank(self, outcomes: Mapping[str, Mapping[str, Any]]) -> float:
+    def rank(self, outcomes: Mapping[str, Record]) -> float:
         """The score by which seeds are compared: the mean of the tasks' headlines, or that of a task the recipe names.
 
         outcomes: of one seed, by task.
@@ -212,8 +213,11 @@ def prepare(recipe: Recipe, encoder: Encoder, metrics: Sequence[Any] = ()) -> tu
     limit = resolve_max_length(encoder, tokenizer, recipe.model.max_length)
     data = load(recipe.data, kind.schema_of(recipe.task), partial(kind.validate_rows, recipe.task))
     if "validation" not in data.rows and (recipe.early_stopping or len(recipe.seeds) > 1):
-        what = "no validation split, which early_stopping and several seeds need to select a model"
-        raise DataError("data", what, "Name one in data.source, or hold one out: data: {validation: 0.1}")
+        raise DataError(
+            "data",
+            "no validation split, which early_stopping and several seeds need to select a model",
+            "Name one in data.source, or hold one out: data: {validation: 0.1}",
+        )
     task = prepare_task(kind, recipe.task, tokenizer, limit, data.rows["train"], data.class_names)
     if problems := settled_problems(task.options, recipe.training):
         raise RecipeError(problems)
@@ -229,9 +233,11 @@ def headline_of(recipe: Recipe, task: Task) -> str:
 
 
 def _no_metric(task: Task, name: str, known: Collection[str]) -> RecipeError:
-    what = f"{task.name} with these targets has no metric {name!r}{did_you_mean(name, known)}"
-    fix = f"It has {', '.join(known)}. Metrics of your own are passed from Python: bertkit.train(…, metrics=[…])."
-    return RecipeError("training.metric_for_best_model", what, fix)
+    return RecipeError(
+        "training.metric_for_best_model",
+        f"{task.name} with these targets has no metric {name!r}{did_you_mean(name, known)}",
+        f"It has {', '.join(known)}. Metrics of your own are passed from Python: bertkit.train(…, metrics=[…]).",
+    )
 
 
 def inspect(task: Task, data: Data, headline: str) -> tuple[Dataset, list[Finding]]:
@@ -278,8 +284,11 @@ def check_model(
     """
     metrics = extensions.metrics
     if task.method and extensions.added:
-        what = f"{extensions.names[0]} has no effect: task.method {task.method} takes no steps of a trainer"
-        raise RecipeError("task.method", what, "Leave it out, or train with task.method full.")
+        raise RecipeError(
+            "task.method",
+            f"{extensions.names[0]} has no effect: task.method {task.method} takes no steps of a trainer",
+            "Leave it out, or train with task.method full.",
+        )
     with TemporaryDirectory() as folder, quiet_logger("bertkit"):
         args = arguments(recipe, task, data, Path(folder), recipe.seeds[0])
         model = build(recipe, encoder, task, extensions)
@@ -311,7 +320,7 @@ def arguments(recipe: Recipe, task: Task, data: Data, folder: Path, seed: int) -
     settings["auto_find_batch_size"] = False  # attachments/memory.py does it
     device = best_device()
     evaluates = "validation" in data.rows and recipe.training["eval_strategy"] != "no"
-    defaults: dict[str, Any] = {
+    defaults: Json = {
         "output_dir": str(folder),
         "seed": seed,
         "use_cpu": device.type == "cpu",
@@ -326,8 +335,11 @@ def arguments(recipe: Recipe, task: Task, data: Data, folder: Path, seed: int) -
     if evaluates:
         defaults |= {"metric_for_best_model": task.metrics[0], "greater_is_better": True}
     elif settings.get("save_strategy") == "best":
-        what, fix = "the best checkpoint is selected on validation rows, and there are none", "Write epoch, or steps."
-        raise RecipeError("training.save_strategy", what, fix)
+        raise RecipeError(
+            "training.save_strategy",
+            "the best checkpoint is selected on validation rows, and there are none",
+            "Write epoch, or steps.",
+        )
     else:
         settings["eval_strategy"] = "no"
     if (recipe.folds or len(recipe.seeds) > 1) and settings.get("run_name"):  # else trackers draw them as one line
@@ -337,20 +349,27 @@ def arguments(recipe: Recipe, task: Task, data: Data, folder: Path, seed: int) -
     except (ValueError, TypeError, ImportError) as error:
         raise RecipeError("training", str(error).strip().removeprefix("--")) from error
     if made.fp16 and made.device.type == "cpu":
-        what = "has no effect on a CPU, where transformers trains in fp32 instead"
-        raise RecipeError("training.fp16", what, "Remove it, or train on a GPU.")
+        raise RecipeError(
+            "training.fp16",
+            "has no effect on a CPU, where transformers trains in fp32 instead",
+            "Remove it, or train on a GPU.",
+        )
     try:
         schedule(made, torch.optim.SGD([torch.zeros(1)], lr=made.learning_rate), TICKS)
     except (ValueError, TypeError) as error:
         raise RecipeError("training.lr_scheduler_kwargs", str(error)) from error
     known = integration_utils.INTEGRATION_TO_CALLBACK.keys()
     if unknown := [str(name) for name in made.report_to or () if name not in known]:
-        what = f"transformers has no integration {unknown[0]!r}{did_you_mean(unknown[0], known)}"
-        raise RecipeError("training.report_to", what, f"Known: none, all, {', '.join(known)}.")
+        raise RecipeError(
+            "training.report_to",
+            f"transformers has no integration {unknown[0]!r}{did_you_mean(unknown[0], known)}",
+            f"Known: none, all, {', '.join(known)}.",
+        )
     checked = known - {"azure_ml", "flyte"}  # these are not always listed
     installed = integration_utils.get_available_reporting_integrations()  # type: ignore[no-untyped-call]
     missing = sorted(checked.intersection(made.report_to or ()).difference(installed))
     if missing:  # MLflow's callback would refuse this too, but also print a traceback from its __del__
-        what = f"{' and '.join(missing)}: not installed"
-        raise RecipeError("training.report_to", what, f"pip install {' '.join(missing)}")
+        raise RecipeError(
+            "training.report_to", f"{' and '.join(missing)}: not installed", f"pip install {' '.join(missing)}"
+        )
     return made

@@ -19,6 +19,7 @@ from bertkit.files import read_json, write_json, write_text
 from bertkit.models.quiet import no_bars, quiet_logger
 from bertkit.recipe.recipe import AnyRecipe, tasks_of_recipe, to_yaml
 from bertkit.run import Run, names_in, only_writer, versions
+from bertkit.text import Json
 from bertkit.training.job import NO_EXTENSIONS, Extensions, Job, Jobs, prepare_jobs
 
 ANYWAY = "continue anyway: resume and changed"
@@ -63,18 +64,21 @@ def require_folder(recipe: AnyRecipe, run: Run, resume: bool, changed: bool) -> 
     if not names_in(folder):
         return
     if not resume:
-        what = "holds a finished run" if run.finished else "is not empty"
-        fix = "Name another folder" + ("." if run.finished else ", or resume it.")
-        raise UserError(folder, what, fix)
+        raise UserError(
+            folder,
+            "holds a finished run" if run.finished else "is not empty",
+            "Name another folder" + ("." if run.finished else ", or resume it."),
+        )
     if not stored.is_file():
-        what = "is not a run: it has no recipe.yaml"
-        raise UserError(folder, what, "Do not resume, or name a run.")
+        raise UserError(folder, "is not a run: it has no recipe.yaml", "Do not resume, or name a run.")
     text, before = to_yaml(recipe), stored.read_text(encoding="utf-8", errors="replace")
     if before != text and not changed:
         new = [line.strip() for line in text.splitlines() if line not in before.splitlines()]
-        what = f"the run was started with another recipe; new lines: {'; '.join(new[:5]) or 'none, some are missing'}"
-        fix = f"Give the same recipe and overrides, or another folder, or {ANYWAY}."
-        raise RecipeError(stored, what, fix)
+        raise RecipeError(
+            stored,
+            f"the run was started with another recipe; new lines: {'; '.join(new[:5]) or 'none, some are missing'}",
+            f"Give the same recipe and overrides, or another folder, or {ANYWAY}.",
+        )
     fix = f"Remove it, start a new run in another folder, or {ANYWAY}."
     for training in () if changed or run.finished else sorted(run.checkpoints.glob("*-*")):
         mark = training / MARK
@@ -84,9 +88,11 @@ def require_folder(recipe: AnyRecipe, run: Run, resume: bool, changed: bool) -> 
     tasks, now = tasks_of_recipe(stored), [name for name in recipe.parts if name]
     if tasks != now:
         started, wanted = (f"the tasks {', '.join(each)}" if each else "one task by itself" for each in (tasks, now))
-        what = f"the run was started with {started}, and has {wanted} now"
-        fix = "Name the same tasks in the same order, or start a new run in another folder."
-        raise RecipeError(stored, what, fix)
+        raise RecipeError(
+            stored,
+            f"the run was started with {started}, and has {wanted} now",
+            "Name the same tasks in the same order, or start a new run in another folder.",
+        )
 
 
 def require_unchanged(job: Job, run: Run, changed: bool) -> None:
@@ -130,13 +136,13 @@ def write_metadata(jobs: Jobs, run: Run, findings: Mapping[str, Sequence[Finding
         write_text(part.folder / "recipe.yaml", to_yaml(job.recipe))  # first: without it the folder is not a run
         write_json(part.folder / "environment.json", {"versions": versions()} | job.extensions.recorded)
         rows = {split: len(rows) for split, rows in job.data.rows.items()}
-        facts: dict[str, Any] = {"fingerprints": job.data.fingerprints, "rows": rows}
+        facts: Json = {"fingerprints": job.data.fingerprints, "rows": rows}
         facts |= {"folds": folds} if (folds := _folds(job)) else {}
         facts |= {"files": files} if (files := keep_rows(job.recipe.data, part.folder / "data")) else {}
         write_json(part.folder / "data.json", facts | {"findings": [each._asdict() for each in findings[name]]})
 
 
-def _folds(job: Job) -> dict[str, Any]:
+def _folds(job: Job) -> Json:
     """The number of folds, and what tells them and their rows from others; empty without folds."""
     parts = json.dumps([job.data.fingerprints["train"], *job.folds])
     return {"count": max(job.folds), "sha256": hashlib.sha256(parts.encode()).hexdigest()} if job.folds else {}

@@ -37,6 +37,7 @@ from bertkit.recipe.recipe import AnyRecipe, Recipe
 from bertkit.run import Run
 from bertkit.tasks import package_of
 from bertkit.tasks.base import Task, calibrate, evaluate
+from bertkit.text import Json
 from bertkit.training.job import Job, Jobs, build, scored_splits
 from bertkit.training.metadata import MARK, trained_with
 
@@ -52,10 +53,10 @@ class TrainedModel(NamedTuple):
     """The best checkpoint of a training."""
 
     runner: Runner
-    facts: dict[str, Any]  # `steps`, `seconds`, `best_step`, and `undecided`, as in CheckpointTrainer
+    facts: Json  # `steps`, `seconds`, `best_step`, and `undecided`, as in CheckpointTrainer
 
 
-def train_seed(jobs: Jobs, seed: int, run: Run, metadata: MetadataWriter) -> dict[str, dict[str, Any]]:
+def train_seed(jobs: Jobs, seed: int, run: Run, metadata: MetadataWriter) -> dict[str, Json]:
     """Train one seed to its best checkpoint, calibrate and save each task's model; returns each one's done.json."""
     runs = jobs.runs(run)
     folders = {name: part.checkpoints / f"seed-{seed}" for name, part in runs.items()}
@@ -123,7 +124,7 @@ def _write_start(recipe: AnyRecipe, folder: Path, metadata: MetadataWriter) -> N
     write_text(folder / MARK, trained_with(recipe))
 
 
-def inference_settings(job: Job, batch_size: BatchSize) -> dict[str, Any]:
+def inference_settings(job: Job, batch_size: BatchSize) -> Json:
     """What a predictor needs besides the task."""
     size = batch_size if isinstance(batch_size, int) else batch_size.model_dump()
     columns = dict(job.recipe.data.columns)
@@ -231,7 +232,7 @@ def merge_and_calibrate(job: Job, runner: Runner, folder: Path) -> dict[str, dic
     }
 
 
-def save(model: Any, task: Task, folder: Path, settings: dict[str, Any]) -> None:
+def save(model: Any, task: Task, folder: Path, settings: Json) -> None:
     """Write a model folder that transformers loads by itself, with bertkit's own settings in its config.json."""
     aside = folder.with_name(f".{folder.name}.writing")
     shutil.rmtree(aside, ignore_errors=True)

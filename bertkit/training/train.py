@@ -70,8 +70,11 @@ def train(
     try:
         folder = Path(output_dir)
     except TypeError:
-        what = f"expected a folder, found {describe(output_dir)}; the data go by keyword"
-        raise RecipeError("output_dir", what, 'bertkit.train("text-classification", "runs/x", data=…)') from None
+        raise RecipeError(
+            "output_dir",
+            f"expected a folder, found {describe(output_dir)}; the data go by keyword",
+            'bertkit.train("text-classification", "runs/x", data=…)',
+        ) from None
     complete_recipe = read(recipe, data, overrides)
     del data  # it is on disk: a frame that nobody else holds need not be in memory
     extensions = Extensions(metrics, callbacks, compute_loss_func, attachments)
