@@ -181,7 +181,7 @@ def test_house_rules():
     """No hasattr probing and no bare except; nothing is unpickled, evaluated or executed.
 
     Errors of any kind are caught where other libraries open what anyone may have made, where a package announces code,
-    where a server goes on, and after a training. A panic in Rust is not an Exception: three places catch it.
+    where a server must not end, and after a training. A panic in Rust is not an Exception; three places catch it.
     """
     panics = ("cli/main.py", "errors.py", "serving/batcher.py")
     boundaries = (

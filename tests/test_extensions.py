@@ -86,7 +86,7 @@ EXAMPLES = {  # a loss -> that of one row, by probability and id of its label
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_the_loss_of_a_step_is_that_of_the_formula(name, tiny_encoder, tmp_path, caplog):
-    """Over micro-batches of 3, 3, 3, 3, 2 and 2 rows; one that divides by its own count is a mean, and it is said."""
+    """Over micro-batches of 3, 3, 3, 3, 2 and 2 rows; for a loss that divides by its own count there is a warning."""
     function, formula = EXAMPLES[name]
     recipe = small.recipe(tmp_path, tiny_encoder)
     loss, _ = first_step_of(sized(recipe, 3, 6), tmp_path, compute_loss_func=function)

@@ -140,7 +140,7 @@ class Options(TextClassificationOptions):
 
 
 def of_a_notebook(**members):
-    """A class as a cell defines it, each time anew."""
+    """A new class at each call, as when a notebook's cell is run again."""
     return type("Mine", (TextClassification,), {"Options": Options, "name": "of-a-notebook", **members})
 
 

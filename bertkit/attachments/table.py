@@ -29,11 +29,11 @@ def of_user(compute_loss_func: Any, attachments: Any) -> tuple[Attachment, ...]:
             f"expected a function of outputs, labels and num_items_in_batch, found {describe(compute_loss_func)}",
         )
     listed = attachments if isinstance(attachments, list | tuple) else [attachments]
-    for each in listed:
-        if not isinstance(each, Attachment):
+    for attachment in listed:
+        if not isinstance(attachment, Attachment):
             raise RecipeError(
                 "attachments",
-                f"expected instances of Attachment, found {describe(each)}",
+                f"expected instances of Attachment, found {describe(attachment)}",
                 "attachments=[MyAttachment()], where class MyAttachment(bertkit.Attachment)",
             )
     return (*([UserLoss(compute_loss_func)] if compute_loss_func else ()), *listed)

@@ -85,16 +85,16 @@ class UserLoss(Attachment):
         return inputs
 
     def wrap_loss(self, loss: Loss) -> Loss:
-        def own(outputs: Any, batch: Batch, terms: Tensor) -> Tensor:
+        def replaced(outputs: Any, batch: Batch, terms: Tensor) -> Tensor:
             count = terms if self.divides else terms.new_tensor(self.task.count(batch))
             return self.function(*self._inputs(outputs, batch), count) * count
 
-        return own
+        return replaced
 
     def start(self, trainer: Steps, checkpoint: Path | None) -> None:
         if not self.divides:
-            what = (
-                "%s does not divide by num_items_in_batch: it is taken for a mean over its micro-batch, so that with "
+            logger.warning(
+                "%s does not divide by num_items_in_batch, so it is taken for the mean of a micro-batch. If it is not "
+                "one, steps with accumulation or several processes are approximate.",
+                name_of(self.function),
             )
-            what += "accumulation or several processes a step is exact only if it is one"
-            logger.warning(what, name_of(self.function))

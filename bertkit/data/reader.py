@@ -24,8 +24,8 @@ GROUP = "bertkit.readers"  # of entry points: format -> module:READER
 class OpenFile:
     """A file whose rows are read. stream: its bytes, decompressed. spec: how the recipe's `data:` says it is written.
 
-    problems: gets what is wrong with a row: `file.problems.add(line, what, fix)`, where a text is a location and a
-    number is that of a line. After the first problem no row is used, and reading goes on to find more of them.
+    problems: collects what is wrong with rows: `file.problems.add(line, what, fix)`, with the number of the line, or a
+    location as text. After the first problem no more rows are used, but the rest of the file is checked too.
     """
 
     path: Path

@@ -66,7 +66,7 @@ def _others() -> dict[str, Reader | str]:
     """Format -> its reader in another package, or why it cannot be used."""
     names = sorted(plugins.announced(GROUP).keys() - {reader.name for reader in READERS})
     loaded = {name: plugins.load(GROUP, name, _fault) for name in names}
-    return {name: each if isinstance(each, str) else each._replace(name=name) for name, each in loaded.items()}
+    return {name: reader if isinstance(reader, str) else reader._replace(name=name) for name, reader in loaded.items()}
 
 
 def _fault(reader: object, name: str) -> str:

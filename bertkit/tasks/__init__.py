@@ -179,7 +179,7 @@ def _fault(task: object, name: str) -> str:
     """Why a class cannot be the task of this name; empty if it can."""
     if not (isinstance(task, type) and issubclass(task, Task)):
         return f"{short_repr(task)} is not a subclass of bertkit.tasks.Task"
-    missing = [each for each in ("name", "Options", "schema", "forms") if getattr(task, each, None) is None]
+    missing = [member for member in ("name", "Options", "schema", "forms") if getattr(task, member, None) is None]
     if missing := [*missing, *sorted(getattr(task, "__abstractmethods__", ()))]:
         return f"it lacks {', '.join(missing)}"
     if task.name != name:

@@ -76,15 +76,15 @@ class Task(ABC, Generic[O]):
     reduce_inputs: ClassVar[Sequence[str]] = ()  # batch columns that `reduce` reads
     chunk_size: ClassVar[int] = 4096  # rows answered at a time; the same everywhere, so that batches are the same
     shares_encoder: ClassVar[bool] = False  # whether it may be trained with other tasks, over one encoder
-    pipeline: ClassVar[str] = ""  # that of transformers whose clients a server answers, of those in serve/shapes.py
+    pipeline: ClassVar[str] = ""  # that of transformers whose clients a server answers, of those in serving/shapes.py
     usage: ClassVar[Usage | None] = None  # see `usage_of`
     no_graph: ClassVar[tuple[str, str] | None] = None  # why it cannot be exported, and what to do instead
     no_words: ClassVar[str] = "there is nothing to explain"  # of an answer that depends on no word
     # Methods that another package's task may have; for ours these are tables.
-    explained: ClassVar[Any] = None  # (read), see explain/targets.py -> what, unit and parts of each number behind it
-    mistake: ClassVar[Any] = (
-        None  # (options, a row with its `answer`) -> texts of gold and answer, how far off; or None
+    explained: ClassVar[Any] = (
+        None  # (read), see explanations/targets.py -> what, unit and parts of each number behind it
     )
+    mistake: ClassVar[Any] = None  # (options, a row with its `answer`) -> gold, answer, how far off; None where right
     soft_targets: ClassVar[Any] = None  # () -> the values of `SoftTargets`, see attachments/soft_targets.py
 
     options: O
@@ -113,7 +113,7 @@ class Task(ABC, Generic[O]):
     def usage_of(cls, options: O) -> Usage:
         """How the model card shows it in use. Default: `usage`; where there is none, with bertkit alone."""
         columns = {name: cls.schema.columns[name] for name in sorted(cls.schema.inputs[0])}
-        row = {name: ["your", "words"] if each.holds == "words" else "your text" for name, each in columns.items()}
+        row = {name: ["your", "words"] if column.holds == "words" else "your text" for name, column in columns.items()}
         return cls.usage or Usage('"your text"' if {"text"} in cls.schema.inputs else repr(row))
 
     @classmethod

@@ -20,7 +20,7 @@ def huber(outputs: Tensor, labels: Tensor, num_items_in_batch: Tensor) -> Tensor
 
 
 class Noise(bertkit.Attachment):
-    """Adds noise to the gradients, less with each step (Neelakantan et al. 2015); after a resume it goes on."""
+    """Adds noise to the gradients, which decreases with the steps (Neelakantan et al. 2015), also after a resume."""
 
     def start(self, trainer: Any, checkpoint: Path | None) -> None:
         self.parameters = [*trainer.model.parameters()]
