@@ -26,14 +26,17 @@ class Checked:
             yield f"{f'{name}: ' if name else ''}{task.name}: {task.describe()}"
             yield f"first row as the model reads it: {task.tokenizer.decode(first)}"
         features_by_task = [(job.task, job.features) for job in self.jobs.by_task.values()]
-        yield from filter(None, (each.summarize(features_by_task) for each in self.jobs.first.attachments))
+        summaries = (attachment.summarize(features_by_task) for attachment in self.jobs.first.attachments)
+        yield from filter(None, summaries)
         recipe = self.jobs.recipe
-        divided = recipe.folds if isinstance(recipe, Recipe) else None
-        ready = f" {len(recipe.seeds) + divided} times: {divided} folds, and on all rows" if divided else ""
+        folds = recipe.folds if isinstance(recipe, Recipe) else None
+        ready, unit = "ready to train", " each seed" if len(recipe.seeds) > 1 else ""
+        if folds:
+            ready += f" {len(recipe.seeds) + folds} times: {folds} folds, and on all rows"
+            unit = ", each"
         if budget := recipe.training.get("budget"):
-            ready += ", each" if divided else " each seed" if len(recipe.seeds) > 1 else ""
-            ready += f" for {budget}"
-        yield f"ready to train{ready}"
+            ready += f"{unit} for {budget}"
+        yield ready
 
 
 def check(

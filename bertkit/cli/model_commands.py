@@ -104,10 +104,10 @@ def predict(
         count = bertkit.predict(source, input, output, columns=columns, overrides=rest, **options, **decisions)
         say(counted(count, "row") + (f" in {output}" if output else ""), file=sys.stderr)
     elif Path(source).expanduser().joinpath("recipe.yaml").is_file():
-        from bertkit.inference.multitask_predictor import load_any
+        from bertkit.inference.multitask_predictor import MultiTaskPredictor, load_any
 
-        several: Any = load_any(source, task, revision, decisions, context=context)
-        predictor = several if "task" in vars(several) else several.reading(rest[0])
+        loaded = load_any(source, task, revision, decisions, context=context)
+        predictor = loaded.reading(rest[0]) if isinstance(loaded, MultiTaskPredictor) else loaded
         _predict_texts(predictor, source, rest, context, as_json)
     else:  # no YAML is imported
         predictor = bertkit.load(source, revision=revision, task=task).with_decisions(**decisions)
