@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
-from functools import partial
 
 import torch
 
@@ -30,7 +29,7 @@ def main() -> None:
     encoder = resolve_encoder(ModelSpec(name="sentence-transformers/all-MiniLM-L6-v2"))
     options = TokenClassificationOptions(name="token-classification", head="crf")
     spec = DataSpec(source=args.file, delimiter="\t", limit=args.batch * args.steps)
-    rows = load(spec, TokenClassification.schema, partial(TokenClassification.validate_rows, options)).rows["train"]
+    rows = load(spec, TokenClassification.schema, TokenClassification.rules(options)).rows["train"]
     task = prepare(TokenClassification, options, load_tokenizer(encoder.folder), 128, rows, [])
     features, collate = task.encode(rows), Collator.of(task.tokenizer, task.padding)
     device = best_device()

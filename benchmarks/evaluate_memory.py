@@ -20,7 +20,6 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -146,7 +145,7 @@ def measured(command: str, folder: Path, file: Path) -> dict[str, float]:
         task = load(folder).task
         inspect(
             task,
-            data.load(DataSpec(source={"train": str(file)}), task.schema, partial(task.validate_rows, task.options)),
+            data.load(DataSpec(source={"train": str(file)}), task.schema, task.rules(task.options)),
         )
     done.set()
     watcher.join()

@@ -20,7 +20,6 @@ import sys
 import tempfile
 import time
 from datetime import date
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -93,9 +92,7 @@ def metric(predictor: Any, spec: argparse.Namespace) -> float | None:
 
     recipe = load_recipe(spec.run / "recipe.yaml", check_files=False)
     split = "validation"
-    rows = data.load(
-        recipe.data, predictor.task.schema, partial(predictor.task.validate_rows, predictor.task.options)
-    ).rows[split]
+    rows = data.load(recipe.data, predictor.task.schema, predictor.task.rules(predictor.task.options)).rows[split]
     rows = rows.select(range(min(len(rows), spec.rows)))
     scores = evaluate_task(predictor.task, rows, predictor.predict_features)
     value: float | None = scores[predictor.task.metrics[0]]

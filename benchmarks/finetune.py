@@ -86,7 +86,7 @@ def setting(file: Path, rows: int) -> Setting:
     kind = get_task(TASKS[file.suffix])
     options = kind.Options.model_validate({"name": kind.name})
     read = sources.load(
-        DataSpec(source=str(file), limit=rows, **READ[file.suffix]), kind.schema, partial(kind.validate_rows, options)
+        DataSpec(source=str(file), limit=rows, **READ[file.suffix]), kind.schema, kind.rules(options)
     ).rows["train"]
     task = prepare(kind, options, load_tokenizer(encoder.folder), LONGEST.get(file.suffix, 128), read, [])
     return of_task(encoder, task, read)

@@ -23,7 +23,6 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -118,7 +117,7 @@ def rows_of(recipe_name: str, file: Path) -> None:
     """Read a file as the rows of a recipe's training split, checked as `bertkit check` does."""
     recipe = load_recipe(recipe_name, [f"data.source={{train: {file}}}"])
     kind = get_task(recipe.task.name)
-    load_data(recipe.data, kind.schema, partial(kind.validate_rows, recipe.task))
+    load_data(recipe.data, kind.schema, kind.rules(recipe.task))
 
 
 def seeds() -> dict[str, tuple[list[bytes], str, Callable[[bytes, random.Random], bytes], Callable[[Path], None]]]:

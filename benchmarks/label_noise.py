@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import json
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +33,7 @@ FIRST = (50, 100, 200)  # rows of the list
 def rows_of(recipe: Recipe) -> dict[str, list[dict[str, Any]]]:
     """The rows of train and validation, in canonical columns."""
     kind = get_task(recipe.task.name)
-    data = load(recipe.data, kind.schema_of(recipe.task), partial(kind.validate_rows, recipe.task))
+    data = load(recipe.data, kind.schema_of(recipe.task), kind.rules(recipe.task))
     if "validation" not in data.rows:
         raise SystemExit("no validation split to score on: set data.validation")
     return {split: list(data.rows[split]) for split in ("train", "validation")}

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -48,7 +47,7 @@ def main() -> None:
         kind = get_task(name)
         options = kind.Options.model_validate({"name": name})
         spec = DataSpec(source={"train": str(args.folder / file)}, columns=columns)
-        rows = sources.load(spec, kind.schema, partial(kind.validate_rows, options)).rows["train"]
+        rows = sources.load(spec, kind.schema, kind.rules(options)).rows["train"]
         task = prepare(kind, options, tokenizer, limit, rows, [])
         features = task.encode(rows)
         lengths, units = np.asarray(features["length"][:]), task.units(features)

@@ -21,7 +21,6 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -167,7 +166,7 @@ def main() -> None:
     recipe = load_recipe(args.run / "recipe.yaml", check_files=False)
     exact, folder = load(args.run, precision="fp32"), args.run / "model"
     spec = recipe.data.model_copy(update={"source": {"train": str(args.file)}, "limit": args.rows, "validation": None})
-    table = sources.load(spec, exact.task.schema, partial(exact.task.validate_rows, recipe.task)).rows["train"]
+    table = sources.load(spec, exact.task.schema, exact.task.rules(recipe.task)).rows["train"]
     rows, windows = list(table), Counter(exact.task.encode(table)["row"][:])
     limit = exact.task.max_length
     makers: dict[str, Callable[[int], Contestant]] = {

@@ -61,7 +61,17 @@ def finished(case: Case, folder: Path, where: Path, seed: int = 3, **sections: d
     target = next((name for name in task.schema.targets if name in rows.column_names), None)
     prints = dict.fromkeys(own, "0" * 64)
     origin = Origin(["rows.jsonl:"], array("H", bytes(2 * len(rows))), array("q", range(1, len(rows) + 1)))
-    data = Data(own, dict(task.schema.columns), target, [], prints, [], dict.fromkeys(own, origin), task.schema.corpus)
+    data = Data(
+        own,
+        dict(task.schema.columns),
+        target,
+        [],
+        prints,
+        [],
+        task.options,
+        dict.fromkeys(own, origin),
+        task.schema.corpus,
+    )
     recipe = load_recipe(once, check_files=False)
     job = Job(recipe, encoder(folder), task, data, features=rows)
     write_metadata(Jobs(recipe, {"": job}), run, {"": [FOUND]})

@@ -8,7 +8,6 @@ import resource
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -56,7 +55,7 @@ def install(folder: Path, pyproject: dict[str, Any]) -> None:
 
 def read_data(spec: DataSpec, kind: type[Task], options: TaskOptions, **more: Any) -> Data:
     """The rows of a data section, as this task reads them."""
-    return load(spec, kind.schema_of(options), partial(kind.validate_rows, options), **more)
+    return load(spec, kind.schema_of(options), kind.rules(options), **more)
 
 
 def text(number: int, side: int) -> str:

@@ -158,19 +158,20 @@ def test_only_so_many_mistakes_are_shown_and_their_texts_not_without_end(facts):
 
 def test_entities_are_cut_where_they_stand(facts):
     words = [
-        {"word": w, "tag": t, "score": 0.9} for w, t in zip("a b c d".split(), "B-X I-X O B-Y".split(), strict=True)
+        {"word": "abcd"[i], "tag": tag, "start": 2 * i, "end": 2 * i + 1, "score": 0.9}
+        for i, tag in enumerate("B-X I-X O B-Y".split())
     ]
     entities = [{"text": "a b", "label": "X", "score": 0.8}, {"text": "d", "label": "Y", "score": 0.7}]
-    row = {"tags": "B-X O O B-Y".split(), "answer": {"words": words, "entities": entities}}
+    row = {"text": "a b c d", "tags": "B-X O O B-Y".split(), "answer": {"words": words, "entities": entities}}
     found = mistakes.sentence_mistake(facts, 7, row)
     assert (found.row, found.gold, found.answer, found.measure) == (7, "X a; Y d", "X a b; Y d", 0.8)
     gold, predicted = (dict(found.lines)[name] for name in ("gold", "predicted"))
     assert [(p.text, p.mark, p.label) for p in gold if p.text] == [
         ("a", "missed", "X"),
-        ("b c", "", ""),
+        (" b c ", "", ""),
         ("d", "right", "Y"),
     ]
-    assert [(p.text, p.mark) for p in predicted if p.text] == [("a b", "wrong"), ("c", ""), ("d", "right")]
+    assert [(p.text, p.mark) for p in predicted if p.text] == [("a b", "wrong"), (" c ", ""), ("d", "right")]
 
 
 def test_spans_that_overlap_are_cut_and_nothing_is_lost():

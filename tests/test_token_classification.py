@@ -30,8 +30,8 @@ from torch import nn
 import bertkit
 from bertkit.cli.main import main
 from bertkit.data.checks import check
-from bertkit.data.tagged import sentences, words_of
 from bertkit.data.tagging import entities, from_bio, invalid, tag_names
+from bertkit.data.units import sentences, text_of, words_of
 from bertkit.data.word_spans import spans_to_tags, words
 from bertkit.errors import DataError, ModelError
 from bertkit.files import read_json
@@ -132,8 +132,9 @@ def test_an_entity_that_begins_with_i_is_counted_and_kept(tmp_path):
 
 
 def test_spans_that_cut_words_are_told_with_the_setting_that_moves_them(tmp_path):
-    cut = {"text": "Ada Brixton", "spans": [[0, 2, "X"]]}
-    message = small.message_of(DataError, get, small.write_rows(tmp_path / "spans.jsonl", [cut] * 30))
+    cut = {"text": "Ada Brixton", "spans": [[5, 8, "X"]]}
+    path = small.write_rows(tmp_path / "spans.jsonl", [cut] * 30)
+    message = small.message_of(DataError, lambda: get(path, words="words"))
     assert message.count("cuts a word") == 20
     assert "spans.jsonl:1" in message
     assert message.count("alignment: expand") == 1
@@ -148,9 +149,9 @@ def test_spans_that_cut_words_are_told_with_the_setting_that_moves_them(tmp_path
     )
 
 
-def test_tokens_with_spans_are_refused_and_nothing_is_asked_of_rows_without_either(tmp_path):
-    with pytest.raises(DataError, match=r"`spans`, which need a `text`, but has `tokens`"):
-        get(small.write_rows(tmp_path / "spans.jsonl", [{"tokens": ["a", "b"], "spans": [[0, 1, "X"]]}]))
+def test_spans_are_of_the_text_of_tokens_and_nothing_is_asked_of_rows_without_either(tmp_path):
+    rows = get(small.write_rows(tmp_path / "spans.jsonl", [{"tokens": ["a", "b"], "spans": [[2, 3, "X"]]}])).rows
+    assert rows["train"][0] == {"text": "a b", "spans": [{"start": 2, "end": 3, "label": "X"}], "tags": ["O", "B-X"]}
     task = TokenClassificationOptions(name="token-classification")
     path = tmp_path / "plain.jsonl"
     path.write_text('{"tokens": ["a", "b"]}\n')
@@ -244,7 +245,7 @@ def test_spans_become_tags_and_what_was_done_is_reported(tmp_path):
 
 
 def test_types_of_which_nothing_is_left_are_named(tmp_path):
-    rows = [{"text": "田中さんは東京に住む。", "spans": [[0, 2, "PER"], [5, 7, "LOC"]]}] * 3
+    rows = [{"text": "김철수는서울에", "spans": [[0, 3, "PER"], [4, 6, "LOC"]]}] * 3
     path = small.write_rows(tmp_path / "spans.jsonl", rows)
     (lost,) = [f.what for f in get(path, alignment="expand").findings if f.level == "severe"]
     assert lost.startswith("train: types of which no span is left: LOC 3; scores")
@@ -300,7 +301,7 @@ def test_scores_are_against_the_spans_as_given(alignment, scheme):
 
 
 def test_a_type_that_only_the_given_spans_have_is_scored():
-    columns = {"text": ["张三去北京"], "tags": [["B-PER"]], "spans": [[{"start": 3, "end": 5, "label": "LOC"}]]}
+    columns = {"text": ["삼삼거북경"], "tags": [["B-PER"]], "spans": [[{"start": 3, "end": 5, "label": "LOC"}]]}
     options = TokenClassificationOptions(name="token-classification", labels=["PER"])
     task = TokenClassification(options, None, 16)
     whole = {"start": 0, "end": 5, "score": 0.9}
@@ -313,7 +314,7 @@ def test_a_type_that_only_the_given_spans_have_is_scored():
     row = {**{name: values[0] for name, values in columns.items()}, "answer": answer}
     row["answer"]["words"][0]["word"] = row["text"]
     wrong = sentence_mistake(SimpleNamespace(options={"scheme": "BIO"}), 1, row)
-    assert (wrong.gold, wrong.answer) == ("LOC 北京", "PER 张三去北京")
+    assert (wrong.gold, wrong.answer) == ("LOC 북경", "PER 삼삼거북경")
     assert [span.mark for line in wrong.lines for span in line[1]] == ["missed", "", "wrong", ""]
 
 
@@ -359,12 +360,12 @@ def test_every_word_gets_a_tag_whatever_the_input(head, rows, tiny_encoder):
     for row in rows:
         given_row = {"text": row} if isinstance(row, str) else {"tokens": row}
         answer = ask(task, model)(given_row)
-        expected = words_of(Dataset.from_dict({k: [v] for k, v in given_row.items()}))[0]
+        expected = words_of(Dataset.from_dict({k: [v] for k, v in given_row.items()}), task.unit)[0]
         assert [word["word"] for word in answer["words"]] == expected
         tags = [word["tag"] for word in answer["words"]]
         assert [(e["label"]) for e in answer["entities"]] == [kind for kind, _, _ in entities(tags)]
         assert all(0 <= word["score"] <= 1 for word in [*answer["words"], *answer["entities"]])
-        text = row if isinstance(row, str) else " ".join(row)
+        text = text_of(given_row)
         assert all(text[e["start"] : e["end"]] == e["text"] for e in answer["entities"])
         if head == "crf":
             assert invalid(tags) == 0

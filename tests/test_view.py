@@ -76,7 +76,7 @@ def test_mistakes_as_a_frame(run, monkeypatch):
 
 
 def test_mistakes_in_words_are_read_as_a_sentence(run, monkeypatch):
-    parts = (Span("Ann", "missed", "PER"), Span("lives in"), Span("Oslo", "right", "LOC"), Span(""))
+    parts = (Span("Ann", "missed", "PER"), Span(" lives in "), Span("Oslo", "right", "LOC"), Span(""))
     found = Mistakes("sentences", "confidence", 1, [Mistake(1, "PER Ann", "(none)", 0.5, lines=(("gold", parts),))])
     monkeypatch.setattr(view, "mistakes", lambda facts: found)
     assert run.mistakes()["text"].tolist() == ["Ann lives in Oslo"]

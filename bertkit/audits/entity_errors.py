@@ -10,6 +10,7 @@ import numpy as np
 from bertkit.audits.confident import ErrorEstimate, guesses, likely_wrong, wrong_share
 from bertkit.audits.parts import METHOD, Row, Section, corrected, to_check
 from bertkit.data.tagging import Entity, Learned, labelled, tags_of
+from bertkit.data.units import text_of
 from bertkit.recipe.recipe import Recipe
 from bertkit.tasks.tags import type_of
 
@@ -103,10 +104,13 @@ def _words(entities: Iterable[Entity]) -> set[int]:
 
 def _correction(row: Row, target: str, changes: Sequence[Change], scheme: Learned) -> Row:
     """The sentence with these changes."""
-    words = [word["word"] for word in row["answer"]["words"]]
+    words, text = row["answer"]["words"], text_of(row)
     old = [entity for each in changes for entity in each.given]
     new = [entity for each in changes for entity in each.found]
-    texts = ("; ".join(f"{kind}: {' '.join(words[first:end])}" for kind, first, end in side) for side in (old, new))
+    texts = (
+        "; ".join(f"{kind}: {text[words[first]['start'] : words[end - 1]['end']]}" for kind, first, end in side)
+        for side in (old, new)
+    )
     kept = [entity for entity in labelled(row[target], scheme) if entity not in old]
     entities = sorted([*kept, *new], key=lambda entity: entity[1])
     plain = scheme == "none"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -112,7 +111,7 @@ def unit_vectors(spec: ModelSpec) -> Encode:
 def rows_of(recipe: Recipe) -> Data:
     """The rows of every split. Raises DataError."""
     kind = get_task(recipe.task.name)
-    return load(recipe.data, kind.schema_of(recipe.task), partial(kind.validate_rows, recipe.task))
+    return load(recipe.data, kind.schema_of(recipe.task), kind.rules(recipe.task))
 
 
 def identified(row: Row, schema: Schema) -> Json:

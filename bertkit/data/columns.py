@@ -28,6 +28,7 @@ def choose_columns(
     required in full; of its targets, one, if `needs_target`.
     Raises DataError, with the line that fixes it: columns that are missing, or several that could be meant.
     """
+    spec = _with_aliases(found, spec, schema)
     columns, targets = schema.columns, [[name] for name in schema.targets]
 
     def there(name: str) -> bool:
@@ -45,6 +46,7 @@ def choose_columns(
         complete = [a for a in group if mapped <= set(a) and all(map(there, a))]
         if mapped and not any(mapped <= set(a) for a in group):
             raise DataError("data.columns", f"{_either([sorted(mapped)])} do not go together; map {_either(group)}")
+        complete = [a for a in complete if not any({*a} < {*other} for other in complete)]
         if len(complete) > 1:
             raise DataError(
                 where,
@@ -64,6 +66,15 @@ def choose_columns(
             f"`{joined[0]}` is joined from several columns, but the offsets of spans count in one; map that one",
         )
     return {name: spec.columns.get(name, name) for name in columns if name in chosen}
+
+
+def _with_aliases(found: Sequence[str], spec: DataSpec, schema: Schema) -> DataSpec:
+    """The section, with the column mapped that has the target of another name, where no target is there."""
+    if any(name in found or name in spec.columns for name in schema.targets):
+        return spec
+    free = [name for name in found if name not in mapped_columns(spec)]
+    pairs = {name: alias for name in schema.targets for alias in schema.columns[name].aliases if alias in free}
+    return spec.model_copy(update={"columns": {**spec.columns, **pairs}})
 
 
 def optional_columns(spec: DataSpec, schema: Schema) -> list[str]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from itertools import chain
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, islice, pairwise
 
 from bertkit.data.decoding import Lines
 from bertkit.data.reader import Reader, by_lines
+from bertkit.data.schema import note
+from bertkit.data.scripts import UNSPACED
 from bertkit.data.table import NumberedRow, Problems, setting
 from bertkit.errors import DataError
 from bertkit.sections import DataSpec
@@ -15,6 +17,12 @@ from bertkit.text import counted
 
 _CONLLU = ("number", "tokens", "lemma", "tags", "xpos", "feats", "head", "deprel", "deps", "misc")
 DOCUMENT = "-DOCSTART-"  # begins the first line of a document (CoNLL-2003)
+
+PEEK, FEWEST_PLACED = 100, 20  # lines that are looked at before the others; tokens that decide
+_COMMENT = re.compile("##? ")
+_PLACED = re.compile(r"(.)(\d+)")
+_WITHIN = re.compile(rf"(?<=[{UNSPACED}]) (?=[{UNSPACED}])")  # a blank in a word, as in Thai
+_TAG = re.compile(r"O|[BIESLUMW]-.+")
 
 _TABS = "if tabs separate the fields and fields contain spaces, " + setting("delimiter", '"\\t"')
 
@@ -24,26 +32,35 @@ def conll_rows(lines: Lines, spec: DataSpec, problems: Problems) -> Iterator[Num
 
     Columns are named by `spec.header` where it is a list, else by position: `tokens`, then `column2`, `column3`
     …, and the last `tags`. A file that begins with a -DOCSTART- line has a column `document` too: the number of
-    the document, "1" for the first. Fields are
-    separated by `spec.delimiter`; None: by tabs, or else by spaces. Memory is that of one sentence. Comments are
-    not recognised; see `conllu_rows`.
+    the document, "1" for the first. Fields are separated by `spec.delimiter`; None: by tabs, or else by spaces. A token
+    may be a blank. Comments are left out: lines before a sentence that begin with `# ` or `## `. Where all tokens at
+    the beginning of the file are a character and its place in a word, such as 科0 and 技1, the places are left out.
+    Memory is that of one sentence, and of the first PEEK lines.
 
-    problems: gets missing, extra and empty fields, each with its line.
+    problems: gets missing, extra and empty fields, each with its line, and what was left out.
     Raises DataError where `spec.header` names a column twice.
     """
     names = spec.header if isinstance(spec.header, list) else []
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise DataError("data.header", f"names a column twice: {', '.join(twice)}")
+    lines = iter(lines)
+    head = list(islice(lines, PEEK))
+    placed = _have_places(fields[0] for _, line in head if (fields := _fields(line.rstrip("\r\n"), spec.delimiter)))
     sentence: list[list[str]] = []
-    first = document = 0
-    for number, line in chain(lines, [(0, "")]):
+    first = document = comments = 0
+    for number, line in chain(head, lines, [(0, "")]):
         text = line.rstrip("\r\n")
+        if not sentence and _is_comment(text, names):
+            comments += 1
+            continue
         if text.strip() and not text.startswith(DOCUMENT):
             fields = _fields(text, spec.delimiter)
             names = names or ["tokens", *(f"column{n}" for n in range(2, len(fields))), "tags"][: len(fields)]
             if fault := _fault(text, fields, len(names), spec.delimiter):
                 problems.add(number, *fault)
                 continue
+            if placed:
+                fields[0] = _PLACED.sub(r"\1", fields[0])
             if not sentence:
                 first = number
             sentence.append(fields)
@@ -53,6 +70,11 @@ def conll_rows(lines: Lines, spec: DataSpec, problems: Problems) -> Iterator[Num
             yield first, {**dict(columns), **({"document": str(document)} if document else {})}
             sentence = []
         document += text.startswith(DOCUMENT)
+    if comments:
+        problems.findings.append(note(f"{problems.name}: {counted(comments, 'comment')} left out"))
+    if placed:
+        what = "tokens are a character and its place in a word, such as 科0; the places are left out"
+        problems.findings.append(note(f"{problems.name}: {what}"))
 
 
 def conllu_rows(lines: Lines, spec: DataSpec, problems: Problems) -> Iterator[NumberedRow]:
@@ -67,8 +89,30 @@ def conllu_rows(lines: Lines, spec: DataSpec, problems: Problems) -> Iterator[Nu
 
 def _fields(text: str, delimiter: str | None) -> list[str]:
     if delimiter is None and "\t" not in text:
-        return [field for field in text.split(" ") if field]
-    return [field.strip(" \t") for field in text.split(delimiter or "\t")]
+        blank = [" "] if text.startswith("  ") else []  # the token, and the separator after it
+        return blank + [field for field in text.split(" ") if field]
+    fields = text.split(delimiter or "\t")
+    return [field.strip(" \t") or (field if number == 0 else "") for number, field in enumerate(fields)]
+
+
+def _is_comment(text: str, names: Sequence[str]) -> bool:
+    """Whether a line before a sentence is a comment, not the token `#`."""
+    if not _COMMENT.match(text):
+        return False
+    if "\t" in text:
+        return " " in text.partition("\t")[0]
+    fields = text.split()
+    return len(fields) != (len(names) or 2) or not _TAG.fullmatch(fields[-1])
+
+
+def _have_places(tokens: Iterable[str]) -> bool:
+    """Whether all tokens are a character and its place in a word: 0, or one more than that before."""
+    matches = [_PLACED.fullmatch(token) for token in tokens]
+    if len(matches) < FEWEST_PLACED:
+        return False
+    places = [int(match[2]) for match in matches if match]
+    rising = all(place in (0, before + 1) for before, place in pairwise([0, *places]))
+    return len(places) == len(matches) and rising
 
 
 def _fault(text: str, fields: list[str], expected: int, delimiter: str | None) -> tuple[str, str] | None:
@@ -76,7 +120,7 @@ def _fault(text: str, fields: list[str], expected: int, delimiter: str | None) -
     tabs = _TABS if delimiter is None and "\t" in text else ""
     if "\r" in text:
         return "a carriage return inside the line", "save the file with Unix or Windows line endings"
-    if tabs and (inner := [field for field in fields if " " in field]):
+    if tabs and (inner := [field for field in fields if " " in _WITHIN.sub("", field.strip())]):
         return f"a field of this tab-separated line contains a space: {inner[0]!r}", tabs
     if len(fields) != expected:
         return f"{counted(len(fields), 'field')} where {expected} are expected", tabs

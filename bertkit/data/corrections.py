@@ -17,7 +17,8 @@ from bertkit.data.readers import read_rows, reader_of
 from bertkit.data.schema import ID, Column, Finding, Schema, note
 from bertkit.data.splits import names_of
 from bertkit.data.table import MAX_LOCATIONS, Checked, Origin, Problems, Table
-from bertkit.data.tagged import spans_of, tag_words
+from bertkit.data.tagged import tag_words
+from bertkit.data.units import as_spans
 from bertkit.data.values import convert, split_labels
 from bertkit.errors import DataError
 from bertkit.sections import DataSpec
@@ -243,7 +244,9 @@ def _targets(
         others = {other: column for other, column in table.select(rows).values.items() if other not in schema.targets}
         some, column = Table({**others, name: [record.values[name] for record in listed]}, origin), schema.columns[name]
         if column.tagged:
-            some, notes = tag_words(some, split, "BIO" if column.holds == "tags" else "none")
+            some, notes = tag_words(_as_listed(some, listed), split, "BIO" if column.holds == "tags" else "none")
+            if column.holds == "tags" and "tokens" not in validate_rows(Table(others, origin), split)[0].values:
+                some, notes = validate_rows(as_spans(some), split)  # what has a tag depends on the model
         else:
             some, notes = validate_rows(some, f"{split}, relabelled")
         final = "tags" if column.holds == "spans" else name
@@ -253,13 +256,19 @@ def _targets(
             pairs = zip(found, validate_rows(old, split)[0].values[name], old.values[name], strict=True)
             found = [listed if new == located else new for new, located, listed in pairs]
         values |= zip(rows, found, strict=True)
-        if column.holds == "spans":
-            spans |= zip(rows, some.values[name], strict=True)
-        elif "spans" in table.values:
-            spans |= zip(rows, map(spans_of, some.values["text"], found), strict=True)
+        if "spans" in some.values:
+            spans |= zip(rows, some.values["spans"], strict=True)
         if column.holds != "number":  # what is noticed of the documents of a query is of all of them
             findings += [each for each in notes if each.level != "note"]
     return final, values, spans, findings
+
+
+def _as_listed(table: Table, records: Sequence[_Record]) -> Table:
+    """The rows with the texts that the records repeat in place of their tokens: tags are of these."""
+    if "tokens" not in table.values or not all("text" in record.values for record in records):
+        return table
+    values = {name: column for name, column in table.values.items() if name != "tokens"}
+    return Table({**values, "text": [record.values["text"] for record in records]}, table.origin)
 
 
 def _replaced(table: Table, split: str, name: str, column: Column, values: Mapping[int, Any], by: str) -> Checked:

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from sys import intern
 from typing import Any
 
 from bertkit.data.columns import choose_columns, optional_columns
-from bertkit.data.corrections import ValidateRows, corrected
+from bertkit.data.corrections import corrected
 from bertkit.data.disk_list import DiskList
 from bertkit.data.schema import BY, ID, Finding, Schema, Source, cell, columns_of, given_name, note, texts_of, warn
 from bertkit.data.sources import Part, open_source
 from bertkit.data.splits import SPLITS, hold_out, known_only, limit_rows, names_of
 from bertkit.data.squad import with_starts
 from bertkit.data.table import (
+    AS_READ,
     Checked,
     Data,
     Loaded,
     Origin,
+    RowRules,
     Table,
     features_of,
     fingerprint,
@@ -42,7 +45,7 @@ STARTS = "answer_start"  # the column of question answering in which plain answe
 def load(
     spec: DataSpec,
     schema: Schema,
-    validate_rows: ValidateRows = lambda table, split: (table, []),
+    rules: RowRules = AS_READ,
     *,
     splits: Collection[str] | None = None,
     known_labels: Collection[str] | None = None,
@@ -52,7 +55,7 @@ def load(
     schema: one of its `inputs` (sets of columns) is required in full, and in train and validation one of its
         `targets`; a test split without it is returned without it. Documents of a task that reads a corpus are not
         held in memory; see `read_corpus`.
-    validate_rows: checks and changes the rows of a split as they were read: `Task.validate_rows` with its options.
+    rules: of the task, `Task.rules`: what the rows decide, and how those of a split are checked and changed.
     splits: those to return; None: all that exist, and train must be one of them.
     known_labels: the labels that `data.unseen_labels` accepts; None: those of train, where train is read.
 
@@ -81,13 +84,14 @@ def load(
     parts = _map_columns(unmapped, spec, schema)
     wanted = [split for split in SPLITS if splits is None or split in splits]
     target: str | None = "text"
+    options = rules.options
     if schema.corpus:
         from bertkit.data.corpus import read_corpus
 
         documents, notes = read_corpus(parts, spec, share)
         loaded = {split: documents[split] for split in wanted if split in documents}
     else:
-        tables, target, notes = _read_tables(parts, spec, schema, validate_rows, share, known_labels, complete)
+        tables, target, options, notes = _read_tables(parts, spec, schema, rules, share, known_labels, complete)
         loaded = {split: _loaded(tables.pop(split), schema) for split in wanted if split in tables}
     every = [part for each in parts.values() for part in each]
     findings = dict.fromkeys(finding for part in every for finding in part.findings)
@@ -104,6 +108,7 @@ def load(
         class_names=list(dict.fromkeys(next(filter(None, declared), []))),
         fingerprints={split: each.fingerprint for split, each in loaded.items()},
         findings=[*findings, *notes],
+        options=options,
         origins={split: each.origin for split, each in loaded.items()},
         corpus=schema.corpus,
     )
@@ -157,16 +162,18 @@ def _read_tables(
     parts: Parts,
     spec: DataSpec,
     schema: Schema,
-    validate_rows: ValidateRows,
+    rules: RowRules,
     share: float | None,
     known_labels: Collection[str] | None,
     complete: bool,
-) -> tuple[dict[str, Table], str | None, list[Finding]]:
-    """The rows of all splits that were opened or held out, their target, and what was noticed."""
+) -> tuple[dict[str, Table], str | None, Any, list[Finding]]:
+    """The rows of all splits that were opened or held out, their target, the task's options, and what was noticed."""
     tables, findings = dict[str, Table](), list[Finding]()
     for split in parts:
         tables[split] = _read(parts[split], schema, spec)
-    validate_rows = corrected(validate_rows, tables, spec, schema, complete=complete)
+    options, decided = rules.decide(rules.options, tables)
+    findings += decided
+    validate_rows = corrected(partial(rules.validate, options), tables, spec, schema, complete=complete)
     for split, table in tables.items():
         read = [name for name in schema.targets if name in table.values]
         table, changes = validate_rows(table, split)
@@ -205,7 +212,7 @@ def _read_tables(
         if known_labels is not None:
             tables, notes = known_only(tables, target, names, known_labels, spec.unseen_labels)
             findings += notes
-    return tables, target, findings
+    return tables, target, options, findings
 
 
 def _read(parts: Sequence[Part], schema: Schema, spec: DataSpec) -> Table:

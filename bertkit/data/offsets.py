@@ -23,6 +23,13 @@ UNITS: Mapping[
     "counted in the text's Unicode form NFD": lambda text: (len(normalize("NFD", letter)) for letter in text),
 }
 
+SHIFTS: Mapping[str, tuple[int, int]] = {  # how offsets are counted -> what to add to start and end
+    "to the last character, not to the one after it": (0, 1),
+    "counted from 1": (-1, -1),
+    "counted from 1, to the last character": (-1, 0),
+}
+LATIN = "\u024f"  # its last letter
+
 
 def moved(text: str, spans: Sequence[Record], unit: str) -> list[Span] | None:
     """The spans with offsets in code points, from this unit; None where one of them is not between two characters."""
@@ -64,12 +71,29 @@ def find_utf_16(rows: Iterable[tuple[str, Sequence[Record]]], split: str) -> tup
 
 def likely_unit(misfits: Sequence[tuple[str, Sequence[Record]]]) -> str:
     """The unit in which the spans of all these texts fit; "" for none."""
+    if not misfits or not all(spans for _, spans in misfits):
+        return ""
     for unit in UNITS:
         pairs = ((text, moved(text, spans, unit)) for text, spans in misfits)
-        if misfits and all(spans and _fit(text, spans) for text, spans in pairs):
+        if all(spans and _fit(text, spans) for text, spans in pairs):
             return unit
+    for shift, (start, end) in SHIFTS.items():
+        if all(_fit_shifted(text, spans, start, end) for text, spans in misfits):
+            return shift
     return ""
 
 
 def _fit(text: str, spans: Sequence[Record]) -> bool:
-    return not spans_to_tags(text, spans, "strict").problems
+    aligned = spans_to_tags(text, spans, "strict")
+    return not aligned.problems and not aligned.counts["other"]
+
+
+def _fit_shifted(text: str, spans: Sequence[Record], by_start: int, by_end: int) -> bool:
+    """Whether they fit so, with no blank at an end: in Latin script, where no affixes of one letter are left out."""
+    copies = list[Span]()
+    for span in spans:
+        start, end = span.get("start"), span.get("end")
+        if type(start) is not int or type(end) is not int or max(text[start:end], default="") > LATIN:
+            return False
+        copies.append({**span, "start": start + by_start, "end": end + by_end})
+    return _fit(text, copies) and not spans_to_tags(text, copies, "strict").counts["trimmed"]

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
+from bertkit.data.scripts import joined
 from bertkit.sections import DataSpec
 from bertkit.text import Record, part_of
 
@@ -79,6 +80,7 @@ class Column(NamedTuple):
     verbatim: bool = False  # of a label: also a text with |, and any number, is the name of one class
     shown: bool = True  # of text and words: whether reports, audits and explanations list it as what a row says
     side: Literal["", "query", "document"] = ""  # whose prefix a task of vectors puts before its texts
+    aliases: Sequence[str] = ()  # of a target: columns that are read where a source has none of its targets
     answered: str = ""  # of a target: the key of an answer by which an audit judges it; empty: it does not
 
     @property
@@ -123,7 +125,7 @@ class Schema:
             name: row[name] for name, column in self.columns.items() if column.shown and row.get(name) is not None
         }
         texts = {name: str(values[name]) for name in self.texts if name in values}
-        words = [" ".join(values[name]) for name in values if self.columns[name].holds == "words"]
+        words = [joined(values[name])[0] for name in values if self.columns[name].holds == "words"]
         return texts or dict(zip(["text"], words, strict=False))
 
 

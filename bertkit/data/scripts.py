@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 # A set of a regular expression: the characters of line-break classes ID and SA (Unicode Standard Annex 14), by blocks
 UNSPACED = (
@@ -17,6 +17,8 @@ UNSPACED = (
 _LETTER = re.compile(r"[^\W\d_]")
 _UNSPACED_LETTER = re.compile(rf"(?=\w)[{UNSPACED}]")
 SAMPLE = 100_000  # letters that decide
+_BESIDE_NO_BLANK = re.compile(rf"[{UNSPACED}\u3000-\u303f\uff00-\uffef]")  # with East Asian punctuation
+_CHARACTER_BY_CHARACTER = re.compile(rf"[{UNSPACED}\uac00-\ud7a3]")  # with syllables of Korean
 
 
 def mostly_unspaced(texts: Iterable[str]) -> bool:
@@ -32,3 +34,24 @@ def mostly_unspaced(texts: Iterable[str]) -> bool:
         if letters >= SAMPLE:
             break
     return letters > 0 and 2 * unspaced >= letters
+
+
+def joined(tokens: Sequence[str]) -> tuple[str, list[tuple[int, int]]]:
+    """The text that tokens are of, and the characters of each in it, end exclusive.
+
+    They are joined by spaces, but not where a token is blank, which says where the spaces are; not beside a character
+    of a script written without them; and not where all are single characters, some of them of such a script or Korean.
+
+    >>> joined(["I", "like", "it"])[0], joined(["私", "は", "Tom", "です"])[0], joined(["a", "n", " ", "o", "x"])[0]
+    ('I like it', '私はTomです', 'an ox')
+    """
+    characters = all(len(token) == 1 for token in tokens) and any(map(_CHARACTER_BY_CHARACTER.match, tokens))
+    spaced = not characters and not any(map(str.isspace, tokens))
+    text, places = "", list[tuple[int, int]]()
+    for number, token in enumerate(tokens):
+        beside = _BESIDE_NO_BLANK.match(text[-1:]) or _BESIDE_NO_BLANK.match(token)
+        if number and spaced and not beside:
+            text += " "
+        places.append((len(text), len(text) + len(token)))
+        text += token
+    return text, places

@@ -202,6 +202,17 @@ class Table:
 Checked = tuple[Table, list[Finding]]  # rows that were checked or changed, and what was found
 
 
+class RowRules(NamedTuple):
+    """How a task reads rows. decide: options, tables by split -> options. validate: options, rows of a split, split."""
+
+    options: Any
+    decide: Callable[[Any, Mapping[str, Table]], tuple[Any, list[Finding]]]
+    validate: Callable[[Any, Table, str], Checked]
+
+
+AS_READ = RowRules(None, lambda options, _: (options, []), lambda _, table, __: (table, []))
+
+
 def _select(values: Sequence[Any], indices: Sequence[int]) -> Sequence[Any]:
     return values.select(indices) if isinstance(values, DiskList) else [values[i] for i in indices]
 
@@ -326,6 +337,7 @@ class Data:
     class_names: list[str]  # the data set's own names and order of the target (ClassLabel); empty if it has none
     fingerprints: dict[str, str]  # split -> sha256 of its column names, values and their order
     findings: list[Finding]  # what loading left out or noticed
+    options: Any  # of the task, with what the rows decide as they are read
     origins: dict[str, Origin]  # origins["train"][0] is the location of the first row, such as "train.csv:2"
     corpus: bool = False  # rows are documents, not in memory; `findings` is complete
 

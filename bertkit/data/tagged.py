@@ -5,8 +5,7 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from itertools import accumulate, chain, pairwise
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal
 
 from bertkit.data import offsets
@@ -14,16 +13,17 @@ from bertkit.data.disk_list import DiskList
 from bertkit.data.schema import Finding, note, warn
 from bertkit.data.table import Checked, Table, column_values, each_row, locations
 from bertkit.data.tagging import Scheme, check_prefixes, entities, find_scheme, to_bio, without_prefixes
-from bertkit.data.word_spans import Span, gold_entities, read_spans, spans_to_tags, words
+from bertkit.data.units import MISFITS, places_of, python_spans, rows_of
+from bertkit.data.word_spans import Span, Unit, gold_entities, read_spans, spans_to_tags, words
 from bertkit.errors import DataError, Problem
-from bertkit.text import counted, listed
+from bertkit.text import Record, counted, listed
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
-MISFITS = 100  # rows with spans that do not fit, by which units of offsets are recognised
 MISSED = "scores, which are against the spans as given, count them as missed"
-REPORTED = {  # what was done to spans -> its warning
+REPORTED = {  # what was done to spans, or is wrong with them -> its warning
+    "other": "whose own text is not what their offsets say",
     "trimmed": "with outer spaces or format characters, which were removed",
     "empty": "without a word, left out",
     "overlapping": f"that shared a word with a longer one (or an equal one before), left out; {MISSED}",
@@ -72,21 +72,22 @@ def tag_words(table: Table, split: str, scheme: Scheme | Literal["none"] | None)
     values, where, repaired = table.values["tags"], table.origin.__getitem__, array("q")
     known = scheme or _scheme_of(values, where)
 
-    def convert(row: int, tags: Sequence[str] | None, tokens: Sequence[Any]) -> list[str] | None:
+    def convert(number: int, row: Record) -> list[str] | None:
+        tags = row["tags"]
         if tags is None:
             return None
-        if len(tags) != len(tokens):
-            raise ValueError(f"{len(tokens)} words, but {len(tags)} tags")
+        units = row.get("tokens") or places_of(row)
+        if len(tags) != len(units):
+            raise ValueError(f"{len(units)} words, but {len(tags)} tags")
         if known == "none":
             if "" in tags:
                 raise ValueError(f"tag {tags.index('') + 1} is empty")
             return list(tags)
         bio, count = to_bio(tags, known)
-        repaired.extend([row] if count else [])
+        repaired.extend([number] if count else [])
         return bio
 
-    texts = table.values["tokens"] if "tokens" in table.values else map(words, table.values["text"])
-    bio = DiskList(each_row(convert, where, range(len(table)), values, texts))
+    bio = DiskList(each_row(convert, where, range(len(table)), rows_of(table)))
     findings = [] if known in ("BIO", "none") else [note(f"{split}: its tags are {known}; read as BIO")]
     if repaired:
         what = f"{split}: {counted(len(repaired), 'sentence')} with an entity that begins with I-; read as B-"
@@ -117,39 +118,27 @@ def _scheme_of(values: Sequence[Sequence[str] | None], where: Callable[[int], st
     return find_scheme(each_row(checked, where, values))
 
 
-def tag_spans(table: Table, split: str, alignment: Any) -> Checked:
+def tag_spans(table: Table, split: str, alignment: Any, unit: Unit = "words") -> Checked:
     """Rows with `text` and `spans` -> the same with `tags`, in BIO, for the words of the text, to learn from.
 
-    `spans`, trimmed, remain for the scores. Raises DataError with the locations of spans that are outside the text, or
-    cut a word where that is not allowed, and where none of train is left.
+    unit: of these words. `spans`, trimmed, remain for the scores. Raises DataError with the locations of spans that are
+    outside the text, or cut a word where that is not allowed, and where none of train is left.
     """
-    if "text" not in table.values:
-        raise DataError(
-            table.origin[0],
-            "has `spans`, which need a `text`, but has `tokens`",
-            "map the text, e.g.  data: {columns: {text: …}}; or give `tags`",
-        )
     counts, occurrences = Counter[str](), Counter[str]()
     kept = set[str]()
     misfits = list[tuple[str, list[Span]]]()
-    where, texts, values = table.origin.__getitem__, table.values["text"], table.values["spans"]
+    where, values = table.origin.__getitem__, table.values["spans"]
+    pairs, findings = python_spans(table, split)
 
-    def readable(text: str, value: object) -> tuple[str, list[Span]]:
-        with suppress(ValueError):
-            return text, read_spans(value)
-        return text, []
-
-    in_utf_16, findings = offsets.find_utf_16(map(readable, texts, values), split)
-
-    def convert(text: str, value: object) -> tuple[Any, Any]:
+    def convert(value: object, pair: tuple[str, list[Span]]) -> tuple[Any, Any]:
         """Its tags and its spans."""
         if value is None:
             return None, None
-        spans = read_spans(value)
-        spans = (offsets.moved(text, spans, offsets.UTF_16) if in_utf_16 else None) or spans
-        aligned = spans_to_tags(text, spans, alignment)
+        read_spans(value)  # which raises where `python_spans` has none
+        text, spans = pair
+        aligned = spans_to_tags(text, spans, alignment, unit)
         counts.update(aligned.counts)
-        if (aligned.problems or aligned.counts["misaligned"]) and len(misfits) < MISFITS:
+        if (aligned.problems or aligned.counts["misaligned"] or aligned.counts["other"]) and len(misfits) < MISFITS:
             misfits.append((text, spans))
         if aligned.problems:
             raise ValueError(*aligned.problems)
@@ -163,15 +152,17 @@ def tag_spans(table: Table, split: str, alignment: Any) -> Checked:
         return [Problem("", what, "Convert the offsets, or the texts, to those of Python.")] if unit else []
 
     try:
-        aligned_rows = DiskList(each_row(convert, where, texts, values))
+        aligned_rows = DiskList(each_row(convert, where, values, pairs()))
     except DataError as error:
         what = "spans that cut a word can be expanded to whole words, or contracted to them"
-        cut = [Problem("", what, "set  task: {alignment: expand}, or contract")] if counts["cut"] else []
+        cut = [Problem("", what, "train with  task: {alignment: expand}, or contract")] if counts["cut"] else []
         raise DataError([*error.problems, *(counted_otherwise() or cut)]) from None
-    findings += [warn(problem.what, problem.fix) for problem in counted_otherwise()]
-    fix = (
-        "Correct the offsets where they are wrong. Where words are too coarse for right ones, give `tokens` and `tags`."
-    )
+    otherwise = counted_otherwise()
+    if otherwise and counts["other"]:
+        raise DataError(otherwise)
+    findings += [warn(problem.what, problem.fix) for problem in otherwise]
+    finer = "Where words are too coarse for right ones, train with  task: {words: characters}."
+    fix = f"Correct the offsets where they are wrong. {finer}"
     if split == "train" and occurrences and not kept:
         raise DataError(
             "task.alignment",
@@ -188,7 +179,7 @@ def tag_spans(table: Table, split: str, alignment: Any) -> Checked:
     return table.with_(spans=spans, tags=tags), findings
 
 
-def given_entities(rows: Dataset) -> dict[int, list[tuple[Any, ...]]]:
+def given_entities(rows: Dataset, unit: Unit) -> dict[int, list[tuple[Any, ...]]]:
     """The gold entities of rows whose spans are not what their tags say, by row; see `gold_entities`."""
     if not {"text", "spans"}.issubset(rows.column_names):
         return {}
@@ -197,29 +188,7 @@ def given_entities(rows: Dataset) -> dict[int, list[tuple[Any, ...]]]:
         text, tags, spans = columns
         if spans is None:
             continue
-        as_given = gold_entities(words(text), spans)
+        as_given = gold_entities(words(text, unit), spans)
         if {*as_given} != {*entities(tags)}:
             gold[row] = as_given
     return gold
-
-
-def spans_of(text: str, tags: Sequence[str]) -> list[Span]:
-    """The entities of a text's words as spans of characters."""
-    places = words(text)
-    borders = ((kind, places[first][0], places[end - 1][1]) for kind, first, end in entities(tags))
-    return [{"start": start, "end": end, "label": kind} for kind, start, end in borders]
-
-
-def sentences(rows: Dataset) -> tuple[list[str], list[list[tuple[int, int]]]]:
-    """The text of each row, and the offsets of its words; tokens are joined by spaces."""
-    if "text" in rows.column_names:
-        texts = list(rows["text"])
-        return texts, [words(text) for text in texts]
-    tokens = rows["tokens"][:]
-    ends = [list(accumulate((len(word) + 1 for word in row), initial=0)) for row in tokens]
-    return [" ".join(row) for row in tokens], [[(a, b - 1) for a, b in pairwise(row)] for row in ends]
-
-
-def words_of(rows: Dataset) -> list[list[str]]:
-    """The words of each row."""
-    return [[text[a:b] for a, b in offsets] for text, offsets in zip(*sentences(rows), strict=True)]

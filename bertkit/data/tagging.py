@@ -2,7 +2,8 @@
 
 A tag is O or PREFIX-TYPE; a type may contain hyphens. In IO it is O or TYPE. In the scheme `none` it is the label of a
 word, such as its part of speech, and there are no entities. IOB1 is from Ramshaw and Marcus 1995, BIO (there IOB2) from
-Tjong Kim Sang and Veenstra 1999. BILOU (Ratinov and Roth 2009) is BIOES with L for E and U for S.
+Tjong Kim Sang and Veenstra 1999. BIOES has other letters in
+BILOU (Ratinov and Roth 2009; L for E, U for S), BMES (M for I) and BMEWO (W for S).
 """
 
 from __future__ import annotations
@@ -15,21 +16,21 @@ Scheme = Literal["IO", "IOB1", "BIO", "BIOES"]
 Learned = Literal["BIO", "BIOES", "none"]  # the schemes of models; IO and IOB1 are only read
 Entity = tuple[str, int, int]  # type, first word, end: words are counted from 0, the end is exclusive
 
-_PREFIXES = {"IOB1": "BI", "BIO": "BI", "BIOES": "BIESLU"}
-_BILOU = str.maketrans("LU", "ES")
+_PREFIXES = {"IOB1": "BI", "BIO": "BI", "BIOES": "BIESLUMW"}
+BIOES = str.maketrans("LUMW", "ESIS")  # letters of other schemes -> those of BIOES
 
 
 def find_scheme(sentences: Iterable[Sequence[str]]) -> Scheme:
     """The scheme of a data set, from the tags of its sentences; BIO where they fit several.
 
-    BIOES: a tag has E- or S- (in BILOU L- or U-). IOB1: an I- begins an entity, and every B- directly follows an
-    entity of its type. Raises ValueError for a tag that no scheme has.
+    BIOES: a tag has E- or S-, or a letter that BIOES lacks. IOB1: an I- begins an entity, and every B- directly follows
+    an entity of its type. Raises ValueError for a tag that no scheme has.
     """
     ends, begun_by_i, needless_b = False, False, False
     for tags in sentences:
         check_prefixes(tags, "BIOES")
         for before, tag in pairwise(["O", *tags]):
-            ends |= tag[0] in "ESLU"
+            ends |= tag[0] in "ESLUMW"
             begun_by_i |= tag[0] == "I" and not _joined(before, tag)
             needless_b |= tag[0] == "B" and before[2:] != tag[2:]
     if ends:
@@ -48,7 +49,7 @@ def to_bio(tags: Sequence[str], scheme: Scheme) -> tuple[list[str], int]:
     check_prefixes(tags, scheme)
     repaired = 0
     if scheme == "BIOES":
-        tags = [tag[0].translate(_BILOU) + tag[1:] for tag in tags]
+        tags = [tag[0].translate(BIOES) + tag[1:] for tag in tags]
     for number, (before, tag) in enumerate(pairwise(["O", *tags, "O"]), 1):
         if scheme == "IOB1" or _allowed(before, tag, scheme):
             continue

@@ -1,4 +1,4 @@
-"""The words of a text, and entities that are spans of characters as tags of those words."""
+"""The words or characters of a text, and entities that are spans of characters as tags of them."""
 
 from __future__ import annotations
 
@@ -11,14 +11,23 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal, NamedTuple
 
+from bertkit.data.scripts import UNSPACED
 from bertkit.data.tagging import Entity, tags_of
 from bertkit.text import Record, counted, short_repr
 
 Alignment = Literal["strict", "expand", "contract"]
+Unit = Literal["words", "characters", "given"]  # what has a tag; given: tokens of the data, and words where a text is
 
 ZERO_WIDTH_SPACE, JOINER = "\u200b", "\u200d"  # of category Cf
-Span = dict[str, Any]  # start, end and label
+Span = dict[str, Any]  # start, end and label; perhaps the text that is there
+Places = list[tuple[int, int]]  # characters, end exclusive
 _KEYS = ("start", "end", "label")
+_NAMES = {  # of a span -> what it is called, the most usual first
+    "start": ("start", "begin", "offset", "start_offset", "startOffset"),
+    "end": ("end", "stop", "end_offset", "endOffset"),
+    "label": ("label", "type", "tag", "entity", "entity_group", "entity_type", "labels"),
+    "text": ("text", "name", "surface", "mention", "word"),
+}
 
 
 class Aligned(NamedTuple):
@@ -26,35 +35,39 @@ class Aligned(NamedTuple):
 
     tags: list[str]  # BIO, one per word
     spans: list[Span]  # start, end and label of every span that has a word, as given, but trimmed
-    counts: dict[str, int]  # trimmed, empty, misaligned, cut, lost, overlapping: see `spans_to_tags`
+    counts: dict[str, int]  # other, trimmed, empty, misaligned, cut, lost, overlapping: see `spans_to_tags`
     problems: list[str]  # spans that cannot be used, by their numbers from 1
 
 
-def words(text: str) -> list[tuple[int, int]]:
+def words(text: str, unit: Unit = "words") -> list[tuple[int, int]]:
     r"""Offsets (start, end exclusive) of the words of a text, in order; only whitespace and format characters are
-    between them.
+    between them. With the unit `characters`, of its characters.
 
     A word is a run of `\w` (letters, digits, _), or any other single character that is neither whitespace nor a format
-    character: apostrophes, hyphens, control characters, each emoji. Combining marks (Unicode category M: accents, vowel
-    signs, variation selectors) belong to the word before them. So do format characters (category Cf: joiners, soft
-    hyphens, marks of direction) between the characters of one word, except the zero-width space, which divides words.
-    A zero-width joiner joins what is around it.
+    character: apostrophes, hyphens, control characters, each emoji. A letter of a script that is written without spaces
+    (`scripts.UNSPACED`) is a word by itself, as ideographs are to BERT's tokenizer.
+    Combining marks (Unicode category M: accents, vowel signs, variation selectors) belong to the letter before them. So
+    do format characters (category Cf: joiners, soft hyphens, marks of direction) between the characters of one word,
+    except the zero-width space, which divides words. A zero-width joiner joins what is around it.
     """
-    return [match.span() for match in _word().finditer(text)]
+    return [match.span() for match in _pattern(unit == "characters").finditer(text)]
 
 
-def spans_to_tags(text: str, spans: Sequence[Record], alignment: Alignment) -> Aligned:
+def spans_to_tags(text: str, spans: Sequence[Record], alignment: Alignment, unit: Unit = "words") -> Aligned:
     """BIO tags of a text's words from spans {start, end, label}: offsets in characters, end exclusive.
 
-    Counted: `trimmed`, outer whitespace and format characters removed; `empty`, dropped: nothing else; `misaligned`,
-    cut a word and was expanded or contracted to whole words; `cut`, with strict: cut a word, which is a problem;
-    `lost`, dropped: contracted to nothing; `overlapping`, dropped: shares a word with a longer span, or with an earlier
+    unit: of `words`, which are called words here.
+
+    Counted: `other`, has a text of its own that is another; `trimmed`, outer whitespace and format characters removed;
+    `empty`, dropped: nothing else; `misaligned`, cut a word and was expanded or contracted to whole words; `cut`, with
+    strict: cut a word, which is a problem; `lost`, dropped: contracted to nothing; `overlapping`, dropped: shares a
+    word with a longer span, or with an earlier
     one of its length. In `problems`: offsets that are not whole numbers or not in the text, an end before the start, a
     missing key, a label that is not text, and with strict a span that cuts a word.
     """
-    offsets = words(text)
+    offsets = words(text, unit)
     starts, ends = [start for start, _ in offsets], [end for _, end in offsets]
-    counts = dict.fromkeys(("trimmed", "empty", "misaligned", "cut", "lost", "overlapping"), 0)
+    counts = dict.fromkeys(("other", "trimmed", "empty", "misaligned", "cut", "lost", "overlapping"), 0)
     problems: list[str] = []
     trimmed: list[Span] = []
     aligned: list[tuple[int, Entity]] = []
@@ -63,6 +76,7 @@ def spans_to_tags(text: str, spans: Sequence[Record], alignment: Alignment) -> A
             problems.append(f"span {number} {fault}")
             continue
         start, end = span["start"], span["end"]
+        counts["other"] += _says_other(span, text[start:end])
         touched = bisect_right(ends, start), bisect_left(starts, end)
         if start == end or touched[0] >= touched[1]:
             counts["empty"] += 1
@@ -103,9 +117,10 @@ def gold_entities(offsets: Sequence[tuple[int, int]], spans: Iterable[Record]) -
 
 
 def read_spans(value: object) -> list[Span]:
-    """The spans of one row as {start, end, label}; a key they lack is left out.
+    """The spans of one row as {start, end, label, text}; a key they lack is left out.
 
-    Known: lists of [start, end, label] or {start, end, label}, where a label may be in a list; also as JSON text.
+    Read are lists of [start, end, label] or objects, also as JSON text. An object may have the pair of offsets in
+    `span` or `offsets`, or a `length` in place of an end, other names for its keys, and its one label in a list.
     Raises ValueError: anything else, or a span with several labels.
     """
     if isinstance(value, str):
@@ -119,12 +134,16 @@ def read_spans(value: object) -> list[Span]:
 
 
 @functools.cache
-def _word() -> re.Pattern[str]:
+def _pattern(characters: bool) -> re.Pattern[str]:
     # `re` has no class for categories; the library `regex` has, but its whitespace is not that of str.strip.
     codes = [(unicodedata.category(code), code) for code in map(chr, range(sys.maxunicode + 1))]
     marks = "".join(code for category, code in codes if category.startswith("M"))
     formats = "".join(code for category, code in codes if category == "Cf" and code != ZERO_WIDTH_SPACE)
-    word = rf"(?:\w[\w{marks}]*(?:[{formats}]+[\w{marks}]+)*|[^\s{formats}{ZERO_WIDTH_SPACE}][{marks}]*)"
+    other, joins = rf"[^\s{formats}{ZERO_WIDTH_SPACE}][{marks}]*", rf"(?:[{formats}]+[{marks}]+)*"
+    word = f"{other}{joins}"
+    if not characters:
+        letters = rf"[^\W{UNSPACED}]+(?:[{marks}]+[^\W{UNSPACED}]*)*"
+        word = rf"(?:{letters}(?:[{formats}]+(?:[{marks}]+|{letters})+)*|[{UNSPACED}][{marks}]*{joins}|{other})"
     return re.compile(rf"{word}(?:{JOINER}{word})*")
 
 
@@ -144,6 +163,12 @@ def _fault(text: str, span: Record) -> str:
     return ""
 
 
+def _says_other(span: Record, text: str) -> bool:
+    """Whether a span has a text of its own, and it is another one, whatever its case and whitespace."""
+    own = span.get("text")
+    return isinstance(own, str) and own.casefold().split() != text.casefold().split()
+
+
 def _disjoint(aligned: Sequence[tuple[int, Entity]]) -> list[Entity]:
     """(length, entity): the longest, then the longest that shares no word with it, and so on."""
     taken, disjoint = set[int](), list[Entity]()
@@ -161,7 +186,14 @@ def _read_span(number: int, value: object) -> Span:
     if not isinstance(value, dict):
         what = "where [start, end, label] or an object with start, end and label is expected"
         raise ValueError(f"span {number} is {short_repr(value)}, {what}")
-    span = {key: value[key] for key in _KEYS if key in value}
+    span = Span()
+    for ours, names in _NAMES.items():
+        present = [name for name in names if name in value]
+        span |= {ours: value[present[0]]} if present else {}
+    if isinstance(ends := value.get("span", value.get("offsets")), list | tuple) and len(ends) == 2:
+        span["start"], span["end"] = ends
+    if isinstance(span.get("start"), int) and "end" not in span and isinstance(value.get("length"), int):
+        span["end"] = span["start"] + value["length"]
     labels = span.get("label")
     if isinstance(labels, list | tuple):
         if len(labels) != 1:

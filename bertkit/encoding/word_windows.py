@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, chain, groupby, pairwise
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -56,6 +57,17 @@ def encode_words(
     if "token_type_ids" in tokenizer.model_input_names:
         columns["token_type_ids"] = [[0] * length for length in columns["length"]]
     return columns
+
+
+def one_per_token(columns: Encoded) -> Encoded:
+    """These features with words that begin in one token as a single one, by its first; `ends`: the word after each."""
+    words, heads, ends = list[list[int]](), list[list[int]](), list[list[int]]()
+    for read, places in zip(columns["words"], columns["heads"], strict=True):
+        groups = [[*group] for _, group in groupby(zip(read, places, strict=True), key=itemgetter(1))]
+        words.append([group[0][0] for group in groups])
+        heads.append([group[0][1] for group in groups])
+        ends.append([group[-1][0] + 1 for group in groups])
+    return {**columns, "words": words, "heads": heads, "ends": ends}
 
 
 def _heads(text: Tokenized, words: Sequence[Span], space: int | None) -> tuple[Ints, Ints]:

@@ -10,10 +10,10 @@ from typing import Any, TypedDict
 
 from datasets import Dataset
 
-from bertkit.data import tagged
 from bertkit.data.python_rows import frame_like, is_a
 from bertkit.data.readers import one_text_per_line, read_rows
 from bertkit.data.schema import Answer
+from bertkit.data.units import sentences
 from bertkit.data.word_spans import words
 from bertkit.encoding.padding import Collator
 from bertkit.errors import DataError
@@ -111,12 +111,12 @@ def explain_row(
 def texts_of(task: Any, row: Dataset) -> list[Text]:
     """The texts of this one row, in the order in which the model reads them, with their prefixes."""
     if "tokens" in row.column_names:
-        (text,), (spans,) = tagged.sentences(row)
-        return [Text(task.tokenizer, "tokens", text, spans)]
+        (text,), (places,) = sentences(row, task.unit)
+        return [Text(task.tokenizer, "tokens", text, places)]
     texts = {name: str(row[name][0]) for name in task.schema.texts if name in row.column_names}
     if task.gives("vector"):
         texts = {name: task.prefix(name) + text for name, text in texts.items()}
-    return [Text(task.tokenizer, name, text, words(text)) for name, text in texts.items()]
+    return [Text(task.tokenizer, name, text, words(text, task.unit)) for name, text in texts.items()]
 
 
 def _attributed(

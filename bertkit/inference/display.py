@@ -29,7 +29,7 @@ def answer_line(answer: Record, text: str = "", forms: Sequence[AnswerForm] = ()
     if "set" in answer and answer["label"] is None:
         shown["label"] += f": {' or '.join(answer['set']) or 'empty set'}"
     parts = [part.format_map(shown) for part in form.line.split("  ")]
-    marks = [f"({name})" for name in ("truncated", "empty", "unreadable") if answer.get(name)]
+    marks = [f"({name})" for name in ("truncated", "empty", "unreadable", "other_words") if answer.get(name)]
     marks += ["(unfinished)"] if answer.get("finished") is False else []
     return "  ".join(filter(None, (*parts, " ".join(text.splitlines()), *marks)))
 

@@ -140,8 +140,8 @@ def rows_of_split(
         spec = spec.model_copy(update={**dict.fromkeys(own), **given})
         split = split or "test"
         splits, known_labels = {split}, task.known_labels
-    validate_rows = partial(task.validate_rows, task.options)
-    data = load_data(spec, task.schema_of(task.options), validate_rows, splits=splits, known_labels=known_labels)
+    schema, rules = task.schema_of(task.options), task.rules(task.options)
+    data = load_data(spec, schema, rules, splits=splits, known_labels=known_labels)
     if given is not None:  # training reported those of the run's own data
         log_findings(data.findings)
     labelled = [name for name, rows in data.rows.items() if data.target in rows.column_names]

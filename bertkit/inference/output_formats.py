@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from bertkit.data.schema import Answer
+from bertkit.data.units import text_of
 from bertkit.data.values import given_cell
 from bertkit.errors import DataError
 from bertkit.files import require_suffix
@@ -53,9 +54,8 @@ def entity_cells(pairs: Pairs, start: int) -> Iterator[Sequence[Any]]:
 
 
 def _text_of(row: Record, columns: Record) -> str:
-    """The text of a row, or its tokens joined by spaces: what `start` and `end` of its entities refer to."""
-    tokens, text = (given_cell(row, name, columns) for name in ("tokens", "text"))
-    return " ".join(tokens or ()) if text is None else str(text)
+    """The text of a row, or of its tokens: what `start` and `end` of its entities refer to."""
+    return text_of({name: given_cell(row, name, columns) for name in ("tokens", "text")})
 
 
 def _write_masked(columns: Record, file: IO[str], pairs: Pairs) -> None:

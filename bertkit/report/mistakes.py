@@ -7,7 +7,8 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from bertkit.data import tagging
-from bertkit.data.word_spans import gold_entities
+from bertkit.data.units import text_of
+from bertkit.data.word_spans import Places, gold_entities
 from bertkit.evaluation import squad_metrics
 from bertkit.evaluation.translation import Translations
 from bertkit.report.facts import Facts, Row
@@ -177,35 +178,38 @@ def sentence_mistake(facts: Facts, number: int, row: Row) -> Mistake | None:
     missed = [words[entity[1]]["score"] for entity in gold if entity not in right]
     if "entities" not in row["answer"]:
         gold, predicted = [[each for each in side if each not in right] for side in (gold, predicted)]
-    texts = [word["word"] for word in words]
-    of_gold, of_predicted = _tagged(texts, gold, predicted, "missed"), _tagged(texts, predicted, gold, "wrong")
+    text, places = text_of(row), [(word["start"], word["end"]) for word in words]
+    of_gold = _tagged(text, places, gold, predicted, "missed")
+    of_predicted = _tagged(text, places, predicted, gold, "wrong")
     lines = ("gold", of_gold), ("predicted", of_predicted)
-    sides = ["; ".join(_entity(each, texts, row) for each in side) or NONE for side in (gold, predicted)]
+    sides = ["; ".join(_entity(entity, text, places) for entity in side) or NONE for side in (gold, predicted)]
     return Mistake(number, sides[0], sides[1], max(wrong or missed), lines=lines)
 
 
-def _entity(entity: tuple[Any, ...], words: Sequence[str], row: Row) -> str:
+def _entity(entity: tuple[Any, ...], text: str, places: Places) -> str:
     """Its type and text; of one that cuts a word, its own characters."""
     kind, first, end, *cut = entity
-    return f"{kind} {row['text'][slice(*cut)] if cut else ' '.join(words[first:end])}"
+    start, stop = cut or (places[first][0], places[end - 1][1])
+    return f"{kind} {text[start:stop]}"
 
 
 def _tagged(
-    words: Sequence[str], entities: Sequence[tuple[Any, ...]], others: Sequence[tuple[Any, ...]], mark: str
+    text: str, places: Places, entities: Sequence[tuple[Any, ...]], others: Sequence[tuple[Any, ...]], mark: str
 ) -> tuple[Span, ...]:
     """A sentence in parts: its entities are marked as right if the others have them too.
 
     One that cuts a word is drawn as the whole word, and one that shares a word with an earlier one is not drawn.
     """
-    parts, done = [], 0
+    parts, done = list[Span](), 0
     for entity in entities:
         kind, first, end = entity[:3]
-        if first < done:
+        start, stop = places[first][0], places[end - 1][1]
+        if start < done:
             continue
-        parts += [Span(" ".join(words[done:first]))] if first > done else []
-        parts.append(Span(" ".join(words[first:end]), "right" if entity in others else mark, kind))
-        done = end
-    return (*parts, Span(" ".join(words[done:])))
+        parts += [Span(text[done:start])] if start > done else []
+        parts.append(Span(text[start:stop], "right" if entity in others else mark, kind))
+        done = stop
+    return (*parts, Span(text[done:]))
 
 
 def _question(facts: Facts, number: int, row: Row) -> Mistake | None:

@@ -61,7 +61,7 @@ class Run(run.Run):
         names = ["row", "where", "gold", "answer", found.measure if found else "measure", "text"]
         cells = []
         for each in found.every[:n] if found else []:
-            texts = each.texts or [" ".join(part.text for part in line if part.text) for _, line in each.lines[:1]]
+            texts = each.texts or ["".join(part.text for part in line) for _, line in each.lines[:1]]
             cells.append((each.row, each.where, each.gold, each.answer, each.measure, " | ".join(texts)))
         return pd.DataFrame(cells, columns=names)
 

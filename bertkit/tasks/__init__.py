@@ -14,7 +14,7 @@ from typing import TypeVar, get_args
 from bertkit.data import plugins
 from bertkit.data.rows import Columns
 from bertkit.data.schema import Answer, Column, Finding, Schema, note, warn
-from bertkit.data.tagged import sentences
+from bertkit.data.units import sentences
 from bertkit.encoding.texts import encode_texts
 from bertkit.encoding.word_windows import encode_words
 from bertkit.errors import RecipeError

@@ -23,7 +23,8 @@ from typing_extensions import TypeVar
 
 from bertkit.data.disk_list import DiskList
 from bertkit.data.schema import Answer, Finding, Schema
-from bertkit.data.table import MAX_PROBLEMS, Checked, Table, first_features, numbers, on_disk, release
+from bertkit.data.table import MAX_PROBLEMS, Checked, RowRules, Table, first_features, numbers, on_disk, release
+from bertkit.data.word_spans import Unit
 from bertkit.encoding.padding import Arrays, model_inputs
 from bertkit.encoding.texts import length_findings
 from bertkit.errors import RowsError
@@ -105,6 +106,19 @@ class Task(ABC, Generic[O]):
         return table, []
 
     @classmethod
+    def decide_options(cls, options: O, tables: Mapping[str, Table]) -> tuple[O, list[Finding]]:
+        """The options with what the training rows decide, as they were read: before `validate_rows`. Default: as given.
+
+        tables: the rows by split; train may be missing where a trained model is scored.
+        """
+        return options, []
+
+    @classmethod
+    def rules(cls, options: O) -> RowRules:
+        """How rows are read with these options."""
+        return RowRules(options, cls.decide_options, cls.validate_rows)
+
+    @classmethod
     def schema_of(cls, options: O) -> Schema:
         """The schema, with what these options say about columns. Default: nothing."""
         return cls.schema
@@ -160,6 +174,11 @@ class Task(ABC, Generic[O]):
     def decision(self) -> Decision:
         """How answers follow from scores. Default: there is nothing to decide otherwise."""
         return Decision()
+
+    @property
+    def unit(self) -> Unit:
+        """What explanations divide texts into: `words`, `characters`, or tokens where rows give them."""
+        return "given"
 
     @property
     def ranks(self) -> bool:

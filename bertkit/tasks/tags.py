@@ -13,7 +13,7 @@ from bertkit.data import tagging
 from bertkit.data.columns import label_names
 from bertkit.data.schema import Answer
 from bertkit.errors import DataError, ModelError
-from bertkit.models.heads.tagger import Tagged, expand_to_words
+from bertkit.models.heads.tagger import Tagged, expand_groups, expand_to_words
 from bertkit.tasks.base import OptionValues
 from bertkit.tasks.class_labels import output_names, repeated, settle_weights
 
@@ -81,8 +81,8 @@ def options_of_config(config: PretrainedConfig) -> OptionValues:
         scheme = tagging.find_scheme([[tag] for tag in tags])
     except ValueError as error:
         raise ModelError(where, f"its labels are not tags such as O, B-LOC, I-LOC: {error}") from error
-    if scheme == "BIOES":  # in BILOU's letters, perhaps
-        tags = [{"L": "E", "U": "S"}.get(tag[0], tag[0]) + tag[1:] for tag in tags]
+    if scheme == "BIOES":
+        tags = [tag[0].translate(tagging.BIOES) + tag[1:] for tag in tags]
     types = list(dict.fromkeys(type_of(tag) for tag in tags if tag != "O"))
     if "O" not in tags or not types:
         raise ModelError(where, f"its labels are {', '.join(tags[:10])}: without O, or nothing but O")
@@ -121,17 +121,26 @@ def tag_ids(gold: Sequence[Sequence[str]], read: Sequence[Sequence[int]], option
     return [[ids[tag] for tag in tagging.word_tags(tags, words, options.scheme)] for tags, words in pairs]
 
 
+def cut_entities(gold: Sequence[str], groups: Sequence[range]) -> int:
+    """How many of a sentence's entities begin or end between words that share a token, so that no model finds them."""
+    inside = {word for group in groups for word in group[1:]}
+    return sum(first in inside or end in inside for _, first, end in tagging.entities(gold)) if inside else 0
+
+
 def type_of(tag: str, scheme: tagging.Learned = "BIO") -> str:
     """The entity type of a tag, O for none; in the scheme `none` the label that it is."""
     return tag if scheme == "none" else tag.partition("-")[2] or "O"
 
 
-def as_answer(text: str, words: Sequence[tuple[int, int]], read: Sequence[int], best: Tagged, options: Any) -> Answer:
+def as_answer(
+    text: str, words: Sequence[tuple[int, int]], groups: Sequence[range], best: Tagged, options: Any
+) -> Answer:
     """The answer for a sentence: `words`, `entities` unless the scheme is `none`, and `truncated`.
 
-    words: their characters; read: those decoded.
+    words: their characters. groups: the words that were decoded, those that share a token as one.
     """
     plain = options.scheme == "none"
+    best, read = expand_groups(best, [*map(len, groups)]), [*chain.from_iterable(groups)]
     tags, scores, entities = expand_to_words(best, read, len(words), plain=plain)[:3]
     borders = [(kind, words[first][0], words[last - 1][1], score) for kind, first, last, score in entities]
     shown = [{"text": text[a:b], "label": kind, "start": a, "end": b, "score": score} for kind, a, b, score in borders]

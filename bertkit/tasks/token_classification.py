@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, final
 import numpy as np
 from pydantic import Field, model_validator
 
-from bertkit.data import tagged, tagging
+from bertkit.data import tagged, tagging, units
 from bertkit.data.rows import Columns
 from bertkit.data.schema import Answer, Column, Finding, Schema, note, warn
 from bertkit.data.table import Checked, Table, column_values, numbers, required
+from bertkit.data.word_spans import Unit
 from bertkit.encoding.padding import Arrays
-from bertkit.encoding.word_windows import encode_words
+from bertkit.encoding.word_windows import encode_words, one_per_token
 from bertkit.evaluation import baselines, calibration, word_metrics
 from bertkit.evaluation.graded import Graded
 from bertkit.evaluation.metrics import PER_LABEL
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 MANY_WINDOWS = 32  # of one text, which a CRF learns in one batch
 CHAIN_LEARNING_RATE = 100.0  # of a CRF's transitions: a factor on the learning rate
+SPAN_COLUMNS = ("label", "labels", "ner", "annotations", "entities")  # what others call a list of spans
 _PLACE = "start and end are characters of the text, end exclusive."
 TAG = Key("tag", "label", str, "its tag or label; with `scheme: none`, an empty string for a word without a token")
 OF_TAGS = Key("scores", "score", dict[str, float], optional=True)
@@ -43,8 +45,10 @@ WORD = form("Word", _PLACE, Key("word", "text", str), TAG, OF_TAGS, *SPAN, line=
 LABEL = Key("label", "label", str)
 ENTITY = form("Entity", _PLACE, Key("text", "text", str), LABEL, *SPAN, line="{label} {text} ({score})")
 OF_WORDS, OF_ENTITIES = Key("words", "span", [WORD]), Key("entities", "span", [ENTITY])
-WORDS = form("Words", "Words, each with its label.", OF_WORDS, *READ, line="{words}")
-ENTITIES = form("Entities", "Tagged words.", OF_WORDS, OF_ENTITIES, *READ, line="{entities}")
+_OTHER = "the model learned from tokens that this text was not divided into: it was divided into words"
+FLAGS = (*READ, Key("other_words", "mark", bool, _OTHER, optional=True))
+WORDS = form("Words", "Words, each with its label.", OF_WORDS, *FLAGS, line="{words}")
+ENTITIES = form("Entities", "Tagged words.", OF_WORDS, OF_ENTITIES, *FLAGS, line="{entities}")
 # how transformers' pipeline differs, and what bertkit adds to it
 _OF_ENTITIES = (
     "# The best tag of each token. Entities as scored above, decoded by the CRF if there is one, need bertkit.",
@@ -72,6 +76,9 @@ class TokenClassificationOptions(TaskOptions):
     """Tags in the order of their ids. null: O, then those of each type in the scheme's order."""
     data_scheme: Literal["IO", "IOB1", "BIO", "BIOES"] | None = None
     """Of the data. null: inferred."""
+    words: Unit | None = None
+    """What has a tag in a text: words or characters. null: the coarsest that cuts no entity of train; or given, the
+    tokens of train, where text is divided into other words."""
     alignment: Literal["strict", "expand", "contract"] = "strict"
     """Spans that cut a word: refused, expanded to whole words, or shrunk to them."""
     context: Literal["sentence", "document"] = "sentence"
@@ -107,10 +114,10 @@ class TokenClassification(Task[TokenClassificationOptions]):
             "tokens": Column("words", "the words of a sentence", located=True),
             "text": Column("text", "a text, which is split into words", located=True),
             "tags": Column("tags", "one tag per word", answered="words"),
-            "spans": Column("spans", "the entities of a text: start, end, label"),
+            "spans": Column("spans", "the entities of a text: start, end, label", aliases=SPAN_COLUMNS),
             "document": Column("name", "which document a sentence is from"),
         },
-        inputs=(frozenset({"tokens"}), frozenset({"text"})),
+        inputs=(frozenset({"tokens", "text"}), frozenset({"tokens"}), frozenset({"text"})),
         targets=("tags", "spans"),
         context=("document",),
         group_columns={"document": "documents lose sentences, and splits share documents"},
@@ -119,7 +126,7 @@ class TokenClassification(Task[TokenClassificationOptions]):
     shares_encoder = True
     pipeline = name
     no_words = "no entity, or no labelled word, was found in it, so there is nothing to explain"
-    padding: ClassVar[Mapping[str, int]] = {"heads": -1, "words": -1, "labels": -1}
+    padding: ClassVar[Mapping[str, int]] = {"heads": -1, "words": -1, "ends": -1, "labels": -1}
     reduce_inputs = ("heads",)
 
     # --- from a recipe, or from a model not trained by bertkit
@@ -134,19 +141,54 @@ class TokenClassification(Task[TokenClassificationOptions]):
         return replace(cls.schema, columns={**columns, "tags": labels}, targets=("tags",))
 
     @classmethod
+    def decide_options(
+        cls, options: TokenClassificationOptions, tables: Mapping[str, Table]
+    ) -> tuple[TokenClassificationOptions, list[Finding]]:
+        """With `words` as the training rows need it, and `alignment: expand` where a few of their spans cut one."""
+        if options.words is not None or "train" not in tables:
+            return options, []
+        if options.alignment != "strict":
+            return options.model_copy(update={"words": "words"}), []
+        table = cls._tagged(options, tables["train"], "train")[0]
+        unit, few, findings = units.find_unit(table, "train", plain=options.scheme == "none")
+        changes = {"words": unit, **({"alignment": "expand"} if few else {})}
+        return options.model_copy(update=changes), findings
+
+    @classmethod
     def validate_rows(cls, options: TokenClassificationOptions, table: Table, split: str) -> Checked:
         """Tags in BIO for every row: converted from their scheme, or made of the spans. Labels stay as they are."""
-        table = tagged.named_documents(table, wanted=options.context == "document")
-        if any(value is not None for value in table.values.get("spans", ())):
-            return tagged.tag_spans(table, split, options.alignment)
-        if any(value is not None for value in table.values.get("tags", ())):
-            names = options.tags or options.labels or []
-            findings = list[Finding]()
-            if "O" in names or (names and options.scheme == "none"):
-                table, findings = tagged.named_tags(table, split, names)
-            table, changes = tagged.tag_words(table, split, "none" if options.scheme == "none" else options.data_scheme)
-            return table, findings + changes
-        return table, []
+        table, findings = cls._tagged(
+            options, tagged.named_documents(table, wanted=options.context == "document"), split
+        )
+        if options.scheme == "none" or not (cls._has(table, "spans") or cls._in_other_units(options, table)):
+            return table, findings
+        table, changes = units.as_spans(table), list[Finding]()
+        if cls._has(table, "spans"):
+            table, changes = tagged.tag_spans(table, split, options.alignment, options.words or "words")
+        return table, findings + changes
+
+    @classmethod
+    def _in_other_units(cls, options: TokenClassificationOptions, table: Table) -> bool:
+        """Whether rows with tokens or tags have others than the model."""
+        if "tokens" not in table.values or options.words == "characters":
+            return options.words == "characters"
+        return options.words != "given" and not units.has_own_units(table)
+
+    @staticmethod
+    def _has(table: Table, column: str) -> bool:
+        return any(value is not None for value in table.values.get(column, ()))
+
+    @classmethod
+    def _tagged(cls, options: TokenClassificationOptions, table: Table, split: str) -> Checked:
+        """The rows with the tags that they have in BIO, or with their labels by name."""
+        if cls._has(table, "spans") or not cls._has(table, "tags"):
+            return table, []
+        names = options.tags or options.labels or []
+        findings = list[Finding]()
+        if "O" in names or (names and options.scheme == "none"):
+            table, findings = tagged.named_tags(table, split, names)
+        table, changes = tagged.tag_words(table, split, "none" if options.scheme == "none" else options.data_scheme)
+        return table, findings + changes
 
     @classmethod
     def usage_of(cls, options: TokenClassificationOptions) -> Usage:
@@ -201,6 +243,7 @@ class TokenClassification(Task[TokenClassificationOptions]):
         """Head and tags, such as `crf over BIO, 2 types: LOC, PER` or `softmax, 3 labels: ADJ, NOUN, VERB`."""
         shown = ", ".join(self.types[:10]) + (", …" if len(self.types) > 10 else "")
         around = ", document context" if self.options.context == "document" else ""
+        around += ", characters" if self.options.words == "characters" else ""
         scheme, kind = ("", "labels") if self.plain else (f" over {self.options.scheme}", "types")
         return f"{self.options.head}{scheme}{around}, {len(self.types)} {kind}: {shown}"
 
@@ -210,6 +253,9 @@ class TokenClassification(Task[TokenClassificationOptions]):
         if most > MANY_WINDOWS and self.options.head == "crf":
             what = f"{split}: a text of {most} windows is learned as one chain, in one batch"
             yield warn(what, "If memory runs out, give shorter texts, such as sentences.")
+        if cut := int(numbers(features, "cut").sum()):
+            what = f"entities begin or end inside a token of {self.tokenizer.name_or_path}: it cannot find them"
+            yield warn(f"{split}: {cut:,} {what}", "Use an encoder whose tokens are finer there.")
         if mute := int(numbers(features, "mute").sum()):
             tagged = "never labelled" if self.plain else "always O"
             yield note(f"{split}: {counted(mute, 'word')} without a token (zero-width or control characters): {tagged}")
@@ -217,12 +263,21 @@ class TokenClassification(Task[TokenClassificationOptions]):
     # --- rows -> features -> model
 
     def encode(self, rows: Dataset) -> Columns:
-        texts, words = tagged.sentences(rows)
+        texts, words = units.sentences(rows, self.unit)
         documents = None
         if self.options.context == "document" and "document" in rows.column_names:
             documents = [row if name is None else name for row, name in enumerate(rows["document"])]
         limits = {"max_length": self.max_length, "stride": self.options.stride}
         columns = encode_words(self.tokenizer, texts, words, **limits, documents=documents)
+        if self.plain:  # each word has a label of its own
+            columns["ends"] = [[word + 1 for word in read] for read in columns["words"]]
+        else:
+            columns = one_per_token(columns)
+        columns["cut"] = [0] * len(columns["row"])
+        if "tags" in rows.column_names:
+            groups = tagger.groups_of_rows(columns, len(rows))
+            cut = {row: tags.cut_entities(*pair) for row, pair in enumerate(zip(rows["tags"][:], groups, strict=True))}
+            columns["cut"] = [cut.pop(row, 0) for row in columns["row"]]  # counted once, in the first window
         # A model not trained by bertkit may lack some tags: it is only scored.
         learned = set(self.tags) >= set(tagging.tag_names(self.types, self.options.scheme))
         if "tags" in rows.column_names and learned:
@@ -318,17 +373,20 @@ class TokenClassification(Task[TokenClassificationOptions]):
     def decode(self, items: Sequence[tagger.Emissions], features: Dataset, rows: Dataset) -> list[Answer]:
         """One answer per row: `words`, each a {word, tag, start, end, score}; unless the scheme is none, `entities`,
         each a {text, label, start, end, score}; and `truncated`, which is never true. Words have `scores` if the
-        options say so.
+        options say so; `other_words` is there where a model that learned from tokens was given a text.
 
         start, end: characters of the row's text; of its words joined by spaces, where it has no text. A word's
         score is the posterior of its tag; an entity's is that of its words' tags together, and of ending there: with
         a CRF, of exactly this entity. Raises ModelError when the model's outputs are not finite.
         """
-        texts, words = tagged.sentences(rows)
-        read, scores = tagger.words_of_rows(items, features, len(rows), len(self.tags))
+        texts, words = units.sentences(rows, self.unit)
+        _, scores = tagger.words_of_rows(items, features, len(rows), len(self.tags))
         temperature = self.options.temperature or 1.0
         best = tagger.decode_tags(scores, items[0].chain, self.tags, temperature, plain=self.plain)
-        return [tags.as_answer(*each, self.options) for each in zip(texts, words, read, best, strict=True)]
+        groups = tagger.groups_of_rows(features, len(rows))
+        flags = {"other_words": True} if self.options.words == "given" and "tokens" not in rows.column_names else {}
+        parts = zip(texts, words, groups, best, strict=True)
+        return [{**tags.as_answer(*sentence, self.options), **flags} for sentence in parts]
 
     def fit(self, rows: Dataset, predict: Predict) -> OptionValues:
         """The temperature that makes the gold tags' posteriors most likely, where it is left open."""
@@ -351,10 +409,19 @@ class TokenClassification(Task[TokenClassificationOptions]):
     def grade(self, answers: Sequence[Answer], rows: Dataset) -> Graded:
         gold = column_values(rows, required(rows, "tags"))
         scheme, temperature = self.options.scheme, self.options.temperature or 1.0
-        return word_metrics.graded(gold, answers, self.types, scheme, temperature, tagged.given_entities(rows))
+        return word_metrics.graded(
+            gold, answers, self.types, scheme, temperature, tagged.given_entities(rows, self.unit)
+        )
 
     def baselines(self, train: Dataset, rows: Dataset, held_out: HeldOut = ()) -> Baselines:
         """`lookup`: every word gets the tag that it most often had in train."""
-        seen, new = ((tagged.words_of(each), each["tags"][:]) for each in (baselines.enough(train), rows))
-        given = tagged.given_entities(rows)
-        return {"lookup": word_metrics.lookup(seen, new, self.types, self.options.scheme, given)}
+        seen, new = ((units.words_of(part, self.unit), part["tags"][:]) for part in (baselines.enough(train), rows))
+        return {
+            "lookup": word_metrics.lookup(
+                seen, new, self.types, self.options.scheme, tagged.given_entities(rows, self.unit)
+            )
+        }
+
+    @property
+    def unit(self) -> Unit:
+        return "given" if self.plain else self.options.words or "words"

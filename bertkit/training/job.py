@@ -8,7 +8,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
@@ -211,14 +211,14 @@ def prepare(recipe: Recipe, encoder: Encoder, metrics: Sequence[Any] = ()) -> tu
     kind = get_task(recipe.task.name)
     tokenizer = encoder.tokenizer(split_special_tokens=not kind.schema.special_tokens)
     limit = resolve_max_length(encoder, tokenizer, recipe.model.max_length)
-    data = load(recipe.data, kind.schema_of(recipe.task), partial(kind.validate_rows, recipe.task))
+    data = load(recipe.data, kind.schema_of(recipe.task), kind.rules(recipe.task))
     if "validation" not in data.rows and (recipe.early_stopping or len(recipe.seeds) > 1):
         raise DataError(
             "data",
             "no validation split, which early_stopping and several seeds need to select a model",
             "Name one in data.source, or hold one out: data: {validation: 0.1}",
         )
-    task = prepare_task(kind, recipe.task, tokenizer, limit, data.rows["train"], data.class_names)
+    task = prepare_task(kind, data.options, tokenizer, limit, data.rows["train"], data.class_names)
     if problems := settled_problems(task.options, recipe.training):
         raise RecipeError(problems)
     headline = headline_of(recipe, task)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -94,6 +95,14 @@ def words_of_rows(
     return read, scores
 
 
+def groups_of_rows(features: Any, rows: int) -> list[list[range]]:
+    """For each sentence the words that windows read, those that share a token as one, in order."""
+    groups: list[list[range]] = [[] for _ in range(rows)]
+    for row, words, ends in zip(features["row"][:], features["words"][:], features["ends"][:], strict=True):
+        groups[row] += map(range, words, ends)
+    return groups
+
+
 def decode_tags(
     scores: Sequence[Array],
     chain: Sequence[Array] | None,
@@ -144,6 +153,29 @@ def _each_word(scores: Array, tags: Sequence[str], temperature: float, find: Fin
         ends = 1.0 - (posterior[end, continuing].sum() if continuing else 0.0)
         spans.append(Entity(kind, first, end, float(chosen[first:end].prod() * ends)))
     return Tagged(named, chosen.tolist(), spans, posterior)
+
+
+def expand_groups(best: Tagged, sizes: Sequence[int]) -> Tagged:
+    """Tags of words from those of groups of so many words, which share a token: a group is in one entity."""
+    if all(size == 1 for size in sizes):
+        return best
+    starts = [0, *accumulate(sizes)]
+    tags, scores = list[str](), list[float]()
+    for tag, score, size in zip(best.tags, best.scores, sizes, strict=True):
+        tags += _of_group(tag, size)
+        scores += [score] * size
+    joined = [entity._replace(first=starts[entity.first], end=starts[entity.end]) for entity in best.entities]
+    return Tagged(tags, scores, joined, np.repeat(best.posterior, sizes, axis=0))
+
+
+def _of_group(tag: str, size: int) -> list[str]:
+    """The tags of so many words that have this tag together."""
+    inside = f"I{tag[1:]}"
+    if size == 1 or tag[1:2] != "-" or tag[0] not in "BES":
+        return [tag] * size
+    first = inside if tag[0] == "E" else f"B{tag[1:]}"
+    last = inside if tag[0] == "B" else f"E{tag[1:]}"
+    return [first, *[inside] * (size - 2), last]
 
 
 def expand_to_words(best: Tagged, read: Sequence[int], words: int, *, plain: bool) -> Tagged:

@@ -1,0 +1,196 @@
+"""What has a tag: the words of a text, its characters, or the tokens that the data have; decided once, from train."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from bertkit.data import offsets
+from bertkit.data.disk_list import DiskList
+from bertkit.data.schema import Finding, note, warn
+from bertkit.data.scripts import joined, mostly_unspaced
+from bertkit.data.table import Table, each_row
+from bertkit.data.tagging import entities
+from bertkit.data.word_spans import Places, Span, Unit, read_spans, spans_to_tags, words
+from bertkit.text import Record, counted, share
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+MISALIGNED = 0.001  # the share of spans that may cut a word where words have the tags
+DOUBTFUL = 0.05  # the share of spans that cut a word below which their offsets may be wrong
+MISFITS = 100  # rows with spans that do not fit, by which units of offsets are recognised
+TEXT_UNITS: Sequence[Unit] = ("words", "characters")  # the coarsest first
+
+
+def rows_of(table: Table) -> Iterator[Record]:
+    """The rows, each as column -> value."""
+    names = list(table.values)
+    return (dict(zip(names, row, strict=True)) for row in zip(*table.values.values(), strict=True))
+
+
+def text_of(row: Record) -> str:
+    """The text of a row: its own, or that of its tokens."""
+    return joined(row["tokens"] or ())[0] if row.get("text") is None else str(row["text"])
+
+
+def places_of(row: Record) -> Places:
+    """The characters of everything that has a tag in a row: its tokens, or else the words or characters of its text.
+
+    Raises ValueError where a token is not in the text.
+    """
+    text, tokens, tags = row.get("text"), row.get("tokens"), row.get("tags")
+    if text is None:
+        return joined(tokens or ())[1]
+    if tokens is not None:
+        return _located(tokens, text)
+    places = words(text)
+    if tags is None or len(places) == len(tags):
+        return places
+    characters = words(text, "characters")
+    return characters if len(characters) == len(tags) else places
+
+
+def spans_of(row: Record) -> list[Span] | None:
+    """The entities of a row's tags in BIO as spans of characters; None where it has no tags."""
+    if row["tags"] is None:
+        return None
+    places = places_of(row)
+    return [
+        {"start": places[first][0], "end": places[end - 1][1], "label": kind}
+        for kind, first, end in entities(row["tags"])
+    ]
+
+
+def as_spans(table: Table) -> Table:
+    """Rows with tokens or a text -> rows with a `text`, and the tags in BIO that they have as `spans`.
+
+    Raises DataError with the rows whose tokens are not in their text.
+    """
+    values = {name: column for name, column in table.values.items() if name not in ("tokens", "tags")}
+    values["text"] = DiskList(map(text_of, rows_of(table)))
+    if "tags" in table.values:
+        values["spans"] = DiskList(each_row(spans_of, table.origin.__getitem__, rows_of(table)))
+    return Table(values, table.origin)
+
+
+def has_own_units(table: Table) -> bool:
+    """Whether rows have tokens that make a text by spaces alone, so that they are what has a tag."""
+    if "tokens" not in table.values or "text" in table.values:
+        return False
+    return all(joined(tokens)[0] == " ".join(tokens) for tokens in table.values["tokens"])
+
+
+def sentences(rows: Dataset, unit: Unit = "given") -> tuple[list[str], list[Places]]:
+    """The text of each row, and the offsets of what has a tag in it: of tokens themselves where `unit` is `given`.
+
+    With `words` tokens that make a text by spaces alone have the tags, too.
+    """
+    columns = {name: rows[name][:] for name in ("tokens", "text") if name in rows.column_names}
+    texts, places = list[str](), list[Places]()
+    for values in zip(*columns.values(), strict=True):
+        row = dict(zip(columns, values, strict=True))
+        text = text_of(row)
+        by_spaces = "text" not in row and text == " ".join(row["tokens"])
+        own = "tokens" in row and (unit == "given" or (unit == "words" and by_spaces))
+        texts.append(text)
+        places.append(_own_places(row) if own else words(text, unit))
+    return texts, places
+
+
+def words_of(rows: Dataset, unit: Unit) -> list[list[str]]:
+    """What has a tag in each row, as text."""
+    texts, places = sentences(rows, unit)
+    return [[text[start:end] for start, end in row] for text, row in zip(texts, places, strict=True)]
+
+
+def find_unit(table: Table, split: str, *, plain: bool) -> tuple[Unit, bool, list[Finding]]:
+    """The coarsest unit that cuts no entity of these rows, and whether a few are cut all the same.
+
+    `given`: the tokens of the data, where raw text is divided otherwise. plain: tags are labels, not entities.
+    """
+    if "tokens" in table.values and (plain or has_own_units(table)):
+        otherwise = sum(places_of(row) != words(text_of(row)) for row in rows_of(table))
+        if not otherwise:
+            return "words", False, []
+        what = f"of {counted(len(table), 'sentence')} of {split}, {otherwise:,} would be divided otherwise as raw text"
+        return "given", False, [note(f"{what}: answers to a text have the flag `other_words`")]
+    if plain or not {"tags", "spans"} & table.values.keys():
+        return "words", False, []
+    pairs = python_spans(table if "spans" in table.values else as_spans(table), split)[0]
+    unspaced, findings = mostly_unspaced(text for text, _ in pairs()), list[Finding]()
+    for unit in TEXT_UNITS:
+        total, cut, example, misfits = _cut(pairs(), table.origin.__getitem__, unit)
+        few = 0 < cut <= MISALIGNED * total and not (unspaced and unit == "words")
+        if unit == "characters" or not cut or few or offsets.likely_unit(misfits):
+            break
+        what = f"units: characters, since {share(cut, total)} of the entities of {split} begin or end inside a word"
+        fix = "If their offsets are wrong, correct them: with  task: {words: words}  such a span is an error."
+        doubtful = cut < DOUBTFUL * total and not unspaced
+        findings.append(warn(f"{what}; {example}", fix) if doubtful else note(f"{what}; {example}"))
+    if few:
+        what = f"{split}: {cut:,} of {counted(total, 'span')} cut a word, and are expanded to whole words"
+        findings.append(warn(f"{what}; {example}", "Correct the offsets where they are wrong."))
+    return unit, few, findings
+
+
+def python_spans(table: Table, split: str) -> tuple[Callable[[], Iterator[tuple[str, list[Span]]]], list[Finding]]:
+    """What gives the texts and spans of all rows, with offsets in code points; no spans where they cannot be read."""
+
+    def readable() -> Iterator[tuple[str, list[Span]]]:
+        for text, value in zip(table.values["text"], table.values["spans"], strict=True):
+            spans = list[Span]()
+            with suppress(ValueError):
+                spans = read_spans(value)
+            yield text, spans
+
+    in_utf_16, findings = offsets.find_utf_16(readable(), split)
+
+    def moved() -> Iterator[tuple[str, list[Span]]]:
+        for text, spans in readable():
+            yield text, offsets.moved(text, spans, offsets.UTF_16) or spans
+
+    return (moved if in_utf_16 else readable), findings
+
+
+def _cut(
+    pairs: Iterator[tuple[str, list[Span]]], where: Callable[[int], str], unit: Unit
+) -> tuple[int, int, str, list[tuple[str, list[Span]]]]:
+    """How many spans there are, how many of them cut a unit, the first of those, and rows whose spans do not fit."""
+    total, cut, example, misfits = 0, 0, "", list[tuple[str, list[Span]]]()
+    for row, (text, spans) in enumerate(pairs):
+        aligned = spans_to_tags(text, spans, "strict", unit)
+        total += len(spans)
+        cut += aligned.counts["cut"]
+        if (aligned.problems or aligned.counts["other"]) and len(misfits) < MISFITS:
+            misfits.append((text, spans))
+        if aligned.counts["cut"] and not example:
+            example = f"for example {where(row)}: {aligned.problems[0]}"
+    return total, cut, example, misfits
+
+
+def _own_places(row: Record) -> Places:
+    """The places of a row's tokens; of its words where the tokens are not in its text."""
+    try:
+        return places_of(row)
+    except ValueError:
+        return words(row["text"])
+
+
+def _located(tokens: Sequence[str], text: str) -> Places:
+    """The characters of tokens in the text that they are of. Raises ValueError where it has others."""
+    places, end = list[tuple[int, int]](), 0
+    for number, token in enumerate(tokens, 1):
+        start = end + (0 if text.startswith(token, end) else _blanks(text, end))
+        if not text.startswith(token, start):
+            raise ValueError(f"token {number}, {token!r}, is not where its text goes on with {text[start:][:20]!r}")
+        end = start + len(token)
+        places.append((start, end))
+    return places
+
+
+def _blanks(text: str, start: int) -> int:
+    """How many blanks there are from this character on."""
+    rest: Any = text[start:]
+    return len(rest) - len(rest.lstrip())
