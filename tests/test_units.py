@@ -134,7 +134,8 @@ def test_what_was_learned_is_found_in_raw_text_wherever_it_is_asked(language, fo
 def test_a_boundary_within_a_token_is_counted_before_training(tmp_path):
     folder = encoder(tmp_path / "encoder", [text for text, _ in KOREAN], by=2)  # 김철 | 수는
     checked = bertkit.check("token-classification", data=with_spans(KOREAN), model=str(folder))
-    (cut,) = [finding for finding in checked.findings if "inside a token of" in finding.what]
+    (findings,) = checked.findings.values()
+    (cut,) = [finding for finding in findings if "inside a token of" in finding.what]
     assert cut.what.startswith("train: 2 entities")
 
 
