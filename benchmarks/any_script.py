@@ -1,8 +1,8 @@
 """Entities in raw text of scripts with and without spaces: what a model learned by heart, wherever it is asked.
 
 For each file 300 sentences with entities are learned by a small BERT from scratch whose tokens are single characters,
-so that a wrong answer is not a lack of training. Then the plain texts of the sentences are answered by `predict`, by the
-exported ONNX graph and by the server, and their entities are compared with the spans of the file.
+so that a wrong answer is not a lack of training. Then the plain texts of the sentences are answered by `predict`, by
+the exported ONNX graph and by the server, and their entities are compared with the spans of the file.
 
     python benchmarks/any_script.py ../shared/data/scripts/klue_ko.tsv data.format=conll
 """

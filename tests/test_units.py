@@ -1,17 +1,23 @@
 """What has a tag: words, characters or given tokens; decided from train, and the same in every use of a model."""
 
+import itertools
+from array import array
 from pathlib import Path
 
+import numpy as np
 import pytest
 import small
 import torch
+from datasets import Dataset
+from seqeval.metrics import f1_score
 from transformers import BertConfig, BertModel, BertTokenizer
 
 import bertkit
-from bertkit.data import tagging
+from bertkit.data import tagged, tagging
 from bertkit.data.readers import read_rows
 from bertkit.data.scripts import joined
-from bertkit.data.word_spans import words
+from bertkit.data.table import Origin, Table
+from bertkit.data.word_spans import spans_to_tags, words
 from bertkit.errors import DataError
 from bertkit.sections import DataSpec
 from bertkit.tasks.token_classification import TokenClassification, TokenClassificationOptions
@@ -228,6 +234,55 @@ def test_conll_files_as_they_are(what, tmp_path):
     assert row["tokens"] == tokens
 
 
+def test_corrections_are_of_the_text_that_tokens_make(tmp_path):
+    rows = by_characters(CHINESE)
+    new = [{"location": "rows.jsonl:1", "text": CHINESE[0][0], "tags": "B-PER I-PER O O O O O O".split()}]
+    new.append({"location": "rows.jsonl:2", "entities": [{"start": 3, "end": 5, "label": "LOC"}]})
+    relabel = small.write_rows(tmp_path / "new.jsonl", new)
+    path = small.write_rows(tmp_path / "rows.jsonl", rows)
+    options = TokenClassificationOptions(name="token-classification")
+    spec = DataSpec(source={"train": str(path)}, relabel=str(relabel))
+    train = small.read_data(spec, TokenClassification, options).rows["train"]
+    spans = [[(span["start"], span["end"], span["label"]) for span in row] for row in train["spans"][:]]
+    assert spans == [[(0, 2, "PER")], [(3, 5, "LOC")], *(entities for _, entities in CHINESE[2:])]
+    assert train["tags"][0] == new[0]["tags"]
+    assert train["tags"][1] == "O O O B-LOC I-LOC O O O".split()
+
+
+def of_tags(tags: list[str]) -> list[dict]:
+    return [{"start": first, "end": end, "label": kind} for kind, first, end in tagging.entities(tags)]
+
+
+def as_predicted(text: str, tags: list[str]) -> dict:
+    """The answer that has these entities of characters."""
+    found = spans_to_tags(text, of_tags(tags), "expand", "characters").tags
+    places = zip(words(text, "characters"), found, strict=True)
+    tagged_words = [{"tag": tag, "start": start, "end": end, "score": 1.0} for (start, end), tag in places]
+    return {"words": tagged_words, "entities": [{**span, "score": 1.0} for span in of_tags(tags)]}
+
+
+@pytest.mark.skipif(not SCRIPTS.is_dir(), reason=f"{SCRIPTS} is absent")
+def test_scores_of_characters_are_those_of_seqeval_on_the_characters_of_the_file():
+    """KLUE's own measure: entities of characters, blanks included."""
+    path, rng = SCRIPTS / "klue_ko.tsv", np.random.default_rng(0)
+    sentences = [row for _, row in itertools.islice(read_rows(path, DataSpec(source="x", format="conll")), 300)]
+    texts, gold, predicted = [], [], []
+    for row in sentences:
+        kept = [rng.random() < 0.9 for _ in row["tags"]]
+        kept = [kept[max(0, place - token.isspace())] for place, token in enumerate(row["tokens"])]
+        predicted.append([tag if keep else "O" for tag, keep in zip(row["tags"], kept, strict=True)])
+        texts.append("".join(row["tokens"]))
+        gold.append(of_tags(row["tags"]))
+    table = Table({"text": texts, "spans": gold}, Origin(["klue:"], array("H", bytes(600)), array("q", range(300))))
+    table, _ = tagged.tag_spans(table, "test", "strict", "characters")
+    labels = sorted({span["label"] for spans in gold for span in spans})
+    options = TokenClassificationOptions(name="token-classification", words="characters", labels=labels)
+    rows = Dataset.from_dict({name: [*values] for name, values in table.values.items()})
+    answers = [as_predicted(text, tags) for text, tags in zip(texts, predicted, strict=True)]
+    scores = TokenClassification(options, None, 9).grade(answers, rows).scores
+    assert scores["f1"] == pytest.approx(f1_score([row["tags"] for row in sentences], predicted))
+
+
 FILES = {  # file -> sentences, entities, unit: counted from its lines
     "weibo_zh.train.conll": (1350, 1895, "characters"),
     "wikipedia_ja.json": (4274, 10500, "characters"),
@@ -248,8 +303,8 @@ def test_real_files_lose_no_entity(name):
     assert (len(train), read.options.words, read.options.alignment) == (rows, unit, "strict")
     found = [tagging.entities(tags) for tags in train["tags"][:]]
     assert sum(map(len, found)) == count
-    for text, spans, tagged in zip(train["text"][:], train["spans"][:], found, strict=True):
+    for text, spans, entities_of_tags in zip(train["text"][:], train["spans"][:], found, strict=True):
         places = words(text, unit)
         assert [(span["start"], span["end"]) for span in spans] == [
-            (places[a][0], places[b - 1][1]) for _, a, b in tagged
+            (places[a][0], places[b - 1][1]) for _, a, b in entities_of_tags
         ]
