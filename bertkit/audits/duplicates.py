@@ -137,8 +137,8 @@ def duplicates(schema: Schema, rows: Sequence[Row], vectors: Sequence[Vectors]) 
         figures={"near-duplicates with different targets": counted(conflicts, "cluster")},
         notes=(
             f"Near-duplicates have vectors with a cosine of at least {THRESHOLD:g}, or are joined by others that do. "
-            "`cosine` is that with the first row of the cluster. Texts of which at least half of the tokens are unknown "
-            "to the tokenizer are compared as they are written.",
+            "`cosine` is that with the first row of the cluster. Texts with at least half of their tokens unknown to "
+            "the tokenizer are compared as they are written.",
         ),
     )
 
