@@ -187,6 +187,15 @@ def test_near_duplicates_of_all_splits_but_no_documents_that_splits_of_retrieval
     assert {row["split"] for row in alike.rows} <= {"train"}
 
 
+def test_texts_of_unknown_tokens_are_compared_as_they_are_written(tiny_encoder, tmp_path):
+    small.write_recipe(tmp_path, tiny_encoder)
+    recipe, rows = evidence(tmp_path, tiny_encoder)
+    others = ["ខ្ញុំស្រឡាញ់ភាពយន្ត", "ឡានរបស់គាត់ខូច.", "ផ្ទះបាយមានក្លិនឈ្ងុយ", "ផ្ទះបាយមានក្លិនឈ្ងុយ "]
+    rows += [{"text": text, "label": "good", "location": f"x:{n}", "answer": {}} for n, text in enumerate(others)]
+    near = near_duplicates(recipe, rows, unit_vectors(recipe.model)).rows
+    assert [(row["location"], row["cosine"]) for row in near if row["location"][0] == "x"] == [("x:2", 1), ("x:3", 1)]
+
+
 # --- what to label next
 
 

@@ -8,10 +8,13 @@ from collections import Counter
 from functools import partial
 from itertools import pairwise
 from types import SimpleNamespace
+from unicodedata import category, normalize
 from unittest.mock import Mock
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from numpy.random import default_rng
 from scipy import stats
 from scipy.special import expit, logit, softmax
@@ -25,7 +28,7 @@ from small import raises
 
 from bertkit.errors import UserError
 from bertkit.evaluation import calibration, intervals, metrics
-from bertkit.evaluation.baselines import TextRows, baselines
+from bertkit.evaluation.baselines import TextRows, _tfidf, baselines, tfidf_vectors
 from bertkit.evaluation.graded import compute_user_metric
 from bertkit.evaluation.graded_labels import GradedLabels
 from bertkit.tasks.class_labels import assigned_labels, settle_weights
@@ -269,6 +272,46 @@ def test_baselines_of_single_labels_are_scikit_learns():
     assert found["tfidf"] == expected
     assert found["tfidf"]["roc_auc"] == 1
     assert baselines("single-label", TextRows(TEXTS, IDS), TextRows(texts, targets), NAMES) == found
+
+
+SCRIPTS = {  # whether the n-grams are of characters
+    "zh": (True, ["这家餐厅很好吃", "味道很好", "服务太糟糕了", "太难吃了"], ["好吃", "糟糕"]),
+    "th": (True, ["อาหารอร่อยมาก", "อร่อยดี", "บริการแย่มาก", "แย่จริงๆ"], ["อร่อย", "แย่"]),
+    "ko": (True, ["음식이 맛있다", "맛있는 집", "서비스가 나쁘다", "나쁜 집"], ["맛있어요", "나빠요"]),
+    "hi": (False, ["यह अच्छी है", "बहुत अच्छी", "यह बुरी है", "बहुत बुरी"], ["अच्छी", "बुरी में"]),
+    "nfd": (
+        False,
+        [normalize("NFD", t) for t in ("très réussi", "été réussi", "très raté", "raté")],
+        ["réussi", "raté"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_baselines_in_other_scripts_are_scikit_learns(name):
+    characters, texts, asked = SCRIPTS[name]
+    options = {"analyzer": "char", "ngram_range": (1, 3)} if characters else {"ngram_range": (1, 2)}
+    if not characters:
+        marks = "".join({c for text in texts + asked for c in text if category(c)[0] == "M"})
+        options["token_pattern"] = rf"\w[\w{marks}]+"
+    oracle = TfidfVectorizer(**options, sublinear_tf=True)
+    linear = LogisticRegression(max_iter=1000).fit(oracle.fit_transform(texts), [1, 1, 0, 0])
+    table = linear.predict_proba(oracle.transform(asked))
+    found = baselines("single-label", TextRows(texts, [1, 1, 0, 0]), TextRows(asked, [1, 0]), NAMES)
+    unit = " of characters" if characters else ""
+    expected = metrics.scored("single-label", [1, 0], table, NAMES).scores
+    assert found[f"tfidf{unit}"] == pytest.approx(expected, nan_ok=True)
+    vectors = tfidf_vectors(texts, [asked])
+    assert list(vectors) == [f"tf-idf cosine{unit}"]
+    assert abs(vectors[f"tf-idf cosine{unit}"][0] - oracle.transform(asked)).max() < 1e-12
+
+
+@given(st.lists(st.text("ab1_ .,'-éßд", max_size=12), min_size=1, max_size=4))
+def test_words_without_marks_are_scikit_learns(texts):
+    fitted = _tfidf(["lovely day", *texts])
+    default = TfidfVectorizer(ngram_range=(1, 2)).build_analyzer()
+    for text in texts:
+        assert fitted[1].build_analyzer()(text) == default(text)
 
 
 def test_baselines_of_several_labels_are_scikit_learns():

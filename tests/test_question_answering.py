@@ -384,7 +384,7 @@ def test_the_null_threshold_is_the_best_there_is_and_the_recipe_goes_first(shift
 
     def f1(threshold):
         pairs = zip(decode(threshold), texts, strict=True)
-        return float(np.mean([squad_metrics.question_scores(answer["answer"], gold)[1] for answer, gold in pairs]))
+        return float(np.mean([squad_metrics.SQUAD.scores(answer["answer"], gold)[1] for answer, gold in pairs]))
 
     odds = [math.log(answer["null_score"] / answer["score"]) for answer in decode(1e9)]
     scores = [f1(each + side) for each in odds for side in (-1e-6, 1e-6)]
@@ -462,7 +462,7 @@ def test_the_null_threshold_is_fitted_to_the_scores_at_the_fitted_temperature(ki
     best = max(map(f1, [odds.min() - 1, *(odds + 1e-6)]))
     found = fitted.decode(keep(fitted, features, logits), features, rows)
     pairs = zip(found, rows["answers"], strict=True)
-    scores = [squad_metrics.question_scores(answer["answer"], gold["text"])[1] for answer, gold in pairs]
+    scores = [squad_metrics.SQUAD.scores(answer["answer"], gold["text"])[1] for answer, gold in pairs]
     assert float(np.mean(scores)) == pytest.approx(best)
     assert f1(threshold * temperature) < best, "a threshold for the scores at 1"
 
@@ -526,7 +526,7 @@ def test_scores_are_those_of_squad_and_of_version_2_also_by_whether_there_is_an_
         assert 0.5 < scores["f1"] < 1
         assert bertkit.evaluate(run.model, data=run.folder.parent / "dev.json")["metrics"] == scores
         kept = small.read_rows(run.folder / "predictions/validation.jsonl")
-        official = [squad_metrics.question_scores(line["answer"]["answer"], line["answers"]["text"]) for line in kept]
+        official = [squad_metrics.SQUAD.scores(line["answer"]["answer"], line["answers"]["text"]) for line in kept]
         assert scores["exact_match"] == pytest.approx(np.mean([exact for exact, _ in official]))
         assert scores["f1"] == pytest.approx(np.mean([f1 for _, f1 in official]))
     assert set(found["v1"]) == {"exact_match", "f1"}

@@ -779,11 +779,11 @@ def test_scores_that_mislead_are_findings():
 
 def test_lengths_of_generated_texts_are_findings():
     for ratio, unfinished, expected in (
-        (0.79, 0, [("warn", "test: generated texts have 0.79 times as many words as their targets")]),
-        (0.8, 0, [("note", "test: generated texts have 0.80 times as many words as their targets")]),
-        (1.26, 0, [("warn", "test: generated texts have 1.26 times as many words as their targets")]),
-        (1.0, 4, [("note", "words"), ("note", "test: 4 of 500 generated texts (0.8%) are cut at max_new_tokens")]),
-        (1.0, 5, [("note", "words"), ("warn", "test: 5 of 500 generated texts (1.0%) are cut at max_new_tokens")]),
+        (0.79, 0, [("warn", "test: generated texts have 0.79 times the length of their targets")]),
+        (0.8, 0, [("note", "test: generated texts have 0.80 times the length of their targets")]),
+        (1.26, 0, [("warn", "test: generated texts have 1.26 times the length of their targets")]),
+        (1.0, 4, [("note", "length"), ("note", "test: 4 of 500 generated texts (0.8%) are cut at max_new_tokens")]),
+        (1.0, 5, [("note", "length"), ("warn", "test: 5 of 500 generated texts (1.0%) are cut at max_new_tokens")]),
     ):
         made = results(0.9, [0.88, 0.92], tfidf=0.8)
         made["splits"]["test"] |= {"length_ratio": ratio, "unfinished": unfinished}

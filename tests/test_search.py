@@ -277,6 +277,47 @@ def test_hybrid_queries_are_words_and_never_a_language(animals):
     assert ask(animals, "cat", filter={"text": "\ud83d"}) == []
 
 
+WORDS = {  # documents; query -> which have it, in any order
+    "zh": (
+        "张三昨天去了北京大学读书。|上海今天下雨，很冷。|王芳在广州的大学教书。|我们明天坐火车去上海。|机器学习是人工智能的分支。",
+        {"北京大学": "0", "上海": "13", "下雨": "1", "火车": "3", "学习": "4"},
+    ),
+    "ja": (
+        "田中さんは東京に住んでいます。|大阪はとても寒いです。|昨日、ラーメンを食べた。|東京タワーは高い。",
+        {"東京": "03", "田中": "0", "寒い": "1", "ラーメン": "2"},
+    ),
+    "th": (
+        "สมชายไปกรุงเทพเมื่อวานนี้|มาลีอยู่ที่เชียงใหม่|อาหารร้านนี้อร่อยมาก|กรุงเทพเป็นเมืองหลวงของประเทศไทย",
+        {"กรุงเทพ": "03", "เชียงใหม่": "1", "อร่อย": "2"},
+    ),
+    "ko": (
+        "김철수는 서울에서 일한다.|부산은 바다가 아름답다.|서울의 지하철은 빠르다.",
+        {"서울": "02", "김철수": "0", "부산": "1"},
+    ),
+    "ar": (
+        "ذهب يوسف إلى باريس.|القاهرة مدينة كبيرة.|سافر أحمد من القاهرة وباريس.",
+        {"باريس": "02", "القاهرة": "12", "يوسف": "0"},
+    ),
+    "en": (
+        "Cats are running.|A cat sat on the mat.|Category theory; 500mg|L'été à l'école|Was will er hier?",
+        {"cat": "01", "runs": "0", "500mg": "2", "école": "3", "was": "4"},
+    ),
+    "long": (f"{'a' * 45} end|nothing", {"a" * 45: "0"}),
+}
+
+
+@pytest.mark.parametrize("name", WORDS)
+def test_hybrid_search_finds_words_in_every_script(store, name):
+    texts, queries = WORDS[name]
+    index(store, [], ann_from=10**9)  # a store without documents, whose script is still unknown
+    index(store, [{"id": str(number), "text": text} for number, text in enumerate(texts.split("|"))])
+    same = np.ones(SIZE, dtype=np.float32)  # of which cosines say nothing
+    for query, wanted in queries.items():
+        found = [row["id"] for row in _Ranked(store, same, None, None).matching(query, 10)]
+        assert sorted(found[: len(wanted)]) == list(wanted), query
+        assert sorted(ids(search(store, query, same, len(wanted), hybrid=True))) == list(wanted)
+
+
 def test_a_reranker_decides(animals, monkeypatch):
     seen = []
 

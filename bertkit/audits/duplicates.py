@@ -12,13 +12,17 @@ import numpy as np
 from bertkit.audits.parts import Encode, Row, Section, by_column, centred, identified, joined, rows_of
 from bertkit.data.schema import Schema
 from bertkit.data.values import folded
+from bertkit.encoding.pieces import tokenize
+from bertkit.evaluation.similarity import unit
 from bertkit.inference.vector_cache import Vectors
+from bertkit.models.encoder import resolve_encoder
 from bertkit.recipe.recipe import Recipe
 from bertkit.tasks import get_task
 from bertkit.text import counted
 
 THRESHOLD = 0.95  # the smallest cosine of near-duplicates
 BLOCK = 2048  # texts that are compared with as many others at a time
+UNKNOWN = 0.5  # share of unknown tokens from which on a text is not compared by its vector
 ROUNDING = 1e-6  # of a cosine of float32 vectors
 APART = 0.2  # by which numbers contradict each other, as a share of the range of all
 NEARLY = ("label", "labels", "number")  # what targets hold that are also compared where texts are nearly the same
@@ -39,10 +43,25 @@ def near_duplicates(recipe: Recipe, rows: Sequence[Row], encode: Encode) -> Sect
         for number, row in enumerate(rows)
     ]
     every = [*train, *others]
-    schema, vectors = kind.schema_of(recipe.task), by_column(every, kind.schema, encode)
+    schema, vectors = kind.schema_of(recipe.task), by_column(every, kind.schema, _told_apart(recipe, encode))
     if all(schema.columns[name].unordered for name in schema.shown(every[0])):
         vectors = [np.sum(vectors, axis=0)]
     return duplicates(schema, every, list(map(centred, vectors)))
+
+
+def _told_apart(recipe: Recipe, encode: Encode) -> Encode:
+    """`encode`, but texts of UNKNOWN have random vectors, equal for equal texts: theirs would be nearly the same."""
+    tokenizer = resolve_encoder(recipe.model).tokenizer()
+
+    def vectors(texts: Sequence[str]) -> Vectors:
+        encoded = np.array(encode(texts))
+        for row, tokens in enumerate(tokenize(tokenizer, texts)):
+            if tokens.ids and tokens.ids.count(tokenizer.unk_token_id) >= UNKNOWN * len(tokens.ids):
+                rng = np.random.default_rng(list(folded(texts[row]).encode()))
+                encoded[row] = unit(rng.standard_normal((1, encoded.shape[1])))[0]
+        return encoded
+
+    return vectors
 
 
 def clusters(texts: Sequence[Sequence[str]], vectors: Sequence[Vectors], threshold: float) -> np.ndarray[Any, Any]:
@@ -118,7 +137,8 @@ def duplicates(schema: Schema, rows: Sequence[Row], vectors: Sequence[Vectors]) 
         figures={"near-duplicates with different targets": counted(conflicts, "cluster")},
         notes=(
             f"Near-duplicates have vectors with a cosine of at least {THRESHOLD:g}, or are joined by others that do. "
-            "`cosine` is that with the first row of the cluster.",
+            "`cosine` is that with the first row of the cluster. Texts with at least half of their tokens unknown to "
+            "the tokenizer are compared as they are written.",
         ),
     )
 

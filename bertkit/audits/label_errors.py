@@ -10,7 +10,7 @@ import numpy as np
 from bertkit.audits.confident import guesses, likely_wrong, margins, wrong_share
 from bertkit.audits.parts import METHOD, Row, Section, corrected, to_check
 from bertkit.evaluation.intervals import Floats
-from bertkit.evaluation.squad_metrics import question_scores
+from bertkit.evaluation.squad_metrics import rule_of
 from bertkit.recipe.recipe import Recipe
 from bertkit.tasks.class_labels import settle_labels
 
@@ -91,7 +91,8 @@ def numbers(recipe: Recipe, rows: Sequence[Row], target: str, answered: str) -> 
 def questions(recipe: Recipe, rows: Sequence[Row], target: str, answered: str) -> Section:
     """Questions whose answer shares no word with those in the data, the most probable first; one may be no answer."""
     golds, answers = [row[target]["text"] for row in rows], [row["answer"] for row in rows]
-    overlap = np.array([question_scores(own["answer"], gold)[1] for own, gold in zip(answers, golds, strict=True)])
+    rule = rule_of(row["context"] for row in rows)
+    overlap = np.array([rule.scores(own["answer"], gold)[1] for own, gold in zip(answers, golds, strict=True)])
     score, null = np.array([[own["score"], own[answered]] for own in answers]).T
     silent, unanswerable = np.array([[not own["answer"], not gold] for own, gold in zip(answers, golds, strict=True)]).T
     limit = np.where(silent, _mean(null[unanswerable]), _mean(score[(overlap > 0) & ~silent]))

@@ -11,7 +11,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal, NamedTuple
 
-from bertkit.data.scripts import UNSPACED
+from bertkit.data.scripts import UNSPACED, marks
 from bertkit.data.tagging import Entity, tags_of
 from bertkit.text import Record, counted, short_repr
 
@@ -136,14 +136,13 @@ def read_spans(value: object) -> list[Span]:
 @functools.cache
 def _pattern(characters: bool) -> re.Pattern[str]:
     # `re` has no class for categories; the library `regex` has, but its whitespace is not that of str.strip.
-    codes = [(unicodedata.category(code), code) for code in map(chr, range(sys.maxunicode + 1))]
-    marks = "".join(code for category, code in codes if category.startswith("M"))
-    formats = "".join(code for category, code in codes if category == "Cf" and code != ZERO_WIDTH_SPACE)
-    other, joins = rf"[^\s{formats}{ZERO_WIDTH_SPACE}][{marks}]*", rf"(?:[{formats}]+[{marks}]+)*"
+    codes = map(chr, range(sys.maxunicode + 1))
+    formats = "".join(code for code in codes if unicodedata.category(code) == "Cf" and code != ZERO_WIDTH_SPACE)
+    other, joins = rf"[^\s{formats}{ZERO_WIDTH_SPACE}][{marks()}]*", rf"(?:[{formats}]+[{marks()}]+)*"
     word = f"{other}{joins}"
     if not characters:
-        letters = rf"[^\W{UNSPACED}]+(?:[{marks}]+[^\W{UNSPACED}]*)*"
-        word = rf"(?:{letters}(?:[{formats}]+(?:[{marks}]+|{letters})+)*|[{UNSPACED}][{marks}]*{joins}|{other})"
+        letters = rf"[^\W{UNSPACED}]+(?:[{marks()}]+[^\W{UNSPACED}]*)*"
+        word = rf"(?:{letters}(?:[{formats}]+(?:[{marks()}]+|{letters})+)*|[{UNSPACED}][{marks()}]*{joins}|{other})"
     return re.compile(rf"{word}(?:{JOINER}{word})*")
 
 

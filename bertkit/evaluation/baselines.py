@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
+from bertkit.data import scripts
 from bertkit.evaluation.calibration import ByLabel, Limits
 from bertkit.evaluation.graded_labels import GradedLabels
 from bertkit.evaluation.intervals import Floats, Scores
@@ -16,7 +17,9 @@ from bertkit.evaluation.metrics import Kind
 
 ROWS = 200_000  # of train, evenly spaced, that baselines are fitted to: bounds their time and memory
 RANDOM = 8  # numbers of a random vector
-FEATURES = 100_000  # the most frequent 1- and 2-grams: bounds time and memory for many labels
+FEATURES = 100_000  # the most frequent n-grams: bounds time and memory for many labels
+WORDS = (1, 2)  # n-grams of words
+CHARACTERS = (1, 3)  # n-grams of characters: Chinese needs single ones, Thai three
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -60,8 +63,9 @@ def baselines(
     majority: the shares of the labels in train as probabilities, which is scikit-learn's
     DummyClassifier(strategy="prior"); regression: the mean.
 
-    tfidf: 1- and 2-grams, sublinear TF-IDF, then logistic regression (multi-label: one per label) or ridge regression.
-    Left out where it cannot be fitted: no text has a word, or all targets of train are the same.
+    tfidf: 1- and 2-grams of words, sublinear TF-IDF, then logistic regression (multi-label: one per label) or ridge
+    regression. Left out where it cannot be fitted: no text has a word, or all targets of train are the same. Where
+    train is mostly Korean or in scripts without blanks, `tfidf of characters`: 1- to 3-grams of characters.
 
     Each is treated as the model is. held_out: rows learned from, and rows on which temperature and thresholds are
     fitted, as `GradedLabels.after_fit` does. labels, weights: names, by id, and class weights of `tfidf`; ignored for
@@ -98,30 +102,42 @@ def _fitted(
     share = targets.mean(axis=0)
     models = {"majority": lambda texts: np.tile(share, (len(texts), 1))}
     if (targets != targets[0]).any() and (fitted := _tfidf(train.texts)):
-        vectorizer, features = fitted
+        unit, vectorizer, features = fitted
         by_id = [weights[name] for name in labels] if weights else None
         linear = _linear(kind, features, targets, by_id)
-        models["tfidf"] = lambda texts: linear(vectorizer.transform(texts))
+        models["tfidf" + unit] = lambda texts: linear(vectorizer.transform(texts))
     return models
 
 
-def _tfidf(train_texts: Sequence[str]) -> tuple[TfidfVectorizer, Any] | None:
-    """A fitted vectorizer and the sparse features (train rows, n-grams); None where no train text has a word."""
+def _tfidf(train_texts: Sequence[str]) -> tuple[str, TfidfVectorizer, Any] | None:
+    """What a baseline's name ends in, a fitted vectorizer, and the sparse features (train rows, n-grams).
+
+    None where no train text has a word. A word is scikit-learn's, with its combining marks.
+    """
     from sklearn.feature_extraction.text import TfidfVectorizer
 
-    vectorizer = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, max_features=FEATURES)
+    unit = " of characters"
+    vectorizer = TfidfVectorizer(analyzer="char", ngram_range=CHARACTERS, sublinear_tf=True, max_features=FEATURES)
+    if scripts.share(train_texts, scripts.UNSPACED + scripts.HANGUL) < 0.5:
+        unit = ""
+        vectorizer.set_params(analyzer="word", ngram_range=WORDS, token_pattern=rf"\b\w[\w{scripts.marks()}]+")
     words = vectorizer.build_analyzer()
     if not any(words(text) for text in train_texts):
         return None
-    return vectorizer, vectorizer.fit_transform(train_texts)
+    return unit, vectorizer, vectorizer.fit_transform(train_texts)
 
 
-def tfidf_vectors(train: Sequence[str], sides: Sequence[Sequence[str]]) -> list[Any] | None:
-    """Sparse unit vectors of the texts of each side, `(texts, n-grams)`; None where no train text has a word."""
+def tfidf_vectors(train: Sequence[str], sides: Sequence[Sequence[str]]) -> dict[str, list[Any]]:
+    """Name of the baseline -> sparse unit vectors of the texts of each side, `(texts, n-grams)`.
+
+    The name is `tf-idf cosine`, or `tf-idf cosine of characters`. Empty where no train text has a word.
+    """
     from scipy.sparse import csr_array
 
-    fitted = _tfidf(train)
-    return [csr_array(fitted[0].transform(side)) for side in sides] if fitted else None
+    if not (fitted := _tfidf(train)):
+        return {}
+    unit, vectorizer, _ = fitted
+    return {f"tf-idf cosine{unit}": [csr_array(vectorizer.transform(side)) for side in sides]}
 
 
 def random_vectors(sides: Sequence[Sequence[str]]) -> list[Floats]:

@@ -1,7 +1,8 @@
-"""The scores of extractive question answering, as the official scripts of SQuAD define them, as fractions in [0, 1].
+"""The scores of extractive question answering, as the official scripts of SQuAD and MLQA define them, in [0, 1].
 
-Rajpurkar et al. 2016 (version 1.1) and 2018 (version 2.0). Where the two scripts differ, over a gold answer that
-is nothing but articles and punctuation, this is the script of 2.0: such an answer does not count.
+SQuAD: Rajpurkar et al. 2016 (version 1.1) and 2018 (version 2.0). MLQA: Lewis et al. 2020. They differ in the tokens of
+an answer, a `Rule`, which the script of the contexts decides. Where the scripts of 1.1 and 2.0 differ, over a gold
+answer that is nothing but articles and punctuation, this is the script of 2.0: such an answer does not count.
 """
 
 from __future__ import annotations
@@ -9,15 +10,17 @@ from __future__ import annotations
 import math
 import re
 import string
+import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache, cached_property
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from bertkit.data.disk_list import DiskList
+from bertkit.data.scripts import HANGUL, LATIN, UNSPACED, share
 from bertkit.data.table import column_values
 from bertkit.evaluation import calibration
 from bertkit.evaluation.calibration import expected_calibration_error
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
 
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
+_CHARACTER = re.compile(rf"((?=\w)[{UNSPACED}{HANGUL}](?:(?!\w)[{UNSPACED}])*)")  # with its vowel signs and tones
 _TIE = 1e-9  # sums of F1 that differ by less do so by rounding
 
 
@@ -41,18 +45,42 @@ def metric_names(unanswerable: bool) -> list[str]:
     return [f"{score}{group}" for group in groups for score in ("exact_match", "f1")]
 
 
-def normalized_tokens(text: str) -> list[str]:
+class Rule(NamedTuple):
+    """How answers are compared: the name of its script, and an answer -> its tokens that count."""
+
+    name: str
+    tokens: Callable[[str], list[str]]
+
+    def scores(self, predicted: str, gold: Sequence[str]) -> tuple[float, float]:
+        """Exact match and F1 of one answer, each the best over the gold answers; "" and [] stand for no answer."""
+        answer = self.tokens(predicted)
+        wanted = [tokens for text in gold if (tokens := self.tokens(text))] or [[]]
+        if answer in wanted:
+            return 1.0, 1.0
+        return 0.0, max(_f1(answer, tokens) for tokens in wanted)
+
+
+def _squad_tokens(text: str) -> list[str]:
     """The words that count: lower case, without ASCII punctuation, then without a, an and the."""
     return _ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split()
 
 
-def question_scores(predicted: str, gold: Sequence[str]) -> tuple[float, float]:
-    """Exact match and F1 of one answer, each the best over the gold answers; "" and [] stand for no answer."""
-    given = normalized_tokens(predicted)
-    wanted = [tokens for text in gold if (tokens := normalized_tokens(text))] or [[]]
-    if given in wanted:
-        return 1.0, 1.0
-    return 0.0, max(_f1(given, tokens) for tokens in wanted)
+def _mlqa_tokens(text: str) -> list[str]:
+    """Words, and single characters of scripts without blanks: lower case, without punctuation and the Arabic article.
+
+    MLQA's script does so with ideographs; here also with kana, Thai, Khmer and others, a character with its marks, and
+    with Hangul, as KorQuAD's script does. It removes the article's letters wherever they are.
+    """
+    kept = (code for code in text.lower().translate(_PUNCTUATION) if unicodedata.category(code)[0] != "P")
+    return _CHARACTER.sub(r" \1 ", "".join(kept).replace("ال", " ")).split()
+
+
+SQUAD, MLQA = Rule("SQuAD", _squad_tokens), Rule("MLQA", _mlqa_tokens)
+
+
+def rule_of(contexts: Iterable[str]) -> Rule:
+    """The rule for answers in such contexts: MLQA where most letters are not Latin."""
+    return MLQA if share(contexts, f"^{LATIN}") > 0.5 else SQUAD
 
 
 def log_odds(null: float, best: float) -> float:
@@ -71,8 +99,9 @@ class GradedAnswers(Graded):
     def __init__(self, answers: Sequence[Record], rows: Dataset, unanswerable: bool, fitted: Record) -> None:
         self.answers, self.rows, self.unanswerable = answers, rows, unanswerable
         self.fitted = fitted
+        self.rule = rule_of(column_values(rows, "context"))
         pairs = zip(answers, self._gold(), strict=True)
-        graded = ((*question_scores(answer["answer"], gold), bool(gold)) for answer, gold in pairs)
+        graded = ((*self.rule.scores(answer["answer"], gold), bool(gold)) for answer, gold in pairs)
         table: Floats = np.fromiter(graded, np.dtype((np.float64, 3)), len(rows))
         self.values, self.answerable = table.T[:2].copy(), table[:, 2] > 0
 
@@ -110,7 +139,7 @@ class GradedAnswers(Graded):
             return self
         best = [next(iter(a["n_best"]), {"answer": "", "score": a["null_score"]}) for a in self.answers]
         odds = [log_odds(null, each["score"]) for null, each in zip(self._column("null_score"), best, strict=True)]
-        threshold = best_threshold(odds, [each["answer"] for each in best], list(self._gold()))
+        threshold = best_threshold(odds, [each["answer"] for each in best], list(self._gold()), self.rule)
         none = {"answer": "", "start": 0, "end": 0}
         answers = DiskList(
             {**answer, **({**none, "score": answer["null_score"]} if odd > threshold else each)}
@@ -119,15 +148,15 @@ class GradedAnswers(Graded):
         return type(self)(answers, self.rows, True, {**self.fitted, "null_threshold": threshold})
 
     def details(self) -> Json:
-        """The threshold, the temperature, and how far the answers' scores are from their chance of being right.
+        """The rule, threshold and temperature, and how far the answers' scores are from their chance of being right.
 
         decisions: questions with an answer and a candidate. errors: those whose best candidate is not an exact match.
         """
         pairs = zip(self.answers, self._gold(), strict=True)
-        right = [question_scores(a["n_best"][0]["answer"], gold)[0] for a, gold in pairs if gold and a["n_best"]]
+        right = [self.rule.scores(a["n_best"][0]["answer"], gold)[0] for a, gold in pairs if gold and a["n_best"]]
         counts = {"decisions": len(right), "errors": right.count(0.0)}
         ece = expected_calibration_error(*self.decisions()["after"])
-        return {"calibration": {**self.fitted, **counts, "ece": ece}}
+        return {"rule": self.rule.name, "calibration": {**self.fitted, **counts, "ece": ece}}
 
     def decisions(self) -> dict[str, tuple[Any, Any]]:
         """The answer to each question, by exact match."""
@@ -144,7 +173,7 @@ class GradedAnswers(Graded):
         return np.fromiter((answer[name] for answer in self.answers), np.float64, len(self.rows))
 
 
-def best_threshold(null_odds: ArrayLike, best_texts: Sequence[str], gold: Sequence[Sequence[str]]) -> float:
+def best_threshold(null_odds: ArrayLike, best_texts: Sequence[str], gold: Sequence[Sequence[str]], rule: Rule) -> float:
     """The threshold of best F1 over questions, where an answer is "" if its null odds are above the threshold.
 
     Candidates lie midway between neighbouring odds that are `calibration.apart`, and 1 beyond the lowest and the
@@ -155,7 +184,7 @@ def best_threshold(null_odds: ArrayLike, best_texts: Sequence[str], gold: Sequen
     """
     odds = np.asarray(null_odds, dtype=np.float64)
     gains = [
-        question_scores(text, answers)[1] - question_scores("", answers)[1]
+        rule.scores(text, answers)[1] - rule.scores("", answers)[1]
         for text, answers in zip(best_texts, gold, strict=True)
     ]
     distinct, place = np.unique(odds, return_inverse=True)
@@ -176,7 +205,7 @@ def _f1(tokens: list[str], wanted: list[str]) -> float:
 
 
 def best_temperature(
-    answers: Callable[[float], Iterable[tuple[int, str, float, float]]], gold: Sequence[Sequence[str]]
+    answers: Callable[[float], Iterable[tuple[int, str, float, float]]], gold: Sequence[Sequence[str]], rule: Rule
 ) -> float:
     """The temperature at which scores fit whether their answers are exact matches; see `calibration`.
 
@@ -185,7 +214,7 @@ def best_temperature(
 
     @cache  # few of a question's candidates become the best at any temperature
     def matches(question: int, answer: str) -> float:
-        return question_scores(answer, gold[question])[0]
+        return rule.scores(answer, gold[question])[0]
 
     def decide(temperature: float) -> calibration.BinaryDecisions:
         judged = [(*scores, matches(question, answer)) for question, answer, *scores in answers(temperature)]

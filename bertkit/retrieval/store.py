@@ -14,6 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from bertkit.data.scripts import LATIN, UNSPACED, share
 from bertkit.data.table import FirstSeen
 from bertkit.data.values import replace_surrogates
 from bertkit.errors import DataError, ModelError, Problem, StoreError, extras_required
@@ -22,6 +23,7 @@ from bertkit.retrieval.passages import passages
 from bertkit.retrieval.vector_models import DualEncoder, ModelFiles
 
 ANN_FROM = 50_000  # minimum number of passages for an approximate index; fewer are compared one by one
+SAMPLE = 1_000  # passages whose script decides how all are indexed for full-text search
 TABLE, NOTE, FORMAT = "passages", b"bertkit", 2
 _MAX_INDEX_PARTS = 8  # parts of an approximate index are searched one by one; beyond this it is rebuilt
 _CONSISTENCY = timedelta(seconds=5)  # after which an open table checks for updates by other processes
@@ -102,7 +104,7 @@ class Store:
         `empty` (without text: skipped), and of `passages` written.
         Raises DataError on bad rows, ModelError on bad vectors; earlier batches are in the store.
         """
-        from lancedb.index import FTS, BTree, HnswSq
+        from lancedb.index import BTree, HnswSq
 
         seen, columns, counts = FirstSeen(), self.columns, Counter[str]()
         for batch in read_documents(rows, seen):
@@ -117,9 +119,12 @@ class Store:
             counts["unchanged"] += len(batch) - len(changed)
         with database_errors(self.uri):
             indices = {index.columns[0]: index.name for index in self.table.list_indices()}
-            for column, config in (("id", BTree()), ("text", FTS()), ("title", FTS())):
-                if column not in indices:
-                    self.table.create_index(column, config=config)
+            if "id" not in indices:
+                self.table.create_index("id", config=BTree())
+            texts = self.table.search().select(["text"]).limit(SAMPLE).to_arrow()["text"].to_pylist()
+            if texts and "text" not in indices:
+                for column in ("text", "title"):
+                    self.table.create_index(column, config=_full_text(texts))
             self.table.optimize()
             parts = self.table.index_stats(indices["vector"]).num_indices if "vector" in indices else None
             if len(self) >= ann_from and (parts is None or parts > _MAX_INDEX_PARTS):
@@ -177,6 +182,21 @@ def database_errors(uri: str) -> Iterator[None]:
         if "commit conflict" in what:
             fix = "Another process was writing to it. When it has ended, run the command again."
         raise StoreError(uri, what, fix) from error
+
+
+def _full_text(texts: Sequence[str]) -> Any:
+    """An index for BM25 of texts like these.
+
+    Of words, where most letters are Latin or of a script without blanks, which ICU's dictionaries divide; stemmed as
+    English, which is nearly nothing to other languages. Of 2- and 3-grams in other scripts, such as Korean, Arabic and
+    Hebrew, where particles are written together with their words. Without a list of stop words: those of English are
+    words of other languages.
+    """
+    from lancedb.index import FTS
+
+    if share(texts, f"^{LATIN}{UNSPACED}") > 0.5:
+        return FTS(base_tokenizer="ngram", ngram_min_length=2, ngram_max_length=3, stem=False, remove_stop_words=False)
+    return FTS(base_tokenizer="icu/split", max_token_length=None, remove_stop_words=False)
 
 
 def _schema(encoder: DualEncoder) -> pa.Schema:

@@ -245,7 +245,8 @@ tokenizer = AutoTokenizer.from_pretrained("PATH_OR_HUB_ID")""",
                 others = math.fsum(each["score"] for each in answer["n_best"][1:])
                 yield row, answer["answer"], answer["score"], others + answer["null_score"]
 
-        temperature = self.options.temperature or squad_metrics.best_temperature(judged, gold)
+        rule = squad_metrics.rule_of(contexts)
+        temperature = self.options.temperature or squad_metrics.best_temperature(judged, gold, rule)
         answers = DiskList(best(row, temperature) for row in range(len(candidates)))
         unset = {"temperature": temperature, "null_threshold": self.options.null_threshold}
         graded = squad_metrics.GradedAnswers(answers, rows, self.unanswerable, unset)

@@ -160,7 +160,7 @@ model.encode_query("your question") @ model.encode_document(["a text", "another"
         asked, there = (rows[list(s.values())][n] for n, s in (("query", queries), ("document", documents)))
         vectors = {
             "random": baselines.random_vectors([asked, there]),
-            "tf-idf cosine": baselines.tfidf_vectors(there, [asked, there]),
+            **baselines.tfidf_vectors(there, [asked, there]),
         }
-        searches = {n: searched(rows, list(queries), list(documents), *sides) for n, sides in vectors.items() if sides}
+        searches = {n: searched(rows, list(queries), list(documents), *sides) for n, sides in vectors.items()}
         return {name: self.grade(DiskList(answers), rows).scores for name, answers in searches.items()}

@@ -240,10 +240,10 @@ SentenceTransformer("PATH_OR_HUB_ID").encode(["your text", "another"])""",
         """Name of a baseline -> its answers to these rows, graded."""
         train, names = baselines.enough(train), [name for name in self.schema.texts[1:] if name in rows.column_names]
         texts = [rows[name][:] for name in names]
-        vectors = {"tf-idf cosine": baselines.tfidf_vectors([text for name in names for text in train[name]], texts)}
+        vectors = baselines.tfidf_vectors([text for name in names for text in train[name]], texts)
         if "positive" in names:
             vectors["random"] = [*map(similarity.unit, baselines.random_vectors(texts))]
-        return {name: self._of_vectors(sides, rows) for name, sides in vectors.items() if sides}
+        return {name: self._of_vectors(sides, rows) for name, sides in vectors.items()}
 
     def _of_vectors(self, sides: Sequence[Any], rows: Dataset) -> Graded:
         """Scores of vectors of each side, `(rows, size)`, answered as a model's are: a chunk of rows at a time."""

@@ -238,9 +238,9 @@ CrossEncoder("PATH_OR_HUB_ID").rank("your query", ["a document", "another"])""",
         """Random scores, and the cosine of query and document as TF-IDF vectors, learned on the texts of train."""
         train = baselines.enough(train)
         given: dict[str, ArrayLike] = {"random": np.random.default_rng(0).random(len(rows))}
-        sides = baselines.tfidf_vectors([*train["query"], *train["document"]], [rows["query"][:], rows["document"][:]])
-        if sides is not None:
-            given["tf-idf cosine"] = np.asarray(sides[0].multiply(sides[1]).sum(axis=1)).ravel()
+        texts = [rows["query"][:], rows["document"][:]]
+        for name, sides in baselines.tfidf_vectors([*train["query"], *train["document"]], texts).items():
+            given[name] = np.asarray(sides[0].multiply(sides[1]).sum(axis=1)).ravel()
         return {name: self._ranked(scores, rows).scores for name, scores in given.items()}
 
     def _ranked(self, scores: ArrayLike, rows: Dataset) -> reranking.RankedRows:

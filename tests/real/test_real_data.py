@@ -1,16 +1,21 @@
 """Public data sets: every row is read, every answer of SQuAD stands where it should, and scores are by definition.
 
-The second implementation of SQuAD's scores is written from the definition, one character and one token at a time.
+The second implementation of the scores of SQuAD, MLQA and CMRC 2018 is written from the definitions, one character and
+one token at a time.
 """
 
 from __future__ import annotations
 
 import string
+import unicodedata
+from difflib import SequenceMatcher
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import numpy as np
 import pytest
 from datasets import Dataset
 
@@ -58,11 +63,36 @@ def naive_tokens(text):
     return "".join(" " if run in ("a", "an", "the") else run for run in runs).split()
 
 
-def naive_scores(predicted, gold):
-    golds = [text for text in gold if naive_tokens(text)] or [""]
+def mlqa_tokens(text, alone=lambda character: False):
+    """alone: whether a character is a token by itself, with the combining marks that follow it."""
+    kept = (each for each in text.lower() if each not in string.punctuation and unicodedata.category(each)[0] != "P")
+    tokens, single = [""], False
+    for character in "".join(kept).replace("ال", " "):
+        single = alone(character) or (single and unicodedata.category(character)[0] == "M")
+        if alone(character):
+            tokens += [character, ""]
+        elif single:
+            tokens[-2] += character
+        elif character.isspace():
+            tokens.append("")
+        else:
+            tokens[-1] += character
+    return [token for token in tokens if token]
+
+
+def ideograph(character):
+    return "\u4e00" <= character <= "\u9fa5"
+
+
+def thai(character):
+    return "\u0e00" <= character <= "\u0e7f" and character.isalnum()
+
+
+def naive_scores(predicted, gold, tokens=naive_tokens):
+    golds = [text for text in gold if tokens(text)] or [""]
     exact, best = 0.0, 0.0
     for text in golds:
-        given, wanted = naive_tokens(predicted), naive_tokens(text)
+        given, wanted = tokens(predicted), tokens(text)
         exact = max(exact, float(" ".join(given) == " ".join(wanted)))
         if not given or not wanted:
             best = max(best, float(given == wanted))
@@ -90,21 +120,68 @@ def mixed(row):
     return first_words(row) if len(row["question"]) % 3 else ""
 
 
-@pytest.mark.parametrize("name", ["squad_v1 first words", "squad_v1 mixed", "squad_v2 first words", "squad_v2 mixed"])
-def test_scores_of_a_fixed_rule(real_data, name):
-    folder, _, kind = name.partition(" ")
-    rows, rule = rows_of(real_data, f"{folder}/dev.json"), first_words if kind == "first words" else mixed
-    gold, predicted = [row["answers"]["text"] for row in rows], [rule(row) for row in rows]
-    answers = [{"answer": text} for text in predicted]
-    scores = GradedAnswers(answers, Dataset.from_list([{"answers": row["answers"]} for row in rows]), False, {}).scores
-    naive = list(map(naive_scores, predicted, gold))
+def shifted(row):
+    """The first gold answer with a character more on both sides, or without its middle one and with a full stop."""
+    text, start = row["answers"]["text"][0], row["answers"]["answer_start"][0]
+    if len(row["question"]) % 2:
+        return f"{text[: len(text) // 2]}{text[len(text) // 2 + 1 :]}。"
+    return row["context"][max(start - 1, 0) : start + len(text) + 1]
+
+
+def graded_by(rows, predicted):
+    """Scores and details of these answers."""
+    columns = [{name: row[name] for name in ("context", "answers")} for row in rows]
+    answers = [{"answer": text, "score": 0.5, "n_best": []} for text in predicted]
+    return GradedAnswers(answers, Dataset.from_list(columns), False, {})
+
+
+@pytest.mark.parametrize(
+    ("name", "rule", "tokens"),
+    [
+        ("squad_v1/dev.json", "SQuAD", naive_tokens),
+        ("squad_v2/dev.json", "SQuAD", naive_tokens),
+        ("scripts/xquad.zh.json", "MLQA", partial(mlqa_tokens, alone=ideograph)),
+        ("scripts/xquad.th.json", "MLQA", partial(mlqa_tokens, alone=thai)),
+        ("scripts/xquad.ar.json", "MLQA", mlqa_tokens),
+    ],
+)
+@pytest.mark.parametrize("answer", [first_words, mixed, shifted])
+def test_scores_of_fixed_answers(real_data, name, rule, tokens, answer):
+    rows = rows_of(real_data, name)
+    if answer is shifted:
+        rows = [row for row in rows if row["answers"]["text"]]
+    gold, predicted = [row["answers"]["text"] for row in rows], list(map(answer, rows))
+    graded = graded_by(rows, predicted)
+    naive = [naive_scores(*pair, tokens) for pair in zip(predicted, gold, strict=True)]
+    np.testing.assert_allclose(graded.values.T, naive, atol=1e-12)
+    assert graded.details()["rule"] == rule
     groups = {"": naive}
     if not all(gold):
         groups["_has_answer"] = [each for each, texts in zip(naive, gold, strict=True) if texts]
         groups["_no_answer"] = [each for each, texts in zip(naive, gold, strict=True) if not texts]
     for suffix, pairs in groups.items():
-        assert scores[f"exact_match{suffix}"] == pytest.approx(fmean([exact for exact, _ in pairs]), abs=1e-9)
-        assert scores[f"f1{suffix}"] == pytest.approx(fmean([f1 for _, f1 in pairs]), abs=1e-9)
+        assert graded.scores[f"exact_match{suffix}"] == pytest.approx(fmean([exact for exact, _ in pairs]), abs=1e-9)
+        assert graded.scores[f"f1{suffix}"] == pytest.approx(fmean([f1 for _, f1 in pairs]), abs=1e-9)
+
+
+def cmrc_f1(predicted, gold):
+    """By the longest run of tokens that both have."""
+    best, given = 0.0, mlqa_tokens(predicted, ideograph)
+    for wanted in (mlqa_tokens(text, ideograph) for text in gold):
+        run = SequenceMatcher(None, given, wanted, autojunk=False).find_longest_match()
+        best = max(best, 2 * run.size / (len(given) + len(wanted)))
+    return best
+
+
+@pytest.mark.parametrize("name", ["scripts/cmrc2018_trial.json", "scripts/xquad.zh.json"])
+def test_beside_the_scores_of_cmrc(real_data, name):
+    """CMRC 2018 has the same exact match; its F1 counts the longest common run, MLQA's counts all common tokens."""
+    rows = rows_of(real_data, name)[:500]
+    predicted, gold = list(map(shifted, rows)), [row["answers"]["text"] for row in rows]
+    f1 = graded_by(rows, predicted).values[1]
+    cmrc = np.array([cmrc_f1(*pair) for pair in zip(predicted, gold, strict=True)])
+    assert (cmrc <= f1 + 1e-12).all()
+    assert cmrc.mean() + 0.05 < f1.mean()
 
 
 # --- classification: files as their authors wrote them, through the `data:` section of a recipe
