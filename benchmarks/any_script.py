@@ -60,7 +60,9 @@ def main() -> None:
     train = data.rows["train"]
     spans = [{(span["start"], span["end"], span["label"]) for span in row} for row in train["spans"][:]]
     print(f"{given.file.name}: {len(train):,} rows, {sum(map(len, spans)):,} entities, unit {data.options.words}")
-    chosen = [row for row, text in enumerate(train["text"][:]) if spans[row] and len(text) <= LONGEST][:ROWS]
+    first = {text: row for row, text in reversed([*enumerate(train["text"][:])])}  # of equal texts
+    chosen = [row for text, row in first.items() if spans[row] and len(text) <= LONGEST]
+    chosen = sorted(chosen)[:ROWS]
     texts, gold = [train[row]["text"] for row in chosen], [spans[row] for row in chosen]
     rows = [{"text": train[row]["text"], "spans": train[row]["spans"]} for row in chosen]
     with tempfile.TemporaryDirectory() as scratch:

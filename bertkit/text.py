@@ -45,15 +45,47 @@ def listed(names: Sequence[str], most: int = 20, *, total: int | None = None) ->
 def columns(rows: Sequence[Sequence[str]]) -> str:
     """Rows of text as aligned columns, a line per row; the first row is the header."""
     rows = [[escape_controls(cell) for cell in row] for row in rows]
-    widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    widths = [max(map(display_width, cells)) for cells in zip(*rows, strict=True)]
+    lines = []
+    for row in rows:
+        padded = (f"{cell}{' ' * (width - display_width(cell))}" for cell, width in zip(row, widths, strict=True))
+        lines.append("  ".join(padded).rstrip())
     return "\n".join([lines[0], "  ".join("-" * width for width in widths), *lines[1:]])
+
+
+def display_width(text: str) -> int:
+    """The columns of a terminal that a text takes: 2 for wide characters and emoji, none for marks and joiners.
+
+    >>> [display_width(text) for text in ("Seoul", "서울", "กรุงเทพ", "🇰🇷")]
+    [5, 4, 6, 2]
+    """
+    if text.isascii():
+        return len(text)
+    import regex
+
+    seen, wide = r"[^\p{M}\p{Cf}]|\ufe0f", r"[\p{EA=W}\p{EA=F}]"  # U+FE0F makes an emoji of the character before it
+    characters = regex.findall(r"\X", text)
+    return sum(min(2, len(regex.findall(seen, each)) + len(regex.findall(wide, each))) for each in characters)
+
+
+def character_start(text: str, place: int) -> int:
+    """Where the user-perceived character that holds `place` begins: an emoji or a letter with its marks is one.
+
+    Characters are the extended grapheme clusters of Unicode Standard Annex 29, and of at most 64 code points here.
+    """
+    import regex
+
+    low = max(0, place - 64)
+    *_, character = regex.finditer(r"\X", text[low : place + 1])
+    return low + int(character.start())
 
 
 def short_repr(value: Any) -> str:
     """repr(value), shortened to 80 characters: always printable."""
     text = repr(value)
-    return text if len(text) <= 80 else f"{text[:60]}...{text[-15:]}"
+    if len(text) <= 80:
+        return text
+    return f"{text[: character_start(text, 60)]}...{text[character_start(text, len(text) - 15) :]}"
 
 
 def first_line(error: object) -> str:
@@ -81,7 +113,9 @@ def json_line(value: Any) -> str:
 def beginning(text: str, most: int) -> str:
     """The first `most` characters for one line of a terminal: whitespace is one space, controls are escaped."""
     line = " ".join(text.split())
-    return escape_controls(line[:most]) + ("…" if len(line) > most else "")
+    if len(line) <= most:
+        return escape_controls(line)
+    return escape_controls(line[: character_start(line, most)]) + "…"
 
 
 def dotted(path: KeyPath) -> str:

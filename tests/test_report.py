@@ -17,9 +17,12 @@ import pytest
 import small
 from cases import BY_ID, CASES, DRAWN, Case, every
 from finished import finished, report
+from jinja2 import Environment, PackageLoader
 from matplotlib.figure import Figure
 from sacrebleu.metrics.chrf import CHRF
 
+from bertkit.audits.audit import Section
+from bertkit.audits.audit import page as audit_page
 from bertkit.cli.main import main
 from bertkit.data.schema import Finding, leak
 from bertkit.errors import ModelError, UserError
@@ -28,10 +31,11 @@ from bertkit.report import comparison, examples, matrices, mistakes, pictures, r
 from bertkit.report.card import write_card
 from bertkit.report.examples import write_explanations
 from bertkit.report.facts import Facts, Row, read_facts
-from bertkit.report.html import page_of, write_mistakes, write_report
+from bertkit.report.html import isolated, library, page_of, render, write_mistakes, write_report
 from bertkit.report.score_tables import after_training, number
 from bertkit.report.verdict import BASELINES, Verdict, best_baseline, score_findings, verdict
 from bertkit.run import Run
+from bertkit.tasks import get_task
 from bertkit.training.finish import write_reports
 
 EVIL = "<script>alert('bad')</script> & <img src=x onerror=alert(1)> $x_1$ 'good'"
@@ -54,27 +58,34 @@ def copy(two_seeds, tmp_path) -> Path:
 
 
 class Page(HTMLParser):
-    """The text of a page, its elements, and its tags that are not closed, or not where they should be."""
+    """The text of a page, its elements, and its tags that are not closed, or not where they should be.
+
+    plain: its texts whose direction is not chosen by what they say.
+    """
 
     def __init__(self, page: str):
         super().__init__()
         self.open = []
         self.wrong = []
         self.words = []
+        self.plain = []
         self.elements = []
+        self.isolates = []
         self.feed(page)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]):
         self.elements.append((tag, dict(attrs)))
         self.open += [] if tag in VOID else [tag]
+        self.isolates += [] if tag in VOID else [tag in ("bdi", "title", "pre") or ("dir", "auto") in attrs]
 
     def handle_endtag(self, tag: str):
-        if tag not in VOID and self.open.pop() != tag:
+        if tag not in VOID and (self.isolates.pop(), self.open.pop())[1] != tag:
             self.wrong.append(tag)
 
     def handle_data(self, data: str):
         if self.open and self.open[-1] not in ("script", "style"):
             self.words.append(data)
+            self.plain += [] if any(self.isolates) else [data]
 
     @property
     def text(self) -> str:
@@ -481,6 +492,91 @@ def test_a_report_that_fails_does_not_lose_the_run(tiny_encoder, tmp_path, monke
     assert "no report was written (ValueError: no ink); the run is complete" in caplog.text
     assert f"bertkit report {shlex.quote(str(made.folder))}" in caplog.text
     assert "Traceback" in caplog.text
+
+
+# --- any script
+
+ARABIC = "سلام (عادي)"
+EXPLAINED = {"what": f"label {ARABIC}", "unit": "logit", "value": 1.0, "baseline": 0.0, "error": 0.0, "complete": True}
+EXPLANATION = {
+    "texts": {"text": f"{ARABIC} 5.", "context": ARABIC},
+    "said": f"PER {ARABIC} (0.97)",
+    "attributed": [EXPLAINED | {"steps": 16, "words": {"text": [[0, 4, 0.5]], "context": [[0, 4, None]]}}],
+}
+
+
+def in_arabic(facts: Facts) -> Facts:
+    answer = {"label": "good", "score": 0.9, "scores": {ARABIC: 0.1, "good": 0.9}, "truncated": False}
+    told = [
+        {"level": level, "what": f"train: {ARABIC} 10 (33.3%)", "fix": f"Read {ARABIC}."} for level in ("warn", "note")
+    ]
+    shown = with_confusions(facts, [[1, 2], [3, 4]], [ARABIC, "good"])
+    described = {**facts.results["task"], "description": f"2 labels: {ARABIC}, good"}
+    return replace(
+        shown,
+        results={**shown.results, "task": described},
+        name=ARABIC,
+        options={**facts.options, "labels": {ARABIC: ARABIC, "good": "good"}},
+        rows=({"text": f"{ARABIC} 5.", "label": ARABIC, "answer": answer, "location": f"{ARABIC}.csv:2"},),
+        data={**facts.data, "findings": told},
+        explanations={"examples": [{"kind": "mistake", "row": 1, "gold": ARABIC, **EXPLANATION}]},
+    )
+
+
+def audited() -> str:
+    row = {"location": f"{ARABIC}.csv:2", "text": ARABIC, "given": ARABIC}
+    part = Section("labels", "Labels to check", f"Of {ARABIC} 5.", [row], ["given"], notes=[f"Of {ARABIC} 5."])
+    return audit_page(get_task("text-classification").schema, [part], Path(ARABIC), ["a.yaml"])
+
+
+def served() -> str:
+    info = {"title": ARABIC, "description": f"2 labels: {ARABIC}", "version": "1"}
+    pages = Environment(loader=PackageLoader("bertkit.serving", "."), autoescape=True)
+    pages.filters["as_json"] = str
+    return pages.get_template("page.html").render(openapi={"info": info, "paths": {}, "components": {"schemas": {}}})
+
+
+def explained() -> str:
+    return render("explanation.html", name=ARABIC, explained=report_sections.explained([EXPLANATION]))
+
+
+PAGES = {
+    "report": lambda facts: report(in_arabic(facts)),
+    "comparison": lambda facts: page_of(both := [in_arabic(facts), facts], comparison.pairs(both)),
+    "audit": lambda facts: audited(),
+    "explanation": lambda facts: explained(),
+    "server": lambda facts: served(),
+}
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_text_of_the_data_is_written_in_its_own_direction(name, facts):
+    page = Page(PAGES[name](facts))
+    assert "سلام" in page.text
+    assert not [text for text in page.plain if re.search(r"[\u0600-\u06ff]", text)]
+
+
+@pytest.mark.parametrize(
+    ("sentence", "html"),
+    [
+        ("Not bad & good", "Not bad &amp; good"),
+        ("PER ليلى حسن (0.97), LOC <b>", "PER <bdi>ليلى حسن</bdi> (0.97), LOC &lt;b&gt;"),
+        ("2 labels: שלום-עולם, bad", "2 labels: <bdi>שלום-עולם</bdi>, bad"),
+        ("(سلام) and 5", "(<bdi>سلام</bdi>) and 5"),
+    ],
+)
+def test_words_from_right_to_left_do_not_move_what_follows(sentence, html):
+    assert isolated(sentence) == html
+    assert isolated(sentence, answer=True) == (sentence if sentence[0] == "(" else html)
+
+
+def test_a_word_that_is_marked_in_part_stays_one_word():
+    """Nothing but joiners stands between its letters: a blank would end the word."""
+    parts = mistakes.marked_spans("سافر فلسطيني لباريس.", {(5, 11), (14, 19)}, ())
+    drawn = library().get_template("parts.html").module.marked(parts).strip()
+    label = '<small dir="auto">gold</small>'
+    first = f'<mark class="gold">فلسطين&zwj; {label}</mark>&zwj;ي ل'
+    assert drawn == f'سافر {first}<mark class="gold">باريس {label}</mark>.'
 
 
 # --- several runs

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from base64 import b64encode
 from collections.abc import Sequence
 from functools import cache
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from bertkit.data.delimited import write_csv
 from bertkit.errors import UserError
@@ -23,6 +24,9 @@ from bertkit.report.mistakes import Mistakes, mistakes
 from bertkit.report.paired import Pair
 from bertkit.report.score_tables import by_rows
 from bertkit.text import Record, printable
+
+# A set of a regular expression: the blocks of Hebrew, Arabic, Syriac, Thaana, N'Ko, Adlam and older scripts
+RIGHT_TO_LEFT = "\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc\U00010800-\U00010fff\U0001e800-\U0001eeff"
 
 
 def write_report(run: str | Path, output: str | Path | None = None) -> Path:
@@ -137,4 +141,17 @@ def render(template: str, **parts: Any) -> str:
 def library() -> Environment:
     """The templates of all pages, which escape their values."""
     loader = PackageLoader("bertkit.report")
-    return Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    pages = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    pages.filters["isolated"] = isolated
+    return pages
+
+
+def isolated(sentence: str, answer: bool = False) -> Markup:
+    """An English sentence, escaped, in which words that are written from right to left do not move what follows them.
+
+    answer: it may be in any language; one that begins with such a word stays as it is.
+    """
+    if answer and re.match(rf"\W*[{RIGHT_TO_LEFT}]", sentence):
+        return escape(sentence)
+    words = rf"[{RIGHT_TO_LEFT}](?:[{RIGHT_TO_LEFT}\u200c-\u200f -]*[{RIGHT_TO_LEFT}])?"
+    return Markup(re.sub(words, r"<bdi>\g<0></bdi>", str(escape(sentence))))

@@ -15,6 +15,7 @@ from bertkit.evaluation.translation import Translations
 from bertkit.report.facts import Facts, Row
 from bertkit.report.rankings import Query, is_ranked, queries, target
 from bertkit.tasks import get_task
+from bertkit.text import character_start
 
 MAX_MISTAKES = 50  # that a report lists, beside those of other confusions
 MAX_CONFUSIONS = 150  # with more, gold and answer are texts rather than labels
@@ -92,7 +93,9 @@ def _sorted(unit: str, measure: str, total: int, mistakes: Iterable[Mistake | No
 
 def shortened(text: str, most: int = MAX_CHARACTERS) -> str:
     """The text without its middle if it is longer than `most` characters."""
-    return text if len(text) <= most else f"{text[: most // 2]} … {text[-most // 2 :]}"
+    if len(text) <= most:
+        return text
+    return f"{text[: character_start(text, most // 2)]} … {text[character_start(text, len(text) - most // 2) :]}"
 
 
 def _texts(facts: Facts, row: Row) -> tuple[str, ...]:

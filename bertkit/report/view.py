@@ -11,6 +11,7 @@ from bertkit.errors import ModelError
 from bertkit.explanations.explain import explain_frame
 from bertkit.files import lines_of
 from bertkit.report.facts import Facts, damage_as_error, read_facts
+from bertkit.report.html import isolated
 from bertkit.report.mistakes import mistakes
 from bertkit.report.report_sections import points_of, score_rows, summary, to_act_on
 from bertkit.text import printable
@@ -93,9 +94,12 @@ class Run(run.Run):
         import pandas as pd
 
         header, *rows = score_rows(facts := self.facts)
-        parts = [f"<p>{escape(summary(facts))}</p>", pd.DataFrame(rows, columns=header).to_html(index=False, border=0)]
+        parts = [
+            f"<p>{isolated(summary(facts))}</p>",
+            pd.DataFrame(rows, columns=header).to_html(index=False, border=0),
+        ]
         findings = to_act_on(facts)
-        parts += [f"<p><b>{each.title}:</b> {escape(each.what)}. {escape(each.fix)}</p>" for each in findings]
+        parts += [f"<p><b>{each.title}:</b> {isolated(each.what)}. {isolated(each.fix)}</p>" for each in findings]
         report = self.folder / "report.html"
         if report.is_file():
             parts.append(f'<p><a href="{quote(report.as_posix())}" target="_blank">Report</a></p>')

@@ -35,11 +35,12 @@ for (const table of document.querySelectorAll("table.sortable")) {
 for (const filters of document.querySelectorAll(".filters")) {
   const rows = [...document.getElementById(filters.dataset.of).rows];
   const find = filters.querySelector("input");
+  find.dir = "auto";
   const picks = [...filters.querySelectorAll("select")];
   for (const pick of picks) {
     const values = [...new Set(rows.map((row) => row.cells[pick.dataset.column].textContent))].sort();
     if (values.length > 100 || values.some((text) => text.length > 60)) pick.parentElement.remove();
-    else pick.append(...values.map((text) => new Option(text, text)));
+    else pick.append(...values.map((text) => Object.assign(new Option(text, text), { dir: "auto" })));
   }
   const show = () => {
     const wanted = find.value.toLowerCase();
