@@ -2,11 +2,13 @@
 
 import itertools
 import random
+import sys
 from collections import Counter, defaultdict
 from pathlib import Path
 
 import numpy as np
 import pytest
+import regex
 from datasets import Dataset
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -89,6 +91,16 @@ def segments(example, sep):
         ("今日は。元気？「はい。」そう", ["今日は。", "元気？", "「はい。」", "そう"]),
         ("Title\nFirst line\n\n  Second.  ", ["Title", "First line", "Second."]),
         ("Wait... what? Well... Yes.", ["Wait... what?", "Well...", "Yes."]),
+        (
+            "彼は来た｡彼女は行った｡他来了？！好。３．１４だ．はい",
+            ["彼は来た｡", "彼女は行った｡", "他来了？！", "好。", "３．１４だ．", "はい"],
+        ),
+        ("राम गया। सीता आई॥ (क्या हुआ?)", ["राम गया।", "सीता आई॥", "(क्या हुआ?)"]),
+        ("علی آیا۔ سارہ گئی۔ هل جاء؟! نعم.", ["علی آیا۔", "سارہ گئی۔", "هل جاء؟!", "نعم."]),
+        ("សុខាមក។ដារ៉ាទៅ៕ ចប់", ["សុខាមក។", "ដារ៉ាទៅ៕", "ចប់"]),
+        ("သူလာသည်။သူသွားသည်၊ နောက်", ["သူလာသည်။", "သူသွားသည်၊ နောက်"]),
+        ("Նա եկավ։ Նա գնաց։ ሰላም። እሺ፧ አዎ", ["Նա եկավ։", "Նա գնաց։", "ሰላም።", "እሺ፧", "አዎ"]),
+        ("เขามาแล้ว เธอไปแล้ว", ["เขามาแล้ว เธอไปแล้ว"]),
         ("In Jan. 1900 it rained. Jan. He came.", ["In Jan. 1900 it rained.", "Jan.", "He came."]),
         ("", []),
         (" \n\t ", []),
@@ -99,14 +111,21 @@ def test_sentences_end_where_they_end(text, expected):
     assert sentences(text) == expected
 
 
-@given(st.text(alphabet=st.sampled_from("aA1 .!?…。\"'”)]\n\t\u2028\x85Dr"), max_size=200) | st.text(max_size=100))
+def test_all_marks_of_unicode_end_a_sentence_but_commas_and_those_of_latin_text():
+    mark = regex.compile(r"(?![\u2000-\u206f\u2e00-\u2e7f၊᭎᭞꧈])\p{Sentence_Terminal}")
+    marks = [char for char in map(chr, range(sys.maxunicode + 1)) if mark.match(char)]
+    assert [char for char in marks if sentences(f"word{char} Word") != [f"word{char}", "Word"]] == []
+    assert len(marks) > 150
+
+
+@given(st.text(alphabet=st.sampled_from("aA1 .!?…。؟।．\"'”)]\n\t\u2028\x85Dr"), max_size=200) | st.text(max_size=100))
 def test_no_character_of_a_text_is_lost(text):
     found = sentences(text)
     assert "".join("".join(sentence.split()) for sentence in found) == "".join(text.split())
     assert all(sentence == sentence.strip() != "" for sentence in found)
 
 
-@pytest.mark.parametrize("unit", [".", '."', "a.", '.)"', "!?", "A. ", "。", " .", "'"])
+@pytest.mark.parametrize("unit", [".", '."', "a.", '.)"', "!?", "A. ", "。", " .", "'", "؟", "．", "।) "])
 def test_sentences_of_any_input_take_linear_time(unit):
     # Quadratic time would be 10^10 steps here: the test would not end.
     text = unit * 100_000
