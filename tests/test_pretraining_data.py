@@ -436,6 +436,20 @@ def test_whole_words_are_chosen_and_treated_as_one(made):
     assert drawn(alone, drawing)[0]["labels"][1:-1] == alone["input_ids"][0]
 
 
+def test_whole_words_of_a_script_without_blanks_are_tokens_and_as_many_as_asked_for():
+    letters, rng = "กขคงจิีึาะ", random.Random(0)
+    vocab = [*SPECIAL, *letters, *(f"##{letter}" for letter in letters), "a", "##b"]
+    tokenizer = BertTokenizer(vocab={token: i for i, token in enumerate(vocab)}, strip_accents=False)
+    texts = [" ".join("".join(rng.choices(letters, k=30)) for _ in range(3)) for _ in range(60)]
+    features = encode_documents(Dataset.from_dict({"text": texts}), tokenizer, 128, nsp="none", short_sequences=0.0)
+    shares = [
+        sum(label != -100 for label in example["labels"]) / 90
+        for example in drawn(features, Masking(tokenizer, nsp="none", whole_word=True))
+    ]
+    assert len(shares) == 60
+    assert all(0.14 < share < 0.16 for share in shares)
+
+
 def test_tokenizers_without_a_mask_or_for_whole_words_without_pieces_that_go_on_are_refused(made):
     bare = PreTrainedTokenizerFast(tokenizer_object=made[2].backend_tokenizer, cls_token="[CLS]", sep_token="[SEP]")
     short = BertTokenizer(vocab={token: i for i, token in enumerate([*SPECIAL, "a", "b"])})
