@@ -19,13 +19,13 @@ MAX_LINE = 10_000_000  # characters of a line and of a quoted field: bounds an u
 SHOWN = 30  # characters shown on either side of a byte that cannot be decoded
 
 AHEAD = 100_000  # characters after it that another encoding must decode too
-_COMMON = {  # first bytes of the commonest letters of an encoding, such as level 1 of GB 2312
-    "cp949": range(0xB0, 0xC9),
-    "gb18030": range(0xB0, 0xD8),
-    "cp932": (0x82, 0x83, *range(0x88, 0x98)),
-    "big5": range(0xA4, 0xC7),
-    "euc-jp": (0xA4, 0xA5, *range(0xB0, 0xD0)),
-    "cp1251": range(0xC0, 0x100),
+_COMMON = {  # from and to which first byte the commonest letters are, such as level 1 of GB 2312
+    "cp949": (0xB0, 0xC8),
+    "gb18030": (0xB0, 0xD7),
+    "cp932": (0x82, 0x97),
+    "big5": (0xA4, 0xC6),
+    "euc-jp": (0xA4, 0xCF),
+    "cp1251": (0xC0, 0xFF),
 }
 _QUOTES = "‘’“”–—…€£°§«»¿¡"  # signs of western texts
 _UTF8 = ("utf-8", "utf-8-sig")
@@ -135,6 +135,6 @@ def _advice(line: str, more: str, encoding: str) -> str:
 
 def _commonness(text: str, encoding: str) -> float:
     """The share of letters outside of ASCII that are common in the language of this encoding; 0 of other encodings."""
-    letters = [letter for letter in text if not letter.isascii() and letter.isalpha()]
-    common = _COMMON.get(encoding, ())
-    return sum(letter.encode(encoding)[0] in common for letter in letters) / max(len(letters), 1)
+    low, high = _COMMON.get(encoding, (1, 0))
+    first = [letter.encode(encoding)[0] for letter in text if letter.isalpha() and not letter.isascii()]
+    return sum(low <= byte <= high for byte in first) / max(len(first), 1)
