@@ -186,10 +186,10 @@ def test_rare_characters_are_left_out_and_counted(tmp_path, caplog):
 @pytest.mark.parametrize(
     ("text", "kept", "said_of_it"),
     [
-        ("राम दिल्ली में रहता है", True, "DEVANAGARI"),
-        ("がかだたば", True, "HIRAGANA"),
-        ("เมื่อวานมาลีอยู่ที่เชียงใหม่", True, "THAI CHARACTER"),
-        ("김철수는 서울에서 일한다", True, "HANGUL SYLLABLE"),
+        ("राम दिल्ली में रहता है", True, "18.2% of"),
+        ("がかだたば", True, "with all marks"),
+        ("เมื่อวานมาลีอยู่ที่เชียงใหม่", True, "with all marks"),
+        ("김철수는 서울에서 일한다", True, "with all marks"),
         ("昨天张三去了上海", False, "without accents"),
         ("Crème brûlée, Ωμέγα, й, tiê\u0301ng ❤\ufe0f", False, "without accents"),
         ("Crème " * 60 + "में", False, "without accents"),

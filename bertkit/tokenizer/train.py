@@ -213,18 +213,14 @@ class Corpus:
 
 def _needs_marks(corpus: Corpus) -> bool:
     """Whether `corpus`, read without accents, lost marks that are no accents; logs it."""
-    marked = Counter[str]()
+    lost = 0
     for char, count in corpus.raw.items():
-        lost = category(char)[0] in "LM" and char.lower() not in corpus.characters
-        marked[char] = count * (lost and not name(char, "").startswith(ACCENTED))
-    share = marked.total() / corpus.raw.total()
-    if share < MARKED:
-        logger.info("lower case, without accents")
-        return False
-    ((example, _),) = marked.most_common(1)
-    what = "of the characters are or have marks that are no accents, such as"
-    logger.info("lower case, with accents and marks: %.1f %% %s %s (%s)", 100 * share, what, example, name(example))
-    return True
+        if category(char)[0] in "LM" and char.lower() not in corpus.characters:
+            lost += count * (not name(char, "").startswith(ACCENTED))
+    share = lost / corpus.raw.total()
+    kept = f"with all marks, which are no accents: {share:.1%} of the characters would be lost or changed without them"
+    logger.info("lower case, %s", "without accents" if share < MARKED else kept)
+    return share >= MARKED
 
 
 def _for_clauses(tokenizer: BertTokenizer) -> PreTrainedTokenizerFast:
