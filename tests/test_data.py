@@ -852,7 +852,7 @@ def test_check_finds_duplicates_overlap_and_few_rows(tmp_path):
     assert warnings == [
         f"train: 2 rows with an empty `text`: {train}:23, {train}:24",
         "train: labels with fewer than 10 rows: Ab 1, ab  1",
-        "train: 2 labels differ only in case or space: 'Ab' = 'ab '",
+        "train: 2 labels differ only in case, space or Unicode form: 'Ab' = 'ab '",
         f"train: 1 row repeats an earlier row; e.g. {train}:22 and {train}:3",
         "test: every row has the label 'a'; some of its scores are not defined or always the same",
     ]
@@ -863,6 +863,23 @@ def test_check_finds_duplicates_overlap_and_few_rows(tmp_path):
     assert all(finding.fix for finding in check(data) if finding.level != "note")
     assert says(data, "note")[:2] == ["train: 24 rows", "train: a 12 (50.0%), b 10 (41.7%), Ab 1 (4.2%), ab  1 (4.2%)"]
     assert not says(data, "fail")
+
+
+@pytest.mark.parametrize(
+    ("names", "warned"),
+    [
+        (("négatif", "ne\u0301gatif"), r"'ne\u0301gatif' = 'n\xe9gatif'"),
+        (("ｇｏｏｄ", "good", "bad"), r"'good' = '\uff47\uff4f\uff4f\uff44'"),
+        (("می\u200cشود", "میشود"), r"'\u0645\u06cc\u0634\u0648\u062f' = '\u0645\u06cc\u200c\u0634\u0648\u062f'"),
+        (("Ärger", "ärger"), "'Ärger' = 'ärger'"),
+        (("情感，服务", "情感，价格"), "'情感，服务' look like several labels"),
+        (("情感，服务", "情感、价格"), "'情感、价格' look like several labels"),
+        (("جودة،سعر", "سعر"), "'جودة،سعر' look like several labels"),
+    ],
+)
+def test_labels_that_differ_in_form_or_are_several_are_noticed_in_any_script(names, warned, tmp_path):
+    write(tmp_path / "train.jsonl", labelled(*names * 10))
+    assert any(warned in what for what in says(get(tmp_path), "warn"))
 
 
 COPIES = {  # of "the café file is 1 mm", as a tokenizer reads it, or not

@@ -142,7 +142,7 @@ SAD = [
     ("not cp1252", "t.csv", "a\nÁ\n".encode(), {"encoding": "cp1252"}, ["not CP1252", "reads 'Á'", "encoding=utf-8'"]),
     ("UTF-8 as ASCII", "t.csv", "a\né\n".encode(), {"encoding": "ascii"}, ["reads 'é'", "'data.encoding=utf-8'"]),
     ("of no encoding", "t.csv", b"a\n\x81\n", {}, ["t.csv:2: byte 0x81", "name its encoding, e.g."]),
-    *((name, f"t.{suffix}", page.format(text).encode(name), {}, ["not UTF-8", f"in {name} it reads", text])
+    *((name, f"t.{suffix}", page.format(text).encode(name), {}, ["not UTF-8", f"\n    in {name} it reads", text])
       for name, text in SCRIPTS.items() for suffix, page in PAGES.items()),
     ("UTF-16", "t.csv", "text\na\n".encode("utf-16"), {}, ["t.csv: the file is UTF-16", "{encoding: utf-16}"]),
     ("UTF-16 LE", "t.csv", "text\na\n".encode("utf-16-le"), {}, ["t.csv:1: a NUL byte at column 2", "utf-16-le"]),

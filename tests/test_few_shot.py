@@ -177,6 +177,8 @@ def test_names_as_words():
         (["card_arrival", "Refund_not_showing_up"], ["card arrival", "Refund not showing up"]),
         (["sci.space", "CamelCase"], ["sci space", "Camel Case"]),
         (["über/größe", "日本"], ["über größe", "日本"]),
+        (["सकारात्मक", "ดี-มาก"], ["सकारात्मक", "ดี มาก"]),
+        (["جَيِّد", "می\u200cخواهم!"], ["جَيِّد", "می\u200cخواهم"]),
         (["0", "1"], []),
         (["4.5", "good"], []),
     ):

@@ -366,6 +366,17 @@ def test_texts_without_a_token_are_counted(predictor, learned, tmp_path, caplog)
         assert [row["answer.empty"] for row in csv.DictReader(lines)] == ["True"] * 3 + ["False"] * 4
 
 
+def test_a_model_is_not_trained_on_what_it_cannot_read_and_its_scores_say_so(learned, tiny_encoder, caplog):
+    rows = [{"text": f"ខ្មែរ{n}", "label": "good bad".split()[n % 2]} for n in range(30)]
+    recipe = {"task": {"name": "text-classification"}, "model": {"name": str(tiny_encoder), "max_length": 32}}
+    small.raises(
+        DataError, "30 of 30 rows have only tokens .* Khmer.*\n.*docs/languages.md", bertkit.check, recipe, data=rows
+    )
+    caplog.clear()
+    bertkit.evaluate(learned.folder, rows)
+    assert [message.split(":")[:2] for message in caplog.messages if "unknown" in message] == [["warn", " test"]]
+
+
 def test_pairs(pairs):
     one = pairs({"text_a": "the cat", "text_b": "was good"})
     assert pairs([{"q": "the cat", "p": "was good"}]) == [one]  # the recipe's own names

@@ -2,11 +2,13 @@
 
 import itertools
 import random
+import sys
 from collections import Counter, defaultdict
 from pathlib import Path
 
 import numpy as np
 import pytest
+import regex
 from datasets import Dataset
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -89,6 +91,16 @@ def segments(example, sep):
         ("今日は。元気？「はい。」そう", ["今日は。", "元気？", "「はい。」", "そう"]),
         ("Title\nFirst line\n\n  Second.  ", ["Title", "First line", "Second."]),
         ("Wait... what? Well... Yes.", ["Wait... what?", "Well...", "Yes."]),
+        (
+            "彼は来た｡彼女は行った｡他来了？！好。３．１４だ．はい",
+            ["彼は来た｡", "彼女は行った｡", "他来了？！", "好。", "３．１４だ．", "はい"],
+        ),
+        ("राम गया। सीता आई॥ (क्या हुआ?)", ["राम गया।", "सीता आई॥", "(क्या हुआ?)"]),
+        ("علی آیا۔ سارہ گئی۔ هل جاء؟! نعم.", ["علی آیا۔", "سارہ گئی۔", "هل جاء؟!", "نعم."]),
+        ("សុខាមក។ដារ៉ាទៅ៕ ចប់", ["សុខាមក។", "ដារ៉ាទៅ៕", "ចប់"]),
+        ("သူလာသည်။သူသွားသည်၊ နောက်", ["သူလာသည်။", "သူသွားသည်၊ နောက်"]),
+        ("Նա եկավ։ Նա գնաց։ ሰላም። እሺ፧ አዎ", ["Նա եկավ։", "Նա գնաց։", "ሰላም።", "እሺ፧", "አዎ"]),
+        ("เขามาแล้ว เธอไปแล้ว", ["เขามาแล้ว เธอไปแล้ว"]),
         ("In Jan. 1900 it rained. Jan. He came.", ["In Jan. 1900 it rained.", "Jan.", "He came."]),
         ("", []),
         (" \n\t ", []),
@@ -99,14 +111,21 @@ def test_sentences_end_where_they_end(text, expected):
     assert sentences(text) == expected
 
 
-@given(st.text(alphabet=st.sampled_from("aA1 .!?…。\"'”)]\n\t\u2028\x85Dr"), max_size=200) | st.text(max_size=100))
+def test_all_marks_of_unicode_end_a_sentence_but_commas_and_those_of_latin_text():
+    mark = regex.compile(r"(?![\u2000-\u206f\u2e00-\u2e7f၊᭎᭞꧈])\p{Sentence_Terminal}")
+    marks = [char for char in map(chr, range(sys.maxunicode + 1)) if mark.match(char)]
+    assert [char for char in marks if sentences(f"word{char} Word") != [f"word{char}", "Word"]] == []
+    assert len(marks) > 150
+
+
+@given(st.text(alphabet=st.sampled_from("aA1 .!?…。؟।．\"'”)]\n\t\u2028\x85Dr"), max_size=200) | st.text(max_size=100))
 def test_no_character_of_a_text_is_lost(text):
     found = sentences(text)
     assert "".join("".join(sentence.split()) for sentence in found) == "".join(text.split())
     assert all(sentence == sentence.strip() != "" for sentence in found)
 
 
-@pytest.mark.parametrize("unit", [".", '."', "a.", '.)"', "!?", "A. ", "。", " .", "'"])
+@pytest.mark.parametrize("unit", [".", '."', "a.", '.)"', "!?", "A. ", "。", " .", "'", "؟", "．", "।) "])
 def test_sentences_of_any_input_take_linear_time(unit):
     # Quadratic time would be 10^10 steps here: the test would not end.
     text = unit * 100_000
@@ -415,6 +434,20 @@ def test_whole_words_are_chosen_and_treated_as_one(made):
     alone = encode_documents(Dataset.from_dict({"text": ["abcdefghij"]}), tokenizer, LENGTH, nsp="none")
     assert len(alone["input_ids"][0]) > 4  # more than a budget of 15 %
     assert drawn(alone, drawing)[0]["labels"][1:-1] == alone["input_ids"][0]
+
+
+def test_whole_words_of_a_script_without_blanks_are_tokens_and_as_many_as_asked_for():
+    letters, rng = "กขคงจิีึาะ", random.Random(0)
+    vocab = [*SPECIAL, *letters, *(f"##{letter}" for letter in letters), "a", "##b"]
+    tokenizer = BertTokenizer(vocab={token: i for i, token in enumerate(vocab)}, strip_accents=False)
+    texts = [" ".join("".join(rng.choices(letters, k=30)) for _ in range(3)) for _ in range(60)]
+    features = encode_documents(Dataset.from_dict({"text": texts}), tokenizer, 128, nsp="none", short_sequences=0.0)
+    shares = [
+        sum(label != -100 for label in example["labels"]) / 90
+        for example in drawn(features, Masking(tokenizer, nsp="none", whole_word=True))
+    ]
+    assert len(shares) == 60
+    assert all(0.14 < share < 0.16 for share in shares)
 
 
 def test_tokenizers_without_a_mask_or_for_whole_words_without_pieces_that_go_on_are_refused(made):

@@ -9,10 +9,13 @@ from hypothesis import strategies as st
 from test_qa_windows import TEXTS, TOKENIZERS, by_metaspace
 from test_qa_windows import kinds as kinds
 from tokenizers import normalizers
+from transformers import BertTokenizer
 
-from bertkit.encoding.texts import encode_texts
+from bertkit.data.rows import Columns
+from bertkit.encoding.texts import encode_texts, unknown_findings
 from bertkit.errors import ModelError, RowsError
 from bertkit.retrieval.passages import Passage, Window, joined, passages
+from bertkit.tasks import get_task
 
 KINDS = ("wordpiece", "bytes", "metaspace", "stripped")
 LIMITS = st.integers(8, 20)
@@ -173,3 +176,27 @@ def test_several_documents_keep_apart(kinds):
     assert passages(kinds["wordpiece"], [], Window(24, 4)) == []
     with pytest.raises(ModelError, match=r"the prefix 'the cat .* leaves no room for text in 20 tokens"):
         cut(kinds["wordpiece"], "the dog " * 40, 20, prefix="the cat sat on the mat and it was very good and ")
+
+
+@pytest.mark.parametrize(("unknown", "level"), [(5, None), (6, "warn"), (50, "warn"), (51, "fail")])
+@pytest.mark.parametrize(
+    ("word", "script"), [("ខ្មែរ", ", mostly Khmer: ខ្មែរ"), ("汉", ", mostly CJK: 汉"), ("🙂", ": 🙂")]
+)
+def test_texts_in_a_script_that_the_tokenizer_does_not_know_are_noticed(unknown, level, word, script):
+    tokenizer = BertTokenizer(vocab={token: i for i, token in enumerate("[PAD] [UNK] [CLS] [SEP] [MASK] a".split())})
+    rows = Columns({"text_a": ["a " * (97 - unknown), f"{word} " * (unknown - 1)], "text_b": ["a a a", word]})
+    found = list(unknown_findings(tokenizer, "some/bert", rows, get_task("text-classification").schema, "test"))
+    assert [finding.level for finding in found] == [level] * (level is not None)
+    for finding in found:
+        assert finding.what.startswith(
+            "test: 1 of 2 rows have only tokens that are unknown to the tokenizer of some/bert; "
+            f"{unknown}.0% of all tokens are unknown{script}, {word}"
+        )
+
+
+@pytest.mark.parametrize(("count", "read"), [(1_999, 1_999), (2_000, 1_000), (50_000, 1_000)])
+def test_many_rows_are_looked_at_in_part(count, read, kinds):
+    rows = Columns({"text": ["zzz"] * count})
+    (found,) = unknown_findings(kinds["wordpiece"], "bert", rows, get_task("text-classification").schema, "train")
+    assert f"{read:,} of {read:,} rows have" in found.what
+    assert not [*unknown_findings(kinds["bytes"], "roberta", rows, get_task("text-classification").schema, "train")]

@@ -25,7 +25,8 @@ from transformers import AutoTokenizer, BertTokenizer
 
 import bertkit
 from bertkit.errors import DataError
-from bertkit.tokenizer.train import BERT_LAYOUT, SPECIALS, cut, reserved, train_tokenizer
+from bertkit.recipe.recipe import parse_layout
+from bertkit.tokenizer.train import BERT_LAYOUT, SPECIALS, Corpus, cut, reserved, train_tokenizer
 
 SAMPLES = Path(bertkit.__file__).parent / "samples/sentiment"
 HARD = (
@@ -175,7 +176,60 @@ def test_rare_characters_are_left_out_and_counted(tmp_path, caplog):
     singles = [piece.removeprefix("##") for piece in vocabulary(tmp_path / "out")[5:] if len(piece.lstrip("#")) == 1]
     assert sorted(set(singles)) == "a b c d".split()
     assert tokenizer.tokenize("abc yab") == ["abc", "[UNK]"]
-    assert "7 characters, 3 rarer ones become [UNK]" in caplog.text
+    assert "7 characters, 3 rarer ones become [UNK], 37.50% of the tokens" in caplog.text
+    assert "with an alphabet of 4 characters the corpus gives no more than these, of 60 requested" in caplog.text
+
+
+# --- other scripts
+
+
+@pytest.mark.parametrize(
+    ("text", "kept", "said_of_it"),
+    [
+        ("राम दिल्ली में रहता है", True, "18.2% of"),
+        ("がかだたば", True, "with all marks"),
+        ("เมื่อวานมาลีอยู่ที่เชียงใหม่", True, "with all marks"),
+        ("김철수는 서울에서 일한다", True, "with all marks"),
+        ("昨天张三去了上海", False, "without accents"),
+        ("Crème brûlée, Ωμέγα, й, tiê\u0301ng ❤\ufe0f", False, "without accents"),
+        ("Crème " * 60 + "में", False, "without accents"),
+    ],
+)
+def test_marks_are_removed_only_where_they_are_accents(text, kept, said_of_it, tmp_path, caplog):
+    caplog.set_level(logging.INFO, "bertkit")
+    train_tokenizer([write(tmp_path / "some.txt", [text])], tmp_path / "out", vocab_size=300)
+    opened = AutoTokenizer.from_pretrained(tmp_path / "out")
+    assert said_of_it in caplog.records[0].getMessage()
+    assert (opened.strip_accents, opened.backend_tokenizer.normalizer.strip_accents) == (
+        (False,) * 2 if kept else (None,) * 2
+    )
+    spelled = opened.decode(opened(text, add_special_tokens=False)["input_ids"])
+    assert (spelled.replace(" ", "") == text.replace(" ", "")) is (kept or text[0] == "昨")
+
+
+def test_a_clause_without_blanks_is_read_whole_and_a_longer_one_in_parts(tmp_path):
+    clause = "สมชายไปกรุงเทพแล้วกลับบ้านที่เชียงใหม่"  # of 38 characters
+    returned = train_tokenizer([write(tmp_path / "th.txt", [clause * 5])], tmp_path / "out", vocab_size=300)
+    opened = AutoTokenizer.from_pretrained(tmp_path / "out", model_max_length=9999)
+    for text, parts in ((clause * 5, 1), (clause * 30, 6)):
+        ids = opened(text, add_special_tokens=False)["input_ids"]
+        assert ids == returned(text, add_special_tokens=False)["input_ids"]
+        assert opened.unk_token_id not in ids
+        assert opened.decode(ids).replace(" ", "") == text
+        assert sum(not token.startswith("##") for token in opened.convert_ids_to_tokens(ids)) == parts
+    assert opened("ไป", "ไป")["token_type_ids"].count(1) > 1
+
+
+@pytest.mark.parametrize(("room", "count"), [(9_999, 2_000), (2_500, 1_250), (900, 1_000)])
+def test_the_alphabet_is_as_large_as_the_script_requires(room, count, tmp_path):
+    """2,000 characters that occur 20 times each, and 9 that occur once: 0.02 % of all."""
+    common, rare = (
+        "".join(map(chr, range(0x4E00 + start, 0x4E00 + end))) for start, end in ((0, 2_000), (2_000, 2_009))
+    )
+    file = write(tmp_path / "zh.txt", [*[common] * 20, rare])
+    corpus = Corpus([file], ["text"], parse_layout([]), BertNormalizer())
+    assert len(corpus.alphabet(None, room)) == count
+    assert len(corpus.alphabet(7, room)) == 7
 
 
 # --- the folder

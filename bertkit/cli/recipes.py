@@ -158,7 +158,7 @@ def audit(source: str, rest: list[str], output_dir: Path, **files: Any) -> None:
     flag("--byte-level", "BPE of bytes, as RoBERTa's, which keeps texts as they are: for models that generate texts"),
     flag("--cased", "keep case and accents; by default they are removed"),
     argument("--min-frequency", "minimum count of a pair to be merged", default=2),
-    argument("--limit-alphabet", "maximum number of different characters", default=1000),
+    argument("--limit-alphabet", "maximum number of different characters", type=int),
     argument("--column", "columns of texts", dest="columns", default=["text"], nargs="+", metavar="NAME"),
     argument("--max-length", "maximum tokens of the model's input", default=512),
     example="bertkit tokenizer train --input books.txt --output tokenizer",

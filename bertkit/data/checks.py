@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from array import array
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from bertkit.data.schema import Column, Finding, in_train_too, leak, note, severe, texts_of, warn
 from bertkit.data.splits import SPLITS, names_of
 from bertkit.data.table import Data, Origin, column_values, locations, numbers
 from bertkit.data.tagging import Learned, labelled
-from bertkit.data.values import text_keys
+from bertkit.data.values import folded, text_keys
 from bertkit.errors import Problem
 from bertkit.text import counted, escape_controls, listed, part_of, share
 
@@ -28,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 RARE = 0.2  # of the rows that a label would have if all had as many
 FEW_ROWS = 10  # of a label in train: fewer can hardly be learned
-SEPARATORS = ";,|"  # that several labels in one cell may have between them
+SEPARATORS = ";,|；，、｜؛،"  # that several labels in one cell may have between them
 MANY_LABELS = 10  # a longer list is cut short in messages
 UNITS: Mapping[str, tuple[str, Learned]] = {"tags": ("entity", "BIO"), "word_labels": ("word", "none")}
 """What a column holds -> what has a label, and the scheme of the labels."""
@@ -162,18 +164,26 @@ def _label_findings(counts: Mapping[str, int], few_rows: bool) -> Iterator[Findi
         yield warn(f"train: labels with fewer than {FEW_ROWS} rows: {rare}", "Label more rows, or merge labels.")
     spelled = defaultdict[str, list[str]](list)
     for name in sorted(counts):
-        spelled[name.strip().casefold()].append(name)
+        spelled[folded(name)].append(name)
     if variants := [names for names in spelled.values() if len(names) > 1]:
-        spellings = listed([" = ".join(map(repr, names)) for names in variants], MANY_LABELS)
-        what = f"train: {sum(map(len, variants)):,} labels differ only in case or space: "
+        spellings = listed(list(map(_spellings, variants)), MANY_LABELS)
+        what = f"train: {sum(map(len, variants)):,} labels differ only in case, space or Unicode form: "
         fix = f"If they are {len(variants):,}, write them alike, or name each in task.labels: {{A: a, a: a}}."
         yield warn(what + spellings, fix)
+    parts_of = {name: {part.strip() for part in re.split(f"[{SEPARATORS}]", name)} for name in counts}
+    parts = Counter(chain.from_iterable(parts_of.values()))
     for separator in SEPARATORS:
-        parts = Counter(part.strip() for name in counts for part in set(name.split(separator)) if separator in name)
-        if any(part in counts or rows > 1 for part, rows in parts.items()):
-            name = next(name for name in counts if separator in name)
-            fix = f"If so, map the column as `labels`, with  data: {{labels_separator: {json.dumps(separator)}}}"
+        joined = [name for name in counts if separator in name]
+        if any(parts[part] > 1 for name in joined for part in parts_of[name]):
+            name, written = joined[0], json.dumps(separator, ensure_ascii=False)
+            fix = f"If so, map the column as `labels`, with  data: {{labels_separator: {written}}}"
             yield warn(f"train: labels such as {name!r} look like several labels", fix)
+
+
+def _spellings(names: Sequence[str]) -> str:
+    """The names, with escapes where they look the same: where they differ in Unicode form."""
+    alike = len({name.strip().casefold() for name in names}) == 1
+    return " = ".join(map(repr if alike else ascii, names))
 
 
 @dataclass(frozen=True)

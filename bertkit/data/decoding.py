@@ -19,7 +19,14 @@ MAX_LINE = 10_000_000  # characters of a line and of a quoted field: bounds an u
 SHOWN = 30  # characters shown on either side of a byte that cannot be decoded
 
 AHEAD = 100_000  # characters after it that another encoding must decode too
-_EASTERN = ("gb18030", "cp932", "cp949", "big5", "euc-jp")
+_COMMON = {  # from and to which first byte the commonest letters are, such as level 1 of GB 2312
+    "cp949": (0xB0, 0xC8),
+    "gb18030": (0xB0, 0xD7),
+    "cp932": (0x82, 0x97),
+    "big5": (0xA4, 0xC6),
+    "euc-jp": (0xA4, 0xCF),
+    "cp1251": (0xC0, 0xFF),
+}
 _QUOTES = "‘’“”–—…€£°§«»¿¡"  # signs of western texts
 _UTF8 = ("utf-8", "utf-8-sig")
 _ESCAPED = re.compile("[\udc80-\udcff]")  # what the error handler `surrogateescape` makes of a byte
@@ -97,25 +104,37 @@ def without_mark(text: str, encoding: str, name: str) -> str:
 
 
 def _advice(line: str, more: str, encoding: str) -> str:
-    """The fix for a line that holds an escaped byte: the encodings in which it and all that follows are text."""
+    """The fix for a line that holds an escaped byte: the encodings in which it and all that follows are text.
+
+    The first is the one in whose reading most letters are among the commonest of its language.
+    """
     raw = line.rstrip("\r\n").encode(encoding, "surrogateescape")
     rest = more[: more.rfind("\n") + 1].encode(encoding, "surrogateescape")
     runs = re.findall(rb"[\x80-\xff]+", raw + rest)
     letters = b"".join(runs).decode("cp1252", "replace")
     long_runs = sum(map(len, runs)) >= 2 * len(runs)  # not an accent here and there
     western = not long_runs and sum(letter.isalpha() or letter in _QUOTES for letter in letters) >= 0.7 * len(letters)
-    others = () if western else (*_EASTERN, *(("cp1251",) if long_runs else ()))
+    others = () if western else list(_COMMON)[: None if long_runs else -1]
     at = cast(re.Match[str], _ESCAPED.search(line)).start()
-    readings = dict[str, str]()
+    readings, common = dict[str, str](), dict[str, float]()
     for other in ("utf-8", *others, "cp1252"):
         with suppress(UnicodeError):
-            (raw + b"\n" + rest).decode(other)
+            text = (raw + b"\n" + rest).decode(other)
+            common[other] = _commonness(text, other)
             start = len(line[:at].encode(encoding, "surrogateescape").decode(other, "ignore"))
             readings[other] = raw.decode(other)[max(0, start - SHOWN) : start + SHOWN]
             if other == "utf-8":
                 break
     if not readings:
         return f"save the file as UTF-8, or name its encoding, e.g. {setting('encoding', 'cp1250')}"
-    shown = ", ".join(f"in {other} it reads {text!r}" for other, text in readings.items())
+    ranked = sorted(readings, key=lambda other: -common[other])
+    shown = ", ".join(f"in {other} it reads {readings[other]!r}" for other in ranked)
     which = "one of them" if len(readings) > 1 else "that"
-    return f"{shown}; if {which} is right, {setting('encoding', next(iter(readings)))}"
+    return f"{shown}; if {which} is right, {setting('encoding', ranked[0])}"
+
+
+def _commonness(text: str, encoding: str) -> float:
+    """The share of letters outside of ASCII that are common in the language of this encoding; 0 of other encodings."""
+    low, high = _COMMON.get(encoding, (1, 0))
+    first = [letter.encode(encoding)[0] for letter in text if letter.isalpha() and not letter.isascii()]
+    return sum(low <= byte <= high for byte in first) / max(len(first), 1)

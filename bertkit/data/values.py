@@ -16,7 +16,7 @@ from bertkit.errors import DataError
 from bertkit.text import Record, short_repr
 
 # of no width: soft hyphen, joiners, marks of direction, byte order mark
-_INVISIBLE = re.compile(r"[\u00ad\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff]")
+_INVISIBLE = re.compile(r"[\u00ad\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff]")
 _COMMA = re.compile(r"\s*[+-]?\d+,\d+\s*")
 _LIST_AS_TEXT = re.compile(r"""\s*\[\s*(['"\d].*)?\]\s*""", re.DOTALL)  # as pandas and json write it
 _DECIMAL = re.compile(r"\s*[+-]?\d+(\.\d+)?\s*")

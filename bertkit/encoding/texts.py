@@ -1,18 +1,20 @@
 """Texts and pairs of texts to tokens: truncated, windowed or refused past the length limit, and always counted; and
-what `check` says about lengths."""
+what is said about lengths and unknown tokens."""
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Iterator, Sequence
+from statistics import mode
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from bertkit.data.schema import LARGE_SHARE, Finding, note
+from bertkit.data.schema import LARGE_SHARE, Finding, Schema, note
 from bertkit.data.table import MAX_PROBLEMS, first_features, numbers
-from bertkit.encoding.pieces import Encoded, unread
+from bertkit.encoding.pieces import Encoded, tokenize, unread
 from bertkit.errors import RowsError
-from bertkit.text import counted, part_of
+from bertkit.text import counted, part_of, share
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
 
 
 Overflow = Literal["truncate", "window", "error"]
+WARNED, FAILED = 0.05, 0.5  # unknown tokens, of all: a larger share is read in part, or hardly at all
+ROWS, CHARACTERS = 1000, 2000  # of a split, and of a text, in which unknown tokens are counted
 
 
 def encode_texts(
@@ -92,6 +96,34 @@ def length_findings(features: Dataset, split: str, max_length: int, *, has_windo
         what = f"{split}: {part} truncated at {max_length} tokens: {tokens} dropped"
         fix = "Raise model.max_length" + (", or set task.overflow: window." if windows and has_windows else ".")
         yield Finding("warn" if cut >= LARGE_SHARE * len(starts) else "note", what, fix)
+
+
+def unknown_findings(
+    tokenizer: PreTrainedTokenizerBase, encoder: str, rows: Dataset, schema: Schema, split: str
+) -> Iterator[Finding]:
+    """A finding where more than 5 % of the tokens of these rows are unknown; where more than half are, a failure.
+
+    encoder: the name of what the tokenizer belongs to. Of many rows 1,000 to 1,999 are read, at equal distances.
+    """
+    read = rows.select(range(0, len(rows), len(rows) // ROWS or 1))
+    texts = [" ".join(schema.shown(row).values())[:CHARACTERS] for row in read]
+    words, total, only = list[str](), 0, 0
+    for text, tokens in zip(texts, tokenize(tokenizer, texts), strict=True):
+        spans = zip(tokens.ids, tokens.starts, tokens.ends, strict=True)
+        unknown = [text[start:end] for token, start, end in spans if token == tokenizer.unk_token_id]
+        words += unknown
+        total += len(tokens.ids)
+        only += len(unknown) == len(tokens.ids) > 0
+    if len(words) > WARNED * total:
+        scripts = [unicodedata.name(char, "?").split()[0] for char in "".join(words) if char.isalpha()]
+        script = f", mostly {mode(scripts).capitalize().replace('Cjk', 'CJK')}" if scripts else ""
+        examples = ", ".join(word[:20] for word in words[:3])
+        what = (
+            f"{only:,} of {counted(len(texts), 'row')} have only tokens that are unknown to the tokenizer of {encoder}"
+        )
+        all_of_them = f"{share(len(words), total)} of all tokens are unknown{script}: {examples}"
+        fix = "Choose an encoder for the language of the texts: docs/languages.md"
+        yield Finding("fail" if len(words) > FAILED * total else "warn", f"{split}: {what}; {all_of_them}", fix)
 
 
 def _of_texts(ids: list[int], sides: list[int | None], texts: int) -> Iterator[list[int]]:

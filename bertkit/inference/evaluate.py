@@ -20,6 +20,7 @@ from bertkit.data.disk_list import DiskList, disk_full_as_error
 from bertkit.data.python_inputs import scored_section
 from bertkit.data.schema import Answer
 from bertkit.data.table import column_values
+from bertkit.encoding.texts import unknown_findings
 from bertkit.errors import DataError, Problem, RecipeError, UserError
 from bertkit.evaluation.graded import Graded, all_scores
 from bertkit.evaluation.ranking import MAX_HITS, ids, rows_by_query
@@ -208,6 +209,8 @@ def evaluate(
     overrides = [*overrides, f"data.by={json.dumps(by)}"] if by else overrides
     given = None if data is None or file else scored_section(data)
     split, rows = rows_of_split(source, predictor, file, split, ("test", "validation"), overrides, given)
+    unknown = unknown_findings(predictor.task.tokenizer, str(source), rows, predictor.task.schema, split)
+    log_findings(finding._replace(level="warn") for finding in unknown)
     if rerank is None:
         return {"split": split, **score(predictor, rows, metrics, by)[1]}
     return {"split": split, **evaluate_two_stages(predictor, load_as("text-ranking", rerank), rows, depth)}

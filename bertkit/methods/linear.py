@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
+from unicodedata import category
 
 import numpy as np
 from scipy.special import log_expit, logit, logsumexp
@@ -65,8 +66,12 @@ class Linear:
 
 
 def words_of(names: Sequence[str]) -> list[str]:
-    """Label names as texts, `card_arrival` as "card arrival"; none where a name has no letter."""
-    spaced = [" ".join(re.sub(r"[\W_]+|(?<=[a-z])(?=[A-Z])", " ", name).split()) for name in names]
+    """Label names as texts, `card_arrival` as "card arrival"; none where a name has no letter.
+
+    Combining marks and joiners, which vowel signs are or stand beside, stay.
+    """
+    kept = ["".join(char if category(char)[0] in "LMN" or category(char) == "Cf" else " " for char in n) for n in names]
+    spaced = [" ".join(re.sub("(?<=[a-z])(?=[A-Z])", " ", name).split()) for name in kept]
     return spaced if all(re.search(r"[^\W\d]", name) for name in spaced) else []
 
 

@@ -160,7 +160,7 @@ def _dry_run(base: Recipe, variants: Mapping[KeyPath, Recipe], report: Report) -
                 "no validation split to select by; a sweep does not select by `folds`",
                 "Name one in data.source, or hold one out: data: {validation: 0.1}",
             )
-        features, _ = inspect(task, data, headline_of(recipe, task))
+        features, _ = inspect(task, data, headline_of(recipe, task), encoder.name)
         check_model(recipe, encoder, task, data, features)
         return task, data
 

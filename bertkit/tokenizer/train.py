@@ -8,18 +8,24 @@ from __future__ import annotations
 
 import json
 import logging
-import sys
+import re
+from bisect import bisect
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
+from unicodedata import category, name
 
 from tokenizers import Tokenizer, models, normalizers, trainers
 from tokenizers.normalizers import BertNormalizer, Normalizer
-from tokenizers.pre_tokenizers import BertPreTokenizer, ByteLevel
-from transformers import BertTokenizer, PreTrainedTokenizerBase, RobertaTokenizer
+from tokenizers.pre_tokenizers import BertPreTokenizer, ByteLevel, FixedLength
+from tokenizers.pre_tokenizers import Sequence as InOrder
+from transformers import BertTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast, RobertaTokenizer
 
 from bertkit.data.readers import read_texts
+from bertkit.data.scripts import UNSPACED
+from bertkit.data.table import in_blocks
 from bertkit.errors import DataError, Problem
 from bertkit.files import folder_aside, write_text
 from bertkit.models.encoder import load_tokenizer, save_tokenizer
@@ -36,6 +42,12 @@ BERT_LAYOUT = (  # ids 0 to 998 of BERT's published vocabulary, whose characters
 BYTE_LEVEL_SPECIALS = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")  # ids 0 to 4
 SMALLEST = {"vocab_size": len(SPECIALS) + 1, "min_frequency": 1, "limit_alphabet": 1, "max_length": 3}
 PART = 10_000  # characters that are processed at a time
+ALPHABET, COVERAGE = 1000, 0.9995  # characters learned by default: at least, and up to which share of the corpus
+# First words of the names of characters whose marks are accents, and of the selectors that emoji have.
+ACCENTED = ("LATIN", "GREEK", "CYRILLIC", "COMBINING", "VARIATION")
+MARKED = 0.01  # of the characters: from this share on, marks of other scripts are kept
+CLAUSE = 200  # characters; WordPiece's 100 are too few for a clause without blanks, and its time is cubic in them
+_LONG = re.compile(rf"[{UNSPACED}]{{101}}")
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +60,7 @@ def train_tokenizer(
     byte_level: bool = False,
     cased: bool = False,
     min_frequency: int = 2,
-    limit_alphabet: int = 1000,
+    limit_alphabet: int | None = None,
     columns: Sequence[str] = ("text",),
     max_length: int = 512,
     overrides: Sequence[str] = (),
@@ -58,13 +70,18 @@ def train_tokenizer(
     Writes a folder that AutoTokenizer opens, and returns that tokenizer.
 
     input: see `read_texts`, written as `overrides` say, such as `data.delimiter=";"`; missing texts are skipped. They
-    are read twice for each of `columns`, and only the counts of words are held in memory. output: a new or an empty
-    folder. vocab_size: of the result, special tokens included (see `reserved`).
+    are read twice for each of `columns`, and only the counts of words are held in memory. They are read once more if
+    marks are kept, and once more if characters are left out. output: a new or an empty folder. vocab_size: of the
+    result, special tokens included (see `reserved`).
     byte_level: BPE of bytes (Radford et al. 2019, section 2.2), as a RobertaTokenizer. Case is kept, no text has an
-    unknown token, and what is decoded is the text that was encoded. cased: keep case and accents.
+    unknown token, and what is decoded is the text that was encoded. cased: keep case and accents. Otherwise accents
+    are removed, but not where marks are vowel signs or parts of letters, as in Hindi, Thai and Japanese (`MARKED`).
     min_frequency: of pairs that are merged. limit_alphabet: how many characters WordPiece learns, the most frequent;
-    words with any other become [UNK]. max_length: tokens that the model will read. The same texts and settings give
-    the same bytes.
+    words with any other become [UNK]. By default 1,000, or as many as are 99.95 % of the corpus, if the vocabulary
+    holds them. max_length: tokens that the model will read. The same texts and settings give the same bytes.
+
+    Where clauses without blanks are longer than 100 characters, as in Thai, the tokenizer is a PreTrainedTokenizerFast:
+    transformers' BertTokenizer would read them as [UNK].
 
     Raises RecipeError, and DataError with all that is wrong with settings or files. Then nothing is left behind.
 
@@ -80,7 +97,12 @@ def train_tokenizer(
         vocab, merges = _learn_bytes(corpus, vocab_size, min_frequency)
         trained: Any = RobertaTokenizer(vocab=vocab, merges=merges, model_max_length=max_length)
         return _written(trained, output, {}, corpus, vocab_size)
-    layout, alphabet = reserved(vocab_size), corpus.alphabet(limit_alphabet)
+    strip_accents = None
+    if not cased and _needs_marks(corpus):
+        strip_accents = False
+        corpus = Corpus(files, columns, spec, BertNormalizer(lowercase=True, strip_accents=False))
+    layout = reserved(vocab_size)
+    alphabet = corpus.alphabet(limit_alphabet, vocab_size - len(layout))
     if (needed := len(layout) + len(alphabet)) > vocab_size:
         raise DataError(
             "vocab_size",
@@ -89,9 +111,13 @@ def train_tokenizer(
         )
     tokens = [*layout, *_learn(corpus, alphabet, vocab_size - len(layout), min_frequency)]
     vocab = {token: index for index, token in enumerate(tokens)}
-    trained = BertTokenizer(vocab=vocab, do_lower_case=not cased, model_max_length=max_length)
+    trained = BertTokenizer(
+        vocab=vocab, do_lower_case=not cased, strip_accents=strip_accents, model_max_length=max_length
+    )
+    if 1000 * corpus.long >= corpus.texts:
+        trained = _for_clauses(trained)
     vocabulary = {"vocab.txt": "".join(f"{token}\n" for token in tokens)}
-    return _written(trained, output, vocabulary, corpus, vocab_size, limit_alphabet)
+    return _written(trained, output, vocabulary, corpus, vocab_size, sum(len(token) == 1 for token in alphabet))
 
 
 def _learn_bytes(corpus: Corpus, size: int, min_frequency: int) -> tuple[dict[str, int], Any]:
@@ -134,7 +160,8 @@ class Corpus:
         """Read everything once. Raises DataError with all that is wrong, or where there are no words."""
         self.files, self.columns, self.spec = files, columns, spec
         self.normalizer, self.texts, self.words = normalizer, 0, 0  # words: between spaces
-        self.characters = Counter[str]()
+        self.raw, self.characters = Counter[str](), Counter[str]()  # before and after normalisation
+        self.long = 0  # clauses without blanks that are too long for WordPiece
         self.continuing = set[str]()  # characters seen within words, not only at their beginning
         self.alone = set[str]()  # characters that are words of their own: punctuation, CJK
         problems = list[Problem]()
@@ -160,7 +187,9 @@ class Corpus:
         return (part for file in self.files for text in self._texts(file) for part in cut(text, PART))
 
     def _count(self, part: str) -> None:
+        self.raw.update(part)
         text = self.normalizer.normalize_str(part)
+        self.long += _LONG.search(text) is not None
         self.words += len(text.split())
         self.characters.update(text)
         if new := set(text) - self.continuing - self.alone:
@@ -169,11 +198,42 @@ class Corpus:
             spaced = {char: self.normalizer.normalize_str(f"a{char}a") for char in new - self.continuing}
             self.alone.update(char for char, between in spaced.items() if len(split(between)) > 1)
 
-    def alphabet(self, limit: int) -> list[str]:
-        """The `limit` most frequent characters; then, as ##c, those that continue words. Both are sorted."""
+    def alphabet(self, limit: int | None, room: int) -> list[str]:
+        """The `limit` most frequent characters; then, as ##c, those that continue words. Both are sorted.
+
+        limit: None: by COVERAGE, at least ALPHABET, and beyond it no more than half of the `room` for tokens.
+        """
         ranked = sorted((-count, char) for char, count in self.characters.items() if not char.isspace())
+        if limit is None:
+            sums = list(accumulate(-count for count, _ in ranked))
+            limit = max(ALPHABET, min(bisect(sums, COVERAGE * sums[-1]) + 1, room // 2))
         chosen = sorted(char for _, char in ranked[:limit])
         return [*chosen, *(f"##{char}" for char in chosen if char in self.continuing)]
+
+
+def _needs_marks(corpus: Corpus) -> bool:
+    """Whether `corpus`, read without accents, lost marks that are no accents; logs it."""
+    lost = 0
+    for char, count in corpus.raw.items():
+        if category(char)[0] in "LM" and char.lower() not in corpus.characters:
+            lost += count * (not name(char, "").startswith(ACCENTED))
+    share = lost / corpus.raw.total()
+    kept = f"with all marks, which are no accents: {share:.1%} of the characters would be lost or changed without them"
+    logger.info("lower case, %s", "without accents" if share < MARKED else kept)
+    return share >= MARKED
+
+
+def _for_clauses(tokenizer: BertTokenizer) -> PreTrainedTokenizerFast:
+    """The tokenizer for words of up to CLAUSE characters, where longer ones are cut; no BertTokenizer saves this."""
+    backend: Any = tokenizer.backend_tokenizer
+    backend.model.max_input_chars_per_word = CLAUSE
+    backend.pre_tokenizer = InOrder([BertPreTokenizer(), FixedLength(CLAUSE)])
+    return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+        tokenizer_object=backend,
+        model_max_length=tokenizer.model_max_length,
+        model_input_names=tokenizer.model_input_names,
+        **tokenizer.special_tokens_map,
+    )
 
 
 def cut(text: str, size: int) -> Iterator[str]:
@@ -187,12 +247,12 @@ def cut(text: str, size: int) -> Iterator[str]:
     yield text[start:]
 
 
-def _check_settings(files: Sequence[Path], output: Path, sizes: Mapping[str, int]) -> None:
+def _check_settings(files: Sequence[Path], output: Path, sizes: Mapping[str, int | None]) -> None:
     """Raises DataError with all errors that are known before the first text is read. sizes: by SMALLEST's names."""
     problems = [
         Problem(name, f"{value} is too small", f"Take {SMALLEST[name]} or more.")
         for name, value in sizes.items()
-        if value < SMALLEST[name]
+        if value is not None and value < SMALLEST[name]
     ]
     if not files:
         problems.append(Problem("", "no files to train on"))
@@ -234,11 +294,11 @@ def _written(
     more: Mapping[str, str],
     corpus: Corpus,
     vocab_size: int,
-    limit_alphabet: int = sys.maxunicode,
+    learned: int = 0,
 ) -> PreTrainedTokenizerBase:
     """Write the folder aside, give it its name when it is complete, and open it; log what it is.
 
-    more: file name -> content.
+    more: file name -> content. learned: the number of characters in a vocabulary of WordPiece.
     """
     with folder_aside(output) as aside:
         save_tokenizer(trained, aside)
@@ -246,12 +306,20 @@ def _written(
             write_text(aside / name, content)
     tokenizer = load_tokenizer(output, split_special_tokens=False)
     known = sum(not char.isspace() for char in corpus.characters)
-    rare = f", {known - limit_alphabet:,} rarer ones become [UNK]" if known > limit_alphabet else ""
+    rare, reason = "", "the corpus gives"
+    if 0 < learned < known:
+        ids, backend = Counter[int](), tokenizer.backend_tokenizer
+        for texts in in_blocks(corpus.parts()):
+            for encoding in backend.encode_batch_fast(texts, add_special_tokens=False):
+                ids.update(encoding.ids)
+        unknown = ids[tokenizer.unk_token_id] / ids.total()
+        rare = f", {known - learned:,} rarer ones become [UNK], {unknown:.2%} of the tokens"
+        reason = f"with an alphabet of {learned:,} characters the corpus gives"
     logger.info("%s texts, %s words, %s characters%s", f"{corpus.texts:,}", f"{corpus.words:,}", f"{known:,}", rare)
     special = ", ".join(f"{token} {tokenizer.convert_tokens_to_ids(token)}" for token in tokenizer.all_special_tokens)
     logger.info("%s tokens in %s: %s", f"{len(tokenizer):,}", tokenizer.name_or_path, special)
-    if isinstance(tokenizer, BertTokenizer) and reserved(vocab_size) == SPECIALS:
+    if more and reserved(vocab_size) == SPECIALS:
         logger.info("a vocabulary this small has no room for BERT's own ids of special tokens")
     if len(tokenizer) < vocab_size:
-        logger.warning("the corpus gives no more than these, of %s requested", f"{vocab_size:,}")
+        logger.warning("%s no more than these, of %s requested", reason, f"{vocab_size:,}")
     return tokenizer

@@ -23,6 +23,7 @@ from bertkit.data import Data, check, load, log_findings
 from bertkit.data.checks import accuracy_findings
 from bertkit.data.schema import Finding
 from bertkit.data.splits import fold_rows
+from bertkit.encoding.texts import unknown_findings
 from bertkit.engine.arguments import Arguments
 from bertkit.engine.attachment import Attachment, Draft
 from bertkit.engine.clock import TICKS, schedule
@@ -196,7 +197,7 @@ def prepare_job(recipe: Recipe, extensions: Extensions) -> tuple[Job, list[Findi
     logger.info("encoder: %s (%s)", encoder.name, encoder.origin)
     task, data = prepare(recipe, encoder, extensions.metrics)
     logger.info("task: %s, %s", task.name, task.describe())
-    features, findings = inspect(task, data, headline_of(recipe, task))
+    features, findings = inspect(task, data, headline_of(recipe, task), encoder.name)
     folds, fold_findings = list[int](), list[Finding]()
     if recipe.folds:
         folds, fold_findings = fold_rows(data, recipe.folds, recipe.data.seed, task.schema.group_columns)
@@ -240,8 +241,11 @@ def _no_metric(task: Task, name: str, known: Collection[str]) -> RecipeError:
     )
 
 
-def inspect(task: Task, data: Data, headline: str) -> tuple[Dataset, list[Finding]]:
-    """Check and report all splits; returns the training features and the findings. Raises DataError on a failure."""
+def inspect(task: Task, data: Data, headline: str, encoder: str) -> tuple[Dataset, list[Finding]]:
+    """Check and report all splits, for the encoder of this name; returns the training features and the findings.
+
+    Raises DataError on a failure.
+    """
     features, findings = {}, [*check(data, few_rows=task.method is not None)]
     sensitive = [metric for metric in SENSITIVE if metric in task.metrics]
     if headline == "accuracy" and sensitive:
@@ -252,6 +256,7 @@ def inspect(task: Task, data: Data, headline: str) -> tuple[Dataset, list[Findin
         except RowsError as error:
             raise RowsError(error.by_row, data.origins[split].__getitem__) from None
         findings += task.check(features[split], split)
+        findings += unknown_findings(task.tokenizer, encoder, rows, task.schema, split)
     findings.sort(key=lambda finding: finding.severity)
     log_findings(findings)
     failed = [Problem("data", finding.what, finding.fix) for finding in findings if finding.level == "fail"]

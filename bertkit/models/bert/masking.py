@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from bertkit.data.scripts import UNSPACED
 from bertkit.errors import ModelError
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ Pairs = Literal["nsp", "none"]
 CANDIDATES = 4  # chunks of other documents from which the second segment of a NotNext pair is taken
 ROUNDS = 8  # draws of candidates before a pair stays a real one: there may be a single document
 
+_CONTINUATION = re.compile(rf"##[^{UNSPACED}].*", re.DOTALL)
 _UNUSED = re.compile(r"\[unused\d+\]")
 
 
@@ -51,21 +53,24 @@ class Masking:
         whole_word: bool = False,
         keep_order: bool = False,
     ) -> None:
-        """keep_order: whether examples have a column `mask_order`.
+        """whole_word: whether the tokens of a word are masked together. Without blanks between words (Thai, Chinese),
+        where what is between blanks may be a whole text, each token is a word. keep_order: whether examples have a
+        column `mask_order`.
 
-        Raises ModelError: no [CLS], [SEP] or [MASK]; or whole words, and no tokens that begin with ##.
+        Raises ModelError: no [CLS], [SEP] or [MASK]; or whole words, and no tokens that begin with ## and continue one.
         """
         vocabulary = tokenizer.get_vocab()
         special, continuation, ordinary = np.zeros((3, max(vocabulary.values()) + 1), dtype=bool)
         special[tokenizer.all_special_ids] = True
         for token, index in vocabulary.items():
-            continuation[index] = token.startswith("##") and len(token) > 2
+            continuation[index] = _CONTINUATION.fullmatch(token) is not None
             ordinary[index] = not special[index] and not _UNUSED.fullmatch(token)
         if whole_word and not continuation.any():
             raise ModelError(
                 "task.whole_word",
-                "whole words can be masked only where tokens that continue a word begin with ##",
-                "Write  whole_word: false.",
+                "whole words can be masked only where tokens that continue a word begin with ##, "
+                "in scripts with blanks between words",
+                "Write  whole_word: false, which does the same in Chinese, Japanese or Thai.",
             )
         self.nsp, self.mask_probability = nsp, mask_probability
         self.whole_word, self.keep_order = whole_word, keep_order

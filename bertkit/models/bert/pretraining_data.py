@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from datasets import Dataset, Features
     from transformers import PreTrainedTokenizerBase
 
-RULES = 1  # version of sentences and packing: cached features of another version are not used
+RULES = 2  # version of sentences and packing: cached features of another version are not used
 DOCUMENTS = 64  # encoded at a time
 PER_PROCESS = 2_000  # documents for which another process is worth its start
 
