@@ -1,6 +1,7 @@
 """Likely wrong labels: confident learning compared with cleanlab, then the lists, the page and the command."""
 
 import csv
+import re
 import shlex
 import warnings
 from html import unescape
@@ -164,11 +165,19 @@ def test_numbers_far_from_the_answers_are_listed_whatever_the_scale_of_these():
 def sentence(text: str, gold: str, found: str, sure: float = 0.9) -> dict[str, Any]:
     """A row and its answer, whose tags all have this probability; tags are such as `O B-PER I-PER`."""
     words, tags = text.split(), found.split()
+    starts = [match.start() for match in re.finditer(r"\S+", text)]
     types = [tag.partition("-")[2] or tag for tag in tags]
     rest = {name: (1 - sure) / 2 for name in ("O", "PER", "LOC")}
     answer = [
-        {"word": word, "tag": tag, "score": sure, "scores": {**rest, kind: sure}}
-        for word, tag, kind in zip(words, tags, types, strict=True)
+        {
+            "word": word,
+            "tag": tag,
+            "score": sure,
+            "scores": {**rest, kind: sure},
+            "start": start,
+            "end": start + len(word),
+        }
+        for word, tag, kind, start in zip(words, tags, types, starts, strict=True)
     ]
     entities = [{"label": kind, "score": sure - 0.1} for kind, _, _ in tagging.entities(tags)]
     return {"tokens": words, "tags": gold.split(), "answer": {"words": answer, "entities": entities}}

@@ -56,7 +56,8 @@ def choose_columns(
         if complete:
             chosen += complete[0]
         elif needed and group:
-            raise DataError(_missing(group, found, spec, columns, where))
+            fewest = [a for a in group if not any({*other} < {*a} for other in group)]
+            raise DataError(_missing(fewest, found, spec, columns, where))
         elif group:  # objects of json lines may have it further down
             chosen += [name for a in group for name in a if not mapped or name in mapped]
     joined = [name for name in chosen if columns[name].located and not isinstance(spec.columns.get(name, ""), str)]

@@ -89,8 +89,9 @@ def conllu_rows(lines: Lines, spec: DataSpec, problems: Problems) -> Iterator[Nu
 
 def _fields(text: str, delimiter: str | None) -> list[str]:
     if delimiter is None and "\t" not in text:
-        blank = [" "] if text.startswith("  ") else []  # the token, and the separator after it
-        return blank + [field for field in text.split(" ") if field]
+        fields = [field for field in text.split(" ") if field]
+        blank = text.startswith("  ") and len(fields) == 1  # the token, and the separator after it
+        return [" ", *fields] if blank else fields
     fields = text.split(delimiter or "\t")
     return [field.strip(" \t") or (field if number == 0 else "") for number, field in enumerate(fields)]
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 MANY_WINDOWS = 32  # of one text, which a CRF learns in one batch
 CHAIN_LEARNING_RATE = 100.0  # of a CRF's transitions: a factor on the learning rate
-SPAN_COLUMNS = ("label", "labels", "ner", "annotations", "entities")  # what others call a list of spans
+SPAN_COLUMNS = ("label", "labels", "annotations", "entities")  # what others call a list of spans
 _PLACE = "start and end are characters of the text, end exclusive."
 TAG = Key("tag", "label", str, "its tag or label; with `scheme: none`, an empty string for a word without a token")
 OF_TAGS = Key("scores", "score", dict[str, float], optional=True)
