@@ -43,7 +43,8 @@ def recipes() -> None:
     page="recipes",
 )
 def show(recipe: str | None, rest: list[str], schema: bool) -> None:
-    from bertkit.recipe.recipe import json_schema, read, to_yaml
+    from bertkit.recipe.json_schema import json_schema
+    from bertkit.recipe.recipe import read, to_yaml
 
     if schema:
         say(json.dumps(json_schema(), indent=2))
