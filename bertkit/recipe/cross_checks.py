@@ -80,7 +80,8 @@ def _check_headline(training: Json, metrics: frozenset[str], own_metrics: bool) 
 
 
 def _section_rules(data: Json, task: Json) -> tuple[_Rule, ...]:
-    model, distillation, rows = data.get("model", {}), data.get("distillation") or {}, data.get("data", {})
+    model, rows = data.get("model", {}), data.get("data", {})
+    distillation = data.get("distillation") or {}
     name, config, tokenizer = (model.get(key) is not None for key in ("name", "config", "tokenizer"))
     stride, max_length = task.get("stride", 0), model.get("max_length", math.inf)
     readers = [reader for _, text in texts_in(rows.get("source")) for reader in by_suffix(suffix_of(text))]

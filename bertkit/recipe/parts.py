@@ -49,7 +49,7 @@ def check_parts(sections: Json, report: Report, check_files: bool, own_metrics: 
         own_metrics = False
         entries = {name: entry for name, entry in mapping(sections["tasks"]).items() if isinstance(entry, dict)}
         problems = dict.fromkeys(_check_several(sections))
-    clean = dict[str, Json]()
+    clean = {}
     for name, entry in entries.items():
         one = _by_itself(sections, entry) if name else sections
         _name_folder(one.get("data"), report, name)
@@ -139,7 +139,7 @@ def _check_one(
     if isinstance(data.get("training"), dict):
         problems += check_training(data["training"], homes)
     bad = {each.path for each in problems} | ({("task",)} if options is None else set())
-    clean: Json = without(data, bad)
+    clean = without(data, bad)
     settings = {
         **clean,
         "model": vars(ModelSpec.model_construct(**clean.get("model", {}))),

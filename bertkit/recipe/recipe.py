@@ -39,8 +39,8 @@ class Recipe(Sections):
     """
 
     def __init__(self, **sections: Any) -> None:
-        _, checked = _checked(sections, {}, (), several=False)
-        super().__init__(**checked[""])
+        stated, *_ = _source(read(sections, several=False))
+        super().__init__(**stated)
 
     def with_(self, *overrides: str, **values: Any) -> Recipe:
         """A recipe with changes, checked again: `key.sub=value` as on the command line, or as `bertkit.train` has them.
@@ -100,9 +100,19 @@ def read(
     """
     if isinstance(source, AnyRecipe if several else Recipe) and data is None and not values and not overrides:
         return source
-    values = values if data is None else {"data": data, **values}
-    stated, checked = _checked(source, values, overrides, check_files, own_metrics, several=several)
-    parts = dict[str, Recipe]()
+    stated, rows, report = _source(source)
+    plain, more = plain_sections(values if data is None else {"data": data, **values})
+    fill_sections(stated, plain, report)
+    apply_overrides(stated, overrides, report)
+    if "tasks" in stated and not several:
+        fix = "a run of several tasks has a folder for each, which is given in its place: RUN/NAME"
+        report.add(KeyProblem(("tasks",), "several tasks, where a recipe of one task is expected", fix))
+        report.raise_if_any()
+    checked = check_parts(stated, report, check_files, own_metrics)
+    for name, splits in {**rows, **more}.items():
+        if splits:
+            checked[name]["data"] |= store_rows(splits)
+    parts = {}
     for name, section in checked.items():
         valid = Sections.model_validate(section)
         parts[name] = Recipe.model_construct(valid.model_fields_set, **dict(valid))
@@ -111,7 +121,7 @@ def read(
 
 def _together(stated: Json, parts: dict[str, Recipe]) -> MultiTaskRecipe:
     """The recipe of several tasks, from the recipe of each."""
-    tasks = dict[str, TaskPart]()
+    tasks = {}
     for name, part in parts.items():
         entry = {**stated["tasks"][name], "task": part.task, "data": part.data}
         if "metric_for_best_model" in entry:
@@ -155,7 +165,7 @@ def load_recipe(
 def copied(source: str | Path, target: Path) -> str:
     """The text of a recipe for the file `target`: its relative paths name what they name now. Raises RecipeError."""
     stated, _, report = _source(source)
-    sections: Json = without(stated, set())
+    sections = without(stated, set())
     check_parts(stated, report, check_files=False, own_metrics=True)
     home, paths = os.path.abspath(target.parent), dict[KeyPath, str]()
     entries: list[tuple[KeyPath, Json]] = [((), sections)]
@@ -218,34 +228,6 @@ LAYOUT = ("format", "sheet", "header", "delimiter", "extra_fields", "encoding") 
 
 class _DataOnly(Section):
     data: DataSpec
-
-
-def _checked(
-    source: Any,
-    values: Record,
-    overrides: Sequence[str],
-    check_files: bool = True,
-    own_metrics: bool = True,
-    *,
-    several: bool,
-) -> tuple[Json, dict[str, Json]]:
-    """What a recipe states, as plain data, and task -> what the recipe of this task states, checked, as `check_parts`.
-
-    Rows given from Python are stored in the cache. Arguments and errors are those of `read`.
-    """
-    stated, rows, report = _source(source)
-    plain, more = plain_sections(values)
-    fill_sections(stated, plain, report)
-    apply_overrides(stated, overrides, report)
-    if "tasks" in stated and not several:
-        fix = "a run of several tasks has a folder for each, which is given in its place: RUN/NAME"
-        report.add(KeyProblem(("tasks",), "several tasks, where a recipe of one task is expected", fix))
-        report.raise_if_any()
-    clean = check_parts(stated, report, check_files, own_metrics)
-    for name, splits in {**rows, **more}.items():
-        if splits:
-            clean[name]["data"] |= store_rows(splits)
-    return stated, clean
 
 
 def _source(source: Any) -> tuple[Json, dict[str, Mapping[str, Rows]], Report]:
