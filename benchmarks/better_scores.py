@@ -167,7 +167,7 @@ class Best(TrainerCallback):
 def stock(job: Job, seed: int, folder: Path) -> tuple[Any, Best]:
     """Stock Trainer, and the score of its best epoch."""
     given = of_task(job.encoder, job.task, job.data.rows["train"])
-    args = arguments(job.recipe, job.task, job.data, folder, seed)
+    args = arguments(job, folder, seed)
     args.eval_strategy, args.save_strategy, args.load_best_model_at_end = "no", "no", False
     args.train_sampling_strategy, args.remove_unused_columns = "group_by_length", True
     transformers.set_seed(seed)

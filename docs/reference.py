@@ -16,7 +16,8 @@ import bertkit
 from bertkit.attachments.soft_targets import SOFT_TARGETS
 from bertkit.cli import main as cli
 from bertkit.explanations.targets import TARGETS
-from bertkit.recipe.recipe import Recipe, json_schema
+from bertkit.recipe.json_schema import json_schema
+from bertkit.recipe.recipe import Recipe
 from bertkit.recipe.training_arguments import training_fields, training_schema
 from bertkit.report.mistakes import MISTAKES
 from bertkit.serving.shapes import SHAPES

@@ -206,7 +206,7 @@ def test_the_library_names_its_arguments_and_no_options_of_the_command_line():
     """Not in an error, nor in a log. Options are named by what calls another program, or prints lines for a shell."""
     shells = (
         "audits/audit.py",
-        "training/finish.py",
+        "training/verify.py",
         "report/score_tables.py",
         "report/usage.py",
         "inference/display.py",

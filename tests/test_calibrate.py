@@ -58,6 +58,14 @@ def table_of(answers: list[Any]) -> np.ndarray:
     return np.array([list(answer["scores"].values()) for answer in answers])
 
 
+def texts_of(rng: np.random.Generator) -> list[str]:
+    return [" ".join(rng.choice([*small.WORDS, "good", "bad"], 6)) for _ in range(40)]
+
+
+def labelled(texts: list[str], gold: np.ndarray) -> list[dict[str, str]]:
+    return [{"text": text, "label": label} for text, label in zip(texts, gold.tolist(), strict=True)]
+
+
 def section(run: Run) -> dict[str, Any]:
     return dict(read_json(run.model / "config.json")["bertkit"])
 
@@ -165,12 +173,12 @@ def test_a_temperature_of_the_recipe_is_fitted_again(tiny_encoder, tmp_path):
 
 def test_a_precision_of_single_labels_leaves_some_rows_without(single, tmp_path):
     rng = default_rng(0)
-    texts = [" ".join(rng.choice([*small.WORDS, "good", "bad"], 6)) for _ in range(40)]
+    texts = texts_of(rng)
     best = bertkit.load(single.folder)(texts)
     given, sure = (np.array([answer[name] for answer in best]) for name in ("label", "score"))
     unsure = sure < np.where(given == "bad", *(np.quantile(sure[given == name], 0.3) for name in ("bad", "good")))
     gold, least = np.where(unsure == (given == "bad"), "good", "bad"), 0.9  # what the model is less sure of is wrong
-    rows = [{"text": text, "label": label} for text, label in zip(texts, gold.tolist(), strict=True)]
+    rows = labelled(texts, gold)
     bertkit.calibrate(single.folder, rows)
     likely = table_of(bertkit.load(single.folder)(texts)).max(axis=1)
     reach = {}
@@ -217,12 +225,12 @@ def test_a_precision_of_single_labels_leaves_some_rows_without(single, tmp_path)
 @pytest.mark.parametrize("goal", [{"recall": 0.9}, {"precision": 0.9}, {}])
 def test_one_label_has_a_threshold_of_its_own_also_below_one_half(goal, single, tmp_path, caplog):
     rng = default_rng(1)
-    texts = [" ".join(rng.choice([*small.WORDS, "good", "bad"], 6)) for _ in range(40)]
+    texts = texts_of(rng)
     before = bertkit.load(single.folder)(texts)
     scores = table_of(before)[:, list(before[0]["scores"]).index("bad")]
     noisy = scores + rng.normal(0, 0.2 * scores.std(), 40)
     gold = np.where(noisy >= np.sort(noisy)[-8], "bad", "good")  # the eight likeliest rows, but for noise
-    rows = [{"text": text, "label": label} for text, label in zip(texts, gold.tolist(), strict=True)]
+    rows = labelled(texts, gold)
     found = bertkit.calibrate(single.folder, rows, label="bad", **goal)
     assert found["options"]["temperature"] == found["before"]["temperature"]  # all else stays
     assert found["goal"] == f"{'best F1' if not goal else f'{next(iter(goal))} of at least 0.9'} for label bad"

@@ -87,11 +87,6 @@ print(*sorted(heavy & set(sys.modules)))
     assert done.stdout.splitlines() == ["bertkit", "bertkit", "", ""]
 
 
-def test_the_module_is_a_program():
-    done = subprocess.run([sys.executable, "-m", "bertkit", "--version"], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == f"bertkit {__version__}"
-
-
 # --- recipes, show, copy, check
 
 

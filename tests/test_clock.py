@@ -18,7 +18,7 @@ from test_resume import Killed, Told, _signals, events, kill, same  # noqa: F401
 from transformers import TrainerCallback, TrainerControl, TrainerState
 
 from bertkit.engine.clock import Clock, schedule
-from bertkit.engine.multitask_model import MultiTask
+from bertkit.engine.multitask import MultiTask
 from bertkit.errors import RecipeError
 from bertkit.files import read_json
 from bertkit.recipe.recipe import Recipe, load_recipe
@@ -155,6 +155,14 @@ def test_the_learning_rate_follows_the_time_that_has_passed(whole):
     assert rates(whole) == pytest.approx(rates_due, rel=1e-5)
 
 
+def continued(by_time, whole, folder, timed) -> Run:
+    """The run in this folder, resumed; it is as if it had not been interrupted."""
+    run = timed(by_time, folder / "run", uneven(), resume=True)
+    same(run, whole)
+    assert events(run) == events(whole)
+    return run
+
+
 def test_a_killed_run_continues_with_the_time_that_is_left(by_time, whole, tmp_path, timed):
     """In the decay, whose learning rate depends on it."""
     time = uneven()
@@ -162,9 +170,7 @@ def test_a_killed_run_continues_with_the_time_that_is_left(by_time, whole, tmp_p
         kill(patch, 33)
         with pytest.raises(Killed):
             timed(by_time, tmp_path / "run", time)
-    run = timed(by_time, tmp_path / "run", uneven(), resume=True)
-    same(run, whole)
-    assert events(run) == events(whole)
+    run = continued(by_time, whole, tmp_path, timed)
     assert run.results["seeds"][0]["seconds"] == whole.results["seeds"][0]["seconds"]
     assert run.results["seconds"] > run.results["seeds"][0]["seconds"]  # those of the killed process too
 
@@ -174,9 +180,7 @@ def test_a_signal_stops_it_and_it_continues(by_time, whole, tmp_path, timed, cap
     with pytest.raises(SystemExit):
         timed(by_time, tmp_path / "run", uneven(), [Told(5, signal.SIGTERM)])
     assert "stopped after step 5; a resumed run continues from there" in caplog.text
-    run = timed(by_time, tmp_path / "run", uneven(), resume=True)
-    same(run, whole)
-    assert events(run) == events(whole)
+    continued(by_time, whole, tmp_path, timed)
 
 
 def test_a_run_whose_time_is_over_is_not_trained_further(tiny_encoder_with_dropout, tmp_path, timed):

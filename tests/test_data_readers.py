@@ -26,7 +26,8 @@ from bertkit.data.decoding import MAX_LINE, text_lines
 from bertkit.data.sources import open_source
 from bertkit.data.table import Data, Problems
 from bertkit.errors import DataError, RecipeError
-from bertkit.recipe.recipe import json_schema, load_recipe, parse_data_spec
+from bertkit.recipe.json_schema import json_schema
+from bertkit.recipe.recipe import load_recipe, parse_data_spec
 from bertkit.sections import DataSpec
 from bertkit.tasks import get_task
 from bertkit.tasks.text2text_generation import Text2TextGeneration

@@ -29,12 +29,11 @@ from bertkit.inference.predictor import load
 from bertkit.inference.runner import Runner
 from bertkit.methods import contrastive, head, linear
 from bertkit.methods.linear import STRENGTHS, Examples, fit_linear
-from bertkit.methods.table import METHODS
 from bertkit.models.heads.vector_head import Dense, Layout, files
 from bertkit.recipe.fields import FEW_ROWS, TRAINING_DEFAULTS
 from bertkit.recipe.recipe import load_recipe, to_yaml
 from bertkit.training.job import prepare_jobs
-from bertkit.training.seed import save
+from bertkit.training.seed import METHODS, save
 
 CPU = torch.device("cpu")
 HEAD = {**NAME, "method": "head"}

@@ -27,7 +27,7 @@ from torch.testing import assert_close
 from bertkit import evaluate, load, load_tasks
 from bertkit.cli.main import main
 from bertkit.engine.batching import LengthBatches, TokenBatches
-from bertkit.engine.mixing import MixedBatches, shares
+from bertkit.engine.multitask import MixedBatches, shares
 from bertkit.engine.trainer import Trainer
 from bertkit.errors import DataError, ModelError, RecipeError, UserError
 from bertkit.files import read_json, sha256, write_text

@@ -16,7 +16,7 @@ from bertkit.data import load
 from bertkit.data.schema import Column, Schema
 from bertkit.errors import DataError, ModelError, RecipeError
 from bertkit.files import read_json
-from bertkit.recipe.recipe import json_schema
+from bertkit.recipe.json_schema import json_schema
 from bertkit.sections import DataSpec
 from bertkit.tasks import Task, get_task
 from bertkit.tasks.text_classification import TextClassification, TextClassificationOptions

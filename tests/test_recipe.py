@@ -22,7 +22,8 @@ from bertkit.engine.arguments import Arguments
 from bertkit.errors import RecipeError
 from bertkit.recipe import shipped_recipes, training_arguments
 from bertkit.recipe.fields import TRAINING_DEFAULTS
-from bertkit.recipe.recipe import Recipe, json_schema, load_recipe, parse_data_spec, to_yaml
+from bertkit.recipe.json_schema import json_schema
+from bertkit.recipe.recipe import Recipe, load_recipe, parse_data_spec, to_yaml
 from bertkit.recipe.recipe import read as read_recipe
 from bertkit.recipe.training_arguments import (
     DECIDED,

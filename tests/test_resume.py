@@ -30,11 +30,11 @@ from bertkit.engine.trainer import Trainer
 from bertkit.engine.training_data import TaskData
 from bertkit.errors import ModelError, RecipeError, UserError
 from bertkit.files import lines_of, read_json, sha256, write_json, write_text
-from bertkit.methods.table import METHODS
 from bertkit.recipe.recipe import Recipe, to_yaml
 from bertkit.run import Run, only_writer
 from bertkit.tasks.text_classification import TextClassification
 from bertkit.training import metadata
+from bertkit.training.seed import METHODS
 from bertkit.training.train import train
 
 # 16 rows in micro-batches of 2, two to a step: 4 steps an epoch, 12 in all, a checkpoint every 3.

@@ -28,7 +28,7 @@ from bertkit.retrieval.commands import index, searcher
 from bertkit.retrieval.store import Store
 from bertkit.retrieval.vector_models import dual_encoder
 from bertkit.serving.limits import Limits
-from bertkit.serving.request_rows import RowReader
+from bertkit.serving.schemas import RowReader
 from bertkit.serving.service import MAX_SEARCHES
 
 

@@ -95,11 +95,15 @@ class Trainer:
 def trainer(monkeypatch) -> Trainer:
     """In place of `train`, and of the rehearsal before it."""
     made = Trainer()
-    known = SimpleNamespace(metrics=("accuracy",)), SimpleNamespace(fingerprints={"train": "0" * 64})
     monkeypatch.setattr(trials, "train", lambda *args, **more: made(*args, **more))
-    monkeypatch.setattr(program, "_dry_run", lambda *args: known)
+    monkeypatch.setattr(program, "_dry_run", lambda *_: rehearsed("0"))
     monkeypatch.setattr(program, "_paired", lambda *runs: paired(0.01, 0.2))
     return made
+
+
+def rehearsed(digest: str) -> SimpleNamespace:
+    """A job whose data have this fingerprint."""
+    return SimpleNamespace(headline="accuracy", data=SimpleNamespace(fingerprints={"train": digest}))
 
 
 def paired(low: float, high: float, p: float = 0.01) -> Pair:
@@ -377,8 +381,7 @@ def test_another_recipe_space_or_data_do_not_go_on(trainer, room, tmp_path, monk
 
     refused("recipe", recipe_of(room, "model.max_length=16"), room / "space.yaml")
     refused("space", recipe_of(room), tmp_path / "other.yaml")
-    other = SimpleNamespace(metrics=("accuracy",)), SimpleNamespace(fingerprints={"train": "1" * 64})
-    monkeypatch.setattr(program, "_dry_run", lambda *args: other)
+    monkeypatch.setattr(program, "_dry_run", lambda *_: rehearsed("1"))
     refused("data", recipe_of(room), room / "space.yaml")
     assert {path: path.read_bytes() for path in (tmp_path / "s").rglob("*") if path.is_file()} == before
 
@@ -387,38 +390,24 @@ def test_folders_of_something_else_or_damaged_and_calls_that_can_not_be_meant(tr
     sweep(recipe_of(room), room / "space.yaml", tmp_path / "s", trials=2, confirm=1)
     journal = tmp_path / "s/study.jsonl"
     whole = journal.read_bytes()
-    journal.write_bytes(whole + b'{"op_code": 99, "worker_id": "x"}\n')
-    with pytest.raises(UserError, match=r"study.jsonl: is damaged"):
-        sweep(recipe_of(room), room / "space.yaml", tmp_path / "s", trials=2, confirm=1)
-    journal.write_bytes(whole.replace(b"\n", b"{\n", 2))
-    with pytest.raises(UserError, match=r"study.jsonl: is damaged"):
-        sweep(recipe_of(room), room / "space.yaml", tmp_path / "s", trials=2, confirm=1)
+    call = (UserError, r"study\.jsonl: is damaged", sweep, recipe_of(room), room / "space.yaml")
+    for damaged in (whole + b'{"op_code": 99, "worker_id": "x"}\n', whole.replace(b"\n", b"{\n", 2)):
+        journal.write_bytes(damaged)
+        small.raises(*call, tmp_path / "s", trials=2, confirm=1)
     (other := tmp_path / "other").mkdir()
     (other / "thesis.txt").write_text("mine")
     small.raises(UserError, "is neither empty nor a sweep", sweep, recipe_of(room), room / "space.yaml", other)
     assert [path.name for path in other.iterdir()] == ["thesis.txt"]
     with monkeypatch.context() as patch:  # written by another program while the recipe is checked
-        found = SimpleNamespace(metrics=("accuracy",)), SimpleNamespace(fingerprints={})
         (late := tmp_path / "late").mkdir()
-        patch.setattr(program, "_dry_run", lambda *_: found if (late / "thesis.txt").write_text("mine") else None)
+        patch.setattr(
+            program, "_dry_run", lambda *_: rehearsed("0") if (late / "thesis.txt").write_text("mine") else None
+        )
         small.raises(UserError, "is neither empty nor a sweep", sweep, recipe_of(room), room / "space.yaml", late)
     assert {path.name for path in late.iterdir()} <= {"thesis.txt", ".lock"}
     monkeypatch.setenv("WORLD_SIZE", "2")
-    assert (
-        len(
-            small.problems_of(
-                UserError,
-                sweep,
-                recipe_of(room),
-                room / "space.yaml",
-                tmp_path / "new",
-                trials=0,
-                timeout=-1.0,
-                confirm=0,
-            )
-        )
-        == 4
-    )
+    call = (UserError, sweep, recipe_of(room), room / "space.yaml", tmp_path / "new")
+    assert len(small.problems_of(*call, trials=0, timeout=-1.0, confirm=0)) == 4
 
 
 # --- the trials

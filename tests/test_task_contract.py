@@ -30,7 +30,7 @@ from bertkit.inference.evaluate import evaluate
 from bertkit.inference.predict_file import predict
 from bertkit.inference.predictor import Predictor, load
 from bertkit.inference.runner import Runner, on_cpu
-from bertkit.serving.answer_schemas import answer_type, list_of
+from bertkit.serving.schemas import answer_type, list_of
 from bertkit.tasks import OURS
 from bertkit.tasks.base import Task, calibrate
 from bertkit.tasks.base import evaluate as evaluate_task

@@ -129,7 +129,7 @@ def keep_layers(model: Any, count: int) -> Any:
             "Remove this section and name a smaller model.",
         )
     owner, name = homes[0]
-    stack: Any = getattr(owner, name)
+    stack = getattr(owner, name)
     setattr(owner, name, nn.ModuleList(stack[index] for index in chosen_layers(total, count)))
     config.num_hidden_layers = count
     return model

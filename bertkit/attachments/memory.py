@@ -53,7 +53,7 @@ def split_factor(trainer: Steps, model: Any, loader: Any, parts: int) -> int:
     units, counted = len(batch[UNIT].unique()), trainer.terms([batch])
     times = 2 if trainer.args.gradient_accumulation_steps > 1 else 1  # the second runs with the first one's gradients
     trained = [p for p in model.parameters() if p.requires_grad]
-    optimizer: Any = trainer.optimizer
+    optimizer = trainer.optimizer
     moment_count = 2 if "adam" in trainer.args.optim and not optimizer.state else 0
 
     def fits(parts: int) -> bool:

@@ -58,7 +58,8 @@ class UsedEmbeddings(Attachment):
 
     def start(self, trainer: Steps, checkpoint: Path | None) -> None:
         """Put the rows into the word embedding's place: those that the data use and a checkpoint has trained."""
-        model, args, self.rows = trainer.model, trainer.args, None
+        model, args = trainer.model, trainer.args
+        self.rows = None
         wanted = Path(checkpoint, USED_ROWS_FILE).is_file() if checkpoint else args.used_embeddings is not False
         if not wanted:
             return
@@ -214,7 +215,7 @@ def word_embedding(model: Any, args: Arguments) -> nn.Embedding:
 
 def token_ids(features_by_task: Iterable[tuple[Task, Dataset]], rows: int) -> Tensor:
     """The ids below `rows` of the tokens that these tasks' features have, of special tokens and padding, `(ids,)`."""
-    ids: set[int] = set()
+    ids = set()
     for task, features in features_by_task:
         ids |= {*task.tokenizer.all_special_ids, int(fills(task.tokenizer, {})["input_ids"])}
         columns = features.select_columns(["input_ids"]).with_format("arrow")

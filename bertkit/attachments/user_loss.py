@@ -66,7 +66,7 @@ class UserLoss(Attachment):
         inputs, name = self._inputs(outputs, batch), name_of(self.function)
         torch.manual_seed(0)
         with translated(Exception, RecipeError, WHERE, f"{name} failed on a first micro-batch"):
-            value: Any = self.function(*inputs, count)
+            value = self.function(*inputs, count)
         if not (isinstance(value, Tensor) and value.ndim == 0 and value.isfinite() and value.requires_grad):
             raise RecipeError(
                 WHERE,

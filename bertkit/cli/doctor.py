@@ -25,7 +25,8 @@ def examine() -> Json:
     from bertkit.run import environment
     from bertkit.tasks import announced_tasks
 
-    device, precision, why = "cpu", "fp32", "torch is not installed"
+    device, precision = "cpu", "fp32"
+    why = "torch is not installed"
     if find_spec("torch"):
         from bertkit.models.device import best_device, best_precision
 

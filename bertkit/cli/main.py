@@ -17,7 +17,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from bertkit.cli import doctor, model_commands, recipes, runs, serving, vector_commands
+from bertkit.cli import doctor, model_commands, recipes, runs, vector_commands
 from bertkit.cli.shared import SECTIONS, LogFormatter, argument, command, say
 from bertkit.errors import UserError, not_installed
 from bertkit.text import first_line
@@ -43,7 +43,7 @@ COMMANDS = {
     "train": (recipes.train, recipes.sweep, recipes.tokenizer_train),
     "use": (
         model_commands.predict,
-        serving.serve,
+        model_commands.serve,
         vector_commands.embed,
         vector_commands.index,
         vector_commands.search,

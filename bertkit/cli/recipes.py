@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +16,10 @@ from bertkit.text import columns, shell_word
 
 @command("list the shipped recipes: task, encoder, expected score", example="bertkit recipes", page="recipes")
 def recipes() -> None:
-    shipped = sorted(shipped_recipes().items(), key=lambda item: (item[1].parent.name, item[0]))
-    try:
-        from bertkit.recipe.recipe import MultiTaskRecipe, read
-    except ModuleNotFoundError as error:  # installed without dependencies: names are still an answer
-        say("\n".join(f"{name}  ({file.parent.name})" for name, file in shipped))
-        say(f"\nEncoders and scores need {error.name}: pip install bertkit", file=sys.stderr)
-        return
+    from bertkit.recipe.recipe import MultiTaskRecipe, read
+
     rows = [["recipe", "task", "encoder", "expected"]]
-    for name, file in shipped:
+    for name, file in sorted(shipped_recipes().items(), key=lambda item: (item[1].parent.name, item[0])):
         recipe = read(file, check_files=False)
         parts = recipe.parts if isinstance(recipe, MultiTaskRecipe) else {recipe.task.name: recipe}
         stated = (each for part in parts.values() for each in (part.expected or {}).items())
@@ -43,7 +37,8 @@ def recipes() -> None:
     page="recipes",
 )
 def show(recipe: str | None, rest: list[str], schema: bool) -> None:
-    from bertkit.recipe.recipe import json_schema, read, to_yaml
+    from bertkit.recipe.json_schema import json_schema
+    from bertkit.recipe.recipe import read, to_yaml
 
     if schema:
         say(json.dumps(json_schema(), indent=2))

@@ -9,7 +9,6 @@ from typing import Any
 
 from bertkit.data import fingerprint, log_findings
 from bertkit.data.disk_list import DiskList
-from bertkit.data.python_inputs import scored_section
 from bertkit.decisions.goals import ThresholdTarget, changes, decided, few_rows, fitted, kind_of, threshold_target
 from bertkit.errors import DataError, ModelError, UserError
 from bertkit.evaluation.similarity import LabelledPairs
@@ -59,9 +58,7 @@ def calibrate(
     folder = _folder(source)
     predictor = require_torch_model(load(folder), source)
     goal = threshold_target(predictor.task, precision, recall, label, overall)
-    file = data if isinstance(data, str | Path) else None
-    section = None if data is None or file else scored_section(data)
-    split, rows = rows_of_split(source, predictor, file, None, ("validation",), overrides, section)
+    split, rows = rows_of_split(source, predictor, data, None, ("validation",), overrides)
     if data is None and split != "validation":
         raise DataError(source, "has no labelled validation rows", "Name labelled rows as `data`.")
     names = [name for name in FITTED if name in type(predictor.task.options).model_fields]

@@ -50,8 +50,9 @@ class Batches(Sampler[list[int]], ABC):
         """
         _, self.starts, self.counts = np.unique(np.asarray(units), return_index=True, return_counts=True)
         self.lengths = np.maximum.reduceat(np.asarray(lengths), self.starts)
-        self.accumulation, self.world, self.rank = accumulation, world, rank
-        self.seed, self.epoch, self.whole = seed, 0, whole
+        self.world, self.rank = world, rank
+        self.accumulation, self.whole = accumulation, whole
+        self.seed, self.epoch = seed, 0
 
     def set_epoch(self, epoch: int) -> None:
         """Called by Trainer before each epoch."""
@@ -158,7 +159,8 @@ def batches_of(task: Task, features: Dataset, batch_size: int, tokens: int | Non
 def _cut(lengths: np.ndarray, counts: np.ndarray, tokens: int) -> list[int]:
     """The number of units of each micro-batch; units are given longest first."""
     features = np.concatenate([[0], np.cumsum(counts)])
-    real, start, sizes = np.concatenate([[0], np.cumsum(counts * lengths)]), 0, []
+    real = np.concatenate([[0], np.cumsum(counts * lengths)])
+    start, sizes = 0, []
 
     def too_large(end: int) -> bool:
         slots = (features[end] - features[start]) * lengths[start]

@@ -42,7 +42,8 @@ class Progress(TrainerCallback):
         return (state.global_step, state.max_steps) if budget is None else (round(self.clock.elapsed), round(budget))
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        self.started, (self.first, total) = time.monotonic(), self._done(state)
+        self.started = time.monotonic()
+        self.first, total = self._done(state)
         if state.is_world_process_zero and (sys.stderr.isatty() or _in_notebook()):
             form = None if self.clock.budget is None else "{l_bar}{bar}| {elapsed}<{remaining}{postfix}"
             self.bar = tqdm(total=total, initial=self.first, desc=self.title, unit="step", bar_format=form)

@@ -11,8 +11,7 @@ from safetensors.numpy import load, save
 from torch import distributed
 
 from bertkit.encoding.padding import Arrays
-from bertkit.errors import UserError
-from bertkit.text import first_line
+from bertkit.errors import UserError, translated
 
 
 def sharded_map(run: Callable[[Any], Arrays], batches: Sequence[Any]) -> list[Arrays]:
@@ -41,23 +40,14 @@ def _exchange(content: bytes, batches: int) -> list[bytes]:
     device = torch.device("cuda") if distributed.get_backend() == "nccl" else torch.device("cpu")
     head = torch.tensor([len(content), batches], device=device)
     heads = [torch.empty_like(head) for _ in range(distributed.get_world_size())]
-    _all_gather(heads, head)
-    sizes, counts = zip(*(each.tolist() for each in heads), strict=True)
-    padded = torch.zeros(max(sizes), dtype=torch.uint8, device=device)
-    padded[: len(content)] = torch.frombuffer(bytearray(content), dtype=torch.uint8).to(device)
-    gathered = [torch.empty_like(padded) for _ in sizes]
-    _all_gather(gathered, padded)
+    fix = "See the messages above; it may have run out of memory."
+    with translated(RuntimeError, UserError, "", "another process has ended", fix):
+        distributed.all_gather(heads, head)
+        sizes, counts = zip(*(each.tolist() for each in heads), strict=True)
+        padded = torch.zeros(max(sizes), dtype=torch.uint8, device=device)
+        padded[: len(content)] = torch.frombuffer(bytearray(content), dtype=torch.uint8).to(device)
+        gathered = [torch.empty_like(padded) for _ in sizes]
+        distributed.all_gather(gathered, padded)
     if len(set(counts)) > 1:
         raise UserError("", "the processes read different rows", "Data and model must be the same on every machine.")
     return [each[:size].cpu().numpy().tobytes() for each, size in zip(gathered, sizes, strict=True)]
-
-
-def _all_gather(into: list[torch.Tensor], values: torch.Tensor) -> None:
-    try:
-        distributed.all_gather(into, values)
-    except RuntimeError as error:
-        raise UserError(
-            "",
-            f"another process has ended ({first_line(error)})",
-            "See the messages above; it may have run out of memory.",
-        ) from error

@@ -140,8 +140,7 @@ class Trainer(CheckpointTrainer):
         checkpoint = _path(resume_from_checkpoint)
         for each in self.attachments:
             each.start(self, checkpoint)
-        clock_file = checkpoint / CLOCK if checkpoint else None
-        self.clock.start(read_json(clock_file)["seconds"] if clock_file and clock_file.is_file() else 0.0)
+        self.clock.start(read_json(checkpoint / CLOCK)["seconds"] if checkpoint else 0.0)
         gc.freeze()  # accelerate collects garbage first, and would scan everything imported
         try:
             with memory_kept() as self.trim_memory, attention_kernels(self.args.device):

@@ -12,8 +12,7 @@ import torch
 from datasets import Dataset
 
 from bertkit.engine.batching import Batches, Examples, batches_of
-from bertkit.engine.mixing import MixedBatches, MixedExamples
-from bertkit.engine.multitask_model import MultiTask, SharedEncoder
+from bertkit.engine.multitask import MixedBatches, MixedExamples, MultiTask, SharedEncoder
 from bertkit.errors import DataError, Problem
 from bertkit.evaluation.intervals import Scores, mean
 from bertkit.inference.runner import Runner

@@ -23,7 +23,7 @@ def decisions(
     task: Task, threshold: float | None = None, coverage: float | None = None, top_k: int | None = None
 ) -> tuple[Task, Rule]:
     """The task, and what changes its answers. Raises UserError where one does not apply to the task."""
-    rule: Rule = identity
+    rule = identity
     about = f"a model for {task.name} ({task.describe()})"
     if threshold is not None and coverage is not None:
         raise UserError("threshold and coverage both decide on labels: give one of them")

@@ -48,9 +48,10 @@ def embed_file(
     """
     require_suffix(output, ".parquet", ".npy")
     require_no_pipe(Path(file))
-    file, parquet, count = Path(file), output.suffix == ".parquet", 0
+    file, parquet = Path(file), output.suffix == ".parquet"
     chunks = partial(_chunks, file, parse_layout(overrides), column)
     schema, rows = _inspect(file, chunks(), parquet)
+    count = 0
     part = shard.rows(file, rows, CHUNK) if shard else range(rows)
 
     def parts() -> Parts:

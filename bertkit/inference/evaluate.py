@@ -28,7 +28,7 @@ from bertkit.inference.multitask_predictor import tasks_of_run
 from bertkit.inference.predictor import Predictor, load, load_as
 from bertkit.recipe.recipe import load_recipe, parse_data_spec
 from bertkit.tasks.base import Predict, Task
-from bertkit.text import Json, Record
+from bertkit.text import Json
 
 OF_SOURCE = ("validation", "limit", "splits", "exclude", "relabel")  # of `data:`; not for a file given in its place
 
@@ -111,54 +111,59 @@ def rows_by_value(rows: Dataset, column: str) -> dict[str, list[int]]:
 def rows_of_split(
     source: str | Path,
     predictor: Predictor,
-    file: str | Path | None,
+    data: Any,
     split: str | None,
     preferred: Sequence[str],
     overrides: Sequence[str] = (),
-    given: Record | None = None,
 ) -> tuple[str, Dataset]:
-    """A split of the run's data, or a file's rows, with the split's name. Raises DataError, RecipeError.
+    """A split of the run's data, or of `data`, with the split's name. Raises DataError, RecipeError.
 
-    split: None: the first of `preferred` that has targets, or else train. file: rows, or a folder of split files.
-    given: keys of a `data:` section that take the place of the run's source.
+    data: as for `evaluate`. split: None: the first of `preferred` that has targets, or else train.
     """
     unknown = [override for override in overrides if not override.lstrip("~").startswith("data.")]
     if unknown:
         what = "only `data.` settings can be overridden here; the rest is part of the model"
         raise RecipeError([Problem(f"override {override}", what) for override in unknown])
     recipe = Path(source).expanduser() / "recipe.yaml"
-    if file is not None:
-        given = {"source": str(file) if Path(file).is_dir() else {"test": str(file)}}
+    given = None if data is None else _section_of(data)
     if recipe.is_file():
         spec = load_recipe(recipe, overrides, check_files=given is None).data
     elif given is None:
         raise DataError(source, "has no data: it is not a run", "Name labelled rows as `data`.")
     else:
         spec = parse_data_spec({**given, "columns": dict(predictor.columns)}, overrides)
-    task, splits, known_labels = predictor.task, None, None
+    task = predictor.task
+    splits, known_labels = None, None
     if given is not None:
         own = [key for key in OF_SOURCE if not any(text.startswith(f"data.{key}") for text in overrides)]
         spec = spec.model_copy(update={**dict.fromkeys(own), **given})
         split = split or "test"
         splits, known_labels = {split}, task.known_labels
     schema, rules = task.schema_of(task.options), task.rules(task.options)
-    data = load_data(spec, schema, rules, splits=splits, known_labels=known_labels)
+    read = load_data(spec, schema, rules, splits=splits, known_labels=known_labels)
     if given is not None:  # training reported those of the run's own data
-        log_findings(data.findings)
-    labelled = [name for name, rows in data.rows.items() if data.target in rows.column_names]
+        log_findings(read.findings)
+    labelled = [name for name, rows in read.rows.items() if read.target in rows.column_names]
     split = split or next((name for name in preferred if name in labelled), "train")
-    if split not in data.rows:
-        raise DataError(f"split {split}", f"the data have no such split, only {', '.join(data.rows)}")
-    targets, rows = task.schema.targets, data.rows[split]
+    if split not in read.rows:
+        raise DataError(f"split {split}", f"the data have no such split, only {', '.join(read.rows)}")
+    targets, rows = task.schema.targets, read.rows[split]
     if targets and not set(targets) & set(rows.column_names):
         what = f"no column {' or '.join(f'`{name}`' for name in targets)} to score answers by"
         key = f"{targets[0]}=NAME" if len(targets) == 1 else "COLUMN=NAME, where COLUMN is the model's target"
         raise DataError(
-            str(file or f"split {split}"),
+            str(data) if isinstance(data, str | Path) else f"split {split}",
             what,
             f"If it has another name there: data.columns.{key}. Answers without scores: bertkit predict.",
         )
     return split, rows
+
+
+def _section_of(data: Any) -> Json:
+    """Keys of a `data:` section that take the place of the run's source: for rows, a file, or a folder of splits."""
+    if not isinstance(data, str | Path):
+        return scored_section(data)
+    return {"source": str(data) if Path(data).is_dir() else {"test": str(data)}}
 
 
 def evaluate(
@@ -202,13 +207,11 @@ def evaluate(
             evaluate, split=split, overrides=overrides, revision=revision, task=task, metrics=metrics, by=by
         )
         return {name: of_task(folder / name, rerank=rerank, depth=depth) for name in names}
-    file = data if isinstance(data, str | Path) else None
-    if split is not None and file is not None and not Path(file).is_dir():
+    if split is not None and isinstance(data, str | Path) and not Path(data).is_dir():
         raise RecipeError("", "`split` names a split of the run's data, `data` a file: give one of them")
     predictor = load(source, revision=revision, task=task)
     overrides = [*overrides, f"data.by={json.dumps(by)}"] if by else overrides
-    given = None if data is None or file else scored_section(data)
-    split, rows = rows_of_split(source, predictor, file, split, ("test", "validation"), overrides, given)
+    split, rows = rows_of_split(source, predictor, data, split, ("test", "validation"), overrides)
     unknown = unknown_findings(predictor.task.tokenizer, str(source), rows, predictor.task.schema, split)
     log_findings(finding._replace(level="warn") for finding in unknown)
     if rerank is None:

@@ -123,9 +123,8 @@ class Features(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         return np.ascontiguousarray(both[:, :-1]), both[:, -1].astype(np.int64)
 
     def __sklearn_tags__(self) -> Any:
-        """Texts in one dimension, not numbers in two; vectors are float32 whatever comes in."""
-        tags = super().__sklearn_tags__()
-        tags.input_tags.string, tags.input_tags.one_d_array, tags.input_tags.two_d_array = True, True, False
+        """Texts come in; vectors are float32 whatever comes in."""
+        tags = reading_texts(super().__sklearn_tags__())
         tags.transformer_tags.preserves_dtype = []
         return tags
 
@@ -135,6 +134,13 @@ class Features(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         reader, combine = self.reader_, self.reader_.params.combine
         blocks = [f"layer{layer}" for layer in reader.layers] if combine == "concat" else [combine]
         return np.asarray([f"{block}_{n}" for block in blocks for n in range(reader.size // len(blocks))], dtype=object)
+
+
+def reading_texts(tags: Any) -> Any:
+    """scikit-learn's tags of an estimator, for texts in one dimension, not numbers in two."""
+    tags.input_tags.string = tags.input_tags.one_d_array = True
+    tags.input_tags.two_d_array = False
+    return tags
 
 
 def _reader(params: Features) -> LayerReader:
@@ -165,7 +171,8 @@ def _check(features: Features) -> None:
     def is_integer(value: Any) -> bool:
         return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
-    layers, longest, size = features.layers, features.max_length, features.batch_size
+    layers, longest = features.layers, features.max_length
+    size = features.batch_size
     choices = {"combine": get_args(Combine), "pool": get_args(Pool), "precision": (None, *get_args(Precision))}
     wrong = {
         name: f"one of {', '.join(map(repr, allowed))}"

@@ -101,7 +101,7 @@ class MultiTaskPredictor:
 
     def _items(self, features: Record) -> dict[str, list[Any]]:
         """The items of each task's features. What several tasks read alike goes through the encoder once."""
-        items: dict[str, list[Any]] = {name: [None] * len(each) for name, each in features.items()}
+        items = {name: [None] * len(each) for name, each in features.items()}
         runners = {name: each.predict_features for name, each in self.tasks.items()}
         first = next(iter(runners.values()))
         with first.inference():

@@ -74,7 +74,8 @@ def predict(
     >>> bertkit.predict("runs/quickstart", "reviews.csv", "answers.csv")
     2
     """
-    file, target, part = str(input), Path(output) if output else None, Shard.parse(shard)
+    file, target = str(input), Path(output) if output else None
+    part = Shard.parse(shard)
     if raw_cells and (target is None or target.suffix != ".csv"):
         raise UserError("raw_cells", "only csv output has cells")
     if file == "-" and part:
@@ -128,12 +129,12 @@ def predict(
     live = file == "-" and target is None and not (alone and predictor.task.schema.together)
     given = chain(first, given)
     rows, read = tee(given if live else progress(given, "row"))
-    stream: Iterable[Answer] = predictor.stream(read, start)
+    stream = predictor.stream(read, start)
     if live:
         stream = chain.from_iterable(predictor.stream([row], number) for number, row in enumerate(read))
     answers = _unread_counted(stream, several=not alone)
     suffix, answered_rows = target.suffix if target else ".jsonl", zip(answers, rows, strict=True)
-    pairs: Pairs = _flushed(answered_rows) if live else answered_rows
+    pairs = _flushed(answered_rows) if live else answered_rows
     delimiter, encoding = written_like(Path(file), spec) if suffix == ".csv" and file != "-" else (",", "utf-8")
     cells = entity_cells(pairs, start) if by_entity else _flat_rows(pairs, answered)
     with written_aside(target, encoding) if target else nullcontext(sys.stdout) as out:

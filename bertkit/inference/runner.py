@@ -44,7 +44,7 @@ class Runner:
     keep: Callable[[Any, Batch], Sequence[Any]] | None = None
 
     def __call__(self, features: Dataset) -> Sequence[Any]:
-        items: list[Any] = [None] * len(features)
+        items = [None] * len(features)
         inputs = features.select_columns([name for name in features.column_names if name != "labels"])
         fill = fills(self.task.tokenizer, self.task.padding)
         batches = self.batches(features["length"][:])

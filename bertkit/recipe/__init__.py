@@ -1,7 +1,4 @@
-"""The recipe: its schema, reading, overriding, checking and writing; and the recipes that come with bertkit.
-
-Standard library only: a bare install can list these.
-"""
+"""The recipe: its schema, reading, overriding, checking and writing; and the recipes that come with bertkit."""
 
 from __future__ import annotations
 

@@ -144,7 +144,7 @@ def options_of(stated: Record) -> type[TaskOptions] | None:
 
 def sections_of_keys(options: type[TaskOptions]) -> dict[str, list[str]]:
     """Key -> the sections that have it, in which it means something; options: of the task."""
-    homes: defaultdict[str, list[str]] = defaultdict(list)
+    homes = defaultdict(list)
     for section in _SECTIONS:
         for key in options.model_fields if section == "task" else fields_at(Sections, (section,)):
             homes[key].append(section)

@@ -10,10 +10,11 @@ from typing import Any
 
 from bertkit.errors import RecipeError
 from bertkit.files import read_json
-from bertkit.recipe.cross_checks import check_settings, format_problems, resolve_paths, without
+from bertkit.recipe.cross_checks import check_settings, format_problems
 from bertkit.recipe.fields import MEAN, Sections, Several
 from bertkit.recipe.key_problems import Report
 from bertkit.recipe.overrides import SCRIPTS, options_of, sections_of_keys
+from bertkit.recipe.plain_data import resolve_paths, without
 from bertkit.recipe.training_arguments import check_training
 from bertkit.sections import MEMORY, ModelSpec
 from bertkit.tasks import all_tasks, find_task, get_task, task_names
@@ -21,10 +22,6 @@ from bertkit.tasks.base import TaskOptions
 from bertkit.text import Json, KeyPath, short_repr
 from bertkit.validation import KeyProblem, describe, did_you_mean, validate
 
-SHARED = (  # sections of a recipe of several tasks that one of one task has too
-    *("model", "batching", "training", "seeds", "early_stopping", "peft", "freeze", "verify", "explain"),
-    "checkpoints",
-)
 # Folders of a run, which are not tasks; and `mean`.
 _RESERVED = sorted({MEAN, "adapter", "checkpoints", "data", "logs", "model", "predictions"})
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
@@ -35,6 +32,7 @@ _OF_ONE = {  # sections of a recipe of one task -> what to do without them
     "hub": "remove it; afterwards: bertkit push RUN/NAME OWNER/MODEL",
     "expected": "each task has its own: tasks: {NAME: {expected: …}}",
 }
+SHARED = [name for name in Sections.model_fields if name not in _OF_ONE]
 # of `training`; checkpointing by both of its names in transformers 5
 _REFUSED = ("auto_find_batch_size", "activation_checkpointing", "gradient_checkpointing", "torch_compile")
 _OF_PART = {"max_length": "model", "metric_for_best_model": "training"}  # key of a task -> its section elsewhere
@@ -48,15 +46,15 @@ def check_parts(sections: Json, report: Report, check_files: bool, own_metrics: 
     """
     entries, problems = {"": Json()}, dict[KeyProblem, None]()  # what the tasks share is reported once
     if "tasks" in sections:
-        own_metrics, entries = False, {k: v for k, v in mapping(sections["tasks"]).items() if isinstance(v, dict)}
+        own_metrics = False
+        entries = {name: entry for name, entry in mapping(sections["tasks"]).items() if isinstance(entry, dict)}
         problems = dict.fromkeys(_check_several(sections))
-    clean = dict[str, Json]()
+    clean = {}
     for name, entry in entries.items():
         one = _by_itself(sections, entry) if name else sections
         _name_folder(one.get("data"), report, name)
         place = partial(_place, name, entry)
-        folder = partial(_folder, report, name, entry)
-        clean[name], wrong = _check_one(one, folder, report.home / name, check_files, own_metrics)
+        clean[name], wrong = _check_one(one, report, name, place, check_files, own_metrics)
         problems |= dict.fromkeys(problem._replace(path=place(problem.path)) for problem in wrong)
     report.add(*problems)
     report.raise_if_any()
@@ -82,10 +80,6 @@ def _place(task: str, entry: Json, path: KeyPath) -> KeyPath:
     if path[0] in _OWN:
         return ("tasks", task, *path)
     return ("tasks", task, *path[1:]) if len(path) > 1 and path[1] in _OF_PART and path[1] in entry else path
-
-
-def _folder(report: Report, task: str, entry: Json, path: KeyPath) -> Path:
-    return report.folder(_place(task, entry, path))
 
 
 def _by_itself(sections: Json, entry: Json) -> Json:
@@ -132,25 +126,20 @@ def _check_several(sections: Json) -> Iterator[KeyProblem]:
 
 
 def _check_one(
-    data: Json, folder: Callable[[KeyPath], Path], run: Path, check_files: bool, own_metrics: bool
+    data: Json, report: Report, name: str, place: Callable[[KeyPath], KeyPath], check_files: bool, own_metrics: bool
 ) -> tuple[Json, list[KeyProblem]]:
-    """The values that are right, paths as absolute ones, and everything that is wrong.
-
-    folder: as `resolve_paths`. run: the folder, which may be that of a run of this recipe.
-    """
-    options, problems = options_of(data), [*_task_problems(data, run)]
+    """The values that are right, paths as absolute ones, and everything that is wrong. place: of a key in the file."""
+    options = options_of(data)
+    problems = [*_task_problems(data, report.home / name)]
     kind = options or TaskOptions
-    homes = {
-        **SCRIPTS,
-        **{key: names[0] for key, names in sections_of_keys(kind).items() if not names[1:]},
-    }
+    homes = SCRIPTS | {key: names[0] for key, names in sections_of_keys(kind).items() if not names[1:]}
     invalid = validate(Sections, data, {"task": kind}, homes)
     # without a task its options cannot be checked
     problems += [each for each in invalid if not problems or each.path[:1] != ("task",)]
     if isinstance(data.get("training"), dict):
         problems += check_training(data["training"], homes)
     bad = {each.path for each in problems} | ({("task",)} if options is None else set())
-    clean: Json = without(data, bad)
+    clean = without(data, bad)
     settings = {
         **clean,
         "model": vars(ModelSpec.model_construct(**clean.get("model", {}))),
@@ -160,7 +149,8 @@ def _check_one(
     problems += [each for each in contradictions if not {each.path, each.path[:1]} & bad]
     if best := clean.get("training", {}).get("metric_for_best_model"):
         clean["training"]["metric_for_best_model"] = best.removeprefix("eval_")
-    return clean, [*problems, *format_problems(clean), *resolve_paths(clean, folder, must_exist=check_files)]
+    paths = resolve_paths(clean, lambda path: report.folder(place(path)), must_exist=check_files)
+    return clean, [*problems, *format_problems(clean), *paths]
 
 
 def _task_problems(data: Json, run: Path) -> Iterator[KeyProblem]:

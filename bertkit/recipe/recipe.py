@@ -4,27 +4,24 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from functools import reduce
-from operator import or_
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
-from pydantic import Field, TypeAdapter
+from pydantic import PrivateAttr
 
 from bertkit import sections
 from bertkit.data.python_rows import Rows, store_rows
-from bertkit.data.readers import formats
 from bertkit.errors import RecipeError
 from bertkit.recipe import shipped_recipes
-from bertkit.recipe.cross_checks import format_problems, resolve_paths, texts_in, without
+from bertkit.recipe.cross_checks import format_problems
 from bertkit.recipe.fields import MEAN, Sections, Several, TaskPart, Training
 from bertkit.recipe.key_problems import Report
 from bertkit.recipe.overrides import apply_overrides, fill_sections, plain_sections
 from bertkit.recipe.parts import SHARED, check_parts, mapping
-from bertkit.recipe.training_arguments import training_schema
+from bertkit.recipe.plain_data import resolve_paths, texts_in, without
 from bertkit.recipe.yaml import written
 from bertkit.sections import DataSpec, ModelSpec, Section, Seed
-from bertkit.tasks import all_tasks, task_names
+from bertkit.tasks import task_names
 from bertkit.text import Json, KeyPath, Record, escape_controls
 from bertkit.validation import KeyProblem, describe, did_you_mean, validate
 
@@ -42,7 +39,8 @@ class Recipe(Sections):
     """
 
     def __init__(self, **sections: Any) -> None:
-        super().__init__(**_checked(sections, {}, (), several=False)[1][""])
+        stated, *_ = _source(read(sections, several=False))
+        super().__init__(**stated)
 
     def with_(self, *overrides: str, **values: Any) -> Recipe:
         """A recipe with changes, checked again: `key.sub=value` as on the command line, or as `bertkit.train` has them.
@@ -72,21 +70,12 @@ class MultiTaskRecipe(Several):
     verify: bool
     explain: bool
     checkpoints: sections.Checkpoints
+    _parts: dict[str, Recipe] = PrivateAttr()
 
     @property
-    def parts(self) -> dict[str, Recipe]:
+    def parts(self) -> Mapping[str, Recipe]:
         """Name -> the recipe that would train this task by itself."""
-        shared = {name: getattr(self, name) for name in SHARED}
-        recipes = {}
-        for name, part in self.tasks.items():
-            training = {key: value for key, value in self.training.items() if key != "metric_for_best_model"}
-            if part.metric_for_best_model:
-                training["metric_for_best_model"] = part.metric_for_best_model
-            own = {"task": part.task, "data": part.data, "expected": part.expected}
-            length = part.max_length or self.model.max_length
-            model = self.model.model_copy(update={"max_length": length})
-            recipes[name] = Recipe.model_construct(**{**shared, **own, "model": model, "training": training})
-        return recipes
+        return self._parts
 
 
 AnyRecipe: TypeAlias = Recipe | MultiTaskRecipe
@@ -111,26 +100,42 @@ def read(
     """
     if isinstance(source, AnyRecipe if several else Recipe) and data is None and not values and not overrides:
         return source
-    values = values if data is None else {"data": data, **values}
-    stated, clean = _checked(source, values, overrides, check_files, own_metrics, several=several)
-    valid = {name: Sections.model_validate(one) for name, one in clean.items()}
-    first = next(iter(valid.values()))
-    if "tasks" not in stated:
-        return Recipe.model_construct(first.model_fields_set, **dict(first))
-    tasks = dict[str, TaskPart]()
-    for name, one in valid.items():
-        entry = {**stated["tasks"][name], "task": one.task, "data": one.data}
+    stated, rows, report = _source(source)
+    plain, more = plain_sections(values if data is None else {"data": data, **values})
+    fill_sections(stated, plain, report)
+    apply_overrides(stated, overrides, report)
+    if "tasks" in stated and not several:
+        fix = "a run of several tasks has a folder for each, which is given in its place: RUN/NAME"
+        report.add(KeyProblem(("tasks",), "several tasks, where a recipe of one task is expected", fix))
+        report.raise_if_any()
+    checked = check_parts(stated, report, check_files, own_metrics)
+    for name, splits in {**rows, **more}.items():
+        if splits:
+            checked[name]["data"] |= store_rows(splits)
+    parts = {}
+    for name, section in checked.items():
+        valid = Sections.model_validate(section)
+        parts[name] = Recipe.model_construct(valid.model_fields_set, **dict(valid))
+    return _together(stated, parts) if "tasks" in stated else parts[""]
+
+
+def _together(stated: Json, parts: dict[str, Recipe]) -> MultiTaskRecipe:
+    """The recipe of several tasks, from the recipe of each."""
+    tasks = {}
+    for name, part in parts.items():
+        entry = {**stated["tasks"][name], "task": part.task, "data": part.data}
         if "metric_for_best_model" in entry:
-            entry["metric_for_best_model"] = one.training.get("metric_for_best_model")
+            entry["metric_for_best_model"] = part.training.get("metric_for_best_model")
         tasks[name] = TaskPart(**entry)
-    model, training = (mapping(stated.get(name)) for name in ("model", "training"))
-    length = model.get("max_length", ModelSpec.model_fields["max_length"].default)
-    best = training.get("metric_for_best_model", MEAN)
-    shared = {name: getattr(first, name) for name in SHARED} | {
-        "model": first.model.model_copy(update={"max_length": length}),
-        "training": Training({**first.training, "metric_for_best_model": best}, training),
-    }
-    return MultiTaskRecipe.model_construct({*stated}, **{**stated, **shared, "tasks": tasks})
+    first = next(iter(parts.values()))
+    shared = {name: getattr(first, name) for name in SHARED}
+    length = mapping(stated.get("model")).get("max_length", ModelSpec.model_fields["max_length"].default)
+    shared["model"] = first.model.model_copy(update={"max_length": length})
+    training = mapping(stated.get("training"))
+    shared["training"] = Training({**first.training, "metric_for_best_model": MEAN, **training}, training)
+    recipe = MultiTaskRecipe.model_construct({*stated}, **{**stated, **shared, "tasks": tasks})
+    recipe._parts = parts
+    return recipe
 
 
 def load_recipe(
@@ -153,14 +158,14 @@ def load_recipe(
     >>> bertkit.load_recipe("quickstart", ["seeds=[1, 2]"]).seeds
     [1, 2]
     """
-    options = {"check_files": check_files, "own_metrics": own_metrics}
-    return cast(Recipe, read(source, None, {}, overrides, several=False, **options))
+    recipe = read(source, None, {}, overrides, check_files=check_files, own_metrics=own_metrics, several=False)
+    return cast(Recipe, recipe)
 
 
 def copied(source: str | Path, target: Path) -> str:
     """The text of a recipe for the file `target`: its relative paths name what they name now. Raises RecipeError."""
     stated, _, report = _source(source)
-    sections: Json = without(stated, set())
+    sections = without(stated, set())
     check_parts(stated, report, check_files=False, own_metrics=True)
     home, paths = os.path.abspath(target.parent), dict[KeyPath, str]()
     entries: list[tuple[KeyPath, Json]] = [((), sections)]
@@ -218,62 +223,11 @@ def to_yaml(recipe: sections.Section, without: Iterable[str] = ()) -> str:
     return written(recipe.model_dump(exclude=left_out | dict.fromkeys(without, True)))
 
 
-def json_schema() -> Json:
-    """The JSON Schema of a recipe: of several tasks where it has `tasks`, of one where it does not.
-
-    With the training fields of the installed transformers.
-    """
-    one, several = Recipe.model_json_schema(), MultiTaskRecipe.model_json_schema()
-    definitions = {**one.pop("$defs"), **several.pop("$defs")}
-    one["properties"]["training"] = {**training_schema(), "description": one["properties"]["training"]["description"]}
-    several["properties"] |= {name: one["properties"][name] for name in SHARED}
-    several["required"] = ["tasks", "model"]
-    definitions["DataSpec"]["properties"]["format"]["anyOf"][0]["enum"] = [reader.name for reader in formats()]
-    tasks = all_tasks()
-    options: Any = Annotated[reduce(or_, [task.Options for task in tasks]), Field(discriminator="name")]
-    choice = TypeAdapter(options).json_schema()
-    definitions |= choice.pop("$defs")
-    references = choice["discriminator"]["mapping"]
-    one["properties"]["task"] = choice
-    several_too = [{"$ref": references[task.name]} for task in tasks if task.shares_encoder]
-    definitions["TaskPart"]["properties"]["task"] = {"oneOf": several_too}
-    version = "https://json-schema.org/draft/2020-12/schema"
-    return {"$schema": version, "if": {"required": ["tasks"]}, "then": several, "else": one, "$defs": definitions}
-
-
 LAYOUT = ("format", "sheet", "header", "delimiter", "extra_fields", "encoding")  # of `data:`, for a file
 
 
 class _DataOnly(Section):
     data: DataSpec
-
-
-def _checked(
-    source: Any,
-    values: Record,
-    overrides: Sequence[str],
-    check_files: bool = True,
-    own_metrics: bool = True,
-    *,
-    several: bool,
-) -> tuple[Json, dict[str, Json]]:
-    """What a recipe states, as plain data, and task -> what the recipe of this task states, checked, as `check_parts`.
-
-    Rows given from Python are stored in the cache. Arguments and errors are those of `read`.
-    """
-    stated, rows, report = _source(source)
-    plain, more = plain_sections(values)
-    fill_sections(stated, plain, report)
-    apply_overrides(stated, overrides, report)
-    if "tasks" in stated and not several:
-        fix = "a run of several tasks has a folder for each, which is given in its place: RUN/NAME"
-        report.add(KeyProblem(("tasks",), "several tasks, where a recipe of one task is expected", fix))
-        report.raise_if_any()
-    clean = check_parts(stated, report, check_files, own_metrics)
-    for name, splits in {**rows, **more}.items():
-        if splits:
-            clean[name]["data"] |= store_rows(splits)
-    return stated, clean
 
 
 def _source(source: Any) -> tuple[Json, dict[str, Mapping[str, Rows]], Report]:

@@ -20,7 +20,7 @@ from bertkit.evaluation.graded import Graded
 from bertkit.files import lines_of, read_json
 from bertkit.inference.settings import damaged_settings
 from bertkit.models.untrusted import shapes_of
-from bertkit.recipe.cross_checks import texts_in
+from bertkit.recipe.plain_data import texts_in
 from bertkit.recipe.recipe import Recipe
 from bertkit.report.verdict import reported_split
 from bertkit.run import Run

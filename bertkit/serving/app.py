@@ -21,9 +21,9 @@ from starlette.routing import Route
 
 from bertkit.errors import DataError, StoreError, UserError
 from bertkit.serving import tei
-from bertkit.serving.answer_schemas import list_of, schema
 from bertkit.serving.limits import Refused
 from bertkit.serving.middleware import OPEN, CountedRoute, LimitsMiddleware, cancel_on_disconnect, error_response
+from bertkit.serving.schemas import list_of, schema
 from bertkit.serving.service import Service
 from bertkit.serving.shapes import SHAPES, SearchRequest, SearchResponse
 from bertkit.text import Json, Record, dotted

@@ -141,7 +141,8 @@ class Batcher:
 
     def _next_batch(self) -> list[JobRows]:
         """The next rows that may share a call, up to the budget; always at least one row."""
-        batch, later, room = list[JobRows](), list[Job](), self._limits.max_batch_tokens
+        batch, later = list[JobRows](), list[Job]()
+        room = self._limits.max_batch_tokens
         while self._queue and room > 0:
             job = self._queue.popleft()
             if job.finished.done():

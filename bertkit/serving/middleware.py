@@ -8,6 +8,7 @@ import logging
 import re
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from secrets import compare_digest
 from typing import Any, TypeVar
 from uuid import uuid4
@@ -44,24 +45,28 @@ def error_response(error: Refused, path: str) -> JSONResponse:
     return JSONResponse(content, status_code=error.status, headers=error.headers)
 
 
+@dataclass(eq=False)
 class LimitsMiddleware:
     """Enforces the limits and the API key, and gives each request an id.
 
     A POST counts as active before its body is read, so that bodies in memory are limited too.
-    paths: those with their own metrics. api_key: what clients must send; None: nothing.
     """
 
-    def __init__(
-        self, app: ASGIApp, limits: Limits, metrics: Metrics, paths: frozenset[str], api_key: str | None = None
-    ) -> None:
-        self.app, self.limits, self.metrics, self.paths, self.api_key = app, limits, metrics, paths, api_key
-        self.free = asyncio.Semaphore(limits.max_concurrent_requests)
+    app: ASGIApp
+    limits: Limits
+    metrics: Metrics
+    paths: frozenset[str]  # those with their own metrics
+    api_key: str | None = None  # what clients must send; None: nothing
+
+    def __post_init__(self) -> None:
+        self.free = asyncio.Semaphore(self.limits.max_concurrent_requests)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        started, status, headers = time.perf_counter(), 0, Headers(scope=scope)
+        started, status = time.perf_counter(), 0
+        headers = Headers(scope=scope)
         identifier = headers.get("x-request-id", "")
         request_id = identifier if REQUEST_ID.fullmatch(identifier) else uuid4().hex
 

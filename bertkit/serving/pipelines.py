@@ -12,8 +12,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from bertkit.data.schema import Answer
 from bertkit.data.values import replace_surrogates
-from bertkit.serving.answer_schemas import schema
 from bertkit.serving.limits import Refused
+from bertkit.serving.schemas import schema
 from bertkit.tasks import fields
 from bertkit.tasks.base import Task
 from bertkit.tasks.masks import GUESSES, inserted
@@ -27,11 +27,6 @@ class Request(BaseModel):
     """A request or its parameters: unknown fields are refused."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
-
-    @property
-    def truncates(self) -> bool:
-        """Whether texts may be cut."""
-        return True
 
 
 class TokenParameters(Request):

@@ -17,12 +17,11 @@ from bertkit.data.schema import Answer
 from bertkit.data.values import replace_surrogates
 from bertkit.inference.predictor import Predictor
 from bertkit.serving import tei
-from bertkit.serving.answer_schemas import answer_type, described, list_of, schema
 from bertkit.serving.batcher import Batcher, estimated_tokens, guarded
 from bertkit.serving.limits import RETRY, Limits, Refused
 from bertkit.serving.pipelines import Request
 from bertkit.serving.prometheus import Metrics
-from bertkit.serving.request_rows import Row, RowReader
+from bertkit.serving.schemas import Row, RowReader, answer_type, described, list_of, schema
 from bertkit.serving.shapes import CLASSIFY, SHAPES, SearchRequest, Shape
 from bertkit.text import Json
 
@@ -40,11 +39,12 @@ class Service:
         """model: its name for clients. store: what /search searches, made with this model."""
         self.reader = RowReader(predictor.task, predictor.columns, limits)
         predictor = replace(predictor, columns={})  # the reader maps them
-        self.predictor, self.model, self.limits, self.store = predictor, model, limits, store
+        self.predictor, self.task = predictor, predictor.task
+        self.model, self.started = model, int(time.time())
+        self.limits, self.store = limits, store
         self.metrics = Metrics()
         self.batcher = Batcher(lambda rows: list(predictor.stream(rows)), limits, self.metrics)
         self.search_threads = ThreadPoolExecutor(MAX_SEARCHES, thread_name_prefix="bertkit-search")
-        self.task, self.started = predictor.task, int(time.time())
 
     def predict_types(self) -> tuple[Any, Any]:
         """Request and response of /predict. A text classifier also accepts text-embeddings-inference's `inputs`."""
@@ -98,12 +98,13 @@ class Service:
         from bertkit.retrieval.search import search
 
         assert self.store is not None  # else the path is refused
-        store, texts, field = self.store, body.texts, "queries" if body.query is None else "query"
+        store, texts = self.store, body.texts
         if wanted := body.filter:  # before a model is asked
             await self._searched(lambda: to_sql(wanted, store.columns))
+        field = "queries" if body.query is None else "query"
         answers = await self._answers(tei.embed_rows(self.task, texts, "query"), field)
-        options: Json = body.model_dump(include={"top_k", "filter", "hybrid"})
-        options["timeout"], pairs = self.limits.timeout, list(zip(texts, answers, strict=True))
+        options = {**body.model_dump(include={"top_k", "filter", "hybrid"}), "timeout": self.limits.timeout}
+        pairs = list(zip(texts, answers, strict=True))
         hits = await self._searched(lambda: [search(store, text, each["vector"], **options) for text, each in pairs])
         return lambda: {"hits": hits if body.query is None else hits[0]}
 
@@ -145,8 +146,7 @@ class Service:
         """
         self._require_limits(rows, name)
         answers = await self.batcher.answers(rows, self.reader.key(rows))
-        if request is not None:
-            tei.refuse_truncated(answers, request, self.task.max_length)
+        tei.refuse_truncated(answers, request, self.task.max_length)
         return answers
 
     def openai_model(self) -> Json:

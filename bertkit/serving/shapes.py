@@ -9,9 +9,8 @@ from pydantic import Field, model_validator
 
 from bertkit.data.schema import Answer
 from bertkit.serving import pipelines, tei
-from bertkit.serving.answer_schemas import described, list_of, schema
 from bertkit.serving.limits import Refused
-from bertkit.serving.request_rows import Row
+from bertkit.serving.schemas import Row, described, list_of, schema
 from bertkit.tasks.base import Task
 from bertkit.text import Json
 

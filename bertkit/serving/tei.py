@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
 from typing import Annotated, Any, Literal
 
@@ -19,9 +19,9 @@ from scipy.special import expit, logit
 from bertkit.data.schema import Answer
 from bertkit.data.values import replace_surrogates
 from bertkit.evaluation.similarity import unit
-from bertkit.serving.answer_schemas import described, list_of, schema
 from bertkit.serving.limits import Refused
 from bertkit.serving.pipelines import Request, TopK
+from bertkit.serving.schemas import described, list_of, schema
 from bertkit.tasks.base import Task
 from bertkit.text import Json
 
@@ -40,10 +40,6 @@ FUNCTIONS = {"single-label": "softmax", "multi-label": "sigmoid"}  # of a classi
 class _Truncatable(Request):
     truncate: bool | None = Field(True, description="false: a text beyond the maximum length is refused, not cut")
     truncation_direction: Literal["right", "Right"] = Field("right", description="the end that is cut")
-
-    @property
-    def truncates(self) -> bool:
-        return self.truncate is not False
 
 
 class EmbedRequest(_Truncatable):
@@ -172,7 +168,7 @@ def ranks(answers: Sequence[Answer], request: RerankRequest, activation: str) ->
         scores = [float(logit(min(max(score, low), high))) for score in scores]
     elif not request.raw_scores and activation != "sigmoid":
         scores = expit(scores).tolist()
-    table: list[Json] = [{"index": index, "score": score} for index, score in enumerate(scores)]
+    table = [{"index": index, "score": score} for index, score in enumerate(scores)]
     if request.return_text:
         table = [row | {"text": replace_surrogates(text)} for row, text in zip(table, request.texts, strict=True)]
     # By the model's own scores: their sigmoid may be 1 for several texts.
@@ -208,7 +204,7 @@ def classify_rows(task: Any, body: ClassifyRequest) -> list[Row]:
     wanted, own = body.parameters and body.parameters.function_to_apply, FUNCTIONS.get(task.kind, "none")
     if wanted not in (None, own):
         raise Refused(422, f"parameters.function_to_apply: this model's is {own}; it cannot be changed", "Validation")
-    inputs: Any = [body.inputs] if isinstance(body.inputs, str) else body.inputs
+    inputs = [body.inputs] if isinstance(body.inputs, str) else body.inputs
     items = inputs if _is_batch(inputs) else [inputs]
     size = 2 if task.options.pair else 1
     for number, item in enumerate(items, 1):
@@ -228,14 +224,14 @@ def classified(task: Task, body: ClassifyRequest, answers: Sequence[Answer]) -> 
 
 def predictions(answer: Answer) -> list[Json]:
     """All labels of an answer, most probable first."""
-    scores: Mapping[str, float] = answer.get("scores", {"score": answer.get("score", 0.0)})
+    scores = answer.get("scores", {"score": answer.get("score", 0.0)})
     return [{"label": name, "score": score} for name, score in sorted(scores.items(), key=lambda pair: -pair[1])]
 
 
-def refuse_truncated(answers: Sequence[Answer], request: Request, max_length: int) -> None:
+def refuse_truncated(answers: Sequence[Answer], request: Request | None, max_length: int) -> None:
     """Raises Refused where texts were cut, and the request forbids it."""
     cut = [number for number, answer in enumerate(answers, 1) if answer.get("truncated")]
-    if cut and not request.truncates:
+    if cut and isinstance(request, _Truncatable) and request.truncate is False:
         numbers = ", ".join(map(str, cut[:10])) + (", …" if len(cut) > 10 else "")
         what = f'input {numbers}: longer than the model\'s {max_length} tokens, and "truncate" is false'
         raise Refused(413, what, "Validation")

@@ -65,13 +65,11 @@ def contains(distribution: Any, value: Any) -> bool:
 
 def suggest(trial: Trial, key: str, distribution: Any) -> None:
     """Sample the trial's value."""
-    match distribution:
-        case CategoricalDistribution():
-            trial.suggest_categorical(key, distribution.choices)
-        case IntDistribution():
-            trial.suggest_int(key, distribution.low, distribution.high, step=distribution.step, log=distribution.log)
-        case FloatDistribution():
-            trial.suggest_float(key, distribution.low, distribution.high, step=distribution.step, log=distribution.log)
+    if isinstance(distribution, CategoricalDistribution):
+        trial.suggest_categorical(key, distribution.choices)
+        return
+    number = trial.suggest_int if isinstance(distribution, IntDistribution) else trial.suggest_float
+    number(key, distribution.low, distribution.high, step=distribution.step, log=distribution.log)
 
 
 def decoded(stored: Any) -> Any:

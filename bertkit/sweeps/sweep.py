@@ -5,32 +5,29 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean, stdev
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
+
+from optuna import Study
 
 from bertkit import processes
-from bertkit.data import Data
 from bertkit.data.python_rows import keep_rows
-from bertkit.errors import DataError, Problem, RecipeError, UserError, extras_required
+from bertkit.errors import DataError, Problem, RecipeError, UserError
 from bertkit.files import read_json, write_json, write_text
-from bertkit.models.encoder import resolve_encoder
 from bertkit.models.quiet import quiet_logger
 from bertkit.recipe.key_problems import Report
 from bertkit.recipe.recipe import Recipe, read, to_yaml
+from bertkit.report.facts import read_facts
+from bertkit.report.paired import Pair, compared
 from bertkit.run import Run, names_in, only_writer
-from bertkit.tasks.base import Task
+from bertkit.sweeps.space import brief, read_space
+from bertkit.sweeps.trials import Search, open_study, outcome, stored_study, train_or_resume
 from bertkit.text import Json, KeyPath, Record, columns, counted
-from bertkit.training.job import arguments, check_model, headline_of, inspect, prepare
+from bertkit.training.job import Job, arguments, prepare_job
 from bertkit.validation import KeyProblem
-
-if TYPE_CHECKING:
-    from optuna import Study
-
-    from bertkit.report.paired import Pair
-    from bertkit.sweeps.trials import Search  # it needs optuna, which may not be installed
 
 # none of these changes scores on validation
 WITHOUT_SIDE_EFFECTS = {"hub": None, "expected": None, "folds": None, "verify": False, "explain": False}
@@ -62,14 +59,10 @@ class Sweep:
     @property
     def study(self) -> Study:
         """The trials as an Optuna study, for its plots; a choice is stored as JSON."""
-        from bertkit.sweeps.trials import stored_study
-
         return stored_study(self.folder / "study.jsonl")
 
     def table(self) -> str:
         """A line per trial, best first, stopped and failed ones last."""
-        from bertkit.sweeps.space import brief
-
         trials, rank = self.results["trials"], ("complete", "pruned", "fail")
         keys = list(dict.fromkeys(key for trial in trials for key in trial["changes"]))
         rows = [["trial", "outcome", *(key.rpartition(".")[2] for key in keys)]]
@@ -108,24 +101,19 @@ def sweep(
     """
     recipe = cast(Recipe, read(recipe, data, overrides, several=False))
     _check_call(trials, timeout, confirm)
-    with extras_required():
-        from bertkit.sweeps.space import read_space
-        from bertkit.sweeps.trials import Search, open_study
-
     folder, base = Path(output_dir), recipe.model_copy(update={**WITHOUT_SIDE_EFFECTS, "seeds": recipe.seeds[:1]})
     _check_folder(folder)
     dimensions, report, variants = read_space(space, base)
-    task, data = _dry_run(base, variants, report)
-    metric = str(base.training.get("metric_for_best_model", task.metrics[0]))
+    job = _dry_run(base, variants, report)
     deadline = None if timeout is None else time.monotonic() + timeout
     with only_writer(Run(folder)), quiet_logger("optuna"):
         _check_folder(folder)  # another program may have written there in the meantime
         as_text = {key: repr(dimension) for key, dimension in dimensions.items()}
-        facts = {"recipe": to_yaml(base), "space": as_text, "data": data.fingerprints}
+        facts = {"recipe": to_yaml(base), "space": as_text, "data": job.data.fingerprints}
         study, storage = open_study(folder / "study.jsonl", facts)
         keep_rows(base.data, folder / "data")
         write_text(folder / "recipe.yaml", to_yaml(base))
-        search = Search(study, storage, base, folder, dimensions, metric)
+        search = Search(study, storage, base, folder, dimensions, job.headline)
         search.run(trials, deadline)
         write_json(folder / "sweep.json", _compare_on_fresh_seeds(recipe, search, confirm))
     return Sweep(folder)
@@ -148,44 +136,42 @@ def _check_folder(folder: Path) -> None:
         raise UserError(folder, "is neither empty nor a sweep", "Name another folder.")
 
 
-def _dry_run(base: Recipe, variants: Mapping[KeyPath, Recipe], report: Report) -> tuple[Task, Data]:
-    """Check the base recipe and each value of the space against data, model and transformers. Raises UserError."""
+def _dry_run(base: Recipe, variants: Mapping[KeyPath, Recipe], report: Report) -> Job:
+    """Check the base recipe and each value of the space against data, model and transformers. Raises UserError.
 
-    def checked(recipe: Recipe) -> tuple[Task, Data]:
-        encoder = resolve_encoder(recipe.model)
-        task, data = prepare(recipe, encoder)
-        if "validation" not in data.rows:
+    Returns the job of the base recipe.
+    """
+
+    def checked(recipe: Recipe) -> Job:
+        job, _ = prepare_job(recipe)
+        if "validation" not in job.data.rows:
             raise DataError(
                 "data",
                 "no validation split to select by; a sweep does not select by `folds`",
                 "Name one in data.source, or hold one out: data: {validation: 0.1}",
             )
-        features, _ = inspect(task, data, headline_of(recipe, task), encoder.name)
-        check_model(recipe, encoder, task, data, features)
-        return task, data
+        return job
 
-    task, data = checked(base)
+    job = checked(base)
+    metric = job.task.metrics[0]
     for path, recipe in variants.items():
         try:
             with TemporaryDirectory() as temporary, quiet_logger("bertkit"):
                 if str(path[0]).startswith("training."):
-                    arguments(recipe, task, data, Path(temporary), recipe.seeds[0])
+                    arguments(replace(job, recipe=recipe), Path(temporary), recipe.seeds[0])
                     continue
-                headline = checked(recipe)[0].metrics[0]
-            if headline != task.metrics[0]:
-                report.add(KeyProblem(path, f"is scored by {headline}, the base recipe by {task.metrics[0]}"))
+                headline = checked(recipe).task.metrics[0]
+            if headline != metric:
+                report.add(KeyProblem(path, f"is scored by {headline}, the base recipe by {metric}"))
         except UserError as error:
             for problem in error.problems:
                 report.add(KeyProblem(path, f"{problem.where}: {problem.what}".removeprefix(": "), problem.fix))
     report.raise_if_any()
-    return task, data
+    return job
 
 
 def _compare_on_fresh_seeds(recipe: Recipe, search: Search, confirm: int) -> Json:
     """Train the winner and the base recipe on fresh seeds; write best.yaml; returns the content of sweep.json."""
-    from bertkit.sweeps.space import brief
-    from bertkit.sweeps.trials import outcome, train_or_resume
-
     if all(trial.value is None for trial in search.finished()):
         raise UserError(
             search.folder,
@@ -237,9 +223,6 @@ def _scores(run: Run) -> list[float]:
 
 def _paired(base: Run, best: Run) -> Pair:
     """The models of both runs, compared by their answers to the rows of validation."""
-    from bertkit.report.facts import read_facts
-    from bertkit.report.paired import compared
-
     before, after = (read_facts(run.folder, "validation") for run in (base, best))
     return compared(before, after, ("base", "best"))
 

@@ -187,7 +187,7 @@ class Task(ABC, Generic[O]):
 
     @property
     def method(self) -> str | None:
-        """The method that fits the model, in `methods/table.py`. Default: it is trained by steps."""
+        """The method that fits the model, in `training/seed.py`. Default: it is trained by steps."""
         return None
 
     @property

@@ -17,7 +17,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d
 
 from bertkit.errors import DataError
-from bertkit.inference.features import column_of_texts
+from bertkit.inference.features import column_of_texts, reading_texts
 from bertkit.inference.predictor import load
 from bertkit.training.train import train
 
@@ -92,7 +92,5 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return np.asarray(self.classes_[best])
 
     def __sklearn_tags__(self) -> Any:
-        """Texts in one dimension, not numbers in two."""
-        tags = super().__sklearn_tags__()
-        tags.input_tags.string, tags.input_tags.one_d_array, tags.input_tags.two_d_array = True, True, False
-        return tags
+        """Texts come in."""
+        return reading_texts(super().__sklearn_tags__())

@@ -4,17 +4,11 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import shutil
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from statistics import fmean, stdev
-from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from datasets import Dataset
@@ -29,10 +23,10 @@ from bertkit.inference.predictor import Predictor, load
 from bertkit.recipe.fields import MEAN
 from bertkit.recipe.recipe import AnyRecipe
 from bertkit.run import OUT_OF_FOLD, Run, delete_checkpoints, environment
-from bertkit.tasks import is_registered
 from bertkit.tasks.base import HeldOut
 from bertkit.text import Json, Record, shell_word
 from bertkit.training.job import Job, Jobs, scored_splits
+from bertkit.training.verify import verify
 
 logger = logging.getLogger(__name__)
 
@@ -149,7 +143,7 @@ def write_shared_results(jobs: Jobs, run: Run, parts: Mapping[str, Run], started
     """Write RUN/results.json of several tasks: each one's selection metric, and their mean."""
     from bertkit.report.verdict import reported_split
 
-    summary = dict[str, Any]()
+    summary = {}
     for name, part in parts.items():
         results = part.results
         split, headline = reported_split(results), results["headline"]
@@ -182,7 +176,8 @@ def finish_job(
 
     trained_with: the other tasks that share the encoder.
     """
-    recipe, data, predictor = job.recipe, job.data, load(run.folder)
+    recipe, data = job.recipe, job.data
+    predictor = load(run.folder)
     scoring = [split for split in scored_splits(data) if split != "train" or held_out is None]
     fitting = fitted_on(data) or (held_out.fitted_on if held_out else ())
     splits, baselines = score_splits(run, predictor, job, scoring, fitting)
@@ -218,7 +213,8 @@ def score_splits(
 
     held_out: what baselines are fitted on, as `Task.baselines` takes them.
     """
-    data, splits, baselines = job.data, {}, {}
+    data = job.data
+    splits, baselines = {}, {}
     answers: Iterable[Any]
     for split, rows in data.rows.items():
         if split in chosen:
@@ -255,38 +251,3 @@ def mean_and_sd(scores: Sequence[Scores]) -> dict[str, dict[str, float]]:
     table = {name: [each.get(name) for each in scores] for name in scores[0] if "/" not in name}
     defined = {name: [v for v in values if v is not None] for name, values in table.items() if None not in values}
     return {name: {"mean": fmean(v), "sd": stdev(v) if len(v) > 1 else 0.0} for name, v in defined.items()}
-
-
-def verify(run: Run, predictor: Predictor, rows: Dataset) -> bool:
-    """Load the saved model in a fresh process and compare its answers with this process's. Raises ModelError.
-
-    False: no other process can load it, whose task was registered in this one.
-    """
-    if is_registered(predictor.task.name):
-        logger.warning("not verified: a fresh process does not know %s, which this one registered", predictor.task.name)
-        return False
-    inputs = frozenset(predictor.task.schema.context).union(*predictor.task.inputs)
-    probe = [{name: row[name] for name in inputs if name in row} for row in rows.select(range(min(len(rows), 64)))]
-    with TemporaryDirectory() as folder:
-        given, output = Path(folder) / "rows.jsonl", Path(folder) / "answers.jsonl"
-        write_lines(given, probe)
-        canonical = [f"--column={name}={name}" for name in probe[0]]
-        files = ["--input", str(given), "--output", str(output), *canonical]
-        command = [sys.executable, "-P", "-m", "bertkit", "predict", str(run.model), *files]
-        alone = {k: v for k, v in os.environ.items() if k not in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_PORT")}
-        # A notebook may have added to its path, or taken from it.
-        alone["PYTHONPATH"] = os.pathsep.join([*sys.path, *filter(None, [os.environ.get("PYTHONPATH")])])
-        done = subprocess.run(command, capture_output=True, text=True, check=False, env=alone)
-        if done.returncode:
-            raise ModelError(run.model, f"does not load in a fresh process:\n{done.stderr.strip()}")
-        fresh = [json.loads(line)["answer"] for line in output.read_text(encoding="utf-8").splitlines()]
-    ours = list(replace(predictor, columns={}).stream(probe))
-    different = [index for index, pair in enumerate(zip(ours, fresh, strict=True)) if pair[0] != pair[1]]
-    if different:
-        raise ModelError(
-            run.model,
-            f"a fresh process answers {len(different)} of {len(ours)} rows differently, first row {different[0] + 1}",
-            "This is a bug of bertkit; please report it with the recipe.",
-        )
-    logger.info("verified: a fresh process gives the same %d answers", len(ours))
-    return True

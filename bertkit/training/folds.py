@@ -114,7 +114,8 @@ def _train_fold(jobs: Jobs, fold: int, run: Run, metadata: MetadataWriter, other
     if not models:
         return {}
     (trained,) = models.values()
-    runner, task, rows = trained.runner, job.task, job.data.rows["train"]
+    runner, task = trained.runner, job.task
+    rows = job.data.rows["train"]
     if job.recipe.peft:
         runner = replace(runner, model=merged(runner.model))
     if "validation" in job.data.rows:

@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Collection, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -44,7 +44,7 @@ from bertkit.run import Run
 from bertkit.tasks import get_task
 from bertkit.tasks.base import Task, evaluate
 from bertkit.tasks.base import prepare as prepare_task
-from bertkit.text import Json, Record
+from bertkit.text import Record
 from bertkit.validation import did_you_mean
 
 logger = logging.getLogger(__name__)
@@ -140,9 +140,8 @@ class Jobs:
 
     def arguments(self, folder: Path, seed: int) -> Arguments:
         """Hugging Face's arguments of one seed's training."""
-        first = self.first
-        shared = first.recipe.model_copy(update={"training": self.recipe.training})
-        return arguments(shared, first.task, first.data, folder, seed)
+        recipe = self.first.recipe.model_copy(update={"training": self.recipe.training})
+        return arguments(replace(self.first, recipe=recipe), folder, seed)
 
     def rank(self, outcomes: Mapping[str, Record]) -> float:
         """The score by which seeds are compared: the mean of the tasks' headlines, or that of a task the recipe names.
@@ -157,7 +156,8 @@ class Jobs:
 
 def prepare_jobs(recipe: AnyRecipe, extensions: Extensions = NO_EXTENSIONS) -> tuple[Jobs, dict[str, list[Finding]]]:
     """The jobs of a recipe, and the findings about each. Raises UserError before anything is written."""
-    by_task, findings, problems = dict[str, Job](), dict[str, list[Finding]](), list[Problem]()
+    by_task, findings = dict[str, Job](), dict[str, list[Finding]]()
+    problems = []
     if extensions.added:
         logger.info("with %s", ", ".join(extensions.names))
     for name, part in recipe.parts.items():
@@ -191,20 +191,21 @@ def prepare_jobs(recipe: AnyRecipe, extensions: Extensions = NO_EXTENSIONS) -> t
     return jobs, findings
 
 
-def prepare_job(recipe: Recipe, extensions: Extensions) -> tuple[Job, list[Finding]]:
+def prepare_job(recipe: Recipe, extensions: Extensions = NO_EXTENSIONS) -> tuple[Job, list[Finding]]:
     """The job of one task, and the findings about its data and model. Raises UserError before anything is written."""
     encoder = resolve_encoder(recipe.model)
     logger.info("encoder: %s (%s)", encoder.name, encoder.origin)
     task, data = prepare(recipe, encoder, extensions.metrics)
     logger.info("task: %s, %s", task.name, task.describe())
     features, findings = inspect(task, data, headline_of(recipe, task), encoder.name)
-    folds, fold_findings = list[int](), list[Finding]()
+    job = Job(recipe, encoder, task, data, features, extensions=extensions)
     if recipe.folds:
         folds, fold_findings = fold_rows(data, recipe.folds, recipe.data.seed, task.schema.group_columns)
         log_findings(fold_findings)
-    attachments, model_findings = check_model(recipe, encoder, task, data, features, extensions)
-    job = Job(recipe, encoder, task, data, features, attachments, extensions, folds)
-    return job, [*findings, *fold_findings, *model_findings]
+        findings += fold_findings
+        job = replace(job, folds=folds)
+    attachments, model_findings = check_model(job)
+    return replace(job, attachments=attachments), findings + model_findings
 
 
 def prepare(recipe: Recipe, encoder: Encoder, metrics: Sequence[Any] = ()) -> tuple[Task, Data]:
@@ -265,29 +266,24 @@ def inspect(task: Task, data: Data, headline: str, encoder: str) -> tuple[Datase
     return features["train"], findings
 
 
-def build(recipe: Recipe, encoder: Encoder, task: Task, extensions: Extensions) -> Any:
+def build(job: Job) -> Any:
     """The model to train: encoder and head; with fewer layers, frozen parts or LoRA on request. Raises UserError."""
-    model: Any = task.model(encoder)
-    for each in extensions.every:
+    recipe, task = job.recipe, job.task
+    model: Any = task.model(job.encoder)
+    for each in job.extensions.every:
         model = each.build_model(recipe, model)
     model = freeze(model, recipe.freeze) if recipe.freeze else model
     return with_lora(model, recipe.peft, task.extra_modules(model)) if recipe.peft else model
 
 
-def check_model(
-    recipe: Recipe,
-    encoder: Encoder,
-    task: Task,
-    data: Data,
-    features: Dataset,
-    extensions: Extensions = NO_EXTENSIONS,
-) -> tuple[Sequence[Attachment], list[Finding]]:
+def check_model(job: Job) -> tuple[Sequence[Attachment], list[Finding]]:
     """Build arguments and model once, for what transformers and peft refuse, and let the model read a few inputs.
 
-    features: of the training rows. The user's metrics are computed once, of the untrained model: only what they return
-    has their names. Returns the attachments and the findings. Raises UserError; nothing is written.
+    The user's metrics are computed once, of the untrained model: only what they return has their names. Returns the
+    attachments and the findings. Raises UserError; nothing is written.
     """
-    metrics = extensions.metrics
+    recipe, task = job.recipe, job.task
+    features, extensions = job.features, job.extensions
     if task.method and extensions.added:
         raise RecipeError(
             "task.method",
@@ -295,20 +291,21 @@ def check_model(
             "Leave it out, or train with task.method full.",
         )
     with TemporaryDirectory() as folder, quiet_logger("bertkit"):
-        args = arguments(recipe, task, data, Path(folder), recipe.seeds[0])
-        model = build(recipe, encoder, task, extensions)
-        draft, candidates = Draft(recipe, args, task, model, features), () if task.method else extensions.every
+        args = arguments(job, Path(folder), recipe.seeds[0])
+        model = build(job)
+        draft = Draft(recipe, args, task, model, features)
+        candidates = () if task.method else extensions.every
         attachments = [each for each in map(copy, candidates) if each.join(draft)]
         check_token_types(model, task.examples(features, range(min(len(features), 8))))
         findings = list(padding_findings(task, model))
-        headline = headline_of(recipe, task)
-        if metrics or headline not in task.metrics:
-            split = next(name for name in ("validation", *scored_splits(data)) if name in data.rows)
+        if extensions.metrics or job.headline not in task.metrics:
+            splits = ("validation", *scored_splits(job.data))
+            rows = next(job.data.rows[split] for split in splits if split in job.data.rows)
             precision = resolve_precision("auto", args.device)
             runner = Runner(task, model.to(args.device), args.device, precision, args.per_device_eval_batch_size)
-            scores = evaluate(task, data.rows[split], runner, fitted=True, metrics=metrics)
-            if headline not in scores:
-                raise _no_metric(task, headline, [name for name in scores if "/" not in name])
+            scores = evaluate(task, rows, runner, fitted=True, metrics=extensions.metrics)
+            if job.headline not in scores:
+                raise _no_metric(task, job.headline, [name for name in scores if "/" not in name])
     log_findings(findings)
     return attachments, findings
 
@@ -319,13 +316,14 @@ def scored_splits(data: Data) -> list[str]:
     return held_out or ["train"]
 
 
-def arguments(recipe: Recipe, task: Task, data: Data, folder: Path, seed: int) -> Arguments:
+def arguments(job: Job, folder: Path, seed: int) -> Arguments:
     """Hugging Face's arguments for one seed. Raises RecipeError where transformers refuses them."""
+    recipe = job.recipe
     settings = {name: value for name, value in recipe.training.items() if name not in DECIDED}
     settings["auto_find_batch_size"] = False  # attachments/memory.py does it
     device = best_device()
-    evaluates = "validation" in data.rows and recipe.training["eval_strategy"] != "no"
-    defaults: Json = {
+    evaluates = "validation" in job.data.rows and recipe.training["eval_strategy"] != "no"
+    defaults = {
         "output_dir": str(folder),
         "seed": seed,
         "use_cpu": device.type == "cpu",
@@ -338,7 +336,7 @@ def arguments(recipe: Recipe, task: Task, data: Data, folder: Path, seed: int) -
     if not settings.get("fp16"):
         defaults["bf16"] = best_precision(device) == "bf16"
     if evaluates:
-        defaults |= {"metric_for_best_model": task.metrics[0], "greater_is_better": True}
+        defaults |= {"metric_for_best_model": job.task.metrics[0], "greater_is_better": True}
     elif settings.get("save_strategy") == "best":
         raise RecipeError(
             "training.save_strategy",
@@ -363,18 +361,22 @@ def arguments(recipe: Recipe, task: Task, data: Data, folder: Path, seed: int) -
         schedule(made, torch.optim.SGD([torch.zeros(1)], lr=made.learning_rate), TICKS)
     except (ValueError, TypeError) as error:
         raise RecipeError("training.lr_scheduler_kwargs", str(error)) from error
+    _require_trackers(made.report_to or ())
+    return made
+
+
+def _require_trackers(names: Sequence[str]) -> None:
+    """Raises RecipeError where transformers has no integration of this name, or its library is not installed."""
     known = integration_utils.INTEGRATION_TO_CALLBACK.keys()
-    if unknown := [str(name) for name in made.report_to or () if name not in known]:
+    if unknown := [str(name) for name in names if name not in known]:
         raise RecipeError(
             "training.report_to",
             f"transformers has no integration {unknown[0]!r}{did_you_mean(unknown[0], known)}",
             f"Known: none, all, {', '.join(known)}.",
         )
-    checked = known - {"azure_ml", "flyte"}  # these are not always listed
     installed = integration_utils.get_available_reporting_integrations()  # type: ignore[no-untyped-call]
-    missing = sorted(checked.intersection(made.report_to or ()).difference(installed))
+    missing = sorted({*names} - {*installed, "azure_ml", "flyte"})  # these two are not always listed
     if missing:  # MLflow's callback would refuse this too, but also print a traceback from its __del__
         raise RecipeError(
             "training.report_to", f"{' and '.join(missing)}: not installed", f"pip install {' '.join(missing)}"
         )
-    return made

@@ -136,7 +136,7 @@ def write_metadata(jobs: Jobs, run: Run, findings: Mapping[str, Sequence[Finding
         write_text(part.folder / "recipe.yaml", to_yaml(job.recipe))  # first: without it the folder is not a run
         write_json(part.folder / "environment.json", {"versions": versions()} | job.extensions.recorded)
         rows = {split: len(rows) for split, rows in job.data.rows.items()}
-        facts: Json = {"fingerprints": job.data.fingerprints, "rows": rows}
+        facts = {"fingerprints": job.data.fingerprints, "rows": rows}
         facts |= {"folds": folds} if (folds := _folds(job)) else {}
         facts |= {"files": files} if (files := keep_rows(job.recipe.data, part.folder / "data")) else {}
         write_json(part.folder / "data.json", facts | {"findings": [each._asdict() for each in findings[name]]})

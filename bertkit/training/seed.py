@@ -7,7 +7,6 @@ import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,7 +16,6 @@ from safetensors.torch import save_file
 from transformers import EarlyStoppingCallback, TrainerCallback, set_seed
 from transformers.integrations.integration_utils import TensorBoardCallback
 
-from bertkit.encoding.padding import BatchSize
 from bertkit.engine.arguments import Arguments
 from bertkit.engine.callbacks import MetadataWriter, MetricsLog, Progress, Shutdown
 from bertkit.engine.checkpoint import step_of
@@ -29,11 +27,11 @@ from bertkit.engine.training_data import MixedData, TaskData, TrainingData
 from bertkit.errors import ModelError, RecipeError, translated
 from bertkit.files import read_json, write_json, write_text
 from bertkit.inference.runner import Runner
-from bertkit.methods.table import METHODS
+from bertkit.methods import contrastive, head
 from bertkit.models.device import resolve_precision
 from bertkit.models.encoder import save_tokenizer
 from bertkit.models.trained_parts import merged, save_adapter
-from bertkit.recipe.recipe import AnyRecipe, Recipe
+from bertkit.recipe.recipe import Recipe
 from bertkit.run import Run
 from bertkit.tasks import package_of
 from bertkit.tasks.base import Task, calibrate, evaluate
@@ -43,6 +41,7 @@ from bertkit.training.metadata import MARK, trained_with
 
 logger = logging.getLogger(__name__)
 
+METHODS = {"head": head.fit, "contrastive": contrastive.fit}  # by `Task.method`
 MEMORY_ADVICE = (
     "auto_find_batch_size: true takes the same steps in smaller parts; gradient_checkpointing: true takes less memory. "
     "Or lower per_device_train_batch_size and raise gradient_accumulation_steps as much; or lower model.max_length."
@@ -56,24 +55,35 @@ class TrainedModel(NamedTuple):
     facts: Json  # `steps`, `seconds`, `best_step`, and `undecided`, as in CheckpointTrainer
 
 
+class SeedFolder:
+    """What one seed's training of one task leaves in the run of this task: its model and done.json."""
+
+    def __init__(self, run: Run, seed: int) -> None:
+        self.path = run.checkpoints / f"seed-{seed}"
+        self.done = self.path / "done.json"
+        self.models = (self.path / "model", run.model)  # where it is saved, and then published
+
+    @property
+    def finished(self) -> bool:
+        """Whether the training has ended, and its model is there."""
+        return self.done.is_file() and any(model.is_dir() for model in self.models)
+
+
 def train_seed(jobs: Jobs, seed: int, run: Run, metadata: MetadataWriter) -> dict[str, Json]:
     """Train one seed to its best checkpoint, calibrate and save each task's model; returns each one's done.json."""
-    runs = jobs.runs(run)
-    folders = {name: part.checkpoints / f"seed-{seed}" for name, part in runs.items()}
-    done = {name: folder / "done.json" for name, folder in folders.items()}
-    saved = {name: (folders[name] / "model").is_dir() or part.model.is_dir() for name, part in runs.items()}
-    if all(done[name].is_file() and saved[name] for name in runs):
-        return {name: dict(read_json(file)) for name, file in done.items()}
+    folders = {name: SeedFolder(part, seed) for name, part in jobs.runs(run).items()}
+    if all(folder.finished for folder in folders.values()):
+        return {name: dict(read_json(folder.done)) for name, folder in folders.items()}
     title = f"seed {seed}" if len(jobs.recipe.seeds) > 1 else "training"
-    log, folder = run.folder / "metrics.jsonl", run.checkpoints / f"seed-{seed}"
+    models = fit(jobs, seed, SeedFolder(run, seed).path, title, run.folder / "metrics.jsonl", metadata)
     outcomes = {}
-    for name, trained in fit(jobs, seed, folder, title, log, metadata).items():
+    for name, trained in models.items():
         job = jobs.by_task[name]
-        scores = merge_and_calibrate(job, trained.runner, folders[name])
+        scores = merge_and_calibrate(job, trained.runner, folders[name].path)
         headline = scores.get("validation", {}).get(job.headline)
         outcomes[name] = {"seed": seed, "headline": headline, "metrics": scores, **trained.facts}
     for name, outcome in outcomes.items():
-        write_json(done[name], outcome)
+        write_json(folders[name].done, outcome)
     return outcomes
 
 
@@ -90,7 +100,13 @@ def fit(
         shared = next(iter(runners.values()))  # an encoder
         kernels = shared.model.config._attn_implementation
         logger.info("%s: %s attention, %s on %s", title, kernels, shared.precision, args.device)
-    start = MetadataWriter(partial(_write_start, jobs.recipe, folder, metadata))
+
+    def begin() -> None:
+        """Write what the run is trained with, and in the training's own folder which recipe it belongs to."""
+        metadata.write()
+        write_text(folder / MARK, trained_with(jobs.recipe))
+
+    start = MetadataWriter(begin)
     if method := jobs.first.task.method:
         if not args.should_save:
             return {}
@@ -100,7 +116,7 @@ def fit(
         return {name: TrainedModel(replace(runner, model=model), facts)}
     clock, stop = Clock(args.seconds), jobs.recipe.early_stopping
     headline = str(args.metric_for_best_model or jobs.first.headline)
-    callbacks: list[TrainerCallback] = [Progress(title, headline, clock), MetricsLog(log, seed), start]
+    callbacks = [Progress(title, headline, clock), MetricsLog(log, seed), start]
     if stop:
         callbacks.append(EarlyStoppingCallback(stop.patience, stop.threshold))
     trainer = make_trainer(jobs, runners, args, [*callbacks, *jobs.first.extensions.callbacks], clock)
@@ -118,25 +134,12 @@ def fit(
     return {name: TrainedModel(replace(runners[name], model=model), facts) for name, model in models.items()}
 
 
-def _write_start(recipe: AnyRecipe, folder: Path, metadata: MetadataWriter) -> None:
-    """Write what the run is trained with, and in the training's own folder which recipe it belongs to."""
-    metadata.write()
-    write_text(folder / MARK, trained_with(recipe))
-
-
-def inference_settings(job: Job, batch_size: BatchSize) -> Json:
-    """What a predictor needs besides the task."""
-    size = batch_size if isinstance(batch_size, int) else batch_size.model_dump()
-    columns = dict(job.recipe.data.columns)
-    return {"version": version("bertkit"), "precision": job.precision, "batch_size": size, "columns": columns}
-
-
 def new_runners(jobs: Jobs, args: Arguments) -> dict[str, Runner]:
     """Each task's model with a new head, not yet on its device, determined by the seed."""
     set_seed(args.seed)
-    runners = dict[str, Runner]()
+    runners = {}
     for name, job in jobs.by_task.items():
-        model = build(job.recipe, job.encoder, job.task, job.extensions)
+        model = build(job)
         precision = resolve_precision(job.precision, args.device)
         batch_size = job.recipe.batching or args.per_device_eval_batch_size
         runners[name] = Runner(job.task, model, args.device, precision, batch_size)
@@ -224,7 +227,14 @@ def merge_and_calibrate(job: Job, runner: Runner, folder: Path) -> dict[str, dic
         runner = replace(runner, model=merged(runner.model))
     if "validation" in data.rows:
         task = calibrate(task, data.rows["validation"], runner)
-    save(runner.model, task, folder / "model", inference_settings(job, runner.batch_size))
+    size = runner.batch_size
+    settings = {  # what a predictor needs besides the task
+        "version": version("bertkit"),
+        "precision": job.precision,
+        "batch_size": size if isinstance(size, int) else size.model_dump(),
+        "columns": dict(recipe.data.columns),
+    }
+    save(runner.model, task, folder / "model", settings)
     if len(recipe.seeds) == 1:
         return {}
     return {
@@ -254,7 +264,7 @@ def save(model: Any, task: Task, folder: Path, settings: Json) -> None:
         for name, module in extra.items():
             (aside / name).parent.mkdir(exist_ok=True)
             save_file(module.state_dict(), aside / f"{name}.safetensors")
-    backend: Any = task.tokenizer
+    backend = task.tokenizer
     backend.backend_tokenizer.no_truncation()  # limits of the last call, which are not the tokenizer's own
     backend.backend_tokenizer.no_padding()
     save_tokenizer(task.tokenizer, aside)
