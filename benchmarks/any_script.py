@@ -10,13 +10,14 @@ the exported ONNX graph and by the server, and their entities are compared with 
 from __future__ import annotations
 
 import argparse
+import json
 import tempfile
 import time
 from pathlib import Path
 
 import torch
 from starlette.testclient import TestClient
-from transformers import BertConfig, BertModel, BertTokenizer
+from transformers import BertConfig, BertModel
 
 import bertkit
 from bertkit.data import load
@@ -32,14 +33,14 @@ EPOCHS, LEARNING_RATE = 60, 2e-3
 
 def encoder(folder: Path, texts: list[str]) -> str:
     """A BERT of 2 layers of 128 with a token for each character of these texts."""
-    characters = sorted({character for text in texts for character in text if not character.isspace()})
-    vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *characters, *(f"##{c}" for c in characters)]
-    ids = {token: number for number, token in enumerate(vocabulary)}
-    BertTokenizer(vocab=ids, do_lower_case=False, strip_accents=False, model_max_length=512).save_pretrained(folder)
+    corpus = folder.parent / "corpus.jsonl"
+    corpus.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    alone = {"cased": True, "min_frequency": 10**6, "limit_alphabet": 10_000}  # no pair of characters is merged
+    tokenizer = bertkit.train_tokenizer([corpus], folder, vocab_size=25_000, max_length=512, **alone)
     torch.manual_seed(0)
     sizes = {"hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 512}
     still = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-    BertModel(BertConfig(vocab_size=len(vocabulary), **sizes, **still)).save_pretrained(folder)
+    BertModel(BertConfig(vocab_size=len(tokenizer), **sizes, **still)).save_pretrained(folder)
     return str(folder)
 
 
