@@ -28,7 +28,7 @@ from bertkit.serving.service import Service
 from bertkit.tasks import get_task
 
 ROWS, LONGEST = 300, 250
-EPOCHS, LEARNING_RATE = 60, 2e-3
+LEARNING_RATE = 2e-3
 
 
 def encoder(folder: Path, texts: list[str]) -> str:
@@ -53,6 +53,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("file", type=Path)
     parser.add_argument("overrides", nargs="*")
+    parser.add_argument("--epochs", type=int, default=60)
     given = parser.parse_args()
     kind = get_task("token-classification")
     options = kind.Options(name=kind.name)
@@ -68,7 +69,7 @@ def main() -> None:
     rows = [{"text": train[row]["text"], "spans": train[row]["spans"]} for row in chosen]
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
-        training = {"num_train_epochs": EPOCHS, "learning_rate": LEARNING_RATE, "per_device_train_batch_size": 16}
+        training = {"num_train_epochs": given.epochs, "learning_rate": LEARNING_RATE, "per_device_train_batch_size": 16}
         start = time.monotonic()
         run = bertkit.train(
             kind.name,
