@@ -119,14 +119,16 @@ def unknown_findings(
     if len(words) > WARNED * total:
         scripts = [unicodedata.name(char, "?").split()[0] for char in "".join(words) if char.isalpha()]
         script = f", mostly {mode(scripts).capitalize().replace('Cjk', 'CJK')}" if scripts else ""
-        examples = ", ".join(word[:20] for word in words[:3])
-        what = (
-            f"{only:,} of {counted(len(texts), 'row')} have only tokens that are unknown to the tokenizer of {encoder}"
-        )
-        all_of_them = f"{share(len(words), total)} of all tokens are unknown{script}: {examples}"
+        examples = ", ".join(word[:20] for word in [*dict.fromkeys(words)][:3])
+        to_it = f"unknown to the tokenizer of {encoder}"
+        part = f"{share(len(words), total)} of all tokens are"
+        what = f"{part} {to_it}{script}: {examples}"
+        if only:
+            rows_of_them = f"{only:,} of {counted(len(texts), 'row')} have only tokens that are {to_it}"
+            what = f"{rows_of_them}; {part} unknown{script}: {examples}"
         fix = "Choose an encoder for the language of the texts: docs/languages.md"
         fails = len(words) > FAILED * total and "Latin" not in script
-        yield Finding("fail" if fails else "warn", f"{split}: {what}; {all_of_them}", fix)
+        yield Finding("fail" if fails else "warn", f"{split}: {what}", fix)
 
 
 def _of_texts(ids: list[int], sides: list[int | None], texts: int) -> Iterator[list[int]]:
