@@ -10,7 +10,6 @@ import pytest
 import small
 import torch
 import transformers
-from torch import Tensor
 from torch.testing import assert_close
 
 from bertkit.errors import ModelError
@@ -34,7 +33,7 @@ PARAMETERS = {
 }
 
 
-def ours(seed: int = 0, **options) -> bert.BertForPreTraining:
+def ours(seed=0, **options):
     """A small BERT with large random weights, biases and layer norms, so that no term of it is near 0."""
     model = bert.BertForPreTraining(bert.config({**SIZES, **options}, vocab_size=VOCAB)).eval()
     noise = torch.Generator().manual_seed(seed)
@@ -44,7 +43,7 @@ def ours(seed: int = 0, **options) -> bert.BertForPreTraining:
     return model
 
 
-def theirs(model: bert.BertForPreTraining, attention: str = "eager") -> transformers.BertForPreTraining:
+def theirs(model, attention="eager"):
     """transformers' own with the same weights, strictly; `eager` computes attention by the formula."""
     config = transformers.BertConfig.from_dict(model.config.to_dict(), attn_implementation=attention)
     other = transformers.BertForPreTraining(config).eval()
@@ -52,7 +51,7 @@ def theirs(model: bert.BertForPreTraining, attention: str = "eager") -> transfor
     return other
 
 
-def batch(seed: int = 0) -> dict[str, Tensor]:
+def batch(seed=0):
     """Five texts of up to 11 word pieces, the second half of each the second segment."""
     noise = torch.Generator().manual_seed(seed)
     lengths = torch.tensor([11, 1, 6, 11, 3])[:, None]
@@ -65,14 +64,14 @@ def batch(seed: int = 0) -> dict[str, Tensor]:
     }
 
 
-def labelled() -> dict[str, Tensor]:
+def labelled():
     """The batch with labels at 7 word pieces, none of them in the last two texts."""
     labels = torch.full((5, 11), -100)
     labels[[0, 0, 0, 1, 2, 2, 2], [0, 4, 10, 0, 1, 2, 5]] = torch.tensor([7, 8, 9, 10, 11, 12, 7])
     return {**batch(), "labels": labels, "next_sentence_label": torch.tensor([0, 1, 1, 0, 1])}
 
 
-def gradients(model) -> dict[str, Tensor]:
+def gradients(model):
     return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
 
 

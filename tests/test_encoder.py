@@ -4,7 +4,6 @@ import importlib.util
 import json
 import logging
 import shutil
-from pathlib import Path
 
 import pytest
 import tokenizers
@@ -40,17 +39,17 @@ from bertkit.training.train import train
 MINILM = "sentence-transformers/all-MiniLM-L6-v2"
 
 
-def spec(name: str | Path, **more) -> ModelSpec:
+def spec(name, **more):
     return ModelSpec(name=str(name), **more)
 
 
-def classifier(folder: Path, labels: int = 2, new_head: bool = True):
+def classifier(folder, labels=2, new_head=True):
     settings = {"num_labels": labels}
     return load_model(Encoder("it", folder, "folder"), AutoModelForSequenceClassification, settings, new_head=new_head)
 
 
 @pytest.fixture
-def folder(tiny_encoder, tmp_path) -> Path:
+def folder(tiny_encoder, tmp_path):
     """A copy of the tiny encoder, to be spoiled."""
     return shutil.copytree(tiny_encoder, tmp_path / "copy")
 
@@ -65,7 +64,7 @@ def test_weights_are_copied_to_aligned_memory(folder):
         assert not [name for name, each in model.state_dict().items() if each.data_ptr() % 64], padding
 
 
-def offline(*_) -> Path:
+def offline(*_):
     raise ModelError("the Hub cannot be reached")
 
 
@@ -194,7 +193,7 @@ def test_special_tokens_that_a_text_spells_out_are_text(kind, folder, tmp_path):
 CORPUS = ["Ada Brixton flew to Oslo", "Ben paid EUR 5 in Oslo", "Élan über naïve"] * 20
 
 
-def saved_tokenizer(folder: Path, kind: str, **settings) -> tokenizers.Tokenizer:
+def saved_tokenizer(folder, kind, **settings):
     """tokenizer.json of this kind, trained on CORPUS, with these settings in tokenizer_config.json."""
     names = "[PAD] [UNK] [CLS] [SEP] [MASK]".split()
     if kind == "bytes":
@@ -315,7 +314,7 @@ def test_the_longest_text_has_a_position_for_each_token(kind, folder):
 # --- loaded whole
 
 
-def without(folder: Path, name: str, **changed: torch.Tensor):
+def without(folder, name, **changed):
     """The folder's tensors but for those whose name begins so; and others in the place of some."""
     file = folder / "model.safetensors"
     kept = {each: tensor for each, tensor in load_file(file).items() if not each.startswith(name)}
@@ -394,7 +393,7 @@ def test_dropout_of_the_head_is_the_field_that_transformers_reads(kind, field, t
             assert all(torch.equal(passes[0], other) for other in passes) == (rate == 0)
 
 
-def sequence_classifier(encoder: Encoder):
+def sequence_classifier(encoder):
     return load_model(encoder, AutoModelForSequenceClassification, {"num_labels": 2}, new_head=True)
 
 
@@ -466,7 +465,7 @@ def test_a_config_that_is_none_is_a_model_error(folder):
 # --- in part
 
 
-def frozen(model) -> set[str]:
+def frozen(model):
     return {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
 
 

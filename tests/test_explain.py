@@ -1,14 +1,12 @@
 """Explanations: complete, exact where exactness can be had, of every task, and nothing lost on the way to words."""
 
 import json
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from cases import BY_ID, Case, encoder
-from datasets import Dataset
+from cases import BY_ID, encoder
 from torch import nn
 from transformers import set_seed
 
@@ -21,14 +19,13 @@ from bertkit.explanations.word_shares import Text, add_feature
 from bertkit.inference.display import answer_line
 from bertkit.inference.predictor import Predictor
 from bertkit.models.encoder import load_tokenizer
-from bertkit.tasks.base import Task
 
 CPU = torch.device("cpu")
 IDS = "single-label pair multi-label regression windows qa qa-windows-or-none similarity-cls similarity-in-batch"
 IDS += " retrieval ner-softmax ner-crf-windows-bioes ner-document words-crf-windows ranking-graded-windows"
 
 
-def predictor_of(task: Task, folder: Path) -> Predictor:
+def predictor_of(task, folder):
     """An untrained model, whose weights are large enough to matter."""
     set_seed(5)
     model = task.model(encoder(folder)).eval()
@@ -38,7 +35,7 @@ def predictor_of(task: Task, folder: Path) -> Predictor:
     return Predictor(task.finished(model), model, CPU, "fp32", 8, {})
 
 
-def inputs_of(case: Case, task: Task) -> Dataset:
+def inputs_of(case, task):
     """The input columns of a case's rows."""
     names = {*frozenset[str]().union(*task.inputs), *task.schema.context}
     return case.rows().select_columns([name for name in case.columns if name in names])
@@ -129,15 +126,15 @@ def test_a_crf_is_explained_along_its_path(tiny_encoder):
 class Bag(nn.Module):
     """A linear model: the sum of the pieces' embeddings, times a weight."""
 
-    def __init__(self, vocabulary: int):
+    def __init__(self, vocabulary):
         super().__init__()
         self.embeddings = nn.Embedding(vocabulary, 8)
         self.weight = nn.Linear(8, 2)
 
-    def get_input_embeddings(self) -> nn.Module:
+    def get_input_embeddings(self):
         return self.embeddings
 
-    def forward(self, input_ids: torch.Tensor, **_: torch.Tensor) -> SimpleNamespace:
+    def forward(self, input_ids, **_):
         return SimpleNamespace(logits=self.weight(self.embeddings(input_ids).sum(1)))
 
 
@@ -160,7 +157,7 @@ def test_of_a_linear_model_it_is_weight_times_input(tiny_encoder):
 class Step(Bag):
     """A model whose gradient is a spike, so that few steps miss it."""
 
-    def forward(self, input_ids: torch.Tensor, **_: torch.Tensor) -> SimpleNamespace:
+    def forward(self, input_ids, **_):
         return SimpleNamespace(logits=torch.sigmoid(400 * super().forward(input_ids).logits))
 
 
@@ -235,7 +232,7 @@ def test_what_can_not_be_explained_is_said(tiny_encoder):
         explain_rows(pairs, ["a cat"])
 
 
-def explained(text: str, label: str, words: list[tuple[int, int, float]]):
+def explained(text, label, words):
     """What `explain` returns for a text of this label and the attributions of its words."""
     one = {"what": f"label {label}", "unit": "logit", "value": 1.0, "baseline": 0.0, "error": 0.5, "complete": False}
     attributed = [{**one, "steps": 64, "words": {"text": words}, "rest": 0.0}]

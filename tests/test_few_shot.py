@@ -4,8 +4,6 @@ import json
 import re
 import shutil
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -50,12 +48,12 @@ KINDS = [
 ]
 
 
-def fit(runner: Runner, features, seed: int) -> tuple[Any, dict[str, Any]]:
+def fit(runner, features, seed):
     """By the method that the runner's task names."""
     return METHODS[str(runner.task.method)](runner, features, seed)
 
 
-def learned(case: Case, folder: Path) -> tuple[Any, Runner, Examples]:
+def learned(case, folder):
     """The task, the model fitted on the case's rows, and their vectors."""
     task = case.task(folder)
     runner = Runner(task, task.model(encoder(folder)), CPU, "fp32", 4)
@@ -64,7 +62,7 @@ def learned(case: Case, folder: Path) -> tuple[Any, Runner, Examples]:
     return task, replace(runner, model=model), head.examples_of(runner, features)
 
 
-def objective(x: np.ndarray, y: np.ndarray, coefficients: np.ndarray, intercepts: np.ndarray, weights: np.ndarray, C):
+def objective(x, y, coefficients, intercepts, weights, C):
     """What LogisticRegression minimises; of two labels the coefficients `(1, size)` are the second's."""
     logits = x @ coefficients.T + intercepts
     if len(coefficients) == 1:
@@ -108,7 +106,7 @@ def test_a_head_is_as_good_as_that_of_scikit_learn(case, layout, tiny_encoder, t
         assert reached == pytest.approx(least, rel=1e-4)
 
 
-def clusters(labels: int, each: int, noise: float) -> Examples:
+def clusters(labels, each, noise):
     """Vectors of length 1 around a centre for each label."""
     draw = np.random.default_rng(0)
     targets = np.repeat(np.arange(labels), each)
@@ -116,7 +114,7 @@ def clusters(labels: int, each: int, noise: float) -> Examples:
     return Examples(vectors / np.linalg.norm(vectors, axis=1, keepdims=True), targets)
 
 
-def by_hand(rows: Examples, names: Examples | None, count: int = 5) -> dict[float, float]:
+def by_hand(rows, names, count=5):
     """C -> log loss of the held-out rows."""
     losses = dict.fromkeys(STRENGTHS, 0.0)
     for learned, held in StratifiedKFold(count, shuffle=True, random_state=3).split(rows.vectors, rows.targets):
@@ -187,7 +185,7 @@ def test_names_as_words():
 LAYOUTS = [None, Layout("mean", dense=6, activation="Tanh"), Layout("cls", dense=6, bias=False, normalize=True)]
 
 
-def with_layout(tiny_encoder: Path, folder: Path, layout: Layout | None) -> Path:
+def with_layout(tiny_encoder, folder, layout):
     """The encoder in a folder of sentence-transformers; None: as it is."""
     if layout is None:
         return tiny_encoder
@@ -278,7 +276,7 @@ def test_texts_with_a_label_in_common_are_pulled_together(case, tiny_encoder_wit
     assert all(torch.equal(found[0][name], value) for name, value in found[-1].items())
 
 
-def contrast(rows: Examples) -> float:
+def contrast(rows):
     """By how much cosines of rows with a label in common are higher than those of the others."""
     unit = rows.vectors / np.linalg.norm(rows.vectors, axis=1, keepdims=True)
     targets = rows.targets if rows.targets.ndim > 1 else np.eye(rows.targets.max() + 1)[rows.targets]
@@ -287,7 +285,7 @@ def contrast(rows: Examples) -> float:
     return float(cosines[alike & other].mean() - cosines[~alike & other].mean())
 
 
-def untrained(case: Case, folder: Path) -> tuple[Any, Runner, Any, Examples, Any]:
+def untrained(case, folder):
     """The case's task, runner and features; vectors of its rows, and of the names of its labels."""
     task = case.task(folder)
     runner, features = Runner(task, task.model(encoder(folder)), CPU, "fp32", 8), task.features(case.rows())

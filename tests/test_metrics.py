@@ -36,12 +36,12 @@ from bertkit.tasks.class_labels import assigned_labels, settle_weights
 LABELS = ["a", "b", "c"]
 
 
-def softmax_rows(rng: np.random.Generator, rows: int, labels: int) -> np.ndarray:
+def softmax_rows(rng, rows, labels):
     scores = np.exp(2 * rng.normal(size=(rows, labels)))
     return scores / scores.sum(axis=1, keepdims=True)
 
 
-def json_ready(scores: intervals.Scores) -> bool:
+def json_ready(scores):
     json.dumps(scores, allow_nan=False)
     return all(value is None or type(value) is float for value in scores.values())
 
@@ -419,14 +419,14 @@ def check(score, arrays, weights):
             assert values[name][column] == pytest.approx(wanted, rel=1e-9, abs=1e-9, nan_ok=True), name
 
 
-def draw(rng: np.random.Generator, rows: int) -> np.ndarray:
+def draw(rng, rows):
     """Weights (rows, 3) with many zeros, at least one row each."""
     weights = rng.integers(0, 4, (rows, 3)) * rng.integers(0, 2, (rows, 3))
     weights[rng.integers(0, rows)] += 1
     return weights
 
 
-def one_hot_or_softmax(rng: np.random.Generator, rows: int, labels: int) -> np.ndarray:
+def one_hot_or_softmax(rng, rows, labels):
     scores = np.exp(2 * rng.normal(size=(rows, labels)))
     if rng.random() < 0.5:  # ties, within a row and between rows
         scores = np.round(scores) + 1

@@ -1,7 +1,6 @@
 """retrieval: a BEIR folder trained on, searched and scored, against brute force and sentence-transformers."""
 
 import json
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -39,7 +38,7 @@ JUDGED = {
 }
 
 
-def beir(folder: Path) -> Path:
+def beir(folder):
     (folder / "qrels").mkdir(parents=True)
     for name, texts in (("corpus", DOCUMENTS), ("queries", QUERIES)):
         lines = [json.dumps({"_id": key, "title": "", "text": text}) for key, text in texts.items()]
@@ -50,13 +49,13 @@ def beir(folder: Path) -> Path:
     return folder
 
 
-def task(folder: Path, **more) -> Retrieval:
+def task(folder, **more):
     options = RetrievalOptions(name="retrieval", **more)
     rows = Dataset.from_dict({"query": ["a"], "document": ["b"], "grade": [1.0]})
     return prepare(Retrieval, options, load_tokenizer(folder), 32, rows, [])
 
 
-def made(folder: Path, out: Path, **more) -> Path:
+def made(folder, out, **more):
     set_seed(2)
     own = task(folder, **more)
     save(own.model(encoder(folder)), own, out, SETTINGS)
@@ -240,7 +239,7 @@ def test_what_answers_under_any_id_and_the_query_itself_are_never_mined(tiny_enc
 
 
 @pytest.fixture
-def ranker_folder(tiny_encoder, tmp_path) -> Path:
+def ranker_folder(tiny_encoder, tmp_path):
     """A model for text-ranking."""
     set_seed(5)
     own = BY_ID["ranking-binary"].task(tiny_encoder)

@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -38,11 +37,11 @@ from bertkit.training.seed import save
 ODD = [*TEXTS, "", "🙂", "word " * 500]
 
 
-def options(**more) -> SentenceSimilarityOptions:
+def options(**more):
     return SentenceSimilarityOptions(name="sentence-similarity", **more)
 
 
-def made(folder: Path, tmp_path: Path, **more) -> Path:
+def made(folder, tmp_path, **more):
     """The tiny encoder with fresh heads, saved as bertkit saves."""
     set_seed(4)
     task = Case("x", {"name": "sentence-similarity", **more}, BY_ID["similarity-mse"].columns).task(folder)
@@ -50,7 +49,7 @@ def made(folder: Path, tmp_path: Path, **more) -> Path:
     return tmp_path / "model"
 
 
-def vectors(folder: Path, texts: list[str], **how) -> np.ndarray:
+def vectors(folder, texts, **how):
     return np.asarray([answer["vector"] for answer in load(folder, precision="fp32", **how)(texts)])
 
 
@@ -136,7 +135,7 @@ MODULES, POOLING, DENSE = "modules.json", "1_Pooling/config.json", "2_Dense/conf
 LENGTH, PROMPTS = "sentence_bert_config.json", "config_sentence_transformers.json"
 
 
-def foreign(tiny_encoder: Path, tmp_path: Path, file: str, edit) -> Path:
+def foreign(tiny_encoder, tmp_path, file, edit):
     """A model with a dense layer that does not say that bertkit made it, one of its JSON files edited."""
     folder = made(tiny_encoder, tmp_path, dense=5)
     config = read_json(folder / "config.json")

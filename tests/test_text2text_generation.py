@@ -218,7 +218,7 @@ def test_a_row_without_a_target_is_refused_or_left_out(split, missing, tmp_path)
 WORDS = "the cat sat on a mat , and dogs ran out of it . Zwölf große Äpfel".split()
 
 
-def corpus(rows: int, seed: int) -> tuple[list[str], list[str]]:
+def corpus(rows, seed):
     """References, and texts that share some of their words, all of them, or none; a text may be empty."""
     rng = default_rng(seed)
     texts, references = [], []
@@ -230,7 +230,7 @@ def corpus(rows: int, seed: int) -> tuple[list[str], list[str]]:
     return texts, references
 
 
-def by_sacrebleu(texts: list[str], references: list[str]) -> dict[str, float]:
+def by_sacrebleu(texts, references):
     return {
         "bleu": corpus_bleu(texts, [references]).score,
         "chrf": corpus_chrf(texts, [references]).score,

@@ -5,7 +5,6 @@ import small
 import torch
 import transformers
 from test_bert import SIZES, VOCAB, gradients
-from torch import Tensor
 from torch.testing import assert_close
 from transformers import DynamicCache, EncoderDecoderCache, EncoderDecoderConfig
 
@@ -21,7 +20,7 @@ LENGTHS = [6, 1, 8, 3]  # of the target texts
 THEIR_LOSS = pytest.mark.filterwarnings("ignore:Version v4.12.0:FutureWarning")
 
 
-def ours(**options) -> transformer.EncoderDecoderModel:
+def ours(**options):
     """A small encoder–decoder with large random weights, biases and layer norms, so that no term of it is near 0."""
     one = bert.config({**SIZES, **options}, vocab_size=VOCAB)
     model = transformer.EncoderDecoderModel(transformer.config(one, decoder_start_token_id=START, eos_token_id=END))
@@ -32,7 +31,7 @@ def ours(**options) -> transformer.EncoderDecoderModel:
     return model.eval()
 
 
-def theirs(model: transformer.EncoderDecoderModel, attention: str = "eager") -> transformers.EncoderDecoderModel:
+def theirs(model, attention="eager"):
     """transformers' own with the same weights, strictly; `eager` computes attention by the formula."""
     config = EncoderDecoderConfig.from_dict(model.config.to_dict(), attn_implementation=attention)
     other = transformers.EncoderDecoderModel(config).eval()
@@ -40,14 +39,14 @@ def theirs(model: transformer.EncoderDecoderModel, attention: str = "eager") -> 
     return other
 
 
-def texts(lengths: list[int], seed: int) -> tuple[Tensor, Tensor]:
+def texts(lengths, seed):
     """Random ids, padded, and where there is text."""
     here = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
     ids = torch.randint(5, VOCAB, here.shape, generator=torch.Generator().manual_seed(seed))
     return ids * here, here
 
 
-def batch() -> dict[str, Tensor]:
+def batch():
     """Four sources of up to 9 tokens and the labels of targets of up to 8."""
     source, text = texts([5, 9, 2, 7], seed=1)
     target, known = texts(LENGTHS, seed=2)
@@ -55,7 +54,7 @@ def batch() -> dict[str, Tensor]:
     return {"input_ids": source, "attention_mask": text.long(), "labels": target.masked_fill(~known, -100)}
 
 
-def source_and_target() -> dict[str, Tensor]:
+def source_and_target():
     """The batch with targets of 8 tokens each, none of them padding."""
     given = batch()
     given["decoder_input_ids"] = texts([8] * 4, seed=3)[0]
@@ -63,7 +62,7 @@ def source_and_target() -> dict[str, Tensor]:
     return given
 
 
-def new_cache() -> EncoderDecoderCache:
+def new_cache():
     return EncoderDecoderCache(DynamicCache(), DynamicCache())
 
 
@@ -129,7 +128,7 @@ def test_one_seed_drops_what_theirs_drops():
 
 
 @pytest.fixture(scope="module")
-def learned() -> transformer.EncoderDecoderModel:
+def learned():
     """A model that has learned the batch by heart."""
     config = ours(hidden_dropout_prob=0.0).config
     torch.manual_seed(0)
