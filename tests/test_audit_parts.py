@@ -255,8 +255,15 @@ def test_rows_are_not_chosen_without_probabilities(tiny_encoder, tmp_path):
     assert part.rows == ()
     assert "a regression have no probabilities" in part.summary
     words = load_recipe("ner-quickstart")
-    with pytest.raises(RecipeError, match="rows are not chosen for token-classification without a trained model"):
-        read_unlabelled(words, tmp_path / "train.jsonl", 3, None)
+    small.raises(
+        RecipeError,
+        "rows are not chosen for token-classification without a trained model",
+        read_unlabelled,
+        words,
+        tmp_path / "train.jsonl",
+        3,
+        None,
+    )
 
 
 # --- the command

@@ -247,8 +247,13 @@ def test_where_nothing_can_be_kept_it_says_so(tiny_encoder, tmp_path, monkeypatc
     task, _, teacher = teach(case, tiny_encoder, tmp_path / "teacher")
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("BERTKIT_CACHE", str(tmp_path / "file/cache"))
-    with pytest.raises(UserError, match=r"cannot be cached .*\n +Start again\. If this happens again, free some space"):
-        distillation.with_soft_targets(task.features(case.rows()), teacher)
+    small.raises(
+        UserError,
+        r"cannot be cached .*\n +Start again\. If this happens again, free some space",
+        distillation.with_soft_targets,
+        task.features(case.rows()),
+        teacher,
+    )
 
 
 # --- what a teacher must be

@@ -281,8 +281,14 @@ def test_a_window_is_no_longer_and_a_tokenizer_no_larger_than_the_model(folder):
     change_json(folder / "config.json", vocab_size=last + 1)
     assert resolve_max_length(known, tokenizer, None) == 64
     change_json(folder / "config.json", vocab_size=last)
-    with pytest.raises(ModelError, match=f"token ids up to {last}, but the model has embeddings for {last}"):
-        resolve_max_length(known, tokenizer, None)
+    raises(
+        ModelError,
+        f"token ids up to {last}, but the model has embeddings for {last}",
+        resolve_max_length,
+        known,
+        tokenizer,
+        None,
+    )
 
 
 SMALL = {"num_hidden_layers": 2, "hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 32}
@@ -333,8 +339,13 @@ def test_tensors_of_the_encoder_that_are_missing_or_misshapen_are_named(folder):
 def test_an_encoder_that_was_not_trained_for_the_task_is_called_that(folder, pooler):
     if not pooler:
         without(folder, "pooler")
-    with pytest.raises(ModelError, match=r"lacks \d tensors of its head.*classifier(?s:.*)Train it for this task"):
-        classifier(folder, new_head=False)
+    raises(
+        ModelError,
+        r"lacks \d tensors of its head.*classifier(?s:.*)Train it for this task",
+        classifier,
+        folder,
+        new_head=False,
+    )
 
 
 def test_a_missing_pooler_is_made_and_named_once(folder, caplog):
@@ -479,8 +490,13 @@ def test_freezing_but_not_one_by_one_layers_that_share_their_weights(tiny_encode
     assert all(name.startswith("bert.encoder.layer.") for name in layers)
     raises(UserError, "3 layers to freeze, but the encoder has 2", freeze, classifier(tiny_encoder), Freeze(layers=3))
     config = AutoConfig.for_model("albert", vocab_size=50, embedding_size=8, **SMALL)
-    with pytest.raises(UserError, match=r"the 2 layers of this model \(albert\) share their weights"):
-        freeze(AutoModel.from_config(config), Freeze(layers=1))
+    raises(
+        UserError,
+        r"the 2 layers of this model \(albert\) share their weights",
+        freeze,
+        AutoModel.from_config(config),
+        Freeze(layers=1),
+    )
     names = frozen(freeze(AutoModel.from_config(config), Freeze(embeddings=True)))
     assert "encoder.embedding_hidden_mapping_in.weight" in names
 
@@ -564,8 +580,14 @@ def test_lora_names_layers_that_the_model_has_and_refuses_shared_embeddings():
     said = message_of(UserError, with_lora, model, Lora(target_modules=["nonsense"]), {})
     assert said.endswith("    `target_modules` may name these layers: Wqkv, Wo, Wi.")
     model = AutoModelForMaskedLM.from_config(AutoConfig.for_model("bert", vocab_size=50, **SMALL))
-    with pytest.raises(UserError, match="word_embeddings shares its weights with the head"):
-        with_lora(model, Lora(target_modules=["query", "word_embeddings"]), {})
+    raises(
+        UserError,
+        "word_embeddings shares its weights with the head",
+        with_lora,
+        model,
+        Lora(target_modules=["query", "word_embeddings"]),
+        {},
+    )
 
 
 @pytest.mark.parametrize("kind", ["bert", "modernbert", "distilbert"])

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from cases import BY_ID, encoder
+from small import raises
 from torch import nn
 from transformers import set_seed
 
@@ -41,16 +42,19 @@ def inputs_of(case, task):
     return case.rows().select_columns([name for name in case.columns if name in names])
 
 
+def answered(case, folder):
+    """A case's untrained task, its predictor, the rows, and the answers to them."""
+    task = case.task(folder)
+    predictor, rows = predictor_of(task, folder), inputs_of(case, task)
+    return task, predictor, rows, list(task.answer(rows, predictor.predict_features))
+
+
 # --- every task
 
 
 @pytest.mark.parametrize("name", IDS.split())
 def test_what_words_add_is_the_difference_to_no_words(name, tiny_encoder):
-    case = BY_ID[name]
-    task = case.task(tiny_encoder)
-    predictor = predictor_of(task, tiny_encoder)
-    rows = inputs_of(case, task)
-    answers = list(task.answer(rows, predictor.predict_features))
+    _, predictor, rows, answers = answered(BY_ID[name], tiny_encoder)
     # An untrained tagger may find no entity in a sentence: one that has some.
     row = next(i for i, answer in enumerate(answers) if answer.get("entities", True))
     made = explain_row(predictor, rows, row, max_targets=2)
@@ -103,11 +107,7 @@ def test_the_number_is_the_one_that_the_answer_comes_from(tiny_encoder):
 
 def test_a_crf_is_explained_along_its_path(tiny_encoder):
     """The sum of the emissions of the entity's words at the path's tags, not at each word's best tag."""
-    case = BY_ID["ner-crf"]
-    task = case.task(tiny_encoder)
-    predictor = predictor_of(task, tiny_encoder)
-    rows = inputs_of(case, task)
-    answers = list(task.answer(rows, predictor.predict_features))
+    task, predictor, rows, answers = answered(BY_ID["ner-crf"], tiny_encoder)
     row = next(i for i, answer in enumerate(answers) if answer["entities"])
     kept = predictor.predict_features(task.encode(rows))[row]
     first = answers[row]["entities"][0]
@@ -138,14 +138,19 @@ class Bag(nn.Module):
         return SimpleNamespace(logits=self.weight(self.embeddings(input_ids).sum(1)))
 
 
-def test_of_a_linear_model_it_is_weight_times_input(tiny_encoder):
-    task = BY_ID["single-label"].task(tiny_encoder)
+def of_one_text(kind, folder):
+    """A task, a model of this kind, the ids of a text, and those from which its gradients are integrated."""
+    task = BY_ID["single-label"].task(folder)
     set_seed(1)
-    model = Bag(len(task.tokenizer))
     ids = torch.tensor([task.tokenizer("a good cat sat")["input_ids"]])
-    found = integrated_gradients(task, model, {"input_ids": ids}, lambda outputs: outputs.logits[:, 1])
     start = torch.full_like(ids, task.tokenizer.mask_token_id)
     start[0, [0, -1]] = ids[0, [0, -1]]
+    return task, kind(len(task.tokenizer)), ids, start
+
+
+def test_of_a_linear_model_it_is_weight_times_input(tiny_encoder):
+    task, model, ids, start = of_one_text(Bag, tiny_encoder)
+    found = integrated_gradients(task, model, {"input_ids": ids}, lambda outputs: outputs.logits[:, 1])
     with torch.no_grad():
         wanted = (model.embeddings(ids) - model.embeddings(start))[0] @ model.weight.weight[1]
     torch.testing.assert_close(found.tokens, wanted)
@@ -162,12 +167,7 @@ class Step(Bag):
 
 
 def test_steps_are_doubled_until_the_sum_is_right_or_it_is_said(tiny_encoder):
-    task = BY_ID["single-label"].task(tiny_encoder)
-    set_seed(1)
-    model = Step(len(task.tokenizer))
-    ids = torch.tensor([task.tokenizer("a good cat sat")["input_ids"]])
-    start = torch.full_like(ids, task.tokenizer.mask_token_id)
-    start[0, [0, -1]] = ids[0, [0, -1]]
+    task, model, ids, start = of_one_text(Step, tiny_encoder)
     with torch.no_grad():  # the spike lies off the middle of the path, where no even rule has a point
         low, high = (Bag.forward(model, each).logits[0, 1] for each in (start, ids))
         model.weight.bias[1] -= low + 0.37 * (high - low)
@@ -225,11 +225,11 @@ def test_what_can_not_be_explained_is_said(tiny_encoder):
         ("text-to-text", ["a cat"], "answers of text2text-generation are not explained"),
     ):
         predictor = predictor_of(BY_ID[name].task(tiny_encoder), tiny_encoder)
-        with pytest.raises(DataError, match=what):
-            explain_rows(predictor, rows_of(predictor, texts))
+        raises(DataError, what, explain_rows, predictor, rows_of(predictor, texts))
     pairs = predictor_of(BY_ID["similarity-cosent"].task(tiny_encoder), tiny_encoder)
-    with pytest.raises(DataError, match="row 1: an explanation needs two texts"):  # of one, there is the vector
-        explain_rows(pairs, ["a cat"])
+    raises(
+        DataError, "row 1: an explanation needs two texts", explain_rows, pairs, ["a cat"]
+    )  # of one, there is the vector
 
 
 def explained(text, label, words):

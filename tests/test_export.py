@@ -395,8 +395,15 @@ def saturating(activations, weights):
 def test_an_export_that_scores_lower_or_is_another_model_is_not_written(run, graph, tmp_path, monkeypatch, capsys):
     """A negative `max_drop` asks for a better metric than the model's."""
     monkeypatch.setattr(program, "build", lambda *arguments: graph)
-    with pytest.raises(ModelError, match=r"int8: accuracy falls by -?0\.\d+ on validation, which is more than -1"):
-        export(run, tmp_path / "int8", int8=True, max_drop=-1.0)
+    raises(
+        ModelError,
+        r"int8: accuracy falls by -?0\.\d+ on validation, which is more than -1",
+        export,
+        run,
+        tmp_path / "int8",
+        int8=True,
+        max_drop=-1.0,
+    )
     told = said_when_refused(capsys, "export", run, "--output", tmp_path / "int8", "--int8", "--max-drop", -1)
     assert "Export without int8, or with a larger max_drop." in told
     figures = {"answered": {"torch": 0.96, "onnx": 0.93}, "metrics": {"torch": {"accuracy": 0.94}, "onnx": {}}}
@@ -475,5 +482,9 @@ def test_what_can_not_be_asked_of_it(exported, monkeypatch):
     error = ModuleNotFoundError("Could not import module 'EarlyStoppingCallback'.")  # as transformers raises it
     error.__cause__ = ModuleNotFoundError("No module named 'accelerate'", name="accelerate")
     assert re.search(r"needs accelerate, which is not installed\n.*bertkit\[torch\]", str(not_installed(error)))
-    with pytest.raises(ModuleNotFoundError, match="no such module"):  # a module of ours that is missing is a bug
-        not_installed(ModuleNotFoundError("no such module", name="bertkit.nowhere"))
+    raises(
+        ModuleNotFoundError,
+        "no such module",
+        not_installed,
+        ModuleNotFoundError("no such module", name="bertkit.nowhere"),
+    )  # a module of ours that is missing is a bug

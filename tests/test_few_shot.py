@@ -106,12 +106,16 @@ def test_a_head_is_as_good_as_that_of_scikit_learn(case, layout, tiny_encoder, t
         assert reached == pytest.approx(least, rel=1e-4)
 
 
+def normed(vectors):
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
 def clusters(labels, each, noise):
     """Vectors of length 1 around a centre for each label."""
     draw = np.random.default_rng(0)
     targets = np.repeat(np.arange(labels), each)
     vectors = draw.normal(size=(labels, 12))[targets] + noise * draw.normal(size=(len(targets), 12))
-    return Examples(vectors / np.linalg.norm(vectors, axis=1, keepdims=True), targets)
+    return Examples(normed(vectors), targets)
 
 
 def by_hand(rows, names, count=5):
@@ -210,8 +214,9 @@ def test_sentence_transformers_gives_the_logits_of_a_saved_head(layout, tiny_enc
     found = [list(each["scores"].values()) for each in load(tmp_path / "model")(TEXTS)]
     assert_allclose(found, softmax(theirs, 1), atol=1e-5)
     assert not list((tmp_path / "model").rglob("*.bin"))
-    with pytest.raises(RuntimeError, match="ignore_mismatched_sizes"):  # it would have a random head
-        AutoModelForSequenceClassification.from_pretrained(tmp_path / "model")
+    small.raises(
+        RuntimeError, "ignore_mismatched_sizes", AutoModelForSequenceClassification.from_pretrained, tmp_path / "model"
+    )  # it would have a random head
     _, loading = AutoModel.from_pretrained(tmp_path / "model", output_loading_info=True)
     assert not loading["missing_keys"]
 
@@ -278,7 +283,7 @@ def test_texts_with_a_label_in_common_are_pulled_together(case, tiny_encoder_wit
 
 def contrast(rows):
     """By how much cosines of rows with a label in common are higher than those of the others."""
-    unit = rows.vectors / np.linalg.norm(rows.vectors, axis=1, keepdims=True)
+    unit = normed(rows.vectors)
     targets = rows.targets if rows.targets.ndim > 1 else np.eye(rows.targets.max() + 1)[rows.targets]
     alike, other = targets @ targets.T > 0, ~np.eye(len(unit), dtype=bool)
     cosines = unit @ unit.T
@@ -298,12 +303,11 @@ def test_prototypes_start_as_means_of_texts_and_names(tiny_encoder, monkeypatch)
     monkeypatch.setattr(contrastive, "PROTOTYPES", 0.0)
     case = PULLED[0]
     task, runner, features, rows, names = untrained(case, tiny_encoder)
-    unit = (rows + names).vectors / np.linalg.norm((rows + names).vectors, axis=1, keepdims=True)
-    labels = (rows + names).targets
+    unit, labels = normed((rows + names).vectors), (rows + names).targets
     means = np.stack([unit[labels == label].mean(0) for label in range(len(task.names))])
     model, facts = fit(runner, features, seed=0)
     weight, bias = (each.detach().numpy() for each in (model.classifier.linear.weight, model.classifier.linear.bias))
-    assert_allclose(weight, 20 * means / np.linalg.norm(means, axis=1, keepdims=True), atol=1e-5)
+    assert_allclose(weight, 20 * normed(means), atol=1e-5)
     counts = np.bincount(labels)
     assert_allclose(bias, np.log((counts + 1) / (counts.sum() + len(counts))), atol=1e-6)
     assert facts["C"] is None

@@ -164,8 +164,12 @@ def test_a_foreign_masked_language_model_goes_on_learning(tiny_encoder, tmp_path
     assert type(model).__name__ == "DistilBertForMaskedLM"
     save(model, task, tmp_path / "model", SETTINGS)
     assert load(tmp_path / "model")(DOCUMENTS) == ask(task, model)(DOCUMENTS)
-    with pytest.raises(ModelError, match="distilbert, which has no head for pairs"):
-        DRAWN[1].task(tmp_path / "distil").model(encoder(tmp_path / "distil"))
+    raises(
+        ModelError,
+        "distilbert, which has no head for pairs",
+        DRAWN[1].task(tmp_path / "distil").model,
+        encoder(tmp_path / "distil"),
+    )
 
 
 FOREIGN = {
@@ -230,13 +234,14 @@ def test_plain_transformers_opens_it(case, tiny_encoder, tmp_path):
 
 
 def test_errors_say_what_to_do(tiny_encoder):
-    tokenizer = load_tokenizer(tiny_encoder)
-    one = Dataset.from_dict({"text": ["a"]})
-    with pytest.raises(DataError, match="from another document, and there is one"):
-        prepare(Pretraining, PretrainingOptions(name="pretraining"), tokenizer, 32, one, [])
+    tokenizer, options = load_tokenizer(tiny_encoder), PretrainingOptions(name="pretraining")
+
+    def check(rows):
+        prepare(Pretraining, options, tokenizer, 32, rows, [])
+
+    raises(DataError, "from another document, and there is one", check, Dataset.from_dict({"text": ["a"]}))
     tokenizer.mask_token = None
-    with pytest.raises(ModelError, match="MASK"):
-        prepare(Pretraining, PretrainingOptions(name="pretraining"), tokenizer, 32, DRAWN[0].rows(), [])
+    raises(ModelError, "MASK", check, DRAWN[0].rows())
 
 
 def test_scores_are_ratios_of_sums_and_an_infinite_one_is_none_as_an_interval_up_to_it():

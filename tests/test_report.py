@@ -282,16 +282,21 @@ def test_text_of_the_data_is_text(facts):
 
 def test_labels_are_escaped_and_never_drawn(facts):
     metrics = {**facts.scores["metrics"], f"f1/{EVIL}": 0.5, f"support/{EVIL}": 3.0}
-    own = {**facts.scores, "labels": [EVIL, "b"], "confusion_matrix": [[1, 2], [3, 4]], "metrics": metrics}
-    evil = replace(facts, rows=(), results={**facts.results, "splits": {**facts.results["splits"], facts.split: own}})
-    page = well_formed(report(evil))
+    page = well_formed(
+        report(with_scores(facts, labels=[EVIL, "b"], confusion_matrix=[[1, 2], [3, 4]], metrics=metrics))
+    )
     assert page.text.count(EVIL) >= 3
     assert "3 few" in page.text
 
 
 def with_confusions(facts, counts, names):
     """A run without predictions whose split has this confusion matrix."""
-    own = {**facts.scores, "labels": names, "confusion_matrix": np.asarray(counts).tolist()}
+    return with_scores(facts, labels=names, confusion_matrix=np.asarray(counts).tolist())
+
+
+def with_scores(facts, **changed):
+    """A run without predictions whose split has these scores and details in place of its own."""
+    own = {**facts.scores, **changed}
     return replace(facts, rows=(), results={**facts.results, "splits": {**facts.results["splits"], facts.split: own}})
 
 
@@ -332,10 +337,8 @@ def test_many_labels_get_small_cells_and_a_list_of_confusions(facts):
 
 def test_labels_have_thresholds_and_bars_the_most_frequent_first(facts):
     metrics = {f"{kind}/{name}": 0.25 for kind in ("precision", "recall", "f1") for name in ("rare", "often")}
-    own = {**facts.scores, "metrics": {**metrics, "support/rare": 3, "support/often": 40, "accuracy": 0.5}}
-    options = {**facts.options, "thresholds": {"rare": 0.125, "often": 0.75}}
-    splits = {**facts.results["splits"], facts.split: own}
-    many = replace(facts, rows=(), options=options, results={**facts.results, "splits": splits})
+    own = with_scores(facts, metrics={**metrics, "support/rare": 3, "support/often": 40, "accuracy": 0.5})
+    many = replace(own, options={**facts.options, "thresholds": {"rare": 0.125, "often": 0.75}})
     assert [row[:4] for row in report_sections.label_rows(many)] == [
         "label support threshold precision".split(),
         "often 40 0.7500 0.2500".split(),

@@ -432,9 +432,8 @@ def test_the_threshold_is_as_good_as_any(questions):
 
 
 def test_the_threshold_lies_midway():
-    assert best_threshold([-3.0, 1.0, 2.0], ["x", "y", "z"], [["x"], ["y"], []], SQUAD) == 1.5
-    assert best_threshold([-3.0, 1.0, 2.0], ["x", "y", "z"], [["x"], ["y"], ["z"]], SQUAD) == 3.0
-    assert best_threshold([-3.0, 1.0, 2.0], ["x", "y", "z"], [[], [], []], SQUAD) == -4.0
+    for gold, threshold in (([["x"], ["y"], []], 1.5), ([["x"], ["y"], ["z"]], 3.0), ([[]] * 3, -4.0)):
+        assert best_threshold([-3.0, 1.0, 2.0], ["x", "y", "z"], gold, SQUAD) == threshold
     # Of equally good ones the middle: three are wrong with and without an answer, so -1.5, -0.5, 1 and 2.5 tie.
     odds, texts, gold = [-2.0, -1.0, 0.0, 2.0, 3.0], "x n n n n".split(), [["x"], ["y"], ["y"], ["y"], []]
     assert best_threshold(odds, texts, gold, SQUAD) == -0.5

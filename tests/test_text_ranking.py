@@ -309,10 +309,20 @@ def test_bad_rows_are_all_named(tmp_path):
         read(tmp_path, [{**line, "label": 1}, {**line, "label": 2}, {**line, "label": 0.5}])
     assert [problem.where.rpartition("/")[2] for problem in caught.value.problems] == ["train.jsonl:2", "train.jsonl:3"]
     assert "columns: {score" in str(caught.value)
-    with pytest.raises(DataError, match=r"train\.jsonl:2.*not a finite number"):
-        read(tmp_path, [{**line, "score": 1}, {**line, "score": math.nan}])
-    with pytest.raises(DataError, match="1 of 2 rows of train has no `label`"):
-        read(tmp_path, [{**line, "label": 1}, {**line, "label": None}])
+    raises(
+        DataError,
+        r"train\.jsonl:2.*not a finite number",
+        read,
+        tmp_path,
+        [{**line, "score": 1}, {**line, "score": math.nan}],
+    )
+    raises(
+        DataError,
+        "1 of 2 rows of train has no `label`",
+        read,
+        tmp_path,
+        [{**line, "label": 1}, {**line, "label": None}],
+    )
     raises(DataError, "`document`", read, tmp_path, [{"query": "a", "text": "b", "label": 1}])
     spec = DataSpec(source={"test": str(write_rows(tmp_path / "test.jsonl", [{**line, "label": -1}] * 2))})
     data = load_data(spec, TextRanking, OPTIONS, splits={"test"})  # labels of a test split may be secret
@@ -410,8 +420,14 @@ def test_too_long_a_document_is_cut_and_said_or_refused(tiny_encoder):
 def test_damaged_outputs_are_said(tiny_encoder):
     made = task(tiny_encoder, rows([1, 0, 0]))
     data = rows([1, 0, 0])
-    with pytest.raises(ModelError, match="not finite for 1 of 3 rows"):
-        made.decode([np.float32(0), np.float32("nan"), np.float32(1)], made.encode(data), data)
+    raises(
+        ModelError,
+        "not finite for 1 of 3 rows",
+        made.decode,
+        [np.float32(0), np.float32("nan"), np.float32(1)],
+        made.encode(data),
+        data,
+    )
 
 
 # --- all of it
@@ -455,10 +471,13 @@ def test_queries_with_nothing_found_or_nothing_to_find_count_as_0():
 
 def test_without_the_library_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "ir_measures", None)
-    with pytest.raises(
-        UserError, match=r"needs ir_measures, which is not installed\s+pip install \"bertkit\[retrieval\]"
-    ):
-        ranking.measures({}, {"q": {"a": 1}})
+    raises(
+        UserError,
+        r"needs ir_measures, which is not installed\s+pip install \"bertkit\[retrieval\]",
+        ranking.measures,
+        {},
+        {"q": {"a": 1}},
+    )
 
 
 NAMED = [f"d{number}" for number in range(14)]

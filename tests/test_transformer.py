@@ -4,7 +4,7 @@ import pytest
 import small
 import torch
 import transformers
-from test_bert import SIZES, VOCAB, gradients
+from test_bert import SIZES, VOCAB, compute_twice, draw_alike, gradients, perturbed, theirs
 from torch.testing import assert_close
 from transformers import DynamicCache, EncoderDecoderCache, EncoderDecoderConfig
 
@@ -23,20 +23,8 @@ THEIR_LOSS = pytest.mark.filterwarnings("ignore:Version v4.12.0:FutureWarning")
 def ours(**options):
     """A small encoder–decoder with large random weights, biases and layer norms, so that no term of it is near 0."""
     one = bert.config({**SIZES, **options}, vocab_size=VOCAB)
-    model = transformer.EncoderDecoderModel(transformer.config(one, decoder_start_token_id=START, eos_token_id=END))
-    seeded = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn(parameter.shape, generator=seeded), alpha=0.3)
-    return model.eval()
-
-
-def theirs(model, attention="eager"):
-    """transformers' own with the same weights, strictly; `eager` computes attention by the formula."""
-    config = EncoderDecoderConfig.from_dict(model.config.to_dict(), attn_implementation=attention)
-    other = transformers.EncoderDecoderModel(config).eval()
-    other.load_state_dict(model.state_dict(), strict=True)
-    return other
+    config = transformer.config(one, decoder_start_token_id=START, eos_token_id=END)
+    return perturbed(transformer.EncoderDecoderModel(config))
 
 
 def texts(lengths, seed):
@@ -107,13 +95,7 @@ def test_attention_weights_are_theirs_and_logits_where_they_are_wanted_those_of_
 
 
 def test_one_seed_draws_the_weights_that_theirs_draws():
-    config = ours().config
-    torch.manual_seed(3)
-    found = transformer.EncoderDecoderModel(config).state_dict()
-    torch.manual_seed(3)
-    wanted = transformers.EncoderDecoderModel(EncoderDecoderConfig.from_dict(config.to_dict())).state_dict()
-    assert found.keys() == wanted.keys()
-    assert [name for name in found if not torch.equal(found[name], wanted[name])] == []
+    draw_alike(transformer.EncoderDecoderModel, transformers.EncoderDecoderModel, ours().config)
 
 
 def test_one_seed_drops_what_theirs_drops():
@@ -151,17 +133,8 @@ def test_every_parameter_but_the_poolers_learns(learned):
 
 
 def test_checkpointing_keeps_the_gradient():
-    model = ours(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0).train()
-    model(**batch()).loss.backward()
-    wanted = gradients(model)
-    model.zero_grad()
-    small.recompute_activations(model)
-    calls = []
-    for layer in [*model.encoder.encoder.layer, *model.decoder.bert.encoder["layer"]]:
-        layer.intermediate.register_forward_hook(lambda *_: calls.append(1))
-    model(**batch()).loss.backward()
-    assert len(calls) == 2 * 6, "each layer is computed again"
-    assert_close(gradients(model), wanted, **CLOSE)
+    model = ours(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    compute_twice(model, batch(), [*model.encoder.encoder.layer, *model.decoder.bert.encoder["layer"]])
 
 
 # --- one token after another
