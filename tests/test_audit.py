@@ -8,7 +8,6 @@ from html import unescape
 from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +18,7 @@ from test_report import EVIL, well_formed
 import bertkit
 from bertkit import processes
 from bertkit.audits import audit as program
-from bertkit.audits.audit import Audit, corrections, labels, page, write_lists
+from bertkit.audits.audit import corrections, labels, page, write_lists
 from bertkit.audits.confident import guesses, likely_wrong, margins, wrong_share
 from bertkit.audits.entity_errors import sentences
 from bertkit.audits.label_errors import label_sets, numbers, questions, single_labels
@@ -32,7 +31,7 @@ from bertkit.sections import DataSpec
 from bertkit.tasks import get_task
 
 
-def noisy(seed: int, rows: int = 400, labels: int = 4, absent: bool = False):
+def noisy(seed, rows=400, labels=4, absent=False):
     """Probabilities that follow the true labels loosely, and labels of which a third are drawn anew."""
     rng = default_rng(seed)
     true = rng.integers(0, labels - absent, rows)
@@ -55,7 +54,7 @@ def test_wrong_labels_are_those_of_cleanlab_in_its_order():
         assert found[np.argsort(margins(table, given)[found], kind="stable")].tolist() == expected.tolist()
 
 
-def unsure(seed: int):
+def unsure(seed):
     """Probabilities without relation to the labels, so that a row reaches the averages of several; the only row
     of the last label is counted for the first."""
     rng = default_rng(seed)
@@ -78,7 +77,7 @@ def test_the_share_of_wrong_labels_is_that_of_cleanlabs_joint(table, given):
     assert found.interval[0] < found.value < found.interval[1]
 
 
-def evidence(rows: list[dict[str, Any]], **task) -> tuple[Any, list[dict[str, Any]]]:
+def evidence(rows, **task):
     defaults = {"labels": None, "scheme": "BIO", "by_cosine": "loss" in task}
     recipe = SimpleNamespace(task=SimpleNamespace(**defaults | task))
     placed = [{"location": f"train.csv:{number}", "fold": 1, **row} for number, row in enumerate(rows, 2)]
@@ -162,7 +161,7 @@ def test_numbers_far_from_the_answers_are_listed_whatever_the_scale_of_these():
     ).rows
 
 
-def sentence(text: str, gold: str, found: str, sure: float = 0.9) -> dict[str, Any]:
+def sentence(text, gold, found, sure=0.9):
     """A row and its answer, whose tags all have this probability; tags are such as `O B-PER I-PER`."""
     words, tags = text.split(), found.split()
     starts = [match.start() for match in re.finditer(r"\S+", text)]
@@ -252,7 +251,7 @@ def test_labels_of_words_are_judged_one_by_one():
     assert (row["given"], row["suggested"], row["tags"]) == ("LOC: b", "PER: b", ["O", "PER", "LOC"])
 
 
-def question(gold: str, answer: str, score: float, null: float = 0.0) -> dict[str, Any]:
+def question(gold, answer, score, null=0.0):
     answers = {"text": [gold], "answer_start": [0]} if gold else {"text": [], "answer_start": []}
     said = {"answer": answer, "start": 4 if answer else 0, "score": score, "null_score": null}
     return {"question": "who?", "context": "a long text", "answers": answers, "answer": said}
@@ -360,7 +359,7 @@ def test_wrong_answers_are_those_without_a_shared_word_that_are_as_probable_as_r
 # --- the command
 
 
-def run_with_answers(folder: Path, encoder: Path) -> Path:
+def run_with_answers(folder, encoder):
     """A run's recipe, data and out-of-fold answers: its models are sure of the true label of each row but one."""
     small.write_recipe(folder, encoder, splits=("train",))
     rows = small.read_rows(folder / "train.jsonl")
@@ -428,7 +427,7 @@ def test_the_rows_of_validation_and_test_are_audited_by_a_run_with_its_model(lea
     assert "looked at: 16 of train.<" in page_of(bertkit.audit(run.folder, tmp_path / "without"))
 
 
-def page_of(audit: Audit) -> str:
+def page_of(audit):
     return (audit.folder / "audit.html").read_text()
 
 

@@ -1,8 +1,5 @@
 """Parts of an audit: each finds what was planted, and agrees with brute force, scipy or published numbers."""
 
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pytest
 import small
@@ -14,9 +11,8 @@ from bertkit.audits.duplicates import PROBLEMS, clusters, connected, duplicates,
 from bertkit.audits.next_rows import Unlabelled, chosen, next_part, next_rows, read_unlabelled
 from bertkit.audits.parts import centred, joined, unit_vectors
 from bertkit.data import load
-from bertkit.data.schema import Schema
 from bertkit.errors import DataError, RecipeError, UserError
-from bertkit.recipe.recipe import Recipe, load_recipe
+from bertkit.recipe.recipe import load_recipe
 from bertkit.tasks import get_task
 
 
@@ -25,26 +21,26 @@ def unit(vectors):
     return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
 
-def turned(*degrees: float):
+def turned(*degrees):
     """Unit vectors at these angles."""
     angles = np.radians(degrees)
     return unit(np.stack([np.cos(angles), np.sin(angles)], axis=1))
 
 
-def schema_of(row: dict[str, Any]) -> Schema:
+def schema_of(row):
     """The schema of the task that has such rows."""
     tasks = {"tokens": "token-classification", "context": "question-answering", "anchor": "sentence-similarity"}
     return get_task(next((tasks[name] for name in tasks if name in row), "text-classification")).schema
 
 
-def placed(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def placed(rows):
     return [{"split": "train", "location": f"train.csv:{number}", **row} for number, row in enumerate(rows, 2)]
 
 
 # --- near-duplicates
 
 
-def groups(pairs, count: int) -> set[frozenset[int]]:
+def groups(pairs, count):
     """The connected components of more than one, joined pair by pair."""
     own = [{number} for number in range(count)]
     for one, other in pairs:
@@ -158,7 +154,7 @@ def test_rows_are_compared_by_the_mean_of_their_columns_and_without_what_all_vec
     assert found @ found.T == pytest.approx(expected, abs=1e-6)
 
 
-def evidence(folder: Path, encoder: Path, kind: str = "single-label") -> tuple[Recipe, list[dict[str, Any]]]:
+def evidence(folder, encoder, kind="single-label"):
     """The rows of a small recipe, with answers that are right but for the rows 2 and 5."""
     recipe = small.recipe(folder, encoder, kind=kind)
     rows, names = [], ("good", "bad", *["long"] * (kind == "multi-label"))
@@ -259,8 +255,15 @@ def test_rows_are_not_chosen_without_probabilities(tiny_encoder, tmp_path):
     assert part.rows == ()
     assert "a regression have no probabilities" in part.summary
     words = load_recipe("ner-quickstart")
-    with pytest.raises(RecipeError, match="rows are not chosen for token-classification without a trained model"):
-        read_unlabelled(words, tmp_path / "train.jsonl", 3, None)
+    small.raises(
+        RecipeError,
+        "rows are not chosen for token-classification without a trained model",
+        read_unlabelled,
+        words,
+        tmp_path / "train.jsonl",
+        3,
+        None,
+    )
 
 
 # --- the command

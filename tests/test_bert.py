@@ -10,7 +10,6 @@ import pytest
 import small
 import torch
 import transformers
-from torch import Tensor
 from torch.testing import assert_close
 
 from bertkit.errors import ModelError
@@ -34,25 +33,28 @@ PARAMETERS = {
 }
 
 
-def ours(seed: int = 0, **options) -> bert.BertForPreTraining:
+def ours(seed=0, **options):
     """A small BERT with large random weights, biases and layer norms, so that no term of it is near 0."""
-    model = bert.BertForPreTraining(bert.config({**SIZES, **options}, vocab_size=VOCAB)).eval()
+    return perturbed(bert.BertForPreTraining(bert.config({**SIZES, **options}, vocab_size=VOCAB)), seed)
+
+
+def perturbed(model, seed=0):
     noise = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn(parameter.shape, generator=noise), alpha=0.3)
-    return model
+    return model.eval()
 
 
-def theirs(model: bert.BertForPreTraining, attention: str = "eager") -> transformers.BertForPreTraining:
+def theirs(model, attention="eager"):
     """transformers' own with the same weights, strictly; `eager` computes attention by the formula."""
-    config = transformers.BertConfig.from_dict(model.config.to_dict(), attn_implementation=attention)
-    other = transformers.BertForPreTraining(config).eval()
+    kind = getattr(transformers, type(model).__name__)
+    other = kind(kind.config_class.from_dict(model.config.to_dict(), attn_implementation=attention)).eval()
     other.load_state_dict(model.state_dict(), strict=True)
     return other
 
 
-def batch(seed: int = 0) -> dict[str, Tensor]:
+def batch(seed=0):
     """Five texts of up to 11 word pieces, the second half of each the second segment."""
     noise = torch.Generator().manual_seed(seed)
     lengths = torch.tensor([11, 1, 6, 11, 3])[:, None]
@@ -65,14 +67,37 @@ def batch(seed: int = 0) -> dict[str, Tensor]:
     }
 
 
-def labelled() -> dict[str, Tensor]:
+def labelled():
     """The batch with labels at 7 word pieces, none of them in the last two texts."""
     labels = torch.full((5, 11), -100)
     labels[[0, 0, 0, 1, 2, 2, 2], [0, 4, 10, 0, 1, 2, 5]] = torch.tensor([7, 8, 9, 10, 11, 12, 7])
     return {**batch(), "labels": labels, "next_sentence_label": torch.tensor([0, 1, 1, 0, 1])}
 
 
-def gradients(model) -> dict[str, Tensor]:
+def draw_alike(ours, theirs, config):
+    """With one seed, both kinds of model have the same first weights."""
+    states = []
+    for kind, settings in ((ours, config), (theirs, theirs.config_class.from_dict(config.to_dict()))):
+        torch.manual_seed(3)
+        states.append(kind(settings).state_dict())
+    assert_close(*states, rtol=0, atol=0)
+
+
+def compute_twice(model, texts, layers):
+    """With recomputed activations, these layers run twice, and the gradient stays."""
+    model.train()(**texts).loss.backward()
+    wanted = gradients(model)
+    model.zero_grad()
+    small.recompute_activations(model)
+    calls = []
+    for layer in layers:
+        layer.intermediate.register_forward_hook(lambda *_: calls.append(1))
+    model(**texts).loss.backward()
+    assert len(calls) == 2 * len(layers), "each layer is computed again"
+    assert_close(gradients(model), wanted, **CLOSE)
+
+
+def gradients(model):
     return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
 
 
@@ -180,9 +205,7 @@ def test_without_mask_and_segments_all_is_text_of_the_first_segment():
 
 def test_the_masked_language_model_is_theirs():
     model = bert.BertForMaskedLM(bert.config(SIZES, vocab_size=VOCAB)).eval()
-    config = transformers.BertConfig.from_dict(model.config.to_dict())
-    other = transformers.BertForMaskedLM(config).eval()
-    other.load_state_dict(model.state_dict(), strict=True)
+    other = theirs(model, "sdpa")
     asked = {name: value for name, value in labelled().items() if name != "next_sentence_label"}
     made, wanted = model(**asked), other(**asked)
     assert_close(made.loss, wanted.loss, **CLOSE)
@@ -194,12 +217,7 @@ def test_the_masked_language_model_is_theirs():
 @pytest.mark.parametrize("kind", ["BertForPreTraining", "BertForMaskedLM", "BertModel"])
 def test_one_seed_draws_the_weights_that_theirs_draws(kind):
     config = bert.config(SIZES, vocab_size=VOCAB, pad_token_id=7)
-    torch.manual_seed(3)
-    found = getattr(bert, kind)(config).state_dict()
-    torch.manual_seed(3)
-    wanted = getattr(transformers, kind)(transformers.BertConfig.from_dict(config.to_dict())).state_dict()
-    assert found.keys() == wanted.keys()
-    assert [name for name in found if not torch.equal(found[name], wanted[name])] == []
+    draw_alike(getattr(bert, kind), getattr(transformers, kind), config)
 
 
 def test_bf16_autocast_is_within_its_rounding():
@@ -251,27 +269,24 @@ def test_a_text_of_padding_alone_gives_numbers_and_one_that_is_too_long_is_refus
 
 def test_only_the_chosen_word_pieces_meet_the_vocabulary():
     model, texts = ours(), labelled()
-    labels, pairs = texts.pop("labels"), texts.pop("next_sentence_label")
-    every = model(**texts).prediction_logits
+    every = model(**batch()).prediction_logits
     assert every.shape == (5, 11, VOCAB)
-    chosen = labels != -100
+    chosen = texts["labels"] != -100
     flat = chosen.flatten().nonzero()[:, 0]
-    assert_close(model(**texts, position=chosen).prediction_logits, every[chosen], **CLOSE)
-    reordered = model(**texts, position=flat.flip(0)).prediction_logits
+    assert_close(model(**batch(), position=chosen).prediction_logits, every[chosen], **CLOSE)
+    reordered = model(**batch(), position=flat.flip(0)).prediction_logits
     assert_close(reordered, every[chosen].flip(0), **CLOSE)
-    texts |= {"labels": labels, "next_sentence_label": pairs}
     losses = [model(**texts, position=position).loss for position in (None, chosen, flat, torch.ones_like(chosen))]
     assert_close(torch.stack(losses), losses[0].expand(4), **CLOSE)
 
 
 def test_each_loss_counts_where_its_labels_are_given_and_is_0_where_nothing_is_masked():
-    model, texts = ours(), labelled()
-    labels, pairs = texts.pop("labels"), texts.pop("next_sentence_label")
+    model, texts = ours(), batch()
+    labels, pairs = (labelled()[name] for name in ("labels", "next_sentence_label"))
     words, follows = model(**texts, labels=labels).loss, model(**texts, next_sentence_label=pairs).loss
     both = model(**texts, labels=labels, next_sentence_label=pairs).loss
     assert_close(words + follows, both)
     assert model(**texts).loss is None
-    model, texts = ours(), batch()
     made = model(**texts, labels=torch.full((5, 11), -100))
     assert made.loss.item() == 0.0
     assert made.prediction_logits.shape == (0, VOCAB)
@@ -295,17 +310,8 @@ def test_one_seed_drops_what_theirs_drops(probabilities):
 
 
 def test_checkpointing_keeps_the_gradient():
-    model = ours(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0).train()
-    model(**labelled()).loss.backward()
-    wanted = gradients(model)
-    model.zero_grad()
-    small.recompute_activations(model)
-    calls = []
-    for layer in model.bert.encoder.layer:
-        layer.intermediate.register_forward_hook(lambda *_: calls.append(1))
-    model(**labelled()).loss.backward()
-    assert len(calls) == 2 * 3, "each layer is computed again"
-    assert_close(gradients(model), wanted, **CLOSE)
+    model = ours(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    compute_twice(model, labelled(), model.bert.encoder.layer)
 
 
 # --- saved and opened
@@ -375,8 +381,14 @@ def test_a_folder_that_would_be_computed_wrongly_is_refused(tmp_path):
     ):
         file.write_text(json.dumps(other))
         small.raises(ModelError, said, bert.load, tmp_path)
-    with pytest.raises(ModelError, match=r"config\.json: is not a JSON object"):
-        bert.load_for_pretraining(Encoder("it", tmp_path, "folder"), pairs=True, new_head=True)
+    small.raises(
+        ModelError,
+        r"config\.json: is not a JSON object",
+        bert.load_for_pretraining,
+        Encoder("it", tmp_path, "folder"),
+        pairs=True,
+        new_head=True,
+    )
 
 
 # --- the options that transformers' BERT does not have

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from bertkit.errors import ModelError
 from bertkit.files import read_json
 from bertkit.report.card import BEGIN, END, card, with_yours, write_card, yours
-from bertkit.report.facts import Facts, local_paths, read_facts
-from bertkit.run import Run
+from bertkit.report.facts import local_paths, read_facts
 from bertkit.tasks import get_task
 from bertkit.training.train import train
 
@@ -29,16 +28,16 @@ BLOCK = re.compile(r"^(`{3,})python\n(.*?)^\1$", re.MULTILINE | re.DOTALL)
 
 
 @pytest.fixture(scope="module")
-def facts(two_seeds) -> Facts:
+def facts(two_seeds):
     return read_facts(two_seeds.folder)
 
 
 @pytest.fixture
-def run(two_seeds, tmp_path) -> Run:
+def run(two_seeds, tmp_path):
     return small.copy_of(two_seeds, tmp_path / "run")
 
 
-def text_of(run: Run) -> str:
+def text_of(run):
     return (run.model / "README.md").read_text()
 
 

@@ -13,7 +13,6 @@ import torch
 import transformers
 from cases import BY_ID, CASES, LABELS, SETTINGS, TEXTS, Case, encoder, every
 from conftest import build_encoder
-from datasets import Dataset
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from steps import FirstStep, arguments
@@ -24,7 +23,6 @@ from bertkit.attachments import distillation
 from bertkit.attachments.distillation import Teacher, TeacherLoss, chosen_layers, find_teacher, keep_layers
 from bertkit.attachments.soft_targets import SOFT_TARGETS
 from bertkit.encoding.padding import Collator
-from bertkit.engine.arguments import Arguments
 from bertkit.engine.trainer import Trainer
 from bertkit.engine.training_data import TaskData
 from bertkit.errors import ModelError, RecipeError, UserError
@@ -36,9 +34,7 @@ from bertkit.models.heads import crf, losses
 from bertkit.models.output_layer import rescale
 from bertkit.report.score_tables import after_training
 from bertkit.report.verdict import score_findings, verdict
-from bertkit.run import Run
 from bertkit.sections import Distillation
-from bertkit.tasks.base import Batch, Task
 from bertkit.training.seed import save
 from bertkit.training.train import train
 
@@ -50,7 +46,7 @@ def own_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("BERTKIT_CACHE", str(tmp_path / "cache"))
 
 
-def save_teacher(case: Case, home: Path, folder: Path, seed: int = 1) -> Path:
+def save_teacher(case, home, folder, seed=1):
     """A model folder with opinions: weights drawn so wide that its outputs are far from uniform."""
     task = case.task(home)
     torch.manual_seed(seed)
@@ -62,13 +58,13 @@ def save_teacher(case: Case, home: Path, folder: Path, seed: int = 1) -> Path:
     return folder
 
 
-def teach(case: Case, home: Path, folder: Path, **more) -> tuple[Task, Distillation, Teacher]:
+def teach(case, home, folder, **more):
     """The student's task, the section of its recipe, and the teacher."""
     task, spec = case.task(home), Distillation(teacher=str(save_teacher(case, home, folder)), **more)
     return task, spec, find_teacher(spec, task)
 
 
-def batch_of(task: Task, features: Dataset) -> Batch:
+def batch_of(task, features):
     return Collator.of(task.tokenizer, task.padding)(task.examples(features, list(range(len(features)))))
 
 
@@ -89,7 +85,7 @@ def test_kl_is_what_torch_and_the_paper_say_and_binary_that_of_two_classes_with_
     assert losses.binary(student, teacher, 2.0).sum().item() == pytest.approx(expected.item(), rel=1e-5)
 
 
-def by_enumeration(emissions: torch.Tensor, chain: crf.Chain) -> torch.Tensor:
+def by_enumeration(emissions, chain):
     """Marginals of one sentence, `(words, tags)`, from every path there is."""
     words, tags = emissions.shape
     paths = torch.tensor(list(itertools.product(range(tags), repeat=words)))
@@ -99,7 +95,7 @@ def by_enumeration(emissions: torch.Tensor, chain: crf.Chain) -> torch.Tensor:
 
 
 @torch.no_grad()
-def marginals_of_the_loss(emissions: torch.Tensor, mask: torch.Tensor, chain: crf.Chain) -> torch.Tensor:
+def marginals_of_the_loss(emissions, mask, chain):
     return crf.posterior(emissions, mask, chain).marginals
 
 
@@ -157,7 +153,7 @@ def test_a_student_that_is_its_teacher_has_nothing_to_learn(case, tiny_encoder, 
     assert sizes[0] < 1e-2 * sizes[1]
 
 
-def taught(case: Case, home: Path, args: Arguments, step: FirstStep, **more) -> tuple[Trainer, Teacher]:
+def taught(case, home, args, step, **more):
     """The trainer of a student, after its training, and its teacher."""
     task, spec, teacher = teach(case, home, Path(args.output_dir) / "teacher", alpha=1.0, **more)
     set_seed(5)
@@ -251,14 +247,19 @@ def test_where_nothing_can_be_kept_it_says_so(tiny_encoder, tmp_path, monkeypatc
     task, _, teacher = teach(case, tiny_encoder, tmp_path / "teacher")
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("BERTKIT_CACHE", str(tmp_path / "file/cache"))
-    with pytest.raises(UserError, match=r"cannot be cached .*\n +Start again\. If this happens again, free some space"):
-        distillation.with_soft_targets(task.features(case.rows()), teacher)
+    small.raises(
+        UserError,
+        r"cannot be cached .*\n +Start again\. If this happens again, free some space",
+        distillation.with_soft_targets,
+        task.features(case.rows()),
+        teacher,
+    )
 
 
 # --- what a teacher must be
 
 
-def refused(case: Case, teacher: Case, home: Path, folder: Path, **more) -> str:
+def refused(case, teacher, home, folder, **more):
     """What is said of this teacher."""
     path = save_teacher(teacher, home, folder)
     task = dataclasses.replace(case.task(home), **more)
@@ -369,14 +370,14 @@ def test_contradictions_are_found_in_the_recipe(tiny_encoder, tmp_path, monkeypa
 
 
 @pytest.fixture(scope="module")
-def taught_by(tmp_path_factory) -> Run:
+def taught_by(tmp_path_factory):
     """A teacher of four layers that has seen the small rows."""
     room = tmp_path_factory.mktemp("teacher")
     more = ("training.num_train_epochs=1", "training.eval_strategy=no", "training.save_strategy=no")
     return small.trained(room, build_encoder(room / "deep", layers=4), *more)
 
 
-def distilled(folder: Path, home: Path, teacher: Run, *overrides: str) -> Run:
+def distilled(folder, home, teacher, *overrides):
     return small.trained(folder, home, f"distillation.teacher={teacher.folder}", *overrides)
 
 

@@ -4,7 +4,6 @@ import importlib.util
 import json
 import logging
 import shutil
-from pathlib import Path
 
 import pytest
 import tokenizers
@@ -40,17 +39,17 @@ from bertkit.training.train import train
 MINILM = "sentence-transformers/all-MiniLM-L6-v2"
 
 
-def spec(name: str | Path, **more) -> ModelSpec:
+def spec(name, **more):
     return ModelSpec(name=str(name), **more)
 
 
-def classifier(folder: Path, labels: int = 2, new_head: bool = True):
+def classifier(folder, labels=2, new_head=True):
     settings = {"num_labels": labels}
     return load_model(Encoder("it", folder, "folder"), AutoModelForSequenceClassification, settings, new_head=new_head)
 
 
 @pytest.fixture
-def folder(tiny_encoder, tmp_path) -> Path:
+def folder(tiny_encoder, tmp_path):
     """A copy of the tiny encoder, to be spoiled."""
     return shutil.copytree(tiny_encoder, tmp_path / "copy")
 
@@ -65,7 +64,7 @@ def test_weights_are_copied_to_aligned_memory(folder):
         assert not [name for name, each in model.state_dict().items() if each.data_ptr() % 64], padding
 
 
-def offline(*_) -> Path:
+def offline(*_):
     raise ModelError("the Hub cannot be reached")
 
 
@@ -194,7 +193,7 @@ def test_special_tokens_that_a_text_spells_out_are_text(kind, folder, tmp_path):
 CORPUS = ["Ada Brixton flew to Oslo", "Ben paid EUR 5 in Oslo", "Élan über naïve"] * 20
 
 
-def saved_tokenizer(folder: Path, kind: str, **settings) -> tokenizers.Tokenizer:
+def saved_tokenizer(folder, kind, **settings):
     """tokenizer.json of this kind, trained on CORPUS, with these settings in tokenizer_config.json."""
     names = "[PAD] [UNK] [CLS] [SEP] [MASK]".split()
     if kind == "bytes":
@@ -282,8 +281,14 @@ def test_a_window_is_no_longer_and_a_tokenizer_no_larger_than_the_model(folder):
     change_json(folder / "config.json", vocab_size=last + 1)
     assert resolve_max_length(known, tokenizer, None) == 64
     change_json(folder / "config.json", vocab_size=last)
-    with pytest.raises(ModelError, match=f"token ids up to {last}, but the model has embeddings for {last}"):
-        resolve_max_length(known, tokenizer, None)
+    raises(
+        ModelError,
+        f"token ids up to {last}, but the model has embeddings for {last}",
+        resolve_max_length,
+        known,
+        tokenizer,
+        None,
+    )
 
 
 SMALL = {"num_hidden_layers": 2, "hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 32}
@@ -315,7 +320,7 @@ def test_the_longest_text_has_a_position_for_each_token(kind, folder):
 # --- loaded whole
 
 
-def without(folder: Path, name: str, **changed: torch.Tensor):
+def without(folder, name, **changed):
     """The folder's tensors but for those whose name begins so; and others in the place of some."""
     file = folder / "model.safetensors"
     kept = {each: tensor for each, tensor in load_file(file).items() if not each.startswith(name)}
@@ -334,8 +339,13 @@ def test_tensors_of_the_encoder_that_are_missing_or_misshapen_are_named(folder):
 def test_an_encoder_that_was_not_trained_for_the_task_is_called_that(folder, pooler):
     if not pooler:
         without(folder, "pooler")
-    with pytest.raises(ModelError, match=r"lacks \d tensors of its head.*classifier(?s:.*)Train it for this task"):
-        classifier(folder, new_head=False)
+    raises(
+        ModelError,
+        r"lacks \d tensors of its head.*classifier(?s:.*)Train it for this task",
+        classifier,
+        folder,
+        new_head=False,
+    )
 
 
 def test_a_missing_pooler_is_made_and_named_once(folder, caplog):
@@ -394,7 +404,7 @@ def test_dropout_of_the_head_is_the_field_that_transformers_reads(kind, field, t
             assert all(torch.equal(passes[0], other) for other in passes) == (rate == 0)
 
 
-def sequence_classifier(encoder: Encoder):
+def sequence_classifier(encoder):
     return load_model(encoder, AutoModelForSequenceClassification, {"num_labels": 2}, new_head=True)
 
 
@@ -466,7 +476,7 @@ def test_a_config_that_is_none_is_a_model_error(folder):
 # --- in part
 
 
-def frozen(model) -> set[str]:
+def frozen(model):
     return {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
 
 
@@ -480,8 +490,13 @@ def test_freezing_but_not_one_by_one_layers_that_share_their_weights(tiny_encode
     assert all(name.startswith("bert.encoder.layer.") for name in layers)
     raises(UserError, "3 layers to freeze, but the encoder has 2", freeze, classifier(tiny_encoder), Freeze(layers=3))
     config = AutoConfig.for_model("albert", vocab_size=50, embedding_size=8, **SMALL)
-    with pytest.raises(UserError, match=r"the 2 layers of this model \(albert\) share their weights"):
-        freeze(AutoModel.from_config(config), Freeze(layers=1))
+    raises(
+        UserError,
+        r"the 2 layers of this model \(albert\) share their weights",
+        freeze,
+        AutoModel.from_config(config),
+        Freeze(layers=1),
+    )
     names = frozen(freeze(AutoModel.from_config(config), Freeze(embeddings=True)))
     assert "encoder.embedding_hidden_mapping_in.weight" in names
 
@@ -565,8 +580,14 @@ def test_lora_names_layers_that_the_model_has_and_refuses_shared_embeddings():
     said = message_of(UserError, with_lora, model, Lora(target_modules=["nonsense"]), {})
     assert said.endswith("    `target_modules` may name these layers: Wqkv, Wo, Wi.")
     model = AutoModelForMaskedLM.from_config(AutoConfig.for_model("bert", vocab_size=50, **SMALL))
-    with pytest.raises(UserError, match="word_embeddings shares its weights with the head"):
-        with_lora(model, Lora(target_modules=["query", "word_embeddings"]), {})
+    raises(
+        UserError,
+        "word_embeddings shares its weights with the head",
+        with_lora,
+        model,
+        Lora(target_modules=["query", "word_embeddings"]),
+        {},
+    )
 
 
 @pytest.mark.parametrize("kind", ["bert", "modernbert", "distilbert"])

@@ -1,7 +1,5 @@
 """What surrounds a task, for a model of two stacks: parts that are trained, students, reports, hostile folders."""
 
-from pathlib import Path
-
 import pytest
 import torch
 import transformers
@@ -13,7 +11,6 @@ from starlette.testclient import TestClient
 from bertkit.encoding.padding import Collator
 from bertkit.errors import ModelError
 from bertkit.inference.predictor import load
-from bertkit.models.bert.transformer import EncoderDecoderModel
 from bertkit.models.trained_parts import freeze, merged, with_lora
 from bertkit.sections import Freeze, Lora
 from bertkit.serving.app import model_app
@@ -29,7 +26,7 @@ BATCH = {
 
 
 @pytest.fixture
-def model(tmp_path) -> EncoderDecoderModel:
+def model(tmp_path):
     """Both halves from one BERT of three layers, with large random weights."""
     folder = build_encoder(tmp_path / "bert", layers=3)
     made = CASE.task(folder).model(encoder(folder)).eval()
@@ -39,7 +36,7 @@ def model(tmp_path) -> EncoderDecoderModel:
     return made
 
 
-def saved(model, folder: Path):
+def saved(model, folder):
     """The model as transformers' own class loads it."""
     model.save_pretrained(folder)
     again, report = transformers.EncoderDecoderModel.from_pretrained(folder, output_loading_info=True)
@@ -80,7 +77,7 @@ def test_lora_adapts_both_halves_and_trains_what_is_between_them(model, tmp_path
 # --- models that bertkit has not trained
 
 
-def theirs(folder: Path, seed: int = 0, **ids: int):
+def theirs(folder, seed=0, **ids):
     """Two BERTs as transformers' users save them, in a folder with a tokenizer. ids: of their config."""
     bert = str(build_encoder(folder))
     made = transformers.EncoderDecoderModel.from_encoder_decoder_pretrained(bert, bert)

@@ -1,14 +1,12 @@
 """Explanations: complete, exact where exactness can be had, of every task, and nothing lost on the way to words."""
 
 import json
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from cases import BY_ID, Case, encoder
-from datasets import Dataset
+from cases import BY_ID, encoder
 from torch import nn
 from transformers import set_seed
 
@@ -21,14 +19,13 @@ from bertkit.explanations.word_shares import Text, add_feature
 from bertkit.inference.display import answer_line
 from bertkit.inference.predictor import Predictor
 from bertkit.models.encoder import load_tokenizer
-from bertkit.tasks.base import Task
 
 CPU = torch.device("cpu")
 IDS = "single-label pair multi-label regression windows qa qa-windows-or-none similarity-cls similarity-in-batch"
 IDS += " retrieval ner-softmax ner-crf-windows-bioes ner-document words-crf-windows ranking-graded-windows"
 
 
-def predictor_of(task: Task, folder: Path) -> Predictor:
+def predictor_of(task, folder):
     """An untrained model, whose weights are large enough to matter."""
     set_seed(5)
     model = task.model(encoder(folder)).eval()
@@ -38,10 +35,17 @@ def predictor_of(task: Task, folder: Path) -> Predictor:
     return Predictor(task.finished(model), model, CPU, "fp32", 8, {})
 
 
-def inputs_of(case: Case, task: Task) -> Dataset:
+def inputs_of(case, task):
     """The input columns of a case's rows."""
     names = {*frozenset[str]().union(*task.inputs), *task.schema.context}
     return case.rows().select_columns([name for name in case.columns if name in names])
+
+
+def answered(case, folder):
+    """A case's untrained task, its predictor, the rows, and the answers to them."""
+    task = case.task(folder)
+    predictor, rows = predictor_of(task, folder), inputs_of(case, task)
+    return task, predictor, rows, list(task.answer(rows, predictor.predict_features))
 
 
 # --- every task
@@ -49,11 +53,7 @@ def inputs_of(case: Case, task: Task) -> Dataset:
 
 @pytest.mark.parametrize("name", IDS.split())
 def test_what_words_add_is_the_difference_to_no_words(name, tiny_encoder):
-    case = BY_ID[name]
-    task = case.task(tiny_encoder)
-    predictor = predictor_of(task, tiny_encoder)
-    rows = inputs_of(case, task)
-    answers = list(task.answer(rows, predictor.predict_features))
+    _, predictor, rows, answers = answered(BY_ID[name], tiny_encoder)
     # An untrained tagger may find no entity in a sentence: one that has some.
     row = next(i for i, answer in enumerate(answers) if answer.get("entities", True))
     made = explain_row(predictor, rows, row, max_targets=2)
@@ -106,11 +106,7 @@ def test_the_number_is_the_one_that_the_answer_comes_from(tiny_encoder):
 
 def test_a_crf_is_explained_along_its_path(tiny_encoder):
     """The sum of the emissions of the entity's words at the path's tags, not at each word's best tag."""
-    case = BY_ID["ner-crf"]
-    task = case.task(tiny_encoder)
-    predictor = predictor_of(task, tiny_encoder)
-    rows = inputs_of(case, task)
-    answers = list(task.answer(rows, predictor.predict_features))
+    task, predictor, rows, answers = answered(BY_ID["ner-crf"], tiny_encoder)
     row = next(i for i, answer in enumerate(answers) if answer["entities"])
     kept = predictor.predict_features(task.encode(rows))[row]
     first = answers[row]["entities"][0]
@@ -129,26 +125,31 @@ def test_a_crf_is_explained_along_its_path(tiny_encoder):
 class Bag(nn.Module):
     """A linear model: the sum of the pieces' embeddings, times a weight."""
 
-    def __init__(self, vocabulary: int):
+    def __init__(self, vocabulary):
         super().__init__()
         self.embeddings = nn.Embedding(vocabulary, 8)
         self.weight = nn.Linear(8, 2)
 
-    def get_input_embeddings(self) -> nn.Module:
+    def get_input_embeddings(self):
         return self.embeddings
 
-    def forward(self, input_ids: torch.Tensor, **_: torch.Tensor) -> SimpleNamespace:
+    def forward(self, input_ids, **_):
         return SimpleNamespace(logits=self.weight(self.embeddings(input_ids).sum(1)))
 
 
-def test_of_a_linear_model_it_is_weight_times_input(tiny_encoder):
-    task = BY_ID["single-label"].task(tiny_encoder)
+def of_one_text(kind, folder):
+    """A task, a model of this kind, the ids of a text, and those from which its gradients are integrated."""
+    task = BY_ID["single-label"].task(folder)
     set_seed(1)
-    model = Bag(len(task.tokenizer))
     ids = torch.tensor([task.tokenizer("a good cat sat")["input_ids"]])
-    found = integrated_gradients(task, model, {"input_ids": ids}, lambda outputs: outputs.logits[:, 1])
     start = torch.full_like(ids, task.tokenizer.mask_token_id)
     start[0, [0, -1]] = ids[0, [0, -1]]
+    return task, kind(len(task.tokenizer)), ids, start
+
+
+def test_of_a_linear_model_it_is_weight_times_input(tiny_encoder):
+    task, model, ids, start = of_one_text(Bag, tiny_encoder)
+    found = integrated_gradients(task, model, {"input_ids": ids}, lambda outputs: outputs.logits[:, 1])
     with torch.no_grad():
         wanted = (model.embeddings(ids) - model.embeddings(start))[0] @ model.weight.weight[1]
     torch.testing.assert_close(found.tokens, wanted)
@@ -160,17 +161,12 @@ def test_of_a_linear_model_it_is_weight_times_input(tiny_encoder):
 class Step(Bag):
     """A model whose gradient is a spike, so that few steps miss it."""
 
-    def forward(self, input_ids: torch.Tensor, **_: torch.Tensor) -> SimpleNamespace:
+    def forward(self, input_ids, **_):
         return SimpleNamespace(logits=torch.sigmoid(400 * super().forward(input_ids).logits))
 
 
 def test_steps_are_doubled_until_the_sum_is_right_or_it_is_said(tiny_encoder):
-    task = BY_ID["single-label"].task(tiny_encoder)
-    set_seed(1)
-    model = Step(len(task.tokenizer))
-    ids = torch.tensor([task.tokenizer("a good cat sat")["input_ids"]])
-    start = torch.full_like(ids, task.tokenizer.mask_token_id)
-    start[0, [0, -1]] = ids[0, [0, -1]]
+    task, model, ids, start = of_one_text(Step, tiny_encoder)
     with torch.no_grad():  # the spike lies off the middle of the path, where no even rule has a point
         low, high = (Bag.forward(model, each).logits[0, 1] for each in (start, ids))
         model.weight.bias[1] -= low + 0.37 * (high - low)
@@ -235,7 +231,7 @@ def test_what_can_not_be_explained_is_said(tiny_encoder):
         explain_rows(pairs, ["a cat"])
 
 
-def explained(text: str, label: str, words: list[tuple[int, int, float]]):
+def explained(text, label, words):
     """What `explain` returns for a text of this label and the attributions of its words."""
     one = {"what": f"label {label}", "unit": "logit", "value": 1.0, "baseline": 0.0, "error": 0.5, "complete": False}
     attributed = [{**one, "steps": 64, "words": {"text": words}, "rest": 0.0}]

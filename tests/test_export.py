@@ -7,7 +7,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import onnx
@@ -47,12 +47,12 @@ TEXTS = ["the cat was good", "a dog was awful and it sat on the mat " * 3, "yes"
 
 
 @pytest.fixture(scope="module")
-def run(two_seeds) -> Path:
+def run(two_seeds):
     return two_seeds.folder
 
 
 @pytest.fixture(scope="module")
-def exported(run, tmp_path_factory) -> Path:
+def exported(run, tmp_path_factory):
     folder = tmp_path_factory.mktemp("export") / "onnx"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(program, "build", lambda *arguments: MADE.setdefault(folder, build(*arguments)))
@@ -61,12 +61,12 @@ def exported(run, tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def graph(exported) -> Graph:
+def graph(exported):
     """The graph of the run, which costs seconds to make, as `exported` has it."""
     return MADE[exported]
 
 
-def scores(answer: dict[str, Any]) -> list[float]:
+def scores(answer):
     return list(answer["scores"].values())
 
 
@@ -115,7 +115,7 @@ def test_int8(run, exported, graph, tmp_path, monkeypatch):
 class Branching(torch.nn.Module):
     """What torch.export cannot capture: a branch that depends on the numbers."""
 
-    def forward(self, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    def forward(self, batch):
         ids = batch["input_ids"]
         return {"y": ids + 1 if ids.sum() > 3 else ids}
 
@@ -152,12 +152,12 @@ class Made(NamedTuple):
     rows: Dataset  # what the task reads of the case's
 
     @property
-    def expected(self) -> list[Any]:
+    def expected(self):
         return list(self.ours.task.answer(self.rows, self.ours.predict_features))
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory, request) -> dict[str, Made]:
+def made(tmp_path_factory, request):
     """Cases of other tasks than text-classification, of which there is the run; each graph takes seconds."""
     found, small = {}, build_encoder(tmp_path_factory.mktemp("small"), layers=1)
     for case in SOME if request.config.getoption("all") else [case for case in SOME if case.id in OFTEN]:
@@ -341,7 +341,7 @@ def test_sequences_have_the_path_of_decode(opset):
 
 
 @pytest.fixture
-def linear() -> tuple[onnx.ModelProto, np.ndarray, np.ndarray]:
+def linear():
     """A graph of a MatMul and a Gemm, its input, and both outputs, whose two columns differ a thousandfold in size."""
     rng = default_rng(0)
     table = (rng.normal(size=(16, 2)) * [100, 0.1]).astype(np.float32)
@@ -383,7 +383,7 @@ def test_int8_is_per_channel_and_does_not_depend_on_the_processor(linear, tmp_pa
         assert np.array_equal(saturating(activations, weights), exact)
 
 
-def saturating(activations: np.ndarray, weights: np.ndarray) -> np.ndarray:
+def saturating(activations, weights):
     """Products of unsigned and signed bytes as AVX2 without VNNI computes them (vpmaddubsw, then vpmaddwd): two
     neighbours are added up in 16 bits. activations: `(rows, inputs)`, weights: `(inputs, outputs)`.
     """
@@ -395,8 +395,15 @@ def saturating(activations: np.ndarray, weights: np.ndarray) -> np.ndarray:
 def test_an_export_that_scores_lower_or_is_another_model_is_not_written(run, graph, tmp_path, monkeypatch, capsys):
     """A negative `max_drop` asks for a better metric than the model's."""
     monkeypatch.setattr(program, "build", lambda *arguments: graph)
-    with pytest.raises(ModelError, match=r"int8: accuracy falls by -?0\.\d+ on validation, which is more than -1"):
-        export(run, tmp_path / "int8", int8=True, max_drop=-1.0)
+    raises(
+        ModelError,
+        r"int8: accuracy falls by -?0\.\d+ on validation, which is more than -1",
+        export,
+        run,
+        tmp_path / "int8",
+        int8=True,
+        max_drop=-1.0,
+    )
     told = said_when_refused(capsys, "export", run, "--output", tmp_path / "int8", "--int8", "--max-drop", -1)
     assert "Export without int8, or with a larger max_drop." in told
     figures = {"answered": {"torch": 0.96, "onnx": 0.93}, "metrics": {"torch": {"accuracy": 0.94}, "onnx": {}}}
@@ -429,7 +436,7 @@ def test_what_can_not_be_exported(run, exported, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def refused(exported: Path, folder: Path, model: bytes, match: str):
+def refused(exported, folder, model, match):
     shutil.copytree(exported, folder, dirs_exist_ok=True)
     (folder / "model.onnx").write_bytes(model)
     raises(ModelError, match, load, folder)
@@ -475,5 +482,9 @@ def test_what_can_not_be_asked_of_it(exported, monkeypatch):
     error = ModuleNotFoundError("Could not import module 'EarlyStoppingCallback'.")  # as transformers raises it
     error.__cause__ = ModuleNotFoundError("No module named 'accelerate'", name="accelerate")
     assert re.search(r"needs accelerate, which is not installed\n.*bertkit\[torch\]", str(not_installed(error)))
-    with pytest.raises(ModuleNotFoundError, match="no such module"):  # a module of ours that is missing is a bug
-        not_installed(ModuleNotFoundError("no such module", name="bertkit.nowhere"))
+    raises(
+        ModuleNotFoundError,
+        "no such module",
+        not_installed,
+        ModuleNotFoundError("no such module", name="bertkit.nowhere"),
+    )  # a module of ours that is missing is a bug

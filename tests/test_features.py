@@ -7,8 +7,6 @@ import pickle
 import shutil
 import warnings
 from functools import cache
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -51,12 +49,12 @@ def own_cache(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def encoded(monkeypatch) -> list[str]:
+def encoded(monkeypatch):
     """The texts that went through the encoder."""
     seen = []
     real = LayerReader.vectors
 
-    def counting(self: LayerReader, texts: list[str]):
+    def counting(self, texts):
         seen.extend(texts)
         return real(self, texts)
 
@@ -64,12 +62,12 @@ def encoded(monkeypatch) -> list[str]:
     return seen
 
 
-def features(model: Path, **settings) -> Features:
+def features(model, **settings):
     return Features(str(model), **({"precision": "fp32"} | settings))
 
 
 @cache
-def hidden(model: Path, text: str) -> np.ndarray:
+def hidden(model, text):
     """transformers' own hidden states of one text, `(layers + 1, pieces, size)`."""
     tokenizer = AutoTokenizer.from_pretrained(model)
     inputs = tokenizer(text.replace("\ud83d", "\ufffd"), return_tensors="pt", truncation=True)
@@ -316,7 +314,7 @@ def test_what_is_no_text_and_no_texts_at_all(tiny_encoder, subtests):
 # --- files
 
 
-def rows(count: int = 11) -> list[dict[str, Any]]:
+def rows(count=11):
     made = [{"text": TEXTS[n % 4] + " a" * n, "n": n, "tags": ["x"] * (n % 3)} for n in range(count)]
     return [row | ({"late": 0.5} if n == 9 else {}) for n, row in enumerate(made)]
 

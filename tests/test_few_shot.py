@@ -4,8 +4,6 @@ import json
 import re
 import shutil
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -50,12 +48,12 @@ KINDS = [
 ]
 
 
-def fit(runner: Runner, features, seed: int) -> tuple[Any, dict[str, Any]]:
+def fit(runner, features, seed):
     """By the method that the runner's task names."""
     return METHODS[str(runner.task.method)](runner, features, seed)
 
 
-def learned(case: Case, folder: Path) -> tuple[Any, Runner, Examples]:
+def learned(case, folder):
     """The task, the model fitted on the case's rows, and their vectors."""
     task = case.task(folder)
     runner = Runner(task, task.model(encoder(folder)), CPU, "fp32", 4)
@@ -64,7 +62,7 @@ def learned(case: Case, folder: Path) -> tuple[Any, Runner, Examples]:
     return task, replace(runner, model=model), head.examples_of(runner, features)
 
 
-def objective(x: np.ndarray, y: np.ndarray, coefficients: np.ndarray, intercepts: np.ndarray, weights: np.ndarray, C):
+def objective(x, y, coefficients, intercepts, weights, C):
     """What LogisticRegression minimises; of two labels the coefficients `(1, size)` are the second's."""
     logits = x @ coefficients.T + intercepts
     if len(coefficients) == 1:
@@ -108,15 +106,19 @@ def test_a_head_is_as_good_as_that_of_scikit_learn(case, layout, tiny_encoder, t
         assert reached == pytest.approx(least, rel=1e-4)
 
 
-def clusters(labels: int, each: int, noise: float) -> Examples:
+def normed(vectors):
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+def clusters(labels, each, noise):
     """Vectors of length 1 around a centre for each label."""
     draw = np.random.default_rng(0)
     targets = np.repeat(np.arange(labels), each)
     vectors = draw.normal(size=(labels, 12))[targets] + noise * draw.normal(size=(len(targets), 12))
-    return Examples(vectors / np.linalg.norm(vectors, axis=1, keepdims=True), targets)
+    return Examples(normed(vectors), targets)
 
 
-def by_hand(rows: Examples, names: Examples | None, count: int = 5) -> dict[float, float]:
+def by_hand(rows, names, count=5):
     """C -> log loss of the held-out rows."""
     losses = dict.fromkeys(STRENGTHS, 0.0)
     for learned, held in StratifiedKFold(count, shuffle=True, random_state=3).split(rows.vectors, rows.targets):
@@ -187,7 +189,7 @@ def test_names_as_words():
 LAYOUTS = [None, Layout("mean", dense=6, activation="Tanh"), Layout("cls", dense=6, bias=False, normalize=True)]
 
 
-def with_layout(tiny_encoder: Path, folder: Path, layout: Layout | None) -> Path:
+def with_layout(tiny_encoder, folder, layout):
     """The encoder in a folder of sentence-transformers; None: as it is."""
     if layout is None:
         return tiny_encoder
@@ -212,8 +214,9 @@ def test_sentence_transformers_gives_the_logits_of_a_saved_head(layout, tiny_enc
     found = [list(each["scores"].values()) for each in load(tmp_path / "model")(TEXTS)]
     assert_allclose(found, softmax(theirs, 1), atol=1e-5)
     assert not list((tmp_path / "model").rglob("*.bin"))
-    with pytest.raises(RuntimeError, match="ignore_mismatched_sizes"):  # it would have a random head
-        AutoModelForSequenceClassification.from_pretrained(tmp_path / "model")
+    small.raises(
+        RuntimeError, "ignore_mismatched_sizes", AutoModelForSequenceClassification.from_pretrained, tmp_path / "model"
+    )  # it would have a random head
     _, loading = AutoModel.from_pretrained(tmp_path / "model", output_loading_info=True)
     assert not loading["missing_keys"]
 
@@ -278,16 +281,16 @@ def test_texts_with_a_label_in_common_are_pulled_together(case, tiny_encoder_wit
     assert all(torch.equal(found[0][name], value) for name, value in found[-1].items())
 
 
-def contrast(rows: Examples) -> float:
+def contrast(rows):
     """By how much cosines of rows with a label in common are higher than those of the others."""
-    unit = rows.vectors / np.linalg.norm(rows.vectors, axis=1, keepdims=True)
+    unit = normed(rows.vectors)
     targets = rows.targets if rows.targets.ndim > 1 else np.eye(rows.targets.max() + 1)[rows.targets]
     alike, other = targets @ targets.T > 0, ~np.eye(len(unit), dtype=bool)
     cosines = unit @ unit.T
     return float(cosines[alike & other].mean() - cosines[~alike & other].mean())
 
 
-def untrained(case: Case, folder: Path) -> tuple[Any, Runner, Any, Examples, Any]:
+def untrained(case, folder):
     """The case's task, runner and features; vectors of its rows, and of the names of its labels."""
     task = case.task(folder)
     runner, features = Runner(task, task.model(encoder(folder)), CPU, "fp32", 8), task.features(case.rows())
@@ -300,12 +303,11 @@ def test_prototypes_start_as_means_of_texts_and_names(tiny_encoder, monkeypatch)
     monkeypatch.setattr(contrastive, "PROTOTYPES", 0.0)
     case = PULLED[0]
     task, runner, features, rows, names = untrained(case, tiny_encoder)
-    unit = (rows + names).vectors / np.linalg.norm((rows + names).vectors, axis=1, keepdims=True)
-    labels = (rows + names).targets
+    unit, labels = normed((rows + names).vectors), (rows + names).targets
     means = np.stack([unit[labels == label].mean(0) for label in range(len(task.names))])
     model, facts = fit(runner, features, seed=0)
     weight, bias = (each.detach().numpy() for each in (model.classifier.linear.weight, model.classifier.linear.bias))
-    assert_allclose(weight, 20 * means / np.linalg.norm(means, axis=1, keepdims=True), atol=1e-5)
+    assert_allclose(weight, 20 * normed(means), atol=1e-5)
     counts = np.bincount(labels)
     assert_allclose(bias, np.log((counts + 1) / (counts.sum() + len(counts))), atol=1e-6)
     assert facts["C"] is None

@@ -36,14 +36,23 @@ from bertkit.tasks.class_labels import assigned_labels, settle_weights
 LABELS = ["a", "b", "c"]
 
 
-def softmax_rows(rng: np.random.Generator, rows: int, labels: int) -> np.ndarray:
+def softmax_rows(rng, rows, labels):
     scores = np.exp(2 * rng.normal(size=(rows, labels)))
     return scores / scores.sum(axis=1, keepdims=True)
 
 
-def json_ready(scores: intervals.Scores) -> bool:
+def json_ready(scores):
     json.dumps(scores, allow_nan=False)
     return all(value is None or type(value) is float for value in scores.values())
+
+
+def of_decisions(truth, chosen, **how):
+    """scikit-learn's scores of single labels."""
+    expected = {"accuracy": sk.accuracy_score(truth, chosen)}
+    for name in ("f1_macro", "f1_micro", "f1_weighted", "precision_macro", "recall_macro"):
+        measure, average = name.split("_")
+        expected[name] = getattr(sk, f"{measure}_score")(truth, chosen, average=average, **how)
+    return {**expected, "matthews_correlation": sk.matthews_corrcoef(truth, chosen)}
 
 
 @pytest.mark.parametrize("count", [2, 3, 5])
@@ -55,15 +64,7 @@ def test_single_label_is_scikit_learns(count):
     assert list(scores) == metrics.metric_names("single-label", labels)
     assert json_ready(scores)
     area = sk.roc_auc_score(truth, probabilities[:, 1] if count == 2 else probabilities, multi_class="ovr")
-    expected = {
-        "accuracy": sk.accuracy_score(truth, chosen),
-        "f1_macro": sk.f1_score(truth, chosen, average="macro"),
-        "f1_micro": sk.f1_score(truth, chosen, average="micro"),
-        "f1_weighted": sk.f1_score(truth, chosen, average="weighted"),
-        "precision_macro": sk.precision_score(truth, chosen, average="macro"),
-        "recall_macro": sk.recall_score(truth, chosen, average="macro"),
-        "matthews_correlation": sk.matthews_corrcoef(truth, chosen),
-    }
+    expected = of_decisions(truth, chosen)
     assert {name: scores[name] for name in expected} == expected
     assert scores["roc_auc"] == pytest.approx(area, abs=1e-12)
     assert scores["neg_log_loss"] == pytest.approx(-sk.log_loss(truth, probabilities), abs=1e-12)
@@ -80,14 +81,7 @@ def test_rows_without_a_label_are_wrong_rows_of_another_class(count):
     labels, likely = [f"l{i}" for i in range(count)], probabilities.argmax(axis=1)
     chosen = np.where(probabilities.max(axis=1) < 0.6, -1, (likely + (rng.random(200) < 0.2)) % count)
     scores = metrics.scored("single-label", truth, probabilities, labels, chosen).scores
-    ids = {"labels": range(count), "zero_division": 0}
-    expected = {
-        "accuracy": sk.accuracy_score(truth, chosen),
-        "f1_micro": sk.f1_score(truth, chosen, average="micro", **ids),
-        "precision_macro": sk.precision_score(truth, chosen, average="macro", **ids),
-        "recall_macro": sk.recall_score(truth, chosen, average="macro", **ids),
-        "matthews_correlation": sk.matthews_corrcoef(truth, chosen),
-    }
+    expected = of_decisions(truth, chosen, labels=range(count), zero_division=0)
     assert {name: scores[name] for name in expected} == pytest.approx(expected, abs=1e-12)
     usual = metrics.scored("single-label", truth, probabilities, labels).scores
     assert {name: scores[name] for name in metrics.PROBABILISTIC} == {n: usual[n] for n in metrics.PROBABILISTIC}
@@ -419,14 +413,14 @@ def check(score, arrays, weights):
             assert values[name][column] == pytest.approx(wanted, rel=1e-9, abs=1e-9, nan_ok=True), name
 
 
-def draw(rng: np.random.Generator, rows: int) -> np.ndarray:
+def draw(rng, rows):
     """Weights (rows, 3) with many zeros, at least one row each."""
     weights = rng.integers(0, 4, (rows, 3)) * rng.integers(0, 2, (rows, 3))
     weights[rng.integers(0, rows)] += 1
     return weights
 
 
-def one_hot_or_softmax(rng: np.random.Generator, rows: int, labels: int) -> np.ndarray:
+def one_hot_or_softmax(rng, rows, labels):
     scores = np.exp(2 * rng.normal(size=(rows, labels)))
     if rng.random() < 0.5:  # ties, within a row and between rows
         scores = np.round(scores) + 1

@@ -6,7 +6,6 @@ import shutil
 from dataclasses import replace
 from itertools import product
 from math import comb
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,19 +17,18 @@ from test_report import well_formed
 
 import bertkit
 from bertkit.evaluation import metrics
-from bertkit.evaluation.graded import Scored
 from bertkit.evaluation.paired_tests import RESAMPLES, Difference, differences, mcnemar, randomisation
 from bertkit.files import read_json
 from bertkit.inference.predictor import load
 from bertkit.report.comparison import pairs
-from bertkit.report.facts import Facts, Row, read_facts
+from bertkit.report.facts import read_facts
 from bertkit.report.html import compare, page_of
 from bertkit.report.paired import MAX_LISTED, Pair, compared
 
 NAMES = ("one", "other")
 
 
-def labels_of(rows: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def labels_of(rows, seed):
     """Truth, and the probabilities of a good and of a bad system."""
     rng = default_rng(seed)
     truth = rng.integers(0, 3, rows)
@@ -39,15 +37,15 @@ def labels_of(rows: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]
     return truth, good, bad
 
 
-def accuracy(truth: np.ndarray, given: np.ndarray) -> float:
+def accuracy(truth, given):
     return float(np.mean(truth == given))
 
 
-def f1(truth: np.ndarray, given: np.ndarray) -> float:
+def f1(truth, given):
     return float(2 * (truth & given).sum() / max(1, truth.sum() + given.sum()))
 
 
-def score(truth: np.ndarray, table: np.ndarray) -> Scored:
+def score(truth, table):
     return metrics.scored("single-label", truth, table, ["a", "b", "c"])
 
 
@@ -139,7 +137,7 @@ def test_the_verdict_needs_interval_and_test():
 # --- which rows
 
 
-def answered(labels: str, answers: str, texts: str = "") -> tuple[Row, ...]:
+def answered(labels, answers, texts=""):
     return tuple(
         {
             "text": text,
@@ -154,7 +152,7 @@ def answered(labels: str, answers: str, texts: str = "") -> tuple[Row, ...]:
 
 
 @pytest.fixture(scope="module")
-def facts(tiny_encoder, tmp_path_factory) -> Facts:
+def facts(tiny_encoder, tmp_path_factory):
     facts = read_facts(finished(BY_ID["single-label"], tiny_encoder, tmp_path_factory.mktemp("paired") / "run").folder)
     return replace(facts, options={**facts.options, "labels": {"a": "a", "b": "b", "c": "c"}})
 
@@ -217,7 +215,7 @@ def test_rankings_of_other_documents_are_not_compared(tiny_encoder, tmp_path):
 
 
 @pytest.fixture(scope="module")
-def runs(tiny_encoder, tmp_path_factory) -> list[Path]:
+def runs(tiny_encoder, tmp_path_factory):
     """Two runs of one recipe, the second with other answers to two of its rows."""
     room = tmp_path_factory.mktemp("runs")
     first = finished(BY_ID["single-label"], tiny_encoder, room / "base").folder

@@ -3,8 +3,6 @@
 import dataclasses
 import json
 import shutil
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -32,9 +30,9 @@ from bertkit.inference.predictor import load
 from bertkit.models.bert.bert import BertForMaskedLM, BertForPreTraining
 from bertkit.models.bert.masking import Masking, fewer_masks
 from bertkit.models.bert.pretraining_data import encode_documents
-from bertkit.models.encoder import Encoder, load_tokenizer, resolve_encoder
+from bertkit.models.encoder import load_tokenizer, resolve_encoder
 from bertkit.models.trained_parts import with_lora
-from bertkit.recipe.recipe import Recipe, load_recipe
+from bertkit.recipe.recipe import load_recipe
 from bertkit.sections import Lora, ModelSpec
 from bertkit.tasks import masks
 from bertkit.tasks.base import evaluate as evaluate_task
@@ -50,7 +48,7 @@ __all__ = ["begun"]  # a fixture
 every_case = pytest.mark.parametrize("case", DRAWN, ids=[case.id for case in DRAWN])
 
 
-def new(tokenizer: Path, **fields) -> Encoder:
+def new(tokenizer, **fields):
     """An encoder that is drawn, not loaded."""
     return resolve_encoder(ModelSpec(config={**SIZES, **fields}, tokenizer=str(tokenizer), max_length=32))
 
@@ -166,8 +164,12 @@ def test_a_foreign_masked_language_model_goes_on_learning(tiny_encoder, tmp_path
     assert type(model).__name__ == "DistilBertForMaskedLM"
     save(model, task, tmp_path / "model", SETTINGS)
     assert load(tmp_path / "model")(DOCUMENTS) == ask(task, model)(DOCUMENTS)
-    with pytest.raises(ModelError, match="distilbert, which has no head for pairs"):
-        DRAWN[1].task(tmp_path / "distil").model(encoder(tmp_path / "distil"))
+    raises(
+        ModelError,
+        "distilbert, which has no head for pairs",
+        DRAWN[1].task(tmp_path / "distil").model,
+        encoder(tmp_path / "distil"),
+    )
 
 
 FOREIGN = {
@@ -232,13 +234,14 @@ def test_plain_transformers_opens_it(case, tiny_encoder, tmp_path):
 
 
 def test_errors_say_what_to_do(tiny_encoder):
-    tokenizer = load_tokenizer(tiny_encoder)
-    one = Dataset.from_dict({"text": ["a"]})
-    with pytest.raises(DataError, match="from another document, and there is one"):
-        prepare(Pretraining, PretrainingOptions(name="pretraining"), tokenizer, 32, one, [])
+    tokenizer, options = load_tokenizer(tiny_encoder), PretrainingOptions(name="pretraining")
+
+    def check(rows):
+        prepare(Pretraining, options, tokenizer, 32, rows, [])
+
+    raises(DataError, "from another document, and there is one", check, Dataset.from_dict({"text": ["a"]}))
     tokenizer.mask_token = None
-    with pytest.raises(ModelError, match="MASK"):
-        prepare(Pretraining, PretrainingOptions(name="pretraining"), tokenizer, 32, DRAWN[0].rows(), [])
+    raises(ModelError, "MASK", check, DRAWN[0].rows())
 
 
 def test_scores_are_ratios_of_sums_and_an_infinite_one_is_none_as_an_interval_up_to_it():
@@ -262,11 +265,11 @@ def test_scores_are_ratios_of_sums_and_an_infinite_one_is_none_as_an_interval_up
 
 
 @pytest.fixture(scope="module")
-def recipe(tiny_encoder_with_dropout, tmp_path_factory) -> Recipe:
+def recipe(tiny_encoder_with_dropout, tmp_path_factory):
     return recipe_of(tmp_path_factory.mktemp("pretraining"), tiny_encoder_with_dropout, SIZES)
 
 
-def recipe_of(room: Path, tokenizer: Path, config: dict[str, Any]) -> Recipe:
+def recipe_of(room, tokenizer, config):
     """A recipe of six steps an epoch for a new encoder, with its files in this folder."""
     for split, count in (("train", 24), ("validation", 6)):
         lines = [json.dumps({"text": f"{text}\n{text} !"}) for text in (DOCUMENTS * 3)[:count]]
@@ -330,7 +333,7 @@ def test_a_tokenizer_that_cannot_be_copied_is_refused(tiny_encoder):
 # --- what changes in its course: the share of masked tokens
 
 
-def equal(one: dict[str, Any], other: dict[str, Any]) -> bool:
+def equal(one, other):
     return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 

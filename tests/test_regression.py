@@ -1,9 +1,7 @@
 """Numbers of any size are predicted as well as standardised ones, and the saved model gives them in their own units."""
 
 import dataclasses
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +14,7 @@ from transformers import AutoModelForSequenceClassification
 import bertkit
 from bertkit.attachments.soft_targets import SOFT_TARGETS
 from bertkit.errors import DataError
-from bertkit.run import OUT_OF_FOLD, Run
+from bertkit.run import OUT_OF_FOLD
 from bertkit.tasks.class_labels import mean_and_deviation
 from bertkit.training.train import train
 
@@ -30,11 +28,11 @@ KINDS = {
 }
 
 
-def in_units(rows: list[dict[str, Any]], offset: float, factor: float) -> list[dict[str, Any]]:
+def in_units(rows, offset, factor):
     return [row | {"score": offset + factor * row["score"]} for row in rows]
 
 
-def trained(folder: Path, home: Path, *overrides: str, units: tuple[float, float] = (0.0, 1.0)) -> Run:
+def trained(folder, home, *overrides, units=(0.0, 1.0)):
     """A run on the small rows, whose numbers are in other units."""
     folder.mkdir()
     recipe = small.recipe(folder, home, *LEARNED, *overrides, kind="regression")
@@ -43,11 +41,11 @@ def trained(folder: Path, home: Path, *overrides: str, units: tuple[float, float
     return train(recipe, folder / "run")
 
 
-def texts() -> list[str]:
+def texts():
     return [row["text"] for row in small.rows("regression", 12, 40)]
 
 
-def answers(run: Run) -> np.ndarray:
+def answers(run):
     return np.array([answer["score"] for answer in bertkit.load(run.folder, precision="fp32")(texts())])
 
 

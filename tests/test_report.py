@@ -10,7 +10,6 @@ from dataclasses import replace
 from functools import reduce
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -30,7 +29,7 @@ from bertkit.files import read_json
 from bertkit.report import comparison, examples, matrices, mistakes, pictures, rankings, report_sections, view
 from bertkit.report.card import write_card
 from bertkit.report.examples import write_explanations
-from bertkit.report.facts import Facts, Row, read_facts
+from bertkit.report.facts import read_facts
 from bertkit.report.html import isolated, library, page_of, render, write_mistakes, write_report
 from bertkit.report.score_tables import after_training, number
 from bertkit.report.verdict import BASELINES, Verdict, best_baseline, score_findings, verdict
@@ -47,12 +46,12 @@ IDS = (
 
 
 @pytest.fixture(scope="module")
-def facts(two_seeds) -> Facts:
+def facts(two_seeds):
     return read_facts(two_seeds.folder)
 
 
 @pytest.fixture
-def copy(two_seeds, tmp_path) -> Path:
+def copy(two_seeds, tmp_path):
     """A copy of the run, to be changed."""
     return small.copy_of(two_seeds, tmp_path / "copy").folder
 
@@ -63,7 +62,7 @@ class Page(HTMLParser):
     plain: its texts whose direction is not chosen by what they say.
     """
 
-    def __init__(self, page: str):
+    def __init__(self, page):
         super().__init__()
         self.open = []
         self.wrong = []
@@ -73,26 +72,26 @@ class Page(HTMLParser):
         self.isolates = []
         self.feed(page)
 
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]):
+    def handle_starttag(self, tag, attrs):
         self.elements.append((tag, dict(attrs)))
         self.open += [] if tag in VOID else [tag]
         self.isolates += [] if tag in VOID else [tag in ("bdi", "title", "pre") or ("dir", "auto") in attrs]
 
-    def handle_endtag(self, tag: str):
+    def handle_endtag(self, tag):
         if tag not in VOID and (self.isolates.pop(), self.open.pop())[1] != tag:
             self.wrong.append(tag)
 
-    def handle_data(self, data: str):
+    def handle_data(self, data):
         if self.open and self.open[-1] not in ("script", "style"):
             self.words.append(data)
             self.plain += [] if any(self.isolates) else [data]
 
     @property
-    def text(self) -> str:
+    def text(self):
         return " ".join(" ".join(self.words).split())
 
 
-def well_formed(html: str, beside: str = r"[\w-]*mistakes\.csv") -> Page:
+def well_formed(html, beside=r"[\w-]*mistakes\.csv"):
     """The page, after what holds for every report. beside: files that it may link to."""
     page = Page(html)
     assert not page.open
@@ -253,7 +252,7 @@ def test_explain_of_a_run_writes_what_its_report_shows(copy, capsys):
 # --- what comes from the data
 
 
-def evil_explanation() -> dict[str, Any]:
+def evil_explanation():
     words = [[0, 8, 0.5], [8, len(EVIL) - 6, -0.5], [len(EVIL) - 6, len(EVIL), None]]
     one = {"what": EVIL, "unit": "logit", "value": 1.0, "baseline": 0.0, "error": 0.0, "complete": True, "steps": 16}
     why = [{**one, "words": {"text": words}, "rest": 0.0}]
@@ -283,16 +282,21 @@ def test_text_of_the_data_is_text(facts):
 
 def test_labels_are_escaped_and_never_drawn(facts):
     metrics = {**facts.scores["metrics"], f"f1/{EVIL}": 0.5, f"support/{EVIL}": 3.0}
-    own = {**facts.scores, "labels": [EVIL, "b"], "confusion_matrix": [[1, 2], [3, 4]], "metrics": metrics}
-    evil = replace(facts, rows=(), results={**facts.results, "splits": {**facts.results["splits"], facts.split: own}})
-    page = well_formed(report(evil))
+    page = well_formed(
+        report(with_scores(facts, labels=[EVIL, "b"], confusion_matrix=[[1, 2], [3, 4]], metrics=metrics))
+    )
     assert page.text.count(EVIL) >= 3
     assert "3 few" in page.text
 
 
-def with_confusions(facts: Facts, counts, names: list[str]) -> Facts:
+def with_confusions(facts, counts, names):
     """A run without predictions whose split has this confusion matrix."""
-    own = {**facts.scores, "labels": names, "confusion_matrix": np.asarray(counts).tolist()}
+    return with_scores(facts, labels=names, confusion_matrix=np.asarray(counts).tolist())
+
+
+def with_scores(facts, **changed):
+    """A run without predictions whose split has these scores and details in place of its own."""
+    own = {**facts.scores, **changed}
     return replace(facts, rows=(), results={**facts.results, "splits": {**facts.results["splits"], facts.split: own}})
 
 
@@ -333,10 +337,8 @@ def test_many_labels_get_small_cells_and_a_list_of_confusions(facts):
 
 def test_labels_have_thresholds_and_bars_the_most_frequent_first(facts):
     metrics = {f"{kind}/{name}": 0.25 for kind in ("precision", "recall", "f1") for name in ("rare", "often")}
-    own = {**facts.scores, "metrics": {**metrics, "support/rare": 3, "support/often": 40, "accuracy": 0.5}}
-    options = {**facts.options, "thresholds": {"rare": 0.125, "often": 0.75}}
-    splits = {**facts.results["splits"], facts.split: own}
-    many = replace(facts, rows=(), options=options, results={**facts.results, "splits": splits})
+    own = with_scores(facts, metrics={**metrics, "support/rare": 3, "support/often": 40, "accuracy": 0.5})
+    many = replace(own, options={**facts.options, "thresholds": {"rare": 0.125, "often": 0.75}})
     assert [row[:4] for row in report_sections.label_rows(many)] == [
         "label support threshold precision".split(),
         "often 40 0.7500 0.2500".split(),
@@ -456,7 +458,7 @@ def test_an_axis_does_not_magnify_noise():
         assert cut == (low > 0.05)
 
 
-def without_pictures(page: str) -> str:
+def without_pictures(page):
     """A run that other tests made has empty ones: see conftest.py."""
     return re.sub(r"<svg.*?</svg>\s*", "", page, flags=re.DOTALL)
 
@@ -505,7 +507,7 @@ EXPLANATION = {
 }
 
 
-def in_arabic(facts: Facts) -> Facts:
+def in_arabic(facts):
     answer = {"label": "good", "score": 0.9, "scores": {ARABIC: 0.1, "good": 0.9}, "truncated": False}
     told = [
         {"level": level, "what": f"train: {ARABIC} 10 (33.3%)", "fix": f"Read {ARABIC}."} for level in ("warn", "note")
@@ -523,20 +525,20 @@ def in_arabic(facts: Facts) -> Facts:
     )
 
 
-def audited() -> str:
+def audited():
     row = {"location": f"{ARABIC}.csv:2", "text": ARABIC, "given": ARABIC}
     part = Section("labels", "Labels to check", f"Of {ARABIC} 5.", [row], ["given"], notes=[f"Of {ARABIC} 5."])
     return audit_page(get_task("text-classification").schema, [part], Path(ARABIC), ["a.yaml"])
 
 
-def served() -> str:
+def served():
     info = {"title": ARABIC, "description": f"2 labels: {ARABIC}", "version": "1"}
     pages = Environment(loader=PackageLoader("bertkit.serving", "."), autoescape=True)
     pages.filters["as_json"] = str
     return pages.get_template("page.html").render(openapi={"info": info, "paths": {}, "components": {"schemas": {}}})
 
 
-def explained() -> str:
+def explained():
     return render("explanation.html", name=ARABIC, explained=report_sections.explained([EXPLANATION]))
 
 
@@ -659,12 +661,12 @@ def test_labels_by_their_value_in_the_data(tiny_encoder, tmp_path):
 LABELS = ["a", "b", "c"]
 
 
-def with_rows(facts: Facts, rows: list[Row]) -> Facts:
+def with_rows(facts, rows):
     """These facts with other rows of three labels."""
     return replace(facts, rows=tuple(rows), options={**facts.options, "labels": dict(zip(LABELS, LABELS, strict=True))})
 
 
-def row_of(text: str, label: str, answer: str, score: float, **more) -> Row:
+def row_of(text, label, answer, score, **more):
     scores = dict.fromkeys(LABELS, (1 - score) / 2) | {answer: score}
     return {"text": text, "label": label, **more, "answer": {"label": answer, "score": score, "scores": scores}}
 
@@ -741,14 +743,14 @@ LEAKED = Verdict("bad", "Some of these rows are in train too: expect a lower sco
 
 
 def results(
-    score: float | None = 0.9,
-    bounds: list[float] | None = None,
-    split: str = "test",
-    rows: int = 500,
+    score=0.9,
+    bounds=None,
+    split="test",
+    rows=500,
     expected=None,
-    ece: float | None = None,
-    **baselines: float | None,
-) -> dict[str, Any]:
+    ece=None,
+    **baselines,
+):
     """What results.json has of one split."""
     intervals = {"accuracy": bounds} if bounds else {}
     scores = {"rows": rows, "metrics": {"accuracy": score}, "intervals": intervals, "calibration": {"ece_after": ece}}
@@ -790,9 +792,7 @@ def test_the_verdict_follows_from_the_figures():
         assert verdict(made, []) == expected
 
 
-def with_metric(
-    made: dict[str, Any], name: str, score: float, bounds: list[float], **baselines: float
-) -> dict[str, Any]:
+def with_metric(made, name, score, bounds, **baselines):
     """The results with one more metric of model and baselines."""
     (scores,), (others,) = made["splits"].values(), made["baselines"].values()
     scores["metrics"][name], scores["intervals"][name] = score, bounds

@@ -1,7 +1,6 @@
 """retrieval: a BEIR folder trained on, searched and scored, against brute force and sentence-transformers."""
 
 import json
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -39,7 +38,7 @@ JUDGED = {
 }
 
 
-def beir(folder: Path) -> Path:
+def beir(folder):
     (folder / "qrels").mkdir(parents=True)
     for name, texts in (("corpus", DOCUMENTS), ("queries", QUERIES)):
         lines = [json.dumps({"_id": key, "title": "", "text": text}) for key, text in texts.items()]
@@ -50,13 +49,13 @@ def beir(folder: Path) -> Path:
     return folder
 
 
-def task(folder: Path, **more) -> Retrieval:
+def task(folder, **more):
     options = RetrievalOptions(name="retrieval", **more)
     rows = Dataset.from_dict({"query": ["a"], "document": ["b"], "grade": [1.0]})
     return prepare(Retrieval, options, load_tokenizer(folder), 32, rows, [])
 
 
-def made(folder: Path, out: Path, **more) -> Path:
+def made(folder, out, **more):
     set_seed(2)
     own = task(folder, **more)
     save(own.model(encoder(folder)), own, out, SETTINGS)
@@ -178,8 +177,17 @@ def test_bad_input_is_said(tiny_encoder, tmp_path, monkeypatch):
     rows = [{"query": "a", "query_id": "1", "document": "x"}, {"query": "b", "query_id": "1", "document": "y"}]
     small.raises(DataError, "the query '1' has another text in row", predictor, rows)
     options, texts = RetrievalOptions(name="retrieval"), Dataset.from_dict({"text": ["a"]})
-    with pytest.raises(DataError, match="learns from `query` and `document`"):
-        prepare(Retrieval, options, load_tokenizer(tiny_encoder), 32, texts, [])
+    small.raises(
+        DataError,
+        "learns from `query` and `document`",
+        prepare,
+        Retrieval,
+        options,
+        load_tokenizer(tiny_encoder),
+        32,
+        texts,
+        [],
+    )
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     small.raises(UserError, r"bertkit\[retrieval\]", task, tiny_encoder)
 
@@ -234,13 +242,22 @@ def test_what_answers_under_any_id_and_the_query_itself_are_never_mined(tiny_enc
     assert sorted(mined) == sorted(DOCUMENTS[name] for name in ("d1", "d2", "d3"))
     assert "" not in [row["negative"] for row in rows]
     for form in ("negatives", "candidates"):
-        with pytest.raises(DataError, match="no query has a relevant document and another one after the 9 skipped"):
-            mine(tmp_path / "m", folder, tmp_path / "none.jsonl", form=form, count=1, skip=9)
+        small.raises(
+            DataError,
+            "no query has a relevant document and another one after the 9 skipped",
+            mine,
+            tmp_path / "m",
+            folder,
+            tmp_path / "none.jsonl",
+            form=form,
+            count=1,
+            skip=9,
+        )
     assert not (tmp_path / "none.jsonl").exists()
 
 
 @pytest.fixture
-def ranker_folder(tiny_encoder, tmp_path) -> Path:
+def ranker_folder(tiny_encoder, tmp_path):
     """A model for text-ranking."""
     set_seed(5)
     own = BY_ID["ranking-binary"].task(tiny_encoder)
@@ -258,8 +275,15 @@ def test_models_of_other_tasks_are_refused(ranker_folder, tiny_encoder, tmp_path
         cached_vectors(ranker, "text")(["a text that is not kept"])
     small.raises(ModelError, r"a model for retrieval does not rank texts\n.*text-ranking", reranker, retriever)
     for depth in (0, -1, 101):
-        with pytest.raises(UserError, match=f"depth: {depth}, where 1 to 100 is expected"):
-            evaluate_two_stages(load(retriever), load(ranker), Dataset.from_dict({}), depth)
+        small.raises(
+            UserError,
+            f"depth: {depth}, where 1 to 100 is expected",
+            evaluate_two_stages,
+            load(retriever),
+            load(ranker),
+            Dataset.from_dict({}),
+            depth,
+        )
 
 
 def test_cached_vectors_need_no_weights(tiny_encoder, tmp_path, monkeypatch):

@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -38,11 +37,11 @@ from bertkit.training.seed import save
 ODD = [*TEXTS, "", "🙂", "word " * 500]
 
 
-def options(**more) -> SentenceSimilarityOptions:
+def options(**more):
     return SentenceSimilarityOptions(name="sentence-similarity", **more)
 
 
-def made(folder: Path, tmp_path: Path, **more) -> Path:
+def made(folder, tmp_path, **more):
     """The tiny encoder with fresh heads, saved as bertkit saves."""
     set_seed(4)
     task = Case("x", {"name": "sentence-similarity", **more}, BY_ID["similarity-mse"].columns).task(folder)
@@ -50,7 +49,7 @@ def made(folder: Path, tmp_path: Path, **more) -> Path:
     return tmp_path / "model"
 
 
-def vectors(folder: Path, texts: list[str], **how) -> np.ndarray:
+def vectors(folder, texts, **how):
     return np.asarray([answer["vector"] for answer in load(folder, precision="fp32", **how)(texts)])
 
 
@@ -136,7 +135,7 @@ MODULES, POOLING, DENSE = "modules.json", "1_Pooling/config.json", "2_Dense/conf
 LENGTH, PROMPTS = "sentence_bert_config.json", "config_sentence_transformers.json"
 
 
-def foreign(tiny_encoder: Path, tmp_path: Path, file: str, edit) -> Path:
+def foreign(tiny_encoder, tmp_path, file, edit):
     """A model with a dense layer that does not say that bertkit made it, one of its JSON files edited."""
     folder = made(tiny_encoder, tmp_path, dense=5)
     config = read_json(folder / "config.json")
@@ -269,18 +268,31 @@ def test_a_product_of_unit_vectors_is_a_cosine(tiny_encoder, tmp_path):
     score = load(folder, task="sentence-similarity", precision="fp32")(text_a=TEXTS[0], text_b=TEXTS[1])["score"]
     assert score == pytest.approx(float(theirs.similarity(a, b)), abs=1e-5)
     (folder / MODULES).write_text(json.dumps(read_json(folder / MODULES)[:3]))  # without Normalize
-    with pytest.raises(ModelError, match="similarity_fn_name is 'dot', but bertkit compares vectors by their cosine"):
-        load(folder, task="sentence-similarity")
+    small.raises(
+        ModelError,
+        "similarity_fn_name is 'dot', but bertkit compares vectors by their cosine",
+        load,
+        folder,
+        task="sentence-similarity",
+    )
 
 
 def test_a_range_that_leaves_scores_out_and_sizes_that_vectors_do_not_have_are_refused(tiny_encoder):
     case = BY_ID["similarity-mse"]
     more = {"name": "sentence-similarity", "loss": "cosine-mse"}
-    with pytest.raises(DataError, match=r"task.score_range: \[7, 7\], but scores of train go from"):
-        Case("x", {**more, "score_range": [7, 7]}, case.columns).task(tiny_encoder)
+    small.raises(
+        DataError,
+        r"task.score_range: \[7, 7\], but scores of train go from",
+        Case("x", {**more, "score_range": [7, 7]}, case.columns).task,
+        tiny_encoder,
+    )
     Case("x", {**more, "score_range": [100, -100]}, case.columns).task(tiny_encoder)  # distances, not similarities
-    with pytest.raises(UserError, match=r"task\.dims: 1000, where vectors have \d+ numbers"):
-        Case("x", {**more, "dims": [4, 1000]}, case.columns).task(tiny_encoder).model(encoder(tiny_encoder))
+    small.raises(
+        UserError,
+        r"task\.dims: 1000, where vectors have \d+ numbers",
+        Case("x", {**more, "dims": [4, 1000]}, case.columns).task(tiny_encoder).model,
+        encoder(tiny_encoder),
+    )
 
 
 scored = st.lists(st.tuples(st.booleans(), st.sampled_from([-0.5, 0.0, 0.25, 0.5, 0.75, 1.0])), min_size=1, max_size=12)
@@ -288,18 +300,18 @@ scored = st.lists(st.tuples(st.booleans(), st.sampled_from([-0.5, 0.0, 0.25, 0.5
 
 @given(scored)
 def test_the_best_threshold_is_best(pairs):
-    truth, given_ = [p[0] for p in pairs], [p[1] for p in pairs]
+    truth, given_ = zip(*pairs, strict=True)
 
     def right(threshold):
         return sum((cosine >= threshold) == same for same, cosine in pairs)
 
-    best = max(right(t) for t in [*(c for c in given_), 2.0, -2.0])
+    best = max(right(t) for t in [*given_, 2.0, -2.0])
     assert right(similarity.best_threshold(truth, given_)) == best
 
 
 @given(scored.filter(lambda pairs: any(p[0] for p in pairs)))
 def test_average_precision_is_scikit_learns(pairs):
-    truth, given_ = [p[0] for p in pairs], [p[1] for p in pairs]
+    truth, given_ = zip(*pairs, strict=True)
     ours = similarity.labelled(truth, given_, 0.3).scores
     assert ours["average_precision"] == pytest.approx(average_precision_score(truth, given_))
     assert ours["accuracy"] == pytest.approx(np.mean((np.asarray(given_) >= 0.3) == np.asarray(truth)))
@@ -333,8 +345,17 @@ def test_ranks_and_their_scores():
     ],
 )
 def test_contradictions_are_said(columns, more, said, tiny_encoder):
-    with pytest.raises(DataError, match=said):
-        prepare(SentenceSimilarity, options(**more), load_tokenizer(tiny_encoder), 32, Dataset.from_dict(columns), [])
+    small.raises(
+        DataError,
+        said,
+        prepare,
+        SentenceSimilarity,
+        options(**more),
+        load_tokenizer(tiny_encoder),
+        32,
+        Dataset.from_dict(columns),
+        [],
+    )
 
 
 def test_indices_of_labels_that_the_recipe_names(tiny_encoder, tmp_path):

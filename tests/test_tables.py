@@ -3,7 +3,6 @@
 import ast
 import re
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -34,7 +33,7 @@ def test_each_shape_is_of_a_task_and_each_of_our_tasks_has_one():
     assert {task.pipeline for task in OURS.values()} == SHAPES["/"].keys()
 
 
-def questions(tree: ast.AST) -> Iterator[ast.AST]:
+def questions(tree):
     """Comparisons with a task's name, and calls of isinstance and issubclass with a task's class."""
     names = {*OURS}
     classes = {each.__name__ for task in OURS.values() for each in task.__mro__ if issubclass(each, Task)} - {"Task"}
@@ -75,7 +74,7 @@ OPENINGS = ("The same", "Of the", "Such as", "As ")
 MOST = {"told": 0, "found": 30, "given": 47}  # participles as names: lower a number after a renaming
 
 
-def names(tree: ast.AST) -> list[str]:
+def names(tree):
     """What a module binds: variables, attributes, parameters, functions and classes."""
     bound = [node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
     bound += [

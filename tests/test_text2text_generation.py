@@ -154,8 +154,14 @@ def test_batches_have_sources_and_targets_of_similar_length(tiny_encoder, tmp_pa
 
 def test_what_cannot_be_generated_is_refused(tiny_encoder):
     options = Text2TextGenerationOptions(name="text2text-generation", generation=Generation(max_new_tokens=33))
-    with pytest.raises(RecipeError, match="33 tokens, but the model generates at most 32"):
-        Text2TextGeneration(options, load_tokenizer(tiny_encoder), 32)
+    raises(
+        RecipeError,
+        "33 tokens, but the model generates at most 32",
+        Text2TextGeneration,
+        options,
+        load_tokenizer(tiny_encoder),
+        32,
+    )
 
 
 def test_a_warm_start_takes_every_weight_but_the_attention_to_the_source(tiny_encoder, tmp_path):
@@ -206,8 +212,13 @@ def test_a_row_without_a_target_is_refused_or_left_out(split, missing, tmp_path)
         write_rows(file, [*ROWS[:2], {"text": "a cat", **missing}] if each == split else ROWS[:2])
     source = {each: str(file) for each, file in files.items()}
     what = f"1 of 3 rows of {split} has no `target`"
-    with pytest.raises(DataError, match=f"{what}: .*{split}.jsonl:3\n.*missing_labels: ignore"):
-        load(DataSpec(source=source), Text2TextGeneration.schema)
+    raises(
+        DataError,
+        f"{what}: .*{split}.jsonl:3\n.*missing_labels: ignore",
+        load,
+        DataSpec(source=source),
+        Text2TextGeneration.schema,
+    )
     data = load(DataSpec(source=source, missing_labels="ignore"), Text2TextGeneration.schema)
     assert {each: len(rows) for each, rows in data.rows.items()} == dict.fromkeys(files, 2)
     assert [finding.what for finding in data.findings] == [f"{what}; left out: {files[split]}:3"]
@@ -218,7 +229,7 @@ def test_a_row_without_a_target_is_refused_or_left_out(split, missing, tmp_path)
 WORDS = "the cat sat on a mat , and dogs ran out of it . Zwölf große Äpfel".split()
 
 
-def corpus(rows: int, seed: int) -> tuple[list[str], list[str]]:
+def corpus(rows, seed):
     """References, and texts that share some of their words, all of them, or none; a text may be empty."""
     rng = default_rng(seed)
     texts, references = [], []
@@ -230,7 +241,7 @@ def corpus(rows: int, seed: int) -> tuple[list[str], list[str]]:
     return texts, references
 
 
-def by_sacrebleu(texts: list[str], references: list[str]) -> dict[str, float]:
+def by_sacrebleu(texts, references):
     return {
         "bleu": corpus_bleu(texts, [references]).score,
         "chrf": corpus_chrf(texts, [references]).score,

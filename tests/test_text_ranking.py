@@ -4,8 +4,6 @@ import json
 import math
 import sys
 from itertools import permutations
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -55,12 +53,12 @@ DOCUMENTS = ["the cat sat", "a dog ran", "it was red", "the dog is bad", "good c
 OPTIONS = TextRankingOptions(name="text-ranking")
 
 
-def rows(targets: list[float], column: str = "label", **more) -> Dataset:
+def rows(targets, column="label", **more):
     count = len(targets)
     return Dataset.from_dict({"query": QUERIES[:count], "document": DOCUMENTS[:count], column: targets, **more})
 
 
-def task(folder: Path, data: Dataset, max_length: int = 32, **options) -> TextRanking:
+def task(folder, data, max_length=32, **options):
     options = {"name": "text-ranking", **options}
     return prepare(
         TextRanking, TextRankingOptions.model_validate(options), load_tokenizer(folder), max_length, data, []
@@ -76,16 +74,16 @@ def spread(model):
     return model.eval()
 
 
-def fresh(made: TextRanking, folder: Path) -> Predictor:
+def fresh(made, folder):
     set_seed(1)
     return Predictor(made, spread(made.model(encoder(folder))), CPU, "fp32", 4, {})
 
 
-def scores(predictor: Predictor, pairs: list[tuple[str, str]]) -> list[float]:
+def scores(predictor, pairs):
     return [answer["score"] for answer in predictor([{"query": q, "document": d} for q, d in pairs])]
 
 
-def features_batch(made: TextRanking, features: Dataset) -> dict[str, torch.Tensor]:
+def features_batch(made, features):
     return Collator.of(made.tokenizer, made.padding)(features[:])
 
 
@@ -166,7 +164,7 @@ queries_of_rows = st.lists(
 )
 
 
-def ranked(data: list[tuple[int, int, int]], grouped: bool | None = None, graded: bool | None = True) -> RankedRows:
+def ranked(data, grouped=None, graded=True):
     groups, grades, given_scores = (np.asarray(column) for column in zip(*data, strict=True))
     numbers = query_numbers([str(group) for group in groups], None)
     return RankedRows(grades.astype(np.float64), (given_scores / 7).tolist(), numbers, grouped, graded)
@@ -300,7 +298,7 @@ def test_contradictions_are_said_before_training(data, options, message, tiny_en
     raises(DataError, message, task, tiny_encoder, data, **options)
 
 
-def read(folder: Path, lines: list[dict[str, Any]], splits: tuple[str, ...] = ("train",), **spec):
+def read(folder, lines, splits=("train",), **spec):
     source = {split: str(write_rows(folder / f"{split}.jsonl", lines)) for split in splits}
     return load_data(DataSpec(source=source, **spec), TextRanking, OPTIONS)
 
@@ -311,10 +309,20 @@ def test_bad_rows_are_all_named(tmp_path):
         read(tmp_path, [{**line, "label": 1}, {**line, "label": 2}, {**line, "label": 0.5}])
     assert [problem.where.rpartition("/")[2] for problem in caught.value.problems] == ["train.jsonl:2", "train.jsonl:3"]
     assert "columns: {score" in str(caught.value)
-    with pytest.raises(DataError, match=r"train\.jsonl:2.*not a finite number"):
-        read(tmp_path, [{**line, "score": 1}, {**line, "score": math.nan}])
-    with pytest.raises(DataError, match="1 of 2 rows of train has no `label`"):
-        read(tmp_path, [{**line, "label": 1}, {**line, "label": None}])
+    raises(
+        DataError,
+        r"train\.jsonl:2.*not a finite number",
+        read,
+        tmp_path,
+        [{**line, "score": 1}, {**line, "score": math.nan}],
+    )
+    raises(
+        DataError,
+        "1 of 2 rows of train has no `label`",
+        read,
+        tmp_path,
+        [{**line, "label": 1}, {**line, "label": None}],
+    )
     raises(DataError, "`document`", read, tmp_path, [{"query": "a", "text": "b", "label": 1}])
     spec = DataSpec(source={"test": str(write_rows(tmp_path / "test.jsonl", [{**line, "label": -1}] * 2))})
     data = load_data(spec, TextRanking, OPTIONS, splits={"test"})  # labels of a test split may be secret
@@ -337,7 +345,7 @@ def test_findings_count_queries(tmp_path):
 # --- losses, windows, groups
 
 
-def logits_of(values: list[float]) -> SequenceClassifierOutput:
+def logits_of(values):
     return SequenceClassifierOutput(logits=torch.tensor(values, dtype=torch.float64)[:, None])
 
 
@@ -412,8 +420,14 @@ def test_too_long_a_document_is_cut_and_said_or_refused(tiny_encoder):
 def test_damaged_outputs_are_said(tiny_encoder):
     made = task(tiny_encoder, rows([1, 0, 0]))
     data = rows([1, 0, 0])
-    with pytest.raises(ModelError, match="not finite for 1 of 3 rows"):
-        made.decode([np.float32(0), np.float32("nan"), np.float32(1)], made.encode(data), data)
+    raises(
+        ModelError,
+        "not finite for 1 of 3 rows",
+        made.decode,
+        [np.float32(0), np.float32("nan"), np.float32(1)],
+        made.encode(data),
+        data,
+    )
 
 
 # --- all of it
@@ -457,10 +471,13 @@ def test_queries_with_nothing_found_or_nothing_to_find_count_as_0():
 
 def test_without_the_library_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "ir_measures", None)
-    with pytest.raises(
-        UserError, match=r"needs ir_measures, which is not installed\s+pip install \"bertkit\[retrieval\]"
-    ):
-        ranking.measures({}, {"q": {"a": 1}})
+    raises(
+        UserError,
+        r"needs ir_measures, which is not installed\s+pip install \"bertkit\[retrieval\]",
+        ranking.measures,
+        {},
+        {"q": {"a": 1}},
+    )
 
 
 NAMED = [f"d{number}" for number in range(14)]
@@ -468,12 +485,12 @@ GRADES = st.dictionaries(st.sampled_from(NAMED), st.integers(0, 4), min_size=1)
 FOUND = st.lists(st.sampled_from(NAMED), unique=True)
 
 
-def by_definition(order: list[str], grades: dict[str, int]) -> dict[str, float]:
+def by_definition(order, grades):
     """Each score as its definition has it, one rank at a time."""
     relevant = [document for document, grade in grades.items() if grade]
     hits = [document in relevant for document in order]
 
-    def discounted(gains: list[int]) -> float:
+    def discounted(gains):
         return sum(gain / math.log2(rank + 1) for rank, gain in enumerate(gains[:10], 1))
 
     best = discounted(sorted(grades.values(), reverse=True))

@@ -4,8 +4,7 @@ import pytest
 import small
 import torch
 import transformers
-from test_bert import SIZES, VOCAB, gradients
-from torch import Tensor
+from test_bert import SIZES, VOCAB, compute_twice, draw_alike, gradients, perturbed, theirs
 from torch.testing import assert_close
 from transformers import DynamicCache, EncoderDecoderCache, EncoderDecoderConfig
 
@@ -21,33 +20,21 @@ LENGTHS = [6, 1, 8, 3]  # of the target texts
 THEIR_LOSS = pytest.mark.filterwarnings("ignore:Version v4.12.0:FutureWarning")
 
 
-def ours(**options) -> transformer.EncoderDecoderModel:
+def ours(**options):
     """A small encoder–decoder with large random weights, biases and layer norms, so that no term of it is near 0."""
     one = bert.config({**SIZES, **options}, vocab_size=VOCAB)
-    model = transformer.EncoderDecoderModel(transformer.config(one, decoder_start_token_id=START, eos_token_id=END))
-    seeded = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn(parameter.shape, generator=seeded), alpha=0.3)
-    return model.eval()
+    config = transformer.config(one, decoder_start_token_id=START, eos_token_id=END)
+    return perturbed(transformer.EncoderDecoderModel(config))
 
 
-def theirs(model: transformer.EncoderDecoderModel, attention: str = "eager") -> transformers.EncoderDecoderModel:
-    """transformers' own with the same weights, strictly; `eager` computes attention by the formula."""
-    config = EncoderDecoderConfig.from_dict(model.config.to_dict(), attn_implementation=attention)
-    other = transformers.EncoderDecoderModel(config).eval()
-    other.load_state_dict(model.state_dict(), strict=True)
-    return other
-
-
-def texts(lengths: list[int], seed: int) -> tuple[Tensor, Tensor]:
+def texts(lengths, seed):
     """Random ids, padded, and where there is text."""
     here = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
     ids = torch.randint(5, VOCAB, here.shape, generator=torch.Generator().manual_seed(seed))
     return ids * here, here
 
 
-def batch() -> dict[str, Tensor]:
+def batch():
     """Four sources of up to 9 tokens and the labels of targets of up to 8."""
     source, text = texts([5, 9, 2, 7], seed=1)
     target, known = texts(LENGTHS, seed=2)
@@ -55,7 +42,7 @@ def batch() -> dict[str, Tensor]:
     return {"input_ids": source, "attention_mask": text.long(), "labels": target.masked_fill(~known, -100)}
 
 
-def source_and_target() -> dict[str, Tensor]:
+def source_and_target():
     """The batch with targets of 8 tokens each, none of them padding."""
     given = batch()
     given["decoder_input_ids"] = texts([8] * 4, seed=3)[0]
@@ -63,7 +50,7 @@ def source_and_target() -> dict[str, Tensor]:
     return given
 
 
-def new_cache() -> EncoderDecoderCache:
+def new_cache():
     return EncoderDecoderCache(DynamicCache(), DynamicCache())
 
 
@@ -108,13 +95,7 @@ def test_attention_weights_are_theirs_and_logits_where_they_are_wanted_those_of_
 
 
 def test_one_seed_draws_the_weights_that_theirs_draws():
-    config = ours().config
-    torch.manual_seed(3)
-    found = transformer.EncoderDecoderModel(config).state_dict()
-    torch.manual_seed(3)
-    wanted = transformers.EncoderDecoderModel(EncoderDecoderConfig.from_dict(config.to_dict())).state_dict()
-    assert found.keys() == wanted.keys()
-    assert [name for name in found if not torch.equal(found[name], wanted[name])] == []
+    draw_alike(transformer.EncoderDecoderModel, transformers.EncoderDecoderModel, ours().config)
 
 
 def test_one_seed_drops_what_theirs_drops():
@@ -129,7 +110,7 @@ def test_one_seed_drops_what_theirs_drops():
 
 
 @pytest.fixture(scope="module")
-def learned() -> transformer.EncoderDecoderModel:
+def learned():
     """A model that has learned the batch by heart."""
     config = ours(hidden_dropout_prob=0.0).config
     torch.manual_seed(0)
@@ -152,17 +133,8 @@ def test_every_parameter_but_the_poolers_learns(learned):
 
 
 def test_checkpointing_keeps_the_gradient():
-    model = ours(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0).train()
-    model(**batch()).loss.backward()
-    wanted = gradients(model)
-    model.zero_grad()
-    small.recompute_activations(model)
-    calls = []
-    for layer in [*model.encoder.encoder.layer, *model.decoder.bert.encoder["layer"]]:
-        layer.intermediate.register_forward_hook(lambda *_: calls.append(1))
-    model(**batch()).loss.backward()
-    assert len(calls) == 2 * 6, "each layer is computed again"
-    assert_close(gradients(model), wanted, **CLOSE)
+    model = ours(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    compute_twice(model, batch(), [*model.encoder.encoder.layer, *model.decoder.bert.encoder["layer"]])
 
 
 # --- one token after another

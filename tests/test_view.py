@@ -5,7 +5,6 @@ import sys
 from html import escape
 from io import StringIO
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import small
@@ -24,11 +23,11 @@ from bertkit.report.view import Run
 
 
 @pytest.fixture(scope="module")
-def run(two_seeds, tmp_path_factory) -> Run:
+def run(two_seeds, tmp_path_factory):
     return Run(shutil.copytree(two_seeds.folder, tmp_path_factory.mktemp("view") / "run & more"))
 
 
-def written(run: Run, split: str) -> list[dict[str, Any]]:
+def written(run, split):
     return small.read_rows(run.predictions(split))
 
 
@@ -120,11 +119,11 @@ def test_an_unfinished_run_says_so(tmp_path):
 class Screen(StringIO):
     """A stream that may be a terminal."""
 
-    def __init__(self, terminal: bool):
+    def __init__(self, terminal):
         super().__init__()
         self.terminal = terminal
 
-    def isatty(self) -> bool:
+    def isatty(self):
         return self.terminal
 
 

@@ -26,8 +26,7 @@ class Checked:
             yield f"{f'{name}: ' if name else ''}{task.name}: {task.describe()}"
             yield f"first row as the model reads it: {task.tokenizer.decode(first)}"
         features_by_task = [(job.task, job.features) for job in self.jobs.by_task.values()]
-        summaries = (attachment.summarize(features_by_task) for attachment in self.jobs.first.attachments)
-        yield from filter(None, summaries)
+        yield from filter(None, (each.summarize(features_by_task) for each in self.jobs.first.attachments))
         recipe = self.jobs.recipe
         folds = recipe.folds if isinstance(recipe, Recipe) else None
         ready, unit = "ready to train", " each seed" if len(recipe.seeds) > 1 else ""

@@ -108,8 +108,8 @@ def duplicates(schema: Schema, rows: Sequence[Row], vectors: Sequence[Vectors]) 
     if len(vectors) == 1:
         keys = [("\n".join(sorted(key)),) for key in keys]
     numbers, whole = clusters(list(zip(*keys, strict=True)), vectors, THRESHOLD), joined(vectors)
-    columns = {name: schema.columns[name].holds for name in schema.targets}
-    targets = {name: holds for name, holds in columns.items() if holds not in ("text", "spans")}
+    columns = [(name, schema.columns[name].holds) for name in schema.targets]
+    targets = {name: holds for name, holds in columns if holds not in ("text", "spans")}
     values = [row[name] for row in rows for name in targets if isinstance(row.get(name), int | float)]
     most = APART * (max(values, default=0.0) - min(values, default=0.0))
     members = np.split(np.argsort(numbers, kind="stable"), np.cumsum(np.bincount(numbers))[:-1])

@@ -51,8 +51,7 @@ def sentences(recipe: Recipe, rows: Sequence[Row], target: str, answered: str) -
             least = min(p for word, p in words.items() if any(word in each.words for each in changes))
             ranked.append((least, _correction(row, target, changes, scheme)))
     listed = [row for _, row in sorted(ranked, key=lambda each: each[0])]
-    notes = [METHOD.format("type of a word") + WHOLE]
-    return to_check(listed, len(rows), "tag", notes, share, "types of words")
+    return to_check(listed, len(rows), "tag", [METHOD.format("type of a word") + WHOLE], share, "types of words")
 
 
 def _doubtful_words(
@@ -64,7 +63,7 @@ def _doubtful_words(
         for sentence, row in enumerate(rows)
         for place, word in enumerate(row["answer"][answered])
     ]
-    names: list[str] = max(([*word["scores"]] for _, _, word in words), key=len)
+    names = max(([*word["scores"]] for _, _, word in words), key=len)
     read = [each for each in words if len(each[2]["scores"]) == len(names)]  # not those without a token
     table = np.array([[word["scores"][name] for name in names] for _, _, word in read])
     gold = np.array([names.index(type_of(rows[sentence][target][place], scheme)) for sentence, place, _ in read])

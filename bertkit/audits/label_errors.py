@@ -110,8 +110,7 @@ def questions(recipe: Recipe, rows: Sequence[Row], target: str, answered: str) -
 
 def _names(recipe: Recipe, values: Iterable[str]) -> tuple[dict[str, str], dict[str, str]]:
     """Value in the data -> label name, and a value for each name."""
-    wanted = getattr(recipe.task, "labels", None)
-    name_of = settle_labels(wanted, list(dict.fromkeys(values)))
+    name_of = settle_labels(getattr(recipe.task, "labels", None), list(dict.fromkeys(values)))
     return name_of, {name: value for value, name in reversed(name_of.items())}
 
 

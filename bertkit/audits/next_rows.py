@@ -58,8 +58,9 @@ def next_part(
     """
     rows = unlabelled.rows
     if "score" in labelled[0]:
-        what = "No rows are chosen for labelling: the answers of a regression have no probabilities."
-        return Section("next", TITLE, what)
+        return Section(
+            "next", TITLE, "No rows are chosen for labelling: the answers of a regression have no probabilities."
+        )
     if run is None:
         answers = head_answers(
             labelled, *(joined(by_column(each, unlabelled.schema, encode)) for each in (labelled, rows))
@@ -117,8 +118,8 @@ def head_answers(rows: Sequence[Row], vectors: Vectors, new: Vectors) -> list[An
     """Answers to rows with the vectors `new`, of a linear model that is fitted to labelled rows and their vectors."""
     if "labels" not in rows[0]:
         model = head(vectors, [row["label"] for row in rows])
-        table = model.predict_proba(new).tolist()
-        return [{"scores": dict(zip(model.classes_.tolist(), row, strict=True))} for row in table]
+        names = model.classes_.tolist()
+        return [{"scores": dict(zip(names, row, strict=True))} for row in model.predict_proba(new).tolist()]
     names = sorted({name for row in rows for name in row["labels"]})
     columns = []
     for name in names:

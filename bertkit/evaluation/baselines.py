@@ -103,8 +103,7 @@ def _fitted(
     models = {"majority": lambda texts: np.tile(share, (len(texts), 1))}
     if (targets != targets[0]).any() and (fitted := _tfidf(train.texts)):
         unit, vectorizer, features = fitted
-        by_id = [weights[name] for name in labels] if weights else None
-        linear = _linear(kind, features, targets, by_id)
+        linear = _linear(kind, features, targets, [weights[name] for name in labels] if weights else None)
         models["tfidf" + unit] = lambda texts: linear(vectorizer.transform(texts))
     return models
 

@@ -93,8 +93,12 @@ class GradedTags(Graded):
         pairs, decisions = self.tag_pairs, self.decisions()
         errors = sum(count for (gold, predicted), count in pairs.items() if gold != predicted)
         ece = expected_calibration_error(*decisions["after"]) if decisions else None
-        counts = {"decisions": pairs.total(), "errors": errors, self.ece_name: ece}
-        calibration = {"temperature": self.temperature, **counts}
+        calibration = {
+            "temperature": self.temperature,
+            "decisions": pairs.total(),
+            "errors": errors,
+            self.ece_name: ece,
+        }
         return {"labels": self.labels, "confusion": self.confusion(), "calibration": calibration}
 
     def confusion(self) -> Json:

@@ -78,7 +78,7 @@ class Scored(Graded):
     def scores(self) -> Scores:
         values = self.weighted(np.ones((self.rows, 1)))
         scores = {name: float(value[0]) if np.isfinite(value[0]) else None for name, value in values.items()}
-        return scores | dict(self.exact)
+        return {**scores, **self.exact}
 
 
 def compute_user_metric(metric: Any, predictions: Any, references: Any) -> Scores:

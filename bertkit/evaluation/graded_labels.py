@@ -102,11 +102,16 @@ class GradedLabels(Graded):
             columns = zip(self.references.T, self.given.T, strict=True)
             confusion = [_confusion(*column, 2) for column in columns]
         temperature = self.temperature or 1.0
-        ece = {"ece_before": self._error_at(1 / temperature), "ece_after": self.scores["ece"]}
         likely = self.table.argmax(axis=1) if self.kind == "single-label" else self.table > 0.5
         right = likely == self.references
-        counts = {"decisions": right.size, "errors": int((~right).sum())}
-        calibrated = {"temperature": temperature, **counts, **ece, "thresholds": self.thresholds}
+        calibrated = {
+            "temperature": temperature,
+            "decisions": right.size,
+            "errors": int((~right).sum()),
+            "ece_before": self._error_at(1 / temperature),
+            "ece_after": self.scores["ece"],
+            "thresholds": self.thresholds,
+        }
         details = {"labels": self.names, "confusion_matrix": confusion, "calibration": calibrated}
         if (self.given < 0).any():
             details["answered"] = float((self.given >= 0).mean())

@@ -37,7 +37,7 @@ def bootstrap(weighted: Weighted, rows: int, *, resamples: int = 1000, seed: int
     """
     rng = np.random.default_rng(seed)
     step = max(1, min(64, CHUNK // rows))
-    parts: list[Values] = []
+    parts = []
     for start in range(0, resamples, step):
         weights = np.empty((rows, min(step, resamples - start)))
         for column in range(weights.shape[1]):

@@ -128,7 +128,7 @@ def searched(
     document = np.fromiter((place[name] for name in ids(rows, "document")), np.int64, len(rows))
     first = {int(rows_of[query][0]): index for index, query in enumerate(queries)}
     by_id = np.array(sorted(range(len(documents)), key=documents.__getitem__))
-    waiting: dict[int, Answer] = {}  # answers of later rows
+    waiting = {}  # answers of later rows
     for row in range(len(rows)):
         if row in first:
             index, query = first[row], queries[first[row]]

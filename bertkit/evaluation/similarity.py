@@ -119,7 +119,7 @@ class LabelledPairs(Graded):
 def ranked(ranks: ArrayLike, beats: ArrayLike | None) -> Scored:
     """Mean reciprocal rank and the share of first places; `beats`: is the positive nearer than the row's negative?"""
     places = np.asarray(ranks, dtype=np.float64)
-    values: Values = {"mrr": 1 / places, "accuracy_at_1": (places == 1).astype(np.float64)}
+    values = {"mrr": 1 / places, "accuracy_at_1": (places == 1).astype(np.float64)}
     if beats is not None:
         values["triplet_accuracy"] = np.asarray(beats, dtype=np.float64)
     return Scored(lambda weights: {n: v @ weights / weights.sum(axis=0) for n, v in values.items()}, len(places))
@@ -147,7 +147,6 @@ def of(answers: Sequence[Record], name: str) -> Floats:
 def of_rows(answers: Sequence[Record], rows: Dataset) -> Scored:
     """Cosines against the rows' `score`; or the ranks of their `positive`, nearer than a `negative` or not."""
     if "score" in rows.column_names:
-        targets = np.fromiter(column_values(rows, "score"), np.float64, len(rows))
-        return graded(targets, of(answers, "score"))
+        return graded(np.fromiter(column_values(rows, "score"), np.float64, len(rows)), of(answers, "score"))
     beats = of(answers, "score") > of(answers, "negative_score") if "negative" in rows.column_names else None
     return ranked(of(answers, "rank"), beats)

@@ -154,9 +154,13 @@ class GradedAnswers(Graded):
         """
         pairs = zip(self.answers, self._gold(), strict=True)
         right = [self.rule.scores(a["n_best"][0]["answer"], gold)[0] for a, gold in pairs if gold and a["n_best"]]
-        counts = {"decisions": len(right), "errors": right.count(0.0)}
-        ece = expected_calibration_error(*self.decisions()["after"])
-        return {"rule": self.rule.name, "calibration": {**self.fitted, **counts, "ece": ece}}
+        calibrated = {
+            **self.fitted,
+            "decisions": len(right),
+            "errors": right.count(0.0),
+            "ece": expected_calibration_error(*self.decisions()["after"]),
+        }
+        return {"rule": self.rule.name, "calibration": calibrated}
 
     def decisions(self) -> dict[str, tuple[Any, Any]]:
         """The answer to each question, by exact match."""

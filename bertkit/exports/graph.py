@@ -105,7 +105,7 @@ def build(predictor: Predictor, sample: Arrays) -> Graph:
         model.set_attn_implementation(kernels)
     if "transitions" not in reduced:
         return Graph(proto, None, reduced)
-    options: Any = task.options
+    options = task.options
     temperature, parts = options.temperature or 1.0, [part.detach().float().numpy() for part in model.crf()]
     chain = constrained(parts, options.tags, temperature, plain=options.scheme == "none")  # as `decode` uses it
     return Graph(proto, viterbi(chain, temperature), reduced)
@@ -140,8 +140,7 @@ def _exported(module: nn.Module, batch: Mapping[str, Tensor]) -> ModelProto:
             "Only architectures of transformers are supported.",
         ) from error
     assert program is not None  # with dynamo
-    proto: ModelProto = program.model_proto
-    return proto
+    return program.model_proto
 
 
 def _translations() -> dict[Any, Any]:

@@ -50,7 +50,7 @@ def quantized(proto: ModelProto, file: Path) -> ModelProto:
         )
     finally:
         root.removeHandler(handler)
-    graph: ModelProto = onnx.load(file)
+    graph = onnx.load(file)
     scale_by_token(graph)
     return graph
 

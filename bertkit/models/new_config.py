@@ -217,7 +217,7 @@ def new_config(preset_or_fields: str | Record, tokenizer: PreTrainedTokenizerBas
         known = PRESETS if kind == "bert" else MODERNBERT
     else:
         kind = "modernbert" if nearest_preset(str(fields.get("preset", "")), known) in MODERNBERT else "bert"
-    ids: Json = {"vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id}
+    ids = {"vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id}
     positions = max(512, max_length)
     if kind == "bert":
         return config(fields, **ids, max_position_embeddings=positions, known=known)

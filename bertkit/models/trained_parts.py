@@ -156,7 +156,7 @@ def _share_again(adapted: Any, encoder: set[Parameter]) -> None:
     from peft.utils import ModulesToSaveWrapper
 
     shared: set[Parameter] = set()
-    wrappers: list[Any] = [module for module in adapted.modules() if isinstance(module, ModulesToSaveWrapper)]
+    wrappers = [module for module in adapted.modules() if isinstance(module, ModulesToSaveWrapper)]
     for wrapper in wrappers:
         for name, parameter in wrapper.original_module.named_parameters(remove_duplicate=False):
             if parameter in encoder:

@@ -141,7 +141,7 @@ def adapter_problems(folder: Path) -> Iterator[Problem]:
 
 def _implausible(folder: Path) -> Iterator[Problem]:
     """Headers that are damaged; a config that names code or other weights, or sizes that the tensors do not have."""
-    shapes: list[list[int]] = []
+    shapes = []
     for weights in filter(Path.is_file, sorted(folder.rglob("*.safetensors"))):
         found = shapes_of(weights)
         shapes += found if weights.parent == folder else []  # the model's own weights
@@ -184,7 +184,7 @@ def _read_by_transformers(config: Record) -> Json:
     name = str(config.get("model_type"))
     if name not in CONFIG_MAPPING:
         return dict(config)
-    kind: Any = CONFIG_MAPPING[name]
+    kind = CONFIG_MAPPING[name]
     declared = {"bertkit", "num_labels", *kind.attribute_map, *(field.name for field in fields(kind))}
     return {key: value for key, value in config.items() if key in declared}
 

@@ -170,7 +170,7 @@ def sentence_mistake(facts: Facts, number: int, row: Row) -> Mistake | None:
     Where tags are labels of words, the words that differ.
     """
     words, scheme = row["answer"]["words"], facts.options.get("scheme", "BIO")
-    gold: Sequence[tuple[Any, ...]] = tagging.labelled(row["tags"], scheme)
+    gold = tagging.labelled(row["tags"], scheme)
     predicted = tagging.labelled([word["tag"] for word in words], scheme)
     if row.get("spans") is not None:
         gold = gold_entities([(word["start"], word["end"]) for word in words], row["spans"])

@@ -127,7 +127,7 @@ def compared(first: Facts, second: Facts, names: tuple[str, str]) -> Pair:
 
 def _on_shared_rows(first: Facts, second: Facts, names: tuple[str, str]) -> tuple[Facts, Facts, str]:
     """Both with the rows that have the same content, in the first one's order, and a sentence about these rows."""
-    waiting: defaultdict[str, list[Row]] = defaultdict(list)
+    waiting = defaultdict(list)
     content = partial(_content, get_task(first.task).schema.columns)
     for row in reversed(second.rows):
         waiting[content(row)].append(row)

@@ -79,7 +79,7 @@ def names_of(labels: Any) -> list[str]:
 
 def label_ids(labels: Any) -> dict[str, int]:
     """Label name, or value in the data, -> label id; labels: {value in the data: name}, settled; else no ids."""
-    values: dict[str, str] = labels if isinstance(labels, dict) else {}
+    values = labels if isinstance(labels, dict) else {}
     ids = {name: index for index, name in enumerate(names_of(labels))}
     return ids | {value: ids[name] for value, name in values.items()}
 
@@ -94,7 +94,7 @@ class Labelled:
     def schema_of(cls, options: Any) -> Schema:
         """The schema, whose labels have the names of `task.labels`, as in the recipe or settled."""
         labels = options.labels
-        names: dict[str, str] = labels if isinstance(labels, dict) else {}
+        names = labels if isinstance(labels, dict) else {}
         if isinstance(labels, list):
             indices = {str(index): name for index, name in enumerate(labels)}
             names = indices if indices.keys().isdisjoint(labels) else {}  # a value that could be either is itself

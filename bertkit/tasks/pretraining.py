@@ -207,7 +207,7 @@ class Pretraining(Task[PretrainingOptions]):
         from bertkit.models.new_config import MODEL_TYPE
 
         inputs, chosen = model_inputs(self.tokenizer, batch), self.chosen(batch)
-        alone: Any = next(each for each in model.modules() if isinstance(each, PreTrainedModel))  # within DDP or LoRA
+        alone = next(each for each in model.modules() if isinstance(each, PreTrainedModel))  # within DDP or LoRA
         if alone.config.model_type == MODEL_TYPE:
             return model(**inputs, position=chosen)
 

@@ -180,8 +180,7 @@ SentenceTransformer("PATH_OR_HUB_ID").encode(["your text", "another"])""",
         if target == "positive":
             return [0] * len(rows)
         if target == "label":
-            ids: list[int] = as_targets(rows, "label", self.options.labels).tolist()
-            return ids
+            return [*as_targets(rows, "label", self.options.labels).tolist()]
         low, high = self.options.score_range or (0.0, 1.0)
         return [(score - low) / ((high - low) or 1.0) for score in column_values(rows, "score")]
 

@@ -144,7 +144,7 @@ def as_answer(
     tags, scores, entities = expand_to_words(best, read, len(words), plain=plain)[:3]
     borders = [(kind, words[first][0], words[last - 1][1], score) for kind, first, last, score in entities]
     shown = [{"text": text[a:b], "label": kind, "start": a, "end": b, "score": score} for kind, a, b, score in borders]
-    tagged: list[dict[str, Any]] = [
+    tagged = [
         {"word": text[a:b], "tag": tag, "start": a, "end": b, "score": score}
         for (a, b), tag, score in zip(words, tags, scores, strict=True)
     ]

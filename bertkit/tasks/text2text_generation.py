@@ -215,7 +215,7 @@ tokenizer.decode(model.generate(**inputs)[0], skip_special_tokens=True)""",
 
     def spelled(self, ids: list[list[int]]) -> list[str]:
         """The texts of these tokens, without special ones."""
-        texts: list[str] = self.tokenizer.batch_decode(ids, skip_special_tokens=True)
+        texts = self.tokenizer.batch_decode(ids, skip_special_tokens=True)
         return texts
 
     def grade(self, answers: Sequence[Answer], rows: Dataset) -> Translations:

@@ -392,7 +392,7 @@ logits = model.encode({texts}, convert_to_tensor=True)
         learned = read(baselines.enough(train))
         pairs = [(learned if own is train else read(baselines.enough(own)), read(held)) for own, held in held_out]
         settings = self.options.model_dump(include={"thresholds", "cutoffs"})
-        weights: Any = None if self.kind == "regression" else self.options.class_weights  # settled: not "auto"
+        weights = None if self.kind == "regression" else self.options.class_weights  # settled: not "auto"
         return baselines.baselines(self.kind, learned, read(rows), self.names, pairs, weights=weights, **settings)
 
 

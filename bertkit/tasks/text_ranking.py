@@ -237,7 +237,7 @@ CrossEncoder("PATH_OR_HUB_ID").rank("your query", ["a document", "another"])""",
     def baselines(self, train: Dataset, rows: Dataset, held_out: HeldOut = ()) -> Baselines:
         """Random scores, and the cosine of query and document as TF-IDF vectors, learned on the texts of train."""
         train = baselines.enough(train)
-        given: dict[str, ArrayLike] = {"random": np.random.default_rng(0).random(len(rows))}
+        given = {"random": np.random.default_rng(0).random(len(rows))}
         texts = [rows["query"][:], rows["document"][:]]
         for name, sides in baselines.tfidf_vectors([*train["query"], *train["document"]], texts).items():
             given[name] = np.asarray(sides[0].multiply(sides[1]).sum(axis=1)).ravel()

@@ -50,7 +50,7 @@ class BertEmbeddings(nn.Module):
         self.word_embeddings = nn.Embedding(config.vocab_size, config.hidden_size, padding_idx=config.pad_token_id)
         learned = config.positions == "learned"
         positions = nn.Embedding(config.max_position_embeddings, config.hidden_size) if learned else Sinusoids(config)
-        self.position_embeddings: nn.Embedding | Sinusoids = positions
+        self.position_embeddings = positions
         self.token_type_embeddings = nn.Embedding(config.type_vocab_size, config.hidden_size)
         self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)

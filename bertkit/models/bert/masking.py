@@ -175,10 +175,10 @@ class Chunks:
         """These features of `encode_documents`, in the format `arrow`."""
         table = arrow[[int(index) for index in indices]]
         ids, sentences = (table.column(name).combine_chunks() for name in ("input_ids", "sentences"))
-        self.ids: Integers = ids.flatten().to_numpy()
+        self.ids = ids.flatten().to_numpy()
         self.rows, self.documents = (table.column(name).to_numpy() for name in ("row", "document"))
         # Where each sentence begins in `ids`, and the last one ends.
-        self.ends: Integers = np.concatenate([[0], np.cumsum(sentences.flatten().to_numpy())])
+        self.ends = np.concatenate([[0], np.cumsum(sentences.flatten().to_numpy())])
         self.bounds, self.first = (each.offsets.to_numpy() - each.offsets[0].as_py() for each in (ids, sentences))
 
 
@@ -186,7 +186,7 @@ def _unrelated(
     arrow: Dataset, chunks: Chunks, rooms: Mapping[int, int], rngs: Sequence[np.random.Generator], mask_id: int
 ) -> dict[int, Integers]:
     """For chunks with room for so many tokens: sentences of a document of another text, if any was drawn."""
-    found: dict[int, Integers] = {}
+    found = {}
     left = list(rooms)
     for _ in range(ROUNDS):
         if not left:

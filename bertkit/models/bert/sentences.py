@@ -86,7 +86,7 @@ def pack(lengths: Sequence[int], limit: int, pairs: bool, short_sequences: float
     if pairs and len(parts) == 1:
         parts = _split(parts[0], 2)
     rng = random.Random(seed)
-    chunks: list[list[int]] = []
+    chunks = []
     start = 0
     while start < len(parts):
         short = rng.random() < short_sequences

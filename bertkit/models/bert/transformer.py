@@ -283,7 +283,7 @@ def generate(model: Any, inputs: Mapping[str, Tensor], options: Mapping[str, Any
 
     options: of transformers' GenerationConfig.
     """
-    finite: list[Tensor] = []  # for each step, whether the logits of each beam are finite
+    finite = []  # for each step, whether the logits of each beam are finite
 
     def noted(ids: Tensor, scores: Tensor) -> Tensor:
         finite.append(scores.amax(-1).isfinite())  # NaN where any is; some may be -inf, which forbids a token

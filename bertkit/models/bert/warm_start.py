@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import torch
 import transformers
@@ -82,7 +82,7 @@ def _saved(encoder: Encoder, ids: Mapping[str, int], new_head: bool) -> EncoderD
             "Source and target must have one tokenizer.",
         )
     model = load_model(encoder, EncoderDecoderModel, {}, new_head=new_head, own_config=own)
-    generation: Any = model.generation_config
+    generation = model.generation_config
     for name, value in {**ids, "pad_token_id": source.pad_token_id}.items():
         known = [each for each in (getattr(generation, name), getattr(own, name, None), value) if each is not None]
         setattr(generation, name, known[0])

@@ -84,7 +84,7 @@ def words_of_rows(
 ) -> tuple[list[list[int]], list[Array]]:
     """For each sentence the words that windows read, in order, and their scores `(words, tags)`. Raises ModelError."""
     read: list[list[int]] = [[] for _ in range(rows)]
-    parts: list[list[Array]] = [[np.empty((0, tags), dtype=np.float32)] for _ in range(rows)]
+    parts = [[np.empty((0, tags), dtype=np.float32)] for _ in range(rows)]
     for row, words, window in zip(features["row"][:], features["words"][:], items, strict=True):
         read[row] += words
         parts[row].append(window.scores)
@@ -117,7 +117,7 @@ def decode_tags(
     of which what the tags' scheme forbids is never decoded; None: words are independent. plain: tags are labels of
     words, which form no entities.
     """
-    find: Find = (lambda _: []) if plain else entities
+    find = (lambda _: []) if plain else entities
     if chain is None:
         return [_each_word(own, tags, temperature, find) for own in scores]
     tagged = [Tagged([], [], [], np.empty((0, len(tags))))] * len(scores)

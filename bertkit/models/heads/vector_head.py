@@ -145,7 +145,7 @@ def _modules(folder: Path, head: bool) -> dict[str, Path]:
     listed = read_json(file)
     if not isinstance(listed, list) or not all(isinstance(module, dict) for module in listed):
         raise ModelError(file, "not a list of modules")
-    folders: dict[str, Path] = {}
+    folders = {}
     for module in listed[: len(listed) - head]:
         name, inside = str(module.get("type", "")), folder / str(module.get("path", ""))
         if not inside.resolve().is_relative_to(folder.resolve()):
@@ -198,7 +198,7 @@ def files(layout: Layout, size: int, longest: int, labels: int = 0) -> Json:
     kinds += [(DENSE, "Dense")] if layout.dense else []
     kinds += [(f"{len(kinds)}_Normalize", "Normalize")] if layout.normalize else []
     kinds += [(head_folder(layout), "Dense")] if labels else []
-    contents: Json = {
+    contents = {
         "modules.json": [
             {"idx": index, "name": str(index), "path": path, "type": f"{at}.{kind}"}
             for index, (path, kind) in enumerate(kinds)
