@@ -51,8 +51,6 @@ class Part:
     all_keys: Callable[[], Collection[str]] | None = None  # where rows have keys of their own: reads them, and notes it
 
 
-# Split -> what opens its parts, and the names of the splits at the source.
-_Source = tuple[Mapping[str, Sequence[Callable[[], Part]]], Collection[str]]
 
 
 def open_source(spec: DataSpec, splits: Collection[str] | None, wanted: Collection[str]) -> dict[str, list[Part]]:
@@ -68,9 +66,25 @@ def open_source(spec: DataSpec, splits: Collection[str] | None, wanted: Collecti
             "this source names its splits itself",
             "`splits:` is for folders and the Hub; write  data: {source: {train: FILE, validation: FILE}}",
         )
-    sources = ((look, look(spec, path, wanted)) for look in SOURCES)
-    look, (opens, names) = next((look, source) for look, source in sources if source)
-    if spec.validation is not None and "validation" in opens and look is not _judgements:
+    opens = dict[str, list[Callable[[], Part]]]()  # by split
+    names: Collection[str] = opens  # of the splits at the source
+    judged = path is not None and (path / "qrels").is_dir()
+    if spec.source == MEMORY:
+        stored = spec.model_copy(update={"format": "parquet"})  # whose locations are `train, row 12`
+        for split, file in stored_files(spec).items():
+            opens[split] = [partial(_file_part, file, stored, split)]
+    elif path is not None and judged:
+        beir = read_beir(path, spec.encoding)
+        for split in beir.qrels:
+            opens[split] = [partial(_beir_part, beir, split, f"{path}, {split}")]
+    elif path is not None and (tables := _data_set(spec, path)):
+        names = tables
+        for split, name in match_splits(tables, spec).items():
+            opens[split] = [partial(_table_part, tables[name], f"{spec.source}, {name}", wanted)]
+    else:
+        for split, files in (_named_files(spec) if path is None else _files_at(path, spec)).items():
+            opens[split] = [partial(_file_part, file, spec, str(file)) for file in files]
+    if spec.validation is not None and "validation" in opens and not judged:
         raise DataError(
             "data.validation",
             "the source has a validation split of its own",
@@ -85,51 +99,17 @@ def open_source(spec: DataSpec, splits: Collection[str] | None, wanted: Collecti
     return {split: [open_part() for open_part in opens[split]] for split in wanted_splits}
 
 
-def _memory(spec: DataSpec, path: Path | None, wanted: Collection[str]) -> _Source | None:
-    """Rows that were given from Python."""
-    if spec.source != MEMORY:
-        return None
-    stored = spec.model_copy(update={"format": "parquet"})  # whose locations are `train, row 12`
-    opens = {split: [partial(_file_part, file, stored, split)] for split, file in stored_files(spec).items()}
-    return opens, opens
-
-
-def _judgements(spec: DataSpec, path: Path | None, wanted: Collection[str]) -> _Source | None:
-    """A folder that is laid out as BEIR's."""
-    if path is None or not (path / "qrels").is_dir():
-        return None
-    beir = read_beir(path, spec.encoding)
-    opens = {split: [partial(_beir_part, beir, split, f"{path}, {split}")] for split in beir.qrels}
-    return opens, opens
-
-
-def _data_set(spec: DataSpec, path: Path | None, wanted: Collection[str]) -> _Source | None:
-    """A data set that was saved here, or is on the Hub."""
-    if path is None:
-        return None
+def _data_set(spec: DataSpec, path: Path) -> Mapping[str, Dataset]:
+    """The splits of a data set that was saved here, or is on the Hub; none where files are here."""
     if any((path / name).is_file() for name in ("dataset_dict.json", "state.json")):
-        tables = saved_tables(path)
-    elif path.exists() or _parallel_files(path, spec):
-        return None
-    else:
-        source = str(spec.source)
-        like_a_file = by_suffix(suffix_of(path)) or path.suffix in COMPRESSIONS
-        if like_a_file or source.startswith((".", "/", "~")) or source.count("/") > 1 or "\\" in source:
-            raise DataError(source, f"no such file or folder (looked from {Path.cwd()})")
-        tables = hub_tables(spec)
-    names = match_splits(tables, spec).items()
-    opens = {split: [partial(_table_part, tables[name], f"{spec.source}, {name}", wanted)] for split, name in names}
-    return opens, tables
-
-
-def _files(spec: DataSpec, path: Path | None, wanted: Collection[str]) -> _Source:
-    """Files that the recipe names, and those of a folder."""
-    files = _named_files(spec) if path is None else _files_at(path, spec)
-    opens = {split: [partial(_file_part, path, spec, str(path)) for path in own] for split, own in files.items()}
-    return opens, opens
-
-
-SOURCES = (_memory, _judgements, _data_set, _files)  # in the order in which they are tried
+        return saved_tables(path)
+    if path.exists() or _parallel_files(path, spec):
+        return {}
+    source = str(spec.source)
+    like_a_file = by_suffix(suffix_of(path)) or path.suffix in COMPRESSIONS
+    if like_a_file or source.startswith((".", "/", "~")) or source.count("/") > 1 or "\\" in source:
+        raise DataError(source, f"no such file or folder (looked from {Path.cwd()})")
+    return hub_tables(spec)
 
 
 def _beir_part(beir: Beir, split: str, name: str) -> Part:
