@@ -24,7 +24,7 @@ from bertkit.data import check, label_names, load, read_rows, read_stream
 from bertkit.data.conll import conll_rows
 from bertkit.data.decoding import MAX_LINE, text_lines
 from bertkit.data.sources import open_source
-from bertkit.data.table import Data, Problems
+from bertkit.data.table import Problems
 from bertkit.errors import DataError, RecipeError
 from bertkit.recipe.json_schema import json_schema
 from bertkit.recipe.recipe import load_recipe, parse_data_spec
@@ -34,7 +34,7 @@ from bertkit.tasks.text2text_generation import Text2TextGeneration
 from bertkit.text import counted
 
 
-def spec(**settings) -> DataSpec:
+def spec(**settings):
     return DataSpec(**{"source": "unused", **settings})
 
 
@@ -95,12 +95,6 @@ FINE = [
     ("json, one list", "t.json", '{"version": "1", "rows": [{"a": 1}]}', {}, [(1, {"a": 1})]),
     ("json lines in .json", "t.json", '{"a": 1}\n{"a": 2}\n', {"format": "jsonl"}, [(1, {"a": 1}), (2, {"a": 2})]),
 ]  # fmt: skip
-
-
-def test_reads(tmp_path, subtests):
-    for what, name, content, layout, rows in FINE:
-        with subtests.test(what):
-            assert read(tmp_path, name, content, **layout) == rows
 
 
 @pytest.mark.parametrize(("suffix", "pack"), [("gz", gzip.compress), ("xz", lzma.compress)])
@@ -206,13 +200,6 @@ SAD = [
 ]  # fmt: skip
 
 
-def test_says_what_is_wrong(tmp_path, subtests):
-    for what, name, content, layout, parts in SAD:
-        with subtests.test(what):
-            message = fails(tmp_path, name, content, **layout)
-            assert all(part in message for part in parts), message
-
-
 @pytest.mark.parametrize(("more", "named"), [("", True), ("괓\n", False)])
 def test_an_encoding_is_named_if_it_decodes_all_that_follows(more, named, tmp_path):
     message = fails(tmp_path, "t.csv", f"a\n가\n{more}".encode("cp949"))
@@ -313,13 +300,13 @@ def test_one_line_that_is_no_utf8_says_that_the_file_is_not(tmp_path):
 class Blocks(io.RawIOBase):
     """A stream of so many equal blocks."""
 
-    def __init__(self, block: bytes, left: int):
+    def __init__(self, block, left):
         self.block, self.left = block, left
 
-    def readable(self) -> bool:
+    def readable(self):
         return True
 
-    def readinto(self, buffer) -> int:
+    def readinto(self, buffer):
         size = len(self.block) if self.left else 0
         buffer[:size] = self.block[:size]
         self.left -= 1
@@ -409,7 +396,7 @@ some_json = st.recursive(
 )
 
 
-def read_any(path: Path, content: bytes, **recipe):
+def read_any(path, content, **recipe):
     path.write_bytes(content)
     try:
         for number, row in read_rows(path, DataSpec(source="unused", **recipe)):
@@ -452,10 +439,6 @@ def test_any_values(tmp_path, rows, validation):
         assert sorted(names) == sorted(set(data.rows["train"]["label"]))
 
 
-def read_conll(tmp_path, content, name="t.conll", **settings):
-    return read(tmp_path, name, content, **settings)
-
-
 EU = (1, {"tokens": ["EU", "rejects"], "tags": ["B-ORG", "O"]})
 CONLL = [
     ("tabs", "EU\tB-ORG\nrejects\tO\n\n", {}, [EU]),
@@ -490,10 +473,10 @@ CONLL = [
 ]  # fmt: skip
 
 
-def test_conll_reads(tmp_path, subtests):
-    for what, content, layout, rows in CONLL:
+def test_reads(tmp_path, subtests):
+    for what, name, content, layout, rows in [*FINE, *((what, "t.conll", *rest) for what, *rest in CONLL)]:
         with subtests.test(what):
-            assert read_conll(tmp_path, content, **layout) == rows
+            assert read(tmp_path, name, content, **layout) == rows
 
 
 def test_suffixes_and_other_names_with_the_format(tmp_path):
@@ -501,9 +484,9 @@ def test_suffixes_and_other_names_with_the_format(tmp_path):
     for packed, pack in {"": bytes, ".gz": gzip.compress, ".xz": lzma.compress}.items():
         for suffix in "conll bio iob iob2 bioes".split():
             (folder := tmp_path / f"{suffix}{packed}").mkdir()
-            assert read_conll(folder, pack(content), name=f"dev.{suffix}{packed}") == [EU]
+            assert read(folder, f"dev.{suffix}{packed}", pack(content)) == [EU]
             assert [*open_source(spec(source=str(folder)), None, ())] == ["validation"]
-    assert read_conll(tmp_path, content, name="train.txt", format="conll") == [EU]
+    assert read(tmp_path, "train.txt", content, format="conll") == [EU]
 
 
 def test_places_columns_and_words_before_the_first_document(tmp_path):
@@ -543,9 +526,9 @@ CONLL_ERRORS = [
 
 
 def test_says_what_is_wrong_and_a_fix_where_it_helps(tmp_path, subtests):
-    for what, content, layout, parts in CONLL_ERRORS:
+    for what, name, content, layout, parts in [*SAD, *((what, "t.conll", *rest) for what, *rest in CONLL_ERRORS)]:
         with subtests.test(what):
-            message = fails(tmp_path, "t.conll", content, **layout)
+            message = fails(tmp_path, name, content, **layout)
             assert all(part in message for part in parts), message
     assert TABS not in fails(tmp_path, "t.conll", "a O\nb\n")
     assert TABS not in fails(tmp_path, "t.conll", "a\tO\nb\n", delimiter="\t")
@@ -591,30 +574,30 @@ def test_sentences_come_back_as_they_were_written(tmp_path, documents, delimiter
             text += "".join(f"{word}{delimiter}{tag}{end}" for word, tag in sentence) + end
             row = {"tokens": [word for word, _ in sentence], "tags": [tag for _, tag in sentence]}
             expected.append({**row, "document": str(document)} if numbered else row)
-    assert [row for _, row in read_conll(tmp_path, text)] == expected
+    assert [row for _, row in read(tmp_path, "t.conll", text)] == expected
 
 
 COLUMNS = {"text": "en", "target": "de"}
 PAIRS = [("A dog.", "Ein Hund."), ("A cat\u2028sleeps.", "Eine Katze schläft."), ("Tea", "Tee")]
 
 
-def write(folder: Path, name: str, pairs: list[tuple[str, str]] = PAIRS, ends: str = "\n") -> Path:
+def write(folder, name, pairs=PAIRS, ends="\n"):
     folder.mkdir(exist_ok=True)
     for side, language in enumerate(("en", "de")):
         (folder / f"{name}.{language}").write_bytes("".join(pair[side] + ends for pair in pairs).encode())
     return folder / name
 
 
-def read_parallel(source, **settings) -> Data:
+def read_parallel(source, **settings):
     spec = DataSpec(**{"source": source, "columns": COLUMNS, **settings})
     return load(spec, Text2TextGeneration.schema)
 
 
-def pairs(data: Data, split: str) -> list[tuple[str, str]]:
+def pairs(data, split):
     return list(zip(data.rows[split]["text"][:], data.rows[split]["target"][:], strict=True))
 
 
-def refused(source, **settings) -> str:
+def refused(source, **settings):
     return message_of(DataError, read_parallel, str(source) if isinstance(source, Path) else source, **settings)
 
 

@@ -15,7 +15,7 @@ TYPES = ["LOC", "ORG", "x-y"]
 SCHEMES = {"BIO": IOB2, "BIOES": IOBES}
 
 
-def corpus(rng: np.random.Generator, scheme: str) -> tuple[list[list[str]], list[list[str]]]:
+def corpus(rng, scheme):
     """Gold and predicted tags, often malformed or empty, of few or many entities and errors."""
     tags = tag_names(TYPES[: rng.integers(1, 4)], scheme)
     outside, noise = rng.choice([0.1, 0.5, 0.9, 1.0], 2)
@@ -25,16 +25,16 @@ def corpus(rng: np.random.Generator, scheme: str) -> tuple[list[list[str]], list
     return gold, [[str(rng.choice(tags, p=chances)) if rng.random() < noise else tag for tag in s] for s in gold]
 
 
-def grade(gold: str, predicted: str, scheme: str = "BIO") -> GradedEntities:
+def grade(gold, predicted, scheme="BIO"):
     """One sentence of space-separated tags."""
     return GradedEntities([gold.split()], [predicted.split()], TYPES, scheme=scheme)
 
 
-def triple(report: dict, row: str) -> tuple:
+def triple(report, row):
     return tuple(report[row][score] for score in ("precision", "recall", "f1-score"))
 
 
-def of(scores: dict, ending: str) -> tuple:
+def of(scores, ending):
     return tuple(scores[score + ending] for score in ("precision", "recall", "f1"))
 
 
@@ -58,7 +58,7 @@ def test_equals_seqeval(scheme):
         assert scores["accuracy"] == (seqeval.metrics.accuracy_score(gold, predicted) if any(gold) else None)
 
 
-def check_types(scores: dict, types: dict):
+def check_types(scores, types):
     """types: those of seqeval's report, which has the types with gold or predicted entities."""
     for name in TYPES:
         expected = triple(types, name) if name in types else (None, None, None)
@@ -68,7 +68,7 @@ def check_types(scores: dict, types: dict):
     assert scores["f1_macro"] == (np.mean(supported) if supported else None)
 
 
-def seqeval_micro(gold: list, predicted: list, more: dict) -> tuple:
+def seqeval_micro(gold, predicted, more):
     metrics = seqeval.metrics.precision_score, seqeval.metrics.recall_score, seqeval.metrics.f1_score
     return tuple(metric(gold, predicted, zero_division=0, **more) for metric in metrics)
 
@@ -138,7 +138,7 @@ def test_errors_by_hand_are_told_apart_within_a_sentence():
 
 
 @st.composite
-def graded_entities(draw: st.DrawFn) -> GradedEntities:
+def graded_entities(draw):
     scheme = draw(st.sampled_from(sorted(SCHEMES)))
     tag = st.sampled_from(tag_names(TYPES, scheme=scheme))
     sentences = draw(st.lists(st.lists(st.tuples(tag, tag), max_size=6), min_size=1, max_size=5))

@@ -3,8 +3,6 @@
 import copy
 import json
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 import pandas
 import pytest
@@ -19,12 +17,12 @@ from bertkit.sections import DataSpec
 from bertkit.tasks import get_task
 
 
-def write(path: Path, content) -> Path:
+def write(path, content):
     """.json from anything; .jsonl from a list, a line each; text as it is."""
     return small.write_rows(path, json.dumps(content) if path.suffix == ".json" else content)
 
 
-def get(source, task: str = "token-classification", options: dict[str, Any] | None = None, **settings):
+def get(source, task="token-classification", options=None, **settings):
     source = {split: str(path) for split, path in source.items()} if isinstance(source, dict) else str(source)
     kind = get_task(task)
     spec = DataSpec(source=source, **settings)
@@ -34,11 +32,11 @@ def get(source, task: str = "token-classification", options: dict[str, Any] | No
 fails = partial(small.message_of, DataError, get)
 
 
-def notes(data) -> list[str]:
+def notes(data):
     return [finding.what for finding in data.findings]
 
 
-def tagged(data, split: str = "train") -> list[tuple[str, list[str]]]:
+def tagged(data, split="train"):
     rows = data.rows[split]
     return list(zip(rows["text"][:], rows["tags"][:], strict=True))
 
@@ -46,17 +44,17 @@ def tagged(data, split: str = "train") -> list[tuple[str, list[str]]]:
 # --- Label Studio, as its guide on exporting annotations has it
 
 
-def region(start: int, end: int, label: str, text: str | None, name: str = "label") -> dict[str, Any]:
+def region(start, end, label, text, name="label"):
     value = {"start": start, "end": end, "labels": [label], **({} if text is None else {"text": text})}
     return {"value": value, "id": "wqB0", "from_name": name, "to_name": "text", "type": "labels", "origin": "manual"}
 
 
-def choice(name: str, *chosen: str) -> dict[str, Any]:
+def choice(name, *chosen):
     value = {"choices": list(chosen)}
     return {"value": value, "id": "Ao1", "from_name": name, "to_name": "text", "type": "choices", "origin": "manual"}
 
 
-def annotation(*results: dict[str, Any], **given) -> dict[str, Any]:
+def annotation(*results, **given):
     return {
         "id": 7, "completed_by": 1, "result": list(results), "was_cancelled": False, "ground_truth": False,
         "created_at": "2024-02-05T10:02:03.137Z", "lead_time": 9.2, "prediction": {}, "unique_id": "c1", "task": 1,
@@ -64,7 +62,7 @@ def annotation(*results: dict[str, Any], **given) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def task(data, *annotations: dict[str, Any]) -> dict[str, Any]:
+def task(data, *annotations):
     return {
         "id": 1, "annotations": list(annotations), "file_upload": "a1b2-texts.json", "drafts": [], "predictions": [],
         "data": {"text": data} if isinstance(data, str) else data, "meta": {}, "created_at": "2024-02-05T10:01:39.1Z",
@@ -235,11 +233,11 @@ def test_questions_in_csv_and_with_several_answers_in_parquet_as_on_the_hub(tmp_
 
 
 @pytest.fixture(scope="module")
-def ner(tiny_encoder, tmp_path_factory) -> Path:
+def ner(tiny_encoder, tmp_path_factory):
     return finished(BY_ID["ner-softmax"], tiny_encoder, tmp_path_factory.mktemp("ner") / "run").folder
 
 
-def predicted(run: Path, rows: Path, output: Path, *given: str) -> str:
+def predicted(run, rows, output, *given):
     assert main(["predict", str(run), "--input", str(rows), "--output", str(output), *given]) == 0
     return output.read_text()
 

@@ -6,7 +6,6 @@ import math
 import re
 from functools import reduce
 from operator import add
-from typing import Any
 
 import numpy as np
 import pytest
@@ -26,7 +25,7 @@ SPEC = DataSpec(source="unused", format="json")
 CONTEXT = "Warsaw lies on the Vistula. The Vistula is long. 😀 Ends here"
 
 
-def asked(name: str, question: str, *answers: tuple[str, int]) -> dict[str, Any]:
+def asked(name, question, *answers):
     found = [{"text": text, "answer_start": start} for text, start in answers]
     return {"id": name, "question": question, "answers": found}
 
@@ -43,7 +42,7 @@ V1 = {
 PLAUSIBLE = [{"text": "Bug", "answer_start": 4}]
 
 
-def version_2() -> dict[str, Any]:
+def version_2():
     document = copy.deepcopy(V1)
     for question in document["data"][0]["paragraphs"][0]["qas"]:
         question["is_impossible"] = False
@@ -52,13 +51,13 @@ def version_2() -> dict[str, Any]:
     return document
 
 
-def read(tmp_path, document) -> list[tuple[int, dict[str, Any]]]:
+def read(tmp_path, document):
     path = tmp_path / "dev.json"
     path.write_text(json.dumps(document))
     return list(read_rows(path, SPEC))
 
 
-def fails(tmp_path, document) -> str:
+def fails(tmp_path, document):
     return message_of(DataError, read, tmp_path, document).replace(str(tmp_path / "dev.json"), "dev.json")
 
 
@@ -85,7 +84,7 @@ def test_version_2_has_no_answer_where_it_is_impossible(tmp_path):
     assert read(tmp_path, document) == rows  # answers of an impossible question are not read
 
 
-def change(path: list[Any], value=None) -> dict[str, Any]:
+def change(path, value=None):
     """V1 with another value at the path; None: without that field."""
     document = copy.deepcopy(V1)
     holder = document
@@ -163,7 +162,7 @@ def test_anything_else_is_no_answer():
         assert message in str(caught.value)
 
 
-def at(text: str, start: int | None) -> dict[str, Any]:
+def at(text, start):
     return {"text": [text], "answer_start": [start]}
 
 

@@ -37,7 +37,7 @@ LANGUAGES = {"zh": CHINESE, "ja": JAPANESE, "ko": KOREAN, "th": THAI, "ar": ARAB
 UNITS = {"zh": "words", "ja": "words", "ko": "characters", "th": "words", "ar": "characters", "doses": "characters"}
 
 
-def encoder(folder: Path, texts: list[str], by: int = 1) -> Path:
+def encoder(folder, texts, by=1):
     """A small BERT whose tokens are the single characters of these texts; with `by` 2, pairs of them too."""
     characters = sorted({c for text in texts for c in text if not c.isspace()})
     pairs = sorted({text[i : i + 2] for text in texts for i in range(len(text) - 1) if " " not in text[i : i + 2]})
@@ -52,17 +52,17 @@ def encoder(folder: Path, texts: list[str], by: int = 1) -> Path:
     return folder
 
 
-def data(rows: list[dict], tmp_path: Path, **options):
+def data(rows, tmp_path, **options):
     path = small.write_rows(tmp_path / "rows.jsonl", rows)
     options = TokenClassificationOptions(name="token-classification", **options)
     return small.read_data(DataSpec(source={"train": str(path)}), TokenClassification, options)
 
 
-def with_spans(rows) -> list[dict]:
+def with_spans(rows):
     return [{"text": text, "spans": spans} for text, spans in rows]
 
 
-def by_characters(rows) -> list[dict]:
+def by_characters(rows):
     """Lists of all characters, blanks too, with tags in BMES."""
     lists = []
     for text, spans in rows:
@@ -73,7 +73,7 @@ def by_characters(rows) -> list[dict]:
     return lists
 
 
-def by_words(rows) -> list[dict]:
+def by_words(rows):
     """Entities, and what is between them, as tokens beside the text."""
     lists = []
     for text, spans in rows:
@@ -88,7 +88,7 @@ def by_words(rows) -> list[dict]:
     return lists
 
 
-def entities(answer: dict) -> list[tuple]:
+def entities(answer):
     return [(entity["start"], entity["end"], entity["label"]) for entity in answer["entities"]]
 
 
@@ -249,11 +249,11 @@ def test_corrections_are_of_the_text_that_tokens_make(tmp_path):
     assert train["tags"][1] == "O O O B-LOC I-LOC O O O".split()
 
 
-def of_tags(tags: list[str]) -> list[dict]:
+def of_tags(tags):
     return [{"start": first, "end": end, "label": kind} for kind, first, end in tagging.entities(tags)]
 
 
-def as_predicted(text: str, tags: list[str]) -> dict:
+def as_predicted(text, tags):
     """The answer that has these entities of characters."""
     found = spans_to_tags(text, of_tags(tags), "expand", "characters").tags
     places = zip(words(text, "characters"), found, strict=True)

@@ -5,7 +5,7 @@ import json
 import re
 import unicodedata
 from itertools import pairwise
-from typing import Any, get_args
+from typing import get_args
 
 import pytest
 from hypothesis import given
@@ -32,11 +32,11 @@ tricky = st.sampled_from("ab1_ \t\n'-.\u0301\u093f\u20e3\ufe0f\u200b\u200d\u00a0
 texts = st.text(max_size=30) | st.lists(tricky, max_size=30).map("".join)
 
 
-def is_mark(character: str) -> bool:
+def is_mark(character):
     return unicodedata.category(character).startswith("M")
 
 
-def is_outside(character: str) -> bool:
+def is_outside(character):
     """Whether a word neither begins nor ends with it."""
     return character.isspace() or unicodedata.category(character) == "Cf"
 
@@ -92,11 +92,11 @@ def test_words():
         assert [text[start:end] for start, end in words(text)] == expected
 
 
-def span(start, end, label="X") -> dict[str, Any]:
+def span(start, end, label="X"):
     return {"start": start, "end": end, "label": label}
 
 
-def counted(aligned) -> dict[str, int]:
+def counted(aligned):
     return {name: count for name, count in aligned.counts.items() if count}
 
 
@@ -268,21 +268,21 @@ def test_any_json_is_spans_or_a_value_error(value, text):
 TYPES = ["LOC", "X", "B-cell-line"]  # one with hyphens
 
 
-def tags_with(prefixes: str, most: int = 12) -> st.SearchStrategy[list[str]]:
+def tags_with(prefixes, most=12):
     """Any tags with these prefixes, well formed or not."""
     names = ["O", *(f"{prefix}-{name}" for prefix in prefixes for name in TYPES)]
     return st.lists(st.sampled_from(names), max_size=most)
 
 
 @st.composite
-def some_entities(draw: st.DrawFn) -> tuple[list[tuple[str, int, int]], int]:
+def some_entities(draw):
     """(entities that do not overlap, words of their sentence)."""
     cuts = sorted(draw(st.sets(st.integers(0, 12), min_size=1)))
     found = [(draw(st.sampled_from(TYPES)), a, b) for a, b in pairwise(cuts) if draw(st.booleans())]
     return found, cuts[-1]
 
 
-def as_iob1(tags: list[str]) -> list[str]:
+def as_iob1(tags):
     """BIO with B- only where an entity of the same type ends just before."""
     names = ["", *(tag[2:] for tag in tags)]
     return [f"I-{tag[2:]}" if tag[0] == "B" and tag[2:] != names[i] else tag for i, tag in enumerate(tags)]

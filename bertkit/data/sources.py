@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from importlib.resources import files
@@ -23,7 +23,7 @@ from bertkit.data.reader import COMPRESSIONS, uncompressed
 from bertkit.data.readers import by_suffix, read_rows, reader_of, rows_or_problems, suffix_of
 from bertkit.data.schema import Finding, Source, mapped_columns, note
 from bertkit.data.splits import SPLITS, VALIDATION, match_splits
-from bertkit.data.table import NumberedRow, Problems
+from bertkit.data.table import NumberedRows, Problems
 from bertkit.errors import DataError
 from bertkit.sections import MEMORY, DataSpec
 from bertkit.text import listed
@@ -43,14 +43,12 @@ class Part:
     name: str
     prefix: str  # before the number of a row in messages
     columns: list[str]  # of json lines: those of the first row
-    rows: Iterator[NumberedRow]
+    rows: NumberedRows
     class_names: dict[str, list[str]]
     findings: Sequence[Finding] = ()  # of this part or the whole source; complete once all rows are read
     mapping: Mapping[str, Source] = field(default_factory=dict)  # canonical column -> column, once columns are chosen
     fingerprint: str = ""  # of a Hub data set, or of rows from Python; "" for a file of the user
     all_keys: Callable[[], Collection[str]] | None = None  # where rows have keys of their own: reads them, and notes it
-
-
 
 
 def open_source(spec: DataSpec, splits: Collection[str] | None, wanted: Collection[str]) -> dict[str, list[Part]]:
@@ -245,7 +243,7 @@ def _parallel_files(stem: Path, spec: DataSpec) -> dict[str, Path]:
     return sides
 
 
-def _parallel_rows(files: Mapping[str, Path], spec: DataSpec) -> Iterator[NumberedRow]:
+def _parallel_rows(files: Mapping[str, Path], spec: DataSpec) -> NumberedRows:
     """Each line of all files as (number, {column: text}).
 
     Raises DataError with what `read_rows` finds wrong in any of the files, or where one has fewer lines than another.

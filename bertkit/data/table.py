@@ -352,7 +352,7 @@ def fingerprint(values: Mapping[str, Sequence[Any]]) -> str:
 
 
 Row = dict[str, Any]
-NumberedRow = tuple[int, Row]  # line (csv, tsv, jsonl, conll, txt) or row (json, xlsx, parquet), from 1
+NumberedRows = Iterator[tuple[int, Row]]  # line (csv, tsv, jsonl, conll, txt) or row (json, xlsx, parquet), from 1
 
 
 def required(rows: Dataset, *names: str) -> str:
