@@ -92,12 +92,8 @@ def test_documents_become_passages_with_their_places_and_metadata(store):
     for text, start, end in rows(store, "text", "start", "end")[2:]:
         assert text == long[start:end]
     assert "Numbers one two three four five six seven eight nine" in encode.texts
-    assert {name: str(kind) for name, kind in store.columns.items() if name not in RESERVED} == {
-        "year": "int64",
-        "open": "bool",
-        "price": "double",
-        "lang": "string",
-    }
+    kinds = [f"{name} {kind}" for name, kind in store.columns.items() if name not in RESERVED]
+    assert kinds == ["year int64", "open bool", "price double", "lang string"]
     assert Store.open(store.uri, dual()).made_with == MODEL
     index(store, [{"id": "c", "text": "w " * 15, "number": 7, "document": "invoice"}])  # as a passage's own fields
     assert rows(store, "number", "document", "passage")[-2:] == [(7, "invoice", 0), (7, "invoice", 1)]
@@ -164,18 +160,13 @@ def test_column_types_are_settled_by_the_first_batch(store):
         ("n", [1.5], "lists of whole numbers"),
         ("new", ["y"], "text"),
     ]
-    assert [
-        (p.where, p.what)
-        for p in problems_of(
-            DataError,
-            index,
-            Store.open(store.uri),
-            [{"id": f"x{n}", "text": "x", bad[n][0]: bad[n][1]} for n in range(len(bad))],
-        )
-    ] == [
-        (f"row {n}", f"`{name}` holds {value!r}, but earlier rows hold {kind}")
+    documents = [{"id": f"x{n}", "text": "x", name: value} for n, (name, value, _) in enumerate(bad)]
+    places = [
+        f"row {n}: `{name}` holds {value!r}, but earlier rows hold {kind}"
         for n, (name, value, kind) in enumerate(bad, 1)
     ]
+    problems = problems_of(DataError, index, Store.open(store.uri), documents)
+    assert [f"{problem.where}: {problem.what}" for problem in problems] == places
     assert rows(store, "id", "price") == [("a", 1.0), ("b", 2.5), ("c", 7.0)]
     for first, second, kind in ((1, "a", "whole numbers"), ([1], 2.5, "lists of whole numbers")):
         with pytest.raises(DataError, match=f"row 2: `z` holds {second!r}, but earlier rows hold {kind}"):
@@ -193,12 +184,8 @@ def test_lists_are_metadata_too(store):
         ("c", None, [3.0], None, [0.5]),
     ]
     again = Store.open(store.uri)
-    assert [TYPE_NAMES[kind].removeprefix("lists of ") for kind in list(again.columns.values())[3:]] == [
-        "text",
-        "numbers",
-        "true or false",
-        "numbers",
-    ]
+    kinds = ", ".join(TYPE_NAMES[kind].removeprefix("lists of ") for kind in list(again.columns.values())[3:])
+    assert kinds == "text, numbers, true or false, numbers"
     changed = {"id": "b", "text": "x", "tags": ["blue"], "sizes": [7]}
     assert index(again, [changed, {"id": "c", "text": "x", "sizes": [3], "years": [0.5]}]) == Counter(
         replaced=1, unchanged=1, passages=1

@@ -12,7 +12,20 @@ from typing import Any
 from bertkit.data.columns import choose_columns, optional_columns
 from bertkit.data.corrections import corrected
 from bertkit.data.disk_list import DiskList
-from bertkit.data.schema import BY, ID, Finding, Schema, Source, cell, columns_of, given_name, note, texts_of, warn
+from bertkit.data.schema import (
+    BY,
+    ID,
+    Finding,
+    Mapped,
+    Schema,
+    Source,
+    cell,
+    columns_of,
+    given_name,
+    note,
+    texts_of,
+    warn,
+)
 from bertkit.data.sources import Part, open_source
 from bertkit.data.splits import SPLITS, hold_out, known_only, limit_rows, names_of
 from bertkit.data.squad import with_starts
@@ -152,7 +165,7 @@ def _choose(part: Part, spec: DataSpec, schema: Schema, split: str) -> tuple[Par
     return part, chosen
 
 
-def _group_column(mapping: Mapping[str, Source], spec: DataSpec) -> str | None:
+def _group_column(mapping: Mapped, spec: DataSpec) -> str | None:
     """The column of the source that `data.group_by` names."""
     mapped = mapping.get(spec.group_by or "")
     return mapped if isinstance(mapped, str) else spec.group_by

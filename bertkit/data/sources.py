@@ -21,7 +21,7 @@ from bertkit.data.disk_list import AT_A_TIME
 from bertkit.data.python_rows import stored_files
 from bertkit.data.reader import COMPRESSIONS, uncompressed
 from bertkit.data.readers import by_suffix, read_rows, reader_of, rows_or_problems, suffix_of
-from bertkit.data.schema import Finding, Source, mapped_columns, note
+from bertkit.data.schema import Finding, Mapped, mapped_columns, note
 from bertkit.data.splits import SPLITS, VALIDATION, match_splits
 from bertkit.data.table import NumberedRows, Problems
 from bertkit.errors import DataError
@@ -46,7 +46,7 @@ class Part:
     rows: NumberedRows
     class_names: dict[str, list[str]]
     findings: Sequence[Finding] = ()  # of this part or the whole source; complete once all rows are read
-    mapping: Mapping[str, Source] = field(default_factory=dict)  # canonical column -> column, once columns are chosen
+    mapping: Mapped = field(default_factory=dict)  # canonical column -> column, once columns are chosen
     fingerprint: str = ""  # of a Hub data set, or of rows from Python; "" for a file of the user
     all_keys: Callable[[], Collection[str]] | None = None  # where rows have keys of their own: reads them, and notes it
 
