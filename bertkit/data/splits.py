@@ -38,9 +38,9 @@ def hold_out(
     share: float,
     seed: int,
     target: str | None,
-    names: Names | None = None,
-    texts: Sequence[str] = (),
-    unordered: int = 0,
+    names: Names | None,
+    texts: Sequence[str],
+    unordered: int,
 ) -> tuple[Table, Table]:
     """Split train into (train, validation), both in their old order; the same on every platform for a seed.
 
