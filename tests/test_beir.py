@@ -2,8 +2,6 @@
 
 import gzip
 import lzma
-from pathlib import Path
-from typing import Any
 
 from small import problems_of, write_rows
 
@@ -22,7 +20,7 @@ HEADER = "query-id\tcorpus-id\tscore\n"
 TEST = f"{HEADER}q1\td1\t2\nq1\td2\t0\nq2\td3\t1\n"
 
 
-def folder(path: Path, corpus: list[Any] = CORPUS, queries: list[Any] = QUERIES, **qrels: str) -> Path:
+def folder(path, corpus=CORPUS, queries=QUERIES, **qrels):
     write_rows(path / "corpus.jsonl", corpus)
     write_rows(path / "queries.jsonl", queries)
     for split, text in (qrels or {"test": TEST}).items():
@@ -30,7 +28,7 @@ def folder(path: Path, corpus: list[Any] = CORPUS, queries: list[Any] = QUERIES,
     return path
 
 
-def wrong(path: Path) -> list[str]:
+def wrong(path):
     """Each problem as `file:line: what`, the folder's name left out."""
     return [
         f"{p.where}: {p.what}".replace(f"{path}/", "").replace(str(path), ".")

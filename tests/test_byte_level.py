@@ -1,7 +1,6 @@
 """Byte-level BPE trained from text: against the library's own, exact in both directions, and opened again by others."""
 
 import logging
-from pathlib import Path
 
 import pytest
 import small
@@ -10,7 +9,7 @@ from hypothesis import strategies as st
 from test_cli import refused, said
 from test_wordpiece import HARD, TIES, sentiment
 from tokenizers import ByteLevelBPETokenizer
-from transformers import AutoTokenizer, PreTrainedTokenizerBase, RobertaTokenizer
+from transformers import AutoTokenizer, RobertaTokenizer
 
 from bertkit.errors import DataError
 from bertkit.models.encoder import load_tokenizer
@@ -18,7 +17,7 @@ from bertkit.tokenizer.train import BYTE_LEVEL_SPECIALS, train_tokenizer
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> Path:
+def folder(tmp_path_factory):
     """A tokenizer of 1,000 tokens, of the sample's training texts."""
     home = tmp_path_factory.mktemp("byte-level")
     texts = small.write_rows(home / "texts.jsonl", [{"text": text} for text in sentiment("train")])
@@ -27,7 +26,7 @@ def folder(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def tokenizer(folder) -> PreTrainedTokenizerBase:
+def tokenizer(folder):
     return load_tokenizer(folder)
 
 
@@ -47,7 +46,7 @@ def test_tokens_are_those_of_the_library_and_others_open_it(tokenizer, folder):
     assert opened("a", "b")["input_ids"] == [0, *one, 2, 2, *other, 2]
 
 
-def decoded(tokenizer: PreTrainedTokenizerBase, text: str):
+def decoded(tokenizer, text):
     return tokenizer.decode(tokenizer(text, add_special_tokens=False)["input_ids"], skip_special_tokens=True)
 
 

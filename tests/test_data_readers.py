@@ -24,7 +24,7 @@ from bertkit.data import check, label_names, load, read_rows, read_stream
 from bertkit.data.conll import conll_rows
 from bertkit.data.decoding import MAX_LINE, text_lines
 from bertkit.data.sources import open_source
-from bertkit.data.table import Data, Problems
+from bertkit.data.table import Problems
 from bertkit.errors import DataError, RecipeError
 from bertkit.recipe.json_schema import json_schema
 from bertkit.recipe.recipe import load_recipe, parse_data_spec
@@ -34,7 +34,7 @@ from bertkit.tasks.text2text_generation import Text2TextGeneration
 from bertkit.text import counted
 
 
-def spec(**settings) -> DataSpec:
+def spec(**settings):
     return DataSpec(**{"source": "unused", **settings})
 
 
@@ -49,58 +49,52 @@ def fails(tmp_path, name, content, **settings):
 
 
 AB = [(2, {"text": "a", "label": "x"}), (3, {"text": "b", "label": "y"})]
-FINE = [
-    ("one line", "t.txt", "a\r", {"format": "lines"}, [(1, {"text": "a"})]),
-    ("a carriage return in a text", "t.txt", "a\rb\n", {"format": "lines"}, [(1, {"text": "a\rb"})]),
-    ("plain", "t.csv", "text,label\na,x\nb,y\n", {}, AB),
-    ("no newline at the end", "t.csv", "text,label\na,x\nb,y", {}, AB),
-    ("Windows lines", "t.csv", "text,label\r\na,x\r\nb,y\r\n", {}, AB),
-    ("byte order mark", "t.csv", b"\xef\xbb\xbftext,label\na,x\nb,y\n", {}, AB),
-    ("byte order mark inside quotes", "t.csv", b'\xef\xbb\xbf"text",label\na,x\nb,y\n', {}, AB),
-    ("blanks around names", "t.csv", " text , label\na,x\nb,y\n", {}, AB),
-    ("blank lines", "t.csv", "text,label\na,x\nb,y\n\n\n", {}, AB),
-    ("semicolons", "t.csv", "text;label\na;x\nb;y\n", {"delimiter": ";"}, AB),
-    ("cp1252", "t.csv", "text\n€ß\n".encode("cp1252"), {"encoding": "cp1252"}, [(2, {"text": "€ß"})]),
-    ("latin-1", "t.tsv", "text\nß\n".encode("latin-1"), {"encoding": "latin-1"}, [(2, {"text": "ß"})]),
-    ("UTF-16", "t.csv", "text,label\r\na,x\r\nb,y\r\n".encode("utf-16"), {"encoding": "utf-16"}, AB),
-    ("no mark", "t.csv", "text\nĊ\n".encode("utf-16-be"), {"encoding": "utf-16-be"}, [(2, {"text": "Ċ"})]),
-    ("UTF-32", "t.csv", "text,label\na,x\nb,y\n".encode("utf-32"), {"encoding": "utf-32"}, AB),
-    ("shift_jis", "t.csv", "text\n表\n".encode("shift_jis"), {"encoding": "shift_jis"}, [(2, {"text": "表"})]),
-    ("json in cp1252", "t.json", '[{"a": "ß"}]'.encode("cp1252"), {"encoding": "cp1252"}, [(1, {"a": "ß"})]),
-    ("a comma in one column", "t.csv", "a;b\nx;y\n", {"delimiter": ","}, [(2, {"a;b": "x;y"})]),
-    ("a semicolon in one column without a header", "t.csv", "x;y\n", {"header": ["a"]}, [(1, {"a": "x;y"})]),
-    ("tabs", "t.tsv", "text\tlabel\na\tx\nb\ty\n", {}, AB),
-    ("tabs in .csv", "t.csv", "text\tlabel\na\tx\nb\ty\n", {"format": "tsv"}, AB),
-    ("no header", "t.csv", "a,x\n", {"header": ["text", "label"]}, [(1, {"text": "a", "label": "x"})]),
-    ("fields beyond the names", "t.csv", "text\na,1,2\n", {"extra_fields": "ignore"}, [(2, {"text": "a"})]),
-    ("too few fields", "t.csv", "a,b\nx\n1,2\ny\n", {"missing_fields": "ignore"}, [(3, {"a": "1", "b": "2"})]),
-    ("one column: a blank line is a row", "t.csv", "a\nx\n\n", {}, [(2, {"a": "x"}), (3, {"a": ""})]),
-    ("text stays text", "t.csv", "a,b,c,d\nNA,null,1.0,\n", {}, [(2, {"a": "NA", "b": "null", "c": "1.0", "d": ""})]),
-    ("quotes", "t.csv", 'a,b\n"x, ""y""",z\n', {}, [(2, {"a": 'x, "y"', "b": "z"})]),
-    ("lines inside quotes", "t.csv", 'a\n"x\ny"\nz\n', {}, [(2, {"a": "x\ny"}), (4, {"a": "z"})]),
-    ("a text of lines that are no rows", "t.csv", 'a,b\n"Hi,\nx",z\nw,z\n', {},
+FINE = [  # what it is, file name, content, rows; layout
+    ("one line", "t.txt", "a\r", [(1, {"text": "a"})], {"format": "lines"}),
+    ("a carriage return in a text", "t.txt", "a\rb\n", [(1, {"text": "a\rb"})], {"format": "lines"}),
+    ("plain", "t.csv", "text,label\na,x\nb,y\n", AB),
+    ("no newline at the end", "t.csv", "text,label\na,x\nb,y", AB),
+    ("Windows lines", "t.csv", "text,label\r\na,x\r\nb,y\r\n", AB),
+    ("byte order mark", "t.csv", b"\xef\xbb\xbftext,label\na,x\nb,y\n", AB),
+    ("byte order mark inside quotes", "t.csv", b'\xef\xbb\xbf"text",label\na,x\nb,y\n', AB),
+    ("blanks around names", "t.csv", " text , label\na,x\nb,y\n", AB),
+    ("blank lines", "t.csv", "text,label\na,x\nb,y\n\n\n", AB),
+    ("semicolons", "t.csv", "text;label\na;x\nb;y\n", AB, {"delimiter": ";"}),
+    ("cp1252", "t.csv", "text\n€ß\n".encode("cp1252"), [(2, {"text": "€ß"})], {"encoding": "cp1252"}),
+    ("latin-1", "t.tsv", "text\nß\n".encode("latin-1"), [(2, {"text": "ß"})], {"encoding": "latin-1"}),
+    ("UTF-16", "t.csv", "text,label\r\na,x\r\nb,y\r\n".encode("utf-16"), AB, {"encoding": "utf-16"}),
+    ("no mark", "t.csv", "text\nĊ\n".encode("utf-16-be"), [(2, {"text": "Ċ"})], {"encoding": "utf-16-be"}),
+    ("UTF-32", "t.csv", "text,label\na,x\nb,y\n".encode("utf-32"), AB, {"encoding": "utf-32"}),
+    ("shift_jis", "t.csv", "text\n表\n".encode("shift_jis"), [(2, {"text": "表"})], {"encoding": "shift_jis"}),
+    ("json in cp1252", "t.json", '[{"a": "ß"}]'.encode("cp1252"), [(1, {"a": "ß"})], {"encoding": "cp1252"}),
+    ("a comma in one column", "t.csv", "a;b\nx;y\n", [(2, {"a;b": "x;y"})], {"delimiter": ","}),
+    ("a semicolon in one column without a header", "t.csv", "x;y\n", [(1, {"a": "x;y"})], {"header": ["a"]}),
+    ("tabs", "t.tsv", "text\tlabel\na\tx\nb\ty\n", AB),
+    ("tabs in .csv", "t.csv", "text\tlabel\na\tx\nb\ty\n", AB, {"format": "tsv"}),
+    ("no header", "t.csv", "a,x\n", [(1, {"text": "a", "label": "x"})], {"header": ["text", "label"]}),
+    ("fields beyond the names", "t.csv", "text\na,1,2\n", [(2, {"text": "a"})], {"extra_fields": "ignore"}),
+    ("too few fields", "t.csv", "a,b\nx\n1,2\ny\n", [(3, {"a": "1", "b": "2"})], {"missing_fields": "ignore"}),
+    ("one column: a blank line is a row", "t.csv", "a\nx\n\n", [(2, {"a": "x"}), (3, {"a": ""})]),
+    ("text stays text", "t.csv", "a,b,c,d\nNA,null,1.0,\n", [(2, {"a": "NA", "b": "null", "c": "1.0", "d": ""})]),
+    ("quotes", "t.csv", 'a,b\n"x, ""y""",z\n', [(2, {"a": 'x, "y"', "b": "z"})]),
+    ("lines inside quotes", "t.csv", 'a\n"x\ny"\nz\n', [(2, {"a": "x\ny"}), (4, {"a": "z"})]),
+    ("a text of lines that are no rows", "t.csv", 'a,b\n"Hi,\nx",z\nw,z\n',
      [(2, {"a": "Hi,\nx", "b": "z"}), (4, {"a": "w", "b": "z"})]),
-    ("lines with other values", "t.csv", 'a,b\n"x, 1\ny, 2\nw",z\nv,z\n', {},
+    ("lines with other values", "t.csv", 'a,b\n"x, 1\ny, 2\nw",z\nv,z\n',
      [(2, {"a": "x, 1\ny, 2\nw", "b": "z"}), (5, {"a": "v", "b": "z"})]),
-    ("a quote inside a plain field", "t.csv", 'a,b\n5" pipe,z\n', {}, [(2, {"a": '5" pipe', "b": "z"})]),
-    ("quotes are text in tsv", "t.tsv", 'a\tb\n"x\ty"\n', {}, [(2, {"a": '"x', "b": 'y"'})]),
-    ("quotes between tabs", "t.tsv", 'a\tb\n"x\ty"\tz\n', {"format": "csv", "delimiter": "\t"},
-     [(2, {"a": "x\ty", "b": "z"})]),
-    ("quotes as text", "t.csv", 'a,b\n"x,y"\n', {"format": "tsv", "delimiter": ","}, [(2, {"a": '"x', "b": 'y"'})]),
-    ("unusual line separators are text", "t.tsv", "a\nx\u2028\x85y\x0c\n", {}, [(2, {"a": "x\u2028\x85y\x0c"})]),
-    ("json lines", "t.jsonl", '{"a": 1}\n\n{"a": [true, null]}\n', {}, [(1, {"a": 1}), (3, {"a": [True, None]})]),
-    ("a surrogate pair", "t.jsonl", r'{"a": "\ud83d\ude00"}', {}, [(1, {"a": "😀"})]),
-    ("json list", "t.json", '[{"a": 1},\n {"a": 2}]', {}, [(1, {"a": 1}), (2, {"a": 2})]),
-    ("json data", "t.json", '{"version": [1], "data": [{"a": 1}]}', {}, [(1, {"a": 1})]),
-    ("json, one list", "t.json", '{"version": "1", "rows": [{"a": 1}]}', {}, [(1, {"a": 1})]),
-    ("json lines in .json", "t.json", '{"a": 1}\n{"a": 2}\n', {"format": "jsonl"}, [(1, {"a": 1}), (2, {"a": 2})]),
+    ("a quote inside a plain field", "t.csv", 'a,b\n5" pipe,z\n', [(2, {"a": '5" pipe', "b": "z"})]),
+    ("quotes are text in tsv", "t.tsv", 'a\tb\n"x\ty"\n', [(2, {"a": '"x', "b": 'y"'})]),
+    ("quotes between tabs", "t.tsv", 'a\tb\n"x\ty"\tz\n', [(2, {"a": "x\ty", "b": "z"})],
+     {"format": "csv", "delimiter": "\t"}),
+    ("quotes as text", "t.csv", 'a,b\n"x,y"\n', [(2, {"a": '"x', "b": 'y"'})], {"format": "tsv", "delimiter": ","}),
+    ("unusual line separators are text", "t.tsv", "a\nx\u2028\x85y\x0c\n", [(2, {"a": "x\u2028\x85y\x0c"})]),
+    ("json lines", "t.jsonl", '{"a": 1}\n\n{"a": [true, null]}\n', [(1, {"a": 1}), (3, {"a": [True, None]})]),
+    ("a surrogate pair", "t.jsonl", r'{"a": "\ud83d\ude00"}', [(1, {"a": "😀"})]),
+    ("json list", "t.json", '[{"a": 1},\n {"a": 2}]', [(1, {"a": 1}), (2, {"a": 2})]),
+    ("json data", "t.json", '{"version": [1], "data": [{"a": 1}]}', [(1, {"a": 1})]),
+    ("json, one list", "t.json", '{"version": "1", "rows": [{"a": 1}]}', [(1, {"a": 1})]),
+    ("json lines in .json", "t.json", '{"a": 1}\n{"a": 2}\n', [(1, {"a": 1}), (2, {"a": 2})], {"format": "jsonl"}),
 ]  # fmt: skip
-
-
-def test_reads(tmp_path, subtests):
-    for what, name, content, layout, rows in FINE:
-        with subtests.test(what):
-            assert read(tmp_path, name, content, **layout) == rows
 
 
 @pytest.mark.parametrize(("suffix", "pack"), [("gz", gzip.compress), ("xz", lzma.compress)])
@@ -137,80 +131,73 @@ PAGES = {
 
 
 CP1252, SEMICOLON = "'data.encoding=cp1252'", "'data.delimiter=\";\"'"
-SAD = [
-    ("bad byte", "t.csv", b"text\na\ncaf\xe9", {}, ["t.csv:3: byte 0xE9 at column 4 is not", "'café'", CP1252]),
-    ("bad bytes", "t.csv", b"a\n\xe9\n\xe9\n\xe9", {}, ["t.csv:3: byte 0xE9 at column 1 is not UTF-8\nt.csv:4: byte"]),
-    ("not cp1252", "t.csv", "a\nÁ\n".encode(), {"encoding": "cp1252"}, ["not CP1252", "reads 'Á'", "encoding=utf-8'"]),
-    ("UTF-8 as ASCII", "t.csv", "a\né\n".encode(), {"encoding": "ascii"}, ["reads 'é'", "'data.encoding=utf-8'"]),
-    ("of no encoding", "t.csv", b"a\n\x81\n", {}, ["t.csv:2: byte 0x81", "name its encoding, e.g."]),
-    *((name, f"t.{suffix}", page.format(text).encode(name), {}, ["not UTF-8", f"\n    in {name} it reads", text])
+SAD = [  # what is wrong, file name, content, what the message says; layout
+    ("bad byte", "t.csv", b"text\na\ncaf\xe9", ["t.csv:3: byte 0xE9 at column 4 is not", "'café'", CP1252]),
+    ("bad bytes", "t.csv", b"a\n\xe9\n\xe9\n\xe9", ["t.csv:3: byte 0xE9 at column 1 is not UTF-8\nt.csv:4: byte"]),
+    ("not cp1252", "t.csv", "a\nÁ\n".encode(), ["not CP1252", "reads 'Á'", "encoding=utf-8'"], {"encoding": "cp1252"}),
+    ("UTF-8 as ASCII", "t.csv", "a\né\n".encode(), ["reads 'é'", "'data.encoding=utf-8'"], {"encoding": "ascii"}),
+    ("of no encoding", "t.csv", b"a\n\x81\n", ["t.csv:2: byte 0x81", "name its encoding, e.g."]),
+    *((name, f"t.{suffix}", page.format(text).encode(name), ["not UTF-8", f"\n    in {name} it reads", text])
       for name, text in SCRIPTS.items() for suffix, page in PAGES.items()),
-    ("UTF-16", "t.csv", "text\na\n".encode("utf-16"), {}, ["t.csv: the file is UTF-16", "{encoding: utf-16}"]),
-    ("UTF-16 LE", "t.csv", "text\na\n".encode("utf-16-le"), {}, ["t.csv:1: a NUL byte at column 2", "utf-16-le"]),
-    ("UTF-16 BE", "t.jsonl", '{"a": 1}\n'.encode("utf-16-be"), {}, ["t.jsonl:1: a NUL byte at column 1", "utf-16-be"]),
-    ("UTF-16 in json", "t.json", "[]".encode("utf-16"), {}, ["the file is UTF-16", "{encoding: utf-16}"]),
-    ("a mark of UTF-8", "t.csv", b"\xef\xbb\xbfa\nb\n", {"encoding": "cp1252"}, ["the file is UTF-8", ": utf-8}"]),
-    ("half a UTF-16", "t.csv", b"\xff\xfea\0\n\0\0\xd8b\0", {"encoding": "utf-16"}, ["line 0 something is not UTF-16"]),
-    ("half a json", "t.json", b"\xff\xfe[\0\0\xd8]\0", {"encoding": "utf-16"}, ["line 0 something is not UTF-16"]),
-    ("semicolons", "t.csv", "a;b;c\nx,y;1;2\n", {}, ["t.csv:1: the first line has 1 field, but 3 where", SEMICOLON]),
-    ("semicolons in quotes", "t.csv", '"a, b";"c"\n"x\n";y\n', {}, ["1 field, but 2 where ';'", SEMICOLON]),
-    ("semicolons, one comma", "t.csv", "a;b, c;d\nx;y;z\n", {}, ["t.csv:2: 1 field where 2 are expected"]),
-    ("semicolons and names", "t.csv", "x;y\n", {"header": ["a", "b"]}, ["1 field, but 2", SEMICOLON]),
-    ("tabs in csv", "t.csv", "a\tb\nx\ty\n", {}, ["1 field, but 2", 'data.delimiter="\\t"']),
-    ("commas in tsv", "t.tsv", "a,b\nx,y\n", {}, ["1 field, but 2", 'delimiter: ","']),
-    ("both", "t.csv", b"a;b\nx;y\n\xfc;y\n", {}, ["t.csv:1: the first", SEMICOLON, "t.csv:3: byte 0xFC", CP1252]),
-    ("too few fields", "t.csv", "a,b\nx,y\nz\n", {}, ["t.csv:3: 1 field where 2 are expected"]),
-    ("too few is never fine", "t.csv", "a,b\nz\n", {"extra_fields": "ignore"}, ["t.csv:2: 1 field"]),
-    ("too few of two rows", "t.tsv", "a\tb\nx\n1\t2\ny\n", {}, ["data.missing_fields=ignore", "t.tsv:4: 1 field"]),
-    ("a field more on two lines", "t.csv", 'a,b\nx,y\n"x,y,z\nx",y,z\n', {}, ["t.csv:3: 3 fields where 2 are"]),
-    ("too many fields", "t.csv", "a,b\nx,y,z\n", {}, ["t.csv:2: 3 fields where 2", "extra_fields: ignore"]),
-    ("too many, few are fine", "t.csv", "a\nx,y\n", {"missing_fields": "ignore"}, ["2 fields", "extra_fields=ignore"]),
-    ("two bad rows", "t.csv", "a,b\nx\ny\nz,z\n", {}, ["t.csv:2:", "t.csv:3:"]),
-    ("empty", "t.csv", "", {}, ["t.csv: the file is empty"]),
-    ("header only", "t.csv", "a,b\n", {}, ["t.csv: holds no rows"]),
-    ("header twice", "t.csv", "a,b\nx,y\n", {"header": ["a", "b"]}, ["t.csv:1: the first row repeats"]),
-    ("header without names", "t.csv", "x,y\n", {"header": False}, ["needs the names of its columns", "header: ["]),
-    ("same name twice", "t.csv", "a, a,b\n1,2,3\n", {}, ["t.csv:1: duplicate columns in the header: a"]),
-    ("many names twice", "t.csv", ",".join(f"{n:04}" for n in range(2000)) + ",0001" * 2, {}, ["header: 0001"]),
-    ("all names twice", "t.csv", ",".join(f"{n % 99:02}" for n in range(198)), {}, ["00, 01,", "19 and 79 more"]),
-    ("NUL", "t.csv", "a,b\nx,\0\n", {}, ["t.csv:2: a NUL byte at column 3"]),
-    ("unclosed quote", "t.csv", 'a,b\nx,y\n"z,y\nx,y\n', {}, ["t.csv:3: a quote that opens in this row is never"]),
-    ("text after a quote", "t.csv", 'a,b\n"x"z,y\n', {}, ["t.csv:2: text follows a closing quote"]),
+    ("UTF-16", "t.csv", "text\na\n".encode("utf-16"), ["t.csv: the file is UTF-16", "{encoding: utf-16}"]),
+    ("UTF-16 LE", "t.csv", "text\na\n".encode("utf-16-le"), ["t.csv:1: a NUL byte at column 2", "utf-16-le"]),
+    ("UTF-16 BE", "t.jsonl", '{"a": 1}\n'.encode("utf-16-be"), ["t.jsonl:1: a NUL byte at column 1", "utf-16-be"]),
+    ("UTF-16 in json", "t.json", "[]".encode("utf-16"), ["the file is UTF-16", "{encoding: utf-16}"]),
+    ("a mark of UTF-8", "t.csv", b"\xef\xbb\xbfa\nb\n", ["the file is UTF-8", ": utf-8}"], {"encoding": "cp1252"}),
+    ("half a UTF-16", "t.csv", b"\xff\xfea\0\n\0\0\xd8b\0", ["line 0 something is not UTF-16"], {"encoding": "utf-16"}),
+    ("half a json", "t.json", b"\xff\xfe[\0\0\xd8]\0", ["line 0 something is not UTF-16"], {"encoding": "utf-16"}),
+    ("semicolons", "t.csv", "a;b;c\nx,y;1;2\n", ["t.csv:1: the first line has 1 field, but 3 where", SEMICOLON]),
+    ("semicolons in quotes", "t.csv", '"a, b";"c"\n"x\n";y\n', ["1 field, but 2 where ';'", SEMICOLON]),
+    ("semicolons, one comma", "t.csv", "a;b, c;d\nx;y;z\n", ["t.csv:2: 1 field where 2 are expected"]),
+    ("semicolons and names", "t.csv", "x;y\n", ["1 field, but 2", SEMICOLON], {"header": ["a", "b"]}),
+    ("tabs in csv", "t.csv", "a\tb\nx\ty\n", ["1 field, but 2", 'data.delimiter="\\t"']),
+    ("commas in tsv", "t.tsv", "a,b\nx,y\n", ["1 field, but 2", 'delimiter: ","']),
+    ("both", "t.csv", b"a;b\nx;y\n\xfc;y\n", ["t.csv:1: the first", SEMICOLON, "t.csv:3: byte 0xFC", CP1252]),
+    ("too few fields", "t.csv", "a,b\nx,y\nz\n", ["t.csv:3: 1 field where 2 are expected"]),
+    ("too few is never fine", "t.csv", "a,b\nz\n", ["t.csv:2: 1 field"], {"extra_fields": "ignore"}),
+    ("too few of two rows", "t.tsv", "a\tb\nx\n1\t2\ny\n", ["data.missing_fields=ignore", "t.tsv:4: 1 field"]),
+    ("a field more on two lines", "t.csv", 'a,b\nx,y\n"x,y,z\nx",y,z\n', ["t.csv:3: 3 fields where 2 are"]),
+    ("too many fields", "t.csv", "a,b\nx,y,z\n", ["t.csv:2: 3 fields where 2", "extra_fields: ignore"]),
+    ("too many, few are fine", "t.csv", "a\nx,y\n", ["2 fields", "extra_fields=ignore"], {"missing_fields": "ignore"}),
+    ("two bad rows", "t.csv", "a,b\nx\ny\nz,z\n", ["t.csv:2:", "t.csv:3:"]),
+    ("empty", "t.csv", "", ["t.csv: the file is empty"]),
+    ("header only", "t.csv", "a,b\n", ["t.csv: holds no rows"]),
+    ("header twice", "t.csv", "a,b\nx,y\n", ["t.csv:1: the first row repeats"], {"header": ["a", "b"]}),
+    ("header without names", "t.csv", "x,y\n", ["needs the names of its columns", "header: ["], {"header": False}),
+    ("same name twice", "t.csv", "a, a,b\n1,2,3\n", ["t.csv:1: duplicate columns in the header: a"]),
+    ("many names twice", "t.csv", ",".join(f"{n:04}" for n in range(2000)) + ",0001" * 2, ["header: 0001"]),
+    ("all names twice", "t.csv", ",".join(f"{n % 99:02}" for n in range(198)), ["00, 01,", "19 and 79 more"]),
+    ("NUL", "t.csv", "a,b\nx,\0\n", ["t.csv:2: a NUL byte at column 3"]),
+    ("unclosed quote", "t.csv", 'a,b\nx,y\n"z,y\nx,y\n', ["t.csv:3: a quote that opens in this row is never"]),
+    ("text after a quote", "t.csv", 'a,b\n"x"z,y\n', ["t.csv:2: text follows a closing quote"]),
     *((f"a quote that closes {lines} lines later, between {sep!r}", "t.csv", swallowed(lines, sep),
-       {"delimiter": sep, "format": "csv"},
-       [f"t.csv:4: a quote that opens in this row closes {counted(lines, 'line')} later, and each", "format: tsv"])
+       [f"t.csv:4: a quote that opens in this row closes {counted(lines, 'line')} later, and each", "format: tsv"],
+       {"delimiter": sep, "format": "csv"})
       for lines in (1, 2, 300) for sep in ",\t"),
-    ("old Mac lines", "t.csv", "a,b\rx,y\r", {}, ["t.csv:1: a carriage return outside quotes"]),
-    ("a carriage return outside quotes", "t.csv", "a,b\nx\rz,y\n", {}, ["t.csv:2: a carriage return outside quotes"]),
-    ("empty jsonl", "t.jsonl", " \n\n", {}, ["t.jsonl: holds no rows"]),
-    ("cut json line", "t.jsonl", '{"a": 1}\n{"a": x\n', {}, ["t.jsonl:2: not JSON: Expecting value at column 7"]),
-    ("list line", "t.jsonl", "[1]\n", {}, ["t.jsonl:1: a list, where an object"]),
-    ("number line", "t.jsonl", "17\n", {}, ["t.jsonl:1: 17, where an object"]),
-    ("half a surrogate", "t.jsonl", r'{"a": "\ud83d"}', {}, ["t.jsonl:1: half of a surrogate pair"]),
-    ("deep", "t.jsonl", "[" * 200_000, {}, ["t.jsonl:1: not JSON that can be read"]),
-    ("long number", "t.jsonl", '{"a": ' + "9" * 5000 + "}", {}, ["t.jsonl:1: not JSON that can be read"]),
-    ("empty json", "t.json", "", {}, ["t.json:1: the file is empty"]),
-    ("empty json list", "t.json", "[]", {}, ["t.json: holds no rows"]),
-    ("json lines in .json", "t.json", '{"a": 1}\n{"a": 2}\n', {}, ["t.json:2: not JSON", "format: jsonl"]),
-    ("bad byte in json", "t.json", b'[\n"caf\xe9"]', {}, ["t.json:2: byte 0xE9 at column 5"]),
-    ("json item", "t.json", '[{"a": 1}, 2]', {}, ["t.json, row 2: 2, where an object"]),
-    ("json of a frame", "t.json", '{"text": {"0": "a"}, "label": {"0": "x"}}', {}, ['orient="records", lines=True)']),
-    ("json without a list", "t.json", '{"a": 1}', {}, ["expected a list of objects"]),
-    ("json with two lists", "t.json", '{"a": [], "b": []}', {}, ["expected a list of objects"]),
-    ("not parquet", "t.parquet", "PAR1 or so", {}, ["cannot be read as parquet"]),
-    ("arrow", "t.arrow", "x", {}, ["a .arrow file is not read", "or .parquet"]),
-    ("unknown suffix", "t.log", "x", {}, [".csv, .tsv, .xlsx, .json, .jsonl, .parquet", "format:"]),
-    ("an old workbook", "t.xls", "x", {}, ["a .xls file is not read", "save it as .xlsx, .csv"]),
-    ("not gzip", "t.csv.gz", "text\na\n", {}, ["archive is damaged"]),
-    ("not xz", "t.csv.xz", "text\na\n", {}, ["archive is damaged"]),
+    ("old Mac lines", "t.csv", "a,b\rx,y\r", ["t.csv:1: a carriage return outside quotes"]),
+    ("a carriage return outside quotes", "t.csv", "a,b\nx\rz,y\n", ["t.csv:2: a carriage return outside quotes"]),
+    ("empty jsonl", "t.jsonl", " \n\n", ["t.jsonl: holds no rows"]),
+    ("cut json line", "t.jsonl", '{"a": 1}\n{"a": x\n', ["t.jsonl:2: not JSON: Expecting value at column 7"]),
+    ("list line", "t.jsonl", "[1]\n", ["t.jsonl:1: a list, where an object"]),
+    ("number line", "t.jsonl", "17\n", ["t.jsonl:1: 17, where an object"]),
+    ("half a surrogate", "t.jsonl", r'{"a": "\ud83d"}', ["t.jsonl:1: half of a surrogate pair"]),
+    ("deep", "t.jsonl", "[" * 200_000, ["t.jsonl:1: not JSON that can be read"]),
+    ("long number", "t.jsonl", '{"a": ' + "9" * 5000 + "}", ["t.jsonl:1: not JSON that can be read"]),
+    ("empty json", "t.json", "", ["t.json:1: the file is empty"]),
+    ("empty json list", "t.json", "[]", ["t.json: holds no rows"]),
+    ("json lines in .json", "t.json", '{"a": 1}\n{"a": 2}\n', ["t.json:2: not JSON", "format: jsonl"]),
+    ("bad byte in json", "t.json", b'[\n"caf\xe9"]', ["t.json:2: byte 0xE9 at column 5"]),
+    ("json item", "t.json", '[{"a": 1}, 2]', ["t.json, row 2: 2, where an object"]),
+    ("json of a frame", "t.json", '{"text": {"0": "a"}, "label": {"0": "x"}}', ['orient="records", lines=True)']),
+    ("json without a list", "t.json", '{"a": 1}', ["expected a list of objects"]),
+    ("json with two lists", "t.json", '{"a": [], "b": []}', ["expected a list of objects"]),
+    ("not parquet", "t.parquet", "PAR1 or so", ["cannot be read as parquet"]),
+    ("arrow", "t.arrow", "x", ["a .arrow file is not read", "or .parquet"]),
+    ("unknown suffix", "t.log", "x", [".csv, .tsv, .xlsx, .json, .jsonl, .parquet", "format:"]),
+    ("an old workbook", "t.xls", "x", ["a .xls file is not read", "save it as .xlsx, .csv"]),
+    ("not gzip", "t.csv.gz", "text\na\n", ["archive is damaged"]),
+    ("not xz", "t.csv.xz", "text\na\n", ["archive is damaged"]),
 ]  # fmt: skip
-
-
-def test_says_what_is_wrong(tmp_path, subtests):
-    for what, name, content, layout, parts in SAD:
-        with subtests.test(what):
-            message = fails(tmp_path, name, content, **layout)
-            assert all(part in message for part in parts), message
 
 
 @pytest.mark.parametrize(("more", "named"), [("", True), ("괓\n", False)])
@@ -313,13 +300,13 @@ def test_one_line_that_is_no_utf8_says_that_the_file_is_not(tmp_path):
 class Blocks(io.RawIOBase):
     """A stream of so many equal blocks."""
 
-    def __init__(self, block: bytes, left: int):
+    def __init__(self, block, left):
         self.block, self.left = block, left
 
-    def readable(self) -> bool:
+    def readable(self):
         return True
 
-    def readinto(self, buffer) -> int:
+    def readinto(self, buffer):
         size = len(self.block) if self.left else 0
         buffer[:size] = self.block[:size]
         self.left -= 1
@@ -409,7 +396,7 @@ some_json = st.recursive(
 )
 
 
-def read_any(path: Path, content: bytes, **recipe):
+def read_any(path, content, **recipe):
     path.write_bytes(content)
     try:
         for number, row in read_rows(path, DataSpec(source="unused", **recipe)):
@@ -452,48 +439,44 @@ def test_any_values(tmp_path, rows, validation):
         assert sorted(names) == sorted(set(data.rows["train"]["label"]))
 
 
-def read_conll(tmp_path, content, name="t.conll", **settings):
-    return read(tmp_path, name, content, **settings)
-
-
 EU = (1, {"tokens": ["EU", "rejects"], "tags": ["B-ORG", "O"]})
 CONLL = [
-    ("tabs", "EU\tB-ORG\nrejects\tO\n\n", {}, [EU]),
-    ("one blank", "EU B-ORG\nrejects O\n\n", {}, [EU]),
-    ("runs of blanks", "  EU    B-ORG \nrejects O\n", {}, [EU]),
-    ("blanks around tabs", "EU \t B-ORG\nrejects\tO \n", {}, [EU]),
-    ("tabs in one line, blanks in the next", "EU\tB-ORG\nrejects O\n", {}, [EU]),
-    ("Windows lines", "EU\tB-ORG\r\nrejects\tO\r\n\r\n", {}, [EU]),
-    ("no newline at the end", "EU\tB-ORG\nrejects\tO", {}, [EU]),
-    ("byte order mark", b"\xef\xbb\xbfEU\tB-ORG\nrejects\tO\n", {}, [EU]),
-    ("header: true goes by position", "EU\tB-ORG\nrejects\tO\n", {"header": True}, [EU]),
-    ("header: false goes by position", "EU\tB-ORG\nrejects\tO\n", {"header": False}, [EU]),
-    ("a delimiter", "EU,B-ORG\nrejects,O\n", {"delimiter": ","}, [EU]),
-    ("blank lines, some of blanks", "\n \t \na O\n\n  \n\nb O\n\n\n", {},
+    ("tabs", "EU\tB-ORG\nrejects\tO\n\n", [EU]),
+    ("one blank", "EU B-ORG\nrejects O\n\n", [EU]),
+    ("runs of blanks", "  EU    B-ORG \nrejects O\n", [EU]),
+    ("blanks around tabs", "EU \t B-ORG\nrejects\tO \n", [EU]),
+    ("tabs in one line, blanks in the next", "EU\tB-ORG\nrejects O\n", [EU]),
+    ("Windows lines", "EU\tB-ORG\r\nrejects\tO\r\n\r\n", [EU]),
+    ("no newline at the end", "EU\tB-ORG\nrejects\tO", [EU]),
+    ("byte order mark", b"\xef\xbb\xbfEU\tB-ORG\nrejects\tO\n", [EU]),
+    ("header: true goes by position", "EU\tB-ORG\nrejects\tO\n", [EU], {"header": True}),
+    ("header: false goes by position", "EU\tB-ORG\nrejects\tO\n", [EU], {"header": False}),
+    ("a delimiter", "EU,B-ORG\nrejects,O\n", [EU], {"delimiter": ","}),
+    ("blank lines, some of blanks", "\n \t \na O\n\n  \n\nb O\n\n\n",
      [(3, {"tokens": ["a"], "tags": ["O"]}), (7, {"tokens": ["b"], "tags": ["O"]})]),
-    ("one column", "a\nb\n\nc\n", {}, [(1, {"tokens": ["a", "b"]}), (4, {"tokens": ["c"]})]),
-    ("four columns", "EU NNP B-NP B-ORG\n", {},
+    ("one column", "a\nb\n\nc\n", [(1, {"tokens": ["a", "b"]}), (4, {"tokens": ["c"]})]),
+    ("four columns", "EU NNP B-NP B-ORG\n",
      [(1, {"tokens": ["EU"], "column2": ["NNP"], "column3": ["B-NP"], "tags": ["B-ORG"]})]),
-    ("named columns", "1 EU B-ORG\n", {"header": ["id", "tokens", "ner"]},
-     [(1, {"id": ["1"], "tokens": ["EU"], "ner": ["B-ORG"]})]),
-    ("blanks inside, where tabs are the delimiter", "New York\tB-LOC\n", {"delimiter": "\t"},
-     [(1, {"tokens": ["New York"], "tags": ["B-LOC"]})]),
-    ("documents", "-DOCSTART- -X- -X- O\n\na O\n\nb O\n-DOCSTART-\nc O\n-DOCSTART- (3)\n\n-DOCSTART-\n\nd O\n", {},
+    ("named columns", "1 EU B-ORG\n", [(1, {"id": ["1"], "tokens": ["EU"], "ner": ["B-ORG"]})],
+     {"header": ["id", "tokens", "ner"]}),
+    ("blanks inside, where tabs are the delimiter", "New York\tB-LOC\n",
+     [(1, {"tokens": ["New York"], "tags": ["B-LOC"]})], {"delimiter": "\t"}),
+    ("documents", "-DOCSTART- -X- -X- O\n\na O\n\nb O\n-DOCSTART-\nc O\n-DOCSTART- (3)\n\n-DOCSTART-\n\nd O\n",
      [(line, {"tokens": [word], "tags": ["O"], "document": document})
       for line, word, document in ((3, "a", "1"), (5, "b", "1"), (7, "c", "2"), (12, "d", "4"))]),
-    ("a hash is a word", "# O\n1 O\n", {}, [(1, {"tokens": ["#", "1"], "tags": ["O", "O"]})]),
-    ("unusual blanks are text", "a\u00a0b\u2028c\u3000 O\n\u200b O\n", {},
+    ("a hash is a word", "# O\n1 O\n", [(1, {"tokens": ["#", "1"], "tags": ["O", "O"]})]),
+    ("unusual blanks are text", "a\u00a0b\u2028c\u3000 O\n\u200b O\n",
      [(1, {"tokens": ["a\u00a0b\u2028c\u3000", "\u200b"], "tags": ["O", "O"]})]),
-    ("unusual blanks beside tabs are text too", "\u3000\tO\n\u200b\x85\t O\n", {},
+    ("unusual blanks beside tabs are text too", "\u3000\tO\n\u200b\x85\t O\n",
      [(1, {"tokens": ["\u3000", "\u200b\x85"], "tags": ["O", "O"]})]),
-    ("quotes are text", "\" O\n'' O\n", {}, [(1, {"tokens": ['"', "''"], "tags": ["O", "O"]})]),
+    ("quotes are text", "\" O\n'' O\n", [(1, {"tokens": ['"', "''"], "tags": ["O", "O"]})]),
 ]  # fmt: skip
 
 
-def test_conll_reads(tmp_path, subtests):
-    for what, content, layout, rows in CONLL:
+def test_reads(tmp_path, subtests):
+    for what, name, content, rows, *layout in [*FINE, *((what, "t.conll", *rest) for what, *rest in CONLL)]:
         with subtests.test(what):
-            assert read_conll(tmp_path, content, **layout) == rows
+            assert read(tmp_path, name, content, **dict(*layout)) == rows
 
 
 def test_suffixes_and_other_names_with_the_format(tmp_path):
@@ -501,9 +484,9 @@ def test_suffixes_and_other_names_with_the_format(tmp_path):
     for packed, pack in {"": bytes, ".gz": gzip.compress, ".xz": lzma.compress}.items():
         for suffix in "conll bio iob iob2 bioes".split():
             (folder := tmp_path / f"{suffix}{packed}").mkdir()
-            assert read_conll(folder, pack(content), name=f"dev.{suffix}{packed}") == [EU]
+            assert read(folder, f"dev.{suffix}{packed}", pack(content)) == [EU]
             assert [*open_source(spec(source=str(folder)), None, ())] == ["validation"]
-    assert read_conll(tmp_path, content, name="train.txt", format="conll") == [EU]
+    assert read(tmp_path, "train.txt", content, format="conll") == [EU]
 
 
 def test_places_columns_and_words_before_the_first_document(tmp_path):
@@ -521,31 +504,31 @@ def test_places_columns_and_words_before_the_first_document(tmp_path):
 
 TABS = 'set  data: {delimiter: "\\t"}'
 CONLL_ERRORS = [
-    ("a field missing", "a O\n\nb\n", {}, ["t.conll:3: 1 field where 2 are expected"]),
-    ("a field too many", "a O\nb X O\n", {}, ["t.conll:2: 3 fields where 2 are expected"]),
-    ("not what the header says", "a O\n", {"header": ["a", "b", "c"]}, ["t.conll:1: 2 fields where 3 are expected"]),
-    ("two bad lines", "a O\nb\nc O\n\nd O O\n", {}, ["t.conll:2: 1 field", "t.conll:5: 3 fields"]),
-    ("a blank in a word", "New York\tB-LOC\n", {}, ["t.conll:1: a field of this tab", "'New York'", TABS]),
-    ("a blank in a later word", "a\tO\nNew York\tB-LOC\n", {}, ["t.conll:2: a field of this tab", TABS]),
-    ("an empty word", "a\tO\n\tO\n", {}, ["t.conll:2: field 1 is empty", TABS]),
-    ("an empty tag", "a\tO\nb\t\n", {}, ["t.conll:2: field 2 is empty", TABS]),
-    ("two tabs", "a\tO\nb\t\tO\n", {}, ["t.conll:2: 3 fields where 2 are expected", TABS]),
-    ("an empty field with a delimiter", "a\tO\n\tO\n", {"delimiter": "\t"}, ["t.conll:2: field 1 is empty"]),
-    ("a carriage return", "a O\rb O\n", {}, ["t.conll:1: a carriage return", "line endings"]),
-    ("a column twice", "a O\n", {"header": ["x", "x"]}, ["data.header: names a column twice: x"]),
-    ("empty", "", {}, ["t.conll: holds no rows"]),
-    ("only blank lines", "\n \n\t\n", {}, ["t.conll: holds no rows"]),
-    ("only documents", "-DOCSTART- O\n\n-DOCSTART- O\n", {}, ["t.conll: holds no rows"]),
-    ("bad byte", "a O\ncafé O\n".encode("latin-1"), {}, ["t.conll:2: byte 0xE9 at column 4 is not UTF-8"]),
-    ("UTF-16", "a O\n".encode("utf-16"), {}, ["UTF-16"]),
-    ("NUL", "a O\n\0 O\n", {}, ["t.conll:2: a NUL byte at column 1"]),
+    ("a field missing", "a O\n\nb\n", ["t.conll:3: 1 field where 2 are expected"]),
+    ("a field too many", "a O\nb X O\n", ["t.conll:2: 3 fields where 2 are expected"]),
+    ("not what the header says", "a O\n", ["t.conll:1: 2 fields where 3 are expected"], {"header": ["a", "b", "c"]}),
+    ("two bad lines", "a O\nb\nc O\n\nd O O\n", ["t.conll:2: 1 field", "t.conll:5: 3 fields"]),
+    ("a blank in a word", "New York\tB-LOC\n", ["t.conll:1: a field of this tab", "'New York'", TABS]),
+    ("a blank in a later word", "a\tO\nNew York\tB-LOC\n", ["t.conll:2: a field of this tab", TABS]),
+    ("an empty word", "a\tO\n\tO\n", ["t.conll:2: field 1 is empty", TABS]),
+    ("an empty tag", "a\tO\nb\t\n", ["t.conll:2: field 2 is empty", TABS]),
+    ("two tabs", "a\tO\nb\t\tO\n", ["t.conll:2: 3 fields where 2 are expected", TABS]),
+    ("an empty field with a delimiter", "a\tO\n\tO\n", ["t.conll:2: field 1 is empty"], {"delimiter": "\t"}),
+    ("a carriage return", "a O\rb O\n", ["t.conll:1: a carriage return", "line endings"]),
+    ("a column twice", "a O\n", ["data.header: names a column twice: x"], {"header": ["x", "x"]}),
+    ("empty", "", ["t.conll: holds no rows"]),
+    ("only blank lines", "\n \n\t\n", ["t.conll: holds no rows"]),
+    ("only documents", "-DOCSTART- O\n\n-DOCSTART- O\n", ["t.conll: holds no rows"]),
+    ("bad byte", "a O\ncafé O\n".encode("latin-1"), ["t.conll:2: byte 0xE9 at column 4 is not UTF-8"]),
+    ("UTF-16", "a O\n".encode("utf-16"), ["UTF-16"]),
+    ("NUL", "a O\n\0 O\n", ["t.conll:2: a NUL byte at column 1"]),
 ]  # fmt: skip
 
 
 def test_says_what_is_wrong_and_a_fix_where_it_helps(tmp_path, subtests):
-    for what, content, layout, parts in CONLL_ERRORS:
+    for what, name, content, parts, *layout in [*SAD, *((what, "t.conll", *rest) for what, *rest in CONLL_ERRORS)]:
         with subtests.test(what):
-            message = fails(tmp_path, "t.conll", content, **layout)
+            message = fails(tmp_path, name, content, **dict(*layout))
             assert all(part in message for part in parts), message
     assert TABS not in fails(tmp_path, "t.conll", "a O\nb\n")
     assert TABS not in fails(tmp_path, "t.conll", "a\tO\nb\n", delimiter="\t")
@@ -591,30 +574,30 @@ def test_sentences_come_back_as_they_were_written(tmp_path, documents, delimiter
             text += "".join(f"{word}{delimiter}{tag}{end}" for word, tag in sentence) + end
             row = {"tokens": [word for word, _ in sentence], "tags": [tag for _, tag in sentence]}
             expected.append({**row, "document": str(document)} if numbered else row)
-    assert [row for _, row in read_conll(tmp_path, text)] == expected
+    assert [row for _, row in read(tmp_path, "t.conll", text)] == expected
 
 
 COLUMNS = {"text": "en", "target": "de"}
 PAIRS = [("A dog.", "Ein Hund."), ("A cat\u2028sleeps.", "Eine Katze schläft."), ("Tea", "Tee")]
 
 
-def write(folder: Path, name: str, pairs: list[tuple[str, str]] = PAIRS, ends: str = "\n") -> Path:
+def write(folder, name, pairs=PAIRS, ends="\n"):
     folder.mkdir(exist_ok=True)
     for side, language in enumerate(("en", "de")):
         (folder / f"{name}.{language}").write_bytes("".join(pair[side] + ends for pair in pairs).encode())
     return folder / name
 
 
-def read_parallel(source, **settings) -> Data:
+def read_parallel(source, **settings):
     spec = DataSpec(**{"source": source, "columns": COLUMNS, **settings})
     return load(spec, Text2TextGeneration.schema)
 
 
-def pairs(data: Data, split: str) -> list[tuple[str, str]]:
+def pairs(data, split):
     return list(zip(data.rows[split]["text"][:], data.rows[split]["target"][:], strict=True))
 
 
-def refused(source, **settings) -> str:
+def refused(source, **settings):
     return message_of(DataError, read_parallel, str(source) if isinstance(source, Path) else source, **settings)
 
 

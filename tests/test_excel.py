@@ -8,8 +8,6 @@ import shlex
 import sys
 import zipfile
 from datetime import date, datetime, time, timedelta
-from pathlib import Path
-from typing import Any
 
 import openpyxl
 import pytest
@@ -28,7 +26,7 @@ from bertkit.tasks.text_classification import TextClassification
 from bertkit.training.train import train
 
 
-def workbook(path: Path, *rows: list[Any], more: tuple[str, ...] = ()) -> Path:
+def workbook(path, *rows, more=()):
     book = openpyxl.Workbook()
     for row in rows:
         book.active.append(row)
@@ -38,15 +36,15 @@ def workbook(path: Path, *rows: list[Any], more: tuple[str, ...] = ()) -> Path:
     return path
 
 
-def read(path: Path, **layout) -> list[tuple[int, dict[str, Any]]]:
+def read(path, **layout):
     return list(read_rows(path, DataSpec(source="unused", **layout)))
 
 
-def fails(path: Path, **layout) -> str:
+def fails(path, **layout):
     return small.message_of(DataError, read, path, **layout).replace(str(path), path.name)
 
 
-def patched(path: Path, *changes: tuple[bytes, bytes]) -> Path:
+def patched(path, *changes):
     """The workbook with these patterns of its sheet replaced."""
     with zipfile.ZipFile(path) as archive:
         parts = {name: archive.read(name) for name in archive.namelist()}
@@ -188,7 +186,7 @@ def test_what_a_sheet_cannot_hold_is_refused(value, said):
 COUNT = 40
 
 
-def tickets(path: Path, encoding: str = "cp1252") -> list[list[str]]:
+def tickets(path, encoding="cp1252"):
     """Tickets as a German Excel saves them: semicolons, decimal commas, cells of several lines, quotes, umlauts."""
     rows = [["Nr", "Text", "Status", "Aufwand", "Größe"]]
     for number in range(COUNT):
@@ -199,12 +197,12 @@ def tickets(path: Path, encoding: str = "cp1252") -> list[list[str]]:
     return rows
 
 
-def edits(message: str) -> list[str]:
+def edits(message):
     """The overrides that a message names, as a shell would pass them."""
     return [shlex.split(found)[0] for found in re.findall(r"command line: ('[^']*')\)", message)]
 
 
-def recipe_by_messages(folder: Path, encoder: Path, source: Path) -> tuple[Any, list[list[str]]]:
+def recipe_by_messages(folder, encoder, source):
     """A recipe that grows by what each message names, and those edits."""
     file = folder / "tickets.yaml"
     file.write_text(

@@ -7,7 +7,6 @@ import re
 import unicodedata
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import datasets
 import numpy
@@ -31,7 +30,7 @@ from bertkit.tasks import get_task
 BIG = 2**53
 
 
-def get(data, task: str = "text-classification", options: dict[str, Any] | None = None, **settings):
+def get(data, task="text-classification", options=None, **settings):
     """Rows or a file as this task reads them for a test split, or as `splits` says."""
     kind = get_task(task)
     given = data if not isinstance(data, Path) else {"source": {"test": str(data)}}
@@ -42,7 +41,7 @@ def get(data, task: str = "text-classification", options: dict[str, Any] | None 
 fails = partial(small.message_of, DataError, get)
 
 
-def workbook(frame, path: Path) -> Path:
+def workbook(frame, path):
     """The frame as a sheet, in which numbers are floats."""
     book = openpyxl.Workbook()
     for row in [list(frame), *frame.astype(object).where(frame.notna(), None).values.tolist()]:
@@ -51,7 +50,7 @@ def workbook(frame, path: Path) -> Path:
     return path
 
 
-def written(frame, path: Path, write: str, **how) -> Path:
+def written(frame, path, write, **how):
     getattr(frame, write)(path, **how)
     return path
 
@@ -177,7 +176,7 @@ CONLL = "O B-PER I-PER B-LOC I-LOC".split()
 NUMBERED = [{"tokens": ["Ada", "King", "ran"], "tags": [1, 2, 0]}, {"tokens": ["Ulm"], "tags": [3]}]
 
 
-def settled(path: Path, task: str = "token-classification", **options) -> tuple[Any, dict[str, Any]]:
+def settled(path, task="token-classification", **options):
     """The rows of train, and the options that they decide."""
     kind = get_task(task)
     given = kind.Options(name=task, **options)
@@ -232,7 +231,7 @@ COUNTS = {  # how offsets are counted -> (the text that the tool had, the size o
 }
 
 
-def annotated(count: str, texts: list[str] = MIXED) -> list[dict[str, Any]]:
+def annotated(count, texts=MIXED):
     """Texts with all places of two names, as a tool that counts so exports them."""
     of_tool, size = COUNTS[count]
     rows = []
@@ -243,7 +242,7 @@ def annotated(count: str, texts: list[str] = MIXED) -> list[dict[str, Any]]:
     return rows
 
 
-def said(data) -> str:
+def said(data):
     return " ".join(finding.what for finding in data.findings)
 
 

@@ -1,7 +1,6 @@
 """Search finds what comparing with every vector finds, and says what is wrong with a query."""
 
 import json
-from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -15,39 +14,39 @@ from bertkit.cli.main import main
 from bertkit.errors import DataError, ModelError, UserError
 from bertkit.retrieval import commands
 from bertkit.retrieval.filters import parse_filter
-from bertkit.retrieval.search import FUSION, Hit, _Ranked, search
+from bertkit.retrieval.search import FUSION, _Ranked, search
 from bertkit.retrieval.store import Store
-from bertkit.retrieval.vector_models import DualEncoder, ModelFiles
+from bertkit.retrieval.vector_models import ModelFiles
 
 Vectors = np.ndarray[Any, np.dtype[np.float32]]
 
 
-def random_vectors(count: int, seed: int) -> Vectors:
+def random_vectors(count, seed):
     """Of unit length."""
     made = np.random.default_rng(seed).normal(size=(count, SIZE)).astype(np.float32)
     return made / np.linalg.norm(made, axis=1, keepdims=True)
 
 
-def looked_up(vectors: Vectors):
+def looked_up(vectors):
     """An encoder of texts that end in a number: the vector of that number."""
     return lambda texts: vectors[[int(text.split()[-1]) for text in texts]]
 
 
-def ask(store: Store, query: str, top_k: int = 10, **options) -> list[Hit]:
+def ask(store, query, top_k=10, **options):
     return search(store, query, Encoder()([query])[0], top_k, **options)
 
 
-def ids(hits: Sequence[Hit]) -> list[str]:
+def ids(hits):
     return [hit.id for hit in hits]
 
 
 @pytest.fixture
-def store(tmp_path) -> Store:
+def store(tmp_path):
     return Store.open(tmp_path / "store", dual())
 
 
 @pytest.fixture(scope="module")
-def animals(tmp_path_factory) -> Store:
+def animals(tmp_path_factory):
     """Read only."""
     store = Store.open(tmp_path_factory.mktemp("animals") / "store", dual())
     documents = [
@@ -154,7 +153,7 @@ GOODS = [
 
 
 @pytest.fixture(scope="module")
-def goods(tmp_path_factory) -> Store:
+def goods(tmp_path_factory):
     """Read only; every document has the same text, and `d` nothing else."""
     store = Store.open(tmp_path_factory.mktemp("goods") / "store", dual())
     made = [{"text": "the same", **row} | ({"ratios": [1.0, 0.5]} if row["id"] == "a" else {}) for row in GOODS]
@@ -255,7 +254,7 @@ def test_hybrid_search_shows_the_passage_with_the_greater_cosine(store):
     assert hits[0].relevance > hits[1].relevance
 
 
-def relevance(hits: Sequence[Hit]) -> dict[str, float]:
+def relevance(hits):
     return {hit.id: hit.relevance for hit in hits}
 
 
@@ -345,11 +344,11 @@ def test_a_bad_query_is_refused(animals, store):
 
 
 @pytest.fixture(autouse=True)
-def loaded(monkeypatch) -> list[tuple[str, str | None]]:
+def loaded(monkeypatch):
     """The commands load the model of the stores here, or one with another fingerprint; these are noted."""
     names = []
 
-    def load(name: str, revision: str | None = None) -> DualEncoder:
+    def load(name, revision=None):
         names.append((name, revision))
         return dual(files=MODEL if name == MODEL.name else ModelFiles(name, revision, name))
 
@@ -357,7 +356,7 @@ def loaded(monkeypatch) -> list[tuple[str, str | None]]:
     return names
 
 
-def search_store(store: str, query: str, **options) -> list[Hit]:
+def search_store(store, query, **options):
     (hits,) = commands.searcher(store, **options)([query])
     return hits
 

@@ -4,9 +4,7 @@ import copy
 import json
 import math
 from collections import Counter
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pandas
@@ -50,7 +48,7 @@ NAMES = ("cat", "dog")
 ADJECTIVES = ("good", "bad")
 
 
-def sentence(number: int) -> tuple[list[str], list[str]]:
+def sentence(number):
     """Words and tags that a small model can learn: animals, and adjectives of one or two words."""
     tokens = ["the", NAMES[number % 2], "was"] + (["very"] if number % 3 else []) + [ADJECTIVES[number % 2]]
     tags = ["O", "B-ANIMAL", "O"] + (["B-SENSE", "I-SENSE"] if number % 3 else ["B-SENSE"])
@@ -58,7 +56,7 @@ def sentence(number: int) -> tuple[list[str], list[str]]:
     return tokens + tail, tags + ["O"] * len(tail)
 
 
-def write_conll(path: Path, numbers: range) -> Path:
+def write_conll(path, numbers):
     lines = []
     for number in numbers:
         lines += [f"{token}\t{tag}" for token, tag in zip(*sentence(number), strict=True)] + [""]
@@ -66,7 +64,7 @@ def write_conll(path: Path, numbers: range) -> Path:
     return path
 
 
-def write_recipe(folder: Path, encoder: Path, head: str = "crf") -> Path:
+def write_recipe(folder, encoder, head="crf"):
     write_conll(folder / "train.conll", range(24))
     write_conll(folder / "dev.conll", range(24, 36))
     file = folder / "ner.yaml"
@@ -87,7 +85,7 @@ def run(request, tiny_encoder, tmp_path_factory):
     return train(load_recipe(write_recipe(folder, tiny_encoder, request.param)), folder / "run")
 
 
-def get(source: Path, columns=None, **options):
+def get(source, columns=None, **options):
     task = TokenClassificationOptions(name="token-classification", **options)
     spec = DataSpec(source={"train": str(source)}, columns=columns or {})
     return load_data(spec, TokenClassification, task)
@@ -321,7 +319,7 @@ def test_a_type_that_only_the_given_spans_have_is_scored():
 # --- windows, chains, answers
 
 
-def made(head: str, folder: Path, max_length: int = 16, **options) -> tuple[TokenClassification, Any]:
+def made(head, folder, max_length=16, **options):
     rows = Dataset.from_dict({"tokens": [sentence(0)[0]], "tags": [sentence(0)[1]]})
     given = {"name": "token-classification", "head": head, "stride": 4, **options}
     task = prepare(

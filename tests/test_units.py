@@ -37,7 +37,7 @@ LANGUAGES = {"zh": CHINESE, "ja": JAPANESE, "ko": KOREAN, "th": THAI, "ar": ARAB
 UNITS = {"zh": "words", "ja": "words", "ko": "characters", "th": "words", "ar": "characters", "doses": "characters"}
 
 
-def encoder(folder: Path, texts: list[str], by: int = 1) -> Path:
+def encoder(folder, texts, by=1):
     """A small BERT whose tokens are the single characters of these texts; with `by` 2, pairs of them too."""
     characters = sorted({c for text in texts for c in text if not c.isspace()})
     pairs = sorted({text[i : i + 2] for text in texts for i in range(len(text) - 1) if " " not in text[i : i + 2]})
@@ -52,17 +52,24 @@ def encoder(folder: Path, texts: list[str], by: int = 1) -> Path:
     return folder
 
 
-def data(rows: list[dict], tmp_path: Path, **options):
-    path = small.write_rows(tmp_path / "rows.jsonl", rows)
-    options = TokenClassificationOptions(name="token-classification", **options)
-    return small.read_data(DataSpec(source={"train": str(path)}), TokenClassification, options)
+def of_file(path, **settings):
+    spec = DataSpec(source={"train": str(path)}, **settings)
+    return small.read_data(spec, TokenClassification, TokenClassificationOptions(name="token-classification"))
 
 
-def with_spans(rows) -> list[dict]:
+def data(rows, tmp_path):
+    return of_file(small.write_rows(tmp_path / "rows.jsonl", rows))
+
+
+def said(read):
+    return " ".join(finding.what for finding in read.findings)
+
+
+def with_spans(rows):
     return [{"text": text, "spans": spans} for text, spans in rows]
 
 
-def by_characters(rows) -> list[dict]:
+def by_characters(rows):
     """Lists of all characters, blanks too, with tags in BMES."""
     lists = []
     for text, spans in rows:
@@ -73,7 +80,7 @@ def by_characters(rows) -> list[dict]:
     return lists
 
 
-def by_words(rows) -> list[dict]:
+def by_words(rows):
     """Entities, and what is between them, as tokens beside the text."""
     lists = []
     for text, spans in rows:
@@ -88,7 +95,7 @@ def by_words(rows) -> list[dict]:
     return lists
 
 
-def entities(answer: dict) -> list[tuple]:
+def entities(answer):
     return [(entity["start"], entity["end"], entity["label"]) for entity in answer["entities"]]
 
 
@@ -150,7 +157,7 @@ def test_answers_to_a_text_say_that_the_model_learned_other_tokens(tmp_path):
     rows[0]["tags"][0] = "B-X"
     read = data(rows, tmp_path)
     assert read.options.words == "given"
-    assert "of 2 sentences of train, 2 would be divided otherwise" in " ".join(f.what for f in read.findings)
+    assert "of 2 sentences of train, 2 would be divided otherwise" in said(read)
     folder = encoder(tmp_path / "encoder", ["I do n't know did"])
     settings = {"training": {"max_steps": 1, "bf16": False}, "verify": False, "explain": False}
     predictor = bertkit.train("token-classification", tmp_path / "run", data=rows, model=str(folder), **settings).load()
@@ -185,7 +192,7 @@ def test_a_few_spans_that_cut_a_word_are_expanded_and_counted(tmp_path):
     rows = [{"text": "Ada met Bo", "spans": [[0, 3, "X"], [8, 10, "X"]]}] * 600
     read = data([*rows, {"text": "Adam met Bo", "spans": [[0, 2, "X"]]}], tmp_path)
     assert (read.options.words, read.options.alignment) == ("words", "expand")
-    assert "1 of 1,201 spans cut a word, and are expanded" in " ".join(finding.what for finding in read.findings)
+    assert "1 of 1,201 spans cut a word, and are expanded" in said(read)
 
 
 @pytest.mark.parametrize(
@@ -209,19 +216,16 @@ def test_offsets_that_are_counted_otherwise_are_recognised(unit, before, count, 
 
 def test_spans_with_their_own_text_say_whether_their_offsets_are_right(tmp_path):
     rows = [{"text": "张三在北京", "spans": [{"start": 0, "end": 1, "label": "X", "text": "张三"}]}]
-    assert "1 span whose own text is not" in " ".join(finding.what for finding in data(rows, tmp_path).findings)
+    assert "1 span whose own text is not" in said(data(rows, tmp_path))
 
 
 PLACED = "科技全方位资讯智能快捷的汽车生活需要有三"
-CONLL = {  # what a file has -> its lines, and the tokens and tags of its first sentence
+CONLL = {  # what a file has -> its lines, and the tokens of its first sentence
     "blank tokens": ("경\tB-X\n찰\tI-X\n \tO\n또\tO\n\n", ["경", "찰", " ", "또"]),
     "blank tokens and spaces": ("경 B-X\n찰 I-X\n  O\n또 O\n\n", ["경", "찰", " ", "또"]),
     "comments": ("## id\t<x>\n# text = a b\n#\tO\na\tB-X\n\n# b = c\nb\tO\n", ["#", "a"]),
     "comments and spaces": ("# sent_id = 3\n# O\na B-X\n", ["#", "a"]),
-    "places": (
-        "".join(f"{c}{n % 2}\tO\n" for n, c in enumerate(PLACED)),
-        [*PLACED],
-    ),
+    "places": ("".join(f"{c}{n % 2}\tO\n" for n, c in enumerate(PLACED)), [*PLACED]),
     "blanks in words": ("บ่อย ๆ\tO\nไป\tB-X\n", ["บ่อย ๆ", "ไป"]),
 }
 
@@ -239,21 +243,18 @@ def test_corrections_are_of_the_text_that_tokens_make(tmp_path):
     new = [{"location": "rows.jsonl:1", "text": CHINESE[0][0], "tags": "B-PER I-PER O O O O O O".split()}]
     new.append({"location": "rows.jsonl:2", "entities": [{"start": 3, "end": 5, "label": "LOC"}]})
     relabel = small.write_rows(tmp_path / "new.jsonl", new)
-    path = small.write_rows(tmp_path / "rows.jsonl", rows)
-    options = TokenClassificationOptions(name="token-classification")
-    spec = DataSpec(source={"train": str(path)}, relabel=str(relabel))
-    train = small.read_data(spec, TokenClassification, options).rows["train"]
+    train = of_file(small.write_rows(tmp_path / "rows.jsonl", rows), relabel=str(relabel)).rows["train"]
     spans = [[(span["start"], span["end"], span["label"]) for span in row] for row in train["spans"][:]]
     assert spans == [[(0, 2, "PER")], [(3, 5, "LOC")], *(entities for _, entities in CHINESE[2:])]
     assert train["tags"][0] == new[0]["tags"]
     assert train["tags"][1] == "O O O B-LOC I-LOC O O O".split()
 
 
-def of_tags(tags: list[str]) -> list[dict]:
+def of_tags(tags):
     return [{"start": first, "end": end, "label": kind} for kind, first, end in tagging.entities(tags)]
 
 
-def as_predicted(text: str, tags: list[str]) -> dict:
+def as_predicted(text, tags):
     """The answer that has these entities of characters."""
     found = spans_to_tags(text, of_tags(tags), "expand", "characters").tags
     places = zip(words(text, "characters"), found, strict=True)
@@ -296,9 +297,7 @@ def test_real_files_lose_no_entity(name):
     if not SCRIPTS.is_dir():
         pytest.skip(f"{SCRIPTS} is absent")
     rows, count, unit = FILES[name]
-    spec = DataSpec(source={"train": str(SCRIPTS / name)}, format="conll" if name.endswith("tsv") else None)
-    options = TokenClassificationOptions(name="token-classification")
-    read = small.read_data(spec, TokenClassification, options)
+    read = of_file(SCRIPTS / name, format="conll" if name.endswith("tsv") else None)
     train = read.rows["train"]
     assert (len(train), read.options.words, read.options.alignment) == (rows, unit, "strict")
     found = [tagging.entities(tags) for tags in train["tags"][:]]

@@ -1,7 +1,6 @@
 """Labels of words that form no entities, such as parts of speech: `scheme: none`."""
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -32,7 +31,7 @@ from bertkit.training.train import train
 LABELS = "ADJ B-X NOUN O -LRB-".split()  # B-X and O are labels as any other
 
 
-def conll(path: Path, *sentences: str) -> Path:
+def conll(path, *sentences):
     """Sentences of `word/TAG`, as a CoNLL file."""
     words = ["\n".join(pair.replace("/", "\t") for pair in sentence.split()) for sentence in sentences]
     path.write_text("\n\n".join(words) + "\n")
@@ -43,14 +42,14 @@ def conll(path: Path, *sentences: str) -> Path:
 
 
 @st.composite
-def graded_words(draw: st.DrawFn) -> GradedWords:
+def graded_words(draw):
     """Any labels, some of them in no sentence; predicted ones may be none."""
     gold = draw(st.lists(st.lists(st.sampled_from(LABELS), max_size=6), min_size=1, max_size=6).filter(any))
     predicted = [[draw(st.sampled_from([tag, *LABELS[:3], ""])) for tag in tags] for tags in gold]
     return GradedWords(gold, predicted, LABELS)
 
 
-def expected_scores(gold: list[str], predicted: list[str]) -> dict[str, float]:
+def expected_scores(gold, predicted):
     """By scikit-learn's functions with their defaults; 0 / 0 is 0. A word without a label counts as wrong."""
     labels = sorted({*gold, *predicted} - {""})
     each = sklearn_metrics.precision_recall_fscore_support(gold, predicted, labels=labels, zero_division=0)
@@ -230,12 +229,12 @@ def test_words_that_nothing_reads_are_left_out_of_the_gold_labels():
 # --- a run, from file to answers
 
 
-def sentence(number: int) -> str:
+def sentence(number):
     noun, verb = ("cat", "dog")[number % 2], ("sat", "ran")[number // 2 % 2]
     return f"the/DET {'good/ADJ ' * (number % 3)}{noun}/NOUN {verb}/VERB"
 
 
-def recipe(folder: Path, encoder: Path, head: str = "softmax") -> Path:
+def recipe(folder, encoder, head="softmax"):
     conll(folder / "train.conll", *map(sentence, range(24)))
     conll(folder / "dev.conll", *map(sentence, range(24, 36)), "the/DET cat/VERB sat/VERB")
     (folder / "pos.yaml").write_text(

@@ -5,13 +5,13 @@ from __future__ import annotations
 import io
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from bertkit.data.disk_list import AT_A_TIME
 from bertkit.data.reader import Reader
-from bertkit.data.table import NumberedRow, Problems, Row, each_row
+from bertkit.data.table import NumberedRows, Problems, Row, each_row
 from bertkit.errors import DataError, Problem, translated
 from bertkit.sections import DataSpec
 
@@ -23,7 +23,7 @@ MAX_WHOLE = 500_000_000  # bytes of a file that must be held in memory
 _SECRET = re.compile(r"hf_\w+|(?<=://)[^/@\s]+@|\?\S+")
 
 
-def parquet_rows(stream: IO[bytes], problems: Problems) -> Iterator[NumberedRow]:
+def parquet_rows(stream: IO[bytes], problems: Problems) -> NumberedRows:
     """Stream a file as (row counted from 1, {column: value}); DataError where it cannot be read.
 
     problems: gets class names that `datasets` wrote.
@@ -77,7 +77,7 @@ def class_names(features: Features) -> dict[str, list[str]]:
     return {column: list(f.names) for column, f in inner.items() if isinstance(f, ClassLabel) and f.names}
 
 
-def named_rows(rows: Iterable[Row], names: Mapping[str, Sequence[str]], prefix: str) -> Iterator[NumberedRow]:
+def named_rows(rows: Iterable[Row], names: Mapping[str, Sequence[str]], prefix: str) -> NumberedRows:
     """Number rows from 1 and replace ClassLabel numbers by names; -1 (unlabelled) becomes None.
 
     Raises DataError for numbers without a name, located at `prefix` + number.

@@ -131,8 +131,9 @@ def _judgements(file: Path, spec: DataSpec, problems: Problems, corpus: Texts, q
             problems.add(where, f"the query {short_repr(query)} is not in queries.jsonl")
         if document not in corpus:
             problems.add(where, f"the document {short_repr(document)} is not in corpus.jsonl")
-        grade = int(score) if _GRADE.fullmatch(score) else 0
-        if not _GRADE.fullmatch(score):
+        whole = _GRADE.fullmatch(score)
+        grade = int(score) if whole else 0
+        if not whole:
             problems.add(where, f"the grade {short_repr(score)} is not a whole number from 0", GRADES)
         if judged.setdefault(query, {}).setdefault(document, grade) != grade:
             what = f"{short_repr(query)} and {short_repr(document)} have another grade on an earlier line"

@@ -122,9 +122,7 @@ def _balance(rows: Dataset, name: str, column: Column, split: str, few_rows: boo
     if labels is None:
         return
     counts = Counter(label for value in column_values(rows, name) for label in labels(value))
-    occurrences = counts
-    total = len(rows)
-    of = ""
+    occurrences, total, of = counts, len(rows), ""
     if column.holds in UNITS:
         unit, scheme = UNITS[column.holds]
         occurrences = Counter(kind for value in column_values(rows, name) for kind, *_ in labelled(value or (), scheme))

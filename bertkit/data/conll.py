@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain, islice, pairwise
 
 from bertkit.data.decoding import Lines
 from bertkit.data.reader import Reader, by_lines
 from bertkit.data.schema import note
 from bertkit.data.scripts import UNSPACED
-from bertkit.data.table import NumberedRow, Problems, setting
+from bertkit.data.table import NumberedRows, Problems, setting
 from bertkit.errors import DataError
 from bertkit.sections import DataSpec
 from bertkit.text import counted
@@ -27,7 +27,7 @@ _TAG = re.compile(r"O|[BIESLUMW]-.+")
 _TABS = "if tabs separate the fields and fields contain spaces, " + setting("delimiter", '"\\t"')
 
 
-def conll_rows(lines: Lines, spec: DataSpec, problems: Problems) -> Iterator[NumberedRow]:
+def conll_rows(lines: Lines, spec: DataSpec, problems: Problems) -> NumberedRows:
     """Sentences as (line of the first word, {column: list of str}), from numbered lines.
 
     Columns are named by `spec.header` where it is a list, else by position: `tokens`, then `column2`, `column3`
@@ -77,7 +77,7 @@ def conll_rows(lines: Lines, spec: DataSpec, problems: Problems) -> Iterator[Num
         problems.findings.append(note(f"{problems.name}: {what}"))
 
 
-def conllu_rows(lines: Lines, spec: DataSpec, problems: Problems) -> Iterator[NumberedRow]:
+def conllu_rows(lines: Lines, spec: DataSpec, problems: Problems) -> NumberedRows:
     """Sentences of CoNLL-U (Universal Dependencies) as `conll_rows` has them, with its fields as columns.
 
     `tokens` are the syntactic words: of a multiword token such as 1-2 its words; `tags` are UPOS. Comments and empty

@@ -82,7 +82,7 @@ def corrected(
             what = f"a new value for {expected} is expected"
             problems.add(record.where, what, "To leave the row out, list it in data.exclude.")
     match = partial(_match, tables=tables, compared=inputs, problems=problems, complete=complete)
-    out = {place: record for place, record in match(excluded)}
+    out = dict(match(excluded))
     new = dict[Place, _Record]()
     for place, record in match(relabelled):
         first = new.setdefault(place, record)
@@ -91,7 +91,7 @@ def corrected(
         elif [record.values.get(name) for name in targets] != [first.values.get(name) for name in targets]:
             problems.add(record.where, f"{record.row} has another {expected} in {first.where}")
     problems.raise_if_any()
-    return partial(_refined, validate_rows, spec, schema, out, new)
+    return partial(_refined, validate_rows, schema, out, new)
 
 
 # --- the lists
@@ -186,7 +186,6 @@ def _agrees(record: _Record, table: Table, row: int, names: Iterable[str]) -> bo
 
 def _refined(
     validate_rows: ValidateRows,
-    spec: DataSpec,
     schema: Schema,
     out: Mapping[Place, _Record],
     new: Mapping[Place, _Record],
@@ -216,8 +215,7 @@ def _refined(
         table, changes = _replaced(table, split, name, column, values, by)
         if spans:
             old = table.values.get("spans", [None] * len(table))
-            new_spans = DiskList(spans.get(row, value) for row, value in enumerate(old))
-            table = table.with_(spans=new_spans)
+            table = table.with_(spans=DiskList(map(spans.get, range(len(table)), old)))
     else:
         table, changes = _replaced(table, split, name, column, values, by)
         table, more = validate_rows(table, split)
@@ -241,8 +239,9 @@ def _targets(
         origin = Origin(list(dict.fromkeys(record.prefix for record in listed)))
         for record in listed:
             origin.add(origin.files.index(record.prefix), record.number)
-        others = {other: column for other, column in table.select(rows).values.items() if other not in schema.targets}
-        some, column = Table({**others, name: [record.values[name] for record in listed]}, origin), schema.columns[name]
+        old, column = table.select(rows), schema.columns[name]
+        others = {other: values for other, values in old.values.items() if other not in schema.targets}
+        some = Table({**others, name: [record.values[name] for record in listed]}, origin)
         if column.tagged:
             some, notes = tag_words(_as_listed(some, listed), split, "BIO" if column.holds == "tags" else "none")
             if column.holds == "tags" and "tokens" not in validate_rows(Table(others, origin), split)[0].values:
@@ -252,7 +251,6 @@ def _targets(
         final = "tags" if column.holds == "spans" else name
         found = some.values[final]
         if column.holds == "answers" and name in table.values:  # those that are the same stay as the data have them
-            old = table.select(rows)
             pairs = zip(found, validate_rows(old, split)[0].values[name], old.values[name], strict=True)
             found = [listed if new == located else new for new, located, listed in pairs]
         values |= zip(rows, found, strict=True)
@@ -290,8 +288,7 @@ def _replaced(table: Table, split: str, name: str, column: Column, values: Mappi
         for label in sorted({label for value in changed.values() for label in labels(value)} - known):
             findings.append(note(f"{split}: the label {label!r} is new, from {by}{did_you_mean(label, known)}"))
     kind = DiskList if isinstance(old, DiskList) else list
-    replaced = kind(changed.get(row, value) for row, value in enumerate(old))
-    return table.with_(**{name: replaced}), findings
+    return table.with_(**{name: kind(map(changed.get, range(len(table)), old))}), findings
 
 
 def _notes(findings: Iterable[Finding]) -> list[Finding]:

@@ -15,11 +15,12 @@ from typing import Any, TextIO
 from bertkit.data.decoding import MAX_LINE, Lines
 from bertkit.data.reader import Reader, by_lines
 from bertkit.data.schema import Finding, note
-from bertkit.data.table import MAX_LOCATIONS, NumberedRow, Problems, setting
+from bertkit.data.table import MAX_LOCATIONS, NumberedRows, Problems, setting
 from bertkit.errors import DataError
 from bertkit.sections import DataSpec
 from bertkit.text import counted, listed, printable
 
+Records = Iterator[tuple[int, list[str]]]  # their numbers and fields
 logger = logging.getLogger(__name__)
 
 # What a spreadsheet would run (CWE-1236; OWASP, "CSV Injection"), whatever number of apostrophes is before it.
@@ -35,9 +36,7 @@ _QUOTES = (
 )
 
 
-def delimited_rows(
-    delimiter: str, quoting: bool, lines: Lines, spec: DataSpec, problems: Problems
-) -> Iterator[NumberedRow]:
+def delimited_rows(delimiter: str, quoting: bool, lines: Lines, spec: DataSpec, problems: Problems) -> NumberedRows:
     """Rows as (line, {column: text}), from numbered lines. delimiter: where the recipe has none.
 
     quoting: whether quotes group fields.
@@ -55,9 +54,7 @@ def delimited_rows(
     yield from named_records(records, spec, problems, f"{problems.name}:")
 
 
-def named_records(
-    records: Iterator[tuple[int, list[str]]], spec: DataSpec, problems: Problems, prefix: str
-) -> Iterator[NumberedRow]:
+def named_records(records: Records, spec: DataSpec, problems: Problems, prefix: str) -> NumberedRows:
     """Rows as (number, {column: text}), from numbered records; the first has the names, if `spec.header` has not.
 
     problems: gets records with too few or too many fields; its findings name those that are left out. prefix: of
@@ -128,7 +125,7 @@ def fields_of(line: str, delimiter: str) -> int:
     return len(next(csv.reader([re.split("[\r\n]", line[:10_000])[0]], delimiter=delimiter), ()))
 
 
-def _header(records: Iterator[tuple[int, list[str]]], spec: DataSpec, problems: Problems, prefix: str) -> list[str]:
+def _header(records: Records, spec: DataSpec, problems: Problems, prefix: str) -> list[str]:
     if not spec.header:
         raise DataError(
             problems.name,
@@ -197,7 +194,7 @@ def _kept(lines: Lines, read: list[str]) -> Iterator[str]:
         yield line
 
 
-def _records(lines: Lines, delimiter: str, quoting: bool, problems: Problems) -> Iterator[tuple[int, list[str]]]:
+def _records(lines: Lines, delimiter: str, quoting: bool, problems: Problems) -> Records:
     quotes = _Quotes(delimiter)
     for number, line in lines:
         text = line.rstrip("\r\n")

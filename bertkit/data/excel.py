@@ -14,11 +14,11 @@ from typing import IO, Any
 from xml.etree.ElementTree import ParseError
 
 from bertkit.data.arrow import MAX_WHOLE, seekable
-from bertkit.data.delimited import named_records
+from bertkit.data.delimited import Records, named_records
 from bertkit.data.disk_list import AT_A_TIME
 from bertkit.data.reader import OpenFile, Reader
 from bertkit.data.schema import Finding
-from bertkit.data.table import NumberedRow, Problems, setting
+from bertkit.data.table import NumberedRows, Problems, setting
 from bertkit.errors import DataError, extras_required, translated
 from bertkit.text import listed
 from bertkit.validation import did_you_mean
@@ -31,9 +31,7 @@ _DAMAGE = (  # what openpyxl and zipfile raise for a file that is damaged or enc
 _AS_CSV = "save it as csv, which is streamed"
 
 
-def sheet_records(
-    stream: IO[bytes], problems: Problems, *, sheet: str | None = None, width: int = 0
-) -> Iterator[tuple[int, list[str]]]:
+def sheet_records(stream: IO[bytes], problems: Problems, *, sheet: str | None = None, width: int = 0) -> Records:
     """The rows of a sheet as (number in the sheet, texts); blank rows are skipped.
 
     sheet: its name; None: the first one, and a note in `problems.findings` if there are more.
@@ -61,7 +59,7 @@ def sheet_records(
         chosen = _chosen(book.worksheets, sheet, problems)
         chosen.reset_dimensions()  # some programs write wrong ones
         rows = enumerate(chosen.iter_rows(values_only=True), 1)
-        while block := _block(rows):
+        for block in iter(_quiet()(lambda: list(islice(rows, AT_A_TIME))), []):
             for number, cells in block:
                 if number > MAX_ROWS:
                     raise DataError(name, f"numbers its rows beyond {MAX_ROWS:,}", _AS_CSV)
@@ -119,11 +117,6 @@ def _chosen(sheets: Sequence[Any], wanted: str | None, problems: Problems) -> An
     return sheets[names.index(wanted)]
 
 
-def _block(rows: Iterator[tuple[int, tuple[Any, ...]]]) -> list[tuple[int, tuple[Any, ...]]]:
-    with _quiet():
-        return list(islice(rows, AT_A_TIME))
-
-
 @contextmanager
 def _quiet() -> Iterator[None]:
     """openpyxl warns of what does not concern values: styles, validation, pictures."""
@@ -149,7 +142,7 @@ def _text(cell: Any) -> str:
     return str(cell)
 
 
-def _rows(file: OpenFile) -> Iterator[NumberedRow]:
+def _rows(file: OpenFile) -> NumberedRows:
     width = len(file.spec.header) if isinstance(file.spec.header, list) else 0
     records = sheet_records(file.stream, file.problems, sheet=file.spec.sheet, width=width)
     return named_records(records, file.spec, file.problems, XLSX.prefix(file.problems.name))

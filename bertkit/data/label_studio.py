@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
 from bertkit.data.offsets import ONE_LINE_END, UTF_16, moved
 from bertkit.data.schema import mapped_columns, note, warn
-from bertkit.data.table import NumberedRow, Problems, Row
+from bertkit.data.table import NumberedRows, Problems, Row
 from bertkit.sections import DataSpec
 from bertkit.text import counted, short_repr
 
@@ -31,7 +31,7 @@ def is_export(rows: Any) -> bool:
     return isinstance(first, dict) and isinstance(first.get("data"), dict) and "annotations" in first
 
 
-def task_rows(tasks: Sequence[Any], where: str, spec: DataSpec, problems: Problems) -> Iterator[NumberedRow]:
+def task_rows(tasks: Sequence[Any], where: str, spec: DataSpec, problems: Problems) -> NumberedRows:
     """The tasks as (number from 1, row), all with the same columns; targets of a task that nobody annotated are None.
 
     Columns are the fields of the tasks, and their controls by name. `text` is the field of this name, or the only one

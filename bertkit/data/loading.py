@@ -12,7 +12,20 @@ from typing import Any
 from bertkit.data.columns import choose_columns, optional_columns
 from bertkit.data.corrections import corrected
 from bertkit.data.disk_list import DiskList
-from bertkit.data.schema import BY, ID, Finding, Schema, Source, cell, columns_of, given_name, note, texts_of, warn
+from bertkit.data.schema import (
+    BY,
+    ID,
+    Finding,
+    Mapped,
+    Schema,
+    Source,
+    cell,
+    columns_of,
+    given_name,
+    note,
+    texts_of,
+    warn,
+)
 from bertkit.data.sources import Part, open_source
 from bertkit.data.splits import SPLITS, hold_out, known_only, limit_rows, names_of
 from bertkit.data.squad import with_starts
@@ -152,7 +165,7 @@ def _choose(part: Part, spec: DataSpec, schema: Schema, split: str) -> tuple[Par
     return part, chosen
 
 
-def _group_column(mapping: Mapping[str, Source], spec: DataSpec) -> str | None:
+def _group_column(mapping: Mapped, spec: DataSpec) -> str | None:
     """The column of the source that `data.group_by` names."""
     mapped = mapping.get(spec.group_by or "")
     return mapped if isinstance(mapped, str) else spec.group_by
@@ -168,11 +181,9 @@ def _read_tables(
     complete: bool,
 ) -> tuple[dict[str, Table], str | None, Any, list[Finding]]:
     """The rows of all splits that were opened or held out, their target, the task's options, and what was noticed."""
-    tables, findings = dict[str, Table](), list[Finding]()
-    for split in parts:
-        tables[split] = _read(parts[split], schema, spec)
+    tables = {split: _read(own, schema, spec) for split, own in parts.items()}
     options, decided = rules.decide(rules.options, tables)
-    findings += decided
+    findings = [*decided]
     validate_rows = corrected(partial(rules.validate, options), tables, spec, schema, complete=complete)
     for split, table in tables.items():
         read = [name for name in schema.targets if name in table.values]
@@ -222,22 +233,19 @@ def _read(parts: Sequence[Part], schema: Schema, spec: DataSpec) -> Table:
     them by answers without one.
     """
     columns = schema.columns
-    names = [name for name in columns if any(name in part.mapping for part in parts)]
+    late = {name: spec.columns.get(name, name) for name in optional_columns(spec, schema)}
+    seen = {name for part in parts for name in part.mapping}
+    names = [name for name in columns if name in seen or name in late]
     read = {name: list[Any]() if columns[name].holds in ("label", "number") else DiskList() for name in columns}
     theirs = {name: given_name(name, spec.columns) for name in columns}
-    optional = optional_columns(spec, schema)
     origin = Origin([part.prefix for part in parts])
     for index, part in enumerate(parts):
-        mapping = dict(part.mapping)
-        group_by = _group_column(mapping, spec)
+        mapping = {**late, **part.mapping} if part.all_keys else part.mapping  # the first object may lack it
+        group_by = _group_column(part.mapping, spec)
         for block in in_blocks(part.rows):
-            for name in optional if part.all_keys else ():  # the first object may lack it
-                later = spec.columns.get(name, name)
-                if name not in mapping and any(each in row for _, row in block for each in columns_of(later)):
-                    mapping[name] = later
-                    if name not in names:
-                        names.append(name)
-                        read[name].extend(convert([None] * len(origin), theirs[name], columns[name], origin))
+            for name in mapping.keys() - seen:
+                if any(each in row for _, row in block for each in columns_of(mapping[name])):
+                    seen.add(name)
             places = Origin(origin.files)
             for number, _ in block:
                 origin.add(index, number)
@@ -259,12 +267,13 @@ def _read(parts: Sequence[Part], schema: Schema, spec: DataSpec) -> Table:
                     read[name].extend(intern(value) if isinstance(value, str) else value for value in values)
                 else:
                     read[name].extend(convert(values, theirs[name], columns[name], places))
-    for name in (name for name in names if columns[name].holds == "label"):
-        read[name] = convert(read[name], theirs[name], columns[name], origin)
-    for name in (name for name in names if columns[name].holds in ("name", "value")):
-        whole = without_decimals(read[name])
-        read[name] = read[name] if whole is read[name] else DiskList(whole)
-    read = {name: read[name] for name in columns if name in names}
+    read = {name: read[name] for name in columns if name in seen}
+    for name in read:
+        if columns[name].holds == "label":
+            read[name] = convert(read[name], theirs[name], columns[name], origin)
+        elif columns[name].holds in ("name", "value"):
+            whole = without_decimals(read[name])
+            read[name] = read[name] if whole is read[name] else DiskList(whole)
     starts = read.pop(STARTS, None)
     if starts is not None and "answers" in read:
         read["answers"] = DiskList(map(with_starts, read["answers"], starts))

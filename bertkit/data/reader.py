@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO, Any, Literal, NamedTuple
 
 from bertkit.data.decoding import Lines, text_lines
-from bertkit.data.table import NumberedRow, Problems
+from bertkit.data.table import NumberedRows, Problems
 from bertkit.errors import DataError, translated
 from bertkit.sections import DataSpec
 
@@ -68,7 +68,7 @@ class Reader(NamedTuple):
     """
 
     name: str
-    rows: Callable[[OpenFile], Iterator[NumberedRow]]
+    rows: Callable[[OpenFile], NumberedRows]
     suffixes: Sequence[str] = ()
     unit: Literal["line", "row"] = "line"
     columns: Literal["any", "fixed", "header"] = "any"
@@ -80,8 +80,8 @@ class Reader(NamedTuple):
 
 
 def by_lines(
-    rows: Callable[[Lines, DataSpec, Problems], Iterator[NumberedRow]],
-) -> Callable[[OpenFile], Iterator[NumberedRow]]:
+    rows: Callable[[Lines, DataSpec, Problems], NumberedRows],
+) -> Callable[[OpenFile], NumberedRows]:
     """The `rows` of a reader, of a function of lines."""
     return lambda file: rows(file.lines(), file.spec, file.problems)
 

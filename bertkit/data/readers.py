@@ -27,7 +27,7 @@ from bertkit.data.excel import XLSX
 from bertkit.data.label_studio import is_export, task_rows
 from bertkit.data.reader import GROUP, OpenFile, Reader, by_lines, opened, uncompressed
 from bertkit.data.squad import is_squad, squad_rows
-from bertkit.data.table import NumberedRow, Problems, Row, WrongType, setting
+from bertkit.data.table import NumberedRows, Problems, Row, WrongType, setting
 from bertkit.errors import DataError
 from bertkit.sections import DataSpec
 from bertkit.validation import describe, did_you_mean
@@ -107,7 +107,7 @@ def one_text_per_line(path: Path, spec: DataSpec) -> DataSpec:
     return spec.model_copy(update={"format": "lines"}) if reader_of(path, spec) is TXT else spec
 
 
-def read_rows(path: Path, spec: DataSpec, problems: Problems | None = None) -> Iterator[NumberedRow]:
+def read_rows(path: Path, spec: DataSpec, problems: Problems | None = None) -> NumberedRows:
     """Stream the rows of a file as (number, {column: value}).
 
     problems: gets findings while they are read, and before the first row class names.
@@ -126,7 +126,7 @@ def read_rows(path: Path, spec: DataSpec, problems: Problems | None = None) -> I
             raise DataError(problems.name, "holds no rows")
 
 
-def rows_or_problems(path: Path, spec: DataSpec, problems: Problems) -> Iterator[NumberedRow]:
+def rows_or_problems(path: Path, spec: DataSpec, problems: Problems) -> NumberedRows:
     """The rows of one of several files: why it cannot be read goes to `problems`, beside those of the others."""
     try:
         yield from read_rows(path, spec)
@@ -164,7 +164,7 @@ def read_texts(file: Path, spec: DataSpec, column: str = "text", *, skip_missing
     problems.raise_if_any()
 
 
-def read_stream(stream: IO[bytes], name: str, spec: DataSpec) -> Iterator[NumberedRow]:
+def read_stream(stream: IO[bytes], name: str, spec: DataSpec) -> NumberedRows:
     """The rows of a stream as they come: a line is a JSON object, or the text of a row.
 
     name: for messages. Raises DataError at the first line that cannot be read: the rows before it may have answers.
@@ -191,11 +191,11 @@ def written_like(path: Path, spec: DataSpec) -> tuple[str, str]:
     return spec.delimiter or ",", "utf-8-sig" if marked else spec.encoding
 
 
-def _texts(lines: Lines, spec: DataSpec, problems: Problems) -> Iterator[NumberedRow]:
+def _texts(lines: Lines, spec: DataSpec, problems: Problems) -> NumberedRows:
     return ((number, {"text": line.rstrip("\r\n")}) for number, line in lines)
 
 
-def _documents(lines: Lines, spec: DataSpec, problems: Problems) -> Iterator[NumberedRow]:
+def _documents(lines: Lines, spec: DataSpec, problems: Problems) -> NumberedRows:
     start, size, paragraphs = 0, 0, list[str]()
     for number, line in chain(lines, [(0, "")]):
         paragraph = line.strip()
@@ -218,7 +218,7 @@ def _not_json(error: ValueError | RecursionError) -> str:
     return f"not JSON that can be read: {error}"
 
 
-def _jsonl(lines: Lines, spec: DataSpec, problems: Problems) -> Iterator[NumberedRow]:
+def _jsonl(lines: Lines, spec: DataSpec, problems: Problems) -> NumberedRows:
     for number, line in lines:
         if not line.strip():
             continue
@@ -242,7 +242,7 @@ def _check_object(row: Any, text: str, where: str | int, problems: Problems) -> 
             problems.add(where, r"half of a surrogate pair (an escape such as \ud83d alone) is not text")
 
 
-def _json(file: OpenFile) -> Iterator[NumberedRow]:
+def _json(file: OpenFile) -> NumberedRows:
     spec, problems = file.spec, file.problems
     name = problems.name
     data = read_all(file.stream, name, "Write it as jsonl, one object per line, which is streamed.")
@@ -268,7 +268,7 @@ def _json(file: OpenFile) -> Iterator[NumberedRow]:
             'With pandas: frame.to_json("FILE.jsonl", orient="records", lines=True).',
         )
     escapes, where = text if _SURROGATE.search(text) else "", JSON.prefix(name)
-    numbered: Iterator[NumberedRow] = enumerate(rows, 1)
+    numbered: NumberedRows = enumerate(rows, 1)
     if is_squad(content):
         numbered = squad_rows(content, problems)
     elif is_export(rows):

@@ -14,6 +14,7 @@ Answer = dict[str, Any]  # one row's answer, as it is written to JSON
 
 
 Source = str | Sequence[str]  # the column that a canonical one is read from; several texts become one
+Mapped = Mapping[str, Source]  # canonical column -> column of the source
 
 
 def columns_of(source: Source) -> Sequence[str]:
@@ -26,7 +27,7 @@ def mapped_columns(spec: DataSpec) -> set[str]:
     return {name for source in spec.columns.values() for name in columns_of(source)}
 
 
-def given_name(name: str, mapped: Mapping[str, Source]) -> str:
+def given_name(name: str, mapped: Mapped) -> str:
     """What the user calls a canonical column; of several columns that are read as one, the canonical name."""
     source = mapped.get(name, name)
     return source if isinstance(source, str) else name

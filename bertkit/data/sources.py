@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from importlib.resources import files
@@ -21,9 +21,9 @@ from bertkit.data.disk_list import AT_A_TIME
 from bertkit.data.python_rows import stored_files
 from bertkit.data.reader import COMPRESSIONS, uncompressed
 from bertkit.data.readers import by_suffix, read_rows, reader_of, rows_or_problems, suffix_of
-from bertkit.data.schema import Finding, Source, mapped_columns, note
+from bertkit.data.schema import Finding, Mapped, mapped_columns, note
 from bertkit.data.splits import SPLITS, VALIDATION, match_splits
-from bertkit.data.table import NumberedRow, Problems
+from bertkit.data.table import NumberedRows, Problems
 from bertkit.errors import DataError
 from bertkit.sections import MEMORY, DataSpec
 from bertkit.text import listed
@@ -43,16 +43,12 @@ class Part:
     name: str
     prefix: str  # before the number of a row in messages
     columns: list[str]  # of json lines: those of the first row
-    rows: Iterator[NumberedRow]
+    rows: NumberedRows
     class_names: dict[str, list[str]]
     findings: Sequence[Finding] = ()  # of this part or the whole source; complete once all rows are read
-    mapping: Mapping[str, Source] = field(default_factory=dict)  # canonical column -> column, once columns are chosen
+    mapping: Mapped = field(default_factory=dict)  # canonical column -> column, once columns are chosen
     fingerprint: str = ""  # of a Hub data set, or of rows from Python; "" for a file of the user
     all_keys: Callable[[], Collection[str]] | None = None  # where rows have keys of their own: reads them, and notes it
-
-
-# Split -> what opens its parts, and the names of the splits at the source.
-_Source = tuple[Mapping[str, Sequence[Callable[[], Part]]], Collection[str]]
 
 
 def open_source(spec: DataSpec, splits: Collection[str] | None, wanted: Collection[str]) -> dict[str, list[Part]]:
@@ -68,9 +64,25 @@ def open_source(spec: DataSpec, splits: Collection[str] | None, wanted: Collecti
             "this source names its splits itself",
             "`splits:` is for folders and the Hub; write  data: {source: {train: FILE, validation: FILE}}",
         )
-    sources = ((look, look(spec, path, wanted)) for look in SOURCES)
-    look, (opens, names) = next((look, source) for look, source in sources if source)
-    if spec.validation is not None and "validation" in opens and look is not _judgements:
+    opens = dict[str, list[Callable[[], Part]]]()  # by split
+    names: Collection[str] = opens  # of the splits at the source
+    judged = path is not None and (path / "qrels").is_dir()
+    if spec.source == MEMORY:
+        stored = spec.model_copy(update={"format": "parquet"})  # whose locations are `train, row 12`
+        for split, file in stored_files(spec).items():
+            opens[split] = [partial(_file_part, file, stored, split)]
+    elif path is not None and judged:
+        beir = read_beir(path, spec.encoding)
+        for split in beir.qrels:
+            opens[split] = [partial(_beir_part, beir, split, f"{path}, {split}")]
+    elif path is not None and (tables := _data_set(spec, path)):
+        names = tables
+        for split, name in match_splits(tables, spec).items():
+            opens[split] = [partial(_table_part, tables[name], f"{spec.source}, {name}", wanted)]
+    else:
+        for split, files in (_named_files(spec) if path is None else _files_at(path, spec)).items():
+            opens[split] = [partial(_file_part, file, spec, str(file)) for file in files]
+    if spec.validation is not None and "validation" in opens and not judged:
         raise DataError(
             "data.validation",
             "the source has a validation split of its own",
@@ -85,51 +97,17 @@ def open_source(spec: DataSpec, splits: Collection[str] | None, wanted: Collecti
     return {split: [open_part() for open_part in opens[split]] for split in wanted_splits}
 
 
-def _memory(spec: DataSpec, path: Path | None, wanted: Collection[str]) -> _Source | None:
-    """Rows that were given from Python."""
-    if spec.source != MEMORY:
-        return None
-    stored = spec.model_copy(update={"format": "parquet"})  # whose locations are `train, row 12`
-    opens = {split: [partial(_file_part, file, stored, split)] for split, file in stored_files(spec).items()}
-    return opens, opens
-
-
-def _judgements(spec: DataSpec, path: Path | None, wanted: Collection[str]) -> _Source | None:
-    """A folder that is laid out as BEIR's."""
-    if path is None or not (path / "qrels").is_dir():
-        return None
-    beir = read_beir(path, spec.encoding)
-    opens = {split: [partial(_beir_part, beir, split, f"{path}, {split}")] for split in beir.qrels}
-    return opens, opens
-
-
-def _data_set(spec: DataSpec, path: Path | None, wanted: Collection[str]) -> _Source | None:
-    """A data set that was saved here, or is on the Hub."""
-    if path is None:
-        return None
+def _data_set(spec: DataSpec, path: Path) -> Mapping[str, Dataset]:
+    """The splits of a data set that was saved here, or is on the Hub; none where files are here."""
     if any((path / name).is_file() for name in ("dataset_dict.json", "state.json")):
-        tables = saved_tables(path)
-    elif path.exists() or _parallel_files(path, spec):
-        return None
-    else:
-        source = str(spec.source)
-        like_a_file = by_suffix(suffix_of(path)) or path.suffix in COMPRESSIONS
-        if like_a_file or source.startswith((".", "/", "~")) or source.count("/") > 1 or "\\" in source:
-            raise DataError(source, f"no such file or folder (looked from {Path.cwd()})")
-        tables = hub_tables(spec)
-    names = match_splits(tables, spec).items()
-    opens = {split: [partial(_table_part, tables[name], f"{spec.source}, {name}", wanted)] for split, name in names}
-    return opens, tables
-
-
-def _files(spec: DataSpec, path: Path | None, wanted: Collection[str]) -> _Source:
-    """Files that the recipe names, and those of a folder."""
-    files = _named_files(spec) if path is None else _files_at(path, spec)
-    opens = {split: [partial(_file_part, path, spec, str(path)) for path in own] for split, own in files.items()}
-    return opens, opens
-
-
-SOURCES = (_memory, _judgements, _data_set, _files)  # in the order in which they are tried
+        return saved_tables(path)
+    if path.exists() or _parallel_files(path, spec):
+        return {}
+    source = str(spec.source)
+    like_a_file = by_suffix(suffix_of(path)) or path.suffix in COMPRESSIONS
+    if like_a_file or source.startswith((".", "/", "~")) or source.count("/") > 1 or "\\" in source:
+        raise DataError(source, f"no such file or folder (looked from {Path.cwd()})")
+    return hub_tables(spec)
 
 
 def _beir_part(beir: Beir, split: str, name: str) -> Part:
@@ -265,7 +243,7 @@ def _parallel_files(stem: Path, spec: DataSpec) -> dict[str, Path]:
     return sides
 
 
-def _parallel_rows(files: Mapping[str, Path], spec: DataSpec) -> Iterator[NumberedRow]:
+def _parallel_rows(files: Mapping[str, Path], spec: DataSpec) -> NumberedRows:
     """Each line of all files as (number, {column: text}).
 
     Raises DataError with what `read_rows` finds wrong in any of the files, or where one has fewer lines than another.

@@ -38,9 +38,9 @@ def hold_out(
     share: float,
     seed: int,
     target: str | None,
-    names: Names | None = None,
-    texts: Sequence[str] = (),
-    unordered: int = 0,
+    names: Names | None,
+    texts: Sequence[str],
+    unordered: int,
 ) -> tuple[Table, Table]:
     """Split train into (train, validation), both in their old order; the same on every platform for a seed.
 
@@ -190,7 +190,7 @@ def _stratified(
 
 def _draw(table: Table, rng: random.Random) -> list[float]:
     """A number for each row; random() is the part of the module that never changes."""
-    return [rng.random() for _ in range(len(table))]
+    return [rng.random() for _ in table.origin.number]
 
 
 def _strata(table: Table, target: str | None, labels: Sequence[Sequence[str]]) -> list[Any]:
@@ -246,12 +246,13 @@ def match_splits(names: Collection[str], spec: DataSpec) -> dict[str, str]:
     given = spec.splits or {}
     problems, matched = Problems(), {}
     for split in SPLITS:
-        mapped = {n: n for n in names}.get(given[split]) if split in given else None
-        if split in given and mapped is None:
+        known = VALIDATION if split == "validation" else (split,)
+        there = [name for name in known if name in names and name not in given.values()]
+        if split in given and given[split] in names:
+            there = [given[split]]
+        elif split in given:
             what = f"no split {given[split]!r}{did_you_mean(given[split], names)}"
             problems.add("data.splits", what, f"splits of the source: {', '.join(names)}")
-        known = VALIDATION if split == "validation" else (split,)
-        there = [mapped] if mapped else [n for n in known if n in names and n not in given.values()]
         if len(there) > 1:
             fix = f"say which one, e.g.  data: {{splits: {{{split}: {there[0]}}}}}"
             problems.add(str(spec.source), f"two names for {split}: {', '.join(there)}", fix)

@@ -9,7 +9,7 @@ from typing import Any
 
 from bertkit.data.disk_list import DiskList
 from bertkit.data.schema import Finding, note, warn
-from bertkit.data.table import Checked, NumberedRow, Problems, Table, each_row
+from bertkit.data.table import Checked, NumberedRows, Problems, Table, each_row
 from bertkit.text import Json, counted, short_repr
 
 _FORMS = (
@@ -23,7 +23,7 @@ def is_squad(document: object) -> bool:
     return isinstance(articles, list) and any(isinstance(each, dict) and "paragraphs" in each for each in articles)
 
 
-def squad_rows(document: Any, problems: Problems) -> Iterator[NumberedRow]:
+def squad_rows(document: Any, problems: Problems) -> NumberedRows:
     """The questions of a SQuAD document as (number from 1, row), in the layout of the Hub's `squad`.
 
     A row has the texts `id`, `title`, `question` and `context`, and `answers`: {"text": [...], "answer_start":

@@ -227,13 +227,15 @@ def features_of(holds: Mapping[str, str]) -> Features:
     """Name -> what its `Column` holds: the types of canonical columns after `convert` and `Task.validate_rows`."""
     from datasets import Features, List, Value
 
-    strings, offset = List(Value("string")), Value("int64")
-    types = {"text": Value("string"), "label": Value("string"), "number": Value("float64")}
-    types |= dict.fromkeys(("name", "value"), Value("string"))
-    types["numbers"] = List(Value("float64"))
-    types["answers"] = {"text": strings, "answer_start": List(offset)}
-    types["spans"] = List({"start": offset, "end": offset, "label": Value("string")})
-    return Features({name: types.get(kind, strings) for name, kind in holds.items()})
+    text, number, offset = Value("string"), Value("float64"), Value("int64")
+    types = {
+        **dict.fromkeys(("text", "label", "name", "value"), text),
+        "number": number,
+        "numbers": List(number),
+        "answers": {"text": List(text), "answer_start": List(offset)},
+        "spans": List({"start": offset, "end": offset, "label": text}),
+    }
+    return Features({name: types.get(kind, List(text)) for name, kind in holds.items()})
 
 
 def on_disk(blocks: Iterable[Mapping[str, Sequence[Any]]], features: Features, fingerprint: str) -> Dataset:
@@ -352,7 +354,7 @@ def fingerprint(values: Mapping[str, Sequence[Any]]) -> str:
 
 
 Row = dict[str, Any]
-NumberedRow = tuple[int, Row]  # line (csv, tsv, jsonl, conll, txt) or row (json, xlsx, parquet), from 1
+NumberedRows = Iterator[tuple[int, Row]]  # line (csv, tsv, jsonl, conll, txt) or row (json, xlsx, parquet), from 1
 
 
 def required(rows: Dataset, *names: str) -> str:

@@ -14,7 +14,7 @@ from bertkit.data.schema import Finding, note, warn
 from bertkit.data.table import Checked, Table, column_values, each_row, locations
 from bertkit.data.tagging import Scheme, check_prefixes, entities, find_scheme, to_bio, without_prefixes
 from bertkit.data.units import MISFITS, places_of, python_spans, rows_of
-from bertkit.data.word_spans import Span, Unit, gold_entities, read_spans, spans_to_tags, words
+from bertkit.data.word_spans import Marked, Unit, gold_entities, read_spans, spans_to_tags, words
 from bertkit.errors import DataError, Problem
 from bertkit.text import Record, counted, listed
 
@@ -126,11 +126,11 @@ def tag_spans(table: Table, split: str, alignment: Any, unit: Unit = "words") ->
     """
     counts, occurrences = Counter[str](), Counter[str]()
     kept = set[str]()
-    misfits = list[tuple[str, list[Span]]]()
+    misfits = list[Marked]()
     where, values = table.origin.__getitem__, table.values["spans"]
     pairs, findings = python_spans(table, split)
 
-    def convert(value: object, pair: tuple[str, list[Span]]) -> tuple[Any, Any]:
+    def convert(value: object, pair: Marked) -> tuple[Any, Any]:
         """Its tags and its spans."""
         if value is None:
             return None, None

@@ -12,7 +12,7 @@ from bertkit.data.schema import Finding, note, warn
 from bertkit.data.scripts import joined, mostly_unspaced
 from bertkit.data.table import Table, each_row
 from bertkit.data.tagging import entities
-from bertkit.data.word_spans import Places, Span, Unit, read_spans, spans_to_tags, words
+from bertkit.data.word_spans import Marked, Places, Span, Unit, read_spans, spans_to_tags, words
 from bertkit.text import Record, counted, share
 
 if TYPE_CHECKING:
@@ -135,10 +135,10 @@ def find_unit(table: Table, split: str, *, plain: bool) -> tuple[Unit, bool, lis
     return unit, few, findings
 
 
-def python_spans(table: Table, split: str) -> tuple[Callable[[], Iterator[tuple[str, list[Span]]]], list[Finding]]:
+def python_spans(table: Table, split: str) -> tuple[Callable[[], Iterator[Marked]], list[Finding]]:
     """What gives the texts and spans of all rows, with offsets in code points; no spans where they cannot be read."""
 
-    def readable() -> Iterator[tuple[str, list[Span]]]:
+    def readable() -> Iterator[Marked]:
         for text, value in zip(table.values["text"], table.values["spans"], strict=True):
             spans = list[Span]()
             with suppress(ValueError):
@@ -147,18 +147,16 @@ def python_spans(table: Table, split: str) -> tuple[Callable[[], Iterator[tuple[
 
     in_utf_16, findings = offsets.find_utf_16(readable(), split)
 
-    def moved() -> Iterator[tuple[str, list[Span]]]:
+    def moved() -> Iterator[Marked]:
         for text, spans in readable():
             yield text, offsets.moved(text, spans, offsets.UTF_16) or spans
 
     return (moved if in_utf_16 else readable), findings
 
 
-def _cut(
-    pairs: Iterator[tuple[str, list[Span]]], where: Callable[[int], str], unit: Unit
-) -> tuple[int, int, str, list[tuple[str, list[Span]]]]:
+def _cut(pairs: Iterator[Marked], where: Callable[[int], str], unit: Unit) -> tuple[int, int, str, list[Marked]]:
     """How many spans there are, how many of them cut a unit, the first of those, and rows whose spans do not fit."""
-    total, cut, example, misfits = 0, 0, "", list[tuple[str, list[Span]]]()
+    total, cut, example, misfits = 0, 0, "", list[Marked]()
     for row, (text, spans) in enumerate(pairs):
         aligned = spans_to_tags(text, spans, "strict", unit)
         total += len(spans)
@@ -180,7 +178,7 @@ def _own_places(row: Record) -> Places:
 
 def _located(tokens: Sequence[str], text: str) -> Places:
     """The characters of tokens in the text that they are of. Raises ValueError where it has others."""
-    places, end = list[tuple[int, int]](), 0
+    places, end = Places(), 0
     for number, token in enumerate(tokens, 1):
         start = end + (0 if text.startswith(token, end) else _blanks(text, end))
         if not text.startswith(token, start):

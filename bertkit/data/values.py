@@ -10,7 +10,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from bertkit.data.schema import Column, Schema, Source, cell, columns_of, given_name
+from bertkit.data.schema import Column, Mapped, Schema, cell, columns_of, given_name
 from bertkit.data.table import Origin, Problems, WrongColumn, WrongType, each_row
 from bertkit.errors import DataError
 from bertkit.text import Record, short_repr
@@ -42,7 +42,7 @@ def convert(values: Sequence[Any], name: str, column: Column, origin: Origin) ->
 
 
 def read_inputs(
-    rows: Sequence[Any], schema: Schema, inputs: Sequence[frozenset[str]], mapped: Mapping[str, Source], start: int = 0
+    rows: Sequence[Any], schema: Schema, inputs: Sequence[frozenset[str]], mapped: Mapped, start: int = 0
 ) -> dict[str, list[Any]]:
     """Rows that a caller gives, each a text or a mapping -> their input and context columns, by canonical name.
 
@@ -93,12 +93,12 @@ def read_inputs(
     return columns
 
 
-def has_columns(row: Record, names: Iterable[str], mapped: Mapping[str, Source]) -> bool:
+def has_columns(row: Record, names: Iterable[str], mapped: Mapped) -> bool:
     """Whether a caller's row has these canonical columns, under their names or as mapped."""
     return all(name in row or all(each in row for each in columns_of(mapped.get(name, name))) for name in names)
 
 
-def given_cell(row: Record, name: str, mapped: Mapping[str, Source]) -> Any:
+def given_cell(row: Record, name: str, mapped: Mapped) -> Any:
     """A caller's value for a canonical column: from the mapped columns if all are there, else from its own name."""
     source = mapped.get(name, name)
     return cell(row, source if all(each in row for each in columns_of(source)) else name)

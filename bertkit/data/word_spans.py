@@ -21,6 +21,7 @@ Unit = Literal["words", "characters", "given"]  # what has a tag; given: tokens 
 ZERO_WIDTH_SPACE, JOINER = "\u200b", "\u200d"  # of category Cf
 Span = dict[str, Any]  # start, end and label; perhaps the text that is there
 Places = list[tuple[int, int]]  # characters, end exclusive
+Marked = tuple[str, list[Span]]  # a text and its spans
 _KEYS = ("start", "end", "label")
 _NAMES = {  # of a span -> what it is called, the most usual first
     "start": ("start", "begin", "offset", "start_offset", "startOffset"),
@@ -39,7 +40,7 @@ class Aligned(NamedTuple):
     problems: list[str]  # spans that cannot be used, by their numbers from 1
 
 
-def words(text: str, unit: Unit = "words") -> list[tuple[int, int]]:
+def words(text: str, unit: Unit = "words") -> Places:
     r"""Offsets (start, end exclusive) of the words of a text, in order; only whitespace and format characters are
     between them. With the unit `characters`, of its characters.
 
@@ -102,7 +103,7 @@ def spans_to_tags(text: str, spans: Sequence[Record], alignment: Alignment, unit
     return Aligned(tags_of(disjoint, len(offsets), "BIO"), trimmed, counts, problems)
 
 
-def gold_entities(offsets: Sequence[tuple[int, int]], spans: Iterable[Record]) -> list[tuple[Any, ...]]:
+def gold_entities(offsets: Places, spans: Iterable[Record]) -> list[tuple[Any, ...]]:
     """`Aligned.spans` as entities of words, in their order: type, first word, end.
 
     One that cuts a word has its characters in addition, so that it is equal to no entity of whole words.

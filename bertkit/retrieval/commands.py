@@ -149,17 +149,15 @@ def searcher(
     before a model is loaded.
     """
     opened = Store.open(store)
-    wanted, made_with = (
-        filter if isinstance(filter, Mapping) else parse_filter(filter, opened.columns),
-        opened.made_with,
-    )
+    wanted = filter if isinstance(filter, Mapping) else parse_filter(filter, opened.columns)
     to_sql(wanted, opened.columns)
+    name, revision, _ = opened.made_with
     try:
-        encoder = dual_encoder(model) if model else dual_encoder(made_with.name, made_with.revision)
+        encoder = dual_encoder(model) if model else dual_encoder(name, revision)
     except ModelError as error:
         if model:
             raise
-        moved = Problem(store, f"was made with {made_with.name}", "If that model was moved, name it: model.")
+        moved = Problem(store, f"was made with {name}", "If that model was moved, name it: model.")
         raise ModelError([*error.problems, moved]) from error
     opened.require(encoder.files)
     ranks = reranker(rerank) if rerank else None

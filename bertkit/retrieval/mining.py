@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from os import fspath
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from bertkit.errors import DataError
 from bertkit.files import require_suffix, written_aside
 from bertkit.inference.progress import progress
 from bertkit.retrieval.vector_models import DualEncoder, dual_encoder
+from bertkit.text import Json
 
 BLOCK, MOST_SCORES = 4096, 2**24  # documents, and scores, in memory at a time
 Form = Literal["negatives", "candidates"]
@@ -99,9 +100,7 @@ def nearest(model: DualEncoder, queries: Sequence[str], documents: Mapping[str, 
     return [[names[index] for index in row] for row in ids.tolist()]
 
 
-def _rows(
-    beir: Beir, query: str, grades: Mapping[str, int], others: Sequence[str], form: Form
-) -> Iterator[dict[str, Any]]:
+def _rows(beir: Beir, query: str, grades: Mapping[str, int], others: Sequence[str], form: Form) -> Iterator[Json]:
     text, relevant = beir.queries[query], [name for name, grade in grades.items() if grade]
     if form == "candidates":
         for name in [*relevant, *others]:

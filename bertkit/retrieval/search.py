@@ -18,6 +18,7 @@ from bertkit.retrieval.documents import RESERVED
 from bertkit.retrieval.filters import Filter, to_sql
 from bertkit.retrieval.passages import joined
 from bertkit.retrieval.store import Store, database_errors
+from bertkit.text import Json
 
 Rerank = Callable[[str, Sequence[str]], ArrayLike]
 """A query and texts -> a score per text (texts,), higher is better."""
@@ -25,8 +26,6 @@ Rerank = Callable[[str, Sequence[str]], ArrayLike]
 CANDIDATES = 100  # documents of the first stage, for fusion and for the re-ranker
 FUSION = 60  # the constant of reciprocal rank fusion
 REFINE = 3  # times as many passages as requested are compared exactly after the approximate search
-
-_Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -41,7 +40,7 @@ class Hit:
     end: int
     text: str
     title: str
-    metadata: dict[str, Any]
+    metadata: Json
 
 
 def search(
@@ -88,7 +87,7 @@ class _Ranked:
     condition: str | None
     timeout: float | None
 
-    def nearest(self, limit: int, exact: bool) -> list[_Row]:
+    def nearest(self, limit: int, exact: bool) -> list[Json]:
         """The nearest passages, nearest first."""
         query = self.store.table.search(self.vector, vector_column_name="vector").distance_type("cosine")
         query = query.bypass_vector_index() if exact else query.refine_factor(REFINE).ef(REFINE * limit)
@@ -97,7 +96,7 @@ class _Ranked:
             return self.nearest(limit, exact=True)
         return sorted(rows, key=lambda row: (-row["_cosine"], row["id"], row["passage"]))
 
-    def matching(self, words: str, limit: int) -> list[_Row]:
+    def matching(self, words: str, limit: int) -> list[Json]:
         """The best passages by BM25 with at least one of these words, or n-grams, best first."""
         from lancedb.query import FullTextOperator, MultiMatchQuery
 
@@ -105,7 +104,7 @@ class _Ranked:
         rows = self._rows(self.store.table.search(either, query_type="fts"), limit, "_score")
         return sorted(rows, key=lambda row: (-row["_score"], row["id"], row["passage"]))
 
-    def _rows(self, query: Any, limit: int, extra: str) -> list[_Row]:
+    def _rows(self, query: Any, limit: int, extra: str) -> list[Json]:
         names = [name for name in self.store.table.schema.names if name != "hash"]
         query = query.select([*names, extra]).limit(limit)
         query = query.where(self.condition, prefilter=True) if self.condition else query
@@ -117,7 +116,7 @@ class _Ranked:
         return [row | {"_cosine": score} for row, score in zip(table.to_pylist(), scores.tolist(), strict=True)]
 
 
-def _documents(run: Callable[[int], list[_Row]], count: int, passages: int) -> list[_Row]:
+def _documents(run: Callable[[int], list[Json]], count: int, passages: int) -> list[Json]:
     """The best passage of each of the `count` best documents: more passages are read until they are enough.
 
     run: limit -> so many passages, best first.
@@ -125,7 +124,7 @@ def _documents(run: Callable[[int], list[_Row]], count: int, passages: int) -> l
     limit = min(4 * count + 40, passages)
     while True:
         rows = run(limit)
-        best = dict[str, _Row]()
+        best = dict[str, Json]()
         for row in rows:
             best.setdefault(row["id"], row)
         if len(best) >= count or len(rows) < limit or limit == passages:
@@ -133,12 +132,12 @@ def _documents(run: Callable[[int], list[_Row]], count: int, passages: int) -> l
         limit = min(4 * limit, passages)
 
 
-def _fused(nearest: Sequence[_Row], matching: Sequence[_Row]) -> list[_Row]:
+def _fused(nearest: Sequence[Json], matching: Sequence[Json]) -> list[Json]:
     """Documents of both lists by the sum of 1 / (60 + rank), each by the passage with the greater cosine.
 
     LanceDB's own fusion ranks passages, of which a document may have many.
     """
-    fused, best = Counter[str](), dict[str, _Row]()
+    fused, best = Counter[str](), dict[str, Json]()
     for rows in (nearest, matching):
         for rank, row in enumerate(rows, 1):
             fused[row["id"]] += 1 / (FUSION + rank)  # type: ignore[assignment]
@@ -153,7 +152,7 @@ def _reranked(query: str, hits: Sequence[Hit], rerank: Rerank) -> list[Hit]:
     return [replace(hits[index], relevance=float(scores[index])) for index in order]
 
 
-def _hit(row: _Row) -> Hit:
+def _hit(row: Json) -> Hit:
     fields = {name: row[name] for name in ("id", "passage", "start", "end", "text")}
     # Names with a leading _ are reserved, for LanceDB and `_cosine`.
     metadata = {name: v for name, v in row.items() if name not in RESERVED and name[0] != "_" and v is not None}

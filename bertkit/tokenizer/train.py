@@ -96,7 +96,7 @@ def train_tokenizer(
     if byte_level:
         vocab, merges = _learn_bytes(corpus, vocab_size, min_frequency)
         trained: Any = RobertaTokenizer(vocab=vocab, merges=merges, model_max_length=max_length)
-        return _written(trained, output, {}, corpus, vocab_size)
+        return _written(trained, output, corpus, vocab_size)
     strip_accents = None
     if not cased and _needs_marks(corpus):
         strip_accents = False
@@ -116,8 +116,7 @@ def train_tokenizer(
     )
     if 1000 * corpus.long >= corpus.texts:
         trained = _for_clauses(trained)
-    vocabulary = {"vocab.txt": "".join(f"{token}\n" for token in tokens)}
-    return _written(trained, output, vocabulary, corpus, vocab_size, sum(len(token) == 1 for token in alphabet))
+    return _written(trained, output, corpus, vocab_size, tokens, sum(len(token) == 1 for token in alphabet))
 
 
 def _learn_bytes(corpus: Corpus, size: int, min_frequency: int) -> tuple[dict[str, int], Any]:
@@ -291,19 +290,19 @@ def _learn(corpus: Corpus, alphabet: Sequence[str], size: int, min_frequency: in
 def _written(
     trained: PreTrainedTokenizerBase,
     output: Path,
-    more: Mapping[str, str],
     corpus: Corpus,
     vocab_size: int,
+    tokens: Sequence[str] = (),
     learned: int = 0,
 ) -> PreTrainedTokenizerBase:
     """Write the folder aside, give it its name when it is complete, and open it; log what it is.
 
-    more: file name -> content. learned: the number of characters in a vocabulary of WordPiece.
+    tokens, learned: a vocabulary of WordPiece, and the number of characters in it.
     """
     with folder_aside(output) as aside:
         save_tokenizer(trained, aside)
-        for name, content in more.items():
-            write_text(aside / name, content)
+        if tokens:
+            write_text(aside / "vocab.txt", "".join(f"{token}\n" for token in tokens))
     tokenizer = load_tokenizer(output, split_special_tokens=False)
     known = sum(not char.isspace() for char in corpus.characters)
     rare, reason = "", "the corpus gives"
@@ -318,7 +317,7 @@ def _written(
     logger.info("%s texts, %s words, %s characters%s", f"{corpus.texts:,}", f"{corpus.words:,}", f"{known:,}", rare)
     special = ", ".join(f"{token} {tokenizer.convert_tokens_to_ids(token)}" for token in tokenizer.all_special_tokens)
     logger.info("%s tokens in %s: %s", f"{len(tokenizer):,}", tokenizer.name_or_path, special)
-    if more and reserved(vocab_size) == SPECIALS:
+    if tokens and reserved(vocab_size) == SPECIALS:
         logger.info("a vocabulary this small has no room for BERT's own ids of special tokens")
     if len(tokenizer) < vocab_size:
         logger.warning("%s no more than these, of %s requested", reason, f"{vocab_size:,}")
