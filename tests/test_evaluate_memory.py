@@ -93,7 +93,7 @@ GRADED = {
         {"labels": ["PER"]}, sentence, lambda row: {"tags": [word["tag"] for word in words(row + 1)]}, 220),
     "question-answering": (
         {"unanswerable": True, "null_threshold": 0.0}, spans,
-        lambda row: {"answers": {"text": ["w1"] * (row % 4 > 0), "answer_start": [0] * (row % 4 > 0)}}, 200),
+        lambda row: {"context": "w1", "answers": {"text": ["w1"] * (row % 4 > 0), "answer_start": [0] * (row % 4 > 0)}}, 200),
     "text-ranking": (
         {"graded": False, "grouped": True}, lambda row: {"score": share(row)},
         lambda row: {"query": f"q{row // 10}", "label": float(row % 10 == 3)}, 120),
@@ -373,10 +373,10 @@ def test_a_report_shows_them_and_runs_are_compared_whatever_columns_they_have(ru
     answers = DiskList(predictor.task.answer(data, predictor.predict_features))
     scores = scored(predictor.task, answers, data, by="language")[1]
     facts = read_facts(run.folder)
-    assert "Scores by language" not in report(facts)
+    assert "Scores by <bdi>language<" not in report(facts)
     splits = {**facts.results["splits"], facts.split: json.loads(json.dumps(scores))}
     page = report(replace(facts, results={**facts.results, "splits": splits}))
-    assert "Scores by language" in page
+    assert "Scores by <bdi>language<" in page
     assert "(none)" in page
     more = replace(facts, rows=tuple({**row, "language": "de"} for row in facts.rows))
     assert "Left out" not in compared(facts, more, ("one", "other")).rows

@@ -120,10 +120,7 @@ def test_numbers_of_words_are_as_many_as_the_words(tmp_path):
 
     def read(*numbers):
         rows = [{"tokens": ["a", "cat"], "numbers": each} for each in numbers]
-        return load(DataSpec(source=str(small.write_rows(tmp_path / "rows.jsonl", rows))), schema, same).rows["train"]
-
-    def same(table, split):
-        return table, []
+        return load(DataSpec(source=str(small.write_rows(tmp_path / "rows.jsonl", rows))), schema).rows["train"]
 
     assert read([1, "2.5"], [0, -1])["numbers"][:] == [[1.0, 2.5], [0.0, -1.0]]
     for wrong, why in (

@@ -211,13 +211,13 @@ class Corpus:
 
 
 def _needs_marks(corpus: Corpus) -> bool:
-    """Whether `corpus`, read without accents, lost marks that are no accents; logs it."""
+    """Whether `corpus`, read without accents, lost marks other than accents; logs it."""
     lost = 0
     for char, count in corpus.raw.items():
         if category(char)[0] in "LM" and char.lower() not in corpus.characters:
             lost += count * (not name(char, "").startswith(ACCENTED))
     share = lost / corpus.raw.total()
-    kept = f"with all marks, which are no accents: {share:.1%} of the characters would be lost or changed without them"
+    kept = f"with all marks, since they are not accents: {share:.1%} of the characters would be lost or changed without them"
     logger.info("lower case, %s", "without accents" if share < MARKED else kept)
     return share >= MARKED
 
